@@ -14,7 +14,7 @@ psutil = pytest.importorskip("psutil")
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster_of_one  # noqa: E402
-from tests.support.inside import ledger_of  # noqa: E402
+from tests.support.inside import coordinator_of  # noqa: E402
 
 pytestmark = MARKS
 
@@ -117,8 +117,8 @@ def test_the_workers_of_an_actor_that_is_killed_end_with_it():
 
         def first(self):
             assert len(next(self.batches)["id"]) == 16
-            ledger = ray.get(ledger_of(self.loader).__ray_call__.remote(lambda _: os.getpid()))
-            return self.loader.report().workers[0].pid, ledger
+            coordinator = ray.get(coordinator_of(self.loader).__ray_call__.remote(lambda _: os.getpid()))
+            return self.loader.report().workers[0].pid, coordinator
 
     with cluster_of_one():
         training = ray.remote(Training).options(num_cpus=0).remote(never_ends())
@@ -138,9 +138,9 @@ def read_and_tell(made, file):
         with slipring.ray.Loader(made, 16, timeout=120) as loader:
             for _ in loader:
                 if not os.path.exists(file):
-                    ledger = ray.get(ledger_of(loader).__ray_call__.remote(lambda _: os.getpid()))
+                    coordinator = ray.get(coordinator_of(loader).__ray_call__.remote(lambda _: os.getpid()))
                     with open(file + ".new", "w") as told:
-                        told.write(f"{loader.report().workers[0].pid} {ledger}")
+                        told.write(f"{loader.report().workers[0].pid} {coordinator}")
                     os.rename(file + ".new", file)
 
     return ray.remote(read).options(num_cpus=0).remote(made)

@@ -15,7 +15,7 @@ data = pytest.importorskip("ray.data")
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
 from tests.clients.rays import MARKS, cluster_of_one  # noqa: E402
-from tests.support.inside import ledger_of  # noqa: E402
+from tests.support.inside import coordinator_of  # noqa: E402
 
 pytestmark = MARKS
 WAIT = 180
@@ -130,9 +130,9 @@ def test_a_loader_that_is_closed_ends_its_worker_and_its_actor():
         with slipring.ray.Loader(data.range(100), 16, timeout=WAIT) as loader:
             list(loader)
             worker = loader.report().workers[0].pid
-            ledger = psutil.Process(ray.get(ledger_of(loader).__ray_call__.remote(lambda _: os.getpid())))
+            coordinator = psutil.Process(ray.get(coordinator_of(loader).__ray_call__.remote(lambda _: os.getpid())))
         assert not psutil.pid_exists(worker)
-        assert not psutil.wait_procs([ledger], timeout=WAIT)[1]
+        assert not psutil.wait_procs([coordinator], timeout=WAIT)[1]
 
 
 def test_a_loader_on_another_node_than_the_drivers_reads_there(nodes):
@@ -144,8 +144,10 @@ def test_a_loader_on_another_node_than_the_drivers_reads_there(nodes):
 
             with slipring.ray.Loader(part, 16, timeout=120) as loader:
                 ids = [i for batch in loader for i in batch["id"].tolist()]
-                ledger = ledger_of(loader).__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
-                return ids, ray.get(ledger), ray.get_runtime_context().get_node_id()
+                coordinator = coordinator_of(loader).__ray_call__.remote(
+                    lambda _: ray.get_runtime_context().get_node_id()
+                )
+                return ids, ray.get(coordinator), ray.get_runtime_context().get_node_id()
 
     _, second = nodes
     there = NodeAffinitySchedulingStrategy(second.node_id, soft=False)
@@ -153,6 +155,6 @@ def test_a_loader_on_another_node_than_the_drivers_reads_there(nodes):
     other = ray.remote(Rank).options(num_cpus=0, scheduling_strategy=there).remote().read.remote(parts[1])
     with slipring.ray.Loader(parts[0], 16, timeout=WAIT) as loader:
         here = [i for batch in loader for i in batch["id"].tolist()]
-    ids, ledger, node = ray.get(other, timeout=WAIT)
-    assert ledger == node == second.node_id
+    ids, coordinator, node = ray.get(other, timeout=WAIT)
+    assert coordinator == node == second.node_id
     assert here and ids and sorted(here + ids) == list(range(400))

@@ -17,9 +17,9 @@ import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
 from slipring import images  # noqa: E402
 from slipring.errors import BlockError, ImageError  # noqa: E402
-from slipring.ray.ledger import Ledger  # noqa: E402
+from slipring.ray._coordinator import Coordinator  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
-from tests.support.inside import ledger_of  # noqa: E402
+from tests.support.inside import coordinator_of  # noqa: E402
 
 pytestmark = MARKS
 
@@ -165,9 +165,9 @@ def test_all_workers_are_told_of_an_execution_that_fails_at_once():
     def failing(rows):
         raise LookupError("this shard is gone")
 
-    ledger = Ledger(data.range(40, override_num_blocks=4).map_batches(failing).iterator(), True, 2)
+    coordinator = Coordinator(data.range(40, override_num_blocks=4).map_batches(failing).iterator(), True, 2)
     for worker in (0, 1, 0):
-        failure = ledger.take((0, 7), worker, 0)
+        failure = coordinator.take((0, 7), worker, 0)
         assert isinstance(failure, Exception) and "this shard is gone" in str(failure)
 
 
@@ -177,7 +177,7 @@ def test_a_dead_ledger_is_an_error_of_rays():
     ) as loader:
         batches = iter(loader)
         next(batches)
-        ray.kill(ledger_of(loader))
+        ray.kill(coordinator_of(loader))
         with pytest.raises((slipring.WorkerError, ray.exceptions.RayError), match=r"(?i)actor|owner"):
             list(batches)
 

@@ -12,7 +12,7 @@ import pytest
 ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
 pytest.importorskip("ray.data")
 
-from slipring.ray.source import join  # noqa: E402
+from slipring.ray._blocks import join  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster_of_one  # noqa: E402
 
 pytestmark = MARKS

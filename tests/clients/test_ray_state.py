@@ -23,11 +23,11 @@ data = pytest.importorskip("ray.data")
 
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
-from slipring.ray import cluster as cluster_of  # noqa: E402
-from slipring.ray.source import Coming  # noqa: E402
+from slipring.ray import _cluster as cluster_of  # noqa: E402
+from slipring.ray._blocks import Coming  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
 from tests.fault.procs import until  # noqa: E402
-from tests.support.inside import ledger_of  # noqa: E402
+from tests.support.inside import coordinator_of  # noqa: E402
 
 pytestmark = MARKS
 
@@ -182,7 +182,7 @@ def test_a_pass_that_cannot_begin_in_time_can_be_tried_again(tmp_path):
 
 def test_no_more_blocks_are_kept_than_are_read_from_and_asked_for():
     with slipring.ray.Loader(numbers(800, 80), 16, num_workers=2, timeout=WAIT) as loader:
-        most = max(ray.get(ledger_of(loader).kept.remote()) for _ in loader)
+        most = max(ray.get(coordinator_of(loader).kept.remote()) for _ in loader)
     # Of 10 rows each: 2 that are asked for, and those of the batches that are not out yet.
     assert 0 < most <= 2 * (2 + 4)
 
@@ -193,12 +193,12 @@ def test_when_an_iteration_is_over_no_block_is_kept_for_it(how):
         batches = iter(loader)
         for _ in batches if how == "read" else [next(batches)]:
             pass
-        assert ray.get(ledger_of(loader).kept.remote()) or how == "read"
+        assert ray.get(coordinator_of(loader).kept.remote()) or how == "read"
         if how == "closed":
             batches.close()
         elif how == "dropped":
             del batches
-        while ray.get(ledger_of(loader).kept.remote()):  # it is told, and not waited for
+        while ray.get(coordinator_of(loader).kept.remote()):  # it is told, and not waited for
             pass
         assert sorted(chain(*ids(loader))) == list(range(200))
 
@@ -217,8 +217,8 @@ def test_a_closed_loader_keeps_no_block_in_the_object_store():
 
 
 def test_a_block_that_was_read_is_let_go_of_without_the_garbage_collector():
-    ledger, _ = cluster_of.start(numbers().iterator(), True, 1, 4)
-    coming = Coming(ledger.take.remote((0, 1), 0, 0))
+    coordinator, _ = cluster_of.start(numbers().iterator(), True, 1, 4)
+    coming = Coming(coordinator.take.remote((0, 1), 0, 0))
     gc.disable()
     try:
         coming.get()
@@ -228,7 +228,7 @@ def test_a_block_that_was_read_is_let_go_of_without_the_garbage_collector():
             time.sleep(0)
     finally:
         gc.enable()
-        ray.kill(ledger)
+        ray.kill(coordinator)
 
 
 def test_a_copy_is_refused():

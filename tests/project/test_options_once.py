@@ -20,7 +20,7 @@ from slipring._core.declare import rules
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pkg" / "slipring"
 COMMON, FLOW = (kind.__annotations__ for kind in (options.CommonOptions, options.FlowOptions))
-FRONTENDS = ("loader.py", "streams/loader.py", "torch/loader.py", "ray/loader.py")
+FRONTENDS = ("loader.py", "streams/_loader.py", "torch/loader.py", "ray/_loader.py")
 
 
 def loaders():

@@ -70,9 +70,9 @@ def core_options_of(loader):
     return loader._core_options
 
 
-def ledger_of(loader):
+def coordinator_of(loader):
     """Return the actor that hands out blocks to the workers of a slipring.ray.Loader."""
-    return loader._ledger
+    return loader._coordinator
 
 
 def ahead_of(iterator):

@@ -32,7 +32,7 @@ cdef class Block:
     """Rows that have all columns: arrays, and a record batch of the columns that have no rows of a fixed size.
 
     `arrays` have `rows` rows each, in the columns' order. `rest` has ``slice(at, n)`` and `rows` rows, or is None.
-    `writes`: some of the arrays are `slipring.streams.blocks.Written`.
+    `writes`: some of the arrays are `slipring.streams._blocks.Written`.
     """
 
     def __init__(self, list arrays not None, rest, Py_ssize_t rows, bint writes=False):

@@ -1,5 +1,7 @@
 """The last mile of Ray Data into the training process."""
 
-from slipring.ray.loader import Loader
+from slipring.ray._loader import Loader
 
 __all__ = ["Loader"]
+
+Loader.__module__ = __name__  # it is pickled, and shown, by its public place

@@ -17,9 +17,9 @@ from slipring.errors import LoaderTimeout, shown
 from slipring.loader import MASK_62
 from slipring.loader import Loader as CoreLoader
 from slipring.options import OF_WORKERS, RayOptions, Workers, declares
-from slipring.ray import cluster
-from slipring.ray.source import BlockStream, BlockWorker, join
-from slipring.streams.loader import REFUSED
+from slipring.ray import _cluster as cluster
+from slipring.ray._blocks import BlockStream, BlockWorker, join
+from slipring.streams._loader import REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -127,9 +127,9 @@ class Loader(CoreLoader[Any]):
         prefetch_blocks: int = 2,
         **options: Unpack[RayOptions],
     ) -> None:
-        self._ledger = self._end = None
+        self._coordinator = self._end = None
         self._past = [0] * len(TIMES)  # ns, of passes that are over
-        self._begun = set()  # (seed, epoch) of the passes that the ledger knows
+        self._begun = set()  # (seed, epoch) of the passes that the coordinator knows
         self._generation = 0  # number of its last reset
         self._owner = os.getpid()  # Ray has no connection in a forked child
         given = cluster.iterator_of(iterator)
@@ -170,8 +170,8 @@ class Loader(CoreLoader[Any]):
             self.options = dataclasses.replace(self.options, ahead=device.preload)
         self._turns, self._order = turns, cluster.look_at_order(given)
         threads = num_workers * (prefetch_blocks + 2) + 2
-        self._ledger, data.ledger = cluster.start(given, keep, turns, threads)
-        self._end = weakref.finalize(self, cluster.end, self._ledger, self._owner)
+        self._coordinator, data.coordinator = cluster.start(given, keep, turns, threads)
+        self._end = weakref.finalize(self, cluster.end, self._coordinator, self._owner)
         self._end.atexit = False  # an actor ends with the process that has made it
 
     # ---- iteration
@@ -192,17 +192,17 @@ class Loader(CoreLoader[Any]):
         run = self.seed, self.epoch
         self._begun.add(run)
         known = self.dataset.generation, pass_seed(*run)
-        over = partial(cluster.over, self._ledger, known, self._end, self._owner)
+        over = partial(cluster.over, self._coordinator, known, self._end, self._owner)
         return lambda engine: (on_end(engine), over())
 
     def _reset(self):
-        """Let the ledger forget all passes, so that one of them can begin again, in new workers."""
+        """Let the coordinator forget all passes, so that one of them can begin again, in new workers."""
         import ray
 
         timeout = self.options.timeout
         self._generation += 1
         try:
-            asked = self._ledger.reset.remote(self._generation, timeout)
+            asked = self._coordinator.reset.remote(self._generation, timeout)
             done = ray.get(asked, timeout=timeout + END_S if timeout else None)
         except ray.exceptions.GetTimeoutError:
             done = False
@@ -297,7 +297,7 @@ class Loader(CoreLoader[Any]):
         """
         import ray
 
-        return ray.get(self._ledger.stats.remote(), timeout=self.options.timeout or None)
+        return ray.get(self._coordinator.stats.remote(), timeout=self.options.timeout or None)
 
     def _times(self):
         """Return the ns of each of `TIMES`, up to the newest state of each worker."""
@@ -316,7 +316,7 @@ class Loader(CoreLoader[Any]):
             return
         self._generation += 1
         # What it has begun in the cluster:
-        ray.wait([self._ledger.reset.remote(self._generation, END_S)], timeout=END_S)
+        ray.wait([self._coordinator.reset.remote(self._generation, END_S)], timeout=END_S)
         self._end()
 
 
@@ -346,6 +346,6 @@ def _pictures(images, options):
         return None
     if not isinstance(images, Mapping):
         raise TypeError(f"images must be a dict of column to transform, not {shown(images)}")
-    from slipring.ray.pictures import Pictures
+    from slipring.ray._images import Pictures
 
     return Pictures(images, dict(options or {}))

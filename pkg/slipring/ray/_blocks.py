@@ -17,9 +17,9 @@ from slipring._core._rebatch import Rebatcher, Shuffler
 from slipring._core._ring import mix
 from slipring._core.worker import Worker
 from slipring.errors import BlockError, ImageError
-from slipring.ray import cluster
-from slipring.streams.blocks import Feed
-from slipring.streams.source import Pass, Stream
+from slipring.ray import _cluster as cluster
+from slipring.streams._blocks import Feed
+from slipring.streams._source import Pass, Stream
 
 
 def join(address, namespace, worker):
@@ -43,8 +43,8 @@ class BlockWorker(Worker):
 
     @classmethod
     def check_start(cls, job):
-        """Raise an exception if the program has left the cluster, or the `Ledger` has died."""
-        cluster.check(job.dataset.address, job.dataset.ledger)
+        """Raise an exception if the program has left the cluster, or the `Coordinator` has died."""
+        cluster.check(job.dataset.address, job.dataset.coordinator)
 
     @classmethod
     def environment(cls, job):
@@ -58,21 +58,21 @@ class BlockWorker(Worker):
 
 
 class BlockStream(Stream):
-    """Batches of the blocks that a `Ledger` hands out, as an iterable dataset for the workers of a loader.
+    """Batches of the blocks that a `Coordinator` hands out, as an iterable dataset for the workers of a loader.
 
-    `address` is the cluster's, `ledger` the pickled handle of the actor, `split` as `cluster.split_of` returns it.
+    `address` is the cluster's, `coordinator` the pickled handle of the actor, `split` as `cluster.split_of` returns it.
     `collate_fn` makes of a batch what is handed
-    out; None: the batch itself. `prefetch` blocks are requested ahead. With `keep`, the ledger keeps blocks until
+    out; None: the batch itself. `prefetch` blocks are requested ahead. With `keep`, the coordinator keeps blocks until
     they are released. The other options are those of `slipring.stream`.
     """
 
-    def __init__(self, address, ledger, split, batch_size, *, collate_fn, pictures, prefetch, keep, **options):
+    def __init__(self, address, coordinator, split, batch_size, *, collate_fn, pictures, prefetch, keep, **options):
         super().__init__(_no_blocks, batch_size, **options)
-        self.address, self.ledger, self.collate_fn, self.pictures = address, ledger, collate_fn, pictures
+        self.address, self.coordinator, self.collate_fn, self.pictures = address, coordinator, collate_fn, pictures
         self.rank, self.world_size = split
         self.prefetch, self.keep = prefetch, keep
         self.key = secrets.token_hex(8)  # of the loader
-        self.generation = 0  # of passes, which the ledger knows: see `Ledger.reset`
+        self.generation = 0  # of passes, which the coordinator knows: see `Coordinator.reset`
 
     def __iter__(self):
         self._passes += 1
@@ -112,13 +112,13 @@ class BlockPass(Pass):
 
         stream = self._stream
         block, before = self._from
-        self._ledger = cloudpickle.loads(stream.ledger)
+        self._coordinator = cloudpickle.loads(stream.coordinator)
         self._feed = BlockFeed(stream, before)
         row_seed = mix(self._seed, self._worker)
         self._run = stream.generation, self._seed
         pictures = None if stream.pictures is None else stream.pictures.seeded(row_seed)
         self._blocks = Blocks(
-            self._ledger,
+            self._coordinator,
             self._run,
             self._worker,
             block,
@@ -216,7 +216,7 @@ class Coming:
     """A requested block: its reference, then the block itself, which Ray's own thread gets during the copying."""
 
     def __init__(self, call):
-        self.taken = call.future()  # of what `Ledger.take` returns
+        self.taken = call.future()  # of what `Coordinator.take` returns
         # A Future of the block, once `get` was called; its result is None if there is no reference.
         self.block = None
 
@@ -251,18 +251,18 @@ def _got(block, got):
 class Blocks:
     """The blocks of one worker, in order, as `Columns`. An exception costs at most the block that it is about.
 
-    `first` is the number of the first block; `run` and `worker` are those of `Ledger.take`. `ahead` blocks are
+    `first` is the number of the first block; `run` and `worker` are those of `Coordinator.take`. `ahead` blocks are
     requested before they are needed. After a block of `large` rows or more, the next one is requested by the next
     `release`, in one call; 0: never.
     """
 
-    def __init__(self, ledger, run, worker, first, ahead, feed, pictures, large):
+    def __init__(self, coordinator, run, worker, first, ahead, feed, pictures, large):
         import ray
 
-        from slipring.ray import columns  # pyarrow's and Ray's data
+        from slipring.ray import _columns as columns  # pyarrow's and Ray's data
 
         self._ray, self._columns = ray, columns
-        self._ledger, self._run, self._worker, self._ahead = ledger, run, worker, ahead
+        self._coordinator, self._run, self._worker, self._ahead = coordinator, run, worker, ahead
         self._feed, self._pictures, self.large = feed, pictures, large
         self._calls = collections.deque()  # what was asked for
         self._next = first  # to be asked for
@@ -314,11 +314,11 @@ class Blocks:
             self._ask_ahead()
 
     def release(self, first):
-        """Make the ledger drop blocks with numbers below `first`, and request the next ones: one call is enough."""
+        """Make the coordinator drop blocks with numbers below `first`, and request the next ones, in one call."""
         before, self._released = self._released, first
         asked = self._ask_ahead()
         if first > before and not asked:
-            self._ledger.release.remote(self._run, self._worker, first)
+            self._coordinator.release.remote(self._run, self._worker, first)
 
     def _ask_ahead(self):
         asked = self._ask(self._ahead)
@@ -330,7 +330,7 @@ class Blocks:
         """Request blocks until `ahead` of them are outstanding; return whether there was a call."""
         missing = ahead - len(self._calls)
         for _ in range(missing):
-            call = self._ledger.take.remote(self._run, self._worker, self._next, self._released)
+            call = self._coordinator.take.remote(self._run, self._worker, self._next, self._released)
             self._calls.append(Coming(call))
             self._next += 1
         return missing > 0

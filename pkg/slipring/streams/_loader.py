@@ -10,7 +10,7 @@ from slipring._core.arguments import instance, integer, seconds
 from slipring._core.declare import refuse
 from slipring.loader import Loader
 from slipring.options import OF_WORKERS, StreamOptions, Workers, declares
-from slipring.streams.source import Stream
+from slipring.streams._source import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,8 +9,8 @@ from slipring._core.skipping import skipped
 from slipring.errors import ImageError
 from slipring.images.dataset import ImageDataset
 from slipring.images.transforms import Draws
-from slipring.ray.columns import bytes_of
-from slipring.streams.blocks import Written
+from slipring.ray._columns import bytes_of
+from slipring.streams._blocks import Written
 
 _log = logging.getLogger("slipring")
 

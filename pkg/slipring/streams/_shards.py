@@ -9,8 +9,8 @@ from slipring._core._rebatch import ShardRebatcher
 from slipring._core.arguments import flag, integer, iterable
 from slipring._core.shards import Sharded, ShardedPass
 from slipring.errors import shown
-from slipring.streams.blocks import Feed
-from slipring.streams.source import Pass, Stream, _blocks_of, _check_source
+from slipring.streams._blocks import Feed
+from slipring.streams._source import Pass, Stream, _blocks_of, _check_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,7 +5,7 @@ import threading
 import ray
 
 
-class Ledger:
+class Coordinator:
     """The coordinator that draws block references from a ``ray.data.DataIterator`` for the workers of one loader.
 
     No block's bytes pass through it. The actor reserves no CPU, lies on the loader's node, and ends with the process

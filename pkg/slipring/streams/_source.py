@@ -12,7 +12,7 @@ from slipring._core._ring import mix
 from slipring._core.arguments import MAX_COUNT, flag, integer, is_scalar, names, null_options
 from slipring._core.shards import IterableSource, here
 from slipring.errors import BlockError, shown
-from slipring.streams.blocks import Feed
+from slipring.streams._blocks import Feed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

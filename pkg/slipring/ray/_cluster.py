@@ -1,10 +1,10 @@
-"""A loader's side of Ray's cluster: its address there, the data that it was given, and its `Ledger`."""
+"""A loader's side of Ray's cluster: its address there, the data that it was given, and its `Coordinator`."""
 
 import os
 
 from slipring.errors import shown
 
-ANSWER_S = 30  # for the ledger to answer
+ANSWER_S = 30  # for the coordinator to answer
 
 
 def place():
@@ -17,8 +17,8 @@ def place():
     return context.gcs_address, context.namespace
 
 
-def check(address, ledger):
-    """Raise an exception if this process has left the cluster, or the pickled `Ledger` does not answer."""
+def check(address, coordinator):
+    """Raise an exception if this process has left the cluster, or the pickled `Coordinator` does not answer."""
     import ray
     from ray import cloudpickle
 
@@ -28,7 +28,7 @@ def check(address, ledger):
             "called. Close the loader first; after another ray.init() make a new one"
         )
     try:
-        ray.get(cloudpickle.loads(ledger).__ray_ready__.remote(), timeout=ANSWER_S)
+        ray.get(cloudpickle.loads(coordinator).__ray_ready__.remote(), timeout=ANSWER_S)
     except ray.exceptions.GetTimeoutError:
         raise RuntimeError(
             f"the actor that hands out the loader's blocks has not answered within {ANSWER_S} s: the Ray cluster at "
@@ -91,32 +91,35 @@ def why_unordered(kept, shuffles):
 
 
 def start(iterator, keep, turns, threads):
-    """Start a `Ledger` on this node; return its handle, and the same pickled."""
+    """Start a `Coordinator` on this node; return its handle, and the same pickled."""
     import ray
     from ray import cloudpickle
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from slipring.ray.ledger import Ledger
+    from slipring.ray._coordinator import Coordinator
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    made = ray.remote(Ledger).options(
+    made = ray.remote(Coordinator).options(
         num_cpus=0, max_concurrency=threads, scheduling_strategy=here, enable_task_events=False
     )
-    ledger = made.remote(iterator, keep, turns)
-    return ledger, cloudpickle.dumps(ledger)
+    coordinator = made.remote(iterator, keep, turns)
+    return coordinator, cloudpickle.dumps(coordinator)
 
 
-def over(ledger, run, ending, owner):
-    """Tell a `Ledger` that a pass is over, read or abandoned; its finalizer `ending` is alive as long as the actor."""
+def over(coordinator, run, ending, owner):
+    """Tell a `Coordinator` that a pass is over, read or abandoned.
+
+    The finalizer `ending` is alive as long as the actor.
+    """
     import ray
 
     if ending.alive and owner == os.getpid() and ray.is_initialized():
-        ledger.end.remote(run)
+        coordinator.end.remote(run)
 
 
-def end(ledger, owner):
-    """End a `Ledger`: Ray keeps an actor whose handle was pickled, even if nothing refers to it."""
+def end(coordinator, owner):
+    """End a `Coordinator`: Ray keeps an actor whose handle was pickled, even if nothing refers to it."""
     import ray
 
     if owner == os.getpid() and ray.is_initialized():
-        ray.kill(ledger)
+        ray.kill(coordinator)
