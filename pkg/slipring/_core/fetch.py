@@ -171,10 +171,15 @@ def _needs_arguments(function):
     return needed > 0 or code.co_kwonlyargcount > len(function.__kwdefaults__ or ())
 
 
-def states_of(dataset, iterator):
-    """Return the states of a dataset and its iterator, if they have any; the state of an object that is both, once."""
+def stateful_parts(dataset, iterator):
+    """Return [(name, object)] of a dataset and its iterator, if they are Stateful; an object that is both comes once."""
     parts = (("dataset", None if dataset is iterator else dataset), ("iterator", iterator))
-    return {name: part.state_dict() for name, part in parts if is_stateful(part)}
+    return [(name, part) for name, part in parts if is_stateful(part)]
+
+
+def states_of(dataset, iterator):
+    """Return the states of a dataset and its iterator, if they have any."""
+    return {name: part.state_dict() for name, part in stateful_parts(dataset, iterator)}
 
 
 def copied(value):
@@ -195,16 +200,16 @@ class Unsaid:
         self.text = text
 
 
-def pickled_states(dataset, iterator, last=False, generators=None):
-    """Return the pickled `states_of`, or None if neither object has a state.
+def pickled_states(parts, last=False, generators=None):
+    """Return the pickled states of what `stateful_parts` returned, or None if that is nothing.
 
     If a state cannot be queried or pickled, return a pickled `Unsaid`. `last`: no batch follows, and the dataset may
     already be at its beginning again. `generators` returns where the worker's generators are, for `seeding.go_on`.
     """
+    if not parts:
+        return None
     try:
-        states = states_of(dataset, iterator)
-        if not states:
-            return None
+        states = {name: part.state_dict() for name, part in parts}
         if last:
             states["last"] = True
         if generators is not None:
@@ -347,7 +352,7 @@ class StreamFetcher:
         self.number, self.num_workers, self.before = number, num_workers, before
         self.iterator, skip = open_stream(dataset, place)
         self.rows, self.failed = None, None
-        self.dataset = None if shared else dataset
+        self.parts = stateful_parts(None if shared else dataset, self.iterator)
         self.every = Every(every)
         self.saved_state = None, None  # position, the states there as bytes
         self.collate_fn = collate_fn
@@ -376,13 +381,13 @@ class StreamFetcher:
         if self.saved_state[0] != self.position:
             due = self.every.due(self._seq(self.position)) or always
             # A last batch that is not full: the dataset may be at its beginning again.
-            states = pickled_states(self.dataset, self.iterator, self.ended, generators) if due else None
+            states = pickled_states(self.parts, self.ended, generators) if due else None
             self.saved_state = self.position, states
         return self.saved_state[1]
 
     def states_now(self):
         """Return the present `states_of`, for a caller in this process; None if neither object has a state."""
-        states = states_of(self.dataset, self.iterator)
+        states = {name: part.state_dict() for name, part in self.parts}
         if states and self.ended:
             states["last"] = True
         return states or None

@@ -308,7 +308,7 @@ class Worker:
         """Return the state of a map dataset after this batch, as bytes; None if none is due."""
         if not self.job.tracked or not self.every.due(fill.seq):
             return None
-        return pickled_states(self.job.dataset, None)
+        return pickled_states([("dataset", self.job.dataset)])
 
     def _make(self, fill, seq, indices, begun):
         self._seed(fill, seq, 0)
