@@ -203,6 +203,17 @@ def test_when_an_iteration_is_over_no_block_is_kept_for_it(how):
         assert sorted(chain(*ids(loader))) == list(range(200))
 
 
+def test_a_pass_over_a_materialized_dataset_executes_nothing():
+    made = data.range(100, override_num_blocks=5).materialize()
+    with slipring.ray.Loader(made, 16, timeout=WAIT) as loader:
+        for _ in range(2):
+            batches = iter(loader)
+            first = ids([next(batches)])
+            executor = coordinator_of(loader).__ray_call__.remote(lambda coordinator: coordinator.executor)
+            assert ray.get(executor) is None
+            assert sorted(chain(*first, *ids(batches))) == list(range(100))
+
+
 def test_a_closed_loader_keeps_no_block_in_the_object_store():
     made = data.range(100, override_num_blocks=5).materialize()
     blocks = {ref.hex().encode() for bundle in made.iter_internal_ref_bundles() for ref in bundle.block_refs}

@@ -1,4 +1,4 @@
-"""The last mile of Ray Data into the training process."""
+"""The ingest of Ray Data into the training process."""
 
 from slipring.ray._loader import Loader
 

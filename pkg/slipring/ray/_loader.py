@@ -1,4 +1,4 @@
-"""The last mile of Ray Data: batches of an exact size, made outside of the training process."""
+"""The ingest of Ray Data: batches of an exact size, made outside of the training process."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Loader(CoreLoader[Any]):
 
     Notes
     -----
-    Workers are processes of the last mile: they are spawned, persist and join the cluster when they start. With
+    Workers are processes that are spawned, persist and join the cluster when they start. With
     ``in_order=True`` their batches come in turn, and block i is worker ``i % num_workers``'s; else a worker takes the
     next block when it needs one. With ``Workers(on_death='respawn')``, the default without `local_shuffle`, no row is
     lost or delivered twice: a block is kept until the batch with its last row is published. A shuffle buffer dies with
