@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from slipring import _machine
+from slipring._core import process
 from slipring._core._ring import IndexOrder, mix
 from slipring._core.arguments import epoch_number, flag, integer
 from slipring._core.seeding import MASK_63, Share
@@ -382,7 +382,7 @@ def rank_that_draws(given, *samplers):
     group, draw the same numbers.
     """
     rank = rank_of(*samplers) if given is None else given
-    return (_machine.global_rank() or (0,))[0] if rank is None else rank
+    return (process.global_rank() or (0,))[0] if rank is None else rank
 
 
 def share_of(batch_sampler, sampler, batch_size, rank=None):

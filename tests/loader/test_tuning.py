@@ -18,7 +18,7 @@ from tests.fault.procs import until
 from tests.leaks import Snapshot, read
 from tests.loader.test_resize import Numbered, plain
 from tests.loader.tuned import Tuned
-from tests.support.inside import BATCHES, NEVER, Options, Tuner, Tuning, _machine, engine_of, tuner_of, tuning
+from tests.support.inside import BATCHES, NEVER, Options, Tuner, Tuning, engine_of, process, tuner_of, tuning
 
 
 class Slow:
@@ -53,7 +53,7 @@ def settle(loader):
 @pytest.fixture
 def cpus(monkeypatch):
     """Sets how many processors there are."""
-    return lambda n: monkeypatch.setattr(_machine, "cpus", lambda: n)
+    return lambda n: monkeypatch.setattr(process, "cpus", lambda: n)
 
 
 # ---- with workers
@@ -314,17 +314,17 @@ def test_too_many_are_sent_away(cpus):
 
 
 def test_ranks_share_the_processors(monkeypatch):
-    for name in _machine.LOCAL_RANKS:
+    for name in process.LOCAL_RANKS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_machine, "_groups", lambda controller: iter(()))
+    monkeypatch.setattr(process, "_groups", lambda controller: iter(()))
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
-    assert _machine.cpus() == 8 and _machine.ranks() == 1
+    assert process.cpus() == 8 and process.ranks() == 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert _machine.cpus() == 2 and _machine.ranks() == 4
+    assert process.cpus() == 2 and process.ranks() == 4
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "100")
-    assert _machine.cpus() == 1
+    assert process.cpus() == 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
-    assert _machine.cpus() == 8
+    assert process.cpus() == 8
 
 
 V2 = ("0::/a/b\n", "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
@@ -354,7 +354,7 @@ BOUND = ("0::/host/box\n", "30 1 0:26 /host/box /sys/fs/cgroup rw - cgroup2 cgro
     ],
 )
 def test_quotas_of_cgroups_count(monkeypatch, tmp_path, proc, files, ranks, count):
-    monkeypatch.setattr(_machine, "ROOT", str(tmp_path))
+    monkeypatch.setattr(process, "ROOT", str(tmp_path))
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
     texts = {"proc/self/cgroup": proc[0], "proc/self/mountinfo": proc[1]}
@@ -362,4 +362,4 @@ def test_quotas_of_cgroups_count(monkeypatch, tmp_path, proc, files, ranks, coun
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert _machine.cpus() == count
+    assert process.cpus() == count

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "pkg" / "slipring"
 LAYERS = {
     "redaction": (("redaction",), ()),
     "ground": (
-        ("_machine", "_offered", "_platform", "_version", "errors", "strings", "typing", "_core.pytree"),
+        ("_offered", "_platform", "_version", "errors", "strings", "typing", "_core.process", "_core.pytree"),
         ("redaction",),
     ),
     "c": (("_core._cring", "_core._ccache", "_core._cwatch"), ()),

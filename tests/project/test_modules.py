@@ -61,6 +61,11 @@ def test_only_code_that_substitutes_something_for_an_exception_asks_whether_a_ha
     }
 
 
+def test_one_module_asks_which_process_this_is_and_makes_reentrant_locks():
+    found = {str(path.relative_to(PACKAGE)) for path in SOURCES if re.search(r"os\.getpid|RLock\(", path.read_text())}
+    assert found == {"_core/process.py"}
+
+
 def test_no_two_classes_have_one_name():
     files = defaultdict(set)
     for path in SOURCES:

@@ -9,9 +9,8 @@ import importlib
 # Module -> the names that tests use. The import happens when a test asks for a name: torch may be missing, and
 # tests/fault/points.py replaces a module before anything imports it.
 _NAMES = {
-    "slipring": "_machine",
     "slipring._core": (
-        "_codec _ring ahead cache_names engine heap local_pool memory pickling process_pool pytree "
+        "_codec _ring ahead cache_names engine heap local_pool memory pickling process process_pool pytree "
         "reporting seeding skipping startup tensors text tuning worker worker_main"
     ),
     "slipring._core._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES VERSION NoSegment Watch",

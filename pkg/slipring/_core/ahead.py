@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import logging
-import os
 import sys
 import threading
 import traceback
@@ -11,6 +10,7 @@ import traceback
 from slipring._core._ring import now
 from slipring._core.engine import stay_if_exiting, stop_at_exit
 from slipring._core.fetch import attempt
+from slipring._core.process import Owner
 from slipring._core.source import grouped
 from slipring.errors import Closed, LoaderTimeout
 
@@ -35,7 +35,7 @@ class Prefetcher:
         self._line = _Line(iterator, most, timed_out)
         self._timeout = timeout or None
         self._interrupt = interrupt
-        self._thread, self._pid = None, os.getpid()
+        self._thread, self._owner = None, Owner()
         self._lock = threading.Lock()  # one asks for the first item while another closes
 
     def __iter__(self):
@@ -57,7 +57,7 @@ class Prefetcher:
 
     def begin(self):
         """Start the thread before the first request."""
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             raise Closed("the thread that reads ahead is the parent's; make a new iterator after fork")
         with self._lock:
             if self._thread is None and not self._line.stopped:
@@ -69,7 +69,7 @@ class Prefetcher:
 
     def close(self):
         """End the thread. A waiting consumer gets `Closed`. Safe to call twice."""
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             return
         self._line.stop()
         if self._interrupt is not None:
@@ -83,7 +83,7 @@ class Prefetcher:
 
     def __del__(self):
         line = getattr(self, "_line", None)
-        if line is not None and self._pid == os.getpid():
+        if line is not None and self._owner.is_here:
             line.stop()
 
 
@@ -232,7 +232,7 @@ class Ahead:
     def __init__(self, core, mover, depth, timeout=None, whole=False):
         self.core, self.mover, self.depth, self.whole = core, mover, depth, whole
         self.timeout = None if timeout is None else min(timeout, 1e9)
-        self.owner, self.patience = os.getpid(), TRANSFORM_S
+        self.owner, self.patience = Owner(), TRANSFORM_S
         self.parts, self.last_task = [], None  # of the step that is being made
         # Only `ready` holds the state. The locks are semaphores that tell a thread to look at it, so that a signal
         # that is lost to Ctrl-C loses no batch and blocks no thread.
@@ -252,7 +252,7 @@ class Ahead:
 
     def check_owner(self):
         """Raise `Closed` in a forked child, which has neither the thread nor the workers."""
-        if self.owner != os.getpid() and (self.depth or self.core.foreign):
+        if not self.owner.is_here and (self.depth or self.core.foreign):
             raise Closed("this iterator belongs to the parent process; make a new one after fork")
 
     def first(self):
@@ -297,7 +297,7 @@ class Ahead:
 
     def stop(self):
         """End the thread, and release the batches that it has made. Safe to call twice."""
-        if self.owner != os.getpid():
+        if not self.owner.is_here:
             return
         if self.thread is not None:
             self.stopped = True

@@ -8,7 +8,6 @@ returns prevents neither the worker nor the program from ending.
 import collections
 import inspect
 import itertools
-import os
 import queue
 import signal
 import threading
@@ -19,6 +18,7 @@ from functools import partial
 from slipring._core import seeding, skipping
 from slipring._core._collate import LIST, RowWriter
 from slipring._core._ring import Reading, end_reading, now, wait_for_row
+from slipring._core.process import Owner
 from slipring._core.signals import no_interrupt
 from slipring._core.worker_info import swap_thread_info
 from slipring._offered import offered
@@ -56,7 +56,7 @@ class Concurrency:
     def __init__(self, most):
         self.most = most
         self.readers, self.ends = {}, {}  # by kind: what has the threads or the loop, and what ends it
-        self.pid = None
+        self.owner = Owner()
 
     @property
     def has_threads(self):
@@ -65,8 +65,8 @@ class Concurrency:
 
     def _part(self, kind):
         """Return the threads or the loop, and start them at first use. A forked child does not use its parent's."""
-        if self.pid != os.getpid():
-            self.readers, self.ends, self.pid = {}, {}, os.getpid()
+        if not self.owner.is_here:
+            self.readers, self.ends, self.owner = {}, {}, Owner()
         if kind not in self.readers:
             # A handler that raised here would leave threads and descriptors behind.
             with no_interrupt() as mask:
@@ -178,7 +178,7 @@ class Concurrency:
 
     def close(self):
         """End the threads and the loop. Do not wait long for a read that is still running."""
-        if self.pid != os.getpid():
+        if not self.owner.is_here:
             return
         ends, self.ends, parts, self.readers = list(self.ends.values()), {}, list(self.readers.values()), {}
         for end in ends:

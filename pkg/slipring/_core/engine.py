@@ -9,6 +9,7 @@ import threading
 
 from slipring._core._ring import Ring
 from slipring._core.deaths import Restarts
+from slipring._core.process import ForkLock, Owner, lock_held_by_forks
 from slipring._core.signals import no_interrupt
 from slipring._core.weak_registry import WeakRegistry
 from slipring.errors import Closed, DescriptorClosed
@@ -16,7 +17,7 @@ from slipring.errors import Closed, DescriptorClosed
 SPARE_SLOTS = 8  # free slots that an engine must have beyond its tasks in flight to serve more workers than before
 
 _live = WeakRegistry()
-_importing = threading.RLock()  # a child forked meanwhile would wait for ever for what is half imported
+_importing = lock_held_by_forks()  # a child would wait for ever for a module that is half imported
 
 
 class Engine:
@@ -54,8 +55,7 @@ class Engine:
         self.idle = False  # no run lives or begins: whoever comes by may see to the workers
         self.overdue = False  # the last run was left because its batch had not come in time
         self.attachment = None  # what a layer above keeps as long as the segment; closed before that goes
-        self.owner = os.getpid()
-        self.lock = threading.RLock()  # a signal's handler may close the loader amidst of what holds it
+        self.owner, self.lock = Owner(), ForkLock()
         self.alive = True
         _live.add(self)
         _end_before_join()
@@ -85,7 +85,7 @@ class Engine:
     @property
     def foreign(self):
         """bool: whether this process has inherited the engine by a fork."""
-        return self.owner != os.getpid()
+        return not self.owner.is_here
 
     def serves(self, options):
         """Return whether an iteration with these options can use this engine.
@@ -116,7 +116,7 @@ class Engine:
 
         Surplus workers retire after their batch. The caller does not wait for them.
         """
-        with self.lock:
+        with self.lock.here():
             if self.fixed or not self.started or self.ring.closed or num_workers > self.room:
                 return False
             self.pool.resize(num_workers)
@@ -127,7 +127,7 @@ class Engine:
 
     def begin_run(self, base_seed):
         """Start workers if necessary, make the tasks of earlier iterations stale, and return the iteration's number."""
-        with self.lock:
+        with self.lock.here():
             self.idle = False
         self.running += 1
         self.overdue = False
@@ -180,17 +180,17 @@ class Engine:
 
     def see_leavers(self):
         """Reap retired workers between two iterations. It does not wait, and any thread may call it."""
-        if self.foreign or not (self.idle and self.pool.changing) or not self.lock.acquire(blocking=False):
+        if self.foreign or not (self.idle and self.pool.changing) or not self.lock.here().acquire(blocking=False):
             return
         try:
             if self.idle and not self.ring.closed:
                 self.pool.see_leavers()
         finally:
-            self.lock.release()
+            self.lock.here().release()
 
     def stop_workers(self):
         """End the workers; the segment stays for the next ones."""
-        with self.lock:
+        with self.lock.here():
             self.ring.close()
             if self.started:
                 self.pool.stop(self.overdue)
@@ -201,7 +201,7 @@ class Engine:
         if self.foreign or not self.alive:
             return
         self.stop_workers()
-        with self.lock:
+        with self.lock.here():
             if self.alive:
                 self.alive = False
                 self.counters.fold(self.ring.meter, self.ring.info, self._last_look())
@@ -285,4 +285,3 @@ def _abandon_all():
 
 
 os.register_at_fork(after_in_child=_abandon_all)
-os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)

@@ -1,12 +1,11 @@
 """The engine that a loader keeps from epoch to epoch: its segment, and its persistent workers."""
 
 import dataclasses
-import os
-import threading
 import weakref
 
 from slipring._core._ring import Meter
 from slipring._core.engine import Engine
+from slipring._core.process import ForkLock
 from slipring._core.weak_registry import WeakRegistry
 from slipring.stats import Counters
 
@@ -42,16 +41,14 @@ class EngineCache:
         self.moves = DeviceCounters()
         self.inline = Meter()  # batches that were made without workers
         self.counters.add(self.inline)
-        self.lock, self.pid = threading.RLock(), os.getpid()
+        self._lock = ForkLock()
         self.engine = None  # the one that is kept
         self._loan = None  # weak reference to what an iteration has
         self.iterators = WeakRegistry()  # `close` closes these; each iteration adds itself
 
     def locked(self):
-        """Return the lock of the loader; a new one in a forked child, as another thread may have held the parent's."""
-        if self.pid != os.getpid():
-            self.lock, self.pid = threading.RLock(), os.getpid()
-        return self.lock
+        """Return the lock of the loader."""
+        return self._lock.here()
 
     @property
     def lent(self):
@@ -85,7 +82,7 @@ class EngineCache:
 
     def forget_workers(self):
         """End persistent workers: the next iteration starts new ones, with seeds of its own."""
-        with self.lock:
+        with self.locked():
             if self.engine is not None and not self.lent and not self.engine.foreign:
                 self.engine.stop_workers()
 
@@ -116,7 +113,7 @@ class EngineCache:
         """End iterations and workers."""
         for iterator in self.iterators:
             iterator.close()
-        with self.lock:
+        with self.locked():
             if self.engine is not None:
                 self.engine.shut_down()
             self.engine = self._loan = None  # behind it: what Ctrl-C interrupts can be done again

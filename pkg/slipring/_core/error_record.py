@@ -2,10 +2,10 @@
 
 import array
 import contextlib
-import os
 import pickle
 import traceback
 
+from slipring._core import process
 from slipring._core._ring import LIMITS
 from slipring._core.text import batch_too_large, segment_full
 from slipring.errors import BatchTooLarge, SegmentFull, WorkerError, brief, shown
@@ -27,7 +27,7 @@ def record(error, worker, seq, indices, clear=True, culprit=(None, None)):
         traceback.clear_frames(error.__traceback__)
     return {
         "worker": worker,
-        "pid": os.getpid(),
+        "pid": process.pid(),
         "seq": seq,
         "indices": _plain(indices),
         "index": None if culprit[1] is None else _plain(culprit[:1])[0],

@@ -2,15 +2,16 @@
 
 import asyncio
 import inspect
-import os
 import threading
+
+from slipring._core.process import Owner
 
 
 class EventLoop:
     """An event loop in its own thread: the worker can abandon a wait, even if its thread runs another loop."""
 
     def __init__(self):
-        self.loop, self.pid = asyncio.new_event_loop(), os.getpid()
+        self.loop, self.owner = asyncio.new_event_loop(), Owner()
         self.ended = threading.Event()
         thread = threading.Thread(target=_run, args=(self.loop, self.ended), name="slipring-loop", daemon=True)
         thread.start()
@@ -26,7 +27,7 @@ class EventLoop:
 
     def end(self):
         """Stop the loop: its thread cancels all tasks and closes it."""
-        if self.pid == os.getpid() and not self.ended.is_set():
+        if self.owner.is_here and not self.ended.is_set():
             self.ended.set()
             self.loop.call_soon_threadsafe(self.loop.stop)
 

@@ -1,16 +1,17 @@
 """The threads of a worker that read samples concurrently."""
 
-import os
 import queue
 import threading
 from concurrent.futures import Future
+
+from slipring._core.process import Owner
 
 
 class FetchThreads:
     """Threads that read samples. They refer only to the queue, so they can be ended when this object is dropped."""
 
     def __init__(self, n):
-        self.tasks, self.threads, self.pid = queue.SimpleQueue(), [], os.getpid()
+        self.tasks, self.threads, self.owner = queue.SimpleQueue(), [], Owner()
         try:
             for number in range(n):
                 name = f"slipring-fetch-{number}"
@@ -32,7 +33,7 @@ class FetchThreads:
 
     def end(self):
         """End the threads after the reads that were submitted so far."""
-        if self.pid == os.getpid():
+        if self.owner.is_here:
             for _ in self.threads:
                 self.tasks.put(None)
 

@@ -1,9 +1,9 @@
 """Worker pools inside the consumer's process: `ThreadPool`, and `InlinePool` for `num_workers=0`."""
 
-import os
 import threading
 import time
 
+from slipring._core import process
 from slipring._core._ring import SERVING, Own
 from slipring._core.deaths import task_text
 from slipring._core.signals import no_interrupt
@@ -124,7 +124,7 @@ class ThreadPool(ResizablePool):
             f"thread worker {number} has ended while it had {had} (its worker_init_fn called sys.exit, or "
             "slipring itself raised: the traceback is on stderr)",
             worker=number,
-            pid=os.getpid(),
+            pid=process.pid(),
             exitcode=None,
             indices=asked,
         )

@@ -12,9 +12,10 @@ import warnings
 
 import numpy as np
 
+from slipring._core import process
 from slipring._core._ring import memory_available
+from slipring._core.process import ROOT, Owner
 from slipring._core.text import megabytes
-from slipring._machine import ROOT
 from slipring.errors import WorkerMemoryWarning
 
 SETTLED = 4  # batches per slot after which every slot has been touched
@@ -105,7 +106,7 @@ def _proc_is_ours():
     """
     with open("/proc/self/status", "rb") as file:
         numbers = next((line.split()[1:] for line in file if line.startswith(b"NSpid:")), None)
-    own = os.getpid()
+    own = process.pid()
     return os.readlink("/proc/self") == str(own) if numbers is None else numbers == [b"%d" % own]
 
 
@@ -170,7 +171,7 @@ class WorkerMemory:
         self.pools = []
         self.sizes = ()  # as measured last
         self.warned = False
-        self.owner = os.getpid()
+        self.owner = Owner()
         self._begun = {}  # pid -> its own bytes when it began
         self._mark = 0  # bytes that were left when it was measured last; at first: when the workers began
         self._next = 0.0  # measuring
@@ -178,13 +179,13 @@ class WorkerMemory:
 
     def watch(self, pool):
         """Include a pool's workers."""
-        if self.owner != os.getpid():
+        if not self.owner.is_here:
             self.__init__()  # in a forked child: the workers until now are the parent's
         self.pools.append(pool)
 
     def forget(self, pool):
         """Exclude a pool's workers. If there are no others, the last measurement stays."""
-        if self.owner == os.getpid():
+        if self.owner.is_here:
             self.pools.remove(pool)
 
     def _living(self):
@@ -193,7 +194,7 @@ class WorkerMemory:
     def measure(self):
         """Return each worker's private bytes; the last measurement if it is recent, or if there are no workers."""
         begin = time.monotonic()
-        if begin < self._next or self.owner != os.getpid():
+        if begin < self._next or not self.owner.is_here:
             return self.sizes
         living = self._living()
         if living:
@@ -207,7 +208,7 @@ class WorkerMemory:
 
         They are measured only when half of the memory that was left is used up. Return the seconds until the next look.
         """
-        if self.warned or self.owner != os.getpid():
+        if self.warned or not self.owner.is_here:
             return float("inf")
         room = memory_available(ROOT)
         if room is None:

@@ -1,7 +1,6 @@
 """Make a loader's report, from its segment and from what only its own process knows."""
 
-import os
-
+from slipring._core import process
 from slipring._core._cache import Watch
 from slipring._core._ring import memory_available
 from slipring._core.memory import ROOT, copied_bytes, private_bytes
@@ -35,7 +34,7 @@ def report(loader, name, headroom):
         private_bytes=stats.worker_private_bytes,
         free_bytes=(memory_available(ROOT) or (None,))[0],
         copied_bytes=_copied(pool) if forks else (),
-        parent_bytes=private_bytes(os.getpid()) if forks else None,
+        parent_bytes=private_bytes(process.pid()) if forks else None,
         cache_full=_why_full(cache),
         cache_bytes=None if cache is None else cache.bytes_for_all,
         forked=forks,
@@ -50,7 +49,7 @@ def report(loader, name, headroom):
 
 def _copied(pool):
     """Return the bytes of this process's memory that each worker has copied, where /proc reports them."""
-    found = [copied_bytes(pid, os.getpid()) for _, pid, _ in pool.pids()]
+    found = [copied_bytes(pid, process.pid()) for _, pid, _ in pool.pids()]
     return tuple(copied for copied in found if copied is not None)
 
 

@@ -10,7 +10,7 @@ divide that again.
 import numbers
 from collections.abc import Mapping
 
-from slipring import _machine
+from slipring._core import process
 from slipring.errors import shown
 from slipring.sampler import BatchSampler, rank_of, ranks_of
 
@@ -46,7 +46,7 @@ def divided(loader):
 def _of_a_stream(dataset, given):
     rank, ranks = getattr(dataset, "rank", None), getattr(dataset, "world_size", None)
     if not (isinstance(rank, numbers.Integral) and isinstance(ranks, numbers.Integral)):
-        known = _machine.global_rank()
+        known = process.global_rank()
         if known is None:
             return None
         rank, ranks = known

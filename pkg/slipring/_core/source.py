@@ -3,13 +3,12 @@
 import collections
 import contextlib
 import itertools
-import os
-import threading
 
 from slipring._core._iteration import Failed, Listed, SamplerDraws, StreamPlan
 from slipring._core._iteration import Grouped as grouped
 from slipring._core._ring import IndexOrder, Slices, mix
 from slipring._core.fetch import attempt, copied, is_stateful, shorter
+from slipring._core.process import ForkLock, Owner
 from slipring._core.reshard import SAMPLERS, saved_state_of
 from slipring.errors import state_in_a_step
 from slipring.sampler import BatchSampler
@@ -59,7 +58,7 @@ class Making:
     """
 
     def __init__(self):
-        self.lock, self.busy, self.pid = threading.RLock(), False, os.getpid()
+        self.lock, self.busy, self.owner = ForkLock(), False, Owner()
 
     @contextlib.contextmanager
     def at_rest(self):
@@ -68,10 +67,10 @@ class Making:
         Raise RuntimeError if this thread makes one: then a signal handler, the dataset or the sampler asks for the
         state.
         """
-        if self.pid != os.getpid():  # a forked child, in which no other thread will open the lock
+        if not self.owner.is_here:  # `busy` is of a thread of the parent
             yield
             return
-        with self.lock:
+        with self.lock.here():
             if self.busy:
                 raise state_in_a_step()
             yield
@@ -178,7 +177,7 @@ class SamplerSource:
             indices = self._checked()
         else:
             making = self.making
-            with making.lock:
+            with making.lock.here():
                 try:
                     making.busy = True
                     indices = self._checked()

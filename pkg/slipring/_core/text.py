@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from slipring._core import process
 from slipring.errors import (
     BatchTooLarge,
     DescriptorClosed,
@@ -108,7 +109,7 @@ def timed_out(seconds: float, seq: int, workers: int, method: str) -> LoaderTime
     """Return the LoaderTimeout where a batch has not come in time."""
     return LoaderTimeout(
         f"no batch within timeout={seconds} s: batch {seq} is still being made by {workers} workers (start method "
-        f"{method!r}); raise timeout, use more workers, or look at what they wait for (`slipring dump {os.getpid()}` "
+        f"{method!r}); raise timeout, use more workers, or look at what they wait for (`slipring dump {process.pid()}` "
         "shows what each worker does, `py-spy dump --pid` of a worker where)" + (FORKED if method == "fork" else "")
     )
 
@@ -126,8 +127,8 @@ def message_refused(refused: SegmentFull, maxsize: int) -> SegmentFull:
 def descriptor_closed(what: str) -> DescriptorClosed:
     """Return the DescriptorClosed of a process whose descriptor of `what` has gone."""
     return DescriptorClosed(
-        f"slipring's file descriptor of {what} in this process (pid {os.getpid()}) has been closed by other code, such "
-        "as os.closerange(), or a library that makes a daemon of its process. No file that has its number now was "
+        f"slipring's file descriptor of {what} in this process (pid {process.pid()}) has been closed by other code, "
+        "such as os.closerange(), or a library that makes a daemon of its process. No file that has its number now was "
         "touched. Close only what your code has opened, then make a new loader, queue or cache"
     )
 

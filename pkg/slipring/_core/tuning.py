@@ -12,7 +12,7 @@ import logging
 import math
 import weakref
 
-from slipring import _machine
+from slipring._core import process
 from slipring._core._ring import memory_available, now
 from slipring._core.memory import ROOT, private_bytes
 from slipring._core.text import megabytes
@@ -82,7 +82,7 @@ class Tuner:
         self._workers, self._given = workers, None
         self.look_next = 0  # ns of the ring's clock
         self.history = []
-        self.cpus = _machine.cpus()
+        self.cpus = process.cpus()
         self.meter = self._pool = None
         self.prefetch, self.slots, self.served = 1, None, most
         self.begun_at = None  # the number of batches before this iteration; None: there is none
@@ -377,7 +377,7 @@ class Tuner:
         ring = self.pool.ring
         slots = ring.info["committed"] / ring.n_slots  # at least: slots that were never used take nothing
         each = max(sizes, default=0) + 2 * slots
-        left = MEMORY_SHARE * free / _machine.ranks()
+        left = MEMORY_SHARE * free / process.ranks()
         fits = more if each <= 0 else min(more, int(left // each))
         return fits, (
             f"another one would take about {megabytes(int(each))}, and {megabytes(int(left))} may be taken of what is "

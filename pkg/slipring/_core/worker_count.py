@@ -4,7 +4,7 @@ import os
 import warnings
 from typing import Any, Literal, get_args
 
-from slipring import _machine
+from slipring._core import process
 from slipring._core._ring import MAX_WORKERS
 from slipring._core.arguments import integer
 from slipring.errors import shown
@@ -68,7 +68,7 @@ def bounds(num_workers: Any, slots: int | None = None) -> tuple[int, int, int]:
     slots : int, optional
     """
     least, most = (None, None) if num_workers == "auto" else num_workers
-    cpus = _machine.cpus()
+    cpus = process.cpus()
     least = min(1 if least is None else least, MAX_WORKERS if most is None else most)
     if most is None:
         most = min(MAX_WORKERS, max(least, cpus, min(MOST_UNASKED, max(16, WORKERS_PER_CPU * cpus))))

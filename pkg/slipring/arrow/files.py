@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from slipring._core.process import Owner
 from slipring.errors import RemoteError
 from slipring.redaction import redacted
 
@@ -92,14 +93,14 @@ def _magic_by_the_end(afar, size):
 
 
 class Opened:
-    """The open files and decoded row groups of a dataset, for all threads of the process `pid`.
+    """The open files and decoded row groups of a dataset, for all threads of this process.
 
-    One thread at a time uses a file. At most `most` decoded row groups are kept. A forked child has another pid, and
+    One thread at a time uses a file. At most `most` decoded row groups are kept. A forked child
     opens the files again.
     """
 
     def __init__(self, most):
-        self.pid, self._most = os.getpid(), most
+        self.owner, self._most = Owner(), most
         self._lock = threading.Lock()
         self._files = collections.OrderedDict()  # an open file that nobody reads from -> its number
         self._kept, self._mapped = collections.OrderedDict(), {}  # row group -> table

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 import pyarrow as pa
 
+from slipring._core import process
 from slipring._core.arguments import function, integer, mask_name, names, null_options, one_of
 from slipring._offered import read_in_turn, threads
 from slipring.arrow.files import Opened, open_table, stamp_afar
@@ -323,7 +324,7 @@ class TableDataset:
     def _opened(self):
         """Return what this process has open, and keeps."""
         opened = self._open_here
-        if opened.pid != os.getpid():
+        if not opened.owner.is_here:
             self._open_here = opened = Opened(self.cached_groups)
         return opened
 
@@ -349,14 +350,14 @@ class TableDataset:
     def _open(self, number):
         """Return a file that is as it was when the dataset was made. All of a process share what is in footers."""
         known = self._footers.get(number)
-        if self._remote is not None and self._asked.get(number) != os.getpid():
+        if self._remote is not None and self._asked.get(number) != process.pid():
             stamp = stamp_afar(self.paths[number], self._remote)
             known = stamp, known[1] if known is not None and known[0].is_as(stamp) else None
         file = open_table(self.paths[number], self.columns, self._remote, known)
         self._check_same(number, file)
         if file.metadata is not None:
             self._footers[number] = file.stamp, file.metadata
-        self._asked[number] = os.getpid()
+        self._asked[number] = process.pid()
         return file
 
 

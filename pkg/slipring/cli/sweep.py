@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 import slipring
+from slipring._core import process
 from slipring._core.memory import minor_faults
 from slipring.errors import BatchTooLarge, SegmentFull, WorkerDied, WorkerError
 
@@ -117,7 +118,7 @@ class Announce:
 
     def __call__(self, worker):
         with open(os.path.join(self.folder, str(worker)), "w") as file:
-            file.write(f"{os.getpid()} {threading.get_native_id()}")
+            file.write(f"{process.pid()} {threading.get_native_id()}")
 
 
 class Maker:
@@ -247,7 +248,7 @@ def _processor_time(folder, case):
     else:
         tasks = []
         for pid, thread in _announced(folder, case):
-            if int(pid) == os.getpid():
+            if int(pid) == process.pid():
                 tasks.append(f"/proc/self/task/{thread}")
             else:
                 tasks += [f"/proc/{pid}/task/{name}" for name in os.listdir(f"/proc/{pid}/task")]

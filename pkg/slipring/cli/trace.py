@@ -13,6 +13,7 @@ import shutil
 import sys
 import time
 
+from slipring._core import process
 from slipring.cli import shown
 from slipring.cli.events import write
 from slipring.cli.failure import USAGE, Failure
@@ -88,7 +89,7 @@ def output(path):
             return
         if os.path.exists(target) and not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        part = f"{target}.{os.getpid()}.part"
+        part = f"{target}.{process.pid()}.part"
         with open(part, "xb") as file:  # whether it can be written is to be known before
             try:
                 if os.path.exists(target):

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from slipring import Loader, Memory, Workers
-from slipring._core import fetch
+from slipring._core import fetch, process
 from slipring._core import memory as growth
 from slipring._core._ring import current, now
 from slipring._core.ahead import Prefetcher, ReadHere
@@ -229,7 +229,7 @@ class _Iterator:
         loader = self._loader
         if loader.every and loader.num_workers and self._count % loader.every == 0:
             lay_ready = self._core.ring.meter.last_ready_ns / 1e9
-            _say(f"pid: {os.getpid()}, idx: {self._count}, IPC_time: {lay_ready:.6f}")
+            _say(f"pid: {process.pid()}, idx: {self._count}, IPC_time: {lay_ready:.6f}")
         self._count += 1
         return batch
 
@@ -282,7 +282,7 @@ class _Pipe:
         if self.every and (fill := current()).seq % self.every == 0:
             times = read - fill.claimed_at, transformed - read, now() - transformed
             _say(
-                f"pid: {os.getpid()}, idx: {fill.seq}, dataset_time: {times[0] / 1e9:.6f}, "
+                f"pid: {process.pid()}, idx: {fill.seq}, dataset_time: {times[0] / 1e9:.6f}, "
                 f"transform_time: {times[1] / 1e9:.6f}, collate_time: {times[2] / 1e9:.6f}"
             )
         return batch

@@ -10,6 +10,7 @@ import re
 import time
 from pathlib import Path
 
+from slipring._core import process
 from slipring._core._ring import from_handler
 
 DIGEST = 16  # bytes of the digest at the beginning of each entry
@@ -142,7 +143,7 @@ class DiskCache:
             if from_handler(error):
                 raise
             # str(error) may contain the name of a temporary file, so each text would be a new one.
-            _log(self.folder, type(error).__name__, error.strerror or str(error), os.getpid())
+            _log(self.folder, type(error).__name__, error.strerror or str(error), process.pid())
 
 
 def _hash(name):

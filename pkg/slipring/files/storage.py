@@ -13,6 +13,7 @@ from urllib.request import url2pathname
 
 from slipring._core._ring import from_handler
 from slipring._core.arguments import file_path, integer, iterable, seconds, size_in_bytes
+from slipring._core.process import Owner
 from slipring.errors import RemoteError, shown, told
 from slipring.files.attempts import Short, is_refused, persist
 from slipring.files.identity import name_of, token_of
@@ -97,14 +98,14 @@ class Storage:
         self.disk_cache = None if disk_cache is None else os.path.abspath(file_path("disk_cache", disk_cache))
         self.disk_cache_bytes = size_in_bytes("disk_cache_bytes", disk_cache_bytes)
         self._token = None if disk_cache is None else token_of(self._options, filesystem)
-        self._pid, self._made = os.getpid(), None
+        self._owner, self._made = Owner(), None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._pid = os.getpid()
+        self._owner = Owner()
 
     def __repr__(self) -> str:
         kept = "" if self.disk_cache is None else f", disk_cache={self.disk_cache!r}"
@@ -241,17 +242,16 @@ class Storage:
             systems.pop(protocol, None)
 
     def _mine(self):
-        pid = os.getpid()
         made = self._made
-        if made is None or made["pid"] != pid:
-            self._made = made = {"pid": pid, "systems": {}}
+        if made is None or not made["owner"].is_here:
+            self._made = made = {"owner": Owner(), "systems": {}}
         return made
 
     def _maker(self, protocol):
         """Return a function that creates the file system; raise at once the errors that no other attempt could fix."""
         from slipring.files.systems import Arrow, Fsspec
 
-        if self._threads_of is not None and os.getpid() != self._pid:
+        if self._threads_of is not None and not self._owner.is_here:
             raise RuntimeError(
                 f"pyarrow's file system {self._threads_of!r} has threads, which a forked worker does not have: "
                 "start the loader's workers with 'forkserver' or 'spawn', or have fsspec read these URLs"

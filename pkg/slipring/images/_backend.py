@@ -3,21 +3,12 @@
 import dataclasses
 import glob
 import os
-import threading
 
+from slipring._core.process import ForkLock
 from slipring.images import _decode
 
-_lock = threading.RLock()  # a signal's handler may decode an image while the first one is being decoded
+_lock = ForkLock()  # a signal handler may decode an image while the first one is being decoded
 _chosen = None
-
-
-def _renew_lock():
-    """Replace the lock in a forked child: the thread that held it does not exist there."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +109,7 @@ def backend() -> Backend:
     """
     global _chosen
     if _chosen is None:
-        with _lock:
+        with _lock.here():
             if _chosen is None:
                 _chosen = _choose()
     return _chosen

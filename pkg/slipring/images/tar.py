@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from slipring._core import process
 from slipring.errors import ImageError, shown
 from slipring.files.storage import locate
 from slipring.images.dataset import ImageDataset
@@ -243,10 +244,10 @@ class Tar(ImageDataset):
     def _opened(self, shard):
         """Return the shard for this thread to read; a process's first reader checks whether the shard has changed."""
         path, stamp = self.paths[shard], self._stamps[shard]
-        if self._checked_by.get(shard) != os.getpid():
+        if self._checked_by.get(shard) != process.pid():
             if self._remote._info(path) != stamp:
                 raise ImageError(f"{path} has changed since its index was made; create the dataset again")
-            self._checked_by[shard] = os.getpid()
+            self._checked_by[shard] = process.pid()
         return self._remote._open(path, *stamp)
 
     def _target_of(self, ending, raw):

@@ -5,7 +5,7 @@ A rule returns (cause, text, advice), or None if its cause does not apply.
 
 import numpy as np
 
-from slipring._machine import cpus
+from slipring._core.process import cpus
 from slipring.monitor import records
 from slipring.monitor.stuck import at_work, sentence_of
 from slipring.monitor.words import seconds, size

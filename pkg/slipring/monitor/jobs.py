@@ -7,6 +7,7 @@ import os
 import stat
 import struct
 
+from slipring._core import process
 from slipring._core._cache import InRecordFile, NoSegment, Watch
 from slipring.monitor import processes
 
@@ -203,7 +204,7 @@ def check_proc():
         own = int(os.readlink(f"{processes.PROC}/self"))
     except (OSError, ValueError):
         raise NoJob("there is no /proc here, by which jobs are found") from None
-    if own != os.getpid():
+    if own != process.pid():
         raise NoJob("/proc is of another PID namespace than this process: look from there, or mount it here")
 
 

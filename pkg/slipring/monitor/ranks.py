@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 
-from slipring import _machine
+from slipring._core import process
 
 
 def gather(verdict):
@@ -11,7 +11,7 @@ def gather(verdict):
 
     Empty where torch.distributed is not in use. It is a collective call: every rank must come here.
     """
-    known = _machine.global_rank()
+    known = process.global_rank()
     if known is None:
         return []
     rank, ranks = known

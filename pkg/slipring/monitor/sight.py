@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import numpy as np
 
+from slipring._core import process
 from slipring._core._cache import PARTICIPANT, SLOT, STAGES
 from slipring._core._ring import now
 from slipring.monitor import records
@@ -198,7 +198,7 @@ class NoSegment:
 
     def __init__(self, meter):
         self.at_ns = now()
-        self.inline, self.threads, self.consumer_pid = True, False, os.getpid()
+        self.inline, self.threads, self.consumer_pid = True, False, process.pid()
         self.table = self.taken = self.slowest = self.slowest_samples = records.empty()
         self.slots, self.participants = np.empty(0, SLOT), np.empty(0, PARTICIPANT)
         self.workers = self.serving = self.participants

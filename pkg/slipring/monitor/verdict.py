@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from slipring._machine import cpus
+from slipring._core.process import cpus
 from slipring.monitor import records
 from slipring.monitor.causes import BOUND, IF_BOUND, IF_NOT
 from slipring.monitor.pace import Figures

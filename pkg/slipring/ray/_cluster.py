@@ -1,7 +1,5 @@
 """A loader's side of Ray's cluster: its address there, the data that it was given, and its `Coordinator`."""
 
-import os
-
 from slipring.errors import shown
 
 ANSWER_S = 30  # for the coordinator to answer
@@ -113,7 +111,7 @@ def over(coordinator, run, ending, owner):
     """
     import ray
 
-    if ending.alive and owner == os.getpid() and ray.is_initialized():
+    if ending.alive and owner.is_here and ray.is_initialized():
         coordinator.end.remote(run)
 
 
@@ -121,5 +119,5 @@ def end(coordinator, owner):
     """End a `Coordinator`: Ray keeps an actor whose handle was pickled, even if nothing refers to it."""
     import ray
 
-    if owner == os.getpid() and ray.is_initialized():
+    if owner.is_here and ray.is_initialized():
         ray.kill(coordinator)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slipring._core._ring import MAX_WORKERS, mix
 from slipring._core.arguments import MAX_COUNT, flag, function, instance, integer
 from slipring._core.declare import refuse
+from slipring._core.process import Owner
 from slipring._core.state import unpickled
 from slipring.errors import LoaderTimeout, shown
 from slipring.loader import MASK_62
@@ -131,7 +131,7 @@ class Loader(CoreLoader[Any]):
         self._past = [0] * len(TIMES)  # ns, of passes that are over
         self._begun = set()  # (seed, epoch) of the passes that the coordinator knows
         self._generation = 0  # number of its last reset
-        self._owner = os.getpid()  # Ray has no connection in a forked child
+        self._owner = Owner()  # Ray has no connection in a forked child
         given = cluster.iterator_of(iterator)
         refuse(options, REFUSED_WITH_RAY, "slipring.ray.Loader")
         num_workers = integer("num_workers", options.pop("num_workers", 1), 1, MAX_WORKERS)
@@ -312,7 +312,7 @@ class Loader(CoreLoader[Any]):
         import ray
 
         super().close()
-        if self._end is None or not self._end.alive or self._owner != os.getpid() or not ray.is_initialized():
+        if self._end is None or not self._end.alive or not self._owner.is_here or not ray.is_initialized():
             return
         self._generation += 1
         # What it has begun in the cluster:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from slipring._core import process
 from slipring._core._ring import MAX_SLOTS
 from slipring._core.arguments import function, integer
 from slipring.errors import SlipringError
@@ -94,7 +95,7 @@ class RingCollate:
         try:
             self._queue = Queue(*self._size)
         except (SlipringError, OSError) as error:  # what is being started must not fail by it
-            log.warning(f"RingCollate has no slots in process {os.getpid()}, whose batches go torch's way: {error}")
+            log.warning(f"RingCollate has no slots in process {process.pid()}, whose batches go torch's way: {error}")
 
     def prepare(self) -> None:
         """Before this process may start a worker: see that what it finds in the slots can be dropped."""
@@ -118,7 +119,7 @@ class RingCollate:
         batch = self.collate_fn(samples)
         if torch.utils.data.get_worker_info() is None or self._queue is None:
             return batch
-        number = os.getpid(), next(self._count)
+        number = process.pid(), next(self._count)
         try:
             self._queue.put((number, batch), timeout=self._patience)
         except queue.Full:

@@ -2,7 +2,8 @@
 
 import collections
 import contextlib
-import threading
+
+from slipring._core.process import ForkLock
 
 # Copies queued per device before the oldest is waited for: one that runs, and one behind it.
 COPIES = 2
@@ -23,7 +24,7 @@ class RegisteredSlots:
         self.in_flight = collections.deque()  # (event, what lies in slots), oldest first
         self.closed = False
         # A thread that hangs in a transform at an epoch's end is left behind, and may come back.
-        self.lock = threading.RLock()
+        self.lock = ForkLock()
 
     @property
     def registered_bytes(self):
@@ -36,7 +37,7 @@ class RegisteredSlots:
         No copy reads from there, because the slot has just been taken.
         """
         address, nbytes = self.ring.slot_memory(slot)
-        with self.lock:
+        with self.lock.here():
             known = self.registered.get(slot)
             if known != (address, nbytes) and not self.closed and (self.refused is None or known is not None):
                 self._take_back(slot)  # it has grown; a copy must not span two registrations
@@ -53,7 +54,7 @@ class RegisteredSlots:
 
     def hold(self, event, value):
         """Keep a batch, whose slots are leased, until the copies before `event` are done."""
-        with self.lock:
+        with self.lock.here():
             self.in_flight.append((event, value))
             if self.closed:
                 self.release(0)
@@ -64,7 +65,7 @@ class RegisteredSlots:
 
     def release(self, keep):
         """Release what has been copied; wait until no more than `keep` batches are in flight."""
-        with self.lock:
+        with self.lock.here():
             while self.in_flight and (len(self.in_flight) > keep or self.in_flight[0][0].query()):
                 self.in_flight[0][0].synchronize()
                 self.in_flight.popleft()
@@ -76,7 +77,7 @@ class RegisteredSlots:
 
     def close(self):
         """Wait for the copies, and undo all registrations: afterwards the segment may be unmapped."""
-        with self.lock:
+        with self.lock.here():
             self.closed = True
             # A device that has failed says so at every call; what it was told last has been raised already.
             with contextlib.suppress(RuntimeError):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copyreg
 import sys
-import threading
 import types
 import warnings
 import weakref
 
+from slipring._core.process import ForkLock
 from slipring.torch.drop_in import for_accelerate
 from slipring.torch.drop_in.standin import StandIn, Stock
 from slipring.torch.loader import DataLoader
 
 _warned = weakref.WeakSet()  # classes that were warned of
-_lock = threading.RLock()
+_lock = ForkLock()
 _depth = 0
 _changed = []  # (namespace, name) where Stock was, and DataLoader is now
 
@@ -60,7 +60,7 @@ def install() -> Installed:
     True
     """
     global _depth
-    with _lock:
+    with _lock.here():
         _tell_of_derived()  # first: where warnings are errors, nothing has been changed
         # Also when nested: modules may have been imported since.
         for namespace in _namespaces():
@@ -88,7 +88,7 @@ def uninstall() -> None:
         It is not installed.
     """
     global _depth
-    with _lock:
+    with _lock.here():
         if not _depth:
             raise RuntimeError("not installed: uninstall() was called more often than install()")
         _depth -= 1

@@ -1,13 +1,55 @@
-"""This process among others: how many processors it may use, and its rank in the job."""
+"""This process: what a forked child must not share with it, its processors, and its rank in the job."""
 
 import math
 import os
 import sys
+import threading
 
 ROOT = ""  # before /proc and /sys; tests put a tree of their own there
 
 # How many processes of a job run on this machine, as those say that start them: torchrun, Open MPI, MPICH.
 LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+pid = os.getpid
+
+
+class Owner:
+    """The process that made an object.
+
+    A forked child has a copy of the object, but none of its threads, workers or connections.
+    """
+
+    def __init__(self):
+        self._pid = os.getpid()
+
+    @property
+    def is_here(self):
+        """bool: whether this process made the object."""
+        return self._pid == os.getpid()
+
+
+class ForkLock:
+    """A lock that is open in a forked child: the thread that held it does not exist there.
+
+    It is reentrant, because a signal handler may need it in the thread that holds it.
+    """
+
+    def __init__(self):
+        self._owner, self._lock = Owner(), threading.RLock()
+
+    def here(self):
+        """Return the `threading.RLock` of this process. (A ``with`` on it has no step in which a handler can raise.)"""
+        if not self._owner.is_here:
+            self.__init__()
+        return self._lock
+
+
+def lock_held_by_forks():
+    """Return a reentrant lock that each fork acquires first, so that a child never sees what it guards half done."""
+    lock = threading.RLock()
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    return lock
 
 
 def ranks() -> int:
