@@ -1,4 +1,4 @@
-"""The last mile of Ray Data next to Ray's own: ``python -m bench.ray_data``.
+"""The ingest of Ray Data next to Ray's own: ``python -m bench.ray_data``.
 
 Question
     How many batches a second reach a training process, what do they cost it, and how full does Ray's store become?

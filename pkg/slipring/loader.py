@@ -17,6 +17,7 @@ from slipring._core.engine_cache import EngineCache
 from slipring._core.loader import LoaderMethods
 from slipring._core.option_values import Options
 from slipring._core.seeding import MASK_63, Share
+from slipring._core.shards import IterableSource
 from slipring._core.source import StreamPlan, map_plan
 from slipring._core.tuning import Tuner
 from slipring._core.worker import Job
@@ -464,4 +465,5 @@ class Loader(LoaderMethods, Generic[_Batch]):
             given["num_workers"] = bounds
         defaults = {name: field.default for name, field in self.options.__dataclass_fields__.items()}
         changed = [f"{name}={value!r}" for name, value in given.items() if repr(value) != repr(defaults[name])]
-        return f"Loader({', '.join([type(self.dataset).__name__, *changed])})"
+        name = repr(self.dataset) if isinstance(self.dataset, IterableSource) else type(self.dataset).__name__
+        return f"Loader({', '.join([name, *changed])})"

@@ -289,3 +289,38 @@ def test_arguments_that_do_not_fit_are_refused_by_name():
             slipring.ray.Loader(made, **grouped(**wrong))
     with pytest.raises(TypeError, match="DataIterator"):
         slipring.ray.Loader([1, 2], 4)
+
+
+class Killing:
+    """A collate_fn that kills its worker once, when it meets a row."""
+
+    def __init__(self, flag, row):
+        self.flag, self.row = str(flag), row
+
+    def __call__(self, batch):
+        import signal
+
+        if self.row in batch["x"] and not os.path.exists(self.flag):
+            open(self.flag, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+
+@pytest.mark.parametrize("row", [20, 45])
+def test_a_worker_that_is_killed_near_a_bad_block_loses_no_row_and_reports_the_block_once(tmp_path, row):
+    tables = [pa.table({"x": np.arange(10 * i, 10 * i + 10) * (1.0 if i == 3 else 1)}) for i in range(7)]
+    made = data.from_arrow(tables)
+    made.context.execution_options.preserve_order = True
+    found = []
+    with slipring.ray.Loader(made, 16, collate_fn=Killing(tmp_path / "killed", row), timeout=WAIT) as loader:
+        batches = iter(loader)
+        while True:
+            try:
+                found += next(batches)["x"].tolist()
+            except slipring.errors.BlockError:
+                found.append("bad")
+            except StopIteration:
+                break
+        assert loader.stats().respawns == 1
+    assert found.count("bad") == 1
+    assert [x for x in found if x != "bad"] == [*range(30), *range(40, 70)]

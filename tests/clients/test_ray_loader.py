@@ -1,4 +1,4 @@
-"""The last mile of Ray Data: exact batches, each row once, whatever dies."""
+"""The ingest of Ray Data: exact batches, each row once, whatever dies."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""States of the last mile, its shuffle, its figures, and what collate_fn and devices make of a batch."""
+"""States of the ingest, its shuffle, its figures, and what collate_fn and devices make of a batch."""
 
 import copy
 import dataclasses
@@ -212,6 +212,7 @@ def test_a_pass_over_a_materialized_dataset_executes_nothing():
             executor = coordinator_of(loader).__ray_call__.remote(lambda coordinator: coordinator.executor)
             assert ray.get(executor) is None
             assert sorted(chain(*first, *ids(batches))) == list(range(100))
+        assert "range" in loader.data_stats().lower()
 
 
 def test_a_closed_loader_keeps_no_block_in_the_object_store():

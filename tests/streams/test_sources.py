@@ -166,3 +166,23 @@ def test_between_two_batches_without_workers_the_caller_is_no_worker():
             assert slipring.get_worker_info() is None
             with pytest.raises(RuntimeError, match="the batch being made"):
                 slipring.rng()
+
+
+def test_a_collate_fn_draws_from_the_batchs_generators_with_any_number_of_workers():
+    data = Stream([{"x": np.arange(30)}], 10)
+    np.random.seed(3)
+    expected = np.random.random()
+    np.random.seed(3)
+    drawn = []
+    for num_workers in (0, 1):
+        loader = slipring.Loader(
+            data, None, collate_fn=lambda batch: np.random.random(), seed=1, num_workers=num_workers
+        )
+        with loader:
+            drawn.append([float(x) for x in loader])
+    assert drawn[0] == drawn[1] and np.random.random() == expected
+
+
+def test_the_text_of_a_loader_names_its_source():
+    with slipring.stream([{"x": np.arange(3)}], 2) as loader:
+        assert "Stream(a list, batch_size=2)" in repr(loader)

@@ -10,6 +10,7 @@ import pytest
 
 import slipring
 from slipring.errors import BlockError
+from slipring.streams import ShardStream
 from tests.support.options import grouped
 
 SEEDED = {"seed": 7}
@@ -273,3 +274,85 @@ def test_a_resume_after_an_error_loses_no_row_and_does_not_raise_a_bad_blocks_er
         loader.load_state_dict(state)
         seen += [x for batch in values(loader) for x in batch]
     assert seen == whole
+
+
+def test_a_state_that_counts_batches_is_refused_with_another_batch_size():
+    rare = slipring.Workers(start_method="thread", snapshot_every_n_steps=4)
+    with slipring.stream(blocks, 16, num_workers=1, workers=rare) as loader:
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        state = loader.state_dict()
+    with slipring.stream(blocks, 8, num_workers=1) as loader, pytest.raises(ValueError, match="batch_size=16, this is"):
+        loader.load_state_dict(state)
+
+
+def test_a_state_of_another_dataset_is_refused_with_its_name():
+    with slipring.Loader(ShardStream([0], lambda shard: blocks(0, 1), 10), None) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with slipring.stream(blocks, 10) as loader, pytest.raises(ValueError, match=r"another dataset: it lacks .* Stream"):
+        loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_state_of_an_epochs_end_begins_the_next_epoch_with_another_shuffle(num_workers):
+    with slipring.stream(blocks, 10, shuffle_buffer=37, num_workers=num_workers) as loader:
+        values(loader)
+        state = loader.state_dict()
+    with slipring.stream(blocks, 10, num_workers=num_workers) as loader:
+        whole = values(loader)
+        loader.load_state_dict(state)
+        assert values(loader) == whole and loader.epoch == 2
+
+
+def test_a_signal_before_the_first_batch_costs_an_iterator_nothing():
+    class Interrupted:
+        def __init__(self):
+            self.blocks = None
+
+        def __iter__(self):
+            if self.blocks is None:
+                self.blocks = blocks(0, 1)
+                raise KeyboardInterrupt
+            return self
+
+        def __next__(self):
+            return next(self.blocks)
+
+    with slipring.stream(blocks, 10) as loader:
+        whole = values(loader)
+    with slipring.stream(Interrupted(), 10) as loader:
+        iterator = iter(loader)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        assert values(iterator) == whole
+
+
+@pytest.mark.fault
+def test_a_killed_workers_bad_block_is_reported_once(tmp_path):
+    once = tmp_path / "killed"
+
+    def read(shard):
+        for number, block in enumerate(blocks(0, 1)):
+            if shard == 1 and number == 9 and not once.exists():
+                once.write_text("")
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield {"other": np.arange(3)} if number == 4 else block
+
+    def outcome(on_death):
+        workers = slipring.Workers(on_death=on_death, start_method="fork")
+        found = []
+        with slipring.Loader(ShardStream([0, 1, 2], read, 10), None, num_workers=1, workers=workers) as loader:
+            iterator = iter(loader)
+            while True:
+                try:
+                    found.append(next(iterator)["x"].tolist())
+                except BlockError:
+                    found.append("bad")
+                except StopIteration:
+                    return found, loader.stats().respawns
+
+    once.write_text("")
+    whole, _ = outcome("raise")
+    once.unlink()
+    assert outcome("respawn") == (whole, 1)

@@ -476,15 +476,15 @@ cdef class Encoder(Definition):
         share no byte with code that still has an array of its slot. `state` is what `state_in` returns.
         """
         cdef char *at
-        cdef bint emptied = False
+        cdef bint emptied = not box
         if self.room is not None:
             raise RuntimeError("this Encoder is at work already: each worker needs its own")
         self.room = room
         self.n_leaves = self.n_defs = self.pickled = 0
         self.low, self.high = NOWHERE, 0
         self.found = {}
-        value = box.pop()
         try:
+            value = box.pop()
             self.add(value, 0)
             self.sources.forget()
             memset(result, 0, sizeof(sr_result))

@@ -33,6 +33,9 @@ cdef class Opened:
             raise
 
 
+cdef int64_t SURELY_ALL = 1 << 60  # blocks of a piece
+
+
 cdef class ShardRebatcher(Rebatcher):
     """A `Rebatcher` of pieces of shards, one after the other. It knows where in a shard the delivered rows end.
 
@@ -46,11 +49,13 @@ cdef class ShardRebatcher(Rebatcher):
     cdef list ends  # of the pieces that are at their end: how many rows had been drawn by then
     cdef int64_t drawn
     cdef int64_t before  # rows of the open shard that come before those to be given out
+    cdef int64_t first  # the number of its first block
+    cdef public tuple bad  # (piece, its blocks up to the last that raised an error); earlier errors are not repeated
 
     def __init__(self, open, feed, Py_ssize_t batch_size, bint drop_last, list pieces not None):
         Rebatcher.__init__(self, (), feed, batch_size, drop_last)
         self.source = None
-        self.open, self.pieces, self.ends = open, pieces, []
+        self.open, self.pieces, self.ends, self.bad = open, pieces, [], (-1, 0)
 
     cdef int64_t begun(self, Py_ssize_t piece) except -1:
         """Return how many rows had been drawn when a piece began."""
@@ -69,11 +74,16 @@ cdef class ShardRebatcher(Rebatcher):
                 number, first = self.pieces[at]
                 self.before = <int64_t> first + self.drawn - self.begun(at)
                 self.source = Opened(self.open(number))
+                piece, bad = self.bad
+                self.first = self.number
+                self.raised = self.number + (SURELY_ALL if at < piece else <int64_t> bad if at == piece else 0)
             try:
                 block = Rebatcher.drawn_block(self)
             except BlockError:
                 if self.before and self.given is None and not (<Opened?> self.source).failed:
                     continue  # it was raised when these rows were given out
+                if self.given is None:
+                    self.bad = len(self.ends), self.number - self.first
                 raise
             if block is None:
                 if self.before:

@@ -287,7 +287,9 @@ def open_stream(dataset, place):
     if place is None:
         return iter(dataset), 0
     if place.get("ended"):
-        if place["states"]:
+        if hasattr(dataset, "check_place"):
+            load_dataset(dataset, place)  # its iterators know of no other pass
+        elif place["states"]:
             load_stream(dataset, place)
         return iter(dataset), place["batches"]
     return load_stream(dataset, place), 0 if place["states"] else place["batches"]
@@ -353,6 +355,7 @@ class StreamFetcher:
         self.iterator, skip = open_stream(dataset, place)
         self.rows, self.failed = None, None
         self.parts = stateful_parts(None if shared else dataset, self.iterator)
+        self.continues_after_errors = getattr(self.iterator, "continues_after_errors", False)
         self.every = Every(every)
         self.saved_state = None, None  # position, the states there as bytes
         self.collate_fn = collate_fn

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from slipring._core import seeding
@@ -17,11 +18,31 @@ from slipring._core._ring import mix
 from slipring._core.worker_info import get_worker_info
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 
 class IterableSource:
     """The base of the package's iterable datasets: `slipring.torch` registers it as a torch IterableDataset."""
+
+    _keys: tuple[str, ...]  # of the states of its iterators
+
+    def check_place(self, state: Mapping[str, Any], since: int) -> None:
+        """Raise ValueError if an iterator's state does not hold here; loaders call it when they load a state.
+
+        `since` batches were delivered after the state.
+        """
+        if not isinstance(state, Mapping) or not state.keys() >= set(self._keys):
+            raise ValueError(
+                f"the state is of another dataset: it lacks what {type(self).__name__} says of a position "
+                f"({', '.join(self._keys)}). Resume with the dataset that the state was taken of"
+            )
+        size = getattr(self, "batch_size", None)
+        if since and state.get("batch_size", size) != size:
+            raise ValueError(
+                f"the state counts {since} batches of batch_size={state['batch_size']}, this is batch_size={size}: "
+                "other rows would be skipped than were delivered. Use the same batch_size, or save states with "
+                "Workers(snapshot_every_n_steps=1)"
+            )
 
 
 class Sharded(IterableSource):
@@ -31,14 +52,16 @@ class Sharded(IterableSource):
     rank: int
     world_size: int
     _division: list[int]
+    _keys = ("shard", "sample", "shuffled")
 
     def _divide(self, shards: int, shuffle: bool, rank: int, world_size: int) -> None:
         """Take this rank's part of `shards` shards."""
         self.shuffle, self.rank, self.world_size = bool(shuffle), rank, world_size
         self._division = [rank, world_size, shards]
 
-    def check_place(self, state: Mapping[str, Any]) -> None:
-        """Raise ValueError if an iterator's state is of another order; loaders call it when they load a state."""
+    def check_place(self, state: Mapping[str, Any], since: int) -> None:
+        """See `IterableSource`; the state must also be of the same order."""
+        IterableSource.check_place(self, state, since)
         _check_order(state, self.shuffle)
 
     def rest_of(self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int) -> list[dict[str, Any]]:

@@ -171,7 +171,7 @@ def checked(loader, state):
         if (check := getattr(loader.dataset, "check_place", None)) is not None:
             for place in places:
                 if "iterator" in (place["states"] or ()):
-                    check(place["states"]["iterator"])
+                    check(place["states"]["iterator"], place.get("since", 0))
         unsaid = any(place["batches"] and not place["states"] for place in places)
         if kind == "iterable" and (unsaid or state["dropped"]):
             warnings.warn(

@@ -150,7 +150,9 @@ class Worker:
         self.states = None  # inline: the generators' states between two batches of a stream
         self.place = seeding.NOWHERE  # inline: what slipring.rng() goes on with
         self.errors = {}  # inline: sequence number -> the very exception that its error record stands for
-        self.is_guest = kind == "inline" and getattr(job.dataset, "draws_as_caller", False)
+        self.is_guest = (
+            kind == "inline" and job.options.collate_fn is None and getattr(job.dataset, "draws_as_caller", False)
+        )
 
     # ---- life
 
@@ -571,8 +573,8 @@ class Worker:
         if fill.kind == TASK_NEXT and self.stream is None:
             self.stream = _ended()  # it could not begin
         described, state = self._describe(fill, error), None
-        if fill.kind == TASK_NEXT and self.stream.position > fill.sequence:
-            # A resume continues after the error: it may have been a server's, and the same read may now succeed.
+        if fill.kind == TASK_NEXT and self.stream.position > fill.sequence and self.stream.continues_after_errors:
+            # To repeat the read, and drop it, would lose rows if it succeeds: a server may have failed.
             state = self._state_of_stream(True)
         fill.rewind()
         try:

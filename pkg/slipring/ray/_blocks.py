@@ -61,10 +61,12 @@ class BlockStream(Stream):
     """Batches of the blocks that a `Coordinator` hands out, as an iterable dataset for the workers of a loader.
 
     `address` is the cluster's, `coordinator` the pickled handle of the actor, `split` as `cluster.split_of` returns it.
-    `collate_fn` makes of a batch what is handed
-    out; None: the batch itself. `prefetch` blocks are requested ahead. With `keep`, the coordinator keeps blocks until
-    they are released. The other options are those of `slipring.stream`.
+    `collate_fn` is called with each batch, and returns what is delivered; None: the batch itself. `prefetch` blocks are
+    requested ahead. With `keep`, the coordinator keeps blocks until they are released. The other options are those of
+    `slipring.stream`.
     """
+
+    _keys = ("rows", "shuffled", "divided", "execution", "from")
 
     def __init__(self, address, coordinator, split, batch_size, *, collate_fn, pictures, prefetch, keep, **options):
         super().__init__(_no_blocks, batch_size, **options)
@@ -78,8 +80,9 @@ class BlockStream(Stream):
         self._passes += 1
         return BlockPass(self)
 
-    def check_place(self, state):
+    def check_place(self, state, since):
         """See `Stream`; the state must also be of the same rank of a split."""
+        super().check_place(state, since)
         had = state["divided"][2:]
         if had != [self.rank, self.world_size]:
             raise ValueError(
@@ -87,7 +90,6 @@ class BlockStream(Stream):
                 f"{self.world_size}: each has a part of its own. Resume with as many ranks, each with its own state, "
                 "or finish the epoch first"
             )
-        super().check_place(state)
 
 
 def _no_blocks(worker, num_workers):
@@ -103,7 +105,7 @@ class BlockPass(Pass):
     _copied = _collated = 0
 
     def _begin(self, seed, rows=0, raised=0):
-        super()._begin(seed, rows)
+        super()._begin(seed, rows, raised)
         self._blocks = None
         self._from = 0, 0  # the first block that is read, and how many rows come before it
 
@@ -113,7 +115,7 @@ class BlockPass(Pass):
         stream = self._stream
         block, before = self._from
         self._coordinator = cloudpickle.loads(stream.coordinator)
-        self._feed = BlockFeed(stream, before)
+        self._feed = BlockFeed(stream, before, self._raised)
         row_seed = mix(self._seed, self._worker)
         self._run = stream.generation, self._seed
         pictures = None if stream.pictures is None else stream.pictures.seeded(row_seed)
@@ -128,7 +130,7 @@ class BlockPass(Pass):
             # A block that outlasts the batch in which it begins: a call more or less is what costs there.
             2 * stream.batch_size if stream.keep else 0,
         )
-        self._done = block  # blocks with smaller numbers are in batches that are out
+        self._done = self._from  # the block in which the last batch ended, and the rows before that block
         common = self._blocks, self._feed, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
             self.made = Shuffler(*common, stream.shuffle_buffer, np.random.Generator(np.random.Philox(key=row_seed)))
@@ -158,7 +160,7 @@ class BlockPass(Pass):
             self.open()
         stream, blocks = self._stream, self._blocks
         if stream.keep:  # the batches of their rows have been published: nobody needs them again
-            blocks.release(self._done)
+            blocks.release(self._done[0])
         waited = blocks.waited
         begun = time.perf_counter_ns()
         batch = super().__next__()
@@ -167,7 +169,7 @@ class BlockPass(Pass):
         if stream.collate_fn is not None:
             batch = stream.collate_fn(batch)
             self._collated += time.perf_counter_ns() - made
-        self._done = blocks.at
+        self._done = blocks.place
         return batch
 
     @property
@@ -187,7 +189,8 @@ class BlockPass(Pass):
             "rows": self._rows,
             "execution": [self._stream.key, self._stream.generation],
             # The first block that is needed, and the rows before it. Another execution reads from the first block.
-            "from": list(self._from if blocks is None else blocks.place),
+            "from": list(self._from if blocks is None else self._done),
+            "raised": self._raised if blocks is None else self._feed.raised,
             "waits": [asked_ns, got_ns, self._copied, self._collated],
         }
 
@@ -199,14 +202,24 @@ class BlockPass(Pass):
 
 
 class BlockFeed(Feed):
-    """A `Feed` of blocks that counts the rows of the valid ones."""
+    """A `Feed` of blocks that counts the rows of the valid ones.
 
-    def __init__(self, stream, rows):
+    Blocks with numbers below `known` have raised their errors in an earlier pass. `raised` is the same of this pass.
+    """
+
+    def __init__(self, stream, rows, known):
         super().__init__(stream.columns, stream.batch_size, stream.fill_null, stream.null_mask)
         self.rows, self.batches = rows, rows // stream.batch_size
+        self.known = self.raised = known
 
     def read(self, given, number, batch):
-        block = super().read(given, given.number, self.batches + batch)
+        try:
+            block = super().read(given, given.number, self.batches + batch)
+        except BlockError:
+            if given.number < self.known:
+                return None
+            self.raised = given.number + 1
+            raise
         if block is not None:
             self.rows += block.rows
         return block

@@ -80,7 +80,7 @@ class Coordinator:
 
     def stats(self):
         """Return Ray's statistics of the execution."""
-        return self.iterator.stats()
+        return (self.source or self.iterator).stats()
 
     def kept(self):
         """Return how many blocks are kept."""

@@ -177,6 +177,7 @@ class Loader(CoreLoader[Any]):
     # ---- iteration
 
     def __iter__(self) -> Iterator[Any]:
+        self._check_open()
         if (self.seed, self.epoch) in self._begun:
             self._reset()
         times = self._times()

@@ -121,9 +121,23 @@ class ShardPass(ShardedPass, Pass):
     stream : ShardStream
     """
 
+    _bad = -1, 0  # (piece, blocks of it up to the last one that raised an error)
+
     def _begin(self, seed, rows=0, pieces=None):
         Pass._begin(self, seed, 0)
         ShardedPass._begin(self, seed, pieces)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after what was delivered last."""
+        piece, block = self._bad
+        if self.made is not None and self.made.bad[0] >= 0:
+            piece, block = self._place[0] + self.made.bad[0], self.made.bad[1]
+        return {**super().state_dict(), "batch_size": self._stream.batch_size, "raised": [piece, block]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `ShardedPass`."""
+        super().load_state_dict(state)
+        self._bad = tuple(state.get("raised", self._bad))
 
     def open(self) -> None:
         """Have the shards read from here on."""
@@ -136,6 +150,7 @@ class ShardPass(ShardedPass, Pass):
         self.made = ShardRebatcher(
             partial(stream._read, self._feed), self._feed, stream.batch_size, stream.drop_last, left
         )
+        self.made.bad = self._bad[0] - at, self._bad[1]
 
     def _reached(self):
         if self.made is None:

@@ -58,6 +58,7 @@ class Stream(IterableSource):
     _passes: int
     _begun: bool
 
+    _keys = ("rows", "shuffled", "divided")
     draws_as_caller = True  # without workers, the source draws from the program's own generators
 
     def __init__(
@@ -101,11 +102,9 @@ class Stream(IterableSource):
         self._passes += 1
         return Pass(self)
 
-    def check_place(self, state: Mapping[str, Any]) -> None:
-        """Raise ValueError if an iterator's state does not hold here; loaders call it when they load a state.
-
-        The shuffle must be the same, and a source that is an iterator must not have been begun.
-        """
+    def check_place(self, state: Mapping[str, Any], since: int) -> None:
+        """See `IterableSource`; the shuffle must be the same, and a source that is an iterator not begun."""
+        super().check_place(state, since)
         had, has = list(state["shuffled"]), self._shuffled
         if had != has:
             words = "shuffle_buffer={} and batch_size={}"
@@ -144,12 +143,15 @@ class Stream(IterableSource):
                     f"{_named(source)} is an iterator, and a pass has begun to read it: it cannot be read from its "
                     "beginning again. Give an iterable, or a function that returns a new iterator each time"
                 )
-            self._begun = True
-        return _blocks_of(source)
+        blocks = _blocks_of(source)
+        self._begun = self.reads_once
+        return blocks
 
 
 class Pass(Reading):
     """One pass of a worker over its part of a `Stream`."""
+
+    continues_after_errors = True  # its state says where it reads on after an exception
 
     made: Any
     behind: int
@@ -166,12 +168,14 @@ class Pass(Reading):
 
     def _begin(self, seed, rows=0, raised=0):
         self._seed, self.behind, self._raised = seed, rows, raised
-        self._feed = self.made = None
+        self._source = self._feed = self.made = None
 
     def open(self) -> None:
         """Open the source."""
         stream = self._stream
-        source = stream._open(self._worker, self._workers)
+        source = self._source
+        if source is None:  # else a signal handler has interrupted what follows
+            source = self._source = stream._open(self._worker, self._workers)
         self._feed = Feed(stream.columns, stream.batch_size, stream.fill_null, stream.null_mask)
         common = source, self._feed, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
@@ -205,6 +209,7 @@ class Pass(Reading):
             "seed": self._seed,
             "rows": rows,
             "raised": self._raised if self.made is None else self.made.raised,
+            "batch_size": self._stream.batch_size,
             "divided": self._divided,
             "shuffled": self._stream._shuffled,
         }
@@ -224,7 +229,7 @@ class Pass(Reading):
             raise ValueError(
                 f"the state is of {words.format(*had)}; this is {words.format(*has)}: resume with as many workers"
             )
-        self._stream.check_place(state)
+        self._stream.check_place(state, 0)
         self._begin(state["seed"], state["rows"], state.get("raised", 0))
 
 
