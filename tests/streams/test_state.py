@@ -334,7 +334,7 @@ def test_a_killed_workers_bad_block_is_reported_once(tmp_path):
 
     def read(shard):
         for number, block in enumerate(blocks(0, 1)):
-            if shard == 1 and number == 9 and not once.exists():
+            if shard == 1 and number == 5 and not once.exists():
                 once.write_text("")
                 os.kill(os.getpid(), signal.SIGKILL)
             yield {"other": np.arange(3)} if number == 4 else block
