@@ -60,7 +60,10 @@ class Sharded(IterableSource):
         self._division = [rank, world_size, shards]
 
     def check_place(self, state: Mapping[str, Any], since: int) -> None:
-        """See `IterableSource`; the state must also be of the same order."""
+        """Raise ValueError if an iterator's state is of another dataset or another order; loaders call it.
+
+        `since` batches were delivered after the state.
+        """
         IterableSource.check_place(self, state, since)
         _check_order(state, self.shuffle)
 

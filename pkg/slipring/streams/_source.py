@@ -103,7 +103,11 @@ class Stream(IterableSource):
         return Pass(self)
 
     def check_place(self, state: Mapping[str, Any], since: int) -> None:
-        """See `IterableSource`; the shuffle must be the same, and a source that is an iterator not begun."""
+        """Raise ValueError if an iterator's state does not hold here; loaders call it when they load a state.
+
+        The dataset and the shuffle must be the same, and a source that is an iterator must not have been begun.
+        `since` batches were delivered after the state.
+        """
         super().check_place(state, since)
         had, has = list(state["shuffled"]), self._shuffled
         if had != has:
