@@ -235,7 +235,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
             return iterator
 
     def _at_end(self, on_end):
-        """Return what is called with the engine at the end of the pass that begins; `on_end` takes the engine back."""
+        """Return the callback for the end of the new pass; its argument, the engine, must be passed to `on_end`."""
         return on_end
 
     @property

@@ -177,9 +177,9 @@ def stateful_parts(dataset, iterator):
     return [(name, part) for name, part in parts if is_stateful(part)]
 
 
-def states_of(dataset, iterator):
-    """Return the states of a dataset and its iterator, if they have any."""
-    return {name: part.state_dict() for name, part in stateful_parts(dataset, iterator)}
+def states_of(parts):
+    """Return {name: state} of the objects that `stateful_parts` returned."""
+    return {name: part.state_dict() for name, part in parts}
 
 
 def copied(value):
@@ -209,7 +209,7 @@ def pickled_states(parts, last=False, generators=None):
     if not parts:
         return None
     try:
-        states = {name: part.state_dict() for name, part in parts}
+        states = states_of(parts)
         if last:
             states["last"] = True
         if generators is not None:
@@ -390,7 +390,7 @@ class StreamFetcher:
 
     def states_now(self):
         """Return the present `states_of`, for a caller in this process; None if neither object has a state."""
-        states = {name: part.state_dict() for name, part in self.parts}
+        states = states_of(self.parts)
         if states and self.ended:
             states["last"] = True
         return states or None

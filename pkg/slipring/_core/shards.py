@@ -129,7 +129,7 @@ class ShardedPass:
         return self._place
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after what was delivered last."""
+        """Return the position after the last delivered row or sample."""
         shard, sample = self._reached()
         return {
             "seed": self._seed,

@@ -61,9 +61,9 @@ class BlockStream(Stream):
     """Batches of the blocks that a `Coordinator` hands out, as an iterable dataset for the workers of a loader.
 
     `address` is the cluster's, `coordinator` the pickled handle of the actor, `split` as `cluster.split_of` returns it.
-    `collate_fn` is called with each batch, and returns what is delivered; None: the batch itself. `prefetch` blocks are
-    requested ahead. With `keep`, the coordinator keeps blocks until they are released. The other options are those of
-    `slipring.stream`.
+    `collate_fn` converts each batch into the delivered value; None delivers the batch itself. A worker requests
+    `prefetch` blocks in advance. With `keep`, the coordinator keeps blocks until they are released. The other options
+    are those of `slipring.stream`.
     """
 
     _keys = ("rows", "shuffled", "divided", "execution", "from")

@@ -17,7 +17,7 @@ class Coordinator:
 
     def __init__(self, iterator, keep, turns):
         self.iterator, self.keep, self.turns = iterator, keep, turns
-        self.source = None  # what is executed for each pass
+        self.source = None  # the iterator that each pass executes
         self.lock = threading.Lock()  # of who draws
         self.run, self.over, self.generation = None, set(), 0
         self._end()
@@ -130,8 +130,8 @@ class Coordinator:
 def _with_blocks(iterator):
     """Return an iterator that knows the blocks of a materialized dataset, so that a pass executes nothing.
 
-    Pickling, which has brought the iterator here, makes Ray forget these blocks; to find them again takes an execution
-    of 30 ms. Other iterators are returned as they are.
+    Ray drops its cache of these blocks when it pickles the iterator for this actor. Without the cache, each pass would
+    begin with an execution. Other iterators are returned as they are.
     """
     data = getattr(iterator, "_base_dataset", None)
     return data.materialize().iterator() if isinstance(data, MaterializedDataset) else iterator

@@ -101,12 +101,12 @@ class Loader(CoreLoader[Any]):
 
     Notes
     -----
-    Workers are processes that are spawned, persist and join the cluster when they start. With
-    ``in_order=True`` their batches come in turn, and block i is worker ``i % num_workers``'s; else a worker takes the
-    next block when it needs one. With ``Workers(on_death='respawn')``, the default without `local_shuffle`, no row is
-    lost or delivered twice: a block is kept until the batch with its last row is published. A shuffle buffer dies with
-    its worker. The `timeout` of the first batch waits for Ray's tasks to be started, too. The same `seed` draws the
-    same rows and crops, if Ray gives the same blocks.
+    Workers are processes that are spawned, persist and join the cluster when they start. With ``in_order=True`` their
+    batches come in turn, and block i belongs to worker ``i % num_workers``. Otherwise a worker takes the next block
+    when it needs one. With ``Workers(on_death='respawn')``, the default without `local_shuffle`, no row is lost or
+    delivered twice: a block is kept until the batch with its last row is published. A shuffle buffer is lost with its
+    worker. The `timeout` of the first batch includes the time until Ray's tasks have started. The same `seed` draws the
+    same rows and crops, if Ray delivers the same blocks.
     """
 
     options: Options
@@ -194,7 +194,14 @@ class Loader(CoreLoader[Any]):
         self._begun.add(run)
         known = self.dataset.generation, pass_seed(*run)
         over = partial(cluster.over, self._coordinator, known, self._end, self._owner)
-        return lambda engine: (on_end(engine), over())
+
+        def ended(engine):
+            try:
+                on_end(engine)
+            finally:
+                over()
+
+        return ended
 
     def _reset(self):
         """Let the coordinator forget all passes, so that one of them can begin again, in new workers."""

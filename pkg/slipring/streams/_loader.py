@@ -43,10 +43,10 @@ def stream(
     Parameters
     ----------
     batches : iterable of blocks, or callable
-        A block is a ``pyarrow.RecordBatch``, a ``pyarrow.Table``, what has Arrow's interface for either (a polars
-        frame), or a dict of arrays with a row for each sample; all have the same columns. An iterator is read once;
-        another iterable (a list, ``pyarrow.Table``) is iterated anew in each epoch. A function of
-        ``(worker, num_workers)`` returns an iterable of that worker's part, and is called in the worker.
+        A block is a ``pyarrow.RecordBatch``, a ``pyarrow.Table``, an object with Arrow's interface for either (such as
+        a polars frame), or a dict of arrays with one row per sample. All blocks have the same columns. An iterator is
+        read once. Another iterable (a list, a ``pyarrow.Table``) is read again in each epoch. A function of
+        ``(worker, num_workers)`` is called in the worker and returns an iterable of that worker's part.
     batch_size : int
         Rows per batch. With several workers each fills batches from its own part, and each one's last may have fewer.
     columns : sequence of str, optional

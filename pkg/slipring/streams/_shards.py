@@ -128,7 +128,7 @@ class ShardPass(ShardedPass, Pass):
         ShardedPass._begin(self, seed, pieces)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after what was delivered last."""
+        """Return the position after the last delivered row or sample."""
         piece, block = self._bad
         if self.made is not None and self.made.bad[0] >= 0:
             piece, block = self._place[0] + self.made.bad[0], self.made.bad[1]

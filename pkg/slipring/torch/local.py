@@ -17,8 +17,9 @@ from slipring._core.fetch import (
     load_dataset,
     load_stream,
     skip_batches,
+    stateful_parts,
+    states_of,
 )
-from slipring._core.fetch import states_of as queried
 from slipring.errors import state_half_made
 from slipring.torch import private
 from slipring.torch.collate import convert
@@ -133,7 +134,7 @@ class LocalFetcher:
     def _states_now(self):
         if self.stream is not None:
             return self.stream.states_now()
-        return queried(self.dataset, None) or None
+        return states_of(stateful_parts(self.dataset, None)) or None
 
     def states_now(self, half_made):
         """See `slipring._core.worker.Worker.states_now`."""
