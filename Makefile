@@ -327,7 +327,7 @@ bench-queue: build $(BENCH_STAMP) ## slipring.Queue and other queues; ARGS='--ro
 bench-device: build $(BENCH_STAMP) ## onto a device: copies, waiting, preload's cost; ARGS='--workers 8'
 	$(PY) -m bench.device $(ARGS)
 
-bench-adapters: build $(BENCH_STAMP) ## the adapters of slipring.compat next to the originals that are installed; ARGS='paddle'
+bench-adapters: build $(BENCH_STAMP) ## the adapters of slipring.adapters next to the originals that are installed; ARGS='paddle'
 	$(PY) -m bench.adapters $(ARGS)
 
 test-cuda: build ## the tests that need a CUDA device; skipped with the reason where there is none

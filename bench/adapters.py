@@ -1,4 +1,4 @@
-"""How fast are the adapters of slipring.compat next to the loaders whose signatures they have?
+"""How fast are the adapters of slipring.adapters next to the loaders whose signatures they have?
 
 Question
     Batches per second of each adapter and of the original, the same arguments, on ready images (question b).

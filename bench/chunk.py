@@ -54,7 +54,7 @@ def of_loader(make: Callable[..., Any], dataset: Any, workers: int, chunk: int |
 
 def of_async(dataset: Any, workers: int, chunk: int | None) -> float:
     """Seconds from AsyncDataLoader's first real work to its batch; the one before has warmed the workers."""
-    from slipring.compat.di_engine import AsyncDataLoader
+    from slipring.adapters.di_engine import AsyncDataLoader
 
     numbers, go = itertools.count(), threading.Event()
 
@@ -102,7 +102,7 @@ def main() -> None:
     ways = {
         "slipring.Loader": functools.partial(of_loader, slipring.Loader, dataset),
         "slipring.torch.DataLoader": functools.partial(of_loader, slipring.torch.DataLoader, dataset),
-        "compat.di_engine.AsyncDataLoader": functools.partial(of_async, dataset),
+        "adapters.di_engine.AsyncDataLoader": functools.partial(of_async, dataset),
     }
     print(f"ms to the first batch of {BATCH} photographs, {options.workers} workers, {options.rounds} rounds")
     for title, first in ways.items():

@@ -73,7 +73,7 @@ class Job:
 
 def attach_s(pid: int) -> float:
     """From a PID to a drawn frame, in this process."""
-    from slipring.cli.frame import Frames
+    from slipring._cli.frame import Frames
     from slipring.monitor.jobs import attach
 
     began = time.perf_counter()

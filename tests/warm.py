@@ -261,7 +261,7 @@ def run_main(args):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
-    import slipring.cli.main
+    import slipring._cli.main
 
     if "torch" in sys.argv[2:]:
         with contextlib.suppress(ImportError):

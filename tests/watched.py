@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 import slipring
-from slipring.cli.main import main as command
+from slipring._cli.main import main as command
 from tests import warm
 from tests.fault.procs import ROOT, until
 from tests.fault.scenes import Gate, Rows

@@ -37,7 +37,7 @@ TESTED_BY = {
     "examples": ("project",),
     "pkg/slipring": ("loader",),
     "pkg/slipring/_core": ("ring", "codec", "collate", "loader", "fault"),
-    "pkg/slipring/files": ("remote",),
+    "pkg/slipring/_files": ("remote",),
     "pkg/slipring/torch": ("torch", "parity"),
     "tests": ("project",),
     "tools": ("project",),

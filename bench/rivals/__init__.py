@@ -123,7 +123,7 @@ RIVALS: dict[str, Rival] = {
 
 
 def _ours(adapter: str, *needs: str) -> Rival:
-    module = f"slipring.compat.{adapter}"
+    module = f"slipring.adapters.{adapter}"
     return Rival(f"adapter_{adapter}", module, f"adapter_{adapter}", (module, *needs), ("slipring",))
 
 

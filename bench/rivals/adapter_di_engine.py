@@ -1,4 +1,4 @@
-"""slipring.compat.di_engine.AsyncDataLoader where DI-engine's was, with the same source."""
+"""slipring.adapters.di_engine.AsyncDataLoader where DI-engine's was, with the same source."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from bench.rivals._di_engine import di_engine_batches
 
 
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
-    from slipring.compat.di_engine import AsyncDataLoader
+    from slipring.adapters.di_engine import AsyncDataLoader
 
     return di_engine_batches(AsyncDataLoader, question, dataset, workers)

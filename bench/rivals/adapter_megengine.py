@@ -1,4 +1,4 @@
-"""slipring.compat.megengine.DataLoader where MegEngine's was: the same arguments, one changed import."""
+"""slipring.adapters.megengine.DataLoader where MegEngine's was: the same arguments, one changed import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.rivals._torch import endless
 
 
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
-    from slipring.compat.megengine import DataLoader, SequentialSampler
+    from slipring.adapters.megengine import DataLoader, SequentialSampler
 
     sampler = SequentialSampler(dataset, batch_size=question.batch_size, drop_last=True)
     return endless(DataLoader(dataset, sampler, num_workers=workers))

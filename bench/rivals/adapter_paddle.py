@@ -1,4 +1,4 @@
-"""slipring.compat.paddle.DataLoader where Paddle's was: the same arguments, one changed import."""
+"""slipring.adapters.paddle.DataLoader where Paddle's was: the same arguments, one changed import."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from bench.rivals._paddle import paddle_batches
 
 
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
-    from slipring.compat.paddle import DataLoader
+    from slipring.adapters.paddle import DataLoader
 
     return paddle_batches(DataLoader, question, dataset, workers)

@@ -1,4 +1,4 @@
-"""slipring.compat.torchdata.StatefulDataLoader: torchdata's arguments, one changed import."""
+"""slipring.adapters.torchdata.StatefulDataLoader: torchdata's arguments, one changed import."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from bench.rivals._torch import torch_batches
 
 
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
-    from slipring.compat.torchdata import StatefulDataLoader
+    from slipring.adapters.torchdata import StatefulDataLoader
 
     return torch_batches(StatefulDataLoader, question, dataset, workers)

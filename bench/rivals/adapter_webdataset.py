@@ -1,4 +1,4 @@
-"""slipring.compat.webdataset.MultiLoader: the same stream of batches in each worker as webdataset's."""
+"""slipring.adapters.webdataset.MultiLoader: the same stream of batches in each worker as webdataset's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.rivals.webdataset_multi import Shard
 
 
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
-    from slipring.compat.webdataset import MultiLoader
+    from slipring.adapters.webdataset import MultiLoader
 
     # A batch is copied into its slot before the next is asked for, so its arrays can be used again.
     loader = MultiLoader(Shard(dataset, question.batch_size, 0, workers, reuse=True), workers=workers)

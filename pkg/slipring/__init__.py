@@ -56,14 +56,14 @@ for _public in (Memory, WorkerInfo, Workers, default_collate, empty, get_worker_
 
 # Asked for seldom: imported then.
 _SELDOM = {
-    "Storage": "files.storage",
+    "Storage": "_files.storage",
     "progress": "monitor.progress",
     "replay": "monitor.replay",
     "stream": "streams",
 }
 
 if TYPE_CHECKING:
-    from slipring.files.storage import Storage
+    from slipring._files.storage import Storage
     from slipring.monitor.progress import progress
     from slipring.monitor.replay import replay
     from slipring.streams import stream

@@ -1,8 +1,8 @@
-"""``python -m slipring``: the command `slipring`; see `slipring.cli.main`."""
+"""``python -m slipring``: the command `slipring`; see `slipring._cli.main`."""
 
 import sys
 
-from slipring.cli.main import main
+from slipring._cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from slipring.cli import bench_dataset, limits, sweep
-from slipring.cli.sweep import Case, Row
+from slipring._cli import bench_dataset, limits, sweep
+from slipring._cli.sweep import Case, Row
 from tests import warm
 
 DATASETS = """

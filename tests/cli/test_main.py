@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from slipring.cli import main as cli
+from slipring._cli import main as cli
 from slipring.errors import SegmentFull
 from tests import warm
 from tests.watched import watched
@@ -38,11 +38,11 @@ def test_every_command_has_a_help(name):
 
 def test_help_imports_no_command():
     code = (
-        "import sys; from slipring.cli.main import main; assert main(['--help']) == 0; "
-        "print([m for m in sys.modules if m.startswith('slipring.cli.')], file=sys.stderr)"
+        "import sys; from slipring._cli.main import main; assert main(['--help']) == 0; "
+        "print([m for m in sys.modules if m.startswith('slipring._cli.')], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == "['slipring.cli.failure', 'slipring.cli.main']\n"
+    assert done.stderr == "['slipring._cli.failure', 'slipring._cli.main']\n"
     assert "usage: slipring " in done.stdout
 
 
@@ -65,7 +65,7 @@ def planted(monkeypatch):
     """A function that makes a command of what is called as its main."""
 
     def plant(main):
-        module = type(sys)("slipring.cli.planted")
+        module = type(sys)("slipring._cli.planted")
         module.add_arguments = lambda parser: None
         module.main = main
         monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from slipring.cli import dump, ps, shown
+from slipring._cli import dump, ps, shown
 from slipring.monitor import processes
 from tests.fault.procs import descendants
 from tests.watched import run, watched

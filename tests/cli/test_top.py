@@ -178,7 +178,7 @@ def test_what_is_no_job_is_refused_in_one_line(capsys):
 def test_without_rich_it_says_what_to_install(capsys, monkeypatch):
     for name in ("rich", "rich.console", "rich.live"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "slipring.cli.frame", raising=False)
+    monkeypatch.delitem(sys.modules, "slipring._cli.frame", raising=False)
     with watched("held", num_workers=1) as program:
         assert "pip install slipring[monitor]" in fails(capsys, "top", program.pid, "--once")
         code, out, _ = run(capsys, "top", program.pid, "--json")

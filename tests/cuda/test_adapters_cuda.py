@@ -15,9 +15,9 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-from slipring.compat import di_engine, megengine  # noqa: E402
+from slipring.adapters import di_engine, megengine  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.compat.images import Images  # noqa: E402
+from tests.adapters.images import Images  # noqa: E402
 from tests.datasets import Values  # noqa: E402
 
 

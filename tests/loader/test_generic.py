@@ -9,7 +9,7 @@ import pytest
 
 from tests.datasets import Squares
 
-CLASSES = ["slipring.Loader", "slipring.torch.DataLoader", "slipring.compat.torchdata.StatefulDataLoader"]
+CLASSES = ["slipring.Loader", "slipring.torch.DataLoader", "slipring.adapters.torchdata.StatefulDataLoader"]
 
 
 @pytest.fixture(params=CLASSES)

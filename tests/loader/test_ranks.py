@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipring import BatchSampler, Loader, rng
-from slipring.compat import megengine, paddle
+from slipring.adapters import megengine, paddle
 
 torch = pytest.importorskip("torch")
 

@@ -199,17 +199,17 @@ FACES = [
     Face("slipring.torch", "RingCollate", {}, {
         "collate_fn": "callable?", "slots": "count", "slot_bytes": "count?",
     }),
-    Face("slipring.compat.di_engine", "AsyncDataLoader", {
+    Face("slipring.adapters.di_engine", "AsyncDataLoader", {
         "data_source": lambda n: [{}] * n, "batch_size": 4, "device": "cpu",
     }, {
         "data_source": "source", "batch_size": "count", "device": "device", "chunk_size": "integer?",
         "collate_fn": "callable?", "num_workers": "natural",
     }),
-    Face("slipring.compat.megengine", "DataLoader", DATA, {
+    Face("slipring.adapters.megengine", "DataLoader", DATA, {
         "dataset": None, "sampler": None, "transform": "object?", "collator": "object?",
         "num_workers": "natural", "timeout": "seconds", "preload": "flag?", "parallel_stream": "flag?",
     }),
-    *[Face("slipring.compat.megengine", name, DATA, {
+    *[Face("slipring.adapters.megengine", name, DATA, {
         "dataset": "dataset", "batch_size": "count", "drop_last": "flag",
         "world_size": "count?", "rank": "natural?", **more,
     }) for name, more in (
@@ -217,26 +217,26 @@ FACES = [
         ("RandomSampler", {"indices": None, "seed": "natural?"}),
         ("ReplacementSampler", {"num_samples": "count?", "weights": "weights?", "seed": "natural?"}),
     )],
-    Face("slipring.compat.megengine", "StreamSampler", {}, {"batch_size": "count"}),
-    Face("slipring.compat.megengine", "Infinite", {}, {"sampler": "iterable"}),
-    Face("slipring.compat.megengine", "ConcatDataset", {}, {"datasets": "iterable"}),
-    Face("slipring.compat.megengine", "Compose", {}, {
+    Face("slipring.adapters.megengine", "StreamSampler", {}, {"batch_size": "count"}),
+    Face("slipring.adapters.megengine", "Infinite", {}, {"sampler": "iterable"}),
+    Face("slipring.adapters.megengine", "ConcatDataset", {}, {"datasets": "iterable"}),
+    Face("slipring.adapters.megengine", "Compose", {}, {
         "transforms": "iterable", "batch_compose": "flag?", "shuffle_indices": "iterable?", "order": None,
     }),
-    Face("slipring.compat.paddle", "DataLoader", DATA, {
+    Face("slipring.adapters.paddle", "DataLoader", DATA, {
         "dataset": "dataset", "feed_list": "object?", "places": None, "return_list": "flag?",
         "batch_sampler": "iterable?", "batch_size": "count?", "shuffle": "flag?", "drop_last": "flag?",
         "collate_fn": "callable?", "num_workers": "natural", "use_buffer_reader": "flag?",
         "prefetch_factor": "count", "use_shared_memory": "flag?", "timeout": "seconds",
         "worker_init_fn": "callable?", "persistent_workers": "flag?",
     }),
-    Face("slipring.compat.paddle", "BatchSampler", DATA, {
+    Face("slipring.adapters.paddle", "BatchSampler", DATA, {
         "dataset": None, "sampler": None, "shuffle": "flag?", "batch_size": "count", "drop_last": "flag?",
     }),
-    Face("slipring.compat.paddle", "set_autotune_config", {"use_autotune": False}, {
+    Face("slipring.adapters.paddle", "set_autotune_config", {"use_autotune": False}, {
         "use_autotune": "flag?", "tuning_steps": "count",
     }),
-    Face("slipring.compat.webdataset", "MultiLoader", {"dataset": [1], "workers": 0}, {
+    Face("slipring.adapters.webdataset", "MultiLoader", {"dataset": [1], "workers": 0}, {
         "dataset": "iterable", "workers": "bounded", "verbose": "flag?", "nokill": "flag?", "prefix": None,
         "worker_options": None,
     }),

@@ -16,7 +16,7 @@ from tests import warm
 ROOT = Path(__file__).resolve().parents[2]
 
 
-NEED_TORCH = ("slipring.torch", "slipring.compat.di_engine", "slipring.compat.torchdata")
+NEED_TORCH = ("slipring.torch", "slipring.adapters.di_engine", "slipring.adapters.torchdata")
 
 
 def blocks(page):

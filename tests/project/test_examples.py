@@ -22,11 +22,11 @@ MODULES = {
     "slipring.images": ["PIL", "pyarrow"],
     "slipring.arrow": ["pyarrow", "PIL"],
     "slipring.torch": ["torch"],
-    "slipring.compat.di_engine": ["torch"],
-    "slipring.compat.megengine": [],
-    "slipring.compat.paddle": [],
-    "slipring.compat.torchdata": ["torch"],
-    "slipring.compat.webdataset": [],
+    "slipring.adapters.di_engine": ["torch"],
+    "slipring.adapters.megengine": [],
+    "slipring.adapters.paddle": [],
+    "slipring.adapters.torchdata": ["torch"],
+    "slipring.adapters.webdataset": [],
 }
 
 

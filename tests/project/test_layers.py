@@ -1,4 +1,4 @@
-"""Who may use whom: bench, examples, tests -> compat -> torch -> loader -> iteration -> workers -> codec and collate
+"""Who may use whom: bench, examples, tests -> adapters -> torch -> loader -> iteration -> workers -> codec and collate
 -> ring -> csrc. redaction and strings import nothing of ours, errors only redaction, options the ring's limits; only
 _core/_ring and _core/_cache call csrc; only csrc touches control words. Each layer may use all layers below it. A new
 module gets a place in LAYERS, or the first test fails.
@@ -28,7 +28,7 @@ LAYERS = {
         ("options", "_core.arguments", "_core.declare", "_core.option_values", "_core.worker_count"),
         ("ground", "ring"),
     ),
-    "files": (("files.*",), ("redaction", "ground", "ring", "options")),
+    "files": (("_files.*",), ("redaction", "ground", "ring", "options")),
     "codec": (
         (
             *("arrow.*", "_core._codec", "_core._collate", "_core._dlpack", "_core.tensors"),
@@ -96,14 +96,14 @@ LAYERS = {
         ("ground", "ring", "options", "monitor", "codec", "workers", "iteration", "loader", "package"),
     ),
     "command": (
-        ("__main__", "cli.*"),
+        ("__main__", "_cli.*"),
         (
             *("ground", "ring", "options", "bindings", "monitor", "codec", "workers", "iteration", "loader"),
             *("package", "torch"),
         ),
     ),
-    "compat": (
-        ("compat.*",),
+    "adapters": (
+        ("adapters.*",),
         ("ground", "ring", "options", "codec", "workers", "iteration", "loader", "package", "torch"),
     ),
     "ray": (
@@ -116,7 +116,7 @@ LAYERS = {
 }
 ALONE = "ground"  # its modules may not even use one another
 HEAVY = {"torch", "pyarrow"}  # imported at module level only by...
-MAY_BE_HEAVY = {"torch", "compat", "ray"}
+MAY_BE_HEAVY = {"torch", "adapters", "ray"}
 # ... and by these, which are themselves imported only when a tensor, or Arrow data, is met.
 IMPORTED_LATE = {
     "_core.tensors": "torch",

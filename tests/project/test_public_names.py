@@ -50,14 +50,15 @@ def test_every_public_name_is_there_and_documented():
 
 PUBLIC = (
     "slipring", "slipring.arrow", "slipring.cache", "slipring.errors", "slipring.images", "slipring.monitor",
-    "slipring.ray", "slipring.streams", "slipring.torch", "slipring.typing", "slipring.compat.di_engine",
-    "slipring.compat.megengine", "slipring.compat.paddle", "slipring.compat.torchdata", "slipring.compat.webdataset",
+    "slipring.ray", "slipring.streams", "slipring.torch", "slipring.typing", "slipring.adapters.di_engine",
+    "slipring.adapters.megengine", "slipring.adapters.paddle", "slipring.adapters.torchdata",
+    "slipring.adapters.webdataset",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_public_objects_have_public_places_and_are_pickled_by_them(module):
-    if module in ("slipring.ray", "slipring.torch", "slipring.compat.di_engine", "slipring.compat.torchdata"):
+    if module in ("slipring.ray", "slipring.torch", "slipring.adapters.di_engine", "slipring.adapters.torchdata"):
         pytest.importorskip("torch")
     public = pytest.importorskip(module, exc_type=ImportError)
     for name in public.__all__:

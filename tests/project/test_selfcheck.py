@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import slipring
-from slipring.cli import self_check
+from slipring._cli import self_check
 
 
 def command(*arguments, limit=""):

@@ -8,7 +8,7 @@ import signal
 import traceback
 from pathlib import Path
 
-from slipring.files.disk import DiskCache
+from slipring._files.disk import DiskCache
 
 LARGE = 1 << 30
 SIZE = 10_000  # of the data of an entry

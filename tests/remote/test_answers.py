@@ -7,9 +7,9 @@ import os
 import pytest
 
 import slipring
+from slipring._files.answers import check
+from slipring._files.attempts import Damaged
 from slipring.errors import RemoteError
-from slipring.files.answers import check
-from slipring.files.attempts import Damaged
 from tests.remote.sources import plain, source
 from tests.support.inside import info_of, read_of
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from slipring.files.disk import DiskCache
+from slipring._files.disk import DiskCache
 from tests.remote.disks import LARGE, SIZE, bytes_below, data_of, entry_of, exit_of, files_below, forked
 
 pytestmark = pytest.mark.fault

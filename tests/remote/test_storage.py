@@ -12,8 +12,8 @@ import pytest
 
 import slipring
 from slipring import Workers, images
+from slipring._files.attempts import is_transient
 from slipring.errors import RemoteError
-from slipring.files.attempts import is_transient
 from tests.fault.procs import until
 from tests.remote.sources import MAPS, plain, source
 from tests.support.inside import info_of, read_of
@@ -24,7 +24,7 @@ def test_local_files_are_read_without_fsspec(folder):
         "import sys; from slipring import images; from slipring.arrow import TableDataset\n"
         f"images.Tar({str(folder / '0.tar')!r})[0]; TableDataset({str(folder / 'rows.parquet')!r})[0]\n"
         f"images.Folder({str(folder / 'classes')!r})[0]\n"
-        "print(sorted({'fsspec', 'aiohttp', 'slipring.files.disk'} & set(sys.modules)))"
+        "print(sorted({'fsspec', 'aiohttp', 'slipring._files.disk'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

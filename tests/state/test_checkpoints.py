@@ -14,7 +14,7 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict  # noqa
 from torch.utils.data import DistributedSampler  # noqa: E402
 
 from slipring import BatchSampler  # noqa: E402
-from slipring.compat.torchdata import StatefulDistributedSampler  # noqa: E402
+from slipring.adapters.torchdata import StatefulDistributedSampler  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.parts import slow  # noqa: E402
 from tests.state.test_states import Backwards, Counting, Plain  # noqa: E402

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, DistributedSampler, IterableDataset  # noq
 
 import slipring  # noqa: E402
 from slipring import BatchSampler  # noqa: E402
-from slipring.compat.torchdata import StatefulDataLoader, StatefulDistributedSampler  # noqa: E402
+from slipring.adapters.torchdata import StatefulDataLoader, StatefulDistributedSampler  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.datasets import as_is, flat  # noqa: E402
 from tests.parts import slow  # noqa: E402

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from slipring.compat.torchdata import StatefulDataLoader  # noqa: E402
+from slipring.adapters.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.datasets import as_is  # noqa: E402
 from tests.parts import fast  # noqa: E402

@@ -8,7 +8,7 @@ from torch import Tensor
 from typing_extensions import assert_type
 
 import slipring.torch
-from slipring.compat import di_engine, megengine, paddle, torchdata, webdataset
+from slipring.adapters import di_engine, megengine, paddle, torchdata, webdataset
 
 rows = [1, 2, 3]
 

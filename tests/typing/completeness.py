@@ -16,8 +16,8 @@ from typing import Any
 MODULES = (
     "slipring", "slipring.arrow", "slipring.errors", "slipring.images", "slipring.monitor", "slipring.queue",
     "slipring.streams", "slipring.torch", "slipring.typing",
-    "slipring.compat.di_engine", "slipring.compat.megengine", "slipring.compat.paddle",
-    "slipring.compat.torchdata", "slipring.compat.webdataset",
+    "slipring.adapters.di_engine", "slipring.adapters.megengine", "slipring.adapters.paddle",
+    "slipring.adapters.torchdata", "slipring.adapters.webdataset",
     *(["slipring.ray"] if find_spec("ray") else []),  # its arguments have Ray's types
 )  # fmt: skip
 

@@ -13,18 +13,18 @@ import pyarrow as pa
 
 from slipring._core import process
 from slipring._core.arguments import function, integer, mask_name, names, null_options, one_of
+from slipring._files.storage import locate
 from slipring._offered import read_in_turn, threads
 from slipring.arrow.files import Opened, open_table, stamp_afar
 from slipring.arrow.nulls import fill, value_for
 from slipring.arrow.rows import Rows, empty, one_batch, take
 from slipring.errors import RemoteError
-from slipring.files.storage import locate
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from slipring.files.storage import Storage
+    from slipring._files.storage import Storage
 
 RETURNS = ("rows", "record_batch")
 OWN = ("_open_here", "_footers", "_asked")  # attributes of each process

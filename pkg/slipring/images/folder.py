@@ -10,8 +10,8 @@ from urllib.parse import unquote
 import numpy as np
 
 from slipring._core.arguments import file_path, flag, function, names
+from slipring._files.storage import locate
 from slipring.errors import shown
-from slipring.files.storage import locate
 from slipring.images.dataset import ImageDataset
 from slipring.redaction import redacted
 from slipring.strings import StringList
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self, Unpack
 
-    from slipring.files.storage import Storage
+    from slipring._files.storage import Storage
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Unpack
 
-    from slipring.files.storage import Storage
+    from slipring._files.storage import Storage
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from slipring._core import process
+from slipring._files.storage import locate
 from slipring.errors import ImageError, shown
-from slipring.files.storage import locate
 from slipring.images.dataset import ImageDataset
 from slipring.images.folder import read_at
 from slipring.redaction import redacted
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from slipring.files.storage import Storage
+    from slipring._files.storage import Storage
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
 

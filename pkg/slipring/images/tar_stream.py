@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
-    from slipring.files.storage import Storage
+    from slipring._files.storage import Storage
     from slipring.images.dataset import ImageOptions
     from slipring.images.transforms import Transform
 

@@ -1,0 +1,189 @@
+"""Print the last batches of a job, and what each of its workers does now; or was doing, of a job that has crashed.
+
+The job is not stopped. One that hangs, or is stopped, is told of like any other: which worker, which sample, how long.
+"""
+
+import os
+
+import numpy as np
+
+from slipring._cli import shown
+from slipring._cli.failure import USAGE, Failure
+from slipring._core._cache import KINDS, NO_INDEX, Watch
+from slipring.monitor import processes, records
+from slipring.monitor.doing import doing
+from slipring.monitor.jobs import attach
+from slipring.monitor.sight import Sight
+
+COLUMNS = (
+    "when", "run", "epoch", "batch", "slot", "worker", "indices", "MB", "queued", "fetch", "collate", "ready",
+    "waited", "step", "lease", "hits", "slowest",
+)  # fmt: skip
+TIMES = ("dispatched_at", "claimed_at", "fetched_at", "published_at", "taken_at", "freed_at")
+
+
+def add_arguments(parser):
+    """Add the command's arguments."""
+    parser.add_argument(
+        "job",
+        metavar="PID|FILE",
+        help="a job's process, or one of its workers; or the file of SLIPRING_RECORD",
+    )
+    parser.add_argument(
+        "-n", type=number, default=20, metavar="N", help="batches to print (default 20; 1024 are remembered)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, with times in ns")
+
+
+def number(text):
+    """Return a number of batches."""
+    value = int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def main(args):
+    """Print each segment of the job."""
+    with shown.reasons():
+        told = of_process(int(args.job)) if args.job.isdecimal() else [of_file(args.job)]
+    if args.json:
+        shown.print_json({"segments": [as_dict(*each, args.n) for each in told]})
+        return 0
+    for n, each in enumerate(told):
+        if n:
+            print()
+        show(*each, args.n)
+    return 0
+
+
+def of_process(pid):
+    """Return (title, ended, sight, doings) of each segment of a process."""
+    told = []
+    for job in attach(pid):
+        sight = Sight(job.watch)
+        kind = "queue" if job.push else "loader"
+        told.append((f"process {job.pid or '?'}: {kind}, {job.name}", False, sight, doing(sight, job)))
+    return told
+
+
+def of_file(path):
+    """Return (title, ended, sight, doings) of a record file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Failure(f"there is no file {path}, and it is no process's number", USAGE) from None
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from error
+    try:
+        watch = Watch(fd, copy=True)
+    except (ValueError, OSError) as error:
+        raise Failure(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    finally:
+        os.close(fd)
+    sight = Sight(watch)
+    seen = doing(sight)
+    ended = not any(processes.lives(each.state) for each in (seen if sight.segment_info["push"] else seen[:1]))
+    if ended:  # its clock is of another boot, or another machine: the newest stamp is the end
+        sight = Sight(watch, at_ns=newest(sight))
+        seen = doing(sight)
+    label = processes.one_line(sight.segment_info["label"])
+    return f"file {path}{': ' + label if label else ''}", ended, sight, seen
+
+
+def newest(sight):
+    """Return the newest stamp of a snapshot, in ns."""
+    stamps = [sight.table[name].max(initial=0) for name in TIMES]
+    return int(max([*stamps, sight.participants["at_since"].max(initial=0)]))
+
+
+def last(sight, n):
+    """Return the n batches to which something happened last, and when it happened."""
+    if n == 0:
+        return sight.table[:0], None
+    stamps = np.max([sight.table[name] for name in TIMES], axis=0)
+    chosen = np.sort(np.argsort(stamps, kind="stable")[-n:])
+    return sight.table[chosen], stamps[chosen]
+
+
+def show(title, ended, sight, seen, n):
+    """Print what is known about a segment."""
+    segment_info, sums = sight.segment_info, sight.sums
+    counted = ", ".join(
+        (
+            shown.count(segment_info["n_slots"], "slot", "slots"),
+            shown.count(sums["batches"], "batch", "batches"),
+            shown.count(sums["errors"], "error", "errors"),
+        )
+    )
+    print(f"{title}; {counted}")
+    if segment_info["loop_steps"]:
+        print("a thread takes the batches, ahead of the loop: waits and steps below are that thread's")
+    print("what they were doing at the end:" if ended else "what they do now:")
+    for each in seen:
+        print(f"  {each.name}, pid {each.pid or '?'}: {each.sentence(was=ended)}")
+    table, stamps = last(sight, n)
+    if not len(table):
+        print("no batches")
+        return
+    which = "the last batch" if len(table) == 1 else f"the last {len(table)} batches"
+    print(f"{which}; ms, and how long before {'the newest stamp' if ended else 'now'}:")
+    rows = [cells(batch, int(stamp), sight.at_ns) for batch, stamp in zip(table, stamps)]
+    shown.print_table(COLUMNS, rows, left=("slowest", "indices"))
+
+
+def cells(batch, stamp, at_ns):
+    """Return the texts of a table line."""
+
+    def between(first, then):
+        begin, end = int(batch[first]), int(batch[then])
+        return shown.millis(end - begin) if begin and end >= begin else "-"
+
+    made, got = int(batch["published_at"]) > 0, int(batch["taken_at"]) > 0
+    looked = int(batch["hits"]) + int(batch["misses"])
+    slow = f"{records.index_text(batch['slowest_index'])}, {shown.millis(batch['slowest_ns'])}"
+    kind = f" {KINDS[int(batch['kind']) & 3]}" if int(batch["kind"]) > 1 else ""
+    return (
+        f"-{max(0, at_ns - stamp) / 1e9:.3f} s",
+        str(batch["run"]),
+        str(batch["epoch"]),
+        f"{batch['seq']}{kind}",
+        str(batch["slot"]),
+        str(int(batch["participant"]) - 1) if made and batch["participant"] else "-",
+        indices(batch),
+        f"{int(batch['bytes']) / 1e6:.3g}" if made else "-",
+        between("dispatched_at", "claimed_at"),
+        shown.millis(batch["fetch_ns"]) if made else "-",
+        shown.millis(batch["collate_ns"]) if made else "-",
+        between("published_at", "taken_at"),
+        shown.millis(batch["waited_ns"]) if got else "-",
+        shown.millis(batch["step_ns"]) if got else "-",
+        between("taken_at", "freed_at"),
+        f"{int(batch['hits'])}/{looked}" if looked else "",
+        slow if batch["slowest_ns"] else "",
+    )
+
+
+def indices(batch):
+    """Return which samples a batch has, as text."""
+    first, rows = int(batch["first_index"]), int(batch["rows"])
+    if first == NO_INDEX:
+        return f"{rows} rows" if rows else "-"
+    return f"{first} … ({rows})" if rows > 1 else str(first)
+
+
+def as_dict(title, ended, sight, seen, n):
+    """Return what is known about a segment, for JSON."""
+    table, _ = last(sight, n)
+    batches = []
+    for batch in table:
+        one = {name: int(batch[name]) for name in table.dtype.names}
+        for name in ("first_index", "slowest_index"):
+            one[name] = None if one[name] < NO_INDEX + (1 << 33) else one[name]
+        batches.append(one)
+    segment_info = {name: value for name, value in sight.segment_info.items() if name != "pid_namespace"}
+    doings = [{**each.dict(), "sentence": each.sentence(was=ended)} for each in seen]
+    return {
+        "title": title, "ended": ended, "at_ns": sight.at_ns, "segment": segment_info, "sums": sight.sums,
+        "participants": doings, "batches": batches,
+    }  # fmt: skip

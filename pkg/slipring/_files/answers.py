@@ -1,0 +1,40 @@
+"""What an HTTP answer says of its bytes: their place in a file, the state of the file, and their digest."""
+
+import base64
+import hashlib
+import re
+
+from slipring._files.attempts import Damaged
+
+_RANGE = re.compile(r"bytes (\d+)-")
+_DIGESTS = re.compile(r"(?:^|[\s,])(sha-256|sha-512)=:?([A-Za-z0-9+/]+=*)", re.IGNORECASE)
+# Of the bytes that come, and of the whole file: RFC 9530, and what it replaces.
+_OF_THE_ANSWER, _OF_THE_FILE = ("Content-Digest",), ("Repr-Digest", "Digest")
+
+
+def check(headers, data, start, tag):
+    """Raise if the bytes are not those that were requested.
+
+    `headers` maps names in any case. `start` is the first byte requested; None: the whole file. `tag` is the file's
+    ETag or time of modification when its size was requested; "" is unknown. Raise Damaged if another attempt may
+    succeed, and ValueError if the file has changed.
+    """
+    if headers.get("Content-Encoding", "identity") != "identity":
+        return  # ETag and digests are of what was encoded
+    etag = headers.get("ETag")
+    if tag and etag and tag not in (etag, headers.get("Last-Modified")):
+        raise ValueError(f"the file has changed: its tag was {tag} and is {etag}; create the dataset again")
+    came = _RANGE.match(headers.get("Content-Range", ""))
+    if start is not None and came and int(came[1]) != start:
+        raise Damaged(f"the bytes from {came[1]} on came where those from {start} on were asked for")
+    for name in _OF_THE_ANSWER + (_OF_THE_FILE if start is None else ()):
+        for algorithm, told in _DIGESTS.findall(headers.get(name, "")):
+            _compare(name, hashlib.new(algorithm.lower().replace("-", ""), data), told)
+    if start is None and "Content-MD5" in headers:  # of a range some servers tell that of the file
+        _compare("Content-MD5", hashlib.md5(data), headers["Content-MD5"])
+
+
+def _compare(name, found, told):
+    digest = base64.b64encode(found.digest()).decode()
+    if told != digest and len(told) == len(digest):  # some servers write hexadecimal digits
+        raise Damaged(f"the bytes that came are not those of the answer's {name}")

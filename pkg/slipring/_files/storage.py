@@ -1,0 +1,333 @@
+"""The targets of URLs and how they are read: the file system, attempts, a disk cache."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from slipring._core._ring import from_handler
+from slipring._core.arguments import file_path, integer, iterable, seconds, size_in_bytes
+from slipring._core.process import Owner
+from slipring._files.attempts import Short, is_refused, persist
+from slipring._files.identity import name_of, token_of
+from slipring._files.ranged import BLOCK, RangedFile, joined
+from slipring.errors import RemoteError, shown, told
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+# Bytes of one request: a larger range is asked for in pieces, each of which has the time of an attempt.
+PIECE = 1 << 23
+_NOT_FORKED = ("s3", "gcs", "abfs", "hdfs")  # pyarrow's that have threads of their own
+
+
+class Storage:
+    """How URLs are read: the ``storage=`` of `slipring.images.Tar`, `slipring.arrow.TableDataset` and others.
+
+    Without one, URLs are read by fsspec with these defaults. Each process makes its connections for itself, with its
+    first read; what crosses a fork, or is pickled, is how to make them.
+
+    Parameters
+    ----------
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Has all paths, with or without the URL's beginning. None: fsspec's for each URL.
+    storage_options : mapping, optional
+        For fsspec's file system: credentials, ``endpoint_url``, and whatever else it takes.
+    attempts : int
+        How often a request is tried. Timeouts, broken connections and answers, and the statuses 408, 425, 429 and
+        500 to 599 are tried again; what does not exist or may not be read is not.
+    timeout : float
+        Seconds for all attempts of one request together, of 8 MiB at most.
+    attempt_timeout : float
+        Seconds for one attempt.
+    disk_cache : path, optional
+        A folder that keeps the ranges that were read, for all processes of this machine.
+    disk_cache_bytes : int or str
+        Budget of that folder. If it would be exceeded, the least recently used ranges are removed first.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        fsspec, or its part for a URL, is not installed; at the first read of such a URL.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> from slipring import images
+    >>> storage = slipring.Storage(timeout=30, disk_cache="kept", disk_cache_bytes="1GiB")
+    >>> data = images.Tar("train.tar", images.CenterCrop(24), storage=storage)  # or "https://.../train.tar"
+    >>> len(data)
+    4
+    """
+
+    attempts: int
+    timeout: float
+    attempt_timeout: float
+    disk_cache: str | None
+    disk_cache_bytes: int
+
+    def __init__(
+        self,
+        filesystem: Any = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        attempts: int = 8,
+        timeout: float = 60.0,
+        attempt_timeout: float = 10.0,
+        disk_cache: str | os.PathLike[str] | None = None,
+        disk_cache_bytes: int | str = "10GiB",
+    ) -> None:
+        attempts = integer("attempts", attempts, 1)
+        for name, value in (("timeout", timeout), ("attempt_timeout", attempt_timeout)):
+            seconds(name, value)
+            if not value:
+                raise ValueError(f"{name} must be above 0: a server that never answers would be waited for")
+        if filesystem is not None and storage_options is not None:
+            raise ValueError("storage_options are for fsspec's own file systems: filesystem= has its options already")
+        if not isinstance(storage_options, (Mapping, type(None))):
+            raise TypeError(f"storage_options must be a mapping or None, not {shown(storage_options)}")
+        self._options = dict(storage_options or {})
+        self._kind = _kind_of(filesystem)
+        self._recipe = None if filesystem is None else pickle.dumps(filesystem)
+        self._threads_of = _threads_of(filesystem) if self._kind == "pyarrow" else None
+        self.attempts, self.timeout, self.attempt_timeout = attempts, float(timeout), float(attempt_timeout)
+        self.disk_cache = None if disk_cache is None else os.path.abspath(file_path("disk_cache", disk_cache))
+        self.disk_cache_bytes = size_in_bytes("disk_cache_bytes", disk_cache_bytes)
+        self._token = None if disk_cache is None else token_of(self._options, filesystem)
+        self._owner, self._made = Owner(), None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._owner = Owner()
+
+    def __repr__(self) -> str:
+        kept = "" if self.disk_cache is None else f", disk_cache={self.disk_cache!r}"
+        return f"Storage(attempts={self.attempts}, timeout={self.timeout}{kept})"
+
+    # ---- reads
+
+    def _info(self, url):
+        """Return (size, tag); the tag changes with the contents, as far as the server reports that."""
+        wanted = "its size"
+        size, tag = self._persist(lambda system, path, left: system.info(path, left), url, wanted)
+        if size is None:
+            raise RemoteError(f"{url}: the server does not tell its size, without which no range can be read", url=url)
+        return size, tag
+
+    def _read(self, url, start, stop, tag=""):
+        """Return the bytes [start, stop) of `url`."""
+        pieces = [self._piece(url, at, min(stop, at + PIECE), tag) for at in range(start, stop, PIECE)]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_in_blocks(self, url, start, stop, tag, size):
+        """Return the bytes from blocks of the disk cache, if all blocks are there, or are to be stored there.
+
+        A sequential reader reads whole blocks, which are stored one by one, so that any reader within them finds
+        them.
+        """
+        kept, first = self._disk(), start - start % BLOCK
+        sized = f"{tag} {size}"  # the last block of a file that has grown was shorter, and no tag may tell
+        on_grid = start == first and (stop % BLOCK == 0 or stop == size)
+        blocks = dict.fromkeys(range(first, stop, BLOCK))
+        for at in blocks:
+            blocks[at] = kept.get(name_of(self._token, url, sized, at, "block"))
+            if blocks[at] is None and not on_grid:
+                return self._read(url, start, stop, tag)
+        for begin, end in joined([(at, at + BLOCK) for at, data in blocks.items() if data is None], gap=0):
+            end = min(end, size)
+            for piece in range(begin, end, PIECE):
+                data = self._fetch(url, piece, min(end, piece + PIECE), tag)
+                for at in range(piece, piece + len(data), BLOCK):
+                    blocks[at] = data[at - piece : at - piece + BLOCK]
+                    kept.put(name_of(self._token, url, sized, at, "block"), blocks[at])
+        return b"".join(blocks.values())[start - first : stop - first]
+
+    def _piece(self, url, start, stop, tag=""):
+        kept = self._disk()
+        if kept is None:
+            return self._fetch(url, start, stop, tag)
+        name = name_of(self._token, url, tag, start, stop)
+        data = kept.get(name)
+        if data is None:
+            data = self._fetch(url, start, stop, tag)
+            kept.put(name, data)
+        return data
+
+    def _fetch(self, url, start, stop, tag):
+        def attempt(system, path, left):
+            data = system.read(path, start, stop, left, tag)
+            if start is not None and len(data) != stop - start:
+                came = f"{len(data)} bytes came where {stop - start} were asked for"
+                if len(data) > stop - start:  # and would come again
+                    raise ValueError(f"{came}: does the server answer requests of ranges?")
+                raise Short(came)
+            return data
+
+        wanted = "all of it" if start is None else f"bytes {start} to {stop}"
+        return self._persist(attempt, url, wanted, start, stop)
+
+    def _read_all(self, url, tag=""):
+        return self._piece(url, None, None, tag)
+
+    def _find(self, root):
+        """Return (path after ``root/``, tag) of all files below it, in order."""
+        path, found = self._persist(
+            lambda system, path, left: (path, system.find(path, left)), root, "what lies below it"
+        )
+        # A file system has names of its own: "memory://a" is "/a", "s3://a" is "a".
+        above = path.strip("/") and f"{path.strip('/')}/"
+        return [
+            (at.removeprefix(above), tag)
+            for name, tag in found
+            if (at := name.lstrip("/")).startswith(above) and at != above
+        ]
+
+    def _open(self, url, size, tag):
+        if self.disk_cache is None:
+            return RangedFile(lambda start, stop: self._read(url, start, stop, tag), size)
+        return RangedFile(lambda start, stop: self._read_in_blocks(url, start, stop, tag, size), size, grid=BLOCK)
+
+    def _persist(self, attempt, url, wanted, start=None, stop=None):
+        """Return what ``attempt(system, path, seconds)`` returns; creating the file system is part of the attempt."""
+
+        def made_and_tried(left):
+            end = time.monotonic() + left
+
+            def tried(system):
+                result = attempt(system, system.path(url), max(0.001, end - time.monotonic()))
+                system.has_answered = True
+                return result
+
+            system = self._made_by(make, protocol)
+            try:
+                return tried(system)
+            except Exception as error:
+                # Credentials that were good may have expired: who makes a file system anew asks for them anew.
+                if not (is_refused(error) and system.has_answered) or from_handler(error):
+                    raise
+                self._forget(protocol, system)
+            return tried(self._made_by(make, protocol))
+
+        protocol = "" if self._recipe is not None else _URL.match(url)[1]
+        make = self._maker(protocol)
+        return persist(made_and_tried, url, wanted, self.attempts, self.timeout, self.attempt_timeout, start, stop)
+
+    # ---- this process's own connections
+
+    def _made_by(self, make, protocol):
+        """Return this process's file system, which its first read creates."""
+        systems = self._mine()["systems"]
+        system = systems.get(protocol)
+        if system is None:
+            try:
+                system = systems[protocol] = make()
+            except FileNotFoundError as error:  # of a key's file, say: nobody has looked for what is wanted
+                if from_handler(error):
+                    raise
+                why = f"its file system cannot be made: {type(error).__name__}: {told(error)}"
+                raise ValueError(why) from error
+        return system
+
+    def _forget(self, protocol, system):
+        """Make the next read create a new file system, unless another thread has replaced this one."""
+        systems = self._mine()["systems"]
+        if systems.get(protocol) is system:
+            systems.pop(protocol, None)
+
+    def _mine(self):
+        made = self._made
+        if made is None or not made["owner"].is_here:
+            self._made = made = {"owner": Owner(), "systems": {}}
+        return made
+
+    def _maker(self, protocol):
+        """Return a function that creates the file system; raise at once the errors that no other attempt could fix."""
+        from slipring._files.systems import Arrow, Fsspec
+
+        if self._threads_of is not None and not self._owner.is_here:
+            raise RuntimeError(
+                f"pyarrow's file system {self._threads_of!r} has threads, which a forked worker does not have: "
+                "start the loader's workers with 'forkserver' or 'spawn', or have fsspec read these URLs"
+            )
+        if self._recipe is not None:
+            kind = Arrow if self._kind == "pyarrow" else Fsspec
+            return lambda: kind(pickle.loads(self._recipe))
+        try:
+            import fsspec
+        except ModuleNotFoundError as error:
+            if error.name != "fsspec":
+                raise
+            raise ModuleNotFoundError(
+                "URLs are read by fsspec: pip install 'slipring[remote]', or give filesystem=", name="fsspec"
+            ) from None
+        fsspec.get_filesystem_class(protocol)  # a kind of URL that nobody knows, or whose library is missing
+        options = self._options
+        if protocol in ("http", "https"):  # what is compressed on its way has other ranges
+            options = {**options, "headers": {"Accept-Encoding": "identity", **options.get("headers", {})}}
+        if protocol in ("s3", "s3a"):  # botocore would try again within an attempt, and the timeout hide why
+            options = {
+                **options,
+                "config_kwargs": {"retries": {"max_attempts": 0}, **options.get("config_kwargs", {})},
+            }
+        # Not the instance that fsspec shares: this one ends with this object.
+        return lambda: Fsspec(fsspec.filesystem(protocol, skip_instance_cache=True, **options))
+
+    def _disk(self):
+        if self.disk_cache is None:
+            return None
+        mine = self._mine()
+        if "disk" not in mine:
+            from slipring._files.disk import DiskCache
+
+            mine["disk"] = DiskCache(self.disk_cache, self.disk_cache_bytes)
+        return mine["disk"]
+
+
+Storage.__module__ = "slipring"  # it is pickled, and shown, by its public place
+
+
+def _kind_of(filesystem):
+    if filesystem is None:
+        return "fsspec"
+    for kind in type(filesystem).__mro__:
+        if kind.__module__ in ("pyarrow._fs", "pyarrow.fs"):
+            return "pyarrow"
+        if kind.__module__ == "fsspec.spec":
+            return "fsspec"
+    raise TypeError(f"filesystem must be one of fsspec's or of pyarrow.fs, not {shown(filesystem)}")
+
+
+def _threads_of(filesystem):
+    """Return the type of pyarrow's file system if it has threads of its own, which do not survive a fork; else None."""
+    while hasattr(filesystem, "base_fs"):
+        filesystem = filesystem.base_fs
+    if hasattr(filesystem, "handler"):  # somebody's in Python, who may have no name for it
+        return None
+    return filesystem.type_name if filesystem.type_name in _NOT_FORKED else None
+
+
+def locate(name: str, value: Any, storage: Storage | None) -> tuple[list[str], Storage | None]:
+    """Return (URLs, the storage that reads them) or (absolute local paths, None), for one path or several."""
+    if storage is not None and not isinstance(storage, Storage):
+        raise TypeError(f"storage must be a slipring.Storage or None, not {shown(storage)}")
+    if isinstance(value, (str, bytes, os.PathLike)):
+        value = [value]
+    iterable(name, value, "a path or a sequence of paths")
+    paths = [file_path(name, one) for one in value]
+    if storage is not None and storage._recipe is not None:
+        return paths, storage
+    paths = [url2pathname(urlsplit(path).path) if path.startswith("file://") else path for path in paths]
+    urls = [path for path in paths if _URL.match(path)]
+    if not urls:
+        return [os.path.abspath(path) for path in paths], None
+    if len(urls) < len(paths):
+        here = next(path for path in paths if not _URL.match(path))
+        raise ValueError(f"{shown(urls[0])} is a URL and {shown(here)} is none: give all of one kind")
+    return paths, Storage() if storage is None else storage

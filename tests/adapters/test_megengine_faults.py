@@ -1,0 +1,169 @@
+"""slipring.adapters.megengine: faults of MegEngine's loader that ours must not have (Mend)."""
+
+import gc
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from slipring import LoaderTimeout, WorkerError
+from slipring.adapters.megengine import Collator, DataLoader, StreamDataset, StreamSampler, Transform
+from tests.adapters.images import Images, fail
+from tests.adapters.streams import Numbers
+from tests.datasets import flat, wait_for_file
+
+WORKERS = [0, 2]
+
+
+class Pausing(StreamDataset):
+    """Waits amidst itself for the file `gate`."""
+
+    gate = None
+
+    def __iter__(self):
+        for i in range(6):
+            if i == 2:
+                wait_for_file(self.gate)
+            yield i
+
+
+class Six(StreamDataset):
+    def __iter__(self):
+        return iter(range(6))
+
+
+class Refusing(Transform):
+    def apply(self, sample):
+        if sample == 3:
+            raise LookupError(sample)
+        return sample
+
+
+@pytest.mark.parametrize(("num_workers", "parallel"), [(0, False), (2, False), (1, True)])
+@pytest.mark.parametrize(
+    ("stream", "error", "rest"),
+    [
+        ((Pausing(), StreamSampler(2)), LoaderTimeout, [[0, 1], [2, 3], [4, 5]]),
+        ((Six(), StreamSampler(2), Refusing()), LookupError, [[0, 1], [4, 5]]),
+    ],
+)
+def test_a_stream_goes_on_after_a_timeout_and_after_its_transform_has_failed(
+    num_workers, parallel, stream, error, rest, tmp_path, monkeypatch, forked
+):
+    gate = tmp_path / "gate"
+    monkeypatch.setattr(Pausing, "gate", gate)
+    timeout = 0.4 if error is LoaderTimeout else 0
+    if num_workers and error is LookupError:
+        error = WorkerError
+    loader = DataLoader(*stream, num_workers=num_workers, timeout=timeout, parallel_stream=parallel)
+    batches, got, errors = iter(loader), [], 0
+    while len(got) < len(rest):
+        try:
+            got.append(next(batches).tolist())
+        except error:
+            errors += 1
+            if got:
+                gate.touch()
+    assert got == rest and errors
+    batches.close()
+
+
+@pytest.mark.parametrize("preload", [False, True])
+@pytest.mark.parametrize("how", ["close", "to the end", "dropped"])
+def test_no_thread_outlives_an_iteration_though_its_iterator_is_held(preload, how):
+    if preload:
+        pytest.importorskip("torch")
+    loader = DataLoader(Numbers(list(range(20))), StreamSampler(2), num_workers=1, preload=preload)
+    batches = iter(loader)
+    next(batches)
+    if how == "close":
+        batches.close()
+        batches.close()
+    elif how == "to the end":
+        assert len(list(batches)) == 9
+    else:
+        del batches
+        gc.collect()
+    for thread in [t for t in threading.enumerate() if t.name.startswith("slipring-")]:
+        thread.join(60)
+        assert not thread.is_alive(), thread
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_preload_gives_a_batch_before_the_next_is_there(tmp_path, num_workers):
+    """Mend: preload waits for n+1 before giving n."""
+    pytest.importorskip("torch")
+    gate = tmp_path / "gate"
+
+    def wait():
+        while not gate.exists():
+            threading.Event().wait(0.01)
+
+    batches = iter(DataLoader(Images(3, at=1, act=wait), num_workers=num_workers, preload=True))
+    assert next(batches)[1].tolist() == [0]
+    gate.touch()
+    assert [label.tolist() for _, label in batches] == [[1], [2]]
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_preload_gives_a_batch_though_the_next_fails(num_workers):
+    """Mend: loses n when n+1 fails."""
+    pytest.importorskip("torch")
+    batches = iter(DataLoader(Images(3, at=1, act=fail), num_workers=num_workers, preload=True))
+    assert next(batches)[1].tolist() == [0]
+    with pytest.raises(WorkerError if num_workers else LookupError, match="no such image"):
+        next(batches)
+    assert next(batches)[1].tolist() == [2]
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+@pytest.mark.parametrize("preload", [False, True])
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_finite_stream_ends_and_falsy_samples_and_the_tail_are_kept(num_workers, parallel, preload):
+    """Mend: loses a finite stream's last batch; spins for ever; falsy samples skipped; tail dropped."""
+    if preload:
+        pytest.importorskip("torch")
+    values = [0, 0.0, 0, 0.0, 0]
+    loader = DataLoader(Numbers(values, act=bool), StreamSampler(2), None, Listing(), num_workers, 0, preload, parallel)
+    got = flat(list(loader))
+    assert got == values * (num_workers if num_workers and parallel else 1)
+
+
+class Listing(Collator):
+    def apply(self, samples):
+        return list(samples)
+
+
+class Odd(Collator):
+    def apply(self, samples):
+        return samples[0]
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("parallel", [False, True])
+def test_numbers_and_bytes_are_batches_like_others(num_workers, parallel):
+    """Mend: an int batch is taken for an end mark, bytes for an exception."""
+    values = [0, 1, -1, b"bytes", None, b""]
+    stream = DataLoader(
+        Numbers(values, act=bool), StreamSampler(1), None, Odd(), min(num_workers, 1), 0, False, parallel
+    )
+    assert list(stream) == values
+
+
+def test_no_server_and_no_megengine_and_no_torch_are_needed():
+    """Mend: external plasma server -> none. Nothing but numpy is imported."""
+    code = (
+        "import multiprocessing, sys, numpy as np\n"
+        "multiprocessing.set_start_method('fork')\n"
+        "from slipring.adapters.megengine import DataLoader\n"
+        "class D:\n"
+        "    __len__ = lambda self: 4\n"
+        "    __getitem__ = lambda self, i: np.full(2, i)\n"
+        "print(len(list(DataLoader(D(), num_workers=2))))\n"
+        "print(sorted({'torch', 'megengine', 'pyarrow', 'paddle'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["4", "[]"], done.stderr

@@ -1,0 +1,163 @@
+"""Who gives up after a timeout does not wait once more: in every adapter."""
+
+import contextlib
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from slipring import Loader, LoaderTimeout, Workers
+from slipring.adapters import megengine, paddle, paddle_own, webdataset
+from tests.datasets import patiently, wait_for_file
+from tests.support.inside import ahead, local_pool, process_pool
+from tests.support.options import grouped
+
+pytestmark = pytest.mark.usefixtures("forked")  # workers share an event with the test
+
+LONG = 60.0  # s; less than what a worker otherwise gets to end its batch
+GRACE_S = 90.0  # so much, here
+
+
+@pytest.fixture(autouse=True)
+def long_grace(monkeypatch):
+    for module in (process_pool, local_pool, ahead):
+        monkeypatch.setattr(module, "GRACE_S", GRACE_S)
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """Where it is told how far a dataset is, and what has threads go on."""
+    yield tmp_path, (over := threading.Event())
+    over.set()
+
+
+class Slow:
+    """Its third sample takes long; files tell when that begins and when it is there."""
+
+    def __init__(self, place, over):
+        self.place, self.over = place, over
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        if i >= 2:
+            (self.place / "begun").touch()
+            self.over.wait(LONG)
+            (self.place / "done").touch()
+        return np.full(2, i, np.float32)
+
+
+class SlowStream(megengine.StreamDataset):
+    def __init__(self, *slow):
+        self.slow = slow
+
+    def __iter__(self):
+        yield np.zeros(2)
+        yield np.zeros(2)
+        yield Slow(*self.slow)[2]
+
+
+def of_torch(dataset, **arguments):
+    torch_adapter = pytest.importorskip("slipring.torch", reason="needs torch", exc_type=ImportError)
+    return torch_adapter.DataLoader(dataset, 2, num_workers=2, timeout=0.2, **arguments)
+
+
+def of_megengine(dataset, num_workers, preload=False, **arguments):
+    if preload:
+        pytest.importorskip("torch")
+    kind = megengine.StreamSampler(2) if isinstance(dataset, SlowStream) else None
+    sampler = kind or megengine.SequentialSampler(dataset, 2)
+    return megengine.DataLoader(dataset, sampler, num_workers=num_workers, timeout=0.2, preload=preload, **arguments)
+
+
+def of_paddle(dataset, num_workers, monkeypatch):
+    monkeypatch.setattr(paddle_own, "installed", lambda: None)
+    return paddle.DataLoader(dataset, batch_size=2, num_workers=num_workers, timeout=0.2)
+
+
+def give_up(loader, place):
+    """Wait for a batch in vain, and drop all."""
+    batches = iter(loader)
+    while not (place / "begun").exists():
+        with contextlib.suppress(LoaderTimeout):
+            next(batches)
+    with pytest.raises(LoaderTimeout):
+        for _ in range(9):
+            next(batches)
+    del batches, loader
+    gc.collect()
+    assert not (place / "done").exists(), "it was waited for"
+
+
+PROCESSES = {
+    "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="fork")),
+    "Loader, for one epoch": lambda *slow: Loader(
+        Slow(*slow),
+        2,
+        num_workers=2,
+        timeout=0.2,
+        persistent_workers=False,
+        workers=Workers(start_method="fork"),
+    ),
+    "torch": lambda *slow: of_torch(Slow(*slow)),
+    "torch, preload": lambda *slow: of_torch(Slow(*slow), **grouped(preload=1)),
+    "torch, persistent": lambda *slow: of_torch(Slow(*slow), persistent_workers=True),
+    "MegEngine": lambda *slow: of_megengine(Slow(*slow), 2),
+    "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 2, preload=True),
+    "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 2, parallel_stream=True),
+    "webdataset": lambda *slow: webdataset.MultiLoader(SlowStream(*slow), 2, timeout=0.2),
+}
+
+
+@pytest.mark.parametrize("adapter", [*PROCESSES, "Paddle"])
+def test_a_worker_whose_batch_has_not_come_in_time_gets_no_more_time(adapter, slow, monkeypatch):
+    make = PROCESSES.get(adapter) or (lambda *slow: of_paddle(Slow(*slow), 2, monkeypatch))
+    give_up(make(*slow), slow[0])
+
+
+THREADS = {
+    "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="thread")),
+    "MegEngine": lambda *slow: of_megengine(Slow(*slow), 0),
+    "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 0, preload=True),
+    "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 0),
+}
+
+
+@pytest.mark.parametrize("adapter", [*THREADS, "Paddle"])
+def test_a_thread_whose_batch_has_not_come_in_time_is_left_behind(adapter, slow, monkeypatch):
+    make = THREADS.get(adapter) or (lambda *slow: of_paddle(Slow(*slow), 0, monkeypatch))
+    place, over = slow
+    give_up(make(place, over), place)
+    over.set()
+    wait_for_file(place / "done")
+
+
+def test_a_batch_that_came_after_a_timeout_gives_the_workers_their_time_again(tmp_path):
+    """A worker at a batch that is late for nobody ends it, as ever."""
+    late, begun, done = (tmp_path / name for name in ("late", "begun", "done"))
+
+    class Late:
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, i):
+            if i == 2:
+                wait_for_file(late)
+            if i == 4:
+                begun.touch()
+                threading.Event().wait(1)
+                done.touch()
+            return i
+
+    batches = iter(Loader(Late(), 2, num_workers=1, timeout=0.1, workers=Workers(start_method="fork")))
+    patiently(batches)
+    with pytest.raises(LoaderTimeout):
+        next(batches)
+    late.touch()
+    patiently(batches)
+    wait_for_file(begun)
+    del batches
+    gc.collect()
+    assert done.exists()

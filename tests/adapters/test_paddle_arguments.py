@@ -1,0 +1,81 @@
+"""slipring.adapters.paddle: arguments that are refused, as Paddle refuses them."""
+
+import inspect
+
+import pytest
+
+from slipring.adapters import paddle_own
+from slipring.adapters.paddle import BatchSampler, DataLoader
+from tests.adapters.images import Images, import_paddle
+
+
+def test_feed_list_is_needed_for_dicts(monkeypatch):
+    monkeypatch.setattr(paddle_own, "installed", lambda: None)
+    with pytest.raises(AssertionError, match="feed_list"):
+        DataLoader(Images(), return_list=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"num_workers": -1}, "num_workers.*-1"),
+        ({"prefetch_factor": 0}, "prefetch_factor.*0"),
+        ({"timeout": -1}, "timeout.*-1"),
+        ({"batch_size": 0}, "batch_size.*0"),
+        ({"places": []}, r"places.*\[\]"),
+        ({"shuffle": True, "sampler": [1]}, "shuffle"),
+        ({"batch_sampler": [[1]], "shuffle": True}, "batch_sampler"),
+        ({"batch_sampler": [[1]], "batch_size": 2}, "batch_sampler"),
+        ({"batch_sampler": [[1]], "drop_last": True}, "batch_sampler"),
+    ],
+)
+def test_bad_arguments_are_assertion_errors_as_paddles(kind, arguments, said):
+    made = BatchSampler if "sampler" in arguments else DataLoader
+    dataset = None if "sampler" in arguments else Images()
+    with pytest.raises(AssertionError, match=said) as caught:
+        made(dataset, **arguments)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("batch_size", 1.5),
+        ("batch_size", "a"),
+        ("batch_size", True),
+        ("num_workers", None),
+        ("num_workers", "2"),
+        ("prefetch_factor", None),
+        ("prefetch_factor", 2.0),
+        ("timeout", "1"),
+        ("timeout", None),
+        ("shuffle", "yes"),
+        ("drop_last", 1),
+        ("return_list", "no"),
+        ("use_buffer_reader", 2),
+        ("use_shared_memory", "shm"),
+        ("persistent_workers", 3),
+        ("collate_fn", 3),
+        ("worker_init_fn", "f"),
+        ("batch_sampler", 3),
+        ("feed_list", "image"),
+        ("dataset", 3),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_refused_at_construction(kind, argument, value):
+    with pytest.raises(TypeError, match=rf"{argument} must .*({value!r}|int)") as caught:
+        DataLoader(**{"dataset": Images(), argument: value})
+    assert isinstance(caught.value, AssertionError)
+
+
+def test_the_signature_is_paddles():
+    paddle = import_paddle()
+    ours, theirs = (inspect.signature(loader).parameters for loader in (DataLoader, paddle.io.DataLoader))
+    assert [*ours] == [*theirs]
+    assert [p.default for p in ours.values()] == [p.default for p in theirs.values()]
+
+
+def test_without_paddle_the_only_place_is_the_cpu(monkeypatch):
+    monkeypatch.setattr(paddle_own, "installed", lambda: None)
+    with pytest.raises(AssertionError, match="gpu:0"):
+        DataLoader(Images(), places="gpu:0")

@@ -1,0 +1,83 @@
+"""slipring.adapters.paddle: faults of Paddle's loader that ours must not have; errors and deaths."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from slipring import LoaderTimeout, WorkerDied
+from slipring.adapters.paddle import DataLoader
+from tests.adapters.images import Images, die, fail
+
+WORKERS = [0, 2]
+
+# ---- Mend
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_a_timeout_is_raised(kind, num_workers, hang):
+    """Mend: `timeout` never raises."""
+    with pytest.raises(LoaderTimeout, match=r"timeout=0\.2"):
+        next(iter(DataLoader(Images(at=0, act=hang), num_workers=num_workers, timeout=0.2)))
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_an_exception_is_raised_and_the_iteration_goes_on(kind, num_workers):
+    batches = iter(DataLoader(Images(6, at=2, act=fail), batch_size=2, num_workers=num_workers))
+    assert next(batches)[1].tolist() == [0, 1]
+    with pytest.raises(LookupError, match="no such image"):
+        next(batches)
+    assert next(batches)[1].tolist() == [4, 5]
+
+
+def test_a_batch_before_an_exception_of_its_step_is_not_lost(kind):
+    batches = iter(DataLoader(Images(5, at=1, act=fail), places=["cpu", "cpu"], num_workers=1))
+    with pytest.raises(LookupError):
+        next(batches)
+    assert [batch[1].tolist() for batch in next(batches)] == [[0], [2]]
+
+
+def test_a_dead_worker_is_named(kind):
+    with pytest.raises(RuntimeError, match=r"exit unexpectedly, pids: \d+") as caught:
+        next(iter(DataLoader(Images(at=0, act=die), num_workers=2)))
+    assert isinstance(caught.value, WorkerDied)
+
+
+def test_workers_end_with_a_killed_parent(tmp_path):
+    """Mend: SIGKILL of the parent orphans workers."""
+    code = (
+        "import multiprocessing, os, signal, numpy as np\n"
+        "multiprocessing.set_start_method('fork')\n"
+        "from slipring.adapters import paddle as adapter, paddle_own\n"
+        "paddle_own.installed = lambda: None\n"
+        "class D:\n"
+        "    __len__ = lambda self: 100\n"
+        "    __getitem__ = lambda self, i: np.int64(os.getpid())\n"
+        "it = iter(adapter.DataLoader(D(), num_workers=2))\n"
+        "print(*{int(next(it)[0]) for _ in range(20)}, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert out.returncode == -signal.SIGKILL, out.stderr
+    pids = [int(word) for word in out.stdout.split()]
+    assert pids
+    end = time.monotonic() + 60
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < end, "workers outlive their parent"
+        threading.Event().wait(0.02)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_no_torch_is_needed(kind):
+    code = "import sys; from slipring.adapters import paddle; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
