@@ -60,7 +60,7 @@ enum sr_range_state { SR_RANGE_FREE = 0, SR_RANGE_CLAIMED = 1, SR_RANGE_DONE = 2
 enum sr_layout_state { SR_LAYOUT_NONE = 0, SR_LAYOUT_PROPOSING = 1, SR_LAYOUT_DIRECT = 2, SR_LAYOUT_STAGED = 3 };
 
 /* The contents of a published slot or a staged range. Offsets count from the start of the slot's payload. */
-enum sr_kind { SR_BATCH = 1, SR_ERROR = 2, SR_END = 3 };
+enum sr_kind { SR_BATCH = 1, SR_ERROR = 2, SR_END = 3, SR_EMPTY = 4 };
 
 typedef struct sr_result {
     uint64_t table_off; /* n_leaves records of type sr_leaf */

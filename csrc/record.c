@@ -286,7 +286,8 @@ __attribute__((noinline)) static void fold(sr_ring *ring, uint64_t upto)
 void sr_save_record(sr_ring *ring, uint32_t slot)
 {
     sr_slot *s = &ring->slots[slot];
-    if (!ring->records || sr_load_relaxed(&s->times.published_at) == 0 || s->result.kind == SR_END)
+    bool delivered = s->result.kind != SR_END && s->result.kind != SR_EMPTY;
+    if (!ring->records || sr_load_relaxed(&s->times.published_at) == 0 || !delivered)
         return;
     bool queue_mode = ring->flags & SR_SEG_QUEUE;
     uint64_t number = queue_mode ? sr_add_relaxed(&ring->header->recorded, 1) + 1

@@ -14,13 +14,15 @@ from slipring._core._iteration import Iteration, Position
 from slipring._core._ring import mix
 from slipring._core.arguments import epoch_number
 from slipring._core.engine_cache import EngineCache
+from slipring._core.job import Job
 from slipring._core.loader import LoaderMethods
 from slipring._core.option_values import Options
 from slipring._core.seeding import MASK_63, Share
 from slipring._core.shards import IterableSource
 from slipring._core.source import StreamPlan, map_plan
+from slipring._core.stateful import is_stateful
 from slipring._core.tuning import Tuner
-from slipring._core.worker import Job
+from slipring._core.worker import Worker
 from slipring._core.worker_count import warn_of_many_workers
 from slipring.monitor.registry import register
 from slipring.options import LoaderOptions, declares
@@ -104,7 +106,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
     _keeps_states = True  # the states of workers' datasets travel with the batches
 
     # An adapter's own worker, and what makes an exception of a worker's record: see `Job`, `Iteration`.
-    _worker_class, _rebuild = None, staticmethod(error_record.rebuild)
+    _worker_class, _rebuild = Worker, staticmethod(error_record.rebuild)
 
     # What `collate_fn` returns is the batch. Without batching it is given a sample.
     @overload
@@ -220,7 +222,7 @@ class Loader(LoaderMethods, Generic[_Batch]):
                 o, dataclasses.replace(job, resume=core.loadable(places)) if places else job, live_on
             )
             if self.is_stream:
-                plan = StreamPlan(job.num_workers, o.in_order, 0 if resume is None else resume["next_worker"])
+                plan = StreamPlan(job.num_workers, o.in_order, 0 if resume is None else resume.next_worker)
             else:
                 plan, source = map_plan(o, self.dataset, seed, resume)
             position = self._begun_at(resume, places, job.tracked)  # the batch sampler has begun its pass
@@ -242,13 +244,13 @@ class Loader(LoaderMethods, Generic[_Batch]):
     def _resume(self):
         """dict or None: the state within which the next pass begins; setting `epoch` to another one drops it."""
         loaded = self._loaded
-        return loaded if loaded is not None and not loaded["finished"] and loaded["epoch"] == self.epoch else None
+        return loaded if loaded is not None and not loaded.finished and loaded.epoch == self.epoch else None
 
     def _places(self, resume):
         """Return ({number: place} with which workers begin, whether workers that persist know it already)."""
         if resume is not None:
             return reshard.places_of(resume), False
-        if self._loaded is not None and self._loaded["finished"]:
+        if self._loaded is not None and self._loaded.finished:
             return core.ended_places(self.options.num_workers, self._loaded), False
         newest = self._newest
         if newest is None or not (newest.position.finished and self.options.persistent_workers):
@@ -262,8 +264,8 @@ class Loader(LoaderMethods, Generic[_Batch]):
         beyond, next_worker = (), 0
         if resume is not None:
             if not isinstance(self.options.batch_sampler, BatchSampler):
-                first, origin = resume["delivered"] or 0, resume["origin"] or 0
-            beyond, next_worker = resume["beyond"], resume["next_worker"]
+                first, origin = resume.delivered or 0, resume.origin or 0
+            beyond, next_worker = resume.beyond, resume.next_worker
             if self.is_stream:  # workers know themselves what they have delivered
                 first, beyond = first + len(beyond), ()
         word = self.epoch if self.options.rng != "sample" else Share.epoch(self.epoch, origin)
@@ -276,13 +278,13 @@ class Loader(LoaderMethods, Generic[_Batch]):
     def _job(self):
         o = self.options
         rank = rank_that_draws(o.rank, o.batch_sampler, o.sampler)
-        tracked = self._keeps_states and (self.is_stream or fetch.is_stateful(self.dataset))
+        tracked = self._keeps_states and (self.is_stream or is_stateful(self.dataset))
         return Job(
             self.dataset,
             self.is_stream,
             o.for_worker(),
-            rank,
             self._worker_class,
+            rank,
             self._share,
             tracked=tracked,
         )
@@ -368,11 +370,11 @@ class Loader(LoaderMethods, Generic[_Batch]):
         """
         with self._engines.locked():
             loaded, newest, epoch = self._loaded, self._newest, self.epoch
-        if loaded is not None and loaded["epoch"] == epoch:
-            return dict(loaded)
+        if loaded is not None and loaded.epoch == epoch:
+            return loaded.dict()
         described = self._described()
         if newest is None:
-            return core.initial(described, epoch=epoch, seed=self.seed)
+            return core.initial(described, epoch=epoch, seed=self.seed).dict()
         iterator = newest.iterator()
         if iterator is not None:
             iterator.ask_state()
@@ -381,10 +383,9 @@ class Loader(LoaderMethods, Generic[_Batch]):
         else:
             position, more = newest.source.state()
         if isinstance(sampler := self.options.batch_sampler, BatchSampler):
-            more = {"sampler_iterator": (sampler._state_at(position.delivered),)}
-        return core.built(
-            described, position, epoch=epoch if position.finished else newest.epoch, seed=self.seed, **more
-        )
+            more = dict(sampler_iterator=(sampler._state_at(position.delivered),))
+        epoch = epoch if position.finished else newest.epoch
+        return core.built(described, position, epoch=epoch, seed=self.seed, **more).dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Let the next iteration continue where `state_dict` was taken; ``{}`` begins anew.
@@ -421,11 +422,11 @@ class Loader(LoaderMethods, Generic[_Batch]):
             state = core.checked(described, state_dict)
             reshard.begin_source(self.options.batch_sampler, state)
             self._engines.close()
-            if state["seed"] is not None:
-                self.seed = int(state["seed"])
-            if state["epoch"] is not None:
-                self.epoch = state["epoch"]
-            self._loaded, self._newest = {**state, "epoch": self.epoch}, None
+            if state.seed is not None:
+                self.seed = int(state.seed)
+            if state.epoch is not None:
+                self.epoch = state.epoch
+            self._loaded, self._newest = dataclasses.replace(state, epoch=self.epoch), None
 
     def _described(self):
         o = self.options

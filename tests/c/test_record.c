@@ -274,12 +274,14 @@ static void what_was_never_published_is_not_recorded(void)
     claim(ring, 1, NULL, &gen);
     CHECK_OK(sr_abort(ring, 1, 0, gen));
     use_again(ring, 0);
-    dispatch(ring, 0, 2, 0, 0); /* the end of a stream */
-    claim(ring, 1, NULL, &gen);
-    sr_result end = {.kind = SR_END};
-    CHECK_OK(sr_publish(ring, 1, 0, gen, &end, false));
-    CHECK_OK(sr_release(ring, 0, take(ring, 0)));
-    use_again(ring, 0);
+    for (uint16_t kind = SR_END; kind <= SR_EMPTY; kind++) { /* the end of a stream; no sample is left */
+        dispatch(ring, 0, kind, 0, 0);
+        claim(ring, 1, NULL, &gen);
+        sr_result nothing = {.kind = kind};
+        CHECK_OK(sr_publish(ring, 1, 0, gen, &nothing, false));
+        CHECK_OK(sr_release(ring, 0, take(ring, 0)));
+        use_again(ring, 0);
+    }
     CHECK_EQ(records_of(ring, 0), 0);
     CHECK_EQ(sr_load_relaxed(&ring->header->recorded), 0);
     sr_destroy(ring);

@@ -10,7 +10,7 @@ import pytest
 from slipring import Loader, LoaderTimeout
 from slipring.errors import Closed
 from tests.datasets import Squares, numbers, patiently
-from tests.support.inside import Given, Handed, Prefetcher, ReadHere, engine
+from tests.support.inside import Handed, IdentityDataset, Prefetcher, ReadHere, engine
 
 
 class Stream:
@@ -242,7 +242,7 @@ def test_a_waiting_samplers_exception_comes_behind_the_batches_before_it(num_wor
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_a_stream_that_this_process_reads_is_worked_on_by_workers(num_workers):
     read = ReadHere(Stream(7), 3, 2)
-    with Loader(Given(), batch_sampler=read, num_workers=num_workers, collate_fn=with_pid) as loader:
+    with Loader(IdentityDataset(), batch_sampler=read, num_workers=num_workers, collate_fn=with_pid) as loader:
         for _ in range(2):
             got = list(loader)
             assert [squares for squares, _ in got] == [[0, 1, 4], [9, 16, 25], [36]]
@@ -258,7 +258,7 @@ class Broken(Stream):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_exception_of_a_stream_that_this_process_reads_comes_after_the_batches_before_it(num_workers):
     read = ReadHere(Broken(4), 2, 2)
-    with Loader(Given(), batch_sampler=read, num_workers=num_workers) as loader:
+    with Loader(IdentityDataset(), batch_sampler=read, num_workers=num_workers) as loader:
         batches = iter(loader)
         assert [next(batches).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
         with pytest.raises(KeyError, match="no more"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.inside import BATCH, COPY_AUTO, ERROR, Job, Options, receive
+from tests.support.inside import BATCH, COPY_AUTO, ERROR, Job, Options, Worker, receive
 from tests.trip import Trip
 
 
@@ -19,7 +19,7 @@ def trip():
 
 
 def worker_of(trip, mark=None):
-    job = Job(Numbers(), True, Options(batch_size=2, num_workers=1))
+    job = Job(Numbers(), True, Options(batch_size=2, num_workers=1), Worker)
     return job.worker(trip.ring, 0, "inline", mark)
 
 

@@ -16,17 +16,6 @@ HOOKS = {"_add_waits"}  # of `LoaderMethods`, for frontends to define
 MOST_LINES = 250  # of a frontend's module
 # Longer ones. Only ever shorten this list.
 LONGER = {"loader.py", "torch/loader.py", "ray/_loader.py"}
-# Where a state's keys may stand besides `_core/state.py` and `_core/reshard.py`. Only ever shorten this list.
-KNOWS_KEYS = {
-    "_core/source.py",
-    "loader.py",
-    "torch/iteration.py",
-    "torch/loader.py",
-    "torch/order.py",
-    "torch/samplers.py",
-    "torch/states.py",
-    "torch/torchdata_states.py",
-}
 ELSEWHERE = {"sampler.py"}  # another state, with keys of the same name
 # Words that mean something else in other modules, too.
 COMMON = {
@@ -57,10 +46,10 @@ def test_a_frontend_is_short():
     assert {path for path, n in lines.items() if n > MOST_LINES} == LONGER
 
 
-def test_the_keys_of_a_state_stand_in_few_modules():
+def test_the_keys_of_a_state_stand_in_one_module():
     keys = set(json.loads((ROOT / "docs" / "state.schema.json").read_text())["properties"]) - COMMON
     assert {"beyond", "drawn", "rng_before_iter"} <= keys
     quoted = re.compile(rf"""["'](?:{"|".join(sorted(keys))})["']""")
     sources = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyx", ".pxi")]
     found = {str(path.relative_to(PACKAGE)) for path in sources if quoted.search(path.read_text())}
-    assert found - ELSEWHERE == KNOWS_KEYS | {"_core/state.py", "_core/reshard.py"}
+    assert found - ELSEWHERE == {"_core/state.py"}

@@ -42,16 +42,31 @@ LAYERS = {
     "workers": (
         (
             *("_core._rng_guard", "_core.concurrency", "_core.deaths", "_core.engine", "_core.engine_cache"),
-            *("_core.error_record", "_core.event_loop", "_core.fetch", "_core.fetch_threads", "_core.heap"),
+            *(
+                "_core.error_record",
+                "_core.event_loop",
+                "_core.fetch",
+                "_core.fetch_threads",
+                "_core.heap",
+                "_core.job",
+            ),
             *(
                 "_core.weak_registry",
                 "_core.local_pool",
                 "_core.memory",
                 "_core.pickling",
                 "_core.process_pool",
+                "_core.ranges",
             ),
             *("_core.reducers", "_core.reporting", "_core.seeding", "_core.shards", "_core.signals"),
-            *("_core.skipping", "_core.startup", "_core.tuning", "_core.tuning_window", "_core.worker"),
+            *(
+                "_core.skipping",
+                "_core.startup",
+                "_core.stateful",
+                "_core.tuning",
+                "_core.tuning_window",
+                "_core.worker",
+            ),
             *("_core.worker_info", "_core.worker_main", "_core.worker_pool", "sampler", "stats"),
         ),
         ("redaction", "ground", "ring", "options", "bindings", "monitor", "codec"),

@@ -20,7 +20,7 @@ from slipring._core._ring import EPOCH_BITS
 
 STAGES = ("queued", "fetch", "collate", "ready", "waited", "step", "lease", "copy")
 STATES = ("free", "task", "claimed", "ready", "leased", "shared", "parked", "trimmed")
-KINDS = ("", "batch", "error", "end")
+KINDS = ("", "batch", "error", "end", "empty")
 NO_INDEX = -(1 << 63)  # in the place of an index, with the row in its low half
 NO_SLOT = 65536
 VERSION = w.SR_VERSION

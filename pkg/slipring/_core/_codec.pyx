@@ -487,7 +487,7 @@ COPY = {"auto": AUTO, "always": ALWAYS, "never": NEVER}  # by the value of an ar
 def receive(Ring ring, uint32_t slot, int copy):
     """Take a READY slot; return (kind, value), or raise CorruptBatch.
 
-    The kind is SR_BATCH, SR_ERROR or SR_END. The value is the batch, the error's fields, or the fields of the end mark.
+    The kind is one of `enum sr_kind`. The value is the batch, or the error's fields; END and EMPTY have none.
     COPY_AUTO copies if a lease would leave fewer than two slots circulating.
     """
     cdef int kind = 0

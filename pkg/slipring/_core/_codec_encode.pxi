@@ -18,8 +18,8 @@ from libc.stdlib cimport free as give_back
 from libc.string cimport memcpy, memset
 
 from slipring._core._ring cimport (
-    SET_APART, SR_BATCH, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS, WITH_STATE,
-    Fill, Room, sr_leaf, sr_result,
+    SET_APART, SR_BATCH, SR_EMPTY, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS,
+    WITH_STATE, Fill, Room, sr_leaf, sr_result,
 )
 
 cdef extern from "<stdlib.h>" nogil:
@@ -31,7 +31,7 @@ from slipring._core import pytree
 
 cdef uint64_t NOWHERE = <uint64_t> -1
 cdef int MAX_DEPTH = pytree.MAX_DEPTH
-BATCH, ERROR, END = SR_BATCH, SR_ERROR, SR_END
+BATCH, ERROR, END, EMPTY = SR_BATCH, SR_ERROR, SR_END, SR_EMPTY
 
 
 cdef class Definition:

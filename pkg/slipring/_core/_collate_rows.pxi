@@ -533,6 +533,7 @@ cdef class RowWriter:
     cdef list samples         # instead of rows
     cdef object given         # the object that the dataset's __getitems__ returned
     cdef bint was_given
+    cdef bint is_made         # `given` is the batch itself
     cdef set beyond           # rows after `count` that have arrived
     cdef object pending       # a sample that was drawn and is not in its row yet
     cdef bint has_pending
@@ -594,6 +595,10 @@ cdef class RowWriter:
             return
         for sample in samples:
             self.put(self.count, sample)
+
+    def take_batch(self, batch):
+        """Take a batch that the dataset itself made in the slot, in place of samples."""
+        self.given, self.is_made = batch, True
 
     def fetched_at(self, uint64_t begun):
         """Return the time at which fetching would have ended without the copies, which count as collation."""
@@ -670,6 +675,9 @@ cdef class RowWriter:
 
         It can be called again after an exception from a signal handler.
         """
+        if self.is_made:
+            made, self.given = self.given, None
+            return made
         if self.fill is not None:
             self.fill.by_rows = False
         if self.root is not None:

@@ -12,6 +12,7 @@ cdef extern from "layout.h" nogil:
         SR_BATCH
         SR_ERROR
         SR_END
+        SR_EMPTY
         SR_TASK_INDICES
         SR_TASK_OBJECT
         SR_TASK_NEXT

@@ -24,7 +24,7 @@ cdef class Task:
     cdef readonly uint32_t slot
     cdef readonly object worker  # whom it is addressed to: a number, or None
     cdef int before, behind      # the slots of those dispatched before and after it; -1: there is none
-    cdef int kind                # SR_BATCH, SR_ERROR, SR_END, when the batch has been decoded; 0: before that
+    cdef int kind                # of the result, when it has been decoded; 0: before that
 
 
 cdef class InFlight:

@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.unistd cimport getpid
 
 from slipring._core._ring cimport (
-    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Lease, Meter,
+    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Lease, Meter,
     Pickled, Ring, Slices, clock, sr_result, take,
 )
 from slipring._core._codec cimport state_in, unpack
@@ -21,7 +21,8 @@ from slipring._core import error_record
 from slipring._core._codec import COPY
 from slipring._core.deaths import log_replay
 from slipring._core.engine import exiting, stay_if_exiting
-from slipring._core.fetch import attempt
+from slipring._core.fetch import NO_SAMPLES
+from slipring._core.stateful import attempt
 from slipring.errors import (
     BatchTooLarge, Closed, CorruptBatch, DescriptorClosed, LoaderTimeout, SegmentFull, WorkerDied, closed_in_a_step,
     generator_ended, reentered, state_in_a_step,
@@ -368,6 +369,8 @@ cdef class Iteration:
             value, task.kind = error, SR_ERROR
         if value is END_OF_STREAM:
             task.kind = SR_END
+        elif value is NO_SAMPLES:
+            task.kind = SR_EMPTY
         self.put_by(task, value)
         return task
 
@@ -431,7 +434,7 @@ cdef class Iteration:
                 task = self.receive(engine)
                 if task is None:
                     return None
-                if task.kind != SR_END:
+                if task.kind == SR_BATCH or task.kind == SR_ERROR:
                     return self.value, -1 if self.fetcher is not None else task.slot, task.kind == SR_ERROR
                 self.set_aside(None, None)
         finally:

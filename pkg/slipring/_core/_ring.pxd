@@ -2,10 +2,10 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 # Re-exported: other modules cimport these from here; only this one crosses into C.
 from slipring._core._cring cimport (
-    SR_BATCH, SR_CONSUMER, SR_END, SR_ERROR, SR_FINISH, SR_FOREVER, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN,
-    SR_MAX_DIMS, SR_MAX_PARTICIPANTS, SR_MAX_RANGES, SR_MAX_SLOTS, SR_PARTICIPANT_JOINED, SR_PARTICIPANT_SERVING,
-    SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, sr_alloc_error, sr_index_order, sr_leaf, sr_parts,
-    sr_result, sr_ring, sr_task,
+    SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FINISH, SR_FOREVER, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED,
+    SR_LEAF_ALIGN, SR_MAX_DIMS, SR_MAX_PARTICIPANTS, SR_MAX_RANGES, SR_MAX_SLOTS, SR_PARTICIPANT_JOINED,
+    SR_PARTICIPANT_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, sr_alloc_error, sr_index_order,
+    sr_leaf, sr_parts, sr_result, sr_ring, sr_task,
 )
 
 

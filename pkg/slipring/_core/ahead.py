@@ -9,9 +9,9 @@ import traceback
 
 from slipring._core._ring import now
 from slipring._core.engine import stay_if_exiting, stop_at_exit
-from slipring._core.fetch import attempt
 from slipring._core.process import Owner
 from slipring._core.source import grouped
+from slipring._core.stateful import attempt
 from slipring.errors import Closed, LoaderTimeout
 
 log = logging.getLogger("slipring")
@@ -90,9 +90,8 @@ class Prefetcher:
 class ReadHere:
     """A batch sampler that reads an iterable dataset in a thread of this process and yields its samples.
 
-    With `slipring._core.fetch.Given` as the dataset, the workers receive the samples for their ``collate_fn``. `most`
-    is the largest number of batches that are read in advance. `timeout` is the longest wait for a batch in seconds; 0
-    waits without a limit.
+    With an `IdentityDataset`, the workers receive the samples for their ``collate_fn``. `most` is the largest number
+    of batches that are read in advance. `timeout` is the longest wait for a batch in seconds; 0 waits without a limit.
     """
 
     def __init__(self, dataset, batch_size, most, timeout=0):
@@ -435,7 +434,7 @@ def _place(thread):
 def _forget_batches(error):
     """Clear the batch from our own frames in the traceback: a user who keeps the exception must not keep a slot."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_globals.get("__name__") in ("slipring._core.fetch", "slipring.torch.device.mover"):
+        if frame.f_globals.get("__name__") in ("slipring._core.stateful", "slipring.torch.device.mover"):
             with contextlib.suppress(RuntimeError):  # it is running
                 frame.clear()
 

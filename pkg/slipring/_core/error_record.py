@@ -8,10 +8,11 @@ import traceback
 from slipring._core import process
 from slipring._core._ring import LIMITS
 from slipring._core.text import batch_too_large, segment_full
-from slipring.errors import BatchTooLarge, SegmentFull, WorkerError, brief, shown
+from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, WorkerError, brief, shown
 from slipring.redaction import redacted
 
 _TOO_LARGE, _UNKNOWN = 1000, 1001  # besides the ring's own kinds of limits
+NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # not even for the record of an error
 # Exceptions that mean something to whoever calls next(): raising them there would end the loop silently.
 SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
 

@@ -1,20 +1,25 @@
 """Read samples from a dataset, for the tasks of a worker."""
 
-import contextlib
-import copy
-import inspect
 import operator
-import pickle
-import traceback
 from functools import partial
 
 from slipring._core import seeding
 from slipring._core._codec import empty
-from slipring._core._collate import DROP, LIST, RowWriter, default_collate, draw, read_samples
+from slipring._core._collate import DROP, RowWriter, default_collate, draw, read_samples
 from slipring._core._ring import from_handler
 from slipring._core.concurrency import is_async, is_awaitable, reads_in_one_call
 from slipring._core.seeding import BySample
+from slipring._core.stateful import (
+    SnapshotInterval,
+    attempt,
+    is_stateful,
+    pickled_states,
+    stateful_parts,
+    states_of,
+)
 from slipring.errors import generator_ended, shown
+
+NO_SAMPLES = object()  # what `collate` returns if no sample of a batch is left; the loader goes on to the next batch
 
 # Classes that are iterated although they inherit a __getitem__, which only raises.
 _ITERATED = {
@@ -65,8 +70,39 @@ def is_stream(dataset):
     )
 
 
-class MapFetcher:
-    """A reader that reads samples by index and collates them.
+class Fetcher:
+    """The common part: how samples become what the loader delivers.
+
+    Parameters
+    ----------
+    collate_fn : callable, optional
+    single : bool
+        Samples are delivered one by one, without batching.
+    """
+
+    def __init__(self, collate_fn, single):
+        self.collate_fn, self.single = collate_fn, single
+
+    def box(self, rows):
+        """Return a list with what is delivered, as `Encoder.publish` takes it.
+
+        A sample that is delivered as it is has no other reference then. If a signal handler raises in `publish`, the
+        sample is in `rows` again.
+        """
+        if self.single and self.collate_fn is None:
+            return rows.read_back()
+        return [self.collate(rows)]
+
+    def collate(self, rows):
+        """Return the batch of the samples in `rows`, or `NO_SAMPLES`."""
+        if self.single:
+            (sample,) = rows.read_back()
+            return sample if self.collate_fn is None else self.collate_fn(sample)
+        return rows.batch(default_collate if self.collate_fn is None else self.collate_fn)
+
+
+class MapFetcher(Fetcher):
+    """A reader that reads samples by index.
 
     `by_sample`: each sample is read separately, with generators of its own. The dataset may then make whole batches
     only if it asks `slipring._core.seeding.sample_seed` for each sample, and declares this with ``seeds_samples``.
@@ -74,16 +110,15 @@ class MapFetcher:
 
     failed = None  # (exception, position among the requested samples) of the last failed read
 
-    def __init__(self, dataset, collate_fn, concurrency, by_sample=False):
+    def __init__(self, dataset, collate_fn, concurrency, by_sample=False, single=False):
+        super().__init__(collate_fn, single)
         self.dataset = BySample(dataset) if by_sample else dataset
-        self.unseeded = dataset  # for who reads samples beside one another: global generators are not theirs
-        self.collate_fn = collate_fn
+        self.unseeded = dataset  # for concurrent reads, which cannot use the global generators
         self.concurrency = concurrency
-        self.getitems = None if by_sample else getattr(dataset, "__getitems__", None)
-        if concurrency.has_threads and not reads_in_one_call(dataset):
-            self.getitems = None
+        one_by_one = by_sample or single or (concurrency.has_threads and not reads_in_one_call(dataset))
+        self.getitems = None if one_by_one else getattr(dataset, "__getitems__", None)
         self.is_async = is_async(dataset)
-        self.into = whole_batches(dataset, by_sample) if collate_fn is None else None
+        self.into = whole_batches(dataset, by_sample) if collate_fn is None and not single else None
 
     def read(self, indices, rows):
         """Read the samples at `indices`, and write each to its row as soon as it is read.
@@ -108,36 +143,13 @@ class MapFetcher:
 
     def _read_each(self, indices, rows):
         """Read sample by sample; return a list of awaitables if these are what the dataset returns."""
+        if self.single:
+            return read_samples(self.dataset, indices, self, rows)
         if self.is_async:
             return self.concurrency.by_loop(self.unseeded.__getitem__, indices, self, rows)
         if self.concurrency.has_threads:
             return self.concurrency.by_threads(partial(operator.getitem, self.unseeded), indices, self, rows)
         return read_samples(self.dataset, indices, self, rows)
-
-    def samples(self, indices):
-        """Return a list of the samples at `indices`."""
-        rows = RowWriter(0, len(indices), LIST)
-        self.read(indices, rows)
-        return rows.read_back()
-
-    def collate(self, rows):
-        """Return the batch of the samples in `rows`."""
-        return rows.batch(default_collate if self.collate_fn is None else self.collate_fn)
-
-    def one(self, index):
-        """Return one sample, without batching."""
-        try:
-            row = seeding.row()
-            sample = self.dataset[index]
-            if is_awaitable(sample):
-                seeding.go_back(row)
-                rows = RowWriter(0, 1, LIST)
-                self.concurrency.awaited([sample], [index], self, rows)
-                (sample,) = rows.read_back()
-        except Exception as error:
-            self.failed = error, 0
-            raise
-        return sample if self.collate_fn is None else self.collate_fn(sample)
 
     def whole(self, indices):
         """Return a batch that the dataset itself makes inside the slot."""
@@ -156,97 +168,9 @@ def whole_batches(dataset, by_sample):
     return into if not by_sample or getattr(dataset, "seeds_samples", False) else None
 
 
-def is_stateful(thing):
-    """Return whether an object can save and load its position, as torchdata's Stateful protocol says."""
-    save = getattr(thing, "state_dict", None)
-    return callable(save) and callable(getattr(thing, "load_state_dict", None)) and not _needs_arguments(save)
-
-
-def _needs_arguments(function):
-    """Return whether a Python function or method cannot be called without arguments."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return False
-    needed = code.co_argcount - inspect.ismethod(function) - len(function.__defaults__ or ())
-    return needed > 0 or code.co_kwonlyargcount > len(function.__kwdefaults__ or ())
-
-
-def stateful_parts(dataset, iterator):
-    """Return [(name, object)] of a dataset and its iterator, if they are Stateful; one that is both comes once."""
-    parts = (("dataset", None if dataset is iterator else dataset), ("iterator", iterator))
-    return [(name, part) for name, part in parts if is_stateful(part)]
-
-
-def states_of(parts):
-    """Return {name: state} of the objects that `stateful_parts` returned."""
-    return {name: part.state_dict() for name, part in parts}
-
-
-def copied(value):
-    """Return a copy that does not change with the original, or `value` itself if it cannot be copied."""
-    for copy_of in (lambda: pickle.loads(pickle.dumps(value)), lambda: copy.deepcopy(value)):
-        with contextlib.suppress(Exception):
-            return copy_of()
-    return value
-
-
-class Unsaid:
-    """The text of an error that a worker sends in place of a state; it is raised when the state is needed.
-
-    The worker could not query the state, or could not pickle it.
-    """
-
-    def __init__(self, text):
-        self.text = text
-
-
-def pickled_states(parts, last=False, generators=None):
-    """Return the pickled states of what `stateful_parts` returned, or None if that is nothing.
-
-    If a state cannot be queried or pickled, return a pickled `Unsaid`. `last`: no batch follows, and the dataset may
-    already be at its beginning again. `generators` returns where the worker's generators are, for `seeding.go_on`.
-    """
-    if not parts:
-        return None
-    try:
-        states = states_of(parts)
-        if last:
-            states["last"] = True
-        if generators is not None:
-            states["generators"] = generators()
-        return pickle.dumps(states)
-    except Exception:  # no batch is to be lost over it
-        return pickle.dumps(Unsaid(traceback.format_exc()))
-
-
 def delivered(place):
     """Return how many batches of the pass a worker had delivered when the state was taken."""
     return place["batches"] if place else 0
-
-
-class Every:
-    """The choice of a worker's batches that go with a state.
-
-    These are the first batch of an iteration, then one in `n` of all workers' batches. With `n` = 0 it is only the
-    first.
-    """
-
-    def __init__(self, n):
-        self.n = n
-        self.at = None
-
-    def due(self, seq):
-        """Return whether a state goes with this batch; if so, the next one is due `n` batches later."""
-        at = self._group(seq)
-        due, self.at = at != self.at, at
-        return due
-
-    def go_on(self, seq):
-        """Continue after the last task that an earlier iteration delivered: states are due as in that iteration."""
-        self.at = self._group(seq)
-
-    def _group(self, seq):
-        return (seq + 1) // self.n if self.n else 0
 
 
 def load_dataset(dataset, place):
@@ -322,44 +246,34 @@ def skip_batches(read, count):
             raise shorter(count, done)
 
 
-def attempt(function, *arguments):
-    """Return (what a function returns, None) or (None, its exception). The exception of a signal handler is raised."""
-    try:
-        return function(*arguments), None
-    except Exception as error:
-        if from_handler(error):
-            raise
-        return None, error
-
-
-class Given:
+class IdentityDataset:
     """A map dataset that returns each index as the sample: the sampler gives samples, and workers receive them."""
 
     def __getitem__(self, sample):
         return sample
 
 
-class StreamFetcher:
+class StreamFetcher(Fetcher):
     """A reader of the batches of one pass over an iterable dataset.
 
     `place` is where to begin; see `open_stream`. `shared`: other workers iterate the same dataset object, so that only
-    the iterator's state belongs to this worker. See `Every` for `every`; `number` and `num_workers` say which of all
-    workers' batches this worker makes. An earlier iteration delivered `before` batches of this pass.
+    the iterator's state belongs to this worker. `every` is the `SnapshotInterval`; `number` and `num_workers` say which
+    of all workers' batches this worker makes. An earlier iteration delivered `before` batches of this pass.
     """
 
     def __init__(
         self, dataset, collate_fn, batch_size, drop_last, place=None, shared=False, every=1, number=0, num_workers=1,
         before=0,
     ):  # fmt: skip
+        super().__init__(collate_fn, batch_size is None)
         self.number, self.num_workers, self.before = number, num_workers, before
         self.iterator, skip = open_stream(dataset, place)
         self.rows, self.failed = None, None
         self.parts = stateful_parts(None if shared else dataset, self.iterator)
         self.continues_after_errors = getattr(self.iterator, "continues_after_errors", False)
-        self.every = Every(every)
+        self.every = SnapshotInterval(every)
         self.saved_state = None, None  # position, the states there as bytes
-        self.collate_fn = collate_fn
-        self.batch_size = batch_size
+        self.batch_size = 1 if batch_size is None else batch_size
         self.drop_last = drop_last
         # Batches read so far, with those whose reading failed. Negative: as many were read after the states of
         # `place`, and must be read again first.
@@ -401,7 +315,7 @@ class StreamFetcher:
         `rules` are the `RowWriter`'s. `again`: continue the same batch after a signal handler raised an exception;
         `rows` still has the samples that were read before.
         """
-        want = 1 if self.batch_size is None else self.batch_size
+        want = self.batch_size
         if not again:
             rows = RowWriter(0, want, rules)
             # No call comes between: a handler cannot raise.
@@ -421,20 +335,3 @@ class StreamFetcher:
             self.ended = not more
         count = self.rows.count
         return count > 0 and (count == want or not self.drop_last)
-
-    def box(self):
-        """Return a list with the batch, as `Encoder.publish` takes it.
-
-        A sample that is delivered as it is has no other reference then. If a signal handler raises in `publish`, the
-        sample is in `rows` again.
-        """
-        if self.batch_size is None and self.collate_fn is None:
-            return self.rows.read_back()
-        return [self.collate()]
-
-    def collate(self):
-        """Return the batch of the samples that were read."""
-        if self.batch_size is None:
-            (sample,) = self.rows.read_back()
-            return sample if self.collate_fn is None else self.collate_fn(sample)
-        return self.rows.batch(default_collate if self.collate_fn is None else self.collate_fn)

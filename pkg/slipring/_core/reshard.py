@@ -7,14 +7,14 @@ order. Only the states of all ranks together say what is left of it, and only a 
 divide that again.
 """
 
+import dataclasses
 import numbers
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from slipring._core import process
-from slipring.errors import shown
 from slipring.sampler import BatchSampler, rank_of, ranks_of
 
-SAMPLERS = ("sampler", "sampler_iterator")  # in a tuple each: see `slipring._core.state.NOTHING`
 _DISTRIBUTED = "torch.utils.data.distributed", "DistributedSampler"
 ADVICE = "Resume with as many ranks and the same batch size, or from a state of the end of an epoch"
 
@@ -76,8 +76,8 @@ def position_of(state, ranks):
     """
     step = ranks["batch_size"] * ranks["world_size"]
     if "position" in ranks:
-        return ranks["position"] - len(state["drawn"]) * step
-    return (state["origin"] or 0) + state["delivered"] * step
+        return ranks["position"] - len(state.drawn) * step
+    return (state.origin or 0) + state.delivered * step
 
 
 def begin_source(source, state):
@@ -85,26 +85,44 @@ def begin_source(source, state):
 
     Call it when the state is loaded, so that a later ``set_epoch()`` has the last word.
     """
-    place = saved_state_of(state).get("sampler_iterator")
+    place = saved_sampler(state).place
     if not place or not isinstance(source, BatchSampler):
         return
-    if not state["finished"]:
+    if not state.finished:
         source.load_state_dict({**place, "position": position_of(state, division_of(state))})
-    elif state["delivered"] is None:  # that epoch has not begun
+    elif state.delivered is None:  # that epoch has not begun
         source.load_state_dict(place)
     else:
         source.epoch, source.seed = int(place["epoch"]) + 1, int(place["seed"])
 
 
-def saved_state_of(state):
-    """Return what a state holds of a Stateful sampler and its iterator; empty: nothing."""
-    said = {name: state[name][0] for name in SAMPLERS if state[name] is not None}
-    return {**said, "sampler_over": True} if state["sampler_over"] else said
+class SavedSampler(NamedTuple):
+    """What a state holds of a Stateful sampler: the states of the sampler and of its iterator, each in a tuple.
+
+    None: nothing. `over`: the sampler was at its end, so that its state may say where its next pass begins.
+    """
+
+    itself: tuple | None = None
+    iterator: tuple | None = None
+    over: bool = False
+
+    def __bool__(self):
+        return self != SavedSampler()
+
+    @property
+    def place(self):
+        """What the iterator has said of its position, or None."""
+        return None if self.iterator is None else self.iterator[0]
+
+
+def saved_sampler(state):
+    """Return the `SavedSampler` of a state."""
+    return SavedSampler(state.sampler, state.sampler_iterator, state.sampler_over)
 
 
 def places_of(state):
     """Return {number: place} of the workers that a state describes."""
-    return {number: place for number, place in enumerate(state["workers"]) if place is not None}
+    return {number: place for number, place in enumerate(state.workers) if place is not None}
 
 
 def in_turn(places):
@@ -117,14 +135,14 @@ def moved(loader, state):
 
     Raise ValueError if that is impossible; the message says why.
     """
-    source, place = loader.source, saved_state_of(state).get("sampler_iterator")
+    source, place = loader.source, saved_sampler(state).place
     if isinstance(source, BatchSampler) and isinstance(place, Mapping):
         source._checked(place)
-    if state["finished"]:
+    if state.finished:
         return state
     now = divided(loader)
-    if state["kind"] == "iterable":
-        _check_stream(loader.dataset, state["ranks"], now)
+    if state.kind == "iterable":
+        _check_stream(loader.dataset, state.ranks, now)
         return state
     then = division_of(state)
     if _are_alike(then, now):
@@ -133,22 +151,22 @@ def moved(loader, state):
     position = position_of(state, then)
     step = now["batch_size"] * now["world_size"]
     there = {**place, "position": position} if now["by"] == "BatchSampler" else None
-    return {
-        **state,
-        "sampler": None,
-        "sampler_iterator": there and (there,),
-        "sampler_over": False,
-        "drawn": (),
-        "ranks": now,
-        "batch_size": loader.batch_size,
-        "delivered": position // step,
-        "origin": position % step,
-    }
+    return dataclasses.replace(
+        state,
+        sampler=None,
+        sampler_iterator=there and (there,),
+        sampler_over=False,
+        drawn=(),
+        ranks=now,
+        batch_size=loader.batch_size,
+        delivered=position // step,
+        origin=position % step,
+    )
 
 
 def division_of(state):
     """Return how a state's samples were divided. `slipring.BatchSampler` says so itself, also in torchdata's states."""
-    place, ranks = saved_state_of(state).get("sampler_iterator"), state["ranks"]
+    place, ranks = saved_sampler(state).place, state.ranks
     if isinstance(place, Mapping) and {"position", "batch_size", "world_size"} <= place.keys():
         in_order = True if ranks is None else ranks["in_order"]
         return {"by": "BatchSampler", "in_order": in_order, **place}
@@ -219,16 +237,11 @@ def can_divide(dataset):
 def joined(loader, header, states):
     """Return one state for the states of all ranks, which may come in any order.
 
-    `header` is what the loader's own states begin with. Raise TypeError or ValueError if these are not all ranks'
+    `header` is the loader's own state without a position. Raise TypeError or ValueError if these are not all ranks'
     states of one moment, or if the dataset cannot divide what they leave.
     """
-    if not states or not all(isinstance(state, Mapping) and "slipring" in state for state in states):
-        raise TypeError(
-            "a state must be a dict, as state_dict() returns it, not a list of other things than every rank's: "
-            f"{shown(states)}"
-        )
-    ranks = [state["ranks"] for state in states]
-    if len(states) == 1 and header["kind"] == "map":
+    ranks = [state.ranks for state in states]
+    if len(states) == 1 and header.kind == "map":
         return states[0]
     if None in ranks:
         raise ValueError(
@@ -238,25 +251,25 @@ def joined(loader, header, states):
     numbers, n = sorted(one["rank"] for one in ranks), ranks[0]["world_size"]
     if numbers != list(range(n)) or {one["world_size"] for one in ranks} != {n}:
         raise ValueError(f"a list of states must have each of {n} ranks' once, not those of ranks {numbers}")
-    if len({bool(state["finished"]) for state in states}) > 1 and header["kind"] == "map":
+    if len({bool(state.finished) for state in states}) > 1 and header.kind == "map":
         raise ValueError("of the list of states some are of the end of an epoch, and some are not")
-    states = sorted(states, key=lambda state: state["ranks"]["rank"])
-    if header["kind"] == "iterable":
+    states = sorted(states, key=lambda state: state.ranks["rank"])
+    if header.kind == "iterable":
         return _joined_streams(loader, header, states)
-    if not states[0]["finished"]:
+    if not states[0].finished:
         positions = [position_of(state, division_of(state)) for state in states]
         if len(set(positions)) > 1:
             raise ValueError(
                 f"the ranks' states are not of the same step: they are at positions {positions} of the order. "
                 "Save them at the same step of all ranks"
             )
-    own = header["ranks"] or {}
-    return next((state for state in states if state["ranks"]["rank"] == own.get("rank")), states[0])
+    own = header.ranks or {}
+    return next((state for state in states if state.ranks["rank"] == own.get("rank")), states[0])
 
 
 def _joined_streams(loader, header, states):
-    if all(state["finished"] for state in states):
-        return {**states[0], "workers": (), "ranks": header["ranks"]}  # the next epoch is a whole one
+    if all(state.finished for state in states):
+        return dataclasses.replace(states[0], workers=(), ranks=header.ranks)  # the next epoch is a whole one
     if not can_divide(loader.dataset):
         raise TypeError(
             f"the iterable dataset ({type(loader.dataset).__name__}) has no rest_of(states, num_workers), which "
@@ -265,18 +278,18 @@ def _joined_streams(loader, header, states):
     places = [_worker_states(state) for state in states]
     rest = loader.dataset.rest_of(places, max(1, loader.num_workers))
     workers = tuple({"batches": 0, "states": one} for one in rest)
-    return {**header, "finished": False, "workers": workers}
+    return dataclasses.replace(header, finished=False, workers=workers)
 
 
 def _worker_states(state):
     """Return what each worker of a rank has reported of its place; None: it has delivered nothing."""
     places = places_of(state)
     found = []
-    for number in range(max(1, state["num_workers"])):
+    for number in range(max(1, state.num_workers)):
         place = places.get(number)
         if place is not None and (place.get("since") or (place["batches"] and not place["states"])):
             raise ValueError(
-                f"the state of rank {state['ranks']['rank']} does not say where worker {number} was, but at an "
+                f"the state of rank {state.ranks['rank']} does not say where worker {number} was, but at an "
                 "earlier batch: save it with snapshot_every_n_steps=1, of a dataset whose iterators have "
                 "state_dict() and load_state_dict()"
             )

@@ -7,9 +7,10 @@ import itertools
 from slipring._core._iteration import Failed, Listed, SamplerDraws, StreamPlan
 from slipring._core._iteration import Grouped as grouped
 from slipring._core._ring import IndexOrder, Slices, mix
-from slipring._core.fetch import attempt, copied, is_stateful, shorter
+from slipring._core.fetch import shorter
 from slipring._core.process import ForkLock, Owner
-from slipring._core.reshard import SAMPLERS, saved_state_of
+from slipring._core.reshard import SavedSampler, saved_sampler
+from slipring._core.stateful import attempt, copied, is_stateful
 from slipring.errors import state_in_a_step
 from slipring.sampler import BatchSampler
 
@@ -29,7 +30,7 @@ def map_plan(options, dataset, seed, resume=None):
     `resume` is a state within the epoch, after which the plan continues. A `slipring.BatchSampler` has loaded its part
     of it.
     """
-    o, skipped = options, 0 if resume is None else resume["delivered"] or 0
+    o, skipped = options, 0 if resume is None else resume.delivered or 0
     sampler = o.sampler if o.batch_sampler is None else o.batch_sampler
     if sampler is None:
         n = len(dataset)
@@ -76,32 +77,31 @@ class Making:
             yield
 
 
-def opened(source, saved_state, rng=None, open_source=iter):
+def opened(source, saved, rng=None, open_source=iter):
     """Return (the sampler's iterator, resumed where a state says; whether sampler or iterator has loaded the state).
 
-    `saved_state` has "sampler" and "sampler_iterator", their own states. With "sampler_over" the sampler was at its
-    end, and its state may say where its next pass begins. The sampler may draw from `rng`, an object with ``get`` and
-    ``put`` for its state; None: from nothing whose state is known. `open_source` returns the sampler's iterator.
+    `saved` is a `SavedSampler`. The sampler may draw from `rng`, an object with ``get`` and ``put`` for its state;
+    None: from nothing whose state is known. `open_source` returns the sampler's iterator.
     """
-    made, loaded = _loaded(source, saved_state, open_source)
-    if loaded and saved_state.get("sampler_over"):
+    made, loaded = _loaded(source, saved, open_source)
+    if loaded and saved.over:
         drawn_from = None if rng is None else rng.get()
         if next(made, _END) is not _END:  # it has begun the next pass, which is not its turn yet
             if rng is not None:
                 rng.put(drawn_from)
-            _loaded(source, saved_state, open_source)
+            _loaded(source, saved, open_source)
             made = iter(())
     return made, loaded
 
 
-def _loaded(source, saved_state, open_source):
-    saved_state = copied(saved_state)
-    loaded = "sampler" in saved_state and is_stateful(source)
+def _loaded(source, saved, open_source):
+    saved = copied(saved)
+    loaded = saved.itself is not None and is_stateful(source)
     if loaded:
-        source.load_state_dict(saved_state["sampler"])
+        source.load_state_dict(*saved.itself)
     made = open_source(source)
-    if "sampler_iterator" in saved_state and is_stateful(made):
-        made.load_state_dict(saved_state["sampler_iterator"])
+    if saved.iterator is not None and is_stateful(made):
+        made.load_state_dict(*saved.iterator)
         loaded = True
     return made, loaded
 
@@ -118,8 +118,8 @@ class SamplerSource:
     drop_last : bool
     single : bool
         There is no batching: each list is what the source gave for one sample.
-    resume : dict, optional
-        A state (see `slipring._core.state`) to resume from.
+    resume : State, optional
+        The state to resume from.
     made : iterator, optional
         The source's iterator, not yet used; it counts only if nothing resumes.
     begins_there : bool
@@ -144,16 +144,16 @@ class SamplerSource:
         self.source, self.group, self.drop_last, self.single = source, group, drop_last, single
         self.begins_there = begins_there
         self.resume = resume
-        self.seq = 0 if resume is None else resume["delivered"]
+        self.seq = 0 if resume is None else resume.delivered
         self.made = None if resume is not None else made
         self.is_stateful = None  # whether the sampler or its iterator is Stateful
-        self.saved_state = {} if resume is None else saved_state_of(resume)
+        self.saved = SavedSampler() if resume is None else saved_sampler(resume)
         # Lists that were drawn ahead of the delivery when the state was taken: they come first.
-        self.given = collections.deque(() if resume is None else resume["drawn"])
+        self.given = collections.deque(() if resume is None else resume.drawn)
         self.kept = {}  # of a Stateful sampler: sequence number -> its list, until it has been delivered
         # Whether the sampler has been drawn from: until then it may say what an earlier pass has left.
         self.asked = self.over = False
-        self.at = self.saved_state or None  # what holds of the sampler until then
+        self.at = self.saved or None  # the `SavedSampler` that holds until then
         self.making = Making()
         self.drawn = []  # the next list, as far as it is drawn: what a handler raises meanwhile loses nothing
         self.first = True  # nothing has been drawn yet in this iteration
@@ -214,12 +214,10 @@ class SamplerSource:
             self.kept.pop(seq, None)
 
     def _state_now(self):
-        """Return the current states of sampler and iterator; None if neither has one."""
-        parts = (
-            ("sampler", None if self.source is self.made else self.source),
-            ("sampler_iterator", self.made),
-        )
-        return {name: copied(part.state_dict()) for name, part in parts if is_stateful(part)} or None
+        """Return the `SavedSampler` of now."""
+        itself, iterator = (None if self.source is self.made else self.source), self.made
+        states = [(copied(part.state_dict()),) if is_stateful(part) else None for part in (itself, iterator)]
+        return SavedSampler(*states, over=self.asked and self.over)
 
     # ---- drawing
 
@@ -227,7 +225,7 @@ class SamplerSource:
         """Start with the sampler, without drawing from it; return whether it has loaded a state."""
         loaded = False
         if self.made is None:
-            self.made, loaded = opened(self.source, self.saved_state, self.rng, self.open_source)
+            self.made, loaded = opened(self.source, self.saved, self.rng, self.open_source)
         self._put_draws()
         self.to_skip = 0 if loaded or self.begins_there else self.seq
         if not loaded:
@@ -271,10 +269,10 @@ class SamplerSource:
         try:
             return self._draw()
         except StopIteration:
-            if self.seq or not self.saved_state or self.resume["origin"]:
+            if self.seq or not self.saved or self.resume.origin:
                 raise
         # Nothing had been drawn then: what the sampler said of itself was of the end of the pass before.
-        self.made, self.saved_state, self.over, self.drawn = self.open_source(self.source), {}, False, []
+        self.made, self.saved, self.over, self.drawn = self.open_source(self.source), SavedSampler(), False, []
         self._put_draws()
         return self._draw()
 
@@ -318,11 +316,13 @@ class SamplerSource:
                 drawn = [indices for indices in [self._draw()] if type(indices) is not Failed]
         if self.is_stateful and not self.asked and not self.to_skip and at is None:
             at = self._state_now()
-        if self.is_stateful and self.asked and not self.saved_state.get("sampler_over"):
-            at = {**(self._state_now() or {}), **({"sampler_over": True} if self.over else {})}
+        if self.is_stateful and self.asked and not self.saved.over:
+            at = self._state_now()
         if not at:
             return {}
         seqs = range(position.delivered, self.seq) if self.is_stateful else ()
         kept = [self.kept[seq] for seq in seqs]
-        said = {name: (at[name],) for name in SAMPLERS if name in at}
-        return {**said, "sampler_over": bool(at.get("sampler_over")), "drawn": (*kept, *drawn, *self.given)}
+        return {
+            **dict(sampler=at.itself, sampler_iterator=at.iterator, sampler_over=at.over),
+            **dict(drawn=(*kept, *drawn, *self.given)),
+        }

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from slipring._core import reshard
 from slipring._core._iteration import WorkerPosition
-from slipring._core.fetch import Unsaid, attempt, copied, is_stateful
-from slipring._core.reshard import places_of, saved_state_of
+from slipring._core.reshard import places_of, saved_sampler
+from slipring._core.stateful import StateError, attempt, copied, is_stateful
 from slipring.errors import shown
 from slipring.sampler import BatchSampler
 
@@ -52,29 +52,57 @@ class Described:
     order: object
 
 
-# Every state has all keys, because torch.distributed.checkpoint loads those of a fresh loader's state only. It flattens
-# dicts, also those in lists. Values whose keys differ from state to state stand in tuples, which it leaves as they are.
-NOTHING = {
-    "epoch": None,
-    "seed": None,
-    "finished": True,
-    "rng_next": None,
-    "rng_seeds": None,
-    "seeded": False,
-    "next_worker": 0,
-    "workers": (),
-    "delivered": None,  # the epoch has not begun
-    "beyond": [],
-    "rng": None,
-    "rng_before_iter": None,
-    "rng_is_the_samplers": False,
-    "origin": None,
-    "sampler": None,
-    "sampler_iterator": None,
-    "sampler_over": False,
-    "drawn": (),
-    "dropped": 0,
-}
+@dataclasses.dataclass(frozen=True)
+class State:
+    """A state of a loader. Its fields are the keys of the dict that `state_dict` returns.
+
+    Every state has all keys, because torch.distributed.checkpoint loads those of a fresh loader's state only. It
+    flattens dicts, also those in lists. Values whose keys differ from state to state stand in tuples, which it leaves
+    as they are. ``docs/state.md`` describes the fields.
+    """
+
+    slipring: int = FORMAT
+    kind: str = "map"
+    num_workers: int = 0
+    batch_size: int | None = None
+    order: str | None = None
+    ranks: dict | None = None
+    epoch: int | None = None
+    seed: int | None = None
+    finished: bool = True
+    rng_next: str | None = None
+    rng_seeds: str | None = None
+    seeded: bool = False
+    next_worker: int = 0
+    workers: tuple = ()
+    delivered: int | None = None  # None: the epoch has not begun
+    beyond: list = dataclasses.field(default_factory=list)
+    rng: str | None = None
+    rng_before_iter: str | None = None
+    rng_is_the_samplers: bool = False
+    origin: int | None = None
+    sampler: tuple | None = None
+    sampler_iterator: tuple | None = None
+    sampler_over: bool = False
+    drawn: tuple = ()
+    dropped: int = 0
+    unknown: dict = dataclasses.field(default_factory=dict)  # fields of later versions, which are kept
+
+    @classmethod
+    def of(cls, given):
+        """Return the state of a mapping, with tuples where a format such as JSON has made them lists."""
+        names = {field.name for field in dataclasses.fields(cls)} - {"unknown"}
+        known = {name: given[name] for name in names if name in given}
+        for name in ("workers", "sampler", "sampler_iterator", "drawn"):
+            if isinstance(known.get(name), list):
+                known[name] = tuple(known[name])
+        return cls(**known, unknown={name: value for name, value in given.items() if name not in names})
+
+    def dict(self):
+        """Return the dict that `state_dict` returns. Its values are this state's own."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        unknown = found.pop("unknown")
+        return {**unknown, **found}
 
 
 def unpickled(states):
@@ -84,7 +112,7 @@ def unpickled(states):
     if not isinstance(states, bytes):
         return states
     states = pickle.loads(states)
-    if isinstance(states, Unsaid):
+    if isinstance(states, StateError):
         raise RuntimeError(
             f"a worker's dataset (or its iterator) could not say where it is in a way that can be sent to "
             f"this process, by pickle; so there is no state of this iteration. In the worker:\n{states.text}"
@@ -95,15 +123,13 @@ def unpickled(states):
 
 def header(loader):
     """Return a state that describes the loader, without a position; `loader` is a `Described`."""
-    return {
-        **NOTHING,
-        "slipring": FORMAT,
-        "kind": "iterable" if loader.is_stream else "map",
-        "num_workers": loader.num_workers,
-        "batch_size": loader.batch_size,
-        "order": None if loader.is_stream else loader.order,
-        "ranks": reshard.divided(loader),
-    }
+    return State(
+        kind="iterable" if loader.is_stream else "map",
+        num_workers=loader.num_workers,
+        batch_size=loader.batch_size,
+        order=None if loader.is_stream else loader.order,
+        ranks=reshard.divided(loader),
+    )
 
 
 def ended_places(num_workers, state):
@@ -112,7 +138,7 @@ def ended_places(num_workers, state):
     Datasets that persist from epoch to epoch load these states, and are then as they would be without the interruption.
     With another number of workers, none of the states is valid.
     """
-    if state is None or not state["finished"] or state["num_workers"] != num_workers:
+    if state is None or not state.finished or state.num_workers != num_workers:
         return {}
     return at_end(places_of(state))
 
@@ -144,26 +170,25 @@ def workers_of(state):
 
 
 def checked(loader, state):
-    """Return the state to resume from, complete. Errors are those of `DataLoader.load_state_dict`."""
+    """Return the `State` to resume from. Errors are those of `DataLoader.load_state_dict`.
+
+    `state` is a dict, a sequence of all ranks' dicts, or a `State` that was made of another library's.
+    """
     start = header(loader)
     if isinstance(state, (list, tuple)):
-        state = reshard.joined(loader, start, [whole(one) if isinstance(one, Mapping) else one for one in state])
-    if not isinstance(state, Mapping):
-        raise TypeError(f"a state must be a dict, as state_dict() returns it, not {shown(state)}")
-    if state.get("slipring") != FORMAT:
-        raise ValueError(
-            f"this is no state of a slipring loader (of this version); its keys are {sorted(map(str, state))[:8]}"
-        )
-    kind, state = start["kind"], whole(state)
-    if state["kind"] != kind:
-        raise ValueError(f"the state is of kind {state['kind']!r}, the loader's dataset is of kind {kind!r}")
+        state = reshard.joined(loader, start, _all_states(state))
+    elif not isinstance(state, State):
+        state = _read(state)
+    kind = start.kind
+    if state.kind != kind:
+        raise ValueError(f"the state is of kind {state.kind!r}, the loader's dataset is of kind {kind!r}")
     state = reshard.moved(loader, state)
-    if not state["finished"]:
+    if not state.finished:
         _check_counts(loader, state, start)
-    if not state["finished"] and (kind == "iterable" or state["workers"]):
-        if state["num_workers"] != loader.num_workers:
+    if not state.finished and (kind == "iterable" or state.workers):
+        if state.num_workers != loader.num_workers:
             raise AssertionError(
-                f"the state is of num_workers={state['num_workers']}, the loader has num_workers="
+                f"the state is of num_workers={state.num_workers}, the loader has num_workers="
                 f"{loader.num_workers}: a place in an iterable or Stateful dataset is each worker's own. "
                 f"Use as many workers, or finish the epoch first{_or_divide(loader)}"
             )
@@ -173,7 +198,7 @@ def checked(loader, state):
                 if "iterator" in (place["states"] or ()):
                     check(place["states"]["iterator"], place.get("since", 0))
         unsaid = any(place["batches"] and not place["states"] for place in places)
-        if kind == "iterable" and (unsaid or state["dropped"]):
+        if kind == "iterable" and (unsaid or state.dropped):
             warnings.warn(
                 "the iterable dataset has no state_dict()/load_state_dict(), nor has its iterator: each "
                 "worker reads again, and drops, what was delivered before",
@@ -182,14 +207,24 @@ def checked(loader, state):
     return copied(state)
 
 
-def whole(state):
-    """Return a state with all keys, and with tuples where a format such as JSON has made them lists."""
-    state = {**NOTHING, "ranks": None, "batch_size": None, "order": None, **state}
-    tuples = (name for name, value in state.items() if isinstance(value, list) and name in IN_TUPLES)
-    return {**state, **{name: tuple(state[name]) for name in tuples}}
+def _read(state):
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a state must be a dict, as state_dict() returns it, not {shown(state)}")
+    if state.get("slipring") != FORMAT:
+        raise ValueError(
+            f"this is no state of a slipring loader (of this version); its keys are {sorted(map(str, state))[:8]}"
+        )
+    return State.of(state)
 
 
-IN_TUPLES = ("workers", "sampler", "sampler_iterator", "drawn")
+def _all_states(states):
+    """Return a list of `State`; raise TypeError if these are not every rank's states."""
+    if not states or not all(isinstance(state, Mapping) and "slipring" in state for state in states):
+        raise TypeError(
+            "a state must be a dict, as state_dict() returns it, not a list of other things than every rank's: "
+            f"{shown(states)}"
+        )
+    return [_read(state) for state in states]
 
 
 def _or_divide(loader):
@@ -200,12 +235,12 @@ def _or_divide(loader):
 
 def _check_counts(loader, state, start):
     """Raise ValueError if the state counts delivered batches of another size or order; `start`: `header(loader)`."""
-    compared = [(name, state[name], start[name]) for name in ("batch_size", "order")]
+    compared = [("batch_size", state.batch_size, start.batch_size), ("order", state.order, start.order)]
     differ = [each for each in compared if None not in each and each[1] != each[2]]
     if not differ:
         return
-    if state["kind"] == "map":
-        counts = (state["delivered"] or state["beyond"]) and not saved_state_of(state)
+    if state.kind == "map":
+        counts = (state.delivered or state.beyond) and not saved_sampler(state)
     else:
         places = places_of(state).values()
         counts = any(place["batches"] and (not place["states"] or place.get("since")) for place in places)
@@ -254,12 +289,12 @@ def initial(described, **more):
     source, dataset = described.source, described.dataset
     said = {}
     if says_how_it_begins(source):
-        said["sampler"] = (source.state_dict(),)
+        said.update(sampler=(source.state_dict(),))
     if isinstance(source, BatchSampler):
-        said["sampler_iterator"] = (iter(source).state_dict(),)
+        said.update(sampler_iterator=(iter(source).state_dict(),))
     if described.num_workers == 0 and says_how_it_begins(dataset):  # this process reads the dataset itself
-        said["workers"] = ({"batches": 0, "states": {"dataset": dataset.state_dict()}},)
-    return copied({**header(described), **said, **more})
+        said.update(workers=({"batches": 0, "states": {"dataset": dataset.state_dict()}},))
+    return copied(dataclasses.replace(header(described), **said, **more))
 
 
 def says_how_it_begins(thing):
@@ -268,16 +303,16 @@ def says_how_it_begins(thing):
 
 
 def built(described, position, **more):
-    """Return the state at a `Position`; `more` are the keys of the source, the epoch and the seed."""
-    return {
-        **header(described),
-        "finished": position.finished,
-        "delivered": position.delivered,
-        "beyond": sorted(position.beyond),
-        "next_worker": position.next_worker,
-        "workers": reshard.in_turn(_known(position.workers or ())),
+    """Return the state at a `Position`; `more` are the fields of the source, the epoch and the seed."""
+    return dataclasses.replace(
+        header(described),
+        finished=position.finished,
+        delivered=position.delivered,
+        beyond=sorted(position.beyond),
+        next_worker=position.next_worker,
+        workers=reshard.in_turn(_known(position.workers or ())),
         **more,
-    }
+    )
 
 
 def _known(workers):

@@ -1,104 +1,28 @@
 """The loop of a worker: claim a task, fetch its samples, collate them into the slot, publish the slot."""
 
 import contextlib
-import dataclasses
 import pickle
+from functools import partial
 
-from slipring._core import error_record, seeding
-from slipring._core._codec import (
-    BATCH,
-    END,
-    ERROR,
-    Encoder,
-    layout,
-    lost,
-    publish_range,
-    range_done,
-    range_lost,
-    view,
-)
+from slipring._core import error_record, ranges, seeding
+from slipring._core._codec import BATCH, EMPTY, END, ERROR, Encoder
 from slipring._core._collate import DROP, LIST, NUMPY, RowWriter
-from slipring._core._ring import DIRECT, FINISH, STAGED, TASK_NEXT, from_handler, mix, now
+from slipring._core._ring import FINISH, TASK_NEXT, from_handler, mix, now
 from slipring._core._rng_guard import AsWorker, RngGuard
 from slipring._core.concurrency import Concurrency
 from slipring._core.fetch import (
-    Every,
+    NO_SAMPLES,
     MapFetcher,
     StreamFetcher,
-    Unsaid,
-    copied,
     delivered,
-    is_stateful,
     load_dataset,
     load_stream,
-    pickled_states,
     shorter,
 )
 from slipring._core.heap import Heap
-from slipring._core.option_values import Options
+from slipring._core.stateful import SnapshotInterval, StateError, copied, is_stateful, pickled_states
 from slipring._core.worker_info import WorkerInfo, set_worker_info
-from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError, state_half_made
-
-NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # not even for what is said of an error
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What every worker of a loader needs; a worker gets it when it starts."""
-
-    dataset: object
-    is_stream: bool
-    options: Options  # as `Options.for_worker` returns them
-    rank: int = 0
-    worker_class: type = None  # `Worker`, or an adapter's own
-    share: seeding.Share | None = None  # with rng="sample"; the run's epoch is then `Share.epoch`
-    epoch_seeds: bool = True  # random numbers are made of a task's epoch too, and not of its seed alone
-    tracked: bool = False  # the states of dataset and iterator travel with the batches
-    # Worker number -> the place from which it resumes; see `open_stream`. It holds in session `resume_run` only: a
-    # later session may have the same seed.
-    resume: dict | None = None
-    resume_run: int = 1
-
-    method_argument = "Workers(start_method={!r})"  # how users give this loader the start method
-
-    @property
-    def num_workers(self):
-        """int: the number of workers; this process counts as one."""
-        return max(1, self.options.num_workers)
-
-    @property
-    def by_worker(self):
-        """bool: batches depend on the worker that makes them, apart from random numbers."""
-        return self.is_stream or self.tracked
-
-    def resized(self, num_workers):
-        """Return the same job for another number of workers."""
-        return dataclasses.replace(self, options=dataclasses.replace(self.options, num_workers=num_workers))
-
-    def begun_in(self, run):
-        """Return the same job for workers that begin in session `run`."""
-        return self if self.resume is None else dataclasses.replace(self, resume_run=run)
-
-    def place_of(self, number, run):
-        """Return where a worker resumes in session `run`; None: at the beginning."""
-        return None if self.resume is None or run != self.resume_run else self.resume.get(number)
-
-    def not_sent(self, error):
-        """Called before the exception is raised that has kept a worker from being started."""
-
-    def check_start(self):
-        """See `Worker.check_start`."""
-        (self.worker_class or Worker).check_start(self)
-
-    def environment(self):
-        """See `Worker.environment`."""
-        return (self.worker_class or Worker).environment(self)
-
-    def worker(self, ring, number, kind, inherited=None):
-        """Return the worker of that number; for the parameters see `Worker`."""
-        made = (self.worker_class or Worker)(ring, number, self, kind)
-        made.inherited = inherited
-        return made
+from slipring.errors import SlipringError, state_half_made
 
 
 class Worker:
@@ -142,7 +66,9 @@ class Worker:
         self.kind = kind
         self.encoder = Encoder()
         self.concurrency = Concurrency(job.options.workers.fetch_threads)
-        self.fetcher = MapFetcher(job.dataset, job.options.collate_fn, self.concurrency, job.share is not None)
+        self.fetcher = MapFetcher(
+            job.dataset, job.options.collate_fn, self.concurrency, job.share is not None, job.options.batch_size is None
+        )
         self.stream = None
         self.run = None
         self.epoch = 0  # of the current run, as random numbers are made of it
@@ -191,26 +117,36 @@ class Worker:
     # ---- one task
 
     def work(self, fill):
-        """Do one claimed task and publish what came of it."""
-        begun = now()
+        """Do one claimed task and publish the result."""
         with fill:
-            try:
-                self._enter_run(fill)
-                if fill.range is not None:
-                    self._cooperate(fill, begun)
-                elif fill.kind == TASK_NEXT:
-                    self._stream(fill, begun)
-                else:
-                    self._map(fill, begun)
-            except Exception as error:
-                if self.kind == "inline" and from_handler(error):
-                    self.fetcher.failed = None  # whose traceback would be kept
-                    raise  # not the dataset's: the batch is made again, when it is asked for again
-                self._fail(fill, error)
-            except BaseException as error:
-                if self.kind != "thread":
-                    raise  # SystemExit ends a worker's process, Ctrl-C the consumer's loop
-                self._fail(fill, error)
+            self._attempt(self._do, fill, now())
+
+    def _do(self, fill, begun):
+        self._enter_run(fill)
+        if fill.kind == TASK_NEXT:
+            self._stream(fill, begun)
+        elif fill.range == FINISH:
+            self._finish(fill, begun)
+        else:
+            self._map(fill, begun)
+
+    def _attempt(self, make, fill, begun):
+        """Call ``make(fill, begun)``, and publish the exception that it raises."""
+        try:
+            make(fill, begun)
+        except Exception as error:
+            if self.kind == "inline" and from_handler(error):
+                self.fetcher.failed = None  # whose traceback would be kept
+                raise  # not the dataset's: the batch is made again, when it is asked for again
+            last = self._fail(fill, error)
+        except BaseException as error:
+            if self.kind != "thread":
+                raise  # SystemExit ends a worker's process, Ctrl-C the consumer's loop
+            last = self._fail(fill, error)
+        else:
+            return
+        if last:
+            self._attempt(self._finish, fill, now())
 
     def give_up(self, fill):
         """Give back a fill of a run that is over. (Not by an abort: worker code may keep arrays in it.)"""
@@ -225,7 +161,7 @@ class Worker:
         self.run = self.stream = self.states = None
         self.turn = 0
         self.errors = {}
-        self.every = Every(self.options.snapshot_interval)  # of a map dataset
+        self.every = SnapshotInterval(self.options.snapshot_interval)  # of a map dataset
 
     def _enter_run(self, fill):
         if fill.run == self.run:
@@ -269,7 +205,7 @@ class Worker:
         try:
             for seq, indices in batches:
                 with contextlib.suppress(Exception):  # it was raised then
-                    self._make(fill, seq, indices, 0)
+                    self.fetcher.box(self._read(fill, seq, indices, 0, len(indices), None))
         finally:
             fill.__enter__()
 
@@ -296,33 +232,49 @@ class Worker:
         return AsWorker(self, self.info) if self.is_guest else RngGuard(self)
 
     def _map(self, fill, begun):
-        indices = fill.indices()
-        if self.kind == "inline":
-            with self._guard():
-                box, fetched = self._make(fill, fill.seq, indices, begun)
-            state = None
+        """Make a range of a batch's rows. A whole batch is the range from 0 to its length."""
+        indices, whole = fill.indices(), fill.range is None
+        first, end = (0, len(indices)) if whole else fill.rows_of(fill.range)
+        with self._guard():
+            rows = self._read(fill, fill.seq, indices, first, end, None if whole else self.encoder)
+            fetched = rows.fetched_at(begun)
+            box = self.fetcher.box(rows) if whole else None
+        if whole:
+            del rows  # nobody else keeps samples when the batch is published
+            self._publish(fill, box, begun, fetched, self._state_of_dataset(fill))
         else:
-            box, fetched = self._make(fill, fill.seq, indices, begun)
-            state = self._state_of_dataset(fill)
-        self.encoder.publish(fill, box, BATCH, begun, fetched, state=state)
+            ranges.check_count(rows, end - first, self.job.dataset)
+            if ranges.end_range(self.encoder, rows, begun, fetched):
+                del rows
+                self._finish(fill, now())
+
+    def _read(self, fill, seq, indices, first, end, encoder):
+        """Return a `RowWriter` with the samples of rows ``first:end``.
+
+        `encoder` is None if this worker makes all rows of the batch.
+        """
+        self._seed(fill, seq, first)
+        fetcher = self.fetcher
+        makes_whole = encoder is None and fetcher.into is not None
+        rules = LIST if makes_whole or fetcher.single else self.rules()
+        rows = RowWriter(first, end, rules, encoder and partial(ranges.share_layout, encoder))
+        if makes_whole:
+            rows.take_batch(fetcher.whole(indices))
+        else:
+            fetcher.read(indices, rows)
+        return rows
+
+    def _publish(self, fill, box, begun, fetched, state):
+        kind = BATCH
+        if box[0] is NO_SAMPLES:
+            box, kind = [None], EMPTY
+        self.encoder.publish(fill, box, kind, begun, fetched, state=state)
 
     def _state_of_dataset(self, fill):
         """Return the state of a map dataset after this batch, as bytes; None if none is due."""
-        if not self.job.tracked or not self.every.due(fill.seq):
+        if self.kind == "inline" or not self.job.tracked or not self.every.due(fill.seq):
             return None
         return pickled_states([("dataset", self.job.dataset)])
-
-    def _make(self, fill, seq, indices, begun):
-        self._seed(fill, seq, 0)
-        fetcher = self.fetcher
-        if fill.single:
-            return [fetcher.one(indices[0])], now()
-        if fetcher.into is not None:
-            return [fetcher.whole(indices)], now()
-        rows = RowWriter(0, len(indices), self.rules())
-        fetcher.read(indices, rows)
-        fetched = rows.fetched_at(begun)
-        return [fetcher.collate(rows)], fetched
 
     def rules(self):
         """Return how samples become a batch; see `RowWriter`."""
@@ -344,12 +296,12 @@ class Worker:
             rules = LIST if self.options.batch_size is None else self.rules()
             more = self.stream.read(rules, again=self.stream.position > fill.sequence)
             fetched = self.stream.rows.fetched_at(begun)
-            box = self.stream.box() if more else [None]
+            box = self.stream.box(self.stream.rows) if more else [None]
             if self.kind != "inline":
                 self.stream.rows = None  # nobody else keeps samples when the batch is published
             state = self._state_of_stream(not more)
         if more:
-            self.encoder.publish(fill, box, BATCH, begun, fetched, state=state)
+            self._publish(fill, box, begun, fetched, state)
         else:
             self.encoder.publish(fill, box, END, state=state)
 
@@ -400,7 +352,7 @@ class Worker:
         (run, batches, state), self.inherited = self.inherited or (None, 0, None), None
         states = None if state is None else pickle.loads(state)
         resumed = self.job.place_of(self.number, fill.run)
-        if states is None or isinstance(states, Unsaid):
+        if states is None or isinstance(states, StateError):
             return self._open_stream(resumed, delivered(resumed))
         place = {"batches": batches, "states": states}
         if run != fill.run:  # the dataset is as an earlier session has left it, if that came to its end
@@ -431,124 +383,24 @@ class Worker:
         with contextlib.suppress(Exception):
             collates = self.options.collate_fn is not None
             if self.stream.read(LIST if collates else DROP) and collates:
-                StreamFetcher.collate(self.stream)
+                self.stream.collate(self.stream.rows)
         fill.rewind()
 
-    # ---- cooperative batches
-
-    def _cooperate(self, fill, begun):
-        if fill.range == FINISH:
-            return self._finish(fill, begun)
-        first, end = fill.rows_of(fill.range)
-        rows = RowWriter(first, end, self.rules(), self._share_rows)
-        try:
-            with self._guard():
-                self._seed(fill, fill.seq, first)
-                self.fetcher.read(fill.indices(), rows)
-            if rows.count != end - first:
-                name = type(self.job.dataset).__name__
-                raise ValueError(f"{name}.__getitems__ returned {rows.count} samples for {end - first} indices")
-            fetched = rows.fetched_at(begun)
-            kept = rows.kept() if rows.in_place else None
-            if kept == []:
-                rows = None
-                last = range_done(fill, begun, fetched)
-            else:
-                box = [rows.read_back() if kept is None else {"kept": kept}]
-                rows = kept = None
-                last = self.encoder.stage(fill, box, BATCH, begun, fetched)
-        except Exception as error:
-            if self.kind == "inline" and from_handler(error):
-                self.fetcher.failed = None
-                raise
-            described, allocation_error = self._describe(fill, error), error_record.allocation_error(error)
-            del error, rows
-            last = self._stage_error(fill, described, allocation_error)
-        if last:
-            self._finish(fill, now())
-
-    def _share_rows(self, rows):
-        """Lay out the rows of a batch that several workers make, or use the layout that another worker settled."""
-        fill = rows.fill
-        how = fill.propose_layout()
-        if how == DIRECT:
-            rows.adopt(*layout(fill))
-            return
-        settled = how == STAGED
-        in_place = False
-        try:
-            if not settled and (laid_out := rows.reserve(fill.n_rows)) is not None:
-                settled = in_place = self.encoder.settle_direct(fill, *laid_out)
-        finally:
-            if not settled:  # others wait for it
-                self.encoder.settle_staged(fill)
-        if not in_place:
-            rows.give_up()
-
-    def _stage_error(self, fill, described, allocation_error):
-        for value in (described, error_record.shortened(described)):
-            with contextlib.suppress(*NO_MEMORY):
-                return self.encoder.stage(fill, [value], ERROR)
-        # The other ranges have taken even what an error can count on elsewhere.
-        return range_lost(fill, *allocation_error)
-
     def _finish(self, fill, begun):
-        """Put the ranges together: this worker did the last one."""
-        parts = []
-        value = None
-        for which in range(fill.n_ranges):
-            if (allocation_error := lost(fill, which)) is not None:
-                del value, parts
-                fill.indices()
-                raise error_record.from_allocation_error(*allocation_error, fill.rows_of(which), fill.ring)
-            kind, value = view(fill, which)
-            if kind == ERROR:
-                del value, parts
-                publish_range(fill, which)
-                return
-            parts.append(value)
-        if all(part is None for part in parts):
-            publish_range(fill)
+        """Put the ranges of a batch together: this worker made the last one."""
+        parts = ranges.published_parts(fill)
+        if parts is None:
             return
-        fill.indices()  # from now on messages are about all rows
-        some_staged = any(type(part) is list for part in parts)
-        rows = self._list_of(fill, parts) if some_staged else self._whole_of(fill, parts)
-        del parts, value
+        rows = ranges.assembled(fill, parts, self.rules())
+        del parts
         with self._guard():
             self._seed(fill, fill.seq, fill.n_rows)
-            box = [self.fetcher.collate(rows)]
+            box = self.fetcher.box(rows)
         in_place = rows.in_place
         del rows
         if not in_place:
             fill.rewind()  # the batch overwrites the rows and the staged samples, unless it refers to them
-        self.encoder.publish(fill, box, BATCH, begun, begun, state=self._state_of_dataset(fill))
-
-    def _whole_of(self, fill, parts):
-        """Return a `RowWriter` with all rows of a batch in place, and with the leaves that have no rows."""
-        rows = RowWriter(0, fill.n_rows, self.rules(), self._share_rows)
-        rows.adopt(*layout(fill))
-        self._keep(fill, rows, range(len(parts)), parts)
-        return rows
-
-    def _list_of(self, fill, parts):
-        """Return a `RowWriter` with all samples in a list: some chunks are staged."""
-        samples = []
-        for which, part in enumerate(parts):
-            if type(part) is not list:
-                first, end = fill.rows_of(which)
-                rows = RowWriter(first, end, self.rules(), self._share_rows)
-                rows.adopt(*layout(fill))
-                self._keep(fill, rows, [which], parts)
-                part = rows.read_back()
-            samples.extend(part)
-        rows = RowWriter(0, len(samples), LIST)
-        rows.take(samples)
-        return rows
-
-    def _keep(self, fill, rows, ranges, parts):
-        for which in ranges:
-            first, end = fill.rows_of(which)
-            rows.keep([] if parts[which] is None else parts[which]["kept"], end - first)
+        self._publish(fill, box, begun, begun, self._state_of_dataset(fill))
 
     # ---- errors
 
@@ -570,18 +422,24 @@ class Worker:
         return error_record.record(error, self.number, fill.seq, fill.asked_for, clear=False, culprit=culprit)
 
     def _fail(self, fill, error):
+        """Publish an exception; return whether this worker must now put the ranges of the batch together."""
         if fill.kind == TASK_NEXT and self.stream is None:
             self.stream = _ended()  # it could not begin
         described, state = self._describe(fill, error), None
+        if fill.range not in (None, FINISH):
+            allocation_error = error_record.allocation_error(error)
+            del error
+            return ranges.end_with_error(self.encoder, fill, described, allocation_error)
         if fill.kind == TASK_NEXT and self.stream.position > fill.sequence and self.stream.continues_after_errors:
             # To repeat the read, and drop it, would lose rows if it succeeds: a server may have failed.
             state = self._state_of_stream(True)
         fill.rewind()
         try:
             self.encoder.publish(fill, [described], ERROR, state=state)
-        except NO_MEMORY:
+        except error_record.NO_MEMORY:
             fill.rewind(hard=True)
             self.encoder.publish(fill, [error_record.shortened(described)], ERROR, state=state)
+        return False
 
 
 def _ended():

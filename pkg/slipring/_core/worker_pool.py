@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from slipring._core._ring import SERVING
-from slipring._core.worker import Job
+from slipring._core.job import Job
 
 GRACE_S = 5.0  # for a worker to end its batch before it is terminated
 

@@ -176,7 +176,7 @@ class DataLoader:
             kind["batch_size"] = self.sampler.batch_size
         else:
             kind["batch_sampler"] = ReadHere(dataset, self.sampler.batch_size, 2 * workers, self.timeout)
-            dataset = fetch.Given()
+            dataset = fetch.IdentityDataset()
         transform = _method("transform", self.transform, "apply" if stream else "apply_batch")
         collate = _method("collator", self.collator, "apply")
         if type(self.transform) is not PseudoTransform or type(self.collator) is not Collator or self.every:

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from slipring._core.arguments import instance
+from slipring._core.state import State
 from slipring.errors import shown
 from slipring.options import OF_WORKERS, Workers
 from slipring.torch import DataLoader
@@ -323,4 +324,4 @@ def torchdata_state(loader: DataLoader[Any]) -> dict[str, Any]:
     """
     if not isinstance(loader, DataLoader):
         raise TypeError(f"loader must be a slipring.torch.DataLoader, not {shown(loader)}")
-    return in_their_form(loader, loader.state_dict())
+    return in_their_form(loader, State.of(loader.state_dict()))

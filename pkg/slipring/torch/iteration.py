@@ -10,11 +10,12 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 
 from slipring._core._iteration import DeviceIteration, Iteration, LocalEngine, Position
 from slipring._core.ahead import Ahead
-from slipring._core.fetch import is_stateful, shorter
+from slipring._core.fetch import shorter
 from slipring._core.reshard import places_of
 from slipring._core.seeding import Share
 from slipring._core.source import StreamPlan
 from slipring._core.state import at_end, ended_places, loadable, positions_of, raw_places
+from slipring._core.stateful import is_stateful
 from slipring.sampler import rank_that_draws
 from slipring.torch import private, remote
 from slipring.torch.generators import as_state, generator_of, seed_generator_of, state_of, text_of
@@ -60,7 +61,7 @@ class TorchPasses:
         if loader.num_workers and isinstance(self._dataset, IterDataPipe):
             # torch draws a second seed for the first epoch, and uses the first.
             private.share_dist_seed(loader.generator, self._pg)
-        self._read_again(0 if resume is None else resume["dropped"])
+        self._read_again(0 if resume is None else resume.dropped)
 
     # ---- torch's draws, in torch's order
 
@@ -68,14 +69,14 @@ class TorchPasses:
         """Take over the loaded state; set the generator of workers' seeds to where it was before that epoch's seed."""
         resume, loader._resume = loader._resume, None
         self._seeds = seed_generator_of(loader)
-        if self._seeds is not None and resume is not None and resume["rng_seeds"] is not None:
-            self._seeds.set_state(as_state(resume["rng_seeds"]))
+        if self._seeds is not None and resume is not None and resume.rng_seeds is not None:
+            self._seeds.set_state(as_state(resume.rng_seeds))
         self._rng_seeds = text_of(self._seeds)
         return resume
 
     @staticmethod
     def _end_epoch_before(loader, resume):
-        if resume is None or not resume["finished"] or resume["seeded"]:
+        if resume is None or not resume.finished or resume.seeded:
             return resume
         begin_next_epoch(loader, resume)
         return None
@@ -88,7 +89,7 @@ class TorchPasses:
         """
         begun = loader if resume is None else _SamplerUntouched(loader)
         # torch draws a seed: in vain if there is one, and then the program has put its generator where it was.
-        seeded = resume is not None and resume["seed"] is not None and loader.generator is None
+        seeded = resume is not None and resume.seed is not None and loader.generator is None
         now = torch.get_rng_state() if seeded else None
         private.BaseIterator.__init__(self, begun)
         if seeded:
@@ -99,9 +100,9 @@ class TorchPasses:
         """Apply the state after torch's own beginning; return it if the epoch resumes in its middle, else None."""
         if resume is None:
             return None
-        if resume["seed"] is not None:
-            self._base_seed = resume["seed"]
-        if resume["finished"]:  # workers that persist have drawn their seed in an earlier epoch
+        if resume.seed is not None:
+            self._base_seed = resume.seed
+        if resume.finished:  # workers that persist have drawn their seed in an earlier epoch
             begin_next_epoch(loader, resume)
             self._rng_before = state_of(generator_of(loader))
             self._sampler_iter = iter(self._index_sampler)
@@ -155,7 +156,7 @@ class TorchPasses:
         order = Order(loader, self._sampler_iter, self._rng_before, resume) if is_map else None
         places = before if resume is None else places_of(resume)
         options = loader._core_options()
-        first, beyond = (0, ()) if resume is None else (resume["delivered"] or 0, resume["beyond"])
+        first, beyond = (0, ()) if resume is None else (resume.delivered or 0, resume.beyond)
         if not is_map:  # workers know themselves what they have delivered
             first, beyond = first + len(beyond), ()
         position = Position(
@@ -163,7 +164,7 @@ class TorchPasses:
             first,
             beyond,
             positions_of(loader.num_workers, places) if tracked else None,
-            0 if resume is None else resume["next_worker"],
+            0 if resume is None else resume.next_worker,
         )
         loader._epochs += 1
         if is_map:
@@ -238,7 +239,7 @@ class TorchPasses:
 
     def state_dict(self):
         """Return the place after the batch that was handed out last; see `DataLoader.state_dict`."""
-        return self._pass.state()
+        return self._pass.state().dict()
 
     # ---- what libraries use of torch's iterator
 

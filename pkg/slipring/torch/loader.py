@@ -421,10 +421,10 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
             same keys at all times, so that torch.distributed.checkpoint can load it.
         """
         if self._resume is not None:
-            return dict(self._resume)
+            return self._resume.dict()
         if isinstance(self._newest, Exception):
             raise self._newest
-        return initial(self) if self._newest is None else self._newest.state()
+        return (initial(self) if self._newest is None else self._newest.state()).dict()
 
     def load_state_dict(self, state_dict: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Have the next iterator go on where `state_dict` was taken; ``{}`` begins anew.
@@ -445,7 +445,7 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
             self._tuner.begin_with(workers, "the state that was loaded is of as many")
             self.num_workers = workers
         self._resume = checked(self, state_dict) if state_dict or isinstance(state_dict, list) else None
-        if self._resume is not None and self._resume["finished"]:
+        if self._resume is not None and self._resume.finished:
             begin_source(source_of(self)[0], self._resume)
         self._newest = None
         if self._iterator is not None:

@@ -4,22 +4,12 @@ from torch.utils.data import IterDataPipe, MapDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_sharding
 
 from slipring._core import seeding, skipping
-from slipring._core._collate import LIST
+from slipring._core._collate import LIST, RowWriter
 from slipring._core._iteration import END_OF_STREAM
 from slipring._core._ring import now
 from slipring._core._rng_guard import RngGuard
-from slipring._core.fetch import (
-    MapFetcher,
-    StreamFetcher,
-    attempt,
-    copied,
-    is_stateful,
-    load_dataset,
-    load_stream,
-    skip_batches,
-    stateful_parts,
-    states_of,
-)
+from slipring._core.fetch import MapFetcher, StreamFetcher, load_dataset, load_stream, skip_batches
+from slipring._core.stateful import attempt, copied, is_stateful, stateful_parts, states_of
 from slipring.errors import state_half_made
 from slipring.torch import private
 from slipring.torch.collate import convert
@@ -73,14 +63,14 @@ class LocalFetcher:
         self.stream = self.reader = None
         if iterator._dataset_kind == private.DatasetKind.Map:
             load_dataset(dataset, place)
-            self.reader = MapFetcher(dataset, None, loader._concurrency, share is not None)
+            self.reader = MapFetcher(dataset, self.collate_fn, loader._concurrency, share is not None, not self.batched)
         else:
             size = iterator._index_sampler.batch_size if self.batched else None
             self.stream = StreamFetcher(dataset, self.collate_fn, size, iterator._drop_last, place)
             skip_batches(self._read_again, -self.stream.position)
 
     def _read_again(self):
-        return (self.stream.read(LIST) and [self.stream.collate()]) or None
+        return (self.stream.read(LIST) and [self.stream.collate(self.stream.rows)]) or None
 
     def make(self, seq, indices):
         """Return the next batch, `END_OF_STREAM` at an iterable dataset's end."""
@@ -104,16 +94,17 @@ class LocalFetcher:
     def _of_map(self, indices):
         reader, begun, skipped = self.reader, now(), skipping.apart.skipped
         try:
-            samples = reader.samples(indices) if self.batched else reader.one(indices[0])
+            rows = RowWriter(0, len(indices), LIST)
+            reader.read(indices, rows)
         finally:
             reader.failed = None  # whose traceback would be kept
-        return self._collated(begun, skipped, lambda: self.collate_fn(samples))
+        return self._collated(begun, skipped, lambda: reader.collate(rows))
 
     def _next_of_stream(self, position):
         stream, begun, skipped = self.stream, now(), skipping.apart.skipped
         if not stream.read(LIST, again=stream.position > position):
             return END_OF_STREAM
-        return self._collated(begun, skipped, stream.collate)
+        return self._collated(begun, skipped, lambda: stream.collate(stream.rows))
 
     def _collated(self, begun, skipped, collate):
         meter, read = self.meter, now()

@@ -15,7 +15,7 @@ from torch.utils.data import (
 
 from slipring._core._iteration import SamplerDraws
 from slipring._core._ring import reductions
-from slipring._core.reshard import saved_state_of
+from slipring._core.reshard import saved_sampler
 from slipring._core.source import SamplerSource, opened
 from slipring._core.state import Described
 from slipring.sampler import BatchSampler as OurBatchSampler
@@ -113,11 +113,11 @@ def share(loader):
 
 def end_epoch_before(loader, state):
     """Let a Stateful sampler end the epoch that a state is of, as it did then."""
-    saved_state, source = saved_state_of(state), source_of(loader)[0]
-    if not saved_state or isinstance(source, OurBatchSampler):
+    saved, source = saved_sampler(state), source_of(loader)[0]
+    if not saved or isinstance(source, OurBatchSampler):
         return
-    made, loaded = opened(source, saved_state, OrderRng(generator_of(loader)), indices_of)
-    if loaded and state["delivered"] is not None:  # else that epoch has not begun
+    made, loaded = opened(source, saved, OrderRng(generator_of(loader)), indices_of)
+    if loaded and state.delivered is not None:  # else that epoch has not begun
         draws = SamplerDraws(made)
         while draws.take([], 4096):  # an exception was raised then
             pass
@@ -142,12 +142,12 @@ class Order(SamplerSource):
         # Not the loader itself: with persistent workers it keeps the iterator that keeps this.
         self.sampler = loader.sampler
         # The position, in the order of all ranks, of sequence number 0; None: no other ranks have begun this epoch.
-        self.origin = None if resume is None else resume["origin"]
+        self.origin = None if resume is None else resume.origin
         self.rng = OrderRng(generator_of(loader))
         self.began = None  # the generator's state before the first draw
         self.before = before  # and before iter(), for samplers that draw there
         # A state of torchdata's has that of a generator which torch's sampler would make by itself.
-        self.samplers_rng = resume is not None and resume["rng_is_the_samplers"]
+        self.samplers_rng = resume is not None and resume.rng_is_the_samplers
         self._texts = {}
 
     # ---- drawing
@@ -165,12 +165,12 @@ class Order(SamplerSource):
     def _open_and_draw(self):
         """Open the sampler and return the first list. Here samplers draw the whole order from their generator."""
         resume = self.resume
-        if resume is None or resume["rng"] is None:
+        if resume is None or resume.rng is None:
             self.open()
             if self.began is None:
                 self.began = self.rng.get()
             return self._skip()
-        began, before = as_state(resume["rng"]), as_state(resume["rng_before_iter"])
+        began, before = as_state(resume.rng), as_state(resume.rng_before_iter)
         with self._generator_put_to() as put:
             if self.began is None:
                 put(began if before is None else before)
@@ -200,7 +200,7 @@ class Order(SamplerSource):
             try:
                 yield torch.set_rng_state
             finally:
-                if self.resume["delivered"] or self.resume["beyond"]:
+                if self.resume.delivered or self.resume.beyond:
                     torch.set_rng_state(now)
 
     # ---- the place
@@ -208,19 +208,15 @@ class Order(SamplerSource):
     def state(self):
         """Return (a copy of the iteration's `Position`, this order's part of the state there)."""
         position, more = super().state()
-        return position, {
-            **self._generators(),
-            **more,
-            "rng_is_the_samplers": self.samplers_rng,
-            "origin": self.origin,
-        }
+        own = dict(rng_is_the_samplers=self.samplers_rng, origin=self.origin)
+        return position, {**self._generators(), **more, **own}
 
     def _generators(self):
         """Return the generator's states, as text."""
         if self.began is None:  # nothing has been drawn yet
             resume = self.resume
-            if resume is not None and resume["rng"] is not None:
-                return {name: resume[name] for name in ("rng", "rng_before_iter")}
+            if resume is not None and resume.rng is not None:
+                return dict(rng=resume.rng, rng_before_iter=resume.rng_before_iter)
             return self._text_of(self.rng.get())
         if not self._texts:
             self._texts = self._text_of(self.began)
@@ -228,4 +224,4 @@ class Order(SamplerSource):
 
     def _text_of(self, began):
         drawn_before = self.before is not None and not torch.equal(self.before, began)
-        return {"rng": as_text(began), **({"rng_before_iter": as_text(self.before)} if drawn_before else {})}
+        return dict(rng=as_text(began), rng_before_iter=as_text(self.before) if drawn_before else None)

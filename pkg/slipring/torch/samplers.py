@@ -76,9 +76,9 @@ def _random(sampler):
 
 def source_behind(source, resume):
     """Return the source of the indices: a `Rest` if a state resumes with other batches than torch's sampler makes."""
-    if resume is None or resume["origin"] is None or isinstance(source, BatchSampler):
+    if resume is None or resume.origin is None or isinstance(source, BatchSampler):
         return source
-    return Rest(source, position_of(resume, resume["ranks"]))
+    return Rest(source, position_of(resume, resume.ranks))
 
 
 class Rest:

@@ -50,13 +50,13 @@ class Pass:
     iterator: weakref.ref
 
     def state(self):
-        """Return where the iteration is."""
+        """Return the `State` of where the iteration is."""
         iterator = self.iterator()
         if iterator is not None:
             iterator.ask_state()
         position, more = (self.position.copy(), {}) if self.source is None else self.source.state()
         if position.finished:
-            more = {**more, "rng_next": text_of(self.generator), "seeded": self.seeded}
+            more = {**more, **dict(rng_next=text_of(self.generator), seeded=self.seeded)}
         rng_seeds = text_of(self.seeds) if position.finished else self.rng_seeds
         return core.built(self.described, position, seed=self.seed, rng_seeds=rng_seeds, **more)
 
@@ -69,7 +69,7 @@ class Pass:
 
 
 def initial(loader):
-    """Return the state of an iteration that has not begun; Stateful objects say how it begins."""
+    """Return the `State` of an iteration that has not begun; Stateful objects say how it begins."""
     return core.initial(
         described(loader),
         rng_next=as_text(state_of(generator_of(loader))),
@@ -80,7 +80,7 @@ def initial(loader):
 def begin_next_epoch(loader, state):
     """Set the generator to where a finished epoch has left it, and let a Stateful sampler end that epoch."""
     end_epoch_before(loader, state)
-    text = state["rng_next"]
+    text = state.rng_next
     if text is None:
         return
     generator = generator_of(loader)

@@ -1,8 +1,10 @@
 """States of torchdata's StatefulDataLoader: loaded, and written for it, as far as they say enough."""
 
+import dataclasses
+
 import torch
 
-from slipring._core.reshard import in_turn, places_of, saved_state_of
+from slipring._core.reshard import in_turn, places_of, saved_sampler
 from slipring.torch.generators import as_state, as_text, generator_of
 from slipring.torch.order import source_of
 
@@ -22,22 +24,19 @@ def translated(loader, header, state):
     lag = state.get("_steps_since_snapshot", 0)
     finished = bool(state["_iterator_finished"])
     yielded = snapshot["_snapshot_step"] + lag if snapshot else state["_num_yielded"]
-    made = {
-        **header,
-        "num_workers": main.get("_num_workers", 0),
-        "seed": main.get("_base_seed"),
-        "finished": finished,
-    }
+    made = dataclasses.replace(
+        header, num_workers=main.get("_num_workers", 0), seed=main.get("_base_seed"), finished=finished
+    )
     workers = snapshot["_worker_snapshots"].values() if snapshot else [state]
     places = in_turn(_places(workers))
     if places:
         _refuse(lag, "dataset")
-        made.update(workers=places, next_worker=snapshot["_last_yielded_worker_id"] + 1 if snapshot else 1)
-    if header["kind"] == "iterable":
+        next_worker = snapshot["_last_yielded_worker_id"] + 1 if snapshot else 1
+        made = dataclasses.replace(made, workers=places, next_worker=next_worker)
+    if header.kind == "iterable":
         # Without states nothing says how many of them each worker has read.
-        return made if places else {**made, "dropped": yielded}
-    order = _order(loader, main, lag, finished)
-    return {**made, "delivered": yielded, **order}
+        return made if places else dataclasses.replace(made, dropped=yielded)
+    return dataclasses.replace(made, delivered=yielded, **_order(loader, main, lag, finished))
 
 
 def _refuse(lag, what):
@@ -67,22 +66,18 @@ def _order(loader, main, lag, finished):
     saved_state, over = main.get("_sampler_iter_state"), finished
     if isinstance(saved_state, dict) and "samples_yielded" in saved_state:  # of torchdata's batching
         over = finished or bool(saved_state["samples_yielded"] % (source_of(loader)[1] or 1))
-        parts = {
-            "sampler": saved_state.get("sampler_state"),
-            "sampler_iterator": saved_state.get("sampler_iter_state"),
-        }
+        itself, inner = saved_state.get("sampler_state"), saved_state.get("sampler_iter_state")
     else:
-        parts = {"sampler": main.get("_index_sampler_state"), "sampler_iterator": saved_state}
-    inner = parts["sampler_iterator"]
+        itself, inner = main.get("_index_sampler_state"), saved_state
     if isinstance(inner, dict) and set(inner) == {"yielded", "generator"}:
         if finished:
-            return {"rng_next": _after_an_epoch(loader, inner["generator"])}
-        return {"rng": as_text(inner["generator"]), "rng_is_the_samplers": True}
-    parts = {name: (part,) for name, part in parts.items() if part is not None}
-    if not parts:
+            return dict(rng_next=_after_an_epoch(loader, inner["generator"]))
+        return dict(rng=as_text(inner["generator"]), rng_is_the_samplers=True)
+    itself, inner = (None if part is None else (part,) for part in (itself, inner))
+    if itself is None and inner is None:
         return {}
     _refuse(lag, "sampler")
-    return {**parts, "sampler_over": bool(over)}
+    return dict(sampler=itself, sampler_iterator=inner, sampler_over=bool(over))
 
 
 def _after_an_epoch(loader, begun):
@@ -107,10 +102,10 @@ def in_their_form(loader, state):
 
     Raise ValueError if torchdata's form cannot express it; the message says what.
     """
-    count, places = state["num_workers"], places_of(state)
+    count, places = state.num_workers, places_of(state)
     _check_theirs(state, places)
-    is_stream = state["kind"] == "iterable"
-    yielded = 0 if state["finished"] else _yielded(state, places)
+    is_stream = state.kind == "iterable"
+    yielded = 0 if state.finished else _yielded(state, places)
     workers = [_worker(number, places.get(number), is_stream) for number in range(max(1, count))]
     main = {
         "_index_sampler_state": None,
@@ -120,16 +115,16 @@ def in_their_form(loader, state):
         "_shared_seed": None,
         **({} if is_stream else _their_order(loader, state, yielded)),
     }
-    finished = {"_iterator_finished": state["finished"]}
+    finished = {"_iterator_finished": state.finished}
     if not count:
         del workers[0]["worker_id"]
         return {**main, "_num_yielded": yielded, **workers[0], **finished}
-    last = state["next_worker"] - 1 if is_stream else (yielded - 1) % count
+    last = state.next_worker - 1 if is_stream else (yielded - 1) % count
     return {
         "_snapshot": {
             "_snapshot_step": yielded,
             "_last_yielded_worker_id": last % count,
-            "_main_snapshot": {**main, "_num_workers": count, "_base_seed": state["seed"]},
+            "_main_snapshot": {**main, "_num_workers": count, "_base_seed": state.seed},
             "_worker_snapshots": {f"worker_{worker['worker_id']}": worker for worker in workers},
         },
         "_steps_since_snapshot": 0,
@@ -138,9 +133,9 @@ def in_their_form(loader, state):
 
 
 def _check_theirs(state, places):
-    if state["beyond"]:
+    if state.beyond:
         raise ValueError("torchdata's state cannot say which batches came out of order: use in_order=True")
-    if state["drawn"]:
+    if state.drawn:
         raise ValueError(
             "a Stateful sampler was asked ahead of the delivery, which torchdata's state cannot say: use num_workers=0 "
             "or take the state at the end of an epoch"
@@ -153,9 +148,9 @@ def _check_theirs(state, places):
 
 
 def _yielded(state, places):
-    if state["kind"] == "map":
-        return state["delivered"] or 0
-    return state["dropped"] + sum(place["batches"] for place in places.values())
+    if state.kind == "map":
+        return state.delivered or 0
+    return state.dropped + sum(place["batches"] for place in places.values())
 
 
 def _worker(number, place, is_stream):
@@ -171,12 +166,12 @@ def _worker(number, place, is_stream):
 def _their_order(loader, state, yielded):
     source, size, _ = source_of(loader)
     given = min(yielded * (size or 1), len(source)) if hasattr(source, "__len__") else yielded * (size or 1)
-    saved = saved_state_of(state)
-    its_iterator, itself = saved.get("sampler_iterator"), saved.get("sampler")
+    saved = saved_sampler(state)
+    its_iterator, itself = (None if part is None else part[0] for part in (saved.iterator, saved.itself))
     if isinstance(source, torch.utils.data.RandomSampler):
         generator = _generator_of_an_epoch(loader, state)
         if generator is not None:
-            its_iterator = {"yielded": None if state["finished"] else given, "generator": generator}
+            its_iterator = {"yielded": None if state.finished else given, "generator": generator}
     if not size:
         return {"_index_sampler_state": itself, "_sampler_iter_state": its_iterator}
     parts = {"sampler_state": itself, "sampler_iter_state": its_iterator}
@@ -189,11 +184,11 @@ def _generator_of_an_epoch(loader, state):
 
     None: torch's global generator decides it when the epoch begins.
     """
-    text = state["rng_next"] if state["finished"] else state["rng"]
+    text = state.rng_next if state.finished else state.rng
     if text is None:
         return None
-    own = generator_of(loader) is not None or state["rng_is_the_samplers"]
-    if own and not (state["finished"] and loader.generator is not None):
+    own = generator_of(loader) is not None or state.rng_is_the_samplers
+    if own and not (state.finished and loader.generator is not None):
         return as_state(text)
     generator = torch.Generator()
     generator.set_state(as_state(text))

@@ -16,7 +16,8 @@ from slipring._core._codec import empty
 from slipring._core._collate import LIST, TORCH
 from slipring._core._ring import mix
 from slipring._core.fetch import listed, whole_batches
-from slipring._core.worker import Job, Worker
+from slipring._core.job import Job
+from slipring._core.worker import Worker
 from slipring._core.worker_info import get_worker_info
 from slipring.torch import private
 from slipring.torch.collate import collate_in_slot, default_collate, has_stock_rules
