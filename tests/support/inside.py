@@ -72,7 +72,7 @@ def core_options_of(loader):
 
 def coordinator_of(loader):
     """Return the actor that hands out blocks to the workers of a slipring.ray.Loader."""
-    return loader._coordinator
+    return loader._ingest.coordinator
 
 
 def ahead_of(iterator):

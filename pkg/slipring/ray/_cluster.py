@@ -1,8 +1,13 @@
 """A loader's side of Ray's cluster: its address there, the data that it was given, and its `Coordinator`."""
 
-from slipring.errors import shown
+import weakref
+from functools import partial
+
+from slipring._core.process import Owner
+from slipring.errors import LoaderTimeout, shown
 
 ANSWER_S = 30  # for the coordinator to answer
+END_S = 5  # for an execution to be ended in good order, at the most
 
 
 def place():
@@ -88,34 +93,101 @@ def why_unordered(kept, shuffles):
     return None
 
 
-def start(iterator, keep, turns, threads):
-    """Start a `Coordinator` on this node; return its handle, and the same pickled."""
-    import ray
-    from ray import cloudpickle
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+class Ingest:
+    """A loader's `Coordinator`: an actor on this node, which ends with this object.
 
-    from slipring.ray._coordinator import Coordinator
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    made = ray.remote(Coordinator).options(
-        num_cpus=0, max_concurrency=threads, scheduling_strategy=here, enable_task_events=False
-    )
-    coordinator = made.remote(iterator, keep, turns)
-    return coordinator, cloudpickle.dumps(coordinator)
-
-
-def over(coordinator, run, ending, owner):
-    """Tell a `Coordinator` that a pass is over, read or abandoned.
-
-    The finalizer `ending` is alive as long as the actor.
+    Parameters
+    ----------
+    iterator : ray.data.DataIterator
+    keep, turns
+        See `Coordinator`.
+    threads : int
+        How many calls the actor answers concurrently.
     """
+
+    def __init__(self, iterator, keep, turns, threads):
+        import ray
+        from ray import cloudpickle
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        from slipring.ray._coordinator import Coordinator
+
+        self._order = look_at_order(iterator)
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        made = ray.remote(Coordinator).options(
+            num_cpus=0, max_concurrency=threads, scheduling_strategy=here, enable_task_events=False
+        )
+        self.coordinator = made.remote(iterator, keep, turns)
+        self.pickled = cloudpickle.dumps(self.coordinator)
+        self.begun = set()  # the passes that the coordinator knows
+        self.generation = 0  # number of the last reset
+        self._owner = Owner()  # Ray has no connection in a forked child
+        self._end = weakref.finalize(self, _end, self.coordinator, self._owner)
+        self._end.atexit = False  # an actor ends with the process that has made it
+
+    def begin(self, run, known):
+        """Note a new pass; return a function that tells the coordinator that the pass is over, read or abandoned.
+
+        `known` is the pass's name for the coordinator.
+        """
+        self.begun.add(run)
+        return partial(_over, self.coordinator, known, self._end, self._owner)
+
+    def reset(self, timeout):
+        """Let the coordinator forget all passes, so that one of them can begin again, in new workers."""
+        import ray
+
+        self.generation += 1
+        try:
+            asked = self.coordinator.reset.remote(self.generation, timeout)
+            done = ray.get(asked, timeout=timeout + END_S if timeout else None)
+        except ray.exceptions.GetTimeoutError:
+            done = False
+        if not done:
+            raise LoaderTimeout(
+                f"the pass before could not be ended within timeout={timeout} s: Ray's data gives no next block, and "
+                "cannot be interrupted meanwhile. Try again, or make a new loader"
+            )
+        self.begun = set()
+
+    def check_repeats(self, timeout):
+        """Raise ValueError if another execution of the data may give other rows."""
+        import ray
+
+        try:
+            why = why_unordered(*self._order(timeout))
+        except ray.exceptions.GetTimeoutError:
+            raise LoaderTimeout(
+                f"the split's coordinator does not answer within timeout={timeout} s how its data is shuffled"
+            ) from None
+        if why:
+            raise ValueError(f"a state would be of no use: {why}")
+
+    def stats(self, timeout):
+        """Return what ``Dataset.stats()`` says of the latest execution."""
+        import ray
+
+        return ray.get(self.coordinator.stats.remote(), timeout=timeout)
+
+    def close(self):
+        """End the actor, and what it began in the cluster."""
+        import ray
+
+        if self._end.alive and self._owner.is_here and ray.is_initialized():
+            self.generation += 1
+            ray.wait([self.coordinator.reset.remote(self.generation, END_S)], timeout=END_S)
+            self._end()
+
+
+def _over(coordinator, run, ending, owner):
+    """Tell a `Coordinator` that a pass is over. The finalizer `ending` is alive as long as the actor."""
     import ray
 
     if ending.alive and owner.is_here and ray.is_initialized():
         coordinator.end.remote(run)
 
 
-def end(coordinator, owner):
+def _end(coordinator, owner):
     """End a `Coordinator`: Ray keeps an actor whose handle was pickled, even if nothing refers to it."""
     import ray
 

@@ -3,16 +3,26 @@
 import copy
 import logging
 import zlib
+from collections.abc import Mapping
 
 from slipring._core._ring import mix
 from slipring._core.skipping import skipped
-from slipring.errors import ImageError
+from slipring.errors import ImageError, shown
 from slipring.images.dataset import ImageDataset
 from slipring.images.transforms import Draws
 from slipring.ray._columns import bytes_of
 from slipring.streams._blocks import Written
 
 _log = logging.getLogger("slipring")
+
+
+def pictures_of(images, options):
+    """Return the `Pictures` of a loader's arguments ``images=`` and ``image_options=``."""
+    if images is None:
+        raise ValueError("image_options without images: name the columns of pictures, and their transforms")
+    if not isinstance(images, Mapping):
+        raise TypeError(f"images must be a dict of column to transform, not {shown(images)}")
+    return Pictures(images, dict(options or {}))
 
 
 class Pictures:

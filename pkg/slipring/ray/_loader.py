@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from slipring._core._ring import MAX_WORKERS, mix
 from slipring._core.arguments import MAX_COUNT, flag, function, instance, integer
 from slipring._core.declare import refuse
-from slipring._core.process import Owner
+from slipring._core.loader import MASK_62
 from slipring._core.state import unpickled
-from slipring.errors import LoaderTimeout, shown
-from slipring.loader import MASK_62
 from slipring.loader import Loader as CoreLoader
 from slipring.options import OF_WORKERS, RayOptions, Workers, declares
 from slipring.ray import _cluster as cluster
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 # The times in a worker's state, by their names in `Dataset.stats()`.
 WAITS = ("In get RefBundles", "In ray.get()")  # for what other processes of Ray do
 TIMES = (*WAITS, "In batch creation", "In collate_fn")
-END_S = 5  # for an execution to be ended in good order, at the most
 
 
 # Options that it cannot have, and why.
@@ -127,11 +123,8 @@ class Loader(CoreLoader[Any]):
         prefetch_blocks: int = 2,
         **options: Unpack[RayOptions],
     ) -> None:
-        self._coordinator = self._end = None
+        self._ingest = None
         self._past = [0] * len(TIMES)  # ns, of passes that are over
-        self._begun = set()  # (seed, epoch) of the passes that the coordinator knows
-        self._generation = 0  # number of its last reset
-        self._owner = Owner()  # Ray has no connection in a forked child
         given = cluster.iterator_of(iterator)
         refuse(options, REFUSED_WITH_RAY, "slipring.ray.Loader")
         num_workers = integer("num_workers", options.pop("num_workers", 1), 1, MAX_WORKERS)
@@ -139,7 +132,10 @@ class Loader(CoreLoader[Any]):
         local_shuffle = integer("local_shuffle", local_shuffle, 0, MAX_COUNT)
         in_order = options.get("in_order", True)
         flag("in_order", in_order)
-        device = _device(options.pop("device", None))
+        if (device := options.pop("device", None)) is not None:
+            from slipring.torch.device.onto import one_device
+
+            device = one_device(device)
         function("collate_fn", collate_fn)
         workers = options.pop("workers", Workers())
         instance("workers", workers, Workers, OF_WORKERS)
@@ -149,13 +145,17 @@ class Loader(CoreLoader[Any]):
                 f"Workers(on_death='respawn') with local_shuffle={local_shuffle}: a dead worker's buffer holds rows of "
                 "blocks that Ray has let go of. Give Workers(on_death='raise'), or shuffle in Ray Data"
             )
+        if images is not None or image_options is not None:
+            from slipring.ray._images import pictures_of
+
+            images = pictures_of(images, image_options)
         keep = on_death == "respawn"
         turns = num_workers if in_order else 0
         address, namespace = cluster.place()
         data = BlockStream(
             address, b"", cluster.split_of(given), batch_size, columns=columns, shuffle_buffer=local_shuffle,
             drop_last=options.pop("drop_last", False), fill_null=fill_null, null_mask=null_mask, collate_fn=collate_fn,
-            pictures=_pictures(images, image_options), prefetch=prefetch_blocks, keep=keep,
+            pictures=images, prefetch=prefetch_blocks, keep=keep,
         )  # fmt: skip
         super().__init__(
             data,
@@ -168,17 +168,15 @@ class Loader(CoreLoader[Any]):
         self._device = device
         if device is not None and device.preload:
             self.options = dataclasses.replace(self.options, ahead=device.preload)
-        self._turns, self._order = turns, cluster.look_at_order(given)
-        threads = num_workers * (prefetch_blocks + 2) + 2
-        self._coordinator, data.coordinator = cluster.start(given, keep, turns, threads)
-        self._end = weakref.finalize(self, cluster.end, self._coordinator, self._owner)
-        self._end.atexit = False  # an actor ends with the process that has made it
+        self._turns = turns
+        self._ingest = cluster.Ingest(given, keep, turns, threads=num_workers * (prefetch_blocks + 2) + 2)
+        data.coordinator = self._ingest.pickled
 
     # ---- iteration
 
     def __iter__(self) -> Iterator[Any]:
         self._check_open()
-        if (self.seed, self.epoch) in self._begun:
+        if (self.seed, self.epoch) in self._ingest.begun:
             self._reset()
         times = self._times()
         iterator = super().__iter__()
@@ -191,9 +189,7 @@ class Loader(CoreLoader[Any]):
 
     def _at_end(self, on_end):
         run = self.seed, self.epoch
-        self._begun.add(run)
-        known = self.dataset.generation, pass_seed(*run)
-        over = partial(cluster.over, self._coordinator, known, self._end, self._owner)
+        over = self._ingest.begin(run, (self.dataset.generation, pass_seed(*run)))
 
         def ended(engine):
             try:
@@ -204,22 +200,8 @@ class Loader(CoreLoader[Any]):
         return ended
 
     def _reset(self):
-        """Let the coordinator forget all passes, so that one of them can begin again, in new workers."""
-        import ray
-
-        timeout = self.options.timeout
-        self._generation += 1
-        try:
-            asked = self._coordinator.reset.remote(self._generation, timeout)
-            done = ray.get(asked, timeout=timeout + END_S if timeout else None)
-        except ray.exceptions.GetTimeoutError:
-            done = False
-        if not done:
-            raise LoaderTimeout(
-                f"the pass before could not be ended within timeout={timeout} s: Ray's data gives no next block, and "
-                "cannot be interrupted meanwhile. Try again, or make a new loader"
-            )
-        self.dataset.generation, self._begun = self._generation, set()
+        self._ingest.reset(self.options.timeout)
+        self.dataset.generation = self._ingest.generation
         self._rest()  # the workers have the generation before
 
     # ---- state
@@ -259,19 +241,12 @@ class Loader(CoreLoader[Any]):
 
     def _check_repeats(self):
         """Raise ValueError where another pass over the data may give other rows."""
-        import ray
-
-        timeout = self.options.timeout or None
-        try:
-            why = cluster.why_unordered(*self._order(timeout))
-        except ray.exceptions.GetTimeoutError:
-            raise LoaderTimeout(
-                f"the split's coordinator does not answer within timeout={timeout} s how its data is shuffled"
-            ) from None
         if not self._turns and self.options.num_workers > 1:
-            why = "in_order=False lets whoever is first have the next block. Give in_order=True, or num_workers=1"
-        if why:
-            raise ValueError(f"a state would be of no use: {why}")
+            raise ValueError(
+                "a state would be of no use: with in_order=False the first worker that is ready takes the next block. "
+                "Give in_order=True, or num_workers=1"
+            )
+        self._ingest.check_repeats(self.options.timeout or None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies are refused.
@@ -303,9 +278,7 @@ class Loader(CoreLoader[Any]):
         ray.exceptions.RayError
             The cluster does not answer.
         """
-        import ray
-
-        return ray.get(self._coordinator.stats.remote(), timeout=self.options.timeout or None)
+        return self._ingest.stats(self.options.timeout or None)
 
     def _times(self):
         """Return the ns of each of `TIMES`, up to the newest state of each worker."""
@@ -317,43 +290,11 @@ class Loader(CoreLoader[Any]):
 
     def close(self) -> None:
         """End workers and iterations, and what was begun in the cluster. Batches that are held stay valid."""
-        import ray
-
         super().close()
-        if self._end is None or not self._end.alive or not self._owner.is_here or not ray.is_initialized():
-            return
-        self._generation += 1
-        # What it has begun in the cluster:
-        ray.wait([self._coordinator.reset.remote(self._generation, END_S)], timeout=END_S)
-        self._end()
+        if self._ingest is not None:
+            self._ingest.close()
 
 
 def pass_seed(seed, epoch):
     """Return a pass's seed as a worker finds it: see `slipring._core.worker.Worker`."""
     return mix(mix(seed, epoch) & MASK_62, epoch)
-
-
-def _device(given):
-    """Return the `Device` that an argument stands for, with the default of `preload` filled in; None for None."""
-    if given is None:
-        return None
-    from slipring.torch.device.cuda import checked_device
-
-    device = checked_device(given)
-    if isinstance(device.device, list):
-        raise ValueError(f"device={shown(given)}: batches go to one device. Make a loader for each rank")
-    if device.preload is None:
-        device = dataclasses.replace(device, preload=int(device.device.type != "cpu"))  # slots are on the CPU
-    return device
-
-
-def _pictures(images, options):
-    if images is None:
-        if options is not None:
-            raise ValueError("image_options without images: name the columns of pictures, and their transforms")
-        return None
-    if not isinstance(images, Mapping):
-        raise TypeError(f"images must be a dict of column to transform, not {shown(images)}")
-    from slipring.ray._images import Pictures
-
-    return Pictures(images, dict(options or {}))

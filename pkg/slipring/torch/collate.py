@@ -77,3 +77,10 @@ def collate_in_slot():
     registered = _theirs.default_collate_fn_map
     if registered.get(torch.Tensor) is _theirs.collate_tensor_fn:
         registered[torch.Tensor] = _collate_tensor
+
+
+def core_collate(function):
+    """Return what workers use in place of a loader's `collate_fn`."""
+    if function is _theirs.default_collate:
+        return default_collate
+    return convert if function is _theirs.default_convert else function

@@ -30,3 +30,13 @@ def start_of(context):
         f"multiprocessing_context={context!r}: its Process must be a subclass of threading.Thread, or of a process "
         f"class of multiprocessing that is started by {', '.join(_METHODS)}, not {name}"
     )
+
+
+def check_threads(method, num_workers, context, dataset):
+    """Raise ValueError if several threads would each read the whole of an iterable dataset."""
+    if method == "thread" and num_workers > 1:
+        raise ValueError(
+            f"num_workers={num_workers} threads of {context!r} would each read the whole of "
+            f"{type(dataset).__name__}: torch's get_worker_info() cannot tell threads of a process apart. Use one, "
+            "or processes"
+        )

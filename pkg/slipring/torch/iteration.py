@@ -18,6 +18,7 @@ from slipring._core.state import at_end, ended_places, loadable, positions_of, r
 from slipring._core.stateful import is_stateful
 from slipring.sampler import rank_that_draws
 from slipring.torch import private, remote
+from slipring.torch.collate import core_collate
 from slipring.torch.generators import as_state, generator_of, seed_generator_of, state_of, text_of
 from slipring.torch.local import LocalFetcher, load_epoch_before
 from slipring.torch.order import Order, described, share
@@ -222,7 +223,7 @@ class TorchPasses:
             dataset=self._dataset,
             is_stream=self._dataset_kind != private.DatasetKind.Map,
             options=options.for_worker(
-                collate_fn=loader._core_collate(), worker_init_fn=init, drop_last=bool(self._drop_last)
+                collate_fn=core_collate(loader.collate_fn), worker_init_fn=init, drop_last=bool(self._drop_last)
             ),
             rank=self._rank_drawn(loader),
             worker_class=TorchWorker,

@@ -23,11 +23,9 @@ from slipring._core.worker_count import bounds, worker_count
 from slipring.monitor.registry import register
 from slipring.options import OF_WORKERS, Device, LoaderOptions, TorchOptions, Workers, declares
 from slipring.torch import private
-from slipring.torch.collate import convert, default_collate
-from slipring.torch.contexts import start_of
+from slipring.torch.contexts import check_threads, start_of
 from slipring.torch.device import cuda as _device
-from slipring.torch.device.mover import Mover
-from slipring.torch.device.registered import RegisteredSlots
+from slipring.torch.device.target import DeviceMethods
 from slipring.torch.drop_in.standin import StandIn
 from slipring.torch.iteration import TorchDeviceIteration, TorchIteration, TorchPasses
 from slipring.torch.order import share, source_of
@@ -71,7 +69,7 @@ else:
     mp_context="multiprocessing_context",
 )  # fmt: skip
 # torch's parameter is the sample, ours is the batch.
-class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=StandIn):
+class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=StandIn):
     """`torch.utils.data.DataLoader`, faster, with `torchdata.stateful_dataloader`'s state.
 
     Every argument of torch's loader has its meaning and default; batches have torch's types. They are views on shared
@@ -179,27 +177,11 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
         in_order: bool = True, device: _Place | None = None, **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
-        self,
-        dataset,
-        batch_size=1,
-        shuffle=None,
-        sampler=None,
-        batch_sampler=None,
-        num_workers=0,
-        collate_fn=None,
-        pin_memory=False,
-        drop_last=False,
-        timeout=0,
-        worker_init_fn=None,
-        multiprocessing_context=None,
-        generator=None,
-        *,
-        prefetch_factor=None,
-        persistent_workers=False,
-        pin_memory_device="",
-        in_order=True,
+        self, dataset, batch_size=1, shuffle=None, sampler=None, batch_sampler=None, num_workers=0, collate_fn=None,
+        pin_memory=False, drop_last=False, timeout=0, worker_init_fn=None, multiprocessing_context=None,
+        generator=None, *, prefetch_factor=None, persistent_workers=False, pin_memory_device="", in_order=True,
         **options,
-    ):
+    ):  # fmt: skip
         for name, (kind, rule) in rules(TorchOptions).items():
             setattr(self, name, check(name, kind, rule, options.get(name, getattr(DataLoader, name))))
         self.device = _device.checked_device(self.device)
@@ -209,24 +191,10 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
             self._bounds = tuple(found)
             self.rng = "sample" if self.rng == "sample" else "batch"  # batches must not depend on the number
         super().__init__(
-            dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
-        )
+            dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last,
+            timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers, pin_memory_device=pin_memory_device, in_order=in_order,
+        )  # fmt: skip
         # What torch itself finds out at the first batch.
         function("collate_fn", collate_fn)
         function("worker_init_fn", worker_init_fn)
@@ -240,13 +208,8 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
         self.rank = core.rank
         share(self)
         iterable_dataset = self._dataset_kind == private.DatasetKind.Iterable
-        if core.method == "thread" and iterable_dataset and num_workers > 1:
-            raise ValueError(
-                f"num_workers={num_workers} threads of {multiprocessing_context!r} would each read the whole of "
-                f"{type(dataset).__name__}: torch's get_worker_info() cannot tell threads of a process apart. Use one, "
-                "or processes"
-            )
         if iterable_dataset:
+            check_threads(core.method, num_workers, multiprocessing_context, dataset)
             core.check_stream(dataset)
 
     def _begin(self):
@@ -290,71 +253,6 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
                 "workers": dataclasses.replace(self.workers, start_method=method),
             },
         )
-
-    @property
-    def slipring_device(self) -> Device | None:
-        """`device`, for clients whose own loaders have an attribute of that name (Accelerate)."""
-        return self.device
-
-    @property
-    def _target(self):
-        """Device or None: `device`, which users may set between epochs, unchecked."""
-        return self.device if self.device is None or isinstance(self.device, Device) else Device(self.device)
-
-    @property
-    def _places(self):
-        """list: the devices of `_target`; empty without one."""
-        target = self._target
-        if target is None:
-            return []
-        return list(target.device) if self._several else [target.device]
-
-    @property
-    def _several(self):
-        """bool: a step is a list of batches, one for each device."""
-        target = self._target
-        return target is not None and not isinstance(target.device, (str, int, torch.device))
-
-    @property
-    def _ahead(self):
-        target = self._target
-        if target is None or target.preload is None:
-            return int(target is not None or self._pins)
-        return target.preload
-
-    @property
-    def _pins(self):
-        """bool: whether batches of workers are to be pinned, as torch pins them."""
-        on_cpu = all(torch.device(place).type == "cpu" for place in self._places)
-        if not (self.pin_memory and self.num_workers and on_cpu):
-            return False
-        return torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps"
-
-    def _mover(self, engine):
-        """Return what copies batches to the devices; `engine`: in whose slots they lie, or None."""
-        target = _device.checked_device(self.device)
-        if target is None:
-            target = Device("cpu")  # to be pinned
-        places = [_device.open_device(torch.device(place)) for place in self._places or ["cpu"]]
-        transform = _pinning(target.transform) if self._pins else target.transform
-        mover = Mover(places, target.memory_format, transform, target.non_blocking, self._engines.moves)
-        if mover.host is None:
-            self._unpin(engine)
-        elif engine is not None:
-            mover.pins = engine.attachment = engine.attachment or RegisteredSlots(engine.ring, mover.host)
-        return mover
-
-    @staticmethod
-    def _unpin(engine):
-        """Undo what an earlier epoch has registered, before views of it get out; see `RegisteredSlots`."""
-        if engine is not None and engine.attachment is not None:
-            engine.attachment.close()
-            engine.attachment = None
-
-    def _core_collate(self):
-        if self.collate_fn is private.collate.default_collate:
-            return default_collate
-        return convert if self.collate_fn is private.collate.default_convert else self.collate_fn
 
     # ---- iteration
 
@@ -467,16 +365,3 @@ class DataLoader(LoaderMethods, torch.utils.data.DataLoader[Any], Generic[T_co],
 
 for _name, (_, _rule) in rules(TorchOptions).items():  # of loaders of torch's too, that are unpickled as ours
     setattr(DataLoader, _name, DEFAULTS.get(_name, _rule.default))
-
-
-def _pinning(transform):
-    """What has a batch pinned in the thread that preloads, so that the copy is not part of next()."""
-    device = torch.accelerator.current_accelerator().type
-    index = torch.accelerator.current_device_index()
-
-    def pin(batch):
-        torch.accelerator.set_device_index(index)  # of the thread
-        batch = private.pin_memory.pin_memory(batch, device)
-        return batch if transform is None else transform(batch)
-
-    return pin

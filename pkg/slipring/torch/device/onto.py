@@ -1,11 +1,14 @@
 """The batches of any iteration on a device: what adapters other than torch's need of preload."""
 
+import dataclasses
+
 import numpy as np
 import torch
 
 from slipring._core._iteration import DeviceIteration
 from slipring._core.ahead import Ahead
 from slipring._core.engine_cache import DeviceCounters
+from slipring.errors import shown
 from slipring.torch.device import cuda as _device
 from slipring.torch.device.mover import Mover, each_leaf
 from slipring.torch.device.registered import RegisteredSlots
@@ -27,6 +30,16 @@ def _as_tensor(leaf):
     if not (leaf.flags.behaved and leaf.dtype.isnative and steps_over_elements):
         leaf = np.array(leaf, leaf.dtype.newbyteorder("="))
     return torch.from_numpy(leaf)
+
+
+def one_device(given):
+    """Return the `Device` that an argument stands for, with the default of `preload` filled in."""
+    device = _device.checked_device(given)
+    if isinstance(device.device, list):
+        raise ValueError(f"device={shown(given)}: batches go to one device. Make a loader for each rank")
+    if device.preload is None:
+        device = dataclasses.replace(device, preload=int(device.device.type != "cpu"))  # slots are on the CPU
+    return device
 
 
 def on_device(core, device, convert=as_tensors):

@@ -1,0 +1,88 @@
+"""The devices to which a loader of torch's kind moves its batches."""
+
+from __future__ import annotations
+
+import torch
+
+from slipring.options import Device
+from slipring.torch import private
+from slipring.torch.device import cuda as _device
+from slipring.torch.device.mover import Mover
+from slipring.torch.device.registered import RegisteredSlots
+
+
+class DeviceMethods:
+    """What ``device=`` and ``pin_memory=`` of a loader mean: a part of `slipring.torch.DataLoader`."""
+
+    @property
+    def slipring_device(self) -> Device | None:
+        """`device`, for clients whose own loaders have an attribute of that name (Accelerate)."""
+        return self.device
+
+    @property
+    def _target(self):
+        """Device or None: `device`, which users may set between epochs, unchecked."""
+        return self.device if self.device is None or isinstance(self.device, Device) else Device(self.device)
+
+    @property
+    def _places(self):
+        """list: the devices of `_target`; empty without one."""
+        target = self._target
+        if target is None:
+            return []
+        return list(target.device) if self._several else [target.device]
+
+    @property
+    def _several(self):
+        """bool: a step is a list of batches, one for each device."""
+        target = self._target
+        return target is not None and not isinstance(target.device, (str, int, torch.device))
+
+    @property
+    def _ahead(self):
+        target = self._target
+        if target is None or target.preload is None:
+            return int(target is not None or self._pins)
+        return target.preload
+
+    @property
+    def _pins(self):
+        """bool: whether batches of workers are to be pinned, as torch pins them."""
+        on_cpu = all(torch.device(place).type == "cpu" for place in self._places)
+        if not (self.pin_memory and self.num_workers and on_cpu):
+            return False
+        return torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps"
+
+    def _mover(self, engine):
+        """Return what copies batches to the devices; `engine`: in whose slots they lie, or None."""
+        target = _device.checked_device(self.device)
+        if target is None:
+            target = Device("cpu")  # to be pinned
+        places = [_device.open_device(torch.device(place)) for place in self._places or ["cpu"]]
+        transform = _pinning(target.transform) if self._pins else target.transform
+        mover = Mover(places, target.memory_format, transform, target.non_blocking, self._engines.moves)
+        if mover.host is None:
+            self._unpin(engine)
+        elif engine is not None:
+            mover.pins = engine.attachment = engine.attachment or RegisteredSlots(engine.ring, mover.host)
+        return mover
+
+    @staticmethod
+    def _unpin(engine):
+        """Undo what an earlier epoch has registered, before views of it get out; see `RegisteredSlots`."""
+        if engine is not None and engine.attachment is not None:
+            engine.attachment.close()
+            engine.attachment = None
+
+
+def _pinning(transform):
+    """What has a batch pinned in the thread that preloads, so that the copy is not part of next()."""
+    device = torch.accelerator.current_accelerator().type
+    index = torch.accelerator.current_device_index()
+
+    def pin(batch):
+        torch.accelerator.set_device_index(index)  # of the thread
+        batch = private.pin_memory.pin_memory(batch, device)
+        return batch if transform is None else transform(batch)
+
+    return pin
