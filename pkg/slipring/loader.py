@@ -20,9 +20,9 @@ from slipring._core.seeding import MASK_63, Share
 from slipring._core.shards import IterableSource
 from slipring._core.source import StreamPlan, map_plan
 from slipring._core.tuning import Tuner
+from slipring._core.weak_registry import register
 from slipring._core.worker import Job
 from slipring._core.worker_count import warn_of_many_workers
-from slipring.monitor.registry import register
 from slipring.options import LoaderOptions, declares
 from slipring.sampler import BatchSampler, place_of, rank_that_draws, share_of
 

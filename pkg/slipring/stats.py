@@ -175,7 +175,7 @@ class Counters:
         self.respawns = self.resumed_streams = self.replayed_batches = 0
         self.memory = WorkerMemory()
         self.last = None  # what the last segment that is gone told of its memory
-        self.seen = None  # and what could be seen of it: a `slipring.monitor.sight.Sight`
+        self.seen = None  # and what could be seen of it: a `slipring._observe.snapshot.Snapshot`
         self._gone = dict.fromkeys((*_COUNTERS, *_TIMES), 0)
 
     def respawned(self):

@@ -36,7 +36,7 @@ def at_each_step(monkeypatch):
     """The figures are made at each step, not each half second."""
     import importlib
 
-    monkeypatch.setattr(importlib.import_module("slipring.monitor.progress"), "LOOK_S", 0.0)
+    monkeypatch.setattr(importlib.import_module("slipring.monitor._progress"), "LOOK_S", 0.0)
 
 
 @pytest.mark.parametrize("style", ["tqdm", "rich", "auto"])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slipring._core.engine_cache import EngineCache
     from slipring._core.option_values import Options
     from slipring._core.tuning import Tuner, Tuning
-    from slipring.monitor.report import Report
+    from slipring._observe.report import Report
     from slipring.stats import Stats
 
 
@@ -84,7 +84,7 @@ class LoaderMethods:
         return self._engines.stats(self._options_now.n_slots)
 
     def report(self, *, headroom: object = None, ranks: bool = False) -> Report:
-        """Return the `slipring.monitor.report.Report`: is the loop waiting for data, by what, and what would help.
+        """Return the `slipring._observe.report.Report`: is the loop waiting for data, by what, and what would help.
 
         Nothing of it is measured before it is asked for but what the slots remember anyway.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from slipring._core.arguments import MAX_COUNT, integer, iterable, one_of
 from slipring.errors import shown
-from slipring.monitor.extra import need
+from slipring.monitor._callbacks import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -219,3 +219,6 @@ def progress(
     open_bar = _Rich if style == "rich" else _Tqdm
     need("rich" if style == "rich" else "tqdm", "slipring.progress")
     return Progress(loader, total, description, open_bar, file)
+
+
+progress.__module__ = "slipring"  # it is pickled, and shown, by its public place

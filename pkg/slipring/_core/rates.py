@@ -110,3 +110,7 @@ class Window:
         made = {name: seen[name] - self._seen[name] for name in SUMS}
         seconds, self._seen, self._begun = now - self._begun, seen, now
         return named(made, seconds)
+
+
+for _public in (Window, scalars):
+    _public.__module__ = "slipring.monitor"  # it is pickled, and shown, by its public place
