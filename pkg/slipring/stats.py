@@ -1,8 +1,6 @@
 """Where the time goes."""
 
-import contextlib
 import dataclasses
-import time
 
 from slipring._core.memory import WorkerMemory
 
@@ -108,45 +106,6 @@ class Stats:
     staged_batches: int = 0
     registered_bytes: int = 0
     registration_refused: str | None = None
-
-
-class Pace:
-    """How long steps take, and how much of that they wait for their batches.
-
-    Attributes
-    ----------
-    steps : int
-        That came to their end.
-    """
-
-    def __init__(self):
-        self.steps = 0
-        self._waited, self._took, self._last = 0.0, 0.0, None
-
-    def begin(self):
-        """The first step of a pass is about to begin: what was before does not count."""
-        self._last = time.perf_counter()
-
-    @contextlib.contextmanager
-    def step(self):
-        """What is done in this context is the wait for a step's batch; what is raised counts for nothing."""
-        begun = time.perf_counter()
-        yield
-        end = time.perf_counter()
-        self.steps += 1
-        self._waited += end - begun
-        self._took += end - self._last
-        self._last = end
-
-    @property
-    def wait_s(self):
-        """float: seconds that a step waits, on average."""
-        return self._waited / max(1, self.steps)
-
-    @property
-    def step_s(self):
-        """float: seconds from one step to the next, on average."""
-        return self._took / max(1, self.steps)
 
 
 _COUNTERS = (

@@ -12,7 +12,7 @@ from slipring._core.rates import Window
 WRAPPED = ("base_dataloader", "iterables", "dataloader", "loader")
 
 
-def need(module: str, what: str) -> Any:
+def need(module: str, what: str, remedy: str = "slipring[monitor]") -> Any:
     """Import an optional library.
 
     Raises
@@ -26,7 +26,7 @@ def need(module: str, what: str) -> Any:
         top = module.partition(".")[0]
         if error.name != top:
             raise  # it is there, and lacks something itself
-        raise ImportError(f"{what} needs {top}: pip install slipring[monitor]", name=top) from None
+        raise ImportError(f"{what} needs {top}: pip install {remedy}", name=top) from None
 
 
 def loaders_in(found: Any) -> list[Any]:

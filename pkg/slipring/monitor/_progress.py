@@ -6,19 +6,19 @@ import contextlib
 import operator
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from slipring._core.arguments import MAX_COUNT, integer, iterable, one_of
+from slipring._core.arguments import MAX_COUNT, integer, iterable
+from slipring._core.rates import LoopTimer, Window
 from slipring.errors import shown
 from slipring.monitor._callbacks import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Literal, TextIO
+    from collections.abc import Iterable, Iterator
+    from typing import TextIO
 
 T = TypeVar("T")
 
-STYLES = ("auto", "tqdm", "rich")
 LOOK_S = 0.5  # how often the figures behind the bar are made anew
 
 
@@ -41,119 +41,46 @@ class Progress(Generic[T]):
     (3, 3, True)
     """
 
-    def __init__(
-        self,
-        loader: Iterable[T],
-        total: int | None,
-        description: str | None,
-        open_bar: Callable[[int | None, str, TextIO], Any],
-        file: TextIO | None,
-    ) -> None:
+    def __init__(self, loader: Iterable[T], total: int | None, description: str | None, file: TextIO | None) -> None:
         self.loader: Iterable[T] = loader
         self.wait_share: float = 0.0
         self._total, self._description, self._file = total, description, file
-        self._open_bar = open_bar
 
     def __iter__(self) -> Iterator[T]:
         total = self._total
         if total is None:
             with contextlib.suppress(TypeError, NotImplementedError):  # a stream has no length
                 total = len(self)
-        bar = self._open_bar(total, self._description or "", self._file or sys.stderr)
+        file = self._file or sys.stderr
+        bar = need("tqdm.auto" if file is sys.stderr else "tqdm", "slipring.progress").tqdm(
+            total=total, desc=self._description, unit="batch", file=file
+        )
+        window = Window([self.loader] if callable(getattr(self.loader, "stats", None)) else [])
+        timer, looked = LoopTimer(), time.perf_counter()
+        timer.begin()
         try:
-            yield from self._pass(bar)
+            iterator = iter(self.loader)
+            held: list[T] = []  # no variable of this frame: a batch that is kept here would keep its slot
+            while True:
+                try:
+                    with timer.step():
+                        held.append(next(iterator))
+                except StopIteration:
+                    return
+                self.wait_share = timer.wait_share
+                if (now := time.perf_counter()) - looked >= LOOK_S:
+                    looked, rate = now, window.look()["slipring/mb_per_s"]
+                    figures = f"{rate:,.1f} MB/s, " if rate else ""
+                    bar.set_postfix_str(f"{figures}{self.wait_share:.0%} waiting", refresh=False)
+                bar.update()
+                yield held.pop()
         finally:
+            self.wait_share = timer.wait_share
             bar.close()
-
-    def _pass(self, bar: Any) -> Iterator[T]:
-        began = looked = time.perf_counter()
-        waited = 0.0
-        mb = _Megabytes(self.loader)
-        iterator = iter(self.loader)
-        held: list[T] = []  # no variable of this frame: a batch that is kept here would keep its slot
-        while True:
-            asked = time.perf_counter()
-            try:
-                held.append(next(iterator))
-            except StopIteration:
-                return
-            finally:
-                now = time.perf_counter()
-                waited += now - asked
-                self.wait_share = min(1.0, waited / (now - began)) if now > began else 0.0
-            told = now - looked >= LOOK_S
-            if told:
-                looked = now
-            bar.step(f"{mb.rate()}{self.wait_share:.0%} waiting" if told else None)
-            yield held.pop()
 
     def __len__(self) -> int:
         """Batches of a pass, as the loader says, or `total`."""
         return operator.index(self._total if self._total is not None else len(self.loader))  # type: ignore[arg-type]
-
-
-class _Megabytes:
-    """MB/s since the last look, of a loader that tells."""
-
-    def __init__(self, loader: Any) -> None:
-        self._stats = getattr(loader, "stats", None)
-        self._seen, self._at = self._bytes(), time.perf_counter()
-
-    def _bytes(self) -> int:
-        return int(getattr(self._stats(), "bytes", 0)) if callable(self._stats) else 0
-
-    def rate(self) -> str:
-        seen, now = self._bytes(), time.perf_counter()
-        rate = (seen - self._seen) / 1e6 / max(1e-9, now - self._at)
-        self._seen, self._at = seen, now
-        return f"{rate:,.1f} MB/s, " if rate else ""
-
-
-class _Tqdm:
-    def __init__(self, total: int | None, description: str, file: TextIO) -> None:
-        self._bar = need("tqdm.auto" if file is sys.stderr else "tqdm", "slipring.progress").tqdm(
-            total=total, desc=description or None, unit="batch", file=file
-        )
-
-    def step(self, figures: str | None) -> None:
-        if figures is not None:
-            self._bar.set_postfix_str(figures, refresh=False)
-        self._bar.update()
-
-    def close(self) -> None:
-        self._bar.close()
-
-
-class _Rich:
-    def __init__(self, total: int | None, description: str, file: TextIO) -> None:
-        rich = need("rich.progress", "slipring.progress")
-        console = need("rich.console", "slipring.progress").Console(file=file)
-        self._bar = rich.Progress(
-            rich.TextColumn("{task.description}"),
-            rich.BarColumn(),
-            rich.MofNCompleteColumn(),
-            rich.TimeElapsedColumn(),
-            rich.TimeRemainingColumn(),
-            rich.TextColumn("{task.fields[rate]}{task.fields[figures]}"),
-            console=console,
-        )
-        self._task = self._bar.add_task(description, total=total, rate="", figures="")
-        self._done, self._at = 0, time.perf_counter()
-        self._seen = 0
-        self._bar.start()
-
-    def step(self, figures: str | None) -> None:
-        self._done += 1
-        if figures is None:
-            self._bar.advance(self._task)
-            return
-        now = time.perf_counter()
-        rate = f"{(self._done - self._seen) / (now - self._at):.1f} batches/s, "
-        self._seen, self._at = self._done, now
-        self._bar.update(self._task, advance=1, rate=rate, figures=figures)
-
-    def close(self) -> None:
-        self._bar.stop()
 
 
 def progress(
@@ -161,7 +88,6 @@ def progress(
     total: int | None = None,
     description: str | None = None,
     *,
-    style: Literal["auto", "tqdm", "rich"] = "auto",
     file: TextIO | None = None,
 ) -> Progress[T]:
     """Show how far a pass over a loader is: batches/s, MB/s, and the part of the time spent waiting for batches.
@@ -174,8 +100,6 @@ def progress(
         Batches of a pass; default: the loader's length, if it has one.
     description : str, optional
         Stands before the bar.
-    style : {'auto', 'tqdm', 'rich'}
-        Which library shows it; 'auto': tqdm, or rich where that is not installed.
     file : file, optional
         Where to; default: ``sys.stderr``.
 
@@ -187,7 +111,7 @@ def progress(
     Raises
     ------
     ImportError
-        The library is not installed.
+        tqdm is not installed.
 
     Examples
     --------
@@ -206,19 +130,8 @@ def progress(
         raise TypeError(f"description must be a str or None, not {shown(description)}")
     if file is not None and not hasattr(file, "write"):
         raise TypeError(f"file must have a method write, which {shown(file)} has not")
-    one_of("style", style, STYLES)
-    if style == "auto":
-        try:
-            need("tqdm", "slipring.progress")
-        except ImportError as missing:
-            style = "rich"
-            try:
-                need("rich", "slipring.progress")
-            except ImportError:
-                raise missing from None
-    open_bar = _Rich if style == "rich" else _Tqdm
-    need("rich" if style == "rich" else "tqdm", "slipring.progress")
-    return Progress(loader, total, description, open_bar, file)
+    need("tqdm", "slipring.progress")
+    return Progress(loader, total, description, file)
 
 
 progress.__module__ = "slipring"  # it is pickled, and shown, by its public place

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-try:
-    from transformers import TrainerCallback
-except ModuleNotFoundError as error:
-    if error.name != "transformers":
-        raise
-    raise ImportError(
-        "slipring.monitor.transformers needs transformers: pip install transformers", name="transformers"
-    ) from None
+from slipring.monitor._callbacks import StatsSampler, need
 
-from slipring.monitor._callbacks import StatsSampler
+TrainerCallback = need("transformers", "slipring.monitor.transformers", "transformers").TrainerCallback
 
 __all__ = ["DataMonitor"]
 
