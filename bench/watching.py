@@ -55,7 +55,7 @@ class Job:
 
     def taken(self) -> int:
         """How many batches it has recorded by now."""
-        from slipring.monitor.jobs import attach
+        from slipring._observe.jobs import attach
 
         return int(attach(self.pid)[0].watch.segment_info()["recorded"])
 
@@ -74,7 +74,7 @@ class Job:
 def attach_s(pid: int) -> float:
     """From a PID to a drawn frame, in this process."""
     from slipring._cli.frame import Frames
-    from slipring.monitor.jobs import attach
+    from slipring._observe.jobs import attach
 
     began = time.perf_counter()
     job = attach(pid)[0]
@@ -112,8 +112,8 @@ def cpu_s(pid: int) -> float:
 
 def traced(job: Job, seconds: float, folder: str) -> tuple[float, int, float]:
     """(batches each second, records lost, share of a processor) while a trace is recorded."""
-    from slipring.monitor.jobs import attach
-    from slipring.monitor.recording import Recording
+    from slipring._observe.jobs import attach
+    from slipring._observe.recording import Recording
 
     reader, writer = os.pipe()
     child = os.fork()

@@ -57,15 +57,15 @@ for _public in (Memory, WorkerInfo, Workers, default_collate, empty, get_worker_
 # Asked for seldom: imported then.
 _SELDOM = {
     "Storage": "_files.storage",
-    "progress": "monitor.progress",
-    "replay": "monitor.replay",
+    "progress": "monitor._progress",
+    "replay": "monitor._replay",
     "stream": "streams",
 }
 
 if TYPE_CHECKING:
     from slipring._files.storage import Storage
-    from slipring.monitor.progress import progress
-    from slipring.monitor.replay import replay
+    from slipring.monitor._progress import progress
+    from slipring.monitor._replay import replay
     from slipring.streams import stream
 else:
 

@@ -13,7 +13,7 @@ from slipring._core.text import message_refused
 from slipring.errors import SegmentFull
 
 if TYPE_CHECKING:
-    from slipring.monitor.report import Report
+    from slipring._observe.report import Report
 
 __all__ = ["Queue", "QueueStats", "Slot"]
 
@@ -207,12 +207,12 @@ class Queue(Core):
         self._shut_down(immediate)
 
     def report(self) -> Report:
-        """Return the `slipring.monitor.report.Report` of all that has gone through the queue, in all processes."""
+        """Return the `slipring._observe.report.Report` of all that has gone through the queue, in all processes."""
         from slipring._core._cache import Watch
-        from slipring.monitor.report import Report
-        from slipring.monitor.sight import Sight
+        from slipring._observe.report import Report
+        from slipring._observe.snapshot import Snapshot
 
-        return Report("Queue", Sight(Watch(self._ring().controls)), self.stats())
+        return Report("Queue", Snapshot(Watch(self._ring().controls)), self.stats())
 
     def stats(self) -> QueueStats:
         """Return `QueueStats` of this process."""

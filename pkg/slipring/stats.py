@@ -1,8 +1,6 @@
 """Where the time goes."""
 
-import contextlib
 import dataclasses
-import time
 
 from slipring._core.memory import WorkerMemory
 
@@ -110,45 +108,6 @@ class Stats:
     registration_refused: str | None = None
 
 
-class Pace:
-    """How long steps take, and how much of that they wait for their batches.
-
-    Attributes
-    ----------
-    steps : int
-        That came to their end.
-    """
-
-    def __init__(self):
-        self.steps = 0
-        self._waited, self._took, self._last = 0.0, 0.0, None
-
-    def begin(self):
-        """The first step of a pass is about to begin: what was before does not count."""
-        self._last = time.perf_counter()
-
-    @contextlib.contextmanager
-    def step(self):
-        """What is done in this context is the wait for a step's batch; what is raised counts for nothing."""
-        begun = time.perf_counter()
-        yield
-        end = time.perf_counter()
-        self.steps += 1
-        self._waited += end - begun
-        self._took += end - self._last
-        self._last = end
-
-    @property
-    def wait_s(self):
-        """float: seconds that a step waits, on average."""
-        return self._waited / max(1, self.steps)
-
-    @property
-    def step_s(self):
-        """float: seconds from one step to the next, on average."""
-        return self._took / max(1, self.steps)
-
-
 _COUNTERS = (
     "batches",
     "bytes",
@@ -175,7 +134,7 @@ class Counters:
         self.respawns = self.resumed_streams = self.replayed_batches = 0
         self.memory = WorkerMemory()
         self.last = None  # what the last segment that is gone told of its memory
-        self.seen = None  # and what could be seen of it: a `slipring.monitor.sight.Sight`
+        self.seen = None  # and what could be seen of it: a `slipring._observe.snapshot.Snapshot`
         self._gone = dict.fromkeys((*_COUNTERS, *_TIMES), 0)
 
     def respawned(self):

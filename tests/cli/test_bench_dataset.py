@@ -112,7 +112,7 @@ def test_each_number_of_workers_is_measured_with_and_without_transport(bench):
         assert row["fetch_s"] > 0 and row["first_batch_s"] > 0
     by_transport = {row["transport"]: row["mb_per_s"] / row["samples_per_s"] for row in told["rows"]}
     assert by_transport[True] > by_transport[False]
-    assert set(told["verdict"]) == {f.name for f in dataclasses.fields(limits.Verdict)}
+    assert set(told["verdict"]) == {f.name for f in dataclasses.fields(limits.Finding)}
     assert told["verdict"]["workers"] in (0, 1, 2)
 
 

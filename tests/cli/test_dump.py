@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from slipring.monitor.doing import Doing
 from tests.fault.procs import ROOT, state, until, wait_dead
 from tests.fault.scenes import Gate
+from tests.support.inside import Activity
 from tests.watched import fails, run, watched
 
 HUNG = 1234  # row 2 of the batch that begins with 1232
@@ -200,10 +200,10 @@ def test_of_a_crashed_job_its_file_tells_what_was_being_done(capsys, crashed):
 
 
 def test_how_long_something_had_lasted_at_the_end_is_told_as_the_least():
-    hung = Doing("worker 0", 7, "", "reading", since_s=0.00508, row=3)
+    hung = Activity("worker 0", 7, "", "reading", since_s=0.00508, row=3)
     assert hung.sentence(was=True) == "was reading row 3, for at least 5.08 ms"
     assert hung.sentence() == "gone: reads row 3 for 5.08 ms"
-    assert Doing("consumer", 7, "", "in its step", since_s=8e-6).sentence(was=True) == "was in its step"
+    assert Activity("consumer", 7, "", "in its step", since_s=8e-6).sentence(was=True) == "was in its step"
 
 
 def test_times_of_a_file_are_told_by_its_newest_stamp(capsys, crashed):

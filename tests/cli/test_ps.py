@@ -8,15 +8,15 @@ import sys
 import pytest
 
 from slipring._cli import dump, ps, shown
-from slipring.monitor import processes
 from tests.fault.procs import descendants
+from tests.support.inside import observing
 from tests.watched import run, watched
 
 
 def only(monkeypatch, *programs):
     """Hide the processes of other tests, because some of them cannot be watched."""
     ours = [pid for program in programs for pid in (program.pid, *descendants(program.pid))]
-    monkeypatch.setattr(processes, "pids", lambda: ours)
+    monkeypatch.setattr(observing("jobs"), "pids", lambda: ours)
 
 
 def test_a_loader_and_a_queue_are_listed_with_their_figures(capsys, monkeypatch):
@@ -53,7 +53,7 @@ def test_without_rich_the_table_is_plain(capsys, monkeypatch):
 
 
 def test_where_there_are_none_it_says_so(capsys, monkeypatch):
-    monkeypatch.setattr(processes, "pids", lambda: [os.getpid()])
+    monkeypatch.setattr(observing("jobs"), "pids", lambda: [os.getpid()])
     assert run(capsys, "ps") == (0, "no jobs\n", "")
     code, out, _ = run(capsys, "ps", "--json")
     assert code == 0 and json.loads(out)["jobs"] == []

@@ -18,6 +18,7 @@ import pytest
 from tests import warm
 from tests.fault.procs import ROOT, state, until
 from tests.fault.scenes import Gate
+from tests.support.inside import observing
 from tests.watched import fails, run, watched
 
 TOP = [sys.executable, "-m", "slipring", "top"]
@@ -124,16 +125,14 @@ def test_a_frame_fits_into_40_columns(capsys):
 
 
 def test_without_a_pid_the_only_job_is_taken_and_of_several_one_must_be_chosen(capsys, monkeypatch):
-    from slipring.monitor import processes
-
     with watched("running", num_workers=1) as one, watched("held", num_workers=1) as other:
-        monkeypatch.setattr(processes, "pids", lambda: [one.pid, other.pid])
+        monkeypatch.setattr(observing("jobs"), "pids", lambda: [one.pid, other.pid])
         said = fails(capsys, "top", "--once", code=2)
         assert "give the PID of one" in said and f"{one.pid} (" in said and f"{other.pid} (" in said
-        monkeypatch.setattr(processes, "pids", lambda: [one.pid])
+        monkeypatch.setattr(observing("jobs"), "pids", lambda: [one.pid])
         code, out, _ = run(capsys, "top", "--once")
         assert code == 0 and f"of process {one.pid}" in out
-    monkeypatch.setattr(processes, "pids", lambda: [])
+    monkeypatch.setattr(observing("jobs"), "pids", lambda: [])
     assert "there is no job of slipring's" in fails(capsys, "top", "--once")
 
 

@@ -12,12 +12,10 @@ import sys
 import numpy as np
 import pytest
 
-from slipring.monitor.jobs import attach
-from slipring.monitor.recording import Recording
 from tests import warm
 from tests.fault.procs import ROOT, state, until
 from tests.fault.scenes import Gate
-from tests.support.inside import RECORD
+from tests.support.inside import RECORD, Recording, attach
 from tests.watched import fails, run, watched
 
 TRACE = [sys.executable, "-m", "slipring", "trace"]

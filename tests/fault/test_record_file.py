@@ -9,11 +9,12 @@ import pytest
 
 import slipring
 from slipring import Workers
-from slipring.monitor import records
 from tests.datasets import Squares, flat, numbers
 from tests.fault.procs import Program, wait_dead
 from tests.fault.scenes import Gate
-from tests.support.inside import NoSegment, Watch, engine_of
+from tests.support.inside import NoSegment, Watch, engine_of, observing
+
+records = observing("snapshot")
 
 pytestmark = pytest.mark.fault
 

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
-from slipring.monitor import stuck
 from tests.fault.procs import until
+from tests.support.inside import observing
 
 CAUSE = "JAX and TensorFlow start threads.*'forkserver', or create the workers before"
 
@@ -50,7 +50,7 @@ def held(lock):
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_timeout_and_report_name_locks_of_the_parents_threads_if_workers_are_forked(monkeypatch, method):
-    monkeypatch.setattr(stuck, "HANGS", 0.01)
+    monkeypatch.setattr(observing("verdict"), "HANGS", 0.01)
     data = Library()
     with contextlib.ExitStack() as stack:
         hold = stack.enter_context(contextlib.ExitStack())

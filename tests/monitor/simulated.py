@@ -1,4 +1,4 @@
-"""Jobs on a simulated clock, seen through the real `Sight`.
+"""Jobs on a simulated clock, seen through the real `Snapshot`.
 
 A test says how long things take. The simulation moves batches through slots, from the sampler to a worker and on to the
 loop, and keeps the records that a real segment keeps. Nothing here depends on how fast the machine is.
@@ -9,9 +9,20 @@ import os
 
 import numpy as np
 
-from slipring.monitor.sight import RETIRED, Sight, bucket_of, durations
-from slipring.monitor.verdict import Known, verdict
-from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES, STATES
+from tests.support.inside import (
+    NO_SLOT,
+    PARTICIPANT,
+    RECORD,
+    RETIRED,
+    SLOT,
+    STAGES,
+    STATES,
+    Known,
+    Snapshot,
+    bucket_of,
+    durations,
+    verdict,
+)
 
 MS = 1_000_000  # ns
 BEGIN = 1_000 * MS  # what the clock shows at first: 0 is no stamp
@@ -233,14 +244,14 @@ class Job:
         share = self.copied / max(1, len(self.recorded) + sum(batch is not None for batch in self.lying))
         return Known(**{"copied_share": share, "in_order": self.in_order, "persistent": self.persistent, **others})
 
-    def sight(self, later=0.0, waits=False):
-        """Return the `Sight` of the job, `later` than its end; `waits`: meanwhile the loop waits for a batch."""
+    def snapshot(self, later=0.0, waits=False):
+        """Return the `Snapshot` of the job, `later` than its end; `waits`: meanwhile the loop waits for a batch."""
         at_ns = self.clock + int(later * MS)
-        return Sight(SimulatedWatch(self, at_ns, waits), at_ns)
+        return Snapshot(SimulatedWatch(self, at_ns, waits), at_ns)
 
     def verdict(self, later=0.0, waits=False, **known):
         """Return the real `Verdict` on the job."""
-        return verdict(self.sight(later, waits), self.known(**known))
+        return verdict(self.snapshot(later, waits), self.known(**known))
 
 
 class SimulatedWatch:

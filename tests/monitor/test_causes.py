@@ -5,19 +5,17 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from slipring.monitor.sight import stage_of
-from slipring.monitor.verdict import Known, verdict
-from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES
+from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES, Known, stage_of, verdict
 
 MS = 1_000_000  # ns
 TASK, READY, LEASED = 1, 3, 4  # states of a slot
 
 
-def sight(
+def snapshot(
     n=60, workers=2, waited=8, step=1, fetch=18, collate=0, cpu=1.0, queued=0.0, threads=False, slots=20,
     states=(), loop=None, waiters=0, at_ns=None,
 ):  # fmt: skip
-    """A `Sight` of `n` batches whose workers take turns; times in ms, `cpu` and `queued` of the busy time."""
+    """A `Snapshot` of `n` batches whose workers take turns; times in ms, `cpu` and `queued` of the busy time."""
     table = np.zeros(n, RECORD)
     table["run"], table["kind"], table["seq"], table["rows"] = 1, 1, np.arange(n), 4
     table["participant"] = 1 + np.arange(n) % workers
@@ -50,8 +48,8 @@ def sight(
 
 
 def test_the_made_up_figures_are_those_of_workers_that_compute():
-    assert verdict(sight()).cause == "decode"
-    assert verdict(sight(cpu=0.1)).cause == "storage"
+    assert verdict(snapshot()).cause == "decode"
+    assert verdict(snapshot(cpu=0.1)).cause == "storage"
 
 
 # ---- memory
@@ -59,34 +57,34 @@ def test_the_made_up_figures_are_those_of_workers_that_compute():
 
 def test_memory_that_workers_have_of_their_own_hides_no_cause():
     known = Known(private_bytes=(200 << 20,) * 2, parent_bytes=50 << 20, free_bytes=8 << 30, forked=True)
-    assert verdict(sight(cpu=0.1), known).cause == "storage"
-    assert verdict(sight(waited=0, step=40), known).cause == "consumer"
+    assert verdict(snapshot(cpu=0.1), known).cause == "storage"
+    assert verdict(snapshot(waited=0, step=40), known).cause == "consumer"
 
 
 def test_copies_of_the_parents_memory_are_a_cause_where_memory_is_short_or_they_take_the_time():
     copies = {"copied_bytes": (200 << 20,) * 2, "parent_bytes": 300 << 20, "forked": True}
-    assert verdict(sight(cpu=0.1), Known(free_bytes=100 << 20, **copies)).cause == "memory"
-    assert verdict(sight(), Known(free_bytes=8 << 30, **copies)).cause == "memory"
-    assert verdict(sight(cpu=0.1), Known(free_bytes=8 << 30, **copies)).cause == "storage"
-    assert verdict(sight(n=6000), Known(free_bytes=8 << 30, **copies)).cause == "decode"
+    assert verdict(snapshot(cpu=0.1), Known(free_bytes=100 << 20, **copies)).cause == "memory"
+    assert verdict(snapshot(), Known(free_bytes=8 << 30, **copies)).cause == "memory"
+    assert verdict(snapshot(cpu=0.1), Known(free_bytes=8 << 30, **copies)).cause == "storage"
+    assert verdict(snapshot(n=6000), Known(free_bytes=8 << 30, **copies)).cause == "decode"
 
 
 # ---- processors and Python's lock
 
 
 def test_threads_that_hold_up_the_step_by_pythons_lock_are_named_though_nothing_is_waited_for():
-    found = verdict(sight(workers=4, threads=True, waited=0, step=20, fetch=60, cpu=0.3, queued=0.1))
+    found = verdict(snapshot(workers=4, threads=True, waited=0, step=20, fetch=60, cpu=0.3, queued=0.1))
     assert (found.cause, found.data_bound) == ("gil", False)
     assert "so does the step" in found.sentence and "processes" in found.advice
 
 
 def test_two_threads_that_share_pythons_lock_are_not_told_to_have_more_processors():
-    found = verdict(sight(threads=True, cpu=0.5, queued=0.3))
+    found = verdict(snapshot(threads=True, cpu=0.5, queued=0.3))
     assert (found.cause, found.data_bound) == ("gil", True)
 
 
 def test_no_more_than_all_of_the_time_is_spent_without_a_processor():
-    found = verdict(sight(cpu=0.2, queued=43.26))
+    found = verdict(snapshot(cpu=0.2, queued=43.26))
     assert found.cause == "decode" and "4326%" not in found.sentence
     assert "have no processor, for longer than that" in found.sentence
 
@@ -96,15 +94,15 @@ def test_no_more_than_all_of_the_time_is_spent_without_a_processor():
 
 def test_slots_are_enough_where_the_workers_are_busy_or_few_are_kept():
     full = [LEASED] * 17
-    assert verdict(sight(states=full, cpu=0.1)).cause == "storage"  # busy workers
-    idle = verdict(sight(states=full, fetch=4, cpu=0.1))
+    assert verdict(snapshot(states=full, cpu=0.1)).cause == "storage"  # busy workers
+    idle = verdict(snapshot(states=full, fetch=4, cpu=0.1))
     assert idle.cause == "kept" and "keeps 17 batches, of 20 slots" in idle.sentence
-    few = verdict(sight(workers=4, slots=2, fetch=8, cpu=0.1))
+    few = verdict(snapshot(workers=4, slots=2, fetch=8, cpu=0.1))
     assert few.cause == "slots" and "slots=24" in few.advice
 
 
 def test_batches_that_were_copied_are_not_counted_by_those_that_are_kept_at_the_end():
-    found = verdict(sight(), Known(copied_share=0.98))
+    found = verdict(snapshot(), Known(copied_share=0.98))
     assert found.cause == "kept" and "98% of all were copied" in found.sentence and " 0 " not in found.sentence
 
 
@@ -112,7 +110,7 @@ def test_batches_that_were_copied_are_not_counted_by_those_that_are_kept_at_the_
 
 
 def test_a_slow_beginning_is_no_workers_fault():
-    at = sight(cpu=0.1)
+    at = snapshot(cpu=0.1)
     # The first ten took long in both; of those behind them one worker made hardly any.
     at.table["participant"][10:] = 1
     at.table["participant"][10:14] = 2
@@ -122,7 +120,7 @@ def test_a_slow_beginning_is_no_workers_fault():
 
 
 def test_the_time_that_ray_takes_to_start_its_tasks_is_no_wait_of_a_slow_pipeline():
-    at = sight(cpu=0.1)  # 60 batches, which took 18 ms each
+    at = snapshot(cpu=0.1)  # 60 batches, which took 18 ms each
     assert verdict(at, Known(block_wait_ns=30 * 18 * MS, block_ns=60 * 18 * MS)).cause == "storage"
     assert verdict(at, Known(block_wait_ns=34 * 18 * MS, block_ns=60 * 18 * MS)).cause == "ray"
     at.table["fetch_ns"][:2] = 3000 * MS  # the first batch of each worker
@@ -132,7 +130,7 @@ def test_the_time_that_ray_takes_to_start_its_tasks_is_no_wait_of_a_slow_pipelin
 
 
 def test_a_slow_worker_is_told_from_the_others_at_the_same_time():
-    at = sight(workers=4, n=80)
+    at = snapshot(workers=4, n=80)
     slow = at.table["participant"] == 3
     at.table["fetch_ns"][slow] = 90 * MS
     at.table["claimed_at"] = at.table["published_at"] - at.table["fetch_ns"]
@@ -145,20 +143,20 @@ def test_a_slow_worker_is_told_from_the_others_at_the_same_time():
 
 def test_nothing_is_advised_that_is_so_already():
     collating = {"fetch": 2, "collate": 16}
-    assert "leave it to slipring" in verdict(sight(**collating), Known(own_collate=True)).advice
-    ours = verdict(sight(**collating), Known(own_collate=False))
+    assert "leave it to slipring" in verdict(snapshot(**collating), Known(own_collate=True)).advice
+    ours = verdict(snapshot(**collating), Known(own_collate=False))
     assert ours.cause == "collate" and "collate_fn" not in str(ours) and "leave" not in ours.advice
-    sleeps = verdict(sight(cpu=0.01, **collating), Known(own_collate=True))
+    sleeps = verdict(snapshot(cpu=0.01, **collating), Known(own_collate=True))
     assert sleeps.cause == "collate" and "processors" not in sleeps.advice
 
-    slow = sight()
+    slow = snapshot()
     slow.table["slowest_ns"], slow.table["fetch_ns"][[9, 30]] = 2 * MS, 400 * MS
     slow.table["slowest_ns"][[9, 30]] = 380 * MS
     assert "in_order=False" in verdict(slow, Known(in_order=True)).advice
     lets_pass = verdict(slow, Known(in_order=False))
     assert lets_pass.cause == "sample" and "in_order" not in lets_pass.advice
 
-    begins = sight(waited=0, step=4)
+    begins = snapshot(waited=0, step=4)
     begins.table["run"][30:] = 2
     begins.table["step_ns"][30], begins.table["waited_ns"][30] = 0, 600 * MS
     assert "persistent_workers=True" in verdict(begins, Known(persistent=False)).advice
@@ -168,19 +166,19 @@ def test_nothing_is_advised_that_is_so_already():
 
 def test_behind_a_thread_the_step_is_the_loops_own():
     # The thread asks for the next one at once; the loop behind it has steps of 6 ms, of 18 with their wait.
-    found = verdict(sight(waited=17.9, step=0.1, fetch=30, cpu=0.1, loop=(60, 720, 1080)))
+    found = verdict(snapshot(waited=17.9, step=0.1, fetch=30, cpu=0.1, loop=(60, 720, 1080)))
     assert "5 workers would be enough; there are 2." in found.advice
 
 
 def test_the_advice_is_a_sentence():
-    assert "Have more workers, " in verdict(sight(cpu=0.1, step=0.001)).advice
+    assert "Have more workers, " in verdict(snapshot(cpu=0.1, step=0.001)).advice
 
 
 # ---- what comes next
 
 
 def test_a_sampler_that_takes_the_time_is_told_from_workers():
-    at = sight(cpu=0.1, fetch=1)
+    at = snapshot(cpu=0.1, fetch=1)
     at.table["published_at"] -= 100 * MS  # each had been there for long
     found = verdict(at)
     assert found.cause == "sampler" and "8 ms for each batch" in found.sentence
@@ -190,7 +188,7 @@ def test_a_sampler_that_takes_the_time_is_told_from_workers():
 
 
 def test_the_step_in_progress_counts():
-    at = sight(states=[READY, TASK])
+    at = snapshot(states=[READY, TASK])
     assert verdict(at).cause == "decode"
     at.at_ns += 11_000 * MS
     found = verdict(at)
@@ -198,14 +196,14 @@ def test_the_step_in_progress_counts():
 
 
 def test_the_wait_in_progress_counts():
-    at = sight(waited=0, step=5, fetch=1, waiters=1)
+    at = snapshot(waited=0, step=5, fetch=1, waiters=1)
     assert not verdict(at).data_bound
     at.at_ns += 4_000 * MS
     assert verdict(at).data_bound and verdict(at).wait_share > 0.9
 
 
 def test_a_sample_that_is_waited_for_now_is_named():
-    at = sight(waited=1, step=1, fetch=0.1, states=[2], waiters=1)
+    at = snapshot(waited=1, step=1, fetch=0.1, states=[2], waiters=1)
     at.slots["batch"]["first_index"], at.slots["batch"]["slot"] = 330, 0
     at.participants["at_slot"][1], at.participants["at_row"][1] = 0, 3
     at.at_ns += 4_000 * MS

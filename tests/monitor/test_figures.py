@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 import slipring
-from slipring.monitor import Window, figures, scalars
+from slipring.monitor import Window, scalars
 from tests.datasets import Squares
+from tests.support.inside import rates
 
 
 def test_the_scalars_are_differences_over_the_time_between():
@@ -40,7 +41,7 @@ def test_waiting_is_never_more_than_all_of_the_time():
 def test_every_name_is_documented_and_every_sum_is_a_figure():
     for name in scalars(slipring.Stats(), None, 1.0):
         assert name in scalars.__doc__
-    assert set(figures.SUMS) <= vars(slipring.Stats()).keys()
+    assert set(rates.SUMS) <= vars(slipring.Stats()).keys()
 
 
 def test_a_window_tells_from_look_to_look_of_all_its_loaders():
@@ -55,7 +56,7 @@ def test_a_window_tells_from_look_to_look_of_all_its_loaders():
 
 @pytest.mark.parametrize("wrap", ["base_dataloader", "iterables", "dataloader", "loader"])
 def test_a_loader_is_found_in_what_wraps_it(wrap):
-    from slipring.monitor.trainers import loaders_in
+    from tests.support.inside import loaders_in
 
     with slipring.Loader(Squares(8), 4) as loader:
         assert loaders_in({"a": [SimpleNamespace(**{wrap: loader})], "b": (loader,)}) == [loader, loader]
@@ -63,7 +64,7 @@ def test_a_loader_is_found_in_what_wraps_it(wrap):
 
 
 def test_importing_slipring_imports_none_of_the_extras():
-    heavy = "{'tqdm', 'rich', 'prometheus_client', 'slipring.monitor.metrics', 'slipring.monitor.progress'}"
+    heavy = "{'tqdm', 'rich', 'prometheus_client', 'slipring.monitor'}"
     code = f"import sys, slipring; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import slipring
-from slipring.monitor import processes
-from slipring.monitor.jobs import NoJob, attach, jobs
 from tests.fault.procs import ROOT, state, until
+from tests.support.inside import NoJob, attach, jobs, observing
 from tests.watched import watched
 
 
@@ -52,8 +51,8 @@ def test_a_job_is_found_once_by_its_consumer_and_by_its_workers():
 def test_a_command_line_ends_at_the_name_of_the_script(words, shown, tmp_path, monkeypatch):
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
-    monkeypatch.setattr(processes, "PROC", str(tmp_path))
-    assert processes.command(7) == shown
+    monkeypatch.setattr(observing("jobs"), "PROC", str(tmp_path))
+    assert observing("jobs").command_of(7) == shown
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -179,7 +178,7 @@ def test_a_segment_of_another_version_is_named(tmp_path):
 
 AS_NOBODY = """
 import os, sys
-from slipring.monitor.jobs import NoJob, attach, jobs
+from tests.support.inside import NoJob, attach, jobs
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
     attach(int(sys.argv[1]))
@@ -207,14 +206,14 @@ def test_a_process_of_another_user_is_refused_with_its_name():
 
 
 def test_without_proc_the_reason_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "PROC", str(tmp_path))
+    monkeypatch.setattr(observing("jobs"), "PROC", str(tmp_path))
     for look in (jobs, lambda: attach(os.getpid())):
         with pytest.raises(NoJob, match="there is no /proc"):
             look()
 
 
 def test_a_proc_of_another_namespace_is_not_believed(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "PROC", str(tmp_path))
+    monkeypatch.setattr(observing("jobs"), "PROC", str(tmp_path))
     (tmp_path / "self").symlink_to("1234567")
     with pytest.raises(NoJob, match="another PID namespace"):
         attach(os.getpid())

@@ -6,14 +6,11 @@ import os
 import pytest
 
 from slipring import Loader, Workers
-from slipring.monitor.pace import Figures
-from slipring.monitor.sight import Sight
-from slipring.monitor.verdict import verdict
 from tests.datasets import Squares
 from tests.fault.procs import alive, kill_worker, state, until, wait_dead, worker_pids
 from tests.fault.scenes import Gate, Rows, respawning
 from tests.monitor.simulated import Job
-from tests.support.inside import NO_SLOT, Watch, engine_of, look, now
+from tests.support.inside import NO_SLOT, Figures, Snapshot, Watch, engine_of, look, now, verdict
 from tests.support.options import grouped
 from tests.watched import run, watched
 
@@ -21,7 +18,7 @@ LATER = 60_000_000_000  # ns: by then whoever reads the same sample is said to h
 
 
 def seen_later(loader):
-    return verdict(Sight(Watch(engine_of(loader).ring.controls), at_ns=now() + LATER))
+    return verdict(Snapshot(Watch(engine_of(loader).ring.controls), at_ns=now() + LATER))
 
 
 # ---- who has left
@@ -129,20 +126,20 @@ def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path)
 
 def test_new_workers_do_not_make_those_before_look_idle():
     job = Job(workers=1, batches=70, fetch=4, step=0.1, resized={60: 8})
-    f = Figures(job.sight())
+    f = Figures(job.snapshot())
     # Eight workers for all of that time would be busy for an eighth of it.
     assert f.n_workers == 8 and f.busy > 0.9
 
 
 def test_workers_that_left_do_not_make_those_that_stay_look_busy():
     stays, shrinks = (Job(workers=8, fetch=1, step=4, resized=then) for then in ({}, {98: 1}))
-    before, after = Figures(stays.sight()), Figures(shrinks.sight())
+    before, after = Figures(stays.snapshot()), Figures(shrinks.snapshot())
     assert (before.n_workers, after.n_workers) == (8, 1)
     # The time of one would be an eighth of theirs.
     assert before.busy == pytest.approx(1 / 32, rel=0.1) and after.busy == pytest.approx(before.busy, rel=0.1)
 
 
 def test_workers_that_left_long_ago_do_not_make_those_that_stay_look_idle():
-    f = Figures(Job(workers=8, fetch=4, step=1, resized={10: 1}).sight())
+    f = Figures(Job(workers=8, fetch=4, step=1, resized={10: 1}).snapshot())
     # Eight workers for all of that time would be busy for an eighth of it.
     assert f.n_workers == 1 and f.busy > 0.9

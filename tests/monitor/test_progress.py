@@ -36,15 +36,14 @@ def at_each_step(monkeypatch):
     """The figures are made at each step, not each half second."""
     import importlib
 
-    monkeypatch.setattr(importlib.import_module("slipring.monitor.progress"), "LOOK_S", 0.0)
+    monkeypatch.setattr(importlib.import_module("slipring.monitor._progress"), "LOOK_S", 0.0)
 
 
-@pytest.mark.parametrize("style", ["tqdm", "rich", "auto"])
-def test_the_batches_are_the_loaders_and_the_figures_are_shown(style):
-    pytest.importorskip("tqdm" if style == "auto" else style)
+def test_the_batches_are_the_loaders_and_the_figures_are_shown():
+    pytest.importorskip("tqdm")
     file = io.StringIO()
     with slipring.Loader(Squares(20), 4, num_workers=1) as loader:
-        shown = slipring.progress(loader, description="train", style=style, file=file)
+        shown = slipring.progress(loader, description="train", file=file)
         for _ in range(2):
             assert flat(numbers(shown)) == list(range(20))
         assert len(shown) == 5
@@ -53,9 +52,8 @@ def test_the_batches_are_the_loaders_and_the_figures_are_shown(style):
     assert 0 < shown.wait_share <= 1
 
 
-@pytest.mark.parametrize("style", ["tqdm", "rich"])
-def test_a_stream_without_a_length_is_shown_too(style):
-    pytest.importorskip(style)
+def test_a_stream_without_a_length_is_shown_too():
+    pytest.importorskip("tqdm")
 
     class Stream:
         def __iter__(self):
@@ -63,16 +61,15 @@ def test_a_stream_without_a_length_is_shown_too(style):
 
     file = io.StringIO()
     with slipring.Loader(Stream(), 4) as loader:
-        assert len(list(slipring.progress(loader, style=style, file=file))) == 2
-        assert len(slipring.progress(loader, total=2, style=style, file=file)) == 2
+        assert len(list(slipring.progress(loader, file=file))) == 2
+        assert len(slipring.progress(loader, total=2, file=file)) == 2
     assert "2" in file.getvalue()
 
 
-@pytest.mark.parametrize("style", ["tqdm", "rich"])
-def test_a_bar_keeps_no_batch(style):
-    pytest.importorskip(style)
+def test_a_bar_keeps_no_batch():
+    pytest.importorskip("tqdm")
     with slipring.Loader(Squares(40), 4, num_workers=1, memory=Memory(copy="never")) as loader:
-        for rows, which in slipring.progress(loader, style=style, file=io.StringIO()):
+        for rows, which in slipring.progress(loader, file=io.StringIO()):
             gone = weakref.ref(rows)
             del rows, which
             assert gone() is None
@@ -104,9 +101,8 @@ def test_the_share_is_of_the_time_that_was_waited():
     assert shown.wait_share <= 1 - sum(paused) / (time.perf_counter() - begun)
 
 
-@pytest.mark.parametrize("style", ["tqdm", "rich"])
-def test_a_loop_that_breaks_off_ends_the_bar_and_errors_arrive(style):
-    pytest.importorskip(style)
+def test_a_loop_that_breaks_off_ends_the_bar_and_errors_arrive():
+    pytest.importorskip("tqdm")
 
     def failing():
         yield 1
@@ -114,35 +110,23 @@ def test_a_loop_that_breaks_off_ends_the_bar_and_errors_arrive(style):
 
     file = io.StringIO()
     with pytest.raises(ZeroDivisionError):
-        list(slipring.progress(failing(), style=style, file=file))
-    for batch in slipring.progress(itertools.count(), style=style, file=file):
+        list(slipring.progress(failing(), file=file))
+    for batch in slipring.progress(itertools.count(), file=file):
         if batch == 3:
             break
 
 
-def test_a_wrong_style_or_total_is_refused():
-    with pytest.raises(ValueError, match="style must be one of"):
-        slipring.progress([], style="curses")
+def test_a_wrong_total_is_refused():
     with pytest.raises(ValueError, match="total must be"):
         slipring.progress([], -1)
 
 
-@pytest.mark.parametrize(
-    ("missing", "style", "said"),
-    [
-        (["tqdm"], "tqdm", "slipring.progress needs tqdm: pip install slipring[monitor]"),
-        (["rich"], "rich", "slipring.progress needs rich: pip install slipring[monitor]"),
-        (["tqdm", "rich"], "auto", "slipring.progress needs tqdm: pip install slipring[monitor]"),
-        (["tqdm"], "auto", "shown"),
-    ],
-)
-def test_without_the_library_the_error_names_the_extra(missing, style, said):
-    pytest.importorskip("rich")
+def test_without_tqdm_the_error_names_the_extra():
     code = (
-        f"import sys; sys.modules.update(dict.fromkeys({missing!r}))\n"
+        "import sys; sys.modules.update(tqdm=None)\n"
         "import io, slipring\n"
-        f"try: list(slipring.progress([1], style={style!r}, file=io.StringIO())); print('shown')\n"
+        "try: slipring.progress([1], file=io.StringIO())\n"
         "except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == said
+    assert done.stdout.strip() == "slipring.progress needs tqdm: pip install slipring[monitor]"

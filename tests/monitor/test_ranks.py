@@ -8,10 +8,12 @@ import pytest
 
 import slipring
 from slipring import Workers
-from slipring.monitor import ranks, report
-from slipring.monitor.verdict import Verdict
+from slipring.monitor import Verdict
 from tests.datasets import Squares
 from tests.monitor.simulated import Job
+from tests.support.inside import observing
+
+ranks, report = observing("ranks"), observing("report")
 
 
 def told(rank, wait_share):
@@ -60,7 +62,7 @@ def test_the_verdicts_are_gathered_with_their_ranks_the_longest_wait_first(distr
 
 
 def test_the_report_of_a_rank_names_the_one_that_holds_it_up(distributed):
-    mine = report.Report("rank 0", Job(step=4).sight(), slipring.Stats()).gathered()
+    mine = report.Report("rank 0", Job(step=4).snapshot(), slipring.Stats()).gathered()
     assert (mine.verdict.cause, mine.verdict.advice) == ("rank", "Help rank 1.")
     assert mine.verdict.sentence.startswith("Rank 1 holds up all 2")
     assert (mine.verdict.wait_share, mine.verdict.data_bound) == (0.0, False)  # its own

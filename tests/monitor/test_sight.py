@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring.monitor import report as reporting
-from slipring.monitor.pace import Figures
 from tests.monitor.simulated import Job
-from tests.support.inside import engine_of, engines_of, look, now
+from tests.support.inside import Figures, engine_of, engines_of, look, now, observing, states
 from tests.support.options import grouped
+
+reporting = observing("report")
 
 MS = 1_000_000  # ns
 MIB = 1 << 20
@@ -49,7 +49,7 @@ def loader(data, **options):
 
 @pytest.fixture
 def judged(monkeypatch):
-    """Return a function: of a loader's report, the `Sight` and the `Known` that its verdict was made of."""
+    """Return a function: of a loader's report, the `Snapshot` and the `Known` that its verdict was made of."""
     seen = []
     real = reporting.verdict
     monkeypatch.setattr(reporting, "verdict", lambda *given: (seen.append(given), real(*given))[1])
@@ -73,9 +73,9 @@ def test_what_batches_take_arrives_with_their_indices_and_workers():
     with loader(Data(40, read), collate_fn=collate) as mine:
         for _ in mine:
             time.sleep(0.001)
-        sight = look(engine_of(mine).ring)
+        snapshot = look(engine_of(mine).ring)
     ended = now()
-    table = sight.taken
+    table = snapshot.taken
     assert table["seq"].tolist() == list(range(10)) and (table["rows"] == 4).all()
     assert table["first_index"].tolist() == list(range(0, 40, 4)) and (table["bytes"] >= 1600).all()
     assert (table["fetch_ns"] >= 4 * 2 * MS).all() and table["fetch_ns"][5] >= (3 * 2 + 12) * MS
@@ -93,27 +93,27 @@ def test_what_batches_take_arrives_with_their_indices_and_workers():
     assert table["waited_ns"].sum() + table["step_ns"].sum() <= ended - begun
     assert table["waited_ns"].sum() > 0
     for number in (1, 2):
-        participant, its = sight.participants[number], table[table["participant"] == number]
+        participant, its = snapshot.participants[number], table[table["participant"] == number]
         assert participant["batches"] == len(its) and participant["bytes"] == its["bytes"].sum()
         for name in ("fetch_ns", "collate_ns", "idle_ns"):
             assert participant[name] == its[name].sum()
-    assert {"batches": 10, "rows": 40, "errors": 0}.items() <= sight.sums.items()
-    stages = sight.stages
+    assert {"batches": 10, "rows": 40, "errors": 0}.items() <= snapshot.sums.items()
+    stages = snapshot.stages
     assert stages["fetch"].count == 10 and stages["fetch"].total_s == table["fetch_ns"].sum() / 1e9
     assert stages["step"].count == 9 and stages["step"].total_s >= 0.009
-    assert sight.slowest_samples["slowest_ns"][0] == table["slowest_ns"].max()
-    assert not (sight.threads or sight.inline or sight.told[0]) and 1 <= sight.told.sum() <= 2
+    assert snapshot.slowest_samples["slowest_ns"][0] == table["slowest_ns"].max()
+    assert not (snapshot.threads or snapshot.inline or snapshot.told[0]) and 1 <= snapshot.told.sum() <= 2
 
 
 def test_each_batch_is_summed_once_whether_its_record_is_in_the_totals_or_not():
     with loader(Data(600, lambda i: None)) as mine:
         assert sum(1 for _ in mine) == 150
         real = look(engine_of(mine).ring)
-    for sight in (real, Job(batches=150).sight()):
-        table = sight.taken
-        assert len(table) == 150 and 0 < sight.sums["folded"] < 150 and sight.sums["batches"] == 150
-        assert (sight.sums["rows"], sight.sums["bytes"]) == (table["rows"].sum(), table["bytes"].sum())
-        stages = sight.stages
+    for snapshot in (real, Job(batches=150).snapshot()):
+        table = snapshot.taken
+        assert len(table) == 150 and 0 < snapshot.sums["folded"] < 150 and snapshot.sums["batches"] == 150
+        assert (snapshot.sums["rows"], snapshot.sums["bytes"]) == (table["rows"].sum(), table["bytes"].sum())
+        stages = snapshot.stages
         assert (stages["fetch"].count, stages["step"].count) == (150, 149)
         assert stages["fetch"].total_s == table["fetch_ns"].sum() / 1e9
         assert stages["waited"].max_s == table["waited_ns"].max() / 1e9
@@ -126,33 +126,33 @@ def compute(i):
         pass
 
 
-def counted(sight, number=1):
+def counted(snapshot, number=1):
     """How many batches of a worker its processor time was last told with."""
-    its = sight.table[sight.table["participant"] == number]
+    its = snapshot.table[snapshot.table["participant"] == number]
     made = np.cumsum(its["fetch_ns"] + its["collate_ns"])
-    return int(np.searchsorted(made, sight.participants[number]["reported_ns"])) + 1
+    return int(np.searchsorted(made, snapshot.participants[number]["reported_ns"])) + 1
 
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_a_worker_that_computes_has_had_a_processor_for_so_long(method):
     with loader(Data(40, compute), num_workers=1, start_method=method) as mine:
         assert sum(1 for _ in mine) == 10
-        sight = look(engine_of(mine).ring)
-    participant = sight.participants[1]
-    assert participant["reported_ns"] > 0 and counted(sight) > 1
-    assert participant["cpu_ns"] >= counted(sight) * 4 * 3 * MS
-    assert sight.threads == (method == "thread")
+        snapshot = look(engine_of(mine).ring)
+    participant = snapshot.participants[1]
+    assert participant["reported_ns"] > 0 and counted(snapshot) > 1
+    assert participant["cpu_ns"] >= counted(snapshot) * 4 * 3 * MS
+    assert snapshot.threads == (method == "thread")
 
 
 def test_a_worker_that_sleeps_has_had_a_processor_for_no_longer_than_the_rest():
     begun = now()
     with loader(Data(40, lambda i: time.sleep(0.003)), num_workers=1) as mine:
         assert sum(1 for _ in mine) == 10
-        sight = look(engine_of(mine).ring)
-    participant = sight.participants[1]
-    asleep = counted(sight) * 4 * 3 * MS
+        snapshot = look(engine_of(mine).ring)
+    participant = snapshot.participants[1]
+    asleep = counted(snapshot) * 4 * 3 * MS
     assert participant["reported_ns"] >= asleep > 0
-    assert 0 < participant["cpu_ns"] <= sight.at_ns - begun - asleep
+    assert 0 < participant["cpu_ns"] <= snapshot.at_ns - begun - asleep
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel counts no delays")
@@ -163,17 +163,17 @@ def test_workers_that_share_a_processor_wait_for_it():
     # Each has its own batches, so that both are ready to run, and one processor serves one of them at a time.
     with loader(Data(40, compute), worker_init_fn=begin, rng="worker") as mine:
         assert sum(1 for _ in mine) == 10
-        sight = look(engine_of(mine).ring)
-    assert sight.participants["queued_ns"].sum() > 0
+        snapshot = look(engine_of(mine).ring)
+    assert snapshot.participants["queued_ns"].sum() > 0
 
 
 def test_a_worker_that_begins_late_is_waited_for():
     with loader(Data(80, lambda i: None), num_workers=1, worker_init_fn=lambda n: time.sleep(0.05)) as mine:
         batches = iter(mine)
         next(batches)
-        sight = look(engine_of(mine).ring)
-        assert sight.taken["waited_ns"][0] >= 50 * MS
-        assert Figures(sight).first.tolist() == [True]
+        snapshot = look(engine_of(mine).ring)
+        assert snapshot.taken["waited_ns"][0] >= 50 * MS
+        assert Figures(snapshot).first.tolist() == [True]
         batches.close()
 
 
@@ -181,9 +181,9 @@ def test_a_loop_that_makes_its_batches_itself_waits_for_all_of_them():
     with loader(Data(40, lambda i: time.sleep(0.001)), num_workers=0) as mine:
         for _ in mine:
             time.sleep(0.001)
-        sight = look(engine_of(mine).ring)
-    table = sight.taken
-    assert sight.inline and len(table) == 10
+        snapshot = look(engine_of(mine).ring)
+    table = snapshot.taken
+    assert snapshot.inline and len(table) == 10
     assert (table["fetch_ns"] >= 4 * MS).all() and (table["waited_ns"] >= table["fetch_ns"]).all()
     assert (table["step_ns"][1:] >= MS).all()
 
@@ -206,9 +206,9 @@ def test_torchs_loop_that_makes_its_batches_itself_is_known_by_sums():
 def test_slots_that_the_program_keeps_are_leased_and_batches_beyond_them_are_copied(judged):
     with loader(Data(120, lambda i: None), slots=6) as mine:
         kept = list(mine)
-        sight, known = judged(mine)
-        leased = sum(state in ("leased", "parked") for state in reporting.records.states(sight.slots))
-        assert 0 < leased < 6 and sight.segment_info["n_slots"] == 6
+        snapshot, known = judged(mine)
+        leased = sum(state in ("leased", "parked") for state in states(snapshot.slots))
+        assert 0 < leased < 6 and snapshot.segment_info["n_slots"] == 6
         assert known.copied_share * 30 == pytest.approx(30 - leased)
         del kept
 
@@ -218,12 +218,12 @@ def test_a_cache_tells_hits_misses_and_that_it_is_full(judged):
     with loader(data) as mine:
         for _ in range(2):
             assert sum(1 for _ in mine) == 10
-        sight, known = judged(mine)
-    first, later = (sight.table[sight.table["epoch"] == epoch] for epoch in (0, 1))
+        snapshot, known = judged(mine)
+    first, later = (snapshot.table[snapshot.table["epoch"] == epoch] for epoch in (0, 1))
     assert first["misses"].sum() == 40 and first["hits"].sum() == 0
     assert later["misses"].sum() + later["hits"].sum() == 40
     assert 0 < later["hits"].sum() < 40 and later["misses"].sum() > 0
-    assert (sight.sums["hits"], sight.sums["misses"]) == (later["hits"].sum(), 40 + later["misses"].sum())
+    assert (snapshot.sums["hits"], snapshot.sums["misses"]) == (later["hits"].sum(), 40 + later["misses"].sum())
     assert "its budget of 0 MB is used up" in known.cache_full and known.cache_bytes >= 40 * 2400
 
 
@@ -246,11 +246,11 @@ def test_copies_to_the_device_and_the_loop_behind_them_are_seen():
     ) as mine:
         for _ in mine:
             time.sleep(0.001)
-        sight = look(engines_of(mine).engine.ring)
+        snapshot = look(engines_of(mine).engine.ring)
     ended = now()
-    assert len(sight.taken) == 20 and (sight.taken["copy_ns"] >= 4 * MS).all()
-    segment_info = sight.segment_info
-    assert segment_info["loop_steps"] == 20 and Figures(sight).has_loop
+    assert len(snapshot.taken) == 20 and (snapshot.taken["copy_ns"] >= 4 * MS).all()
+    segment_info = snapshot.segment_info
+    assert segment_info["loop_steps"] == 20 and Figures(snapshot).has_loop
     assert segment_info["loop_ns"] - segment_info["loop_wait_ns"] >= 19 * MS
     assert 19 * 4 * MS <= segment_info["loop_ns"] <= ended - begun
 

@@ -8,14 +8,9 @@ import os
 import pytest
 
 import slipring
-from slipring.monitor.doing import doing
-from slipring.monitor.jobs import attach
-from slipring.monitor.sight import Sight
-from slipring.monitor.stuck import starting
-from slipring.monitor.verdict import verdict
 from tests.fault.procs import until
 from tests.fault.scenes import Gate
-from tests.support.inside import Watch, engine_of, look, now
+from tests.support.inside import Snapshot, Watch, activities, attach, engine_of, look, now, starting, verdict
 from tests.watched import watched
 
 
@@ -27,7 +22,7 @@ def gate(tmp_path):
 
 def seen(job, seconds):
     """A snapshot of a job, `seconds` later than now."""
-    return Sight(job.watch, at_ns=now() + int(seconds * 1e9))
+    return Snapshot(job.watch, at_ns=now() + int(seconds * 1e9))
 
 
 def waiting(program):
@@ -58,13 +53,13 @@ def test_workers_that_hang_before_they_join_the_segment_are_not_taken_for_the_lo
     with watched("unpickling", gate=gate.path) as program:
         gate.arrived()
         job = waiting(program)
-        sight = seen(job, 60)
-        found, does = verdict(sight), [each.what for each in doing(sight, job)]
+        snapshot = seen(job, 60)
+        found, does = verdict(snapshot), [each.what for each in activities(snapshot, job)]
         gate.open()
         assert program.line()["done"]
     assert found.cause == "starting" and "No worker has started after " in found.sentence
     assert "unpickle the dataset" in found.sentence
-    assert does == ["waiting for workers"] and not sight.inline
+    assert does == ["waiting for workers"] and not snapshot.inline
 
 
 def test_a_worker_that_hangs_within_the_first_batches_is_named(gate):
@@ -72,7 +67,7 @@ def test_a_worker_that_hangs_within_the_first_batches_is_named(gate):
     with watched("hung", gate=gate.path, index=9, **options) as program:
         pid = gate.arrived()
         job = waiting(program)
-        until(lambda: len(Sight(job.watch).taken) == 2, "the loop has the batches before")
+        until(lambda: len(Snapshot(job.watch).taken) == 2, "the loop has the batches before")
         early, late = verdict(seen(job, 5)), verdict(seen(job, 60))
         gate.open()
         assert program.line()["done"]
@@ -103,8 +98,8 @@ def test_a_worker_that_starts_slowly_is_no_cause_while_others_deliver():
         for _ in range(20):
             next(batches)
         until(lambda: look(engine_of(loader).ring).there.sum() == 2, "the other one has joined")
-        sight = Sight(Watch(engine_of(loader).ring.controls), at_ns=now() + 60_000_000_000)
-        found, (_, named, _) = verdict(sight).cause, starting(sight)
+        snapshot = Snapshot(Watch(engine_of(loader).ring.controls), at_ns=now() + 60_000_000_000)
+        found, (_, named, _) = verdict(snapshot).cause, starting(snapshot)
         os.write(told, b"x")
     os.close(goes_on)
     os.close(told)

@@ -12,14 +12,20 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring.monitor import causes
-from slipring.monitor import verdict as verdict_module
-from slipring.monitor.sight import NoSegment, Sight
-from slipring.monitor.stuck import at_work
-from slipring.monitor.verdict import verdict
 from tests.fault.procs import state, until, worker_pids
 from tests.monitor.simulated import Job
-from tests.support.inside import Watch, engine_of, look, now, reporting
+from tests.support.inside import (
+    EmptySnapshot,
+    Snapshot,
+    Watch,
+    at_work,
+    engine_of,
+    look,
+    now,
+    observing,
+    reporting,
+    verdict,
+)
 from tests.support.options import grouped
 
 WAITS = 0.02  # share of a worker's time on a processor, where it waits for something else
@@ -28,7 +34,7 @@ WAITS = 0.02  # share of a worker's time on a processor, where it waits for some
 @pytest.fixture(autouse=True)
 def four_processors(monkeypatch):
     """Have the advice depend on no machine."""
-    for module in (causes, verdict_module):
+    for module in (observing("causes"), observing("verdict")):
         monkeypatch.setattr(module, "cpus", lambda: 4)
 
 
@@ -194,7 +200,7 @@ def test_unpickling_is_named_where_it_takes_a_tenth_of_the_loops_time():
 
 
 def test_a_report_counts_the_pickled_leaves_of_each_batch(monkeypatch):
-    monkeypatch.setattr(reporting, "Report", lambda name, sight, stats, known, **rest: known)
+    monkeypatch.setattr(reporting, "Report", lambda name, snapshot, stats, known, **rest: known)
     with slipring.Loader(range(8), batch_size=2, num_workers=1, collate_fn=lambda s: [{k} for k in s]) as loader:
         assert sum(len(batch) for batch in loader) == 8
         known = loader.report()
@@ -371,7 +377,7 @@ def test_of_batches_made_in_the_loop_no_worker_is_told():
 def test_batches_made_in_torchs_loop_are_named():
     def made(fetch_ns, batches=8):
         meter = SimpleNamespace(batches=batches, fetch_ns=fetch_ns, collate_ns=0, spent_ns=1_000_000)
-        return verdict(NoSegment(meter))
+        return verdict(EmptySnapshot(meter))
 
     assert (made(110_000).cause, made(110_000).data_bound) == ("no_workers", True)
     assert (made(90_000).cause, made(90_000).data_bound) == ("ok", False)
@@ -478,7 +484,7 @@ def test_a_worker_that_hangs_at_a_whole_batch_is_named(how):
             next(batches)
         until(lambda: at_work(look(engine_of(hanging).ring)), "a worker is at it")
         until(lambda: not (look(engine_of(hanging).ring).table["published_at"] == 0).sum() > 1, "no other")
-        found = verdict(Sight(Watch(engine_of(hanging).ring.controls), at_ns=now() + 60_000_000_000))
+        found = verdict(Snapshot(Watch(engine_of(hanging).ring.controls), at_ns=now() + 60_000_000_000))
         os.write(told, b"x")
     os.close(goes_on)
     os.close(told)
@@ -515,7 +521,7 @@ def test_a_worker_that_hangs_is_named():
         ring = engine_of(hanging).ring
         while not (Watch(ring.controls).participants()["at_row"] == 1).any():
             time.sleep(0.01)
-        found = verdict(Sight(Watch(ring.controls), at_ns=now() + 60_000_000_000))
+        found = verdict(Snapshot(Watch(ring.controls), at_ns=now() + 60_000_000_000))
         os.write(told, b"x")
     os.close(goes_on)
     os.close(told)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring.monitor import records
 from tests.datasets import Squares, flat, numbers
 from tests.fault.procs import until, worker_pids
 from tests.fault.scenes import Gate, Rows
-from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, NoSegment, Watch, engine_of
+from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, NoSegment, Watch, engine_of, observing
+
+records = observing("snapshot")
 
 # ---- what is seen ----
 
@@ -72,7 +73,7 @@ def test_totals_and_records_say_the_same():
 
 def test_another_process_that_has_the_descriptor_sees_the_same():
     code = (
-        "import sys; from tests.support.inside import Watch; from slipring.monitor import records;"
+        "import sys; from tests.support.inside import Watch, observing; records = observing('snapshot');"
         "w = Watch(int(sys.argv[1]));"
         "print(w.segment_info()['label'], sorted(records.taken(records.batches(w))['seq'].tolist()),"
         "[pid for pid in w.participants()['pid'].tolist() if pid])"

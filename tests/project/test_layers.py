@@ -23,7 +23,7 @@ LAYERS = {
         ("redaction",),
     ),
     "c": (("_core._cring", "_core._ccache", "_core._cwatch"), ()),
-    "ring": (("_core", "_core._ring", "_core.text"), ("ground", "c")),
+    "ring": (("_core", "_core._ring", "_core.rates", "_core.text"), ("redaction", "ground", "c")),
     "options": (
         ("options", "_core.arguments", "_core.declare", "_core.option_values", "_core.worker_count"),
         ("ground", "ring"),
@@ -37,7 +37,7 @@ LAYERS = {
         ("redaction", "ground", "ring", "options", "files"),
     ),
     "bindings": (("_core._cache",), ("ground", "c", "ring", "codec")),
-    "monitor": (("monitor.*",), ("redaction", "ground", "ring", "options", "bindings")),
+    "observe": (("_observe.*",), ("redaction", "ground", "ring", "options", "bindings")),
     "cache": (("cache.*", "_core.cache_names"), ("ground", "ring", "options", "codec", "bindings")),
     "workers": (
         (
@@ -69,7 +69,7 @@ LAYERS = {
             ),
             *("_core.worker_info", "_core.worker_main", "_core.worker_pool", "sampler", "stats"),
         ),
-        ("redaction", "ground", "ring", "options", "bindings", "monitor", "codec"),
+        ("redaction", "ground", "ring", "options", "bindings", "observe", "codec"),
     ),
     "iteration": (
         ("_core._iteration", "_core.ahead", "_core.reshard", "_core.source", "_core.state"),
@@ -81,8 +81,9 @@ LAYERS = {
     ),
     "loader": (
         ("loader", "_core.loader", "queue", "_core._queue"),
-        ("ground", "ring", "options", "bindings", "monitor", "codec", "workers", "iteration"),
+        ("ground", "ring", "options", "bindings", "observe", "codec", "workers", "iteration"),
     ),
+    "monitor": (("monitor.*",), ("ground", "ring", "options", "observe", "workers")),
     "package": (
         ("__init__",),
         (
@@ -108,12 +109,12 @@ LAYERS = {
     ),
     "torch": (
         ("torch.*",),
-        ("ground", "ring", "options", "monitor", "codec", "workers", "iteration", "loader", "package"),
+        ("ground", "ring", "options", "observe", "codec", "workers", "iteration", "loader", "package"),
     ),
     "command": (
         ("__main__", "_cli.*"),
         (
-            *("ground", "ring", "options", "bindings", "monitor", "codec", "workers", "iteration", "loader"),
+            *("ground", "ring", "options", "bindings", "observe", "codec", "workers", "iteration", "loader"),
             *("package", "torch"),
         ),
     ),
@@ -124,7 +125,7 @@ LAYERS = {
     "ray": (
         ("ray.*",),
         (
-            *("ground", "ring", "options", "monitor", "codec", "workers", "iteration", "loader", "streams"),
+            *("ground", "ring", "options", "observe", "codec", "workers", "iteration", "loader", "streams"),
             *("images", "torch"),
         ),
     ),

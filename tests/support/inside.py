@@ -10,7 +10,7 @@ import importlib
 # tests/fault/points.py replaces a module before anything imports it.
 _NAMES = {
     "slipring._core": (
-        "_codec _ring ahead cache_names engine heap local_pool memory pickling process process_pool pytree "
+        "_codec _ring ahead cache_names engine heap local_pool memory pickling process process_pool pytree rates "
         "reporting seeding skipping startup tensors text tuning worker worker_main"
     ),
     "slipring._core._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES VERSION NoSegment Watch",
@@ -37,6 +37,14 @@ _NAMES = {
     "slipring._core.worker": "Worker",
     "slipring._core.worker_info": "process_worker_info",
     "slipring._core.worker_pool": "ResizablePool",
+    "slipring._observe.activity": "Activity activities at_work",
+    "slipring._observe.jobs": "NoJob attach jobs",
+    "slipring._observe.ranks": "gather slowest",
+    "slipring._observe.rates": "Figures",
+    "slipring._observe.recording": "Recording",
+    "slipring._observe.snapshot": "RETIRED EmptySnapshot Snapshot bucket_of durations stage_of states",
+    "slipring._observe.verdict": "Known starting verdict",
+    "slipring.monitor._callbacks": "loaders_in",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -48,6 +56,11 @@ def __getattr__(name):
     if home in ("slipring", "slipring._core"):
         return importlib.import_module(f"{home}.{name}")
     return getattr(importlib.import_module(home), name)
+
+
+def observing(name):
+    """Return a module of slipring._observe: `report` and others have functions of the same name."""
+    return importlib.import_module(f"slipring._observe.{name}")
 
 
 def engine_of(loader):

@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import slipring  # noqa: E402
-from slipring.monitor.jobs import attach  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.datasets import Slow  # noqa: E402
+from tests.support.inside import attach  # noqa: E402
 
 
 class Timed(Slow):

@@ -104,10 +104,10 @@ with slipring.Loader[int]([1, 2], batch_size=None) as numbers:
     assert_type(replayed, slipring.monitor.Replay[int])
     assert_type(replayed.step_s, float)
     assert_type(next(replayed), int)
-    assert_type(next(iter(slipring.progress(numbers, style="tqdm"))), int)
+    assert_type(next(iter(slipring.progress(numbers, description="train"))), int)
     assert_type(slipring.monitor.scalars(numbers.stats(), None, 1.0), dict[str, float])
     with slipring.monitor.prometheus(0, loaders=[numbers]) as metrics:
         assert_type(metrics.port, int | None)
 slipring.progress(3)  # type: ignore[arg-type]
 slipring.replay([1], n="3")  # type: ignore[arg-type]
-slipring.progress([1], style="curses")  # type: ignore[arg-type]
+slipring.progress([1], description=7)  # type: ignore[arg-type]

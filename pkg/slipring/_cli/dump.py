@@ -10,10 +10,11 @@ import numpy as np
 from slipring._cli import shown
 from slipring._cli.failure import USAGE, Failure
 from slipring._core._cache import KINDS, NO_INDEX, Watch
-from slipring.monitor import processes, records
-from slipring.monitor.doing import doing
-from slipring.monitor.jobs import attach
-from slipring.monitor.sight import Sight
+from slipring._observe import jobs as processes
+from slipring._observe import snapshot as records
+from slipring._observe.activity import activities
+from slipring._observe.jobs import attach
+from slipring._observe.snapshot import Snapshot
 
 COLUMNS = (
     "when", "run", "epoch", "batch", "slot", "worker", "indices", "MB", "queued", "fetch", "collate", "ready",
@@ -58,17 +59,17 @@ def main(args):
 
 
 def of_process(pid):
-    """Return (title, ended, sight, doings) of each segment of a process."""
+    """Return (title, ended, snapshot, doings) of each segment of a process."""
     told = []
     for job in attach(pid):
-        sight = Sight(job.watch)
+        snapshot = Snapshot(job.watch)
         kind = "queue" if job.push else "loader"
-        told.append((f"process {job.pid or '?'}: {kind}, {job.name}", False, sight, doing(sight, job)))
+        told.append((f"process {job.pid or '?'}: {kind}, {job.name}", False, snapshot, activities(snapshot, job)))
     return told
 
 
 def of_file(path):
-    """Return (title, ended, sight, doings) of a record file."""
+    """Return (title, ended, snapshot, doings) of a record file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -81,34 +82,34 @@ def of_file(path):
         raise Failure(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     finally:
         os.close(fd)
-    sight = Sight(watch)
-    seen = doing(sight)
-    ended = not any(processes.lives(each.state) for each in (seen if sight.segment_info["push"] else seen[:1]))
+    snapshot = Snapshot(watch)
+    seen = activities(snapshot)
+    ended = not any(processes.lives(each.state) for each in (seen if snapshot.segment_info["push"] else seen[:1]))
     if ended:  # its clock is of another boot, or another machine: the newest stamp is the end
-        sight = Sight(watch, at_ns=newest(sight))
-        seen = doing(sight)
-    label = processes.one_line(sight.segment_info["label"])
-    return f"file {path}{': ' + label if label else ''}", ended, sight, seen
+        snapshot = Snapshot(watch, at_ns=newest(snapshot))
+        seen = activities(snapshot)
+    label = processes.one_line(snapshot.segment_info["label"])
+    return f"file {path}{': ' + label if label else ''}", ended, snapshot, seen
 
 
-def newest(sight):
+def newest(snapshot):
     """Return the newest stamp of a snapshot, in ns."""
-    stamps = [sight.table[name].max(initial=0) for name in TIMES]
-    return int(max([*stamps, sight.participants["at_since"].max(initial=0)]))
+    stamps = [snapshot.table[name].max(initial=0) for name in TIMES]
+    return int(max([*stamps, snapshot.participants["at_since"].max(initial=0)]))
 
 
-def last(sight, n):
+def last(snapshot, n):
     """Return the n batches to which something happened last, and when it happened."""
     if n == 0:
-        return sight.table[:0], None
-    stamps = np.max([sight.table[name] for name in TIMES], axis=0)
+        return snapshot.table[:0], None
+    stamps = np.max([snapshot.table[name] for name in TIMES], axis=0)
     chosen = np.sort(np.argsort(stamps, kind="stable")[-n:])
-    return sight.table[chosen], stamps[chosen]
+    return snapshot.table[chosen], stamps[chosen]
 
 
-def show(title, ended, sight, seen, n):
+def show(title, ended, snapshot, seen, n):
     """Print what is known about a segment."""
-    segment_info, sums = sight.segment_info, sight.sums
+    segment_info, sums = snapshot.segment_info, snapshot.sums
     counted = ", ".join(
         (
             shown.count(segment_info["n_slots"], "slot", "slots"),
@@ -122,13 +123,13 @@ def show(title, ended, sight, seen, n):
     print("what they were doing at the end:" if ended else "what they do now:")
     for each in seen:
         print(f"  {each.name}, pid {each.pid or '?'}: {each.sentence(was=ended)}")
-    table, stamps = last(sight, n)
+    table, stamps = last(snapshot, n)
     if not len(table):
         print("no batches")
         return
     which = "the last batch" if len(table) == 1 else f"the last {len(table)} batches"
     print(f"{which}; ms, and how long before {'the newest stamp' if ended else 'now'}:")
-    rows = [cells(batch, int(stamp), sight.at_ns) for batch, stamp in zip(table, stamps)]
+    rows = [cells(batch, int(stamp), snapshot.at_ns) for batch, stamp in zip(table, stamps)]
     shown.print_table(COLUMNS, rows, left=("slowest", "indices"))
 
 
@@ -172,18 +173,18 @@ def indices(batch):
     return f"{first} … ({rows})" if rows > 1 else str(first)
 
 
-def as_dict(title, ended, sight, seen, n):
+def as_dict(title, ended, snapshot, seen, n):
     """Return what is known about a segment, for JSON."""
-    table, _ = last(sight, n)
+    table, _ = last(snapshot, n)
     batches = []
     for batch in table:
         one = {name: int(batch[name]) for name in table.dtype.names}
         for name in ("first_index", "slowest_index"):
             one[name] = None if one[name] < NO_INDEX + (1 << 33) else one[name]
         batches.append(one)
-    segment_info = {name: value for name, value in sight.segment_info.items() if name != "pid_namespace"}
+    segment_info = {name: value for name, value in snapshot.segment_info.items() if name != "pid_namespace"}
     doings = [{**each.dict(), "sentence": each.sentence(was=ended)} for each in seen]
     return {
-        "title": title, "ended": ended, "at_ns": sight.at_ns, "segment": segment_info, "sums": sight.sums,
+        "title": title, "ended": ended, "at_ns": snapshot.at_ns, "segment": segment_info, "sums": snapshot.sums,
         "participants": doings, "batches": batches,
     }  # fmt: skip

@@ -11,8 +11,8 @@ import json
 import numpy as np
 
 from slipring._core._cache import KINDS, NO_INDEX
-from slipring.monitor.doing import doing
-from slipring.monitor.sight import Sight
+from slipring._observe.activity import activities
+from slipring._observe.snapshot import Snapshot
 
 BLOCK = 4096  # records at a time
 CONSUMER, DEVICE, WORKERS = 1, 2, 10  # tracks of a job; the workers' follow
@@ -123,7 +123,7 @@ class Tracks:
         if (self.table["copy_ns"] > 0).any():
             self._name(job, "thread_name", "copies to the device", "thread_sort_index", DEVICE)
         named = {}
-        for each in doing(Sight(self.job.watch), self.job):
+        for each in activities(Snapshot(self.job.watch), self.job):
             kind, _, n = each.name.partition(" ")
             participant = int(n) if kind == "participant" else int(n) + 1 if kind == "worker" else 1
             if kind != "consumer":

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from slipring._cli import shown
 from slipring._cli.seen import Eye
-from slipring.monitor import records
-from slipring.monitor.words import seconds
+from slipring._core.text import seconds
+from slipring._observe import snapshot as records
 
 COLOURS = {
     "free": "bright_black", "task": "blue", "claimed": "cyan", "ready": "green", "leased": "yellow",
@@ -79,15 +79,17 @@ class Frames:
                 title,
                 Text(first, style="bold yellow"),
                 Text(figures),
-                self._slots(seen.sight, width, False),
+                self._slots(seen.snapshot, width, False),
             ]
             return Group(*head, self._participants(seen, width, n))
-        figures += f"   over {got.over_s:.1f} s   {shown.count(seen.sight.sums['batches'], 'batch', 'batches')} in all"
+        figures += (
+            f"   over {got.over_s:.1f} s   {shown.count(seen.snapshot.sums['batches'], 'batch', 'batches')} in all"
+        )
         parts = [
             title,
             Text(seen.verdict, style="bold yellow"),
             Text(figures),
-            self._slots(seen.sight, width),
+            self._slots(seen.snapshot, width),
             Text(),
             self._participants(seen, width, n),
             Text(),
@@ -95,10 +97,10 @@ class Frames:
         ]
         return Group(*parts)
 
-    def _slots(self, sight, width, counts=True):
+    def _slots(self, snapshot, width, counts=True):
         """Return a letter for each slot, and how many slots each state has."""
-        states = records.states(sight.slots)
-        states += ["free"] * (sight.segment_info["n_slots"] - len(states))
+        states = records.states(snapshot.slots)
+        states += ["free"] * (snapshot.segment_info["n_slots"] - len(states))
         order = [state for state in ("leased", "ready", "claimed", "shared", "task", "parked", "trimmed", "free")]
         counted = [(state, states.count(state)) for state in order if state in states]
         room = max(10, min(width, 100))

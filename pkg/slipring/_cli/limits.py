@@ -3,7 +3,7 @@
 import dataclasses
 
 from slipring._cli.sweep import ENOUGH
-from slipring.monitor.causes import FAULT_NS, FAULTS, FAULTS_ADVICE, faults_text
+from slipring._observe.causes import FAULT_NS, FAULTS, FAULTS_ADVICE, faults_text
 
 IDLE = 0.5  # of the workers' time without a task: they are not what limits
 MOST = 0.5  # the larger part of something
@@ -11,7 +11,7 @@ SLOWED = 1.5  # so many times faster without transport: it is transport that tak
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class Finding:
     """The conclusion from a sweep."""
 
     # 'dataset CPU', 'dataset waiting', 'collation', 'transport', 'hand-over', 'consumer', 'memory' or 'GIL'
@@ -24,7 +24,7 @@ class Verdict:
 
 
 def judge(rows, processors):
-    """Return the `Verdict`; None if no case has figures."""
+    """Return the `Finding`; None if no case has figures."""
     first = rows[0].case
     good = [row for row in rows if row.case.transport and not row.error]
     curve = [row for row in good if _alike(row.case, first)]
@@ -62,7 +62,7 @@ def judge(rows, processors):
     parts += _page_faults(enough)
     parts += _others(good, enough)
     helps = rising and (limit == "dataset waiting" or number < processors)
-    return Verdict(limit, " ".join(parts), number, enough.case.start_method, enough.samples_per_s, helps)
+    return Finding(limit, " ".join(parts), number, enough.case.start_method, enough.samples_per_s, helps)
 
 
 def _alike(case, first):

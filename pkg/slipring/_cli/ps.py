@@ -4,10 +4,10 @@ Rates are of the last five seconds, as far as each job's flight recorder has the
 """
 
 from slipring._cli import shown
-from slipring.monitor import processes
-from slipring.monitor.doing import WINDOW_S, rates
-from slipring.monitor.jobs import jobs
-from slipring.monitor.sight import Sight
+from slipring._observe import jobs as processes
+from slipring._observe.jobs import jobs
+from slipring._observe.rates import WINDOW_S, rates
+from slipring._observe.snapshot import Snapshot
 
 COLUMNS = ("PID", "kind", "workers", "slots", "batches", "batches/s", "MB/s", "waiting", "job")
 
@@ -39,19 +39,19 @@ def main(args):
 
 def row_of(job, arguments=False):
     """Return the figures of a job, as a dict."""
-    sight = Sight(job.watch)
-    lately = rates(sight)
+    snapshot = Snapshot(job.watch)
+    lately = rates(snapshot)
     pid = job.pid
     return {
         "pid": pid,
         "kind": "queue" if job.push else "loader",
         "name": job.named(arguments),
-        "label": sight.segment_info["label"],
-        "command": processes.command(pid, arguments),
-        "workers": int((sight.participants["status"] > 0 if job.push else sight.there).sum()),
-        "slots": sight.segment_info["n_slots"],
-        "batches": sight.sums["batches"],
-        "bytes": sight.sums["bytes"],
+        "label": snapshot.segment_info["label"],
+        "command": processes.command_of(pid, arguments),
+        "workers": int((snapshot.participants["status"] > 0 if job.push else snapshot.there).sum()),
+        "slots": snapshot.segment_info["n_slots"],
+        "batches": snapshot.sums["batches"],
+        "bytes": snapshot.sums["bytes"],
         **{f"{name}_per_s": value for name, value in (("batches", lately.batches), ("bytes", lately.bytes))},
         "waiting": lately.waiting,
         "over_s": lately.over_s,

@@ -8,8 +8,8 @@ import sys
 
 from slipring._cli.failure import USAGE, Failure, Terminated
 from slipring._core._cache import NoSegment
-from slipring.monitor.jobs import NoJob, attach, jobs
-from slipring.monitor.words import aligned
+from slipring._core.text import aligned
+from slipring._observe.jobs import NoJob, attach, jobs
 
 WIDE = 150  # columns of what is printed to no terminal
 WORD = 20  # columns that a word of a table's last column gets on a narrow one

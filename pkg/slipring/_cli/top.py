@@ -9,8 +9,8 @@ import argparse
 from slipring._cli import shown
 from slipring._cli.failure import Failure
 from slipring._cli.seen import Eye
-from slipring.monitor import processes
-from slipring.monitor.jobs import attach
+from slipring._observe import jobs as processes
+from slipring._observe.jobs import attach
 
 ENDING_S = 0.5  # that a process is given to end
 
@@ -91,6 +91,6 @@ def why_ended(job):
     with processes.Ending(pid) as ending:
         # A process that ends closes its files first.
         ended = ending.wait(ENDING_S)
-    found = processes.process(pid)
+    found = processes.process_of(pid)
     ended = ended or found is None or found.ending or not processes.is_alive(found)
     return f"process {pid} has ended" if ended else f"process {pid} has closed the segment"

@@ -17,9 +17,9 @@ from slipring._cli import shown
 from slipring._cli.events import write
 from slipring._cli.failure import USAGE, Failure
 from slipring._core import process
-from slipring.monitor import processes
-from slipring.monitor.jobs import attach
-from slipring.monitor.recording import Recording
+from slipring._observe import jobs as processes
+from slipring._observe.jobs import attach
+from slipring._observe.recording import Recording
 
 NICE = 15
 CHECK_S = 0.5  # after so long it is looked whether the job still has its segments

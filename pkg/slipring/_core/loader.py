@@ -18,9 +18,9 @@ from slipring._core.seeding import Share
 from slipring._core.source import StreamPlan, map_plan
 from slipring._core.stateful import is_stateful
 from slipring._core.tuning import Tuner
+from slipring._core.weak_registry import register
 from slipring._core.worker import Worker
 from slipring.errors import Closed
-from slipring.monitor.registry import register
 from slipring.sampler import BatchSampler, place_of, rank_that_draws, share_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from slipring._core.option_values import Options
     from slipring._core.tuning import Tuning
-    from slipring.monitor.report import Report
+    from slipring._observe.report import Report
     from slipring.stats import Stats
 
 
@@ -101,7 +101,7 @@ class LoaderMethods:
         return self._engines.stats(self._options_now.n_slots)
 
     def report(self, *, headroom: object = None, ranks: bool = False) -> Report:
-        """Return the `slipring.monitor.report.Report`: is the loop waiting for data, by what, and what would help.
+        """Return the `slipring._observe.report.Report`: is the loop waiting for data, by what, and what would help.
 
         Nothing of it is measured before it is asked for but what the slots remember anyway.
 

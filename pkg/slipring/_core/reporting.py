@@ -4,15 +4,15 @@ from slipring._core import process
 from slipring._core._cache import Watch
 from slipring._core._ring import memory_available
 from slipring._core.memory import ROOT, copied_bytes, private_bytes
+from slipring._observe.report import Report
+from slipring._observe.snapshot import EmptySnapshot, Snapshot
+from slipring._observe.verdict import Known
 from slipring.errors import Closed
-from slipring.monitor.report import Report
-from slipring.monitor.sight import NoSegment, Sight
-from slipring.monitor.verdict import Known
 
 
 def look(ring):
-    """Return the `Sight` of a segment."""
-    return Sight(Watch(ring.controls))
+    """Return the `Snapshot` of a segment."""
+    return Snapshot(Watch(ring.controls))
 
 
 def report(loader, name, headroom):
@@ -23,7 +23,7 @@ def report(loader, name, headroom):
     engines, stats, tuning = loader._engines, loader.stats(), loader.tuning
     engine = engines.engine
     alive = engine is not None and engine.alive
-    sight = look(engine.ring) if alive else engines.counters.seen or NoSegment(engines.inline)
+    snapshot = look(engine.ring) if alive else engines.counters.seen or EmptySnapshot(engines.inline)
     cache = _cache_of(loader.dataset)
     pool, options = (engine.pool, engine.options) if alive else (None, None)
     forks = bool(getattr(pool, "forks", False))
@@ -44,7 +44,7 @@ def report(loader, name, headroom):
         in_order=options.in_order if alive else None,
     )
     said = "" if tuning is None else f"{tuning.workers}: {tuning.reason}."
-    return Report(name, sight, stats, known, cache=cache, tuning=said, headroom=headroom)
+    return Report(name, snapshot, stats, known, cache=cache, tuning=said, headroom=headroom)
 
 
 def _copied(pool):

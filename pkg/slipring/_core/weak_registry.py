@@ -1,5 +1,6 @@
-"""A registry of living objects that must be ended at exit: iterations, engines and threads."""
+"""Registries of living objects: those that must be ended at exit, and the loaders whose figures are exported."""
 
+import itertools
 import weakref
 
 
@@ -27,3 +28,28 @@ class WeakRegistry:
     def __iter__(self):
         """Iterate over the objects that live now; concurrent changes do not matter."""
         return iter([thing for reference in list(self._references) if (thing := reference()) is not None])
+
+
+_numbers = itertools.count()
+_loaders = {}  # number -> weak reference, in the order in which the loaders were made
+
+
+def register(loader):
+    """Include a loader in `loaders` as long as it lives."""
+    # Neither a callback (an exception that a signal handler raises in one is lost) nor a lock (a fork would leave it
+    # locked).
+    for number, reference in list(_loaders.items()):
+        if reference() is None:
+            _loaders.pop(number, None)
+    _loaders[next(_numbers)] = weakref.ref(loader)
+
+
+def loaders():
+    """Return {number: loader} of the loaders of this process that live now."""
+    return {number: loader for number, reference in list(_loaders.items()) if (loader := reference()) is not None}
+
+
+def number_of(loader):
+    """Return a loader's number; a new one if it is not registered."""
+    found = [number for number, each in loaders().items() if each is loader]
+    return found[0] if found else next(_numbers)

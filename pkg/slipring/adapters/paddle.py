@@ -12,12 +12,12 @@ from slipring import Loader, WorkerInfo, Workers
 from slipring._core import fetch
 from slipring._core.arguments import flag, function, integer, iterable
 from slipring._core.pytree import leaves_of, map_leaves
+from slipring._core.rates import LoopTimer
 from slipring._core.worker_info import process_worker_info
 from slipring.adapters import paddle_own as own
 from slipring.adapters.paddle_sampler import BatchSampler, EndlessSampler, NoLength
 from slipring.adapters.refusals import refusing_by
 from slipring.errors import WorkerDied, shown
-from slipring.stats import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -158,7 +158,7 @@ class DataLoader:
         self.prefetch_factor, self.use_shared_memory = prefetch_factor, use_shared_memory and num_workers > 0
         self.timeout, self.persistent_workers = timeout, persistent_workers
         self._tuned = (own.is_tuned() or _tuning["use"]) and type(batch_sampler) is BatchSampler
-        self._pace, self._loader = Pace(), self._core()
+        self._timer, self._loader = LoopTimer(), self._core()
 
     @property
     def num_workers(self) -> int:
@@ -225,12 +225,12 @@ class DataLoader:
     @property
     def reader_cost(self) -> float:
         """float: seconds that a step waits for its batch, on average."""
-        return self._pace.wait_s
+        return self._timer.wait_s
 
     @property
     def batch_cost(self) -> float:
         """float: seconds from one step to the next, on average."""
-        return self._pace.step_s
+        return self._timer.step_s
 
     def stats(self) -> Stats:
         """Return the `slipring.Stats` since the loader was made, or closed."""
@@ -249,7 +249,7 @@ class _Iterator:
         self._loader, self._core = loader, core
         self._dataset = loader.dataset  # paddle's timer looks for it here
         self._parts = []
-        loader._pace.begin()
+        loader._timer.begin()
 
     def __iter__(self):
         return self
@@ -259,7 +259,7 @@ class _Iterator:
 
     def __next__(self):
         loader = self._loader
-        with own.noted(loader._paddle, self), loader._pace.step():
+        with own.noted(loader._paddle, self), loader._timer.step():
             try:
                 while len(self._parts) < len(loader.places):
                     self._parts.append(self._fed(next(self._core), loader.places[len(self._parts)]))

@@ -1,35 +1,14 @@
 """Seeing where the time goes, from inside and outside; figures for other programs: Prometheus, loggers, a bar."""
 
-from typing import TYPE_CHECKING
+from slipring._core.rates import Window, scalars
+from slipring._observe.report import Report
+from slipring._observe.snapshot import Stage
+from slipring._observe.verdict import Verdict
+from slipring.monitor._metrics import Metrics, prometheus
+from slipring.monitor._progress import Progress
+from slipring.monitor._replay import Replay
 
 __all__ = ["Metrics", "Progress", "Replay", "Report", "Stage", "Verdict", "Window", "prometheus", "scalars"]
 
-# Name -> its module, imported when it is asked for: each loader's module imports this folder.
-_LATE = {
-    "Metrics": "metrics",
-    "Progress": "progress",
-    "Replay": "replay",
-    "Report": "report",
-    "Stage": "sight",
-    "Verdict": "verdict",
-    "Window": "figures",
-    "prometheus": "metrics",
-    "scalars": "figures",
-}
-
-if TYPE_CHECKING:
-    from slipring.monitor.figures import Window, scalars
-    from slipring.monitor.metrics import Metrics, prometheus
-    from slipring.monitor.progress import Progress
-    from slipring.monitor.replay import Replay
-    from slipring.monitor.report import Report
-    from slipring.monitor.sight import Stage
-    from slipring.monitor.verdict import Verdict
-else:
-
-    def __getattr__(name):
-        if name in _LATE:
-            import importlib
-
-            return getattr(importlib.import_module(f"{__name__}.{_LATE[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+for _public in (Metrics, Progress, Replay, prometheus):
+    _public.__module__ = __name__  # it is pickled, and shown, by its public place

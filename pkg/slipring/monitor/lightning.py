@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from slipring.monitor.trainers import Looks
+from slipring.monitor._callbacks import StatsSampler
 
 __all__ = ["DataMonitor"]
 
@@ -53,15 +53,15 @@ class DataMonitor(_callback()):  # type: ignore[misc]
     def __init__(self, loader: Any = None, every: int = 50) -> None:
         super().__init__()
         self.last: dict[str, float] = {}
-        self._looks = Looks(loader, every)
+        self._sampler = StatsSampler(loader, every)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Lightning's: begin."""
-        self._looks.begin(trainer.train_dataloader)
+        self._sampler.begin(trainer.train_dataloader)
 
     def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         """Lightning's: log, where it is time to."""
-        told = self._looks.step()
+        told = self._sampler.step()
         if told is not None:
             self.last = told
             for logger in trainer.loggers:
@@ -69,4 +69,4 @@ class DataMonitor(_callback()):  # type: ignore[misc]
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Lightning's: let go of the loader."""
-        self._looks.end()
+        self._sampler.end()

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-try:
-    from transformers import TrainerCallback
-except ModuleNotFoundError as error:
-    if error.name != "transformers":
-        raise
-    raise ImportError(
-        "slipring.monitor.transformers needs transformers: pip install transformers", name="transformers"
-    ) from None
+from slipring.monitor._callbacks import StatsSampler, need
 
-from slipring.monitor.trainers import Looks
+TrainerCallback = need("transformers", "slipring.monitor.transformers", "transformers").TrainerCallback
 
 __all__ = ["DataMonitor"]
 
@@ -50,19 +43,19 @@ class DataMonitor(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, trainer: Any, loader: Any = None, every: int = 50) -> None:
         self.last: dict[str, float] = {}
-        self._trainer, self._looks = trainer, Looks(loader, every)
+        self._trainer, self._sampler = trainer, StatsSampler(loader, every)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Transformers': begin."""
-        self._looks.begin(kwargs.get("train_dataloader"))
+        self._sampler.begin(kwargs.get("train_dataloader"))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Transformers': log, where it is time to."""
-        told = self._looks.step()
+        told = self._sampler.step()
         if told is not None:
             self.last = told
             self._trainer.log(dict(told))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Transformers': let go of the loader."""
-        self._looks.end()
+        self._sampler.end()

@@ -19,8 +19,8 @@ from slipring._core.reshard import begin_source
 from slipring._core.shards import IterableSource
 from slipring._core.state import workers_of
 from slipring._core.tuning import Tuner
+from slipring._core.weak_registry import register
 from slipring._core.worker_count import bounds, worker_count
-from slipring.monitor.registry import register
 from slipring.options import OF_WORKERS, Device, LoaderOptions, TorchOptions, Workers, declares
 from slipring.torch import private
 from slipring.torch.contexts import check_threads, start_of

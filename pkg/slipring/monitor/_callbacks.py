@@ -1,14 +1,32 @@
-"""What the callbacks of training libraries share: where the loader is, and when to look."""
+"""The shared part of what works with other libraries: their import, and the callbacks of training libraries."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from slipring._core.arguments import integer
-from slipring.monitor.figures import Window
+from slipring._core.rates import Window
 
 # What wrappers of loaders call what they wrap: Accelerate's, Lightning's, Ray's and others.
 WRAPPED = ("base_dataloader", "iterables", "dataloader", "loader")
+
+
+def need(module: str, what: str, remedy: str = "slipring[monitor]") -> Any:
+    """Import an optional library.
+
+    Raises
+    ------
+    ImportError
+        Naming what wants it, and the extra that brings it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        top = module.partition(".")[0]
+        if error.name != top:
+            raise  # it is there, and lacks something itself
+        raise ImportError(f"{what} needs {top}: pip install {remedy}", name=top) from None
 
 
 def loaders_in(found: Any) -> list[Any]:
@@ -26,7 +44,7 @@ def loaders_in(found: Any) -> list[Any]:
     return []
 
 
-class Looks:
+class StatsSampler:
     """Says what the loaders of a training did, every so many steps.
 
     Parameters

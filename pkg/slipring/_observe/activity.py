@@ -4,21 +4,20 @@ import dataclasses
 import os
 
 from slipring._core._cache import NO_INDEX, NO_SLOT
-from slipring.monitor import processes, records
-from slipring.monitor.records import state_name
-from slipring.monitor.words import seconds
+from slipring._core.text import seconds
+from slipring._observe.jobs import lives, namespace, state_of
+from slipring._observe.snapshot import index_text, state_name
 
 SERVING = 2  # a participant's status, of a worker that has begun
 INDICES = 1  # a task's kind: its indices lie in the slot
 DUE = ("task", "claimed", "shared", "ready")  # states of a slot whose batch has not been taken
 SEEN_S = 1e-3  # of a job that has ended, less is not told: the newest stamp may be that of its beginning
-WINDOW_S = 5.0  # what rates are of
 TICKS = os.sysconf("SC_CLK_TCK")
 LETTERS = {"T": "stopped", "t": "traced", "Z": "dead", "X": "dead", "D": "in the kernel"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Doing:
+class Activity:
     """What a participant does, or was doing when a job ended."""
 
     name: str  # "consumer", "worker 0", "made by the loop", or "participant 3" of a queue
@@ -38,6 +37,11 @@ class Doing:
     epoch: int | None = None
     seq: int | None = None
     rows: int | None = None
+
+    @property
+    def lasted_s(self):
+        """float: `since_s`; 0 if it is unknown."""
+        return self.since_s or 0.0
 
     @property
     def sample(self):
@@ -80,39 +84,39 @@ class Doing:
         return {**dataclasses.asdict(self), "sentence": self.sentence()}
 
 
-def doing(sight, job=None):
-    """Return the activity (`Doing`) of each participant of a snapshot, the consumer first.
+def activities(snapshot, job=None):
+    """Return the activity (`Activity`) of each participant of a snapshot, the consumer first.
 
     `job` is needed to name samples by their index. The record file of a job that has ended has none: the contents of
     the slots are gone.
     """
-    push = sight.segment_info["push"]
-    lying = {int(slot["batch"]["slot"]): slot for slot in sight.slots}
+    push = snapshot.segment_info["push"]
+    lying = {int(slot["batch"]["slot"]): slot for slot in snapshot.slots}
     claimed = {
-        int(slot["batch"]["participant"]): slot for slot in sight.slots if state_name(slot["state"]) == "claimed"
+        int(slot["batch"]["participant"]): slot for slot in snapshot.slots if state_name(slot["state"]) == "claimed"
     }
-    by_rows = bool((sight.table["slowest_ns"] > 0).any())
-    found = [] if push else [_consumer(sight, job, claimed)]
-    told = sight.told if job is None else sight.there
-    for number, participant in enumerate(sight.participants):
+    by_rows = bool((snapshot.table["slowest_ns"] > 0).any())
+    found = [] if push else [_consumer(snapshot, job, claimed)]
+    told = snapshot.told if job is None else snapshot.there
+    for number, participant in enumerate(snapshot.participants):
         pid = int(participant["pid"])
-        if (number == 0 and not push) or not (pid or sight.inline):
+        if (number == 0 and not push) or not (pid or snapshot.inline):
             continue
-        if not (participant["status"] if push else told[number] or sight.inline):
+        if not (participant["status"] if push else told[number] or snapshot.inline):
             continue  # it has left
         name = f"participant {number}" if push else f"worker {number - 1}"
-        if sight.inline:
-            name, pid = "made by the loop", sight.consumer_pid
+        if snapshot.inline:
+            name, pid = "made by the loop", snapshot.consumer_pid
         here = job.number(pid) if job is not None else pid
-        state = processes.state_of(here, 0 if sight.inline else int(participant["started"]))
-        work = _at_work(sight, job, number, participant, lying, claimed, by_rows)
-        found.append(Doing(name, here or pid, state, **work))
+        state = state_of(here, 0 if snapshot.inline else int(participant["started"]))
+        work = _at_work(snapshot, job, number, participant, lying, claimed, by_rows)
+        found.append(Activity(name, here or pid, state, **work))
     return found
 
 
-def _at_work(sight, job, number, participant, lying, claimed, by_rows):
-    """Return the fields of `Doing` that say what a participant does, and with which batch."""
-    since = _ago(sight, participant["at_since"])
+def _at_work(snapshot, job, number, participant, lying, claimed, by_rows):
+    """Return the fields of `Activity` that say what a participant does, and with which batch."""
+    since = _ago(snapshot, participant["at_since"])
     slot = claimed.get(number)
     if int(participant["at_slot"]) != NO_SLOT:
         place, row = int(participant["at_slot"]), int(participant["at_row"])
@@ -135,8 +139,8 @@ def _at_work(sight, job, number, participant, lying, claimed, by_rows):
         claimed_at, read_at = int(slot["batch"]["claimed_at"]), int(participant["at_since"])
         by_rows = (by_rows or read_at >= claimed_at) and int(slot["task_kind"]) == INDICES
         what, begun = ("collating", max(claimed_at, read_at)) if by_rows else ("making", claimed_at)
-        return {"what": what, "since_s": _ago(sight, begun), **_batch(slot["batch"], slot["task_rows"])}
-    if not sight.segment_info["push"] and not sight.inline and int(participant["status"]) < SERVING:
+        return {"what": what, "since_s": _ago(snapshot, begun), **_batch(slot["batch"], slot["task_rows"])}
+    if not snapshot.segment_info["push"] and not snapshot.inline and int(participant["status"]) < SERVING:
         return {"what": "not begun", "since_s": since}
     return {"what": "idle" if participant["waiting"] else "between tasks"}
 
@@ -158,92 +162,73 @@ def _batch(batch, rows):
     }  # fmt: skip
 
 
-def _ago(sight, stamp):
-    return (sight.at_ns - int(stamp)) / 1e9 if 0 < int(stamp) <= sight.at_ns else None
+def _ago(snapshot, stamp):
+    return (snapshot.at_ns - int(stamp)) / 1e9 if 0 < int(stamp) <= snapshot.at_ns else None
 
 
-def _consumer(sight, job, claimed):
-    participant = sight.participants[0]
+def _consumer(snapshot, job, claimed):
+    participant = snapshot.participants[0]
     pid = int(participant["pid"])
     here = job.number(pid) if job is not None else pid
-    state = processes.state_of(here, int(participant["started"]))
+    state = state_of(here, int(participant["started"]))
     told = {"what": "in its step"}
-    last = int(sight.table["taken_at"].max(initial=0))
+    last = int(snapshot.table["taken_at"].max(initial=0))
     if last:
-        told["since_s"] = _ago(sight, last)
-    slots = sight.slots[sight.slots["batch"]["run"] == sight.segment_info["run"]]
-    late = sight.participants[sight.there & (sight.participants["status"] < SERVING)]
-    if sight.inline and claimed:  # it makes the batch that it has asked for
+        told["since_s"] = _ago(snapshot, last)
+    slots = snapshot.slots[snapshot.slots["batch"]["run"] == snapshot.segment_info["run"]]
+    late = snapshot.participants[snapshot.there & (snapshot.participants["status"] < SERVING)]
+    if snapshot.inline and claimed:  # it makes the batch that it has asked for
         slot = next(iter(claimed.values()))
         its = _batch(slot["batch"], slot["task_rows"])
-        told["since_s"] = _ago(sight, slot["batch"]["claimed_at"])
+        told["since_s"] = _ago(snapshot, slot["batch"]["claimed_at"])
         told.update(what="waiting for a batch", **{name: its[name] for name in ("seq", "epoch", "rows")})
-    elif sight.segment_info["ready_waiters"] and not sight.inline and len(late) == sight.there.sum():
+    elif snapshot.segment_info["ready_waiters"] and not snapshot.inline and len(late) == snapshot.there.sum():
         # A worker that imports modules or unpickles the dataset has not joined the segment yet.
         begun = late["at_since"] if len(late) else slots["batch"]["dispatched_at"]
-        told = {"what": "waiting for workers", "since_s": _ago(sight, begun.min(initial=sight.at_ns))}
-    elif sight.segment_info["ready_waiters"]:
+        told = {"what": "waiting for workers", "since_s": _ago(snapshot, begun.min(initial=snapshot.at_ns))}
+    elif snapshot.segment_info["ready_waiters"]:
         told["what"] = "waiting for a batch"
         due = [slot["batch"] for slot in slots if state_name(slot["state"]) in DUE]
         if due:
             told["seq"] = min(int(batch["seq"]) for batch in due)
             told.update(epoch=int(due[0]["epoch"]), rows=int(due[0]["rows"]))
-    return Doing("consumer", here or pid, state, **told)
+    return Activity("consumer", here or pid, state, **told)
 
 
-@dataclasses.dataclass(frozen=True)
-class Rates:
-    """What the loop has received recently."""
+# ---- participants that have begun something and not finished it
 
-    batches: float  # per second
-    bytes: float  # per second
-    waiting: float | None  # the part of the time in which the loop waited, from 0 to 1; None: unknown
-    over_s: float  # the time that these figures cover
-
-    def dict(self):
-        """Return the fields, for JSON."""
-        return dataclasses.asdict(self)
+# `Activity.what` of a worker that has begun something -> the activity as a sentence names it
+WORK = {
+    "reading": "reading one sample",
+    "making": "making one batch",
+    "collating": "putting one batch together",
+}
 
 
-def rates(sight, before=None, window_s=WINDOW_S):
-    """Return the `Rates` of a `Sight`, over `window_s` seconds or as far as its table reaches back.
-
-    `before` is an earlier Sight: if a thread takes the batches for the loop, only sums say how long the loop waited.
-    """
-    got = sight.taken
-    if not len(got):
-        return Rates(0.0, 0.0, _of_loop(sight, before), 0.0)
-    begin = max(sight.at_ns - int(window_s * 1e9), int(got["taken_at"][0]))
-    lately = got[got["taken_at"] > begin]
-    lasted = max(1e-9, (sight.at_ns - begin) / 1e9)
-    waiting = _of_loop(sight, before)
-    if waiting is None and not sight.segment_info["push"]:
-        waited, all_of_it = (
-            int(lately["waited_ns"].sum()),
-            int((lately["waited_ns"] + lately["step_ns"]).sum()),
-        )
-        if sight.segment_info["ready_waiters"]:  # it waits just now
-            since = sight.at_ns - max(begin, int(got["taken_at"][-1]))
-            waited, all_of_it = waited + since, all_of_it + since
-        waiting = waited / all_of_it if all_of_it > 0 else None
-    return Rates(len(lately) / lasted, int(lately["bytes"].sum()) / lasted, waiting, lasted)
+def is_here(snapshot):
+    """Return whether the processes of a snapshot are in this PID namespace."""
+    return snapshot.segment_info.get("pid_namespace") in (0, namespace())
 
 
-def _of_loop(sight, before):
-    """Return the waiting share of a loop for which a thread takes the batches; None if there is no such thread."""
-    now, then = (
-        sight.segment_info,
-        before.segment_info if before is not None else {"loop_ns": 0, "loop_wait_ns": 0},
+def living(snapshot):
+    """Return the `Activity` of each living participant; none if all workers have left."""
+    if not len(snapshot.participants) or not (snapshot.inline or snapshot.there.any()):
+        return []
+    here = is_here(snapshot)
+    return [each for each in activities(snapshot) if not here or lives(each.state)]
+
+
+def at_work(snapshot):
+    """Return the `Activity` of each worker that has begun something and not finished it, the longest first."""
+    return sorted(
+        (each for each in living(snapshot) if each.what in WORK), key=lambda each: each.lasted_s, reverse=True
     )
-    if not now["loop_steps"]:
-        return None
-    if now["loop_ns"] <= then["loop_ns"]:
-        then = {"loop_ns": 0, "loop_wait_ns": 0}
-    return (now["loop_wait_ns"] - then["loop_wait_ns"]) / max(1, now["loop_ns"] - then["loop_ns"])
 
 
-def lately(sight, window_s=WINDOW_S):
-    """Return a snapshot's batches published in the last `window_s` seconds; if there are none, all it remembers."""
-    done = records.published(sight.table)
-    recent = done[done["published_at"] > sight.at_ns - int(window_s * 1e9)]
-    return recent if len(recent) else done
+def sentence_of(each, when=""):
+    """Return a sentence about what `at_work` has found: which worker has been busy with what, and for how long."""
+    who = f"{each.name.capitalize()} (pid {each.pid})" if each.name.startswith("worker") else "The loop itself"
+    where = f"batch {each.seq}" if each.row is None else f"row {each.row} of its batch"
+    if each.first_index is not None:
+        where += f", which begins at {index_text(each.first_index)}"
+    return f"{who} has been {WORK[each.what]} for {seconds(each.lasted_s)}{when}: {where}."

@@ -7,12 +7,13 @@ import dataclasses
 import numpy as np
 
 from slipring._core import process
-from slipring._core._cache import PARTICIPANT, SLOT, STAGES
+from slipring._core._cache import NO_INDEX, PARTICIPANT, RECORD, SLOT, STAGES, STATES
 from slipring._core._ring import now
-from slipring.monitor import records
 
 RETIRED = 2  # a participant's `retiring`: it claims nothing more
 FIRST_NS, PER_OCTAVE = 256, 8  # buckets of the segment's histograms, as csrc/record.c has them
+STATE_MASK = np.uint64(0xF)
+ENDED = 3  # `kind` of a stream's end, which is no batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Stage:
     p90_s: float
     p99_s: float
     max_s: float
+
+
+Stage.__module__ = "slipring.monitor"  # it is pickled, and shown, by its public place
 
 
 def bucket_of(ns):
@@ -94,7 +98,63 @@ def durations(table):
     }
 
 
-class Sight:
+# ---- the history of batches as one table: the flight recorder's records, and the batches that lie in the slots
+
+
+def states(slots):
+    """Return the names of the states of an array of `SLOT`."""
+    return [state_name(word) for word in slots["state"]]
+
+
+def state_name(word):
+    """Return the name of the state in a slot's state word; "damaged" if a damaged file has no such state."""
+    number = int(word & STATE_MASK)
+    return STATES[number] if number < len(STATES) else "damaged"
+
+
+def batches(watch, since=0):
+    """Return all visible batches, published or not, as an array of `RECORD` in the order of their dispatch.
+
+    `since` is the number of the first record to read. A batch that still lies in a slot has the number 0.
+    """
+    slots = watch.slots()["batch"]  # first: what is used again meanwhile is among the records
+    kept = watch.records(since)
+    lying = slots[(slots["dispatched_at"] > 0) & (slots["kind"] != ENDED) | (slots["published_at"] > 0)]
+    lying = lying[lying["kind"] != ENDED]
+    known = set(zip(kept["run"].tolist(), kept["seq"].tolist()))
+    new = [key not in known for key in zip(lying["run"].tolist(), lying["seq"].tolist())]
+    if not any(new):
+        return kept
+    both = np.concatenate([kept, lying[np.array(new)]])
+    return both[np.lexsort((both["seq"], both["run"]))]
+
+
+def published(table):
+    """Return the complete batches of a table."""
+    return table[(table["published_at"] > 0) & (table["kind"] == 1)]
+
+
+def taken(table):
+    """Return the batches that the consumer has received, in that order."""
+    got = table[(table["taken_at"] > 0) & (table["kind"] == 1)]
+    return got[np.argsort(got["taken_at"], kind="stable")]
+
+
+def index_text(index):
+    """Return a sample's index as text, or its row if the sampler gave something else than an int."""
+    index = int(index)
+    return f"row {index & 0xFFFFFFFF}" if index < NO_INDEX + (1 << 33) else f"index {index}"
+
+
+def empty():
+    """Return a table without batches."""
+    return np.empty(0, RECORD)
+
+
+# ---- the snapshot
+
+
+class Snapshot:
     """A segment at one moment: copies, which do not change.
 
     `at_ns` is the moment, by CLOCK_MONOTONIC; for a record file it is the newest stamp in it.
@@ -104,7 +164,7 @@ class Sight:
         self.at_ns = now() if at_ns is None else at_ns
         self.participants = watch.participants()  # first: what they have published is in the table
         self.slots = watch.slots()
-        self.table = records.batches(watch)  # of `RECORD`: all batches that are remembered, by dispatch
+        self.table = batches(watch)  # of `RECORD`: all batches that are remembered, by dispatch
         self.sums, self._stages = watch.totals()
         self.segment_info = watch.segment_info()
         self.slowest, self.slowest_samples = watch.slowest(), watch.slowest(True)
@@ -141,7 +201,7 @@ class Sight:
     @property
     def taken(self):
         """numpy.ndarray: the batches of the table that the consumer has received, in that order."""
-        return records.taken(self.table)
+        return taken(self.table)
 
     @property
     def there(self):
@@ -190,8 +250,8 @@ class Sight:
         return bool(len(pids)) and self.consumer_pid != 0 and bool((pids == self.consumer_pid).any())
 
 
-class NoSegment:
-    """The stand-in for a `Sight` without a segment: batches were made without one, or none has been made.
+class EmptySnapshot:
+    """The stand-in for a `Snapshot` without a segment: batches were made without one, or none has been made.
 
     `meter` counts the batches that were made in the loop.
     """
@@ -199,7 +259,7 @@ class NoSegment:
     def __init__(self, meter):
         self.at_ns = now()
         self.inline, self.threads, self.consumer_pid = True, False, process.pid()
-        self.table = self.taken = self.slowest = self.slowest_samples = records.empty()
+        self.table = self.taken = self.slowest = self.slowest_samples = empty()
         self.slots, self.participants = np.empty(0, SLOT), np.empty(0, PARTICIPANT)
         self.workers = self.serving = self.participants
         self.there = self.told = np.empty(0, bool)
@@ -217,7 +277,7 @@ class NoSegment:
                 "loop_ns": spent,
             },
         }
-        empty = stage_of(0, 0, np.zeros(1, np.int64))
-        self.stages = dict.fromkeys(STAGES, empty)
+        nothing = stage_of(0, 0, np.zeros(1, np.int64))
+        self.stages = dict.fromkeys(STAGES, nothing)
         for name, total in (("fetch", meter.fetch_ns), ("collate", meter.collate_ns)):
-            self.stages[name] = dataclasses.replace(empty, count=meter.batches, total_s=total / 1e9)
+            self.stages[name] = dataclasses.replace(nothing, count=meter.batches, total_s=total / 1e9)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring.monitor import records
-from slipring.monitor.pace import Figures
-from slipring.monitor.ranks import gather, slowest
-from slipring.monitor.sight import Stage
-from slipring.monitor.verdict import FEW, Known, Verdict, verdict
-from slipring.monitor.words import aligned, seconds
+from slipring._core._cache import NO_INDEX
+from slipring._core.text import aligned, seconds
+from slipring._observe.ranks import gather, slowest
+from slipring._observe.rates import Figures
+from slipring._observe.snapshot import Stage, index_text
+from slipring._observe.verdict import FEW, Known, Verdict, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,7 @@ STAGE_NAMES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class WorkerRow:
     """One worker's part of a report; times in seconds.
 
     Attributes
@@ -98,7 +98,7 @@ class Report:
     def __init__(
         self,
         name: str,
-        sight: Any,
+        snapshot: Any,
         stats: Any,
         known: Known = NOTHING_KNOWN,
         *,
@@ -107,18 +107,18 @@ class Report:
         headroom: Any = None,
     ) -> None:
         self.name: str = name
-        self.at_ns: int = sight.at_ns
-        self.verdict: Verdict = verdict(sight, known)
-        self.stages: dict[str, Stage] = sight.stages
-        self.sums: dict[str, int] = dict(sight.sums)
-        self.push: bool = sight.segment_info["push"]
+        self.at_ns: int = snapshot.at_ns
+        self.verdict: Verdict = verdict(snapshot, known)
+        self.stages: dict[str, Stage] = snapshot.stages
+        self.sums: dict[str, int] = dict(snapshot.sums)
+        self.push: bool = snapshot.segment_info["push"]
         self.shares: dict[str, float] = _shares(self.sums, self.stages)
-        self.workers: list[Row] = [] if self.push else _rows(sight, known)
+        self.workers: list[WorkerRow] = [] if self.push else _rows(snapshot, known)
         self.slowest_batches: list[dict[str, Any]] = (
-            [] if self.push else [_batch(row) for row in sight.slowest[:SLOWEST]]
+            [] if self.push else [_batch(row) for row in snapshot.slowest[:SLOWEST]]
         )
         self.slowest_samples: list[dict[str, Any]] = [
-            _sample(row) for row in sight.slowest_samples[:SLOWEST] if row["slowest_ns"]
+            _sample(row) for row in snapshot.slowest_samples[:SLOWEST] if row["slowest_ns"]
         ]
         self.memory: dict[str, Any] = {
             "segment": stats.bytes_committed if self.push else stats.slot_bytes_committed,
@@ -126,16 +126,16 @@ class Report:
             "cache": None if cache is None else cache.bytes,
         }
         self.slots: dict[str, int] = {
-            "all": sight.segment_info["n_slots"],
-            "used": sight.segment_info["used_slots"],
+            "all": snapshot.segment_info["n_slots"],
+            "used": snapshot.segment_info["used_slots"],
         }
         self.backing: str | None = stats.backing
         self.tuning: str = tuning
-        self.headroom: dict[str, Any] | None = _headroom(headroom, sight)
+        self.headroom: dict[str, Any] | None = _headroom(headroom, snapshot)
         self.ranks: list[dict[str, Any]] = []
         self.waits: dict[str, float] = {}
-        self.rates: dict[str, float] = _rates(sight)
-        self._sight, self._known = sight, known
+        self.rates: dict[str, float] = _rates(snapshot)
+        self._sight, self._known = snapshot, known
 
     def add_waits(self, waits: Mapping[str, float], **known: Any) -> None:
         """Add the times that the source reports, by its own names, and give the verdict again.
@@ -145,7 +145,7 @@ class Report:
         waits : dict of str to float
             In seconds.
         **known
-            Fields of `slipring.monitor.verdict.Known` that follow from these times.
+            Fields of `slipring._observe.verdict.Known` that follow from these times.
         """
         self.waits = dict(waits)
         self.verdict = verdict(self._sight, dataclasses.replace(self._known, **known))
@@ -314,23 +314,23 @@ def _shares(sums, stages):
     return found
 
 
-def _rates(sight):
+def _rates(snapshot):
     """Of the batches that are remembered; without what is between two runs."""
-    table = sight.table[sight.table["kind"] == 1] if sight.segment_info["push"] else sight.taken
+    table = snapshot.table[snapshot.table["kind"] == 1] if snapshot.segment_info["push"] else snapshot.taken
     times = np.sort(table["taken_at"][table["taken_at"] > 0]).astype(np.float64)
     spent = float((table["waited_ns"] + table["step_ns"]).sum()) / 1e9
-    if sight.segment_info["push"]:
+    if snapshot.segment_info["push"]:
         spent = (times[-1] - times[0]) / 1e9 if len(times) > 1 else 0.0
     per = 1 / spent if spent > 0 else 0.0
     return {"batches_per_s": len(table) * per, "mb_per_s": float(table["bytes"].sum()) / 1e6 * per}
 
 
-def _rows(sight, known):
-    if sight.inline:
+def _rows(snapshot, known):
+    if snapshot.inline:
         return []
     rows = []
-    for number in np.flatnonzero(sight.told).tolist():
-        participant, number = sight.participants[number], number - 1
+    for number in np.flatnonzero(snapshot.told).tolist():
+        participant, number = snapshot.participants[number], number - 1
         made, n = (
             float(participant["fetch_ns"] + participant["collate_ns"]),
             max(1, int(participant["batches"])),
@@ -338,7 +338,7 @@ def _rows(sight, known):
         idle = float(participant["idle_ns"])
         sizes = known.private_bytes
         rows.append(
-            Row(
+            WorkerRow(
                 number,
                 int(participant["pid"]),
                 int(participant["batches"]),
@@ -353,7 +353,7 @@ def _rows(sight, known):
 
 
 def _first(row):
-    return "" if row["first_index"] == records.NO_INDEX else records.index_text(row["first_index"])
+    return "" if row["first_index"] == NO_INDEX else index_text(row["first_index"])
 
 
 def _batch(row):
@@ -371,7 +371,7 @@ def _batch(row):
 
 def _sample(row):
     return {
-        "sample": records.index_text(row["slowest_index"]),
+        "sample": index_text(row["slowest_index"]),
         "seconds": float(row["slowest_ns"]) / 1e9,
         "epoch": int(row["epoch"]),
         "seq": int(row["seq"]),
@@ -379,17 +379,17 @@ def _sample(row):
     }
 
 
-def _headroom(alone, sight):
+def _headroom(alone, snapshot):
     """What the step takes alone, next to what it takes with its data, of the batches that are remembered."""
     if alone is None:
         return None
     alone = float(getattr(alone, "step_s", alone))
     if not 0 < alone < math.inf:
         raise ValueError(f"headroom must be seconds of a step alone, above 0, or a replay that has run, not {alone!r}")
-    found = Figures(sight)
+    found = Figures(snapshot)
     n, spent = int((~found.first).sum()), found.all
     if found.has_loop:
-        n, spent = sight.segment_info["loop_steps"], sight.segment_info["loop_ns"]
+        n, spent = snapshot.segment_info["loop_steps"], snapshot.segment_info["loop_ns"]
     if n < FEW:
         text = f"The step alone takes {seconds(alone)}. Too early to tell what it takes with data: {n} steps so far."
         return {"step_alone_s": alone, "step_s": None, "gain": None, "sentence": text}
@@ -413,3 +413,6 @@ def _texts_of(row):
         *(str(row.worker), str(row.pid), f"{row.batches:,}", seconds(row.fetch_s), seconds(row.collate_s)),
         *(f"{row.busy:.0%}", f"{row.on_cpu:.0%}", memory),
     ]
+
+
+Report.__module__ = "slipring.monitor"  # it is pickled, and shown, by its public place

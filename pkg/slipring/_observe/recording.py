@@ -3,7 +3,7 @@
 import numpy as np
 
 from slipring._core._ring import now
-from slipring.monitor import records
+from slipring._observe.snapshot import ENDED, empty, states
 
 LEAST_S, MOST_S = 0.001, 0.01  # between two looks: the recorder of a job that is idle may be full 20 ms later
 FEW, MANY = (
@@ -20,7 +20,7 @@ class Recording:
         self.begun_at = self.ended_at = now()  # CLOCK_MONOTONIC, in ns
         self.lost = 0  # records that were overwritten before they were read
         # The batches, of `RECORD`, that still lay in their slots at the end; those in use have no `freed_at`.
-        self.open = records.empty()
+        self.open = empty()
         self._next = self.watch.segment_info()["recorded"] + 1
         self._kept = []
         self._pause = LEAST_S
@@ -58,14 +58,14 @@ class Recording:
         self.poll()
         self.ended_at = now()
         lying = slots["batch"].copy()
-        used = np.array([state not in ("free", "trimmed") for state in records.states(slots)], bool)
+        used = np.array([state not in ("free", "trimmed") for state in states(slots)], bool)
         lying["freed_at"][used] = 0  # it is of the batch before
         kept = {key for part in self._kept for key in zip(part["run"].tolist(), part["seq"].tolist())}
         keys = zip(lying["run"].tolist(), lying["seq"].tolist())
         new = np.array([key not in kept for key in keys], bool)
         begun = (lying["dispatched_at"] > 0) | (lying["claimed_at"] > 0)
         freed_before = (lying["freed_at"] > 0) & (lying["freed_at"] < self.begun_at) & (lying["published_at"] > 0)
-        self.open = lying[new & begun & ~freed_before & (lying["kind"] != records.ENDED)]
+        self.open = lying[new & begun & ~freed_before & (lying["kind"] != ENDED)]
 
     def table(self):
         """Return all batches, of `RECORD`; those that were in a slot at the end have the number 0."""

@@ -6,9 +6,9 @@ A rule returns (cause, text, advice), or None if its cause does not apply.
 import numpy as np
 
 from slipring._core.process import cpus
-from slipring.monitor import records
-from slipring.monitor.stuck import at_work, sentence_of
-from slipring.monitor.words import seconds, size
+from slipring._core.text import seconds, size
+from slipring._observe.activity import at_work, sentence_of
+from slipring._observe.snapshot import index_text, states
 
 BOUND = 0.10  # of its time: a loop that waits longer is bound by its data
 EXPLAINS = 0.5  # of the waiting: what explains as much is the cause
@@ -32,7 +32,7 @@ COSTS = 0.05  # of the workers' processor time: what copying takes, at least
 
 
 def _no_workers(f, known):
-    if not f.sight.inline:
+    if not f.snapshot.inline:
         return None
     return (
         "no_workers",
@@ -63,7 +63,7 @@ def _copy(f, known):
     copied = f.table["copy_ns"].astype(np.float64)
     if not f.has_loop or not copied.any():
         return None
-    period = f.sight.segment_info["loop_ns"] / max(1, f.sight.segment_info["loop_steps"])
+    period = f.snapshot.segment_info["loop_ns"] / max(1, f.snapshot.segment_info["loop_steps"])
     ring_wait = f.waited[~f.first].sum() / max(1.0, (~f.first).sum())
     if copied.mean() < EXPLAINS * period or ring_wait > EXPLAINS * period:
         return None
@@ -92,7 +92,7 @@ def _sample(f, known):
     order = np.argsort(slowest[slow])[::-1]
     found = {}
     for row in f.table[slow][order]:
-        found.setdefault(records.index_text(row["slowest_index"]), float(row["slowest_ns"]) / 1e9)
+        found.setdefault(index_text(row["slowest_index"]), float(row["slowest_ns"]) / 1e9)
     worth = [(name, s) for name, s in found.items() if s > max(found.values()) / 4]
     named = ", ".join(f"{name} ({seconds(s)})" for name, s in worth[:4])
     passing = "" if known.in_order is False else "in_order=False lets other batches pass them, "
@@ -140,7 +140,7 @@ def _worker(f, known):
     worst = max(times, key=times.get)
     if times[worst] < SLOWER:
         return None
-    its = f.sight.participants[worst]
+    its = f.snapshot.participants[worst]
     told = max(1.0, float(its["reported_ns"]))
     cpu = min(1.0, float(its["cpu_ns"]) / told)
     queued = min(1 - cpu, float(its["queued_ns"]) / told)
@@ -163,11 +163,11 @@ def _worker(f, known):
 
 def _held(f):
     """Return how many slots are leased or parked now."""
-    return sum(state in ("leased", "parked") for state in records.states(f.sight.slots))
+    return sum(state in ("leased", "parked") for state in states(f.snapshot.slots))
 
 
 def _kept(f, known):
-    held, n = _held(f), f.sight.segment_info["n_slots"]
+    held, n = _held(f), f.snapshot.segment_info["n_slots"]
     copied = known.copied_share or 0.0
     much = copied >= COPIED
     # Not where the workers have all they need.
@@ -188,7 +188,7 @@ def _kept(f, known):
 
 
 def _slots(f, known):
-    n = f.sight.segment_info["n_slots"]
+    n = f.snapshot.segment_info["n_slots"]
     if f.n_workers < 2 or n > f.n_workers + 1 or f.busy >= BUSY:
         return None
     return (
@@ -199,7 +199,7 @@ def _slots(f, known):
 
 
 def _gil(f, known):
-    if not f.sight.threads or f.n_workers < 2 or cpus() < 2:
+    if not f.snapshot.threads or f.n_workers < 2 or cpus() < 2:
         return None
     # Threads that wait for the lock are neither on a processor nor ready to run, and all together have about one.
     cores = f.on_cpu * f.busy * f.n_workers
@@ -303,7 +303,7 @@ def _fetch(f, known):
     told = ", ".join(f"{share:.0%} {name}" for name, share in parts.items())
     told = f" ({told})" if told else ""
     each = seconds(float(f.made_in.mean()) / 1e9)
-    shared = "Threads share Python's lock, and processes do not." if f.sight.threads else ""
+    shared = "Threads share Python's lock, and processes do not." if f.snapshot.threads else ""
     if f.computing < ON_CPU or parts.get("read", 0.0) > EXPLAINS:
         return (
             "storage",
@@ -332,7 +332,7 @@ def _copying(f, known):
     total = sum(known.copied_bytes)
     if not known.parent_bytes or total <= EXPLAINS * known.parent_bytes:
         return None
-    busy_ns = float(f.sight.serving["cpu_ns"].sum())
+    busy_ns = float(f.snapshot.serving["cpu_ns"].sum())
     if f.wait_share >= BOUND and (f.computing < ON_CPU or total / PAGE * COPY_NS < COSTS * busy_ns):
         return None
     return _copies(known)
@@ -392,15 +392,15 @@ def _waiting(f, known):
     if f.wait_now < max(LONG, EXPLAINS * f.all_wait):
         return None
     usual = float(np.median(f.made_in))
-    for each in at_work(f.sight):
-        if (each.since_s or 0.0) * 1e9 >= max(LONG, OUTLIER * usual):
+    for each in at_work(f.snapshot):
+        if each.lasted_s * 1e9 >= max(LONG, OUTLIER * usual):
             text = f"{sentence_of(each, ' now')} To make a whole batch takes {seconds(usual / 1e9)} otherwise."
             return "sample", text, "Look at it: `slipring dump` names the index."
     return None
 
 
 def _consumer(f, known):
-    if f.sight.inline:
+    if f.snapshot.inline:
         return None
     if f.step_now >= max(LONG, EXPLAINS * f.all):
         return (
@@ -420,7 +420,7 @@ def _consumer(f, known):
 
 
 def _ok(f, known):
-    if f.sight.inline:
+    if f.snapshot.inline:
         text = f"making batches takes {f.wait_share:.1%} of the loop's time."
     else:
         text = f"the loop waits {f.wait_share:.1%} of its time, the workers are {f.busy:.0%} busy."

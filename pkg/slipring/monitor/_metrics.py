@@ -6,8 +6,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.arguments import integer
-from slipring.monitor.extra import need
-from slipring.monitor.registry import living, named
+from slipring._core.weak_registry import loaders as living_loaders
+from slipring._core.weak_registry import number_of
+from slipring.monitor._callbacks import need
 
 if TYPE_CHECKING:
     import threading
@@ -118,6 +119,29 @@ class Metrics:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def living() -> Iterator[tuple[str, Any]]:
+    """Yield (name, loader) of the loaders of this process that live now."""
+    for number, loader in living_loaders().items():
+        yield f"{_kind(loader)}-{number}", loader
+
+
+def named(loaders: Iterable[Any] | dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield (name, loader) of the given loaders; a dict has their names."""
+    if callable(getattr(loaders, "stats", None)):
+        raise TypeError(f"loaders must be a list or dict of loaders, not one {type(loaders).__name__}: give [it]")
+    given = loaders.items() if isinstance(loaders, dict) else ((None, loader) for loader in loaders)
+    for name, loader in given:
+        if not callable(getattr(loader, "stats", None)):
+            raise TypeError(
+                f"loaders must be loaders of slipring's, a list or dict of them, and {loader!r:.80} has no stats()"
+            )
+        yield f"{_kind(loader)}-{number_of(loader)}" if name is None else name, loader
+
+
+def _kind(loader: Any) -> str:
+    return type(getattr(loader, "dataset", loader)).__name__
 
 
 def _workers(loader: Any, measured: tuple[Any, ...]) -> int:

@@ -1,18 +1,21 @@
-"""The quantities that the rules of a verdict need from a `Sight`: waiting times, steps, and the workers' load."""
+"""The quantities that the rules of a verdict need from a `Snapshot`: waiting times, steps, and the workers' load."""
 
+import dataclasses
 import math
 
 import numpy as np
 
-from slipring.monitor import records
+from slipring._observe.snapshot import published, states
+
+WINDOW_S = 5.0  # what rates are of
 
 
 class Figures:
-    """Times and shares of the batches that a `Sight` remembers, and of those in progress."""
+    """Times and shares of the batches that a `Snapshot` remembers, and of those in progress."""
 
-    def __init__(self, sight):
-        self.sight = sight
-        table = sight.taken
+    def __init__(self, snapshot):
+        self.snapshot = snapshot
+        table = snapshot.taken
         self.table = table
         self.first = table["step_ns"] == 0  # of their runs: they wait for workers to begin, or for the caller
         # The very first wait of a loader is once in its life, and no part of its pace.
@@ -25,10 +28,10 @@ class Figures:
         self.wait_now, self.step_now = self._under_way()
         self.all_wait = self.waited.sum() + self.wait_now
         self.all = self.all_wait + self.step.sum() + self.step_now
-        segment_info = sight.segment_info
+        segment_info = snapshot.segment_info
         self.has_loop = segment_info["loop_steps"] > 0
         self.loop_share = segment_info["loop_wait_ns"] / max(1, segment_info["loop_ns"])
-        serving = sight.serving
+        serving = snapshot.serving
         self.n_workers = max(1, len(serving))
         self.busy = min(1.0, self.made_in[steady].sum() / max(1.0, self._capacity(steady)))
         told = max(1.0, float(serving["reported_ns"].sum()))
@@ -39,14 +42,14 @@ class Figures:
 
     def _under_way(self):
         """Return the ns of the wait and of the step that have not ended: one of them is 0, or both if no loop runs."""
-        sight, table = self.sight, self.table
-        if not len(table) or sight.inline or sight.segment_info["push"]:
+        snapshot, table = self.snapshot, self.table
+        if not len(table) or snapshot.inline or snapshot.segment_info["push"]:
             return 0.0, 0.0
-        since = float(max(0, sight.at_ns - int(table["taken_at"][-1])))
-        if sight.segment_info["ready_waiters"]:  # behind a step, of whose end nothing is known
+        since = float(max(0, snapshot.at_ns - int(table["taken_at"][-1])))
+        if snapshot.segment_info["ready_waiters"]:  # behind a step, of whose end nothing is known
             return max(0.0, since - float(np.median(self.step))), 0.0
-        lying = sight.slots[sight.slots["batch"]["run"] == sight.segment_info["run"]]
-        ahead = {"task", "claimed", "shared", "ready"} & set(records.states(lying))
+        lying = snapshot.slots[snapshot.slots["batch"]["run"] == snapshot.segment_info["run"]]
+        ahead = {"task", "claimed", "shared", "ready"} & set(states(lying))
         return 0.0, since if ahead else 0.0
 
     def _capacity(self, steady):
@@ -55,15 +58,15 @@ class Figures:
         A worker whose batches are all remembered came with the first of them. A worker without a batch reports when
         it came.
         """
-        table, sight = self.table[steady], self.sight
+        table, snapshot = self.table[steady], self.snapshot
         took = (self.waited + self.step)[steady]
-        told = sight.told
-        published = records.published(sight.table)
+        told = snapshot.told
+        done = published(snapshot.table)
         found = 0.0
-        for number, participant in enumerate(sight.participants):
+        for number, participant in enumerate(snapshot.participants):
             if number == 0 or not participant["pid"]:
                 continue
-            its = published[published["participant"] == number]
+            its = done[done["participant"] == number]
             there = np.ones(len(table), bool)
             if len(its) + 2 >= participant["batches"]:  # one or two may just be about to be seen
                 there &= table["taken_at"] >= (its["claimed_at"].min() if len(its) else participant["at_since"])
@@ -100,7 +103,7 @@ class Figures:
     @property
     def loop_step_ns(self):
         """float: an average step in ns, also if a thread takes the batches; 0 if it is unknown."""
-        segment_info = self.sight.segment_info
+        segment_info = self.snapshot.segment_info
         if self.has_loop:
             return max(0.0, (segment_info["loop_ns"] - segment_info["loop_wait_ns"]) / segment_info["loop_steps"])
         steady = ~self.first
@@ -116,3 +119,64 @@ class Figures:
     def computing(self):
         """float: the part of the workers' busy time in which they compute, or would if they had a CPU."""
         return self.on_cpu + self.queued
+
+
+# ---- recently
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """What the loop has received recently."""
+
+    batches: float  # per second
+    bytes: float  # per second
+    waiting: float | None  # the part of the time in which the loop waited, from 0 to 1; None: unknown
+    over_s: float  # the time that these figures cover
+
+    def dict(self):
+        """Return the fields, for JSON."""
+        return dataclasses.asdict(self)
+
+
+def rates(snapshot, before=None, window_s=WINDOW_S):
+    """Return the `Rates` of a `Snapshot`, over `window_s` seconds or as far as its table reaches back.
+
+    `before` is an earlier Snapshot: if a thread takes the batches for the loop, only sums say how long the loop waited.
+    """
+    got = snapshot.taken
+    if not len(got):
+        return Rates(0.0, 0.0, _of_loop(snapshot, before), 0.0)
+    begin = max(snapshot.at_ns - int(window_s * 1e9), int(got["taken_at"][0]))
+    lately = got[got["taken_at"] > begin]
+    lasted = max(1e-9, (snapshot.at_ns - begin) / 1e9)
+    waiting = _of_loop(snapshot, before)
+    if waiting is None and not snapshot.segment_info["push"]:
+        waited, all_of_it = (
+            int(lately["waited_ns"].sum()),
+            int((lately["waited_ns"] + lately["step_ns"]).sum()),
+        )
+        if snapshot.segment_info["ready_waiters"]:  # it waits just now
+            since = snapshot.at_ns - max(begin, int(got["taken_at"][-1]))
+            waited, all_of_it = waited + since, all_of_it + since
+        waiting = waited / all_of_it if all_of_it > 0 else None
+    return Rates(len(lately) / lasted, int(lately["bytes"].sum()) / lasted, waiting, lasted)
+
+
+def _of_loop(snapshot, before):
+    """Return the waiting share of a loop for which a thread takes the batches; None if there is no such thread."""
+    now, then = (
+        snapshot.segment_info,
+        before.segment_info if before is not None else {"loop_ns": 0, "loop_wait_ns": 0},
+    )
+    if not now["loop_steps"]:
+        return None
+    if now["loop_ns"] <= then["loop_ns"]:
+        then = {"loop_ns": 0, "loop_wait_ns": 0}
+    return (now["loop_wait_ns"] - then["loop_wait_ns"]) / max(1, now["loop_ns"] - then["loop_ns"])
+
+
+def lately(snapshot, window_s=WINDOW_S):
+    """Return a snapshot's batches published in the last `window_s` seconds; if there are none, all it remembers."""
+    done = published(snapshot.table)
+    recent = done[done["published_at"] > snapshot.at_ns - int(window_s * 1e9)]
+    return recent if len(recent) else done

@@ -4,14 +4,164 @@ Nothing is written, and no process is stopped or asked. Therefore a job that han
 """
 
 import os
+import pwd
+import select
 import stat
 import struct
+from typing import NamedTuple
 
 from slipring._core import process
 from slipring._core._cache import InRecordFile, NoSegment, Watch
-from slipring.monitor import processes
+from slipring.redaction import program_of
 
 MAGIC = b"SLIPRING"
+PROC = "/proc"
+PF_EXITING = 4  # of the kernel's flags of a task
+
+
+# ---- what /proc says about processes
+
+
+class Process(NamedTuple):
+    """A process as /proc/<pid>/stat describes it: state ('R', 'S', 'D', 'T', 'Z', ...), start and CPU time in ticks.
+
+    A process that is `ending` closes its files, or has done so; on a loaded machine that may take seconds.
+    """
+
+    state: str
+    parent: int
+    started: int
+    cpu_ticks: int
+    ending: bool
+
+
+def process_of(pid):
+    """Return the `Process` of that pid; None: there is none, or it is hidden."""
+    try:
+        with open(f"{PROC}/{pid}/stat", "rb") as file:
+            said = file.read()
+    except OSError:
+        return None
+    fields = said[said.rindex(b")") + 2 :].split()
+    ending = bool(int(fields[6]) & PF_EXITING)
+    return Process(fields[0].decode(), int(fields[1]), int(fields[19]), int(fields[11]) + int(fields[12]), ending)
+
+
+def is_alive(found):
+    """Return whether a `Process` or None still runs, or may run again."""
+    return found is not None and lives(found.state)
+
+
+def lives(state):
+    """Return whether a process in that state still runs, or may run again."""
+    return state not in ("", "Z", "X", "x")
+
+
+def state_of(pid, started):
+    """Return the state of a process that began at tick `started`; "": it has gone, and its pid may be another's."""
+    found = process_of(pid) if pid else None
+    return found.state if found is not None and started in (0, found.started) else ""
+
+
+def one_line(text):
+    """Return another process's text as one line that does nothing to a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def pids():
+    """Return the pids of all visible processes."""
+    return sorted(int(name) for name in os.listdir(PROC) if name.isdigit())
+
+
+def command_of(pid, arguments=False):
+    """Return a process's command line in one line, without the folder of its program; "" if it is unknown.
+
+    Without `arguments`, which may be secrets, it ends at the name of the script.
+    """
+    try:
+        with open(f"{PROC}/{pid}/cmdline", "rb") as file:
+            words = file.read().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return ""
+    words = [one_line(word.decode(errors="replace")) for word in words]
+    return " ".join([os.path.basename(words[0]), *words[1:]]).strip() if arguments else program_of(words)
+
+
+def user_of(pid):
+    """Return (number, name) of a process's user; OSError if there is no such process."""
+    uid = os.stat(f"{PROC}/{pid}").st_uid
+    try:
+        return uid, pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return uid, f"user {uid}"
+
+
+def hides_processes():
+    """Return whether /proc hides the processes of other users (hidepid)."""
+    try:
+        with open(f"{PROC}/self/mountinfo") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return False
+    return any(
+        line[4] == PROC and option.partition("=")[0] == "hidepid" and option not in ("hidepid=0", "hidepid=off")
+        for line in lines
+        for option in line[-1].split(",")
+    )
+
+
+def namespace(pid="self"):
+    """Return the inode of a process's PID namespace; 0 if it is unknown."""
+    try:
+        return os.stat(f"{PROC}/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def numbers_of(wanted):
+    """Return {pid there: pid here} of the processes that live in a PID namespace."""
+    found = {}
+    for pid in pids():
+        if namespace(pid) != wanted:
+            continue
+        try:
+            with open(f"{PROC}/{pid}/status") as file:
+                inner = [line.split()[-1] for line in file if line.startswith("NSpid:")]
+        except OSError:
+            continue  # it has ended meanwhile
+        if inner:
+            found[int(inner[0])] = pid
+    return found
+
+
+class Ending:
+    """A context manager that waits for the end of a process.
+
+    If `pid` is 0, or the process has ended before, only time passes.
+    """
+
+    def __init__(self, pid):
+        self._poll, self._fd = select.poll(), -1
+        if pid:
+            try:
+                self._fd = os.pidfd_open(pid)
+            except OSError:
+                return  # it has ended
+            self._poll.register(self._fd, select.POLLIN)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def wait(self, seconds):
+        """Wait `seconds`, or until the process ends; return whether it has ended."""
+        return bool(self._poll.poll(max(0.0, seconds) * 1e3))
+
+
+# ---- segments
 
 
 class NoJob(Exception):
@@ -35,10 +185,10 @@ class Job:
     def number(self, pid):
         """Return the pid of a participant in this PID namespace; 0: it has none here, or it has ended."""
         its = self.watch.segment_info()["pid_namespace"]
-        if not pid or its in (0, processes.namespace()):
+        if not pid or its in (0, namespace()):
             return int(pid)
         if self._there is None or pid not in self._there:
-            self._there = processes.numbers_of(its)
+            self._there = numbers_of(its)
         return self._there.get(int(pid), 0)
 
     def participant_pids(self):
@@ -48,7 +198,7 @@ class Job:
     @property
     def elsewhere(self):
         """bool: whether its processes are in another PID namespace than this one."""
-        return self.watch.segment_info()["pid_namespace"] not in (0, processes.namespace())
+        return self.watch.segment_info()["pid_namespace"] not in (0, namespace())
 
     @property
     def pid(self):
@@ -56,7 +206,7 @@ class Job:
         participants = self.watch.participants()
         owners = participants["pid"][:1] if not self.push else participants["pid"][participants["pid"] > 0]
         numbers = [self.number(int(pid)) for pid in owners]
-        alive = [pid for pid in numbers if pid and processes.is_alive(processes.process(pid))]
+        alive = [pid for pid in numbers if pid and is_alive(process_of(pid))]
         return next(iter(alive + [pid for pid in numbers if pid]), 0)
 
     @property
@@ -66,8 +216,8 @@ class Job:
 
     def named(self, arguments=False):
         """Return the name, with the script's arguments if requested."""
-        label = processes.one_line(self.watch.segment_info()["label"])
-        said = filter(None, (label, processes.command(self.pid, arguments)))
+        label = one_line(self.watch.segment_info()["label"])
+        said = filter(None, (label, command_of(self.pid, arguments)))
         return " · ".join(said) or self.path
 
     def is_there(self):
@@ -78,7 +228,7 @@ class Job:
 
     def _is_held(self, pid, descriptor):
         try:
-            found = os.stat(f"{processes.PROC}/{pid}/fd/{descriptor}")
+            found = os.stat(f"{PROC}/{pid}/fd/{descriptor}")
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == self.key
@@ -113,13 +263,13 @@ class Job:
             return None
         slots = self._mapped_behind(pid, data_off)
         if slots is None:
-            return f"{processes.PROC}/{pid}/fd/{descriptor}"
+            return f"{PROC}/{pid}/fd/{descriptor}"
         return next((path for path, key, _ in open_files(pid) if key[1] == slots), None)
 
     def _mapped_behind(self, pid, data_off):
         """Return the inode of what a process has mapped directly after the controls; None if it is no other file."""
         end = None
-        with open(f"{processes.PROC}/{pid}/maps") as file:
+        with open(f"{PROC}/{pid}/maps") as file:
             for line in file:
                 span, _, offset, _, inode, *_ = line.split()
                 begins, ends = (int(address, 16) for address in span.split("-"))
@@ -135,7 +285,7 @@ def open_files(pid):
 
     Raise PermissionError if its descriptors are not visible.
     """
-    with os.scandir(f"{processes.PROC}/{pid}/fd") as entries:
+    with os.scandir(f"{PROC}/{pid}/fd") as entries:
         for entry in entries:
             try:
                 # How it is open, which costs no look at the file itself.
@@ -201,7 +351,7 @@ class Search:
 def check_proc():
     """Raise `NoJob` if /proc is missing, or is not of this process's PID namespace."""
     try:
-        own = int(os.readlink(f"{processes.PROC}/self"))
+        own = int(os.readlink(f"{PROC}/self"))
     except (OSError, ValueError):
         raise NoJob("there is no /proc here, by which jobs are found") from None
     if own != process.pid():
@@ -216,9 +366,9 @@ def jobs():
     check_proc()
     search = Search()
     own = os.geteuid()
-    for pid in processes.pids():
+    for pid in pids():
         try:
-            if own == 0 or os.stat(f"{processes.PROC}/{pid}").st_uid == own:
+            if own == 0 or os.stat(f"{PROC}/{pid}").st_uid == own:
                 search.look(pid)
         except OSError:
             continue  # it has ended meanwhile, or has other rights than this process
@@ -232,9 +382,9 @@ def attach(pid):
     """
     check_proc()
     try:
-        owner, name = processes.user(pid)
-        found = processes.process(pid)
-        if found is not None and not processes.is_alive(found):
+        owner, name = user_of(pid)
+        found = process_of(pid)
+        if found is not None and not is_alive(found):
             raise NoJob(f"process {pid} has ended (its parent has not yet asked how)")
         search = Search()
         seen = search.look(pid)
@@ -251,7 +401,7 @@ def attach(pid):
         return sorted(search.jobs.values(), key=_last_busy, reverse=True)
     if seen:
         raise NoJob(seen[0][1])
-    said = processes.command(pid)
+    said = command_of(pid)
     what = f" ({said if len(said) <= 60 else said[:59] + '…'})" if said else ""
     raise NoJob(
         f"process {pid}{what} has no segment of slipring's open: it is no job, has no loader just now, or "
@@ -268,7 +418,7 @@ def _why_unseen(pid):
         return f"there is no process {pid}: the number is too large"
     except PermissionError:
         pass  # somebody else's
-    if processes.hides_processes():
+    if hides_processes():
         return f"/proc hides process {pid} (hidepid): ask as its user, or as root"
     return f"there is no process {pid} in /proc"
 

@@ -1,12 +1,13 @@
-"""Scalars of what a loader did between two looks at its statistics, for a training's logger; their names are here."""
+"""How fast a loop goes, and how much of its time it waits: by its own clock, and by its loaders' statistics."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from slipring.stats import Stats
@@ -17,6 +18,44 @@ PREFIX = "slipring/"
 SUMS = (
     "batches", "bytes", "copied_batches", "fetch_s", "collate_s", "slot_wait_s", "consumer_wait_s", "respawns",
 )  # fmt: skip
+
+
+class LoopTimer:
+    """The durations of a loop's steps, and of the wait for a batch in each."""
+
+    def __init__(self) -> None:
+        self.steps = 0  # that have got their batch
+        self._waited = self._took = self._begun = self._last = 0.0
+
+    def begin(self) -> None:
+        """Begin a pass: the time before its first step does not count."""
+        self._begun = self._last = time.perf_counter()
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Return the context in which a step waits for its batch. A wait that ends with an exception does not count."""
+        begun = time.perf_counter()
+        yield
+        end = time.perf_counter()
+        self.steps += 1
+        self._waited += end - begun
+        self._took += end - self._last
+        self._last = end
+
+    @property
+    def wait_s(self) -> float:
+        """float: the average wait for a batch, in seconds."""
+        return _ratio(self._waited, self.steps)
+
+    @property
+    def step_s(self) -> float:
+        """float: the average time from one batch to the next, in seconds."""
+        return _ratio(self._took, self.steps)
+
+    @property
+    def wait_share(self) -> float:
+        """float: the share of the time since `begin` that was spent waiting, if there was one pass."""
+        return min(1.0, _ratio(self._waited, time.perf_counter() - self._begun))
 
 
 def scalars(now: Stats, before: Stats | None, seconds: float) -> dict[str, float]:
@@ -102,7 +141,7 @@ class Window:
 
     def _sums(self) -> dict[str, float]:
         stats = [loader.stats() for loader in self.loaders]
-        return {name: sum(getattr(one, name) for one in stats) for name in SUMS}
+        return {name: sum(getattr(one, name, 0) for one in stats) for name in SUMS}
 
     def look(self) -> dict[str, float]:
         """Return the scalars since the last look."""
@@ -110,3 +149,7 @@ class Window:
         made = {name: seen[name] - self._seen[name] for name in SUMS}
         seconds, self._seen, self._begun = now - self._begun, seen, now
         return named(made, seconds)
+
+
+for _public in (Window, scalars):
+    _public.__module__ = "slipring.monitor"  # it is pickled, and shown, by its public place

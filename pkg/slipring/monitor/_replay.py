@@ -130,3 +130,6 @@ def _end(loader: Any, iterator: Any) -> None:
         rest()
     elif callable(close) and iterator is not loader:  # a generator that was handed in is the caller's
         close()
+
+
+replay.__module__ = "slipring"  # it is pickled, and shown, by its public place
