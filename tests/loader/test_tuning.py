@@ -5,7 +5,11 @@ on the simulated clock of `Tuned`.
 """
 
 import dataclasses
+import itertools
 import logging
+import math
+import multiprocessing
+import re
 import threading
 import time
 import weakref
@@ -17,7 +21,7 @@ from tests.datasets import Squares, numbers
 from tests.fault.procs import until
 from tests.leaks import Snapshot, read
 from tests.loader.test_resize import Numbered, plain
-from tests.loader.tuned import Tuned
+from tests.loader.tuned import ENDLESS, Tuned
 from tests.support.inside import BATCHES, NEVER, Options, Tuner, Tuning, engine_of, process, tuner_of, tuning
 
 
@@ -40,6 +44,18 @@ class Held(Slow):
 
     def __getitem__(self, i):
         self.kept.setdefault(threading.get_ident(), bytearray(b"x" * (24 << 20)))
+        return i
+
+
+class Locked(Slow):
+    """The same, of which one worker at a time can read a sample."""
+
+    def __init__(self):
+        self.lock = multiprocessing.get_context("fork").Lock()
+
+    def __getitem__(self, i):
+        with self.lock:
+            time.sleep(0.015)
         return i
 
 
@@ -72,6 +88,16 @@ def test_a_number_within_its_bounds_is_found_and_logged(method, caplog):
     assert any(found.reason in record.getMessage() for record in caplog.records)
 
 
+def test_a_lock_that_all_workers_share_leaves_few_of_them():
+    with Loader(Locked(), 1, workers=Workers(start_method="fork"), num_workers=(None, 12)) as loader:
+        settle(loader)
+        found, pool = loader.tuning, engine_of(loader).pool
+        assert max(workers for workers, _, _ in found.history) > 4  # more were tried
+        assert found.workers <= 4 and pool.wanted == found.workers, found
+        assert re.search(f"workers were (no|hardly) faster than {found.workers} ", found.reason)
+        assert tuner_of(loader).saturated is not None
+
+
 def test_workers_that_wait_for_something_else_become_as_many_as_are_allowed(monkeypatch):
     job = Tuned(monkeypatch, most=12)
     job.settle()
@@ -94,11 +120,63 @@ def test_workers_that_compute_become_twice_as_many_at_most(monkeypatch):
 @pytest.mark.parametrize("step", [0.0, 0.5, 2.0, 30.0])
 @pytest.mark.parametrize("on_cpu", [0.02, 0.5, 1.0])
 @pytest.mark.parametrize("each", [0.3, 8.0, 50.0])
-def test_it_settles_within_200_batches(monkeypatch, each, on_cpu, step):
+def test_it_settles_within_its_budget_of_batches(monkeypatch, each, on_cpu, step):
     job = Tuned(monkeypatch, each, step, on_cpu, most=16, begins=40.0)
     job.settle()
-    assert job.tuner.spent <= BATCHES + 2 * 16  # those that were in flight came, too
+    assert job.tuner.spent <= job.tuner.budget + 2 * 16  # those that were in flight came, too
     assert job.tuning.reason.startswith(f"{job.tuning.workers} worker")
+
+
+@pytest.mark.parametrize("most", [16, 64])
+def test_as_many_as_are_allowed_can_be_tried_and_measured_twice(monkeypatch, most):
+    job = Tuned(monkeypatch, each=20.0, cpus=16, workers=4, most=most)
+    job.settle()
+    assert job.tuning.workers == most and job.tried == [4, most]
+
+
+@pytest.mark.parametrize(("begin", "most"), [(2, 16), (4, 64), (3, 12)])
+@pytest.mark.parametrize("n", [10, 60, ENDLESS])
+def test_workers_that_a_lock_serialises_go_again(monkeypatch, begin, most, n):
+    job = Tuned(monkeypatch, each=20.0, serves=1, workers=begin, most=most)
+    job.settle(n)
+    assert job.tuning.workers in (1, 2)
+    assert f"{most} workers were no faster than {job.tuning.workers} " in job.tuning.reason
+    assert max(job.tried) == most and job.tuner.spent <= job.tuner.budget
+
+
+@pytest.mark.parametrize("serves", [2, 3, 5, 8])
+def test_no_more_workers_stay_than_what_they_wait_for_serves(monkeypatch, serves):
+    job = Tuned(monkeypatch, each=20.0, serves=serves, workers=2, most=32)
+    job.settle()
+    assert serves <= job.tuning.workers <= math.ceil(1.1 * serves)
+    assert "32 workers were no faster than" in job.tuning.reason
+
+
+@pytest.mark.parametrize("n", [60, ENDLESS])
+def test_a_lock_is_not_tried_again_and_again(monkeypatch, n):
+    """The consumer's own time is short then, and says nothing: it may well change by a factor of 2."""
+    job = Tuned(monkeypatch, each=20.0, serves=1, most=16)
+    job.settle(n)
+    tried = list(job.tried)
+    epochs = itertools.chain.from_iterable(iter(lambda: job.epoch(n), None))
+    for number, _ in zip(range(3000), epochs):
+        job.step = 0.5 if number // 500 % 2 else 0.0
+    assert job.tried == tried
+    job.serves = 16  # now there is no lock, and a worker takes as long as before
+    for _ in zip(range(3000), epochs):
+        pass
+    assert job.tried == tried  # that cannot be seen with one worker
+
+
+def test_workers_that_a_lock_holds_up_no_more_are_tried_again(monkeypatch):
+    job = Tuned(monkeypatch, each=20.0, serves=1, workers=3, least=3, most=16)
+    job.settle()
+    assert job.tuning.workers == 3
+    job.serves = 1 << 20
+    for _ in job.epoch(3000):
+        if job.tuning.workers > 3 and job.tuning.settled:
+            break
+    assert job.tuning.workers == 16
 
 
 def test_batches_that_come_while_workers_begin_do_not_count(monkeypatch):
@@ -270,7 +348,7 @@ def found(pool, begin=2, least=1, most=64):
         tuner.spent += 8 + window.batches
         tuner._go_on(window)
         pool.wanted = tuner.workers
-        assert least <= tuner.workers <= most and tuner.spent <= BATCHES
+        assert least <= tuner.workers <= most and tuner.spent <= tuner.budget
     return tuner.tuning
 
 
@@ -303,6 +381,48 @@ def test_more_workers_that_do_not_help_go_again(cpus):
     cpus(2)
     result = found(Shared(each=0.02, step=0.0005, on_cpu=0.02), begin=3)
     assert result.workers == 3 and "were no faster than 3" in result.reason
+
+
+# Windows of loaders on a busy machine: number of workers -> (ms from batch to batch, ms that a worker took) of each
+# window. All samples are read under one lock.
+RECORDED = {
+    "quiet": {2: [(21.3, 42.2)], 16: [(22.4, 301.0), (21.7, 306.0)], 1: [(21.7, 21.4)]},
+    "a burst": {2: [(21.3, 42.1)], 16: [(22.4, 301.0), (17.1, 304.0)], 3: [(21.2, 62.1)], 1: [(21.9, 21.6)]},
+    "a slow start": {2: [(24.9, 47.4), (21.4, 42.4)], 16: [(21.3, 312.0)], 3: [(21.8, 63.5)], 1: [(22.2, 21.8)]},
+    "fewer are slow by chance": {
+        **{2: [(24.6, 46.9)], 16: [(21.7, 305.0), (21.4, 314.0)], 3: [(24.0, 70.3), (21.4, 63.2)]},
+    },
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_rates_under_a_lock_leave_few_workers(name, cpus):
+    cpus(2)
+    recorded = {workers: list(windows) for workers, windows in RECORDED[name].items()}
+
+    class Recorded(Pool):
+        """A pool whose windows were measured before: each number's in turn, then its last one again."""
+
+        def window(self):
+            self.tried.append(self.wanted)
+            windows = recorded[self.wanted]
+            step, busy = windows.pop(0) if len(windows) > 1 else windows[0]
+            step, busy = step / 1e3, busy / 1e3
+            return tuning.Window(self.wanted, 16 if self.wanted < 16 else 48, step, step - 1e-4, busy, 5e-4)
+
+    pool = Recorded(0, 0)
+    result = found(pool, most=16)
+    assert result.workers <= 3, pool.tried
+    assert re.search(f"16 workers were (no|hardly) faster than {result.workers} ", result.reason)
+
+
+def test_the_report_knows_which_workers_brought_nothing(monkeypatch):
+    locked, free = Tuned(monkeypatch, each=20.0, serves=1, most=16), Tuned(monkeypatch, most=12)
+    assert locked.tuner.saturated is None
+    locked.settle()
+    free.settle()
+    assert locked.tuner.saturated == (1, pytest.approx(50, rel=0.01), 16, pytest.approx(50, rel=0.01))
+    assert free.tuner.saturated is None
 
 
 def test_too_many_are_sent_away(cpus):

@@ -34,6 +34,8 @@ class Tuned:
         What a worker takes for one batch, and the loop for one step. A test may change both.
     on_cpu : float
         Share of `each` on a processor, of which there are `cpus`.
+    serves : int
+        How many workers at a time what they wait for serves, such as 1 for a lock. The others take turns with them.
     begins : float
         What a worker takes to begin.
     stream : bool
@@ -42,8 +44,9 @@ class Tuned:
 
     def __init__(
         self, monkeypatch, each=8.0, step=0.0, on_cpu=0.02, cpus=2, workers=2, least=1, most=6, slots=None,
-        begins=0.0, stream=False, persistent=True,
+        begins=0.0, stream=False, persistent=True, serves=1 << 20,
     ):  # fmt: skip
+        self.serves = serves
         self.each, self.step, self.on_cpu, self.begins, self.stream = each, step, on_cpu, begins, stream
         self.clock = 1
         self.monkeypatch = monkeypatch
@@ -145,7 +148,7 @@ class Pool:
 
     def make(self, longer):
         """Have the worker that is free first make a batch; returns when it is there, and how long that worker took."""
-        crowded = max(1.0, self.wanted * self.job.on_cpu / self.job.cpus)
+        crowded = max(1.0, self.wanted * self.job.on_cpu / self.job.cpus, self.wanted / self.job.serves)
         busy = int((self.job.each * crowded + longer) * MS)
         worker = self.free_at.index(min(self.free_at))
         self.free_at[worker] = max(self.job.clock, self.free_at[worker]) + busy

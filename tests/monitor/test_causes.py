@@ -4,8 +4,10 @@ import os
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES, Known, stage_of, verdict
+from tests.monitor.simulated import Job
+from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES, Known, observing, stage_of, verdict
 
 MS = 1_000_000  # ns
 TASK, READY, LEASED = 1, 3, 4  # states of a slot
@@ -172,6 +174,22 @@ def test_behind_a_thread_the_step_is_the_loops_own():
 
 def test_the_advice_is_a_sentence():
     assert "Have more workers, " in verdict(snapshot(cpu=0.1, step=0.001)).advice
+
+
+@pytest.mark.parametrize("cpu", [0.1, 1.0])
+def test_no_number_of_workers_is_advised_that_was_no_faster(cpu):
+    advice = verdict(snapshot(cpu=cpu, step=0.001), Known(tuned=True, saturated=(2, 44.6, 16, 46.1))).advice
+    assert "More than 2 workers bring nothing: 16 made 46.1 batches/s, and 2 made 44.6." in advice
+    assert "more workers" not in advice and "would" not in advice and ("a lock" in advice) == (cpu < 0.5)
+
+
+def test_no_number_is_advised_where_the_loader_finds_it_or_where_there_are_many(monkeypatch):
+    monkeypatch.setattr(observing("causes"), "cpus", lambda: 2)
+    at = {n: Job(workers=n, fetch=20, step=0.001, cpu=0.1).snapshot() for n in (2, 8, 16)}
+    assert "Have more workers, 8 for a start" in verdict(at[2]).advice and "for a lock" in verdict(at[2]).advice
+    for n in (8, 16):
+        assert verdict(at[n]).advice.endswith('num_workers="auto" finds out how many workers help.')
+    assert verdict(at[2], Known(tuned=True)).advice.endswith("or more workers, which wait side by side.")
 
 
 # ---- what comes next

@@ -42,6 +42,8 @@ def report(loader, name, headroom):
         own_collate=_own_collate(pool.job.options.collate_fn) if alive else None,
         persistent=options.persistent_workers if alive else None,
         in_order=options.in_order if alive else None,
+        tuned=tuning is not None,
+        saturated=None if tuning is None else loader._tuner.saturated,
     )
     said = "" if tuning is None else f"{tuning.workers}: {tuning.reason}."
     return Report(name, snapshot, stats, known, cache=cache, tuning=said, headroom=headroom)

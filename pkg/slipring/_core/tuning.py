@@ -4,7 +4,7 @@ The consumer looks now and then, between two batches. It sees windows: some batc
 workers. A window has the rate of batches, the share of the time that the consumer waited, how long workers were busy
 with each batch, and how much of that was processor time. From these follows how many workers are needed so that the
 consumer need not wait. They are started if processors, memory and the upper bound allow it. They are kept if the next
-window shows that they made the loader faster.
+window shows that they made the loader faster. Of those that brought little, as many go as bring nothing.
 """
 
 import dataclasses
@@ -16,19 +16,26 @@ from slipring._core import process
 from slipring._core._ring import memory_available, now
 from slipring._core.memory import ROOT, private_bytes
 from slipring._core.text import megabytes
-from slipring._core.tuning_window import Window
+from slipring._core.tuning_window import (
+    SPARE,
+    WAITS,
+    WORTH,
+    Window,
+    best,
+    is_doubtful,
+    is_slower,
+    saturation,
+    with_fewer,
+)
 
 log = logging.getLogger("slipring")
 
-BATCHES = 200  # by then it is settled; those that come while workers start do not count
+# A search takes no more batches than this, or than so many for each worker of the upper bound. Those that come while
+# workers start do not count.
+BATCHES, BATCHES_EACH = 200, 25
 SKIP = 8  # batches that are made before something is measured, at least
 WINDOW, LONG_WINDOW = 16, 48  # batches of a window; of one that is over sooner than that:
 WINDOW_NS = 100_000_000
-WAITS = 0.05  # share of the time; a consumer that waits no more has nothing to gain
-WORTH = 1.05  # more workers stay if batches come faster by this factor
-DOUBTFUL = 1.15  # and are measured once more, if by less than this
-COSTS = 0.95  # fewer workers stay if batches do not come slower than by this factor
-SPARE = 1.1  # workers are not all equally fast
 MOSTLY_WAITING = 0.3  # share of a worker's busy time on a processor, below which it waits for something else
 MEMORY_SHARE = 0.8  # of the memory that is left may go to new workers
 AGAIN_NS = 5_000_000_000  # how often a settled number is looked at
@@ -36,7 +43,8 @@ LOOK_NS = 50_000_000  # and whether an iteration is longer than the last one
 NEVER = (1 << 63) - 1
 # What is summed: ns, batches, ns of waiting, working and on processors, iterations from their begin.
 NOTHING = (0, 0, 0, 0, 0, 0)
-CHANGED = 2.0  # start again if the workers' time per second of the consumer changes by this factor
+CHANGED = 2.0  # start again if the workers' time per second of the consumer, or per batch, changes by this factor
+MOSTLY = 0.5  # of its time: a consumer that waits longer says nothing by its own time, which is short then
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +87,7 @@ class Tuner:
 
     def __init__(self, workers, least, most):
         self.least, self.most = least, most
+        self.budget = max(BATCHES, BATCHES_EACH * most)
         self._workers, self._given = workers, None
         self.look_next = 0  # ns of the ring's clock
         self.history = []
@@ -97,7 +106,11 @@ class Tuner:
     def _begin_anew(self):
         self._found = False
         self.spent = 0  # batches so far
+        self.begun_with = len(self.history)
         self.before = self.doubt = None  # the window before the last change; one that said too little
+        self.windows = {}  # number of workers -> its window
+        self.more = None  # while fewer workers are tried: the window of more workers, which brought little or nothing
+        self.stale = 0  # batches that may be in flight, made by the workers of before
         self.found = None  # the window of the number that was settled on
         self._warm_up()
 
@@ -118,6 +131,12 @@ class Tuner:
         if given is not None:
             return Tuning(given[0], tuple(self.history), True, _told(*given))
         return Tuning(self._workers, tuple(self.history), self._found, self._reason)
+
+    @property
+    def saturated(self):
+        """tuple or None: the `saturation` that the newest search has found, once it is over."""
+        measured = [(workers, rate) for workers, rate, _ in self.history[self.begun_with :]]
+        return saturation(measured) if measured and self.settled else None
 
     def stop(self, workers, reason):
         """Fix the number that a caller has set. A look that is under way then changes nothing any more."""
@@ -152,7 +171,7 @@ class Tuner:
         if not goes_on:
             self._drop()
         self.since = self.skip_to = self.counted = None
-        self.begun_at, self.stretched = self.meter.batches, False
+        self.begun_at, self.stretched, self.stale = self.meter.batches, False, 0
         if self.whole and goes_on and self._has_them:
             self.counted = self.begun_at
             self._open()
@@ -181,6 +200,11 @@ class Tuner:
     @property
     def _ahead(self):
         return self.prefetch * self.workers
+
+    @property
+    def _skipped(self):
+        """Batches that are not measured, as they were made by the workers of before."""
+        return max(SKIP, self._ahead, self.stale) if self.spent else SKIP
 
     @property
     def _shortest(self):
@@ -252,10 +276,11 @@ class Tuner:
                 return self._again_in(5_000_000)
             if self.counted is None:
                 self.counted = done
-            if self.skip_to is None:  # what is in flight was made by the workers of before
-                self.skip_to = done + (max(SKIP, self._ahead) if self.spent else SKIP)
+            if self.skip_to is None:
+                self.skip_to = done + self._skipped
             if done < self.skip_to:
                 return self._again_in(0)
+            self.stale = 0
             self._open()
             return self._again_in(1_000_000)
         window = self._window()
@@ -271,10 +296,13 @@ class Tuner:
         least_ns = AGAIN_NS if self._found else WINDOW_NS
         full = max(WINDOW if took >= WINDOW_NS and not self._found else LONG_WINDOW, 3 * self.workers)
         if batches < full or (self._found and took < least_ns):
-            each = took / max(1, batches)
+            each = min(took, busy / self.workers) / max(1, batches)  # in a burst, the first says too little
             missing = min(max(1, full - batches) * each, max(least_ns - took, each))
             self._again_in(int(missing * 0.8))
             return None
+        if batches % self.workers and not self.whole:
+            # Workers that begin together, or take turns, end together: the window ends where it began in such a burst.
+            return self._again_in(0)
         scale = 1e-9 / batches
         first = min(waited, starts * busy / batches)
         return Window(self.workers, batches, *(ns * scale for ns in (max(1, took), waited, busy, max(0, cpu), first)))
@@ -294,40 +322,55 @@ class Tuner:
         before = self.before
         if self.doubt is not None:
             window, self.doubt = self.doubt.with_(window), None
-        elif before is not None and self._is_doubtful(before, window) and self._affords(self.workers):
+        elif before is not None and is_doubtful(before, window) and self._affords(self.workers):
             self.doubt = window
             self._reason = f"{self.workers} workers are measured once more"
             return self._again_in(0)
-        self.before = None
+        self.before, self.windows[window.workers] = None, window
         if before is not None and window.workers > before.workers and window.rate < before.rate * WORTH:
-            return self._settle_on(
-                before,
-                f"{window.workers} workers were no faster than {before.workers} "
-                f"({window.rate:.3g} against {before.rate:.3g} batches/s): {self._limit(before)}",
-            )
-        if before is not None and window.workers < before.workers and self._is_slower(before, window):
-            return self._settle_on(before, f"with {window.workers} workers the consumer waited more")
+            return self._give_back(before, window)
+        if before is not None and window.workers < before.workers:
+            if self.more is before:
+                found = best(self.windows.values())
+            else:
+                found = before if is_slower(before, window) else window
+            if found is not window:
+                why = f"with {window.workers} workers the consumer waited more"
+                if self.more not in (None, found):
+                    why = self._no_faster(found, self.more)
+                return self._settle_on(found, why)
+            if self.more is not None:
+                return self._give_back(window, self.more)
         target, why = self._target(window)
         if target == self.workers:
+            if window.wait_share >= WAITS and min(self.windows) < window.workers:
+                return self._give_back(window, window, why)
             return self._settle_on(window, why)
         if not self._affords(target):
             return self._settle_on(window, f"{self.spent} batches have been measured")
         self.before = window
         self._change(target)
 
-    @staticmethod
-    def _is_doubtful(before, window):
-        if window.workers > before.workers:
-            return COSTS <= window.rate / before.rate < DOUBTFUL
-        return window.rate < before.rate * COSTS or window.wait_share > before.wait_share + WAITS
+    def _give_back(self, window, more, why=None):
+        """Try fewer workers than the window has, as the window of `more` workers shows little or no gain."""
+        fewer = max(self.least, with_fewer(window, self.windows.values()))
+        if fewer >= window.workers or not self._affords(fewer):
+            return self._settle_on(window, why or self._no_faster(window, more))
+        self.before, self.more = window, more
+        self._change(fewer)
 
-    @staticmethod
-    def _is_slower(before, window):
-        return window.rate < before.rate * COSTS and window.wait_share > before.wait_share
+    def _no_faster(self, window, more):
+        """Return why the number of a window is enough, although its consumer waits."""
+        return (
+            f"{more.workers} workers were {'no' if more.rate < window.rate * WORTH else 'hardly'} faster than "
+            f"{window.workers} "
+            f"({more.rate:.3g} against {window.rate:.3g} batches/s): {self._limit(window)}"
+        )
 
     def _affords(self, workers):
         window = max(WINDOW, 3 * workers, self.last if self.whole else 0)
-        return self.spent + (0 if self.whole else max(SKIP, self._ahead)) + window <= BATCHES
+        in_flight = self.prefetch * max(workers, self.workers)
+        return self.spent + (0 if self.whole else max(SKIP, in_flight)) + window <= self.budget
 
     def _target(self, window):
         """Return (number of workers that the window calls for, the reason if that is the present number)."""
@@ -389,13 +432,14 @@ class Tuner:
     def _change(self, workers):
         log.debug("num_workers='auto': %d workers in place of %d", workers, self._workers)
         self._reason = f"{workers} are tried in place of {self._workers}"
+        self.stale = self._ahead
         self._workers = workers
         self._warm_up()
 
     def _settle_on(self, window, reason):
         if window.workers != self._workers:
             self._change(window.workers)
-        self._found, self.found = True, window
+        self._found, self.found, self.more = True, window, None
         self._reason = _told(self._workers, reason)
         log.info("num_workers='auto' settles at %s", self._reason)
         self.look_next = now() + AGAIN_NS
@@ -403,12 +447,18 @@ class Tuner:
     def _watch(self, window):
         """Check, seldom, whether the work has changed, so that another number may be best."""
         self._again_in(AGAIN_NS)
-        waits_more = window.wait_share > self.found.wait_share + 2 * WAITS
-        factor = window.needed / max(self.found.needed, 1e-9)
-        if (factor > CHANGED and waits_more) or (factor < 1 / CHANGED and self._workers > self.least):
+        if self._has_changed(window):
             log.info("num_workers='auto': the work has changed, and is measured anew")
             self._reason = "the work has changed, and is measured anew"
             self._begin_anew()
+
+    def _has_changed(self, window):
+        found = self.found
+        if min(found.wait_share, window.wait_share) > MOSTLY:
+            return not 1 / CHANGED <= window.busy / max(found.busy, 1e-9) <= CHANGED
+        waits_more = window.wait_share > found.wait_share + 2 * WAITS
+        factor = window.needed / max(found.needed, 1e-9)
+        return (factor > CHANGED and waits_more) or (factor < 1 / CHANGED and self._workers > self.least)
 
 
 def _told(workers, reason):

@@ -1,6 +1,14 @@
-"""The measurements of a loader over some batches, with a fixed number of workers."""
+"""The measurements of a loader over some batches, with a fixed number of workers, and how to compare them."""
 
 import dataclasses
+import math
+
+WAITS = 0.05  # share of the time; a consumer that waits no more has nothing to gain
+WORTH = 1.05  # more workers stay if batches come faster by this factor
+DOUBTFUL = 1.15  # and are measured once more, if by less than this for each doubling
+COSTS = 0.95  # fewer workers stay if batches do not come slower than by this factor
+SPARE = 1.1  # workers are not all equally fast
+FEWER = 0.75  # of the workers: fewer are tried if so many, at most, would make as many batches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,9 +24,14 @@ class Window:
     first: float = 0.0  # of the waiting, for the first batch of an iteration, which takes what it takes
 
     @property
+    def supply(self) -> float:
+        """float: batches per second that busy workers make; unlike `rate`, it does not depend on bursts."""
+        return self.workers / max(self.busy, 1e-9)
+
+    @property
     def rate(self) -> float:
-        """float: batches per second."""
-        return 1 / self.step
+        """float: batches per second. A window that has more of them than its workers can make has caught a burst."""
+        return min(1 / self.step, self.supply)
 
     @property
     def wait_share(self) -> float:
@@ -44,3 +57,51 @@ class Window:
             return (mine + its) / batches
 
         return Window(self.workers, batches, *map(mean, ("step", "waited", "busy", "cpu", "first")))
+
+
+def _doublings(window, more):
+    return max(1.0, math.log2(more.workers / window.workers))
+
+
+def is_doubtful(before, window):
+    """Return whether a window must be measured once more, after the number of workers has changed."""
+    if window.workers > before.workers:
+        return COSTS <= window.rate / before.rate < DOUBTFUL ** _doublings(before, window)
+    return window.rate < before.rate * COSTS or window.wait_share > before.wait_share + WAITS
+
+
+def is_slower(before, window):
+    """Return whether fewer workers made the loop slower, and not the loop itself."""
+    waited = window.waited - before.waited
+    return window.rate < before.rate * COSTS and waited > (window.step - before.step) / 2
+
+
+def with_fewer(window, windows):
+    """Return how many workers may be as fast as those of a window; its own number if none are worth a try."""
+    n, rate = window.workers, max(window.rate, window.supply)
+    slower = [each for each in windows if each.workers < n and each.rate < window.rate * COSTS]
+    if not slower:
+        return (n + 1) // 2
+    # With more of the slower ones, the rate rises in proportion up to the window's.
+    enough = min(math.ceil(each.workers * rate / each.rate * SPARE) for each in slower)
+    return enough if enough <= FEWER * n else n
+
+
+def best(windows):
+    """Return the window with the highest rate, where each doubling of the workers must bring 5 %."""
+    return max(windows, key=lambda each: each.rate / WORTH ** math.log2(each.workers))
+
+
+def saturation(measured):
+    """Return (workers, their rate, most workers, their rate) if the most workers bring hardly anything; otherwise None.
+
+    `measured` has (workers, batches per second) of each window. The first number is the smallest of which that is true.
+    """
+    rates = {}
+    for workers, rate in measured:
+        rates.setdefault(workers, []).append(rate)
+    *fewer, (most, its) = sorted((workers, sum(each) / len(each)) for workers, each in rates.items())
+    for few, rate in fewer:
+        if its < rate * WORTH ** max(1.0, math.log2(most / few)):
+            return few, rate, most, its
+    return None

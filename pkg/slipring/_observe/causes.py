@@ -293,7 +293,7 @@ def _collate(f, known):
         advice = "Make it cheaper (stack arrays once, no copies, no lists of numbers), or leave it to slipring."
         if waits:
             advice = "It waits for something: have that done in the dataset, or not at all."
-    return ("collate", f"{text} ({each} for each batch).", f"{advice} {_more(f, waits)}".strip())
+    return ("collate", f"{text} ({each} for each batch).", f"{advice} {_more(f, known, waits)}".strip())
 
 
 def _fetch(f, known):
@@ -305,17 +305,17 @@ def _fetch(f, known):
     each = seconds(float(f.made_in.mean()) / 1e9)
     shared = "Threads share Python's lock, and processes do not." if f.snapshot.threads else ""
     if f.computing < ON_CPU or parts.get("read", 0.0) > EXPLAINS:
+        side_by_side = "" if known.saturated else ", or more workers, which wait side by side"
         return (
             "storage",
             f"The workers are {f.busy:.0%} busy, and wait in the dataset for most of it: they have a processor for "
             f"{f.on_cpu:.0%} of the {each} that a batch takes{told}.",
-            "Reading is slow: a faster disk or cache, larger files, or more workers, which wait side by side. "
-            + _more(f, True),
+            f"Reading is slow: a faster disk or cache, larger files{side_by_side}. {_more(f, known, True)}".strip(),
         )
     return (
         "decode",
         f"The workers are {f.busy:.0%} busy, and compute: to make a batch takes {each}{told}.{_crowded(f)}",
-        f"{_more(f)} {shared}".strip(),
+        f"{_more(f, known)} {shared}".strip(),
     )
 
 
@@ -446,13 +446,25 @@ def _crowded(f):
     return f" For {f.queued:.0%} of that they are ready to run, and have no processor."
 
 
-def _more(f, waiting=False):
+def _more(f, known, waiting=False):
+    if known.saturated:
+        few, rate, many, its = known.saturated
+        return (
+            f"More than {few} workers bring nothing: {many} made {its:.3g} batches/s, and {few} made {rate:.3g}. "
+            + ("Look for what they share: a lock, a connection, a disk." if waiting else "")
+        ).strip()
     n, most = f.enough, cpus()
     if not n or n <= f.n_workers:
         return ""
     if n > PER_CPU * most and waiting:
-        more = max(f.n_workers + 1, PER_CPU * most)
-        return f"Have more workers, {more} for a start: the step by itself takes little time."
+        if known.tuned:
+            return ""  # the loader tries them itself, up to its upper bound
+        if f.n_workers >= PER_CPU * most:
+            return 'num_workers="auto" finds out how many workers help.'
+        return (
+            f"Have more workers, {PER_CPU * most} for a start: the step by itself takes little time. If they bring "
+            "nothing, they wait for one another, such as for a lock."
+        )
     if n > most and not waiting:
         return (
             f"{n} workers would keep up with the step, and this process may use {most} processors: make the samples "

@@ -85,6 +85,9 @@ class Known:
     own_collate: bool | None = None  # whether a `collate_fn` was given
     persistent: bool | None = None  # the loader's `persistent_workers`
     in_order: bool | None = None
+    tuned: bool = False  # whether the loader finds the number of workers
+    # Then: (workers, their batches per second, more workers, theirs), if more were hardly faster.
+    saturated: tuple[int, float, int, float] | None = None
     # Of `slipring.ray.Loader`, summed over its workers: the ns spent waiting for Ray's blocks, and on all of fetching.
     block_wait_ns: float = 0.0
     block_ns: float = 0.0
