@@ -1,5 +1,6 @@
 """Transforms: the boxes that torchvision would draw, and one pass over the pixels."""
 
+import enum
 import io
 
 import numpy as np
@@ -191,6 +192,30 @@ def test_black_around_a_normalised_picture_is_the_value_of_black():
 def test_arguments_that_make_no_sense_are_refused_when_they_are_given(make, error_type, text):
     with pytest.raises(error_type, match=text):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "meant"),
+    [
+        (lambda: images.RandomResizedCrop(4, interpolation="bicubc"), "bicubic"),
+        (lambda: images.Resize(4, interpolation="BILINEAR"), "bilinear"),
+        (lambda: One(b"", None, layout="nchw"), "NCHW"),
+    ],
+)
+def test_a_misspelt_word_is_refused_when_it_is_given_with_the_nearest_one(make, meant):
+    with pytest.raises(ValueError, match=f"Did you mean '{meant}'"):
+        make()
+
+
+def test_members_of_other_libraries_enumerations_count_as_their_names():
+    mode = enum.Enum("InterpolationMode", {"BILINEAR": "bilinear", "BICUBIC": "bicubic", "LANCZOS": "lanczos"})
+    assert images.RandomResizedCrop(4, interpolation=mode.BICUBIC).interpolation == "bicubic"
+    assert images.Resize(4, interpolation=Image.Resampling.BILINEAR).interpolation == "bilinear"
+    data = encoded(pixels(20, 20))
+    ours = sample(data, images.Resize(4, interpolation=mode.BICUBIC))
+    assert np.array_equal(ours, sample(data, images.Resize(4, interpolation="bicubic")))
+    with pytest.raises(ValueError, match="interpolation must be one of 'bilinear', 'bicubic', not 'lanczos'"):
+        images.Resize(4, interpolation=mode.LANCZOS)
 
 
 def test_a_crop_larger_than_an_earlier_one_is_refused_where_there_was_picture():
