@@ -7,26 +7,27 @@ import errno
 import logging
 import os
 import random
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from slipring._core import seeding, skipping
 from slipring._core._collate import default_collate
 from slipring._core._ring import DECODE, READ, RESIZE, at_row, from_handler, now, spent
-from slipring._core.arguments import integer, one_each, one_of
+from slipring._core.arguments import function, integer, one_each, one_of
 from slipring._offered import read_ahead
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.errors import ImageError, RemoteError
 from slipring.images._backend import backend
 from slipring.images.decode import MAX_PIXELS, Reading, crop, look, render, too_large
+from slipring.images.options import suggests_options
 from slipring.images.transforms import Draws, View, chain, final_size
 from slipring.images.values import bfloat16_of_numpy, dtype_name, table_of
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
     from numpy.typing import ArrayLike, DTypeLike
@@ -53,23 +54,7 @@ _OF_THE_FILE |= {errno.ENAMETOOLONG, errno.ENXIO, errno.EOVERFLOW}
 _LAYOUTS = ("NHWC", "NCHW")
 
 
-class ImageOptions(TypedDict, total=False):
-    """What all datasets of images can be asked for by name; see `ImageDataset`."""
-
-    layout: Literal["NHWC", "NCHW"]
-    dtype: DTypeLike | torch.dtype
-    mean: ArrayLike | None
-    std: ArrayLike | None
-    reducing_gap: float | None
-    exif: bool
-    truncated: Literal["raise", "fill"]
-    max_pixels: int
-    on_error: Literal["raise", "skip"]
-    side: int | None
-    cache: int | str | Cache | None
-    what: Literal["pixels", "encoded"]
-
-
+@suggests_options
 class ImageDataset(abc.ABC):
     """A map dataset of encoded images. Subclasses say where bytes and targets come from.
 
@@ -99,6 +84,8 @@ class ImageDataset(abc.ABC):
     what : {'pixels', 'encoded'}
         What is kept: pictures as they were decoded (and shrunk), or the encoded bytes, which take far less memory and
         are decoded each time. Targets are kept with them, but those of `Folder`.
+    target_transform : callable, optional
+        Called with each target, also with one from the cache; its result takes the target's place.
 
     Raises
     ------
@@ -129,6 +116,7 @@ class ImageDataset(abc.ABC):
     dtype: str
     on_error: Literal["raise", "skip"]
     cache: Cache | None
+    target_transform: Callable[[Any], Any] | None
 
     def __init__(
         self,
@@ -146,8 +134,10 @@ class ImageDataset(abc.ABC):
         side: int | None = None,
         cache: int | str | Cache | None = None,
         what: Literal["pixels", "encoded"] = "pixels",
+        target_transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.transform = transform
+        function("target_transform", target_transform)
+        self.transform, self.target_transform = transform, target_transform
         self._steps = chain(transform)
         way = next((step.interpolation for step in self._steps if step.resizes), "bilinear")
         self._reading = Reading(way, reducing_gap, exif, truncated, max_pixels)
@@ -269,9 +259,8 @@ class ImageDataset(abc.ABC):
         try:
             if isinstance(sample, RemoteError):
                 raise sample
-            if self.cache is None:
-                return self._fresh(index, out, Draws(seed), sample)
-            return self._from_cache(index, out, Draws(seed), sample)
+            get = self._fresh if self.cache is None else self._from_cache
+            image, target = get(index, out, Draws(seed), sample)
         except (ImageError, OSError) as error:
             if from_handler(error):
                 raise
@@ -286,6 +275,7 @@ class ImageDataset(abc.ABC):
             skipping.skipped()
             _log.warning("skipped %s", redacted(f"{where}: {error}"))  # a handler may keep what it is given
             return None
+        return image, target if self.target_transform is None else self.target_transform(target)
 
     def _fresh(self, index, out, draws, sample):
         """Return (array, target) from the file."""

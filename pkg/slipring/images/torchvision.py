@@ -14,7 +14,7 @@ from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomR
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from slipring.images.dataset import ImageOptions
+    from slipring.images.options import ImageOptions
 
 _KNOWN = (
     "Compose, Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, ToTensor, PILToTensor, ToImage, ToDtype, "
@@ -72,8 +72,7 @@ def from_torchvision(dataset: Any, **options: Unpack[ImageOptions]) -> Folder:
         dict(dataset.class_to_idx),
         dataset.samples,
         chain.steps,
-        target_transform=dataset.target_transform,
-        **{**chain.options(), **options},
+        **{"target_transform": dataset.target_transform, **chain.options(), **options},
     )
 
 
