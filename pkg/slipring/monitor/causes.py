@@ -454,8 +454,8 @@ def _more(f, waiting=False):
         more = max(f.n_workers + 1, PER_CPU * most)
         return f"Have more workers, {more} for a start: the step by itself takes little time."
     if n > most and not waiting:
-        return (
-            f"{n} workers would keep up with the step, and this process may use {most} processors: make the samples "
-            "cheaper (smaller files, a cache), or give it more processors."
-        )
+        remedy = "make the samples cheaper (smaller files, a cache), or give it more processors."
+        if n > PER_CPU * most:  # the number itself would be no advice
+            return f"This process may use {most} processors, and no number of workers on them would keep up: {remedy}"
+        return f"{n} workers would keep up with the step, and this process may use {most} processors: {remedy}"
     return f"{n} workers would be enough; there are {f.n_workers}."
