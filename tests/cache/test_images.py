@@ -223,12 +223,8 @@ def test_a_folder_that_reads_other_bytes_does_not_share_a_folders_entries(root):
 
 def test_a_targets_transform_is_called_once_per_sample(root):
     called = []
-    folder = images.Folder(root)
-    data = images.Folder.of(
-        root, folder.classes, folder.class_to_idx, folder.samples, CROP, cache="64MiB",
-        target_transform=lambda target: called.append(target) or -target,
-    )  # fmt: skip
-    assert data[1][1] == -folder.targets[1] and data[1][1] == -folder.targets[1] and len(called) == 2
+    data = images.Folder(root, CROP, cache="64MiB", target_transform=lambda target: called.append(target) or -target)
+    assert data[1][1] == -data.targets[1] and data[1][1] == -data.targets[1] and len(called) == 2
 
 
 class Late(images.Folder):

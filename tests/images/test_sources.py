@@ -18,6 +18,7 @@ from tests.images.pictures import encoded, pixels
 from tests.support.options import grouped
 
 N = 37
+WAYS = {"process": "fork", "thread": "thread"}
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,36 @@ def test_a_folder_without_classes_or_images_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"class folders empty .* allow_empty=True"):
         images.Folder(tmp_path)
     assert len(images.Folder(tmp_path, allow_empty=True)) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "meant"),
+    [
+        (images.Folder, "cahce", "cache"),
+        (images.Folder, "extension", "extensions"),
+        (images.Folder, "target_tranform", "target_transform"),
+        (images.Tar, "layuot", "layout"),
+        (images.TarStream, "shufle", "shuffle"),
+        (images.Parquet, "on_eror", "on_error"),
+        (images.Bytes, "mena", "mean"),
+    ],
+)
+def test_a_misspelt_option_names_the_nearest_one(source, given, meant):
+    name = source.__name__
+    with pytest.raises(TypeError, match=rf"{name}.__init__\(\) got .* argument '{given}'. Did you mean '{meant}'"):
+        source("unread/", **{given: 1})
+
+
+@pytest.mark.parametrize("kind", ["process", "thread", "inline"])
+def test_a_target_transform_is_called_with_each_target(root, kind):
+    data = crops(root, target_transform=lambda target: 10 * target)
+    options = {"num_workers": 0} if kind == "inline" else {"num_workers": 1, "start_method": WAYS[kind]}
+    with slipring.Loader(data, 5, **grouped(**options)) as loader:
+        targets = [target for _, batch in loader for target in batch.tolist()]
+    assert targets == (10 * data.targets).tolist()
+    assert images.Bytes([(encoded(pixels(8, 8)), 3)], target_transform=str)[0][1] == "3"
+    with pytest.raises(TypeError, match="target_transform must be callable or None, not 3"):
+        crops(root, target_transform=3)
 
 
 def epochs(data, n=2, **options):

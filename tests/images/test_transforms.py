@@ -1,5 +1,6 @@
 """Transforms: the boxes that torchvision would draw, and one pass over the pixels."""
 
+import enum
 import io
 
 import numpy as np
@@ -170,6 +171,7 @@ def test_black_around_a_normalised_picture_is_the_value_of_black():
         (lambda: images.RandomResizedCrop(4, scale=(1, 0.5)), ValueError, "the smaller first"),
         (lambda: images.RandomResizedCrop(4, ratio=3), ValueError, "two numbers"),
         (lambda: images.RandomResizedCrop(4, flip=2), ValueError, "probability"),
+        (lambda: images.RandomResizedCrop(4, flip=True), TypeError, "flip must be a probability from 0 to 1, not True"),
         (lambda: One(b"", lambda x: x), TypeError, "transform must be of slipring.images"),
         (lambda: One(b"", [images.Resize(4), images.RandomResizedCrop(4)]), ValueError, "leave out Resize"),
         (lambda: One(b"", None, layout="CHW"), ValueError, "'NHWC', 'NCHW'"),
@@ -177,6 +179,12 @@ def test_black_around_a_normalised_picture_is_the_value_of_black():
         (lambda: One(b"", None, mean=(0, 0, 0)), ValueError, "uint8"),
         (lambda: One(b"", None, dtype="float32", std=(0, 1, 1)), ValueError, "above 0"),
         (lambda: One(b"", None, dtype="float32", mean=(0, 1)), ValueError, "three numbers"),
+        (
+            lambda: One(b"", None, dtype="float32", mean=(123.675, 116.28, 103.53), std=(58.4, 57.1, 57.4)),
+            ValueError,
+            r"mean must be at most 1.*divide it by 255, mean=\(0.485, 0.456, 0.406\)",
+        ),
+        (lambda: One(b"", None, dtype="float32", std=58.4 * np.ones(3)), ValueError, r"std=\(0.229, 0.229, 0.229\)"),
         (lambda: One(b"", None, on_error="ignore"), ValueError, "'raise', 'skip'"),
         (lambda: One(b"", images.Resize(4, interpolation="nearest")), ValueError, "'bilinear', 'bicubic'"),
     ],
@@ -184,6 +192,30 @@ def test_black_around_a_normalised_picture_is_the_value_of_black():
 def test_arguments_that_make_no_sense_are_refused_when_they_are_given(make, error_type, text):
     with pytest.raises(error_type, match=text):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "meant"),
+    [
+        (lambda: images.RandomResizedCrop(4, interpolation="bicubc"), "bicubic"),
+        (lambda: images.Resize(4, interpolation="BILINEAR"), "bilinear"),
+        (lambda: One(b"", None, layout="nchw"), "NCHW"),
+    ],
+)
+def test_a_misspelt_word_is_refused_when_it_is_given_with_the_nearest_one(make, meant):
+    with pytest.raises(ValueError, match=f"Did you mean '{meant}'"):
+        make()
+
+
+def test_members_of_other_libraries_enumerations_count_as_their_names():
+    mode = enum.Enum("InterpolationMode", {"BILINEAR": "bilinear", "BICUBIC": "bicubic", "LANCZOS": "lanczos"})
+    assert images.RandomResizedCrop(4, interpolation=mode.BICUBIC).interpolation == "bicubic"
+    assert images.Resize(4, interpolation=Image.Resampling.BILINEAR).interpolation == "bilinear"
+    data = encoded(pixels(20, 20))
+    ours = sample(data, images.Resize(4, interpolation=mode.BICUBIC))
+    assert np.array_equal(ours, sample(data, images.Resize(4, interpolation="bicubic")))
+    with pytest.raises(ValueError, match="interpolation must be one of 'bilinear', 'bicubic', not 'lanczos'"):
+        images.Resize(4, interpolation=mode.LANCZOS)
 
 
 def test_a_crop_larger_than_an_earlier_one_is_refused_where_there_was_picture():

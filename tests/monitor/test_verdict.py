@@ -85,6 +85,13 @@ def test_slow_decoding_is_named():
     assert "8 workers would keep up" in found.advice
 
 
+def test_more_workers_than_any_machine_has_are_not_advised():
+    found = Job(fetch=35, step=0.1).verdict()
+    assert found.cause == "decode"
+    assert "may use 4 processors, and no number of workers on them would keep up" in found.advice
+    assert "cheaper" in found.advice and "350" not in found.advice
+
+
 def test_slow_storage_is_named():
     found = Job(fetch=16, step=1, cpu=WAITS).verdict()
     assert (found.cause, found.data_bound) == ("storage", True)

@@ -96,7 +96,7 @@ RANKED = {"rank": "natural", "world_size": "count"}
 IMAGES = {
     "transform": "object?", "layout": "word", "dtype": "word", "mean": "three numbers?", "std": "three numbers?",
     "reducing_gap": "above 1?", "exif": "flag?", "truncated": "word", "max_pixels": "count", "on_error": "word",
-    "side": "count?", "cache": "size?", "what": "word",
+    "side": "count?", "cache": "size?", "what": "word", "target_transform": "callable?",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 import operator
@@ -115,8 +116,17 @@ def instance(name: str, value: Any, kind: type, hint: str = "") -> None:
 def one_of(name: str, value: Any, allowed: Iterable[str | None], hint: str = "") -> None:
     """Raise ValueError unless `value` is one of the allowed strings. `hint` ends the error message."""
     if not isinstance(value, (str, type(None))) or value not in allowed:
-        listed = ", ".join(map(repr, allowed))
-        raise ValueError(f"{name} must be one of {listed}, not {shown(value)}{hint}")
+        words = list(allowed)
+        listed = ", ".join(map(repr, words))
+        meant = hint or (did_you_mean(value, filter(None, words)) if isinstance(value, str) else "")
+        raise ValueError(f"{name} must be one of {listed}, not {shown(value)}{meant}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a sentence that names the known word nearest to `word`, to append to a text; empty if none is near."""
+    by_lower_case = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), by_lower_case, 1)
+    return f". Did you mean {by_lower_case[near[0]]!r}?" if near else ""
 
 
 def function(name: str, value: Any) -> None:

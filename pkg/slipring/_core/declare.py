@@ -1,7 +1,6 @@
 """`Rule` describes an option; `declares` gives a constructor the options that `slipring.options` declares."""
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import re
@@ -10,7 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
 
-from slipring._core.arguments import flag, one_of
+from slipring._core.arguments import did_you_mean, flag, one_of
 from slipring.errors import shown
 
 _Declared = TypeVar("_Declared", bound=Callable[..., Any])
@@ -141,8 +140,7 @@ def advice(name: str, names: Iterable[str], known: Mapping[str, str]) -> str:
         return f". Did you mean {meant!r}?"
     if " " in meant:
         return f". {meant}"
-    near = difflib.get_close_matches(name, names, 1)
-    return f". Did you mean {near[0]!r}?" if near else ""
+    return did_you_mean(name, names)
 
 
 def declares(

@@ -466,8 +466,8 @@ def _more(f, known, waiting=False):
             "nothing, they wait for one another, such as for a lock."
         )
     if n > most and not waiting:
-        return (
-            f"{n} workers would keep up with the step, and this process may use {most} processors: make the samples "
-            "cheaper (smaller files, a cache), or give it more processors."
-        )
+        remedy = "make the samples cheaper (smaller files, a cache), or give it more processors."
+        if n > PER_CPU * most:  # the number itself would be no advice
+            return f"This process may use {most} processors, and no number of workers on them would keep up: {remedy}"
+        return f"{n} workers would keep up with the step, and this process may use {most} processors: {remedy}"
     return f"{n} workers would be enough; there are {f.n_workers}."

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import abc
 import errno
-import importlib.util
 import logging
 import os
 import random
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from slipring._core import seeding, skipping
 from slipring._core._collate import default_collate
 from slipring._core._ring import DECODE, READ, RESIZE, at_row, from_handler, now, spent
-from slipring._core.arguments import integer, one_each, one_of
+from slipring._core.arguments import function, integer, one_each, one_of
 from slipring._offered import read_ahead
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
-from slipring.errors import ImageError, RemoteError, shown
+from slipring.errors import ImageError, RemoteError
 from slipring.images._backend import backend
 from slipring.images.decode import MAX_PIXELS, Reading, crop, look, render, too_large
+from slipring.images.options import suggests_options
 from slipring.images.transforms import Draws, View, chain, final_size
+from slipring.images.values import bfloat16_of_numpy, dtype_name, table_of
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
     from numpy.typing import ArrayLike, DTypeLike
@@ -51,26 +52,9 @@ _OF_THE_FILE = {
 }
 _OF_THE_FILE |= {errno.ENAMETOOLONG, errno.ENXIO, errno.EOVERFLOW}
 _LAYOUTS = ("NHWC", "NCHW")
-_DTYPES = ("uint8", "float32", "float16", "bfloat16")
 
 
-class ImageOptions(TypedDict, total=False):
-    """What all datasets of images can be asked for by name; see `ImageDataset`."""
-
-    layout: Literal["NHWC", "NCHW"]
-    dtype: DTypeLike | torch.dtype
-    mean: ArrayLike | None
-    std: ArrayLike | None
-    reducing_gap: float | None
-    exif: bool
-    truncated: Literal["raise", "fill"]
-    max_pixels: int
-    on_error: Literal["raise", "skip"]
-    side: int | None
-    cache: int | str | Cache | None
-    what: Literal["pixels", "encoded"]
-
-
+@suggests_options
 class ImageDataset(abc.ABC):
     """A map dataset of encoded images. Subclasses say where bytes and targets come from.
 
@@ -84,7 +68,7 @@ class ImageDataset(abc.ABC):
         uint8 are the levels, 0 to 255; the others are (level / 255 - mean) / std. "bfloat16" gives torch's tensors if
         torch is installed, else arrays of ml_dtypes's dtype; ``dtype=ml_dtypes.bfloat16`` always gives arrays.
     mean, std : sequence of 3 floats, optional
-        Of red, green and blue, where levels are 0 to 1. For the dtypes that are no integers.
+        Of red, green and blue, where levels are 0 to 1; so neither is above 1. For the dtypes that are no integers.
     reducing_gap, exif, truncated, max_pixels
         As of `decode_into`.
     on_error : {'raise', 'skip'}
@@ -100,6 +84,8 @@ class ImageDataset(abc.ABC):
     what : {'pixels', 'encoded'}
         What is kept: pictures as they were decoded (and shrunk), or the encoded bytes, which take far less memory and
         are decoded each time. Targets are kept with them, but those of `Folder`.
+    target_transform : callable, optional
+        Called with each target, also with one from the cache; its result takes the target's place.
 
     Raises
     ------
@@ -130,6 +116,7 @@ class ImageDataset(abc.ABC):
     dtype: str
     on_error: Literal["raise", "skip"]
     cache: Cache | None
+    target_transform: Callable[[Any], Any] | None
 
     def __init__(
         self,
@@ -147,8 +134,10 @@ class ImageDataset(abc.ABC):
         side: int | None = None,
         cache: int | str | Cache | None = None,
         what: Literal["pixels", "encoded"] = "pixels",
+        target_transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.transform = transform
+        function("target_transform", target_transform)
+        self.transform, self.target_transform = transform, target_transform
         self._steps = chain(transform)
         way = next((step.interpolation for step in self._steps if step.resizes), "bilinear")
         self._reading = Reading(way, reducing_gap, exif, truncated, max_pixels)
@@ -167,10 +156,10 @@ class ImageDataset(abc.ABC):
         self._token = os.urandom(16).hex()
         self.cache = None if cache is None else as_cache(cache)
         self.layout = layout
-        self.dtype = _dtype_name(dtype)
-        self._extension = _bfloat16_of_numpy(dtype) if self.dtype == "bfloat16" else None
+        self.dtype = dtype_name(dtype)
+        self._extension = bfloat16_of_numpy(dtype) if self.dtype == "bfloat16" else None
         self.on_error = on_error
-        self._table = _table(self.dtype, mean, std)
+        self._table = table_of(self.dtype, mean, std)
         self._size = final_size(self._steps)
         if self._size is None:
             self.fetch_into = None  # samples of different sizes are not one array
@@ -270,9 +259,8 @@ class ImageDataset(abc.ABC):
         try:
             if isinstance(sample, RemoteError):
                 raise sample
-            if self.cache is None:
-                return self._fresh(index, out, Draws(seed), sample)
-            return self._from_cache(index, out, Draws(seed), sample)
+            get = self._fresh if self.cache is None else self._from_cache
+            image, target = get(index, out, Draws(seed), sample)
         except (ImageError, OSError) as error:
             if from_handler(error):
                 raise
@@ -287,6 +275,7 @@ class ImageDataset(abc.ABC):
             skipping.skipped()
             _log.warning("skipped %s", redacted(f"{where}: {error}"))  # a handler may keep what it is given
             return None
+        return image, target if self.target_transform is None else self.target_transform(target)
 
     def _fresh(self, index, out, draws, sample):
         """Return (array, target) from the file."""
@@ -450,61 +439,3 @@ def _render(pixels, table, view, render):
         columns = slice(width - end, width - begin) if view.flip else slice(begin, end)
         pixels = pixels[first:last, columns]
     render(pixels, table, view.box, view.to, (top + first, left + begin), view.flip)
-
-
-def _dtype_name(dtype):
-    if isinstance(dtype, (type, np.dtype)):
-        name = np.dtype(dtype).name
-    else:
-        name = str(dtype).removeprefix("torch.") if _names_a_dtype(dtype) else None
-    if name not in _DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {shown(dtype)}")
-    return name
-
-
-def _bfloat16_of_numpy(dtype):
-    """Return the dtype of arrays of bfloat16; None if there are to be torch's tensors."""
-    if not isinstance(dtype, (type, np.dtype)) and importlib.util.find_spec("torch") is not None:
-        return None
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise ValueError(
-            "dtype='bfloat16' needs torch or ml_dtypes: install one of them, or use 'float32' or 'float16'"
-        ) from None
-    return np.dtype(ml_dtypes.bfloat16)
-
-
-def _names_a_dtype(dtype):
-    return isinstance(dtype, str) or type(dtype).__module__ == "torch"
-
-
-def _table(dtype, mean, std):
-    """Return the values that stand for the 256 levels of each channel, or None for the levels themselves."""
-    if dtype == "uint8":
-        if mean is not None or std is not None:
-            raise ValueError(
-                "mean and std are for dtype='float32', 'float16' or 'bfloat16'; with uint8 normalise on the device"
-            )
-        return None
-    mean, std = _channels("mean", mean, 0.0), _channels("std", std, 1.0)
-    if not (std > 0).all():
-        raise ValueError(f"std must be above 0, not {std.tolist()}")
-    levels = np.arange(256, dtype=np.float32) / np.float32(255)
-    values = ((levels[None] - mean[:, None]) / std[:, None]).astype(np.float32)
-    if dtype == "bfloat16":  # the upper half of a float32, rounded to even
-        bits = values.view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return values.astype(dtype)
-
-
-def _channels(name, value, default):
-    if value is None:
-        value = (default,) * 3
-    try:
-        array = np.asarray(value, np.float32)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"{name} must be three numbers, not {shown(value)}: {error}") from None
-    if array.shape != (3,) or not np.isfinite(array).all():
-        raise ValueError(f"{name} must be three numbers, of red, green and blue, not {shown(value)}")
-    return array

@@ -14,13 +14,16 @@ from slipring._core.arguments import flag, integer, one_of, real
 from slipring.errors import ImageError, shown
 from slipring.images import _decode
 from slipring.images._backend import backend, pillow
-from slipring.images.transforms import INTERPOLATIONS
+from slipring.images.transforms import interpolation_name
 
 if TYPE_CHECKING:
+    import enum
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
     from typing_extensions import Buffer
+
+    from slipring.images.transforms import Interpolation
 
 MAX_PIXELS = 178_956_970  # where Pillow, too, refuses: a bomb of a few kB would take all memory, or hours
 _ORIENTATION = 0x0112  # the tag of EXIF
@@ -96,7 +99,7 @@ def decode_into(
     flip: bool = False,
     reducing_gap: float | None = None,
     exif: bool = False,
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear",
+    interpolation: Interpolation | enum.Enum = "bilinear",
     truncated: Literal["raise", "fill"] = "raise",
     max_pixels: int = MAX_PIXELS,
 ) -> None:
@@ -121,7 +124,8 @@ def decode_into(
     exif : bool
         Apply EXIF's orientation; `box` is then in the picture as it is shown.
     interpolation : {'bilinear', 'bicubic'}
-        Both are antialiased, as Pillow's.
+        Both are antialiased, as Pillow's. torchvision's ``InterpolationMode`` and Pillow's ``Resampling`` count as
+        their names.
     truncated : {'raise', 'fill'}
         Refuse an image whose end is missing, as Pillow does, or have grey in its place; in other formats than
         JPEG what Pillow leaves there, mostly black. WebP is refused in any case: Pillow gives no part of it.
@@ -178,13 +182,12 @@ class Reading:
         truncated="raise",
         max_pixels=MAX_PIXELS,
     ):
-        one_of("interpolation", interpolation, INTERPOLATIONS)
         one_of("truncated", truncated, ("raise", "fill"))
         flag("exif", exif)
         self.gap = 0.0 if reducing_gap is None else real("reducing_gap", reducing_gap, "a number or None")
         if reducing_gap is not None and not 1 <= self.gap < math.inf:
             raise ValueError(f"reducing_gap must be at least 1, or None, not {shown(reducing_gap)}")
-        self.bicubic = interpolation == "bicubic"
+        self.bicubic = interpolation_name(interpolation) == "bicubic"
         self.exif = bool(exif)
         self.fill = truncated == "fill"
         self.max_pixels = integer("max_pixels", max_pixels, 1, (1 << 62) - 1)

@@ -13,6 +13,7 @@ from slipring._core.arguments import file_path, flag, function, names
 from slipring._files.storage import locate
 from slipring.errors import shown
 from slipring.images.dataset import ImageDataset
+from slipring.images.options import suggests_options
 from slipring.redaction import redacted
 from slipring.strings import StringList
 
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from slipring._files.storage import Storage
-    from slipring.images.dataset import ImageOptions
+    from slipring.images.options import ImageOptions
     from slipring.images.transforms import Transform
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
+@suggests_options
 class Folder(ImageDataset):
     """A folder with one folder of images per class: (image, number of the class).
 
@@ -39,6 +41,8 @@ class Folder(ImageDataset):
     root : path or URL
     transform, layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error
         As `ImageDataset` has them.
+    side, cache, what, target_transform
+        Likewise.
     extensions : tuple of str
         Endings of the files that count, in lower case.
     is_valid_file : callable, optional
@@ -77,7 +81,6 @@ class Folder(ImageDataset):
     classes: list[str]
     class_to_idx: dict[str, int]
     targets: NDArray[np.int64]
-    target_transform: Callable[[int], Any] | None = None
     _remote = None
 
     def __init__(
@@ -136,15 +139,12 @@ class Folder(ImageDataset):
         class_to_idx: dict[str, int],
         samples: Iterable[tuple[str, int]],
         transform: Transform | Sequence[Transform] | None = None,
-        *,
-        target_transform: Callable[[int], Any] | None = None,
         **options: Unpack[ImageOptions],
     ) -> Self:
         """Return a folder whose samples are listed already: pairs of path and number of the class."""
         made = cls.__new__(cls)
         ImageDataset.__init__(made, transform, **options)
         made.root, made.classes, made.class_to_idx = os.fspath(root), classes, class_to_idx
-        made.target_transform = target_transform
         made._keep([path for path, _ in samples], [target for _, target in samples])
         return made
 
@@ -170,8 +170,7 @@ class Folder(ImageDataset):
         return read_file(path) if self._remote is None else self._remote._read_all(path, self._tags.get(path, ""))
 
     def _target(self, index):
-        target = int(self.targets[index])
-        return target if self.target_transform is None else self.target_transform(target)
+        return int(self.targets[index])
 
     def fingerprint(self) -> str:
         root = os.path.abspath(self.root) if self._remote is None else self.root

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from slipring.images.dataset import ImageDataset
+from slipring.images.options import suggests_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer, Unpack
 
     from slipring._files.storage import Storage
-    from slipring.images.dataset import ImageOptions
+    from slipring.images.options import ImageOptions
     from slipring.images.transforms import Transform
 
 
+@suggests_options
 class Parquet(ImageDataset):
     """The rows of Parquet or Arrow IPC files with an encoded image in each: (image, target).
 
@@ -31,7 +33,7 @@ class Parquet(ImageDataset):
         A column, whose values become the target; several: a dict of them.
     storage : slipring.Storage, optional
         How URLs are read.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what
+    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what, target_transform
         As `ImageDataset` has them.
 
     Raises

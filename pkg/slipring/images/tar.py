@@ -22,6 +22,7 @@ from slipring._files.storage import locate
 from slipring.errors import ImageError, shown
 from slipring.images.dataset import ImageDataset
 from slipring.images.folder import read_at
+from slipring.images.options import suggests_options
 from slipring.redaction import redacted
 from slipring.strings import StringList
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from slipring._files.storage import Storage
-    from slipring.images.dataset import ImageOptions
+    from slipring.images.options import ImageOptions
     from slipring.images.transforms import Transform
 
 _RECORD = np.dtype(
@@ -48,6 +49,7 @@ _SUFFIX = ".index.npz"
 SCANS = 16  # shards that are looked through at the same time, where they are not here
 
 
+@suggests_options
 class Tar(ImageDataset):
     """Samples of tar shards, by number: (image, target). An index of offsets, made once, gives random access.
 
@@ -66,7 +68,7 @@ class Tar(ImageDataset):
         anew when the shard's size or time of modification has changed. Shards behind URLs have nothing beside them.
     storage : slipring.Storage, optional
         How URLs are read.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what
+    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what, target_transform
         As `ImageDataset` has them.
 
     Attributes

@@ -10,6 +10,7 @@ from slipring._core._ring import from_handler, mix
 from slipring._core.arguments import flag, integer
 from slipring._core.shards import Sharded, ShardedPass, here
 from slipring.errors import ImageError, RemoteError
+from slipring.images.options import suggests_options
 from slipring.images.tar import Tar, paths_of
 
 if TYPE_CHECKING:
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from slipring._files.storage import Storage
-    from slipring.images.dataset import ImageOptions
+    from slipring.images.options import ImageOptions
     from slipring.images.transforms import Transform
 
 
+@suggests_options
 class TarStream(Sharded):
     """An iterable dataset of tar shards' samples, (image, target): one shard after the other, each in one worker.
 
@@ -39,7 +41,7 @@ class TarStream(Sharded):
         plain loop) Python's ``random`` gives the seed.
     rank, world_size : int
         Whose shards these are.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side
+    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, target_transform
         As `ImageDataset` has them; with ``on_error="skip"`` nothing comes in a bad image's place.
 
     Attributes

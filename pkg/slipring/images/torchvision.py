@@ -1,25 +1,30 @@
 """Programs that have torchvision: an ImageFolder and its transforms, as a `Folder` that draws the same crops.
 
-Torchvision's classes are known by their names and attributes, those of v1 and of v2, so it need not be installed.
+A class is torchvision's if torchvision's own module, of v1 or v2, has that very class under its name. A program that
+has such objects has imported these modules, so slipring does not import them.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from slipring.errors import shown
 from slipring.images.folder import Folder
-from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from slipring.images.transforms import INTERPOLATIONS, CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from slipring.images.dataset import ImageOptions
+    from slipring.images.options import ImageOptions
 
 _KNOWN = (
     "Compose, Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, ToTensor, PILToTensor, ToImage, ToDtype, "
     "ConvertImageDtype, Normalize, Identity"
 )
+_TRANSFORMS = "torchvision.transforms", "torchvision.transforms.v2", "torch.nn"
+_FOLDERS = ("torchvision.datasets.folder",)
+_MAY_DIFFER = {"__init__", "__repr__", "extra_repr"}  # methods of a subclass that change no sample
 
 
 def from_torchvision(dataset: Any, **options: Unpack[ImageOptions]) -> Folder:
@@ -55,13 +60,13 @@ def from_torchvision(dataset: Any, **options: Unpack[ImageOptions]) -> Folder:
     >>> data = images.from_torchvision(theirs)  # doctest: +SKIP
     """
     kind = type(dataset)
-    if not any(c.__name__ == "ImageFolder" for c in kind.__mro__) or not hasattr(dataset, "samples"):
+    if not any(c.__name__ == "ImageFolder" and _is_known(c, _FOLDERS) for c in kind.__mro__):
         raise TypeError(f"dataset must be a torchvision.datasets.ImageFolder, not {kind.__name__}")
-    reads = next((c.__name__ for c in kind.__mro__ if "__getitem__" in vars(c)), "ImageFolder")
-    if reads not in ("ImageFolder", "DatasetFolder"):
-        raise TypeError(f"{reads} has a __getitem__ of its own, which slipring would not call")
-    loader = getattr(dataset, "loader", None)
-    if getattr(loader, "__name__", None) not in ("default_loader", "pil_loader"):
+    reads = next(c for c in kind.__mro__ if "__getitem__" in vars(c))
+    if not _is_known(reads, _FOLDERS):
+        raise TypeError(f"{reads.__name__} has a __getitem__ of its own, which slipring would not call")
+    loader = dataset.loader
+    if not _is_known(loader, _FOLDERS):
         raise TypeError(f"the dataset has a loader of its own, {shown(loader)}, which slipring would not call")
     chain = _Chain()
     if dataset.transform is not None:
@@ -72,9 +77,27 @@ def from_torchvision(dataset: Any, **options: Unpack[ImageOptions]) -> Folder:
         dict(dataset.class_to_idx),
         dataset.samples,
         chain.steps,
-        target_transform=dataset.target_transform,
-        **{**chain.options(), **options},
+        **{"target_transform": dataset.target_transform, **chain.options(), **options},
     )
+
+
+def _is_known(thing, modules):
+    """Return whether one of torchvision's modules has this very class or function under its name."""
+    name = getattr(thing, "__name__", None)
+    return any(getattr(sys.modules.get(module), name or "", None) is thing for module in modules)
+
+
+def _class_of(step):
+    """Return torchvision's class of a transform, or None; raise TypeError if a subclass overrides its methods."""
+    kinds = type(step).__mro__
+    known = next((kind for kind in kinds if _is_known(kind, _TRANSFORMS)), None)
+    for kind in kinds[: kinds.index(known)] if known is not None else ():
+        for name, value in vars(kind).items():
+            if callable(value) and hasattr(known, name) and name not in _MAY_DIFFER:
+                raise TypeError(
+                    f"{kind.__name__} is a {known.__name__} with a {name} of its own, which slipring would not call"
+                )
+    return known
 
 
 class _Chain:
@@ -94,8 +117,9 @@ class _Chain:
         return {"layout": "NCHW", "dtype": self.dtype, "mean": self.mean, "std": self.std}
 
     def add(self, step):
+        kind = _class_of(step)
         name = type(step).__name__
-        add = getattr(self, f"_add_{name}", None)
+        add = None if kind is None else getattr(self, f"_add_{kind.__name__}", None)
         if add is None:
             raise TypeError(f"slipring has no {name}: of torchvision's transforms it knows {_KNOWN}; got {shown(step)}")
         if self.mean is not None:
@@ -173,6 +197,7 @@ def _size(size):
 
 def _interpolation(step):
     name = getattr(step.interpolation, "value", step.interpolation)
-    if name not in ("bilinear", "bicubic"):
-        raise ValueError(f"{type(step).__name__} has interpolation {name!r}; slipring has 'bilinear' and 'bicubic'")
+    if name not in INTERPOLATIONS:
+        known = ", ".join(map(repr, INTERPOLATIONS))
+        raise ValueError(f"{type(step).__name__} has interpolation {name!r}; slipring has {known}")
     return name

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import enum
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from slipring._core.arguments import integer, one_of, real
 from slipring.errors import shown
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INTERPOLATIONS = ("bilinear", "bicubic")
+Interpolation = Literal["bilinear", "bicubic"]
 _MOST_PIXELS = 1 << 20  # of a side
 _BITS = 1 << 64
 _ODD = 0x9E3779B97F4A7C15
@@ -123,6 +125,7 @@ class RandomResizedCrop(Transform):
     flip : float
         Probability that left and right are exchanged.
     interpolation : {'bilinear', 'bicubic'}
+        torchvision's ``InterpolationMode`` and Pillow's ``Resampling`` count as their names.
 
     Examples
     --------
@@ -137,7 +140,7 @@ class RandomResizedCrop(Transform):
     scale: tuple[float, float]
     ratio: tuple[float, float]
     flip: float
-    interpolation: Literal["bilinear", "bicubic"]
+    interpolation: Interpolation
 
     def __init__(
         self,
@@ -145,14 +148,13 @@ class RandomResizedCrop(Transform):
         scale: Sequence[float] = (0.08, 1.0),
         ratio: Sequence[float] = (3 / 4, 4 / 3),
         flip: float = 0.5,
-        interpolation: Literal["bilinear", "bicubic"] = "bilinear",
+        interpolation: Interpolation | enum.Enum = "bilinear",
     ) -> None:
         self.size = _pair("size", size)
         self.scale = _range("scale", scale)
         self.ratio = _range("ratio", ratio)
         self.flip = _probability("flip", flip)
-        one_of("interpolation", interpolation, INTERPOLATIONS)
-        self.interpolation = interpolation
+        self.interpolation = interpolation_name(interpolation)
 
     def apply(self, view: View, draws: Draws) -> None:
         height, width = view.window[2:]
@@ -192,6 +194,7 @@ class Resize(Transform):
     size : int or (int, int)
         A number: that becomes the shorter side, the aspect stays. Two: height and width.
     interpolation : {'bilinear', 'bicubic'}
+        torchvision's ``InterpolationMode`` and Pillow's ``Resampling`` count as their names.
 
     Examples
     --------
@@ -204,14 +207,13 @@ class Resize(Transform):
     size: tuple[int, int] | None = None
     resizes = True
     shorter: int | None
-    interpolation: Literal["bilinear", "bicubic"]
+    interpolation: Interpolation
 
-    def __init__(self, size: int | Sequence[int], interpolation: Literal["bilinear", "bicubic"] = "bilinear") -> None:
+    def __init__(self, size: int | Sequence[int], interpolation: Interpolation | enum.Enum = "bilinear") -> None:
         self.shorter = None if isinstance(size, (tuple, list)) else _count("size", size)
         if self.shorter is None:
             self.size = _pair("size", size)
-        one_of("interpolation", interpolation, INTERPOLATIONS)
-        self.interpolation = interpolation
+        self.interpolation = interpolation_name(interpolation)
 
     def apply(self, view: View, draws: Draws) -> None:
         if self.shorter is None:
@@ -314,6 +316,13 @@ def final_size(steps: Sequence[Transform]) -> tuple[int, int] | None:
         if step.resizes:
             return None
     return None
+
+
+def interpolation_name(value: Any) -> Interpolation:
+    """Return the name of an interpolation, which may be a member of torchvision's or Pillow's enumeration."""
+    name = value.name.lower() if isinstance(value, enum.Enum) else value
+    one_of("interpolation", name, INTERPOLATIONS)
+    return name
 
 
 def _count(name, value):

@@ -8,17 +8,19 @@ from slipring._core.arguments import map_dataset, one_each
 from slipring.cache.dataset import known_fingerprint
 from slipring.errors import shown
 from slipring.images.dataset import ImageDataset
+from slipring.images.options import suggests_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from typing_extensions import Buffer, Unpack
 
-    from slipring.images.dataset import ImageOptions
+    from slipring.images.options import ImageOptions
     from slipring.images.transforms import Transform
     from slipring.typing import MapDataset
 
 
+@suggests_options
 class Bytes(ImageDataset):
     """A map dataset whose samples hold encoded images: (image, target).
 
@@ -32,7 +34,7 @@ class Bytes(ImageDataset):
         Where image and target are in a sample. A sequence's first two, if not given.
     fingerprint : str, optional
         What tells these samples from others, where `cache` has a name. Hugging Face's datasets have one of their own.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what
+    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what, target_transform
         As `ImageDataset` has them.
 
     Examples

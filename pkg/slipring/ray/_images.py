@@ -54,6 +54,8 @@ class Decoder(ImageDataset):
         super().__init__(transform, **options)
         if self.cache is not None:
             raise ValueError("image_options has cache=, but rows of Ray Data have no index to be kept by: leave it out")
+        if self.target_transform is not None:
+            raise ValueError("image_options has target_transform=, but a column of images has no targets: leave it out")
         if self._size is None:
             raise ValueError(
                 f"images[{name!r}] = {transform!r} leaves pictures of different sizes, which are no array: end with "

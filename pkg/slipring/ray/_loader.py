@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from slipring._core.option_values import Options
-    from slipring.images.dataset import ImageOptions
+    from slipring.images.options import ImageOptions
     from slipring.images.transforms import Transform
 
 # The times in a worker's state, by their names in `Dataset.stats()`.
