@@ -43,10 +43,10 @@ STILL_USED = {
         "_workers",
     ),
 }
-# Attributes of torch's, Python's and pytest's objects that slipring's have too.
+# Attributes of objects of torch, Python, pytest and fsspec that objects of slipring have, too.
 OF_OTHERS = {
     *("_array", "_core", "_exit", "_indices", "_next_data", "_next_index", "_prefetch_factor", "_repr_html_"),
-    *("_shutdown_workers", "_values"),
+    *("_shutdown_workers", "_strip_protocol", "_values"),
 }
 
 

@@ -1,7 +1,10 @@
-"""Names that distinguish files, wherever they are: by protocol, endpoint and place, never by who may read them."""
+"""Names that distinguish files, wherever they are: by protocol, endpoint and place, never by who may read them.
+
+fsspec's own ids do not do that: `fsid` is the same for all S3 endpoints, or missing, and a token has the credentials.
+"""
 
 import hashlib
-import inspect
+import io
 import os
 import pickle
 import re
@@ -14,7 +17,6 @@ _WHO_OR_HOW = re.compile(
     | (?:(?:aws_)?(?:secret_)?access|account|api|private|secret|shared)_key (?:_id)?
     | key | tok | anon(?:ymous)? | auth | (?:proxy_)?authorization | cookies? | user_agent
     | credential\w* | session\w* | kerb_\w+ | kerberos | key_filename | pkey
-    | AccountKey | SharedAccessSignature | Password | Pwd  # in connection strings
 
     | \w*timeout\w* | cache_\w+ | asynchronous | loop | get_client  # how
     | skip_instance_cache | use_listings_cache | listings_expiry_time | max_paths
@@ -26,93 +28,63 @@ _WHO_OR_HOW = re.compile(
 )
 _NESTED = re.compile(r"(?:\w+_)?(?:kwargs|options|args|conf|headers)")  # options of another one
 _PASSWORD = re.compile(r"^([A-Za-z0-9+.-]+://[^/:@]*):[^/]*@")
+_USER = r"\1@"
+_KEY = re.compile(r"(?:AccountKey|SharedAccessSignature|Password|Pwd)=[^;]*", re.IGNORECASE)
 _SYSTEMS = {("fsspec.spec", "AbstractFileSystem"), ("pyarrow._fs", "FileSystem")}
 
 
 def token_of(options, filesystem=None):
     """Return a short name of the place that is read with these options, or through this file system."""
-    return _short(repr(_places(options) if filesystem is None else _of(filesystem)))
+    written = io.BytesIO()
+    try:
+        _Places(written).dump(_places(options) if filesystem is None else filesystem)
+    except Exception:  # whatever the pickling of an option raises: what is kept by this name is never found again
+        return os.urandom(16).hex()
+    return _short(written.getvalue())
 
 
 def name_of(token, url, tag, start, stop):
     """Return the name of a file's bytes in a local cache."""
-    return _short(f"{token} {_without_password(url)} {tag} {start} {stop}")
+    text = f"{token} {_PASSWORD.sub(_USER, url)} {tag} {start} {stop}"
+    return _short(text.encode("utf-8", "surrogatepass"))
 
 
-def _short(text):
-    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+def _short(data):
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _without_password(text):
-    """Return a URL without the password that it may have before the host."""
-    return _PASSWORD.sub(r"\1@", text)
+class _Places(pickle.Pickler):
+    """Writes file systems without what says who reads, or how."""
 
+    def __init__(self, file):
+        super().__init__(file, protocol=4)
+        self.fast = True  # equal values are written alike, whether or not they are one object
 
-def _is_system(value):
-    return any((kind.__module__, kind.__qualname__) in _SYSTEMS for kind in type(value).__mro__)
+    def persistent_id(self, value):
+        if isinstance(value, str) and _PASSWORD.match(value):
+            return _PASSWORD.sub(_USER, value)
+        return None
 
-
-def _called(value):
-    return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def _of(filesystem):
-    """Return what distinguishes a file system of fsspec, or of pyarrow, from others."""
-    kind = _called(filesystem)
-    if hasattr(filesystem, "storage_options"):  # fsspec's, which keeps what it was made with
-        return kind, _places(_given(filesystem))
-    if hasattr(filesystem, "base_fs"):
-        return kind, filesystem.base_path, _of(filesystem.base_fs)
-    if hasattr(filesystem, "handler"):
-        handler = filesystem.handler
-        if _called(handler) == "pyarrow.fs.FSSpecHandler":
-            return kind, _of(handler.fs)
-        return kind, _recipe(handler)
-    made_with = filesystem.__reduce__()[1]
-    return kind, [_places(value) if isinstance(value, dict) else _told("", value) for value in made_with]
-
-
-def _given(filesystem):
-    """Return the options of a file system of fsspec, including those given by position."""
-    (_, *parameters) = inspect.signature(type(filesystem).__init__).parameters.values()
-    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    given = filesystem.storage_args
-    names += [f"{place}" for place in range(len(names), len(given))]
-    return {**dict(zip(names, given)), **filesystem.storage_options}
+    def reducer_override(self, value):
+        if not any((kind.__module__, kind.__qualname__) in _SYSTEMS for kind in type(value).__mro__):
+            return NotImplemented
+        if hasattr(value, "storage_options"):  # fsspec's, which keeps what it was made with
+            made_with = *value.storage_args, value.storage_options
+        else:
+            made_with = value.__reduce__()[1]
+        places = [_places(each) if isinstance(each, dict) else each for each in made_with]
+        return tuple, ((type(value).__module__, type(value).__qualname__, *places),)
 
 
 def _places(options):
     """Return the options without those that say who reads, or how."""
-    return sorted(
-        (str(name), _told(str(name), value))
-        for name, value in options.items()
-        if not _WHO_OR_HOW.fullmatch(str(name).replace("-", "_"))
-    )
-
-
-def _told(name, value):
-    """Return a text that is the same for equal values, and differs for different ones."""
-    if _is_system(value):
-        return repr(_of(value))
-    if isinstance(value, dict):
-        if _NESTED.fullmatch(name):
-            return repr(_places(value))
-        return repr(sorted((repr(key), _told("", below)) for key, below in value.items()))
-    if isinstance(value, (list, tuple)):
-        return repr([_told("", below) for below in value])
-    if isinstance(value, str):
-        if name == "connection_string":  # "AccountName=...;AccountKey=...;EndpointSuffix=..."
-            return repr(_places(dict(part.partition("=")[::2] for part in value.split(";"))))
-        return repr(_without_password(value))
-    if value is None or isinstance(value, (bool, int, float, bytes)):
-        return repr(value)
-    return _recipe(value)
-
-
-def _recipe(value):
-    """Return a name of any object, by its pickle; if it has none, a name that is never found again."""
-    try:
-        return f"{_called(value)} {_short(pickle.dumps(value))}"
-    except Exception:  # whatever its pickling raises
-        return f"{_called(value)} {os.urandom(16).hex()}"
+    places = {}
+    for name, value in options.items():
+        if _WHO_OR_HOW.fullmatch(str(name).replace("-", "_")):
+            continue
+        if name == "connection_string" and isinstance(value, str):  # of Azure: "AccountName=...;AccountKey=...;..."
+            value = _KEY.sub("", value)
+        elif isinstance(value, dict) and _NESTED.fullmatch(str(name)):
+            value = _places(value)
+        places[str(name)] = value
+    return sorted(places.items(), key=lambda place: place[0])

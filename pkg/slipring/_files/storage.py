@@ -16,12 +16,12 @@ from slipring._core.arguments import file_path, integer, iterable, seconds, size
 from slipring._core.process import Owner
 from slipring._files.attempts import Short, is_refused, persist
 from slipring._files.identity import name_of, token_of
-from slipring._files.ranged import BLOCK, RangedFile, joined
 from slipring.errors import RemoteError, shown, told
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 # Bytes of one request: a larger range is asked for in pieces, each of which has the time of an attempt.
 PIECE = 1 << 23
+BLOCK = 1 << 18  # bytes that a reader of headers requests at least, and the disk cache's unit for them
 _NOT_FORKED = ("s3", "gcs", "abfs", "hdfs")  # pyarrow's that have threads of their own
 
 
@@ -34,7 +34,8 @@ class Storage:
     Parameters
     ----------
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Has all paths, with or without the URL's beginning. None: fsspec's for each URL.
+        Has all paths, with or without the URL's beginning; pyarrow's is read through fsspec. None: fsspec's for each
+        URL.
     storage_options : mapping, optional
         For fsspec's file system: credentials, ``endpoint_url``, and whatever else it takes.
     attempts : int
@@ -91,9 +92,9 @@ class Storage:
         if not isinstance(storage_options, (Mapping, type(None))):
             raise TypeError(f"storage_options must be a mapping or None, not {shown(storage_options)}")
         self._options = dict(storage_options or {})
-        self._kind = _kind_of(filesystem)
+        self._is_pyarrow = _is_of_pyarrow(filesystem)
         self._recipe = None if filesystem is None else pickle.dumps(filesystem)
-        self._threads_of = _threads_of(filesystem) if self._kind == "pyarrow" else None
+        self._threads_of = _threads_of(filesystem) if self._is_pyarrow else None
         self.attempts, self.timeout, self.attempt_timeout = attempts, float(timeout), float(attempt_timeout)
         self.disk_cache = None if disk_cache is None else os.path.abspath(file_path("disk_cache", disk_cache))
         self.disk_cache_bytes = size_in_bytes("disk_cache_bytes", disk_cache_bytes)
@@ -132,6 +133,8 @@ class Storage:
         A sequential reader reads whole blocks, which are stored one by one, so that any reader within them finds
         them.
         """
+        from slipring._files.ranged import joined
+
         kept, first = self._disk(), start - start % BLOCK
         sized = f"{tag} {size}"  # the last block of a file that has grown was shorter, and no tag may tell
         on_grid = start == first and (stop % BLOCK == 0 or stop == size)
@@ -190,9 +193,11 @@ class Storage:
         ]
 
     def _open(self, url, size, tag):
+        from slipring._files.ranged import RangedFile
+
         if self.disk_cache is None:
-            return RangedFile(lambda start, stop: self._read(url, start, stop, tag), size)
-        return RangedFile(lambda start, stop: self._read_in_blocks(url, start, stop, tag, size), size, grid=BLOCK)
+            return RangedFile(url, size, lambda start, stop: self._read(url, start, stop, tag))
+        return RangedFile(url, size, lambda start, stop: self._read_in_blocks(url, start, stop, tag, size), grid=BLOCK)
 
     def _persist(self, attempt, url, wanted, start=None, stop=None):
         """Return what ``attempt(system, path, seconds)`` returns; creating the file system is part of the attempt."""
@@ -249,24 +254,23 @@ class Storage:
 
     def _maker(self, protocol):
         """Return a function that creates the file system; raise at once the errors that no other attempt could fix."""
-        from slipring._files.systems import Arrow, Fsspec
-
         if self._threads_of is not None and not self._owner.is_here:
             raise RuntimeError(
                 f"pyarrow's file system {self._threads_of!r} has threads, which a forked worker does not have: "
                 "start the loader's workers with 'forkserver' or 'spawn', or have fsspec read these URLs"
             )
-        if self._recipe is not None:
-            kind = Arrow if self._kind == "pyarrow" else Fsspec
-            return lambda: kind(pickle.loads(self._recipe))
         try:
             import fsspec
         except ModuleNotFoundError as error:
             if error.name != "fsspec":
                 raise
-            raise ModuleNotFoundError(
-                "URLs are read by fsspec: pip install 'slipring[remote]', or give filesystem=", name="fsspec"
-            ) from None
+            text = "URLs are read by fsspec: pip install 'slipring[remote]'"
+            raise ModuleNotFoundError(text, name="fsspec") from None
+        from slipring._files.systems import Pyarrow, Remote
+
+        if self._recipe is not None:
+            of = Pyarrow if self._is_pyarrow else lambda system: system
+            return lambda: Remote(of(pickle.loads(self._recipe)))
         fsspec.get_filesystem_class(protocol)  # a kind of URL that nobody knows, or whose library is missing
         options = self._options
         if protocol in ("http", "https"):  # what is compressed on its way has other ranges
@@ -277,7 +281,7 @@ class Storage:
                 "config_kwargs": {"retries": {"max_attempts": 0}, **options.get("config_kwargs", {})},
             }
         # Not the instance that fsspec shares: this one ends with this object.
-        return lambda: Fsspec(fsspec.filesystem(protocol, skip_instance_cache=True, **options))
+        return lambda: Remote(fsspec.filesystem(protocol, skip_instance_cache=True, **options))
 
     def _disk(self):
         if self.disk_cache is None:
@@ -293,15 +297,12 @@ class Storage:
 Storage.__module__ = "slipring"  # it is pickled, and shown, by its public place
 
 
-def _kind_of(filesystem):
-    if filesystem is None:
-        return "fsspec"
-    for kind in type(filesystem).__mro__:
-        if kind.__module__ in ("pyarrow._fs", "pyarrow.fs"):
-            return "pyarrow"
-        if kind.__module__ == "fsspec.spec":
-            return "fsspec"
-    raise TypeError(f"filesystem must be one of fsspec's or of pyarrow.fs, not {shown(filesystem)}")
+def _is_of_pyarrow(filesystem):
+    """Return whether a file system is pyarrow's; the others are fsspec's."""
+    modules = {kind.__module__ for kind in type(filesystem).__mro__}
+    if filesystem is not None and not modules & {"pyarrow._fs", "fsspec.spec"}:
+        raise TypeError(f"filesystem must be one of fsspec's or of pyarrow.fs, not {shown(filesystem)}")
+    return "pyarrow._fs" in modules
 
 
 def _threads_of(filesystem):

@@ -1,9 +1,4 @@
-"""File systems behind one interface: fsspec's and pyarrow's. Each read ends within its seconds.
-
-``info(path, seconds)`` returns (size, tag), ``read(path, start, stop, seconds, tag)`` bytes, and
-``find(root, seconds)`` a list of (path, tag). A tag changes with the contents; a read raises if the answer says that
-it has changed.
-"""
+"""File systems of fsspec, and of pyarrow by fsspec's wrapper. Each read ends within its seconds."""
 
 import asyncio
 import concurrent.futures
@@ -11,14 +6,43 @@ import errno
 import threading
 from concurrent.futures import Future
 
+from fsspec.implementations.arrow import ArrowFSWrapper
+
 from slipring._files.answers import check
 
 # What tells of a change, by whoever has it, best first: s3fs and http, gcsfs, adlfs, and others.
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "Last-Modified", "mtime", "updated")
 
 
-class Fsspec:
-    """A file system of fsspec."""
+class Pyarrow(ArrowFSWrapper):
+    """A file system of pyarrow."""
+
+    cachable = False  # the instance ends with its last reference
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return path.partition("://")[2] or path
+
+    def cat_file(self, path, start=None, end=None):
+        """Read as fsspec would, which takes no range that begins at 0, and needs more calls for all of a file."""
+        with self.fs.open_input_file(path) as file:
+            return file.read() if start is None else file.read_at(end - start, start)
+
+    def find(self, path, detail=True):
+        """List all files below; fsspec would ask for each folder."""
+        from pyarrow.fs import FileSelector
+
+        try:
+            found = self.fs.get_file_info(FileSelector(path, recursive=True))
+        except OSError as error:
+            if "NO_SUCH_BUCKET" in str(error):  # S3's, which has no type of its own
+                raise FileNotFoundError(f"{path} is not there: {error}") from error
+            raise
+        return {info.path: {"type": info.type.name.lower(), "mtime": info.mtime} for info in found}
+
+
+class Remote:
+    """A file system whose calls have seconds. A tag changes with the contents, as far as the server tells."""
 
     has_answered = False  # its credentials, if it has any, were good
 
@@ -33,6 +57,7 @@ class Fsspec:
         return self._fs._strip_protocol(url)
 
     def info(self, path, seconds):
+        """Return (size, tag) of a file."""
         try:
             found = self._call("info", path, seconds=seconds)
         except FileNotFoundError:
@@ -50,6 +75,7 @@ class Fsspec:
         return found.get("size"), _tag(found)
 
     def read(self, path, start, stop, seconds, tag=""):
+        """Return the bytes [start, stop), or all; raise if the answer says that the tag is another one."""
         if self._is_s3 and start is not None and tag:
             return self._run(self._read_if_same(path, start, stop, tag), seconds)
         if not self._is_http:
@@ -81,6 +107,7 @@ class Fsspec:
             return await body.read()
 
     def find(self, root, seconds):
+        """Return (path, tag) of all files below."""
         strict = {"on_error": "raise"} if self._is_http else {}  # by itself it leaves out what fails
         found = self._call("find", root, detail=True, seconds=seconds, **strict)
         return [(path, _tag(info)) for path, info in sorted(found.items()) if info.get("type") == "file"]
@@ -98,47 +125,6 @@ class Fsspec:
         except BaseException:
             future.cancel()
             raise
-
-
-class Arrow:
-    """A file system of pyarrow."""
-
-    has_answered = False
-
-    def __init__(self, system):
-        self._fs = system
-
-    def path(self, url):
-        return url.partition("://")[2] or url
-
-    def info(self, path, seconds):
-        (found,) = within(seconds, lambda: self._fs.get_file_info([path]))
-        kind = found.type.name
-        if kind == "NotFound":
-            raise FileNotFoundError(f"{path} is not there")
-        if kind == "Directory":
-            raise IsADirectoryError(f"{path} is a directory")
-        return found.size, str(found.mtime_ns)
-
-    def read(self, path, start, stop, seconds, tag=""):
-        def read():
-            with self._fs.open_input_file(path) as file:
-                if start is None:
-                    return file.read()
-                return file.read_at(stop - start, start)
-
-        return within(seconds, read)
-
-    def find(self, root, seconds):
-        from pyarrow.fs import FileSelector
-
-        try:
-            found = within(seconds, lambda: self._fs.get_file_info(FileSelector(root, recursive=True)))
-        except OSError as error:
-            if "NO_SUCH_BUCKET" in str(error):  # S3's, which has no type of its own
-                raise FileNotFoundError(f"{root} is not there: {error}") from error
-            raise
-        return sorted((info.path, str(info.mtime_ns)) for info in found if info.type.name == "File")
 
 
 def within(seconds, read):

@@ -253,10 +253,10 @@ def _as_raised(afar):
     try:
         yield
     except OSError:
-        failed = getattr(afar, "failed", None)
+        failed = getattr(getattr(afar, "cache", None), "failed", None)
         if failed is None:
             raise
-        afar.failed = None  # it leads back to the file
+        afar.cache.failed = None  # it leads back to the file
         raise failed from failed.__cause__
 
 
