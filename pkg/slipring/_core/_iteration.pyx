@@ -12,8 +12,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.unistd cimport getpid
 
 from slipring._core._ring cimport (
-    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Lease, Meter,
-    Pickled, Ring, Slices, clock, sr_result, take,
+    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Lease,
+    Meter, Pickled, Ring, Slices, clock, sr_result, take,
 )
 from slipring._core._codec cimport state_in, unpack
 

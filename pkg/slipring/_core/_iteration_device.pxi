@@ -47,17 +47,16 @@ cdef class DeviceIteration:
                 raise reentered()
             before = self.lock.acquire()
             try:
-                value = self.next_step()
-            except BaseException as error:
-                self.lock.release(before)
-                if not (self.restarting and isinstance(error, Closed)):
+                try:
+                    return self.next_step()
+                finally:
+                    self.lock.release(before)
+            except Closed:
+                if not self.restarting:
                     raise
                 if self.restarts.is_mine():
-                    raise reentered()
+                    raise reentered() from None
                 self.restarts.release(self.restarts.acquire())  # as in `Iteration`
-            else:
-                self.lock.release(before)
-                return value
 
     cdef object next_step(self):
         ahead, core = self.ahead, self.core

@@ -120,11 +120,10 @@ def put_handlers(dict handlers):
     for number, handler in handlers.items():
         restarts = _restarts_calls(number)
         for _ in range(100):  # as often as another comes, and raises
-            try:
-                signal.signal(number, handler)
+            error = first_raised(None, signal.signal, (number, handler))
+            if error is None:
                 break
-            except BaseException as error:
-                raised = error if raised is None else raised
+            raised = error if raised is None else raised
         if restarts:
             signal.siginterrupt(number, False)  # signal.signal has undone it
     if raised is not None:
@@ -136,22 +135,21 @@ def hand_back(dict handlers, mask, list came):
 
     It does all of this whatever they raise; the first exception is raised at the end.
     """
-    raised = None
-    try:
-        put_handlers(handlers)
-    except BaseException as error:
-        raised = error
-    try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # then looks for what was pending
-    except BaseException as error:
-        raised = error if raised is None else raised
+    raised = first_raised(None, put_handlers, (handlers,))
+    raised = first_raised(raised, signal.pthread_sigmask, (signal.SIG_SETMASK, mask))  # then looks for what was pending
     for what in came:
-        try:
-            handlers[what[0]](*what)
-        except BaseException as error:
-            raised = error if raised is None else raised
+        raised = first_raised(raised, handlers[what[0]], tuple(what))
     if raised is not None:
         raise raised
+
+
+cdef object first_raised(raised, function, tuple arguments):
+    """Call a function; return `raised`, or if that is None the exception that the function raises, or None."""
+    try:
+        function(*arguments)
+    except BaseException as error:
+        return error if raised is None else raised
+    return raised
 
 
 cdef bint _restarts_calls(int number) except -1:
