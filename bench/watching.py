@@ -73,14 +73,15 @@ class Job:
 
 def attach_s(pid: int) -> float:
     """From a PID to a drawn frame, in this process."""
-    from slipring._cli.frame import Frames
+    from slipring._cli.look import ParticipantSampler
+    from slipring._cli.view import FrameView
     from slipring._observe.jobs import attach
 
     began = time.perf_counter()
     job = attach(pid)[0]
-    frames = Frames(job)
-    with frames.console().capture():
-        frames.console().print(frames.draw())
+    view = FrameView()
+    with view.screen.capture():
+        view.screen.print(view.draw(ParticipantSampler(job).frame()))
     return time.perf_counter() - began
 
 

@@ -145,12 +145,13 @@ def test_the_table_and_the_sentence_are_printed(bench):
     assert "samples/s" in out and "What limits is" in out and "enough" in out
 
 
-def test_without_rich_the_table_is_plain(bench, tmp_path):
+def test_without_rich_the_command_says_what_to_install_before_it_measures(bench, tmp_path):
     plain = tmp_path / "rich"
     plain.mkdir()
     (plain / "__init__.py").write_text("raise ImportError('as if it were not there')")
-    out = bench("sets:Small", "--workers", "1,", "--start-method", "fork", json_too=False)
-    assert "samples/s" in out and "What limits is" in out
+    said = bench("sets:Exiting", "--workers", "1,", json_too=False, code=1)
+    assert said.endswith("(as if it were not there): pip install slipring[monitor]\n")
+    assert bench("sets:Small", "--workers", "1,", "--start-method", "fork")["rows"]
 
 
 @pytest.mark.parametrize(
@@ -201,6 +202,35 @@ def test_the_time_on_a_processor_is_that_of_the_batches_that_are_measured(monkey
     found = sweep.measure(sweep.Maker(list(range(100))), Case(0, "fork", 4), 20.0, 5)
     assert (found.batches, found.cpu_s, found.queued_s, found.error) == (5, 3.0, 5.0, None)
     assert found.samples_per_s == 5 * 4 / found.seconds
+
+
+class LettingIn:
+    """A dataset whose index 40 lets in a worker that waits at a FIFO."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return 10_000
+
+    def __getitem__(self, i):
+        if i == 40:
+            self.path.open("w").close()
+        return i
+
+
+def test_a_worker_that_starts_late_is_waited_for(tmp_path, monkeypatch):
+    fifo, announce = tmp_path / "fifo", sweep.Announce.__call__
+    os.mkfifo(fifo)
+
+    def late(self, worker):
+        if worker == 1:
+            fifo.open().close()
+        announce(self, worker)
+
+    monkeypatch.setattr(sweep.Announce, "__call__", late)
+    found = sweep.measure(sweep.Maker(LettingIn(fifo)), Case(2, "fork", 4), 20.0, 5)
+    assert (found.batches, found.error) == (5, None)
 
 
 def test_torchs_loader_is_measured(bench):

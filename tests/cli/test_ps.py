@@ -3,11 +3,10 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
-from slipring._cli import dump, ps, shown
+from slipring._cli import dump, look, view
 from tests.fault.procs import descendants
 from tests.support.inside import observing
 from tests.watched import run, watched
@@ -43,15 +42,6 @@ def test_a_loader_and_a_queue_are_listed_with_their_figures(capsys, monkeypatch)
     assert (row["kind"], row["slots"], row["batches"]) == ("queue", 8, 4) and row["waiting"] is None
 
 
-def test_without_rich_the_table_is_plain(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    with watched("held", num_workers=1) as program:
-        only(monkeypatch, program)
-        code, out, err = run(capsys, "ps")
-    assert code == 0 and not err
-    assert any(line.split()[:2] == [str(program.pid), "loader"] for line in out.splitlines())
-
-
 def test_where_there_are_none_it_says_so(capsys, monkeypatch):
     monkeypatch.setattr(observing("jobs"), "pids", lambda: [os.getpid()])
     assert run(capsys, "ps") == (0, "no jobs\n", "")
@@ -76,7 +66,7 @@ def test_on_a_narrow_screen_no_number_is_cut(capsys, command):
     with watched("held", num_workers=1) as program:
         arguments = ["dump", program.pid, "-n", "8"] if command == "dump" else ["ps"]
         out = run(capsys, *arguments, columns=30)[1]
-    columns = dump.COLUMNS if command == "dump" else ps.COLUMNS
+    columns = dump.COLUMNS if command == "dump" else look.COLUMNS
     (head,) = (line for line in out.splitlines() if line.split()[:1] == list(columns[:1]))
     assert head.split() == list(columns)
     if command == "ps":
@@ -85,7 +75,7 @@ def test_on_a_narrow_screen_no_number_is_cut(capsys, command):
 
 def test_a_tables_numbers_are_whole_and_its_last_column_is_folded(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "12")
-    shown.print_table(("PID", "sum", "job"), [("12345678", "9" * 12, "a job with a name")], left=("job",))
+    view.print_table(("PID", "sum", "job"), [("12345678", "9" * 12, "a job with a name")], left=("job",))
     head, line, *folded = capsys.readouterr().out.splitlines()
     assert head.split() == ["PID", "sum", "job"]
     assert line.split()[:2] == ["12345678", "9" * 12]

@@ -177,11 +177,12 @@ def test_what_is_no_job_is_refused_in_one_line(capsys):
 def test_without_rich_it_says_what_to_install(capsys, monkeypatch):
     for name in ("rich", "rich.console", "rich.live"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "slipring._cli.frame", raising=False)
+    monkeypatch.delitem(sys.modules, "slipring._cli.view", raising=False)
     with watched("held", num_workers=1) as program:
-        assert "pip install slipring[monitor]" in fails(capsys, "top", program.pid, "--once")
-        code, out, _ = run(capsys, "top", program.pid, "--json")
-        assert code == 0 and json.loads(out)["pid"] == program.pid
+        for command in (["top", program.pid, "--once"], ["ps"], ["dump", program.pid]):
+            code, _, err = run(capsys, *command)
+            assert code == 1 and err.count("\n") == 1 and err.endswith("pip install slipring[monitor]\n")
+            assert json.loads(run(capsys, *command, "--json")[1])
 
 
 # ---- terminals

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -30,6 +31,18 @@ def test_it_is_the_same_as_text_html_json_and_for_rich():
     console.print(report)
     for shown in (str(report), report._repr_html_(), console.file.getvalue()):
         assert report.verdict.sentence.split()[0] in shown and "Workers" in shown
+
+
+def test_without_rich_it_is_six_plain_lines(monkeypatch):
+    with iterated() as loader:
+        report = loader.report()
+    for name in ("rich.console", "rich.text"):
+        monkeypatch.setitem(sys.modules, name, None)
+    lines = str(report).splitlines()
+    assert len(lines) == 6 and lines[0] == f"{report.name}: {report.verdict}"
+    for line, begin in zip(lines[1:], ("40 batches, ", "Medians: ", "2 workers: ", "Memory: ", "Slowest samples: ")):
+        assert line.startswith(begin)
+    assert lines[0].split()[-1] in report._repr_html_()
 
 
 def test_the_share_of_hits_in_a_cache_is_told():

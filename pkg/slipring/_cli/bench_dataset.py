@@ -1,9 +1,4 @@
-"""Find out what limits a dataset, and how many workers are enough for it, by measuring.
-
-The consumer takes batches and does nothing with them. Each number of workers is measured twice: as it is, and with
-batches that are dropped in the worker, which shows what the dataset alone costs. Other start methods and batch sizes
-are measured at the number of workers that was best.
-"""
+"""`slipring bench-dataset`: what limits a dataset, and how many workers are enough for it, by measuring."""
 
 import argparse
 import dataclasses
@@ -13,15 +8,14 @@ import os
 import sys
 import textwrap
 
-from slipring._cli import shown
-from slipring._cli.failure import USAGE, Failure
+from slipring._cli.main import USAGE, Failure
 from slipring._core._ring import MAX_WORKERS
 from slipring._core.worker_count import START_METHODS
 from slipring.errors import WorkerError
 
 
-def add_arguments(parser):
-    """Add the command's arguments."""
+def bench_dataset_arguments(parser):
+    """Add the arguments of `slipring bench-dataset`."""
     parser.add_argument(
         "dataset",
         metavar="module:factory",
@@ -75,10 +69,17 @@ def up_to(most):
     return sorted({0, most, *(1 << bit for bit in range(most.bit_length()) if 1 << bit <= most)})
 
 
-def main(args):
-    """Measure, and print a table and the verdict."""
+def bench_dataset(args):
+    """Find out what limits a dataset, and how many workers are enough for it, by measuring.
+
+    The consumer takes batches and does nothing with them. Each number of workers is measured twice: as it is, and with
+    batches that are dropped in the worker, which shows what the dataset alone costs. Other start methods and batch
+    sizes are measured at the number of workers that was best.
+    """
     from slipring._cli import limits, sweep
 
+    if not args.json:  # before anything is measured: it may be missing
+        importlib.import_module("slipring._cli.view")
     processors = len(os.sched_getaffinity(0))
     methods = args.start_method or _default_methods(args.torch)
     if args.torch and "thread" in methods:
@@ -255,7 +256,7 @@ def _print_table(rows):
     lines = list(cells(rows))
     whole = [line for line in lines if len(line) == len(HEAD)]
     if whole:
-        shown.print_table(HEAD, whole)
+        importlib.import_module("slipring._cli.view").print_table(HEAD, whole)
     for line in lines:
         if len(line) < len(HEAD):
             print(f"{line[0]} workers by {line[1]}, batches of {line[2]}: {line[3]}")

@@ -1,20 +1,16 @@
-"""Print the last batches of a job, and what each of its workers does now; or was doing, of a job that has crashed.
+"""`slipring dump`: the last batches of a job, and what its workers do, or did before a crash."""
 
-The job is not stopped. One that hangs, or is stopped, is told of like any other: which worker, which sample, how long.
-"""
-
+import json
 import os
 
 import numpy as np
 
-from slipring._cli import shown
-from slipring._cli.failure import USAGE, Failure
+from slipring._cli.main import USAGE, Failure
 from slipring._core._cache import KINDS, NO_INDEX, Watch
-from slipring._observe import jobs as processes
-from slipring._observe import snapshot as records
+from slipring._core.text import count, millis
 from slipring._observe.activity import activities
-from slipring._observe.jobs import attach
-from slipring._observe.snapshot import Snapshot
+from slipring._observe.jobs import attach, lives, one_line
+from slipring._observe.snapshot import Snapshot, index_text
 
 COLUMNS = (
     "when", "run", "epoch", "batch", "slot", "worker", "indices", "MB", "queued", "fetch", "collate", "ready",
@@ -23,8 +19,8 @@ COLUMNS = (
 TIMES = ("dispatched_at", "claimed_at", "fetched_at", "published_at", "taken_at", "freed_at")
 
 
-def add_arguments(parser):
-    """Add the command's arguments."""
+def dump_arguments(parser):
+    """Add the arguments of `slipring dump`."""
     parser.add_argument(
         "job",
         metavar="PID|FILE",
@@ -44,12 +40,15 @@ def number(text):
     return value
 
 
-def main(args):
-    """Print each segment of the job."""
-    with shown.reasons():
-        told = of_process(int(args.job)) if args.job.isdecimal() else [of_file(args.job)]
+def dump(args):
+    """Print the last batches of a job, and what each worker does now; or was doing, of a job that has crashed.
+
+    The job is not stopped. One that hangs, or is stopped, is told of like any other: which worker, which sample, how
+    long.
+    """
+    told = of_process(int(args.job)) if args.job.isdecimal() else [of_file(args.job)]
     if args.json:
-        shown.print_json({"segments": [as_dict(*each, args.n) for each in told]})
+        print(json.dumps({"segments": [as_dict(*each, args.n) for each in told]}, indent=1))
         return 0
     for n, each in enumerate(told):
         if n:
@@ -59,17 +58,16 @@ def main(args):
 
 
 def of_process(pid):
-    """Return (title, ended, snapshot, doings) of each segment of a process."""
+    """Return (title, ended, snapshot, activities) of each segment of a process."""
     told = []
     for job in attach(pid):
         snapshot = Snapshot(job.watch)
-        kind = "queue" if job.push else "loader"
-        told.append((f"process {job.pid or '?'}: {kind}, {job.name}", False, snapshot, activities(snapshot, job)))
+        told.append((f"process {job.pid or '?'}: {job.kind}, {job.name}", False, snapshot, activities(snapshot, job)))
     return told
 
 
 def of_file(path):
-    """Return (title, ended, snapshot, doings) of a record file."""
+    """Return (title, ended, snapshot, activities) of a record file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -84,11 +82,11 @@ def of_file(path):
         os.close(fd)
     snapshot = Snapshot(watch)
     seen = activities(snapshot)
-    ended = not any(processes.lives(each.state) for each in (seen if snapshot.segment_info["push"] else seen[:1]))
+    ended = not any(lives(each.state) for each in (seen if snapshot.segment_info["push"] else seen[:1]))
     if ended:  # its clock is of another boot, or another machine: the newest stamp is the end
         snapshot = Snapshot(watch, at_ns=newest(snapshot))
         seen = activities(snapshot)
-    label = processes.one_line(snapshot.segment_info["label"])
+    label = one_line(snapshot.segment_info["label"])
     return f"file {path}{': ' + label if label else ''}", ended, snapshot, seen
 
 
@@ -110,13 +108,8 @@ def last(snapshot, n):
 def show(title, ended, snapshot, seen, n):
     """Print what is known about a segment."""
     segment_info, sums = snapshot.segment_info, snapshot.sums
-    counted = ", ".join(
-        (
-            shown.count(segment_info["n_slots"], "slot", "slots"),
-            shown.count(sums["batches"], "batch", "batches"),
-            shown.count(sums["errors"], "error", "errors"),
-        )
-    )
+    counted = ((segment_info["n_slots"], "slot", "slots"), (sums["batches"], "batch", "batches"))
+    counted = ", ".join(count(*each) for each in (*counted, (sums["errors"], "error", "errors")))
     print(f"{title}; {counted}")
     if segment_info["loop_steps"]:
         print("a thread takes the batches, ahead of the loop: waits and steps below are that thread's")
@@ -130,7 +123,9 @@ def show(title, ended, snapshot, seen, n):
     which = "the last batch" if len(table) == 1 else f"the last {len(table)} batches"
     print(f"{which}; ms, and how long before {'the newest stamp' if ended else 'now'}:")
     rows = [cells(batch, int(stamp), snapshot.at_ns) for batch, stamp in zip(table, stamps)]
-    shown.print_table(COLUMNS, rows, left=("slowest", "indices"))
+    from slipring._cli.view import print_table
+
+    print_table(COLUMNS, rows, left=("slowest", "indices"))
 
 
 def cells(batch, stamp, at_ns):
@@ -138,11 +133,11 @@ def cells(batch, stamp, at_ns):
 
     def between(first, then):
         begin, end = int(batch[first]), int(batch[then])
-        return shown.millis(end - begin) if begin and end >= begin else "-"
+        return millis(end - begin) if begin and end >= begin else "-"
 
     made, got = int(batch["published_at"]) > 0, int(batch["taken_at"]) > 0
     looked = int(batch["hits"]) + int(batch["misses"])
-    slow = f"{records.index_text(batch['slowest_index'])}, {shown.millis(batch['slowest_ns'])}"
+    slow = f"{index_text(batch['slowest_index'])}, {millis(batch['slowest_ns'])}"
     kind = f" {KINDS[int(batch['kind']) & 3]}" if int(batch["kind"]) > 1 else ""
     return (
         f"-{max(0, at_ns - stamp) / 1e9:.3f} s",
@@ -154,11 +149,11 @@ def cells(batch, stamp, at_ns):
         indices(batch),
         f"{int(batch['bytes']) / 1e6:.3g}" if made else "-",
         between("dispatched_at", "claimed_at"),
-        shown.millis(batch["fetch_ns"]) if made else "-",
-        shown.millis(batch["collate_ns"]) if made else "-",
+        millis(batch["fetch_ns"]) if made else "-",
+        millis(batch["collate_ns"]) if made else "-",
         between("published_at", "taken_at"),
-        shown.millis(batch["waited_ns"]) if got else "-",
-        shown.millis(batch["step_ns"]) if got else "-",
+        millis(batch["waited_ns"]) if got else "-",
+        millis(batch["step_ns"]) if got else "-",
         between("taken_at", "freed_at"),
         f"{int(batch['hits'])}/{looked}" if looked else "",
         slow if batch["slowest_ns"] else "",
@@ -183,8 +178,8 @@ def as_dict(title, ended, snapshot, seen, n):
             one[name] = None if one[name] < NO_INDEX + (1 << 33) else one[name]
         batches.append(one)
     segment_info = {name: value for name, value in snapshot.segment_info.items() if name != "pid_namespace"}
-    doings = [{**each.dict(), "sentence": each.sentence(was=ended)} for each in seen]
+    participants = [{**each.dict(), "sentence": each.sentence(was=ended)} for each in seen]
     return {
         "title": title, "ended": ended, "at_ns": snapshot.at_ns, "segment": segment_info, "sums": snapshot.sums,
-        "participants": doings, "batches": batches,
+        "participants": participants, "batches": batches,
     }  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 
 from slipring import Loader, SlipringError, __version__
 from slipring._core._ring import MAX_SLOTS, MAX_WORKERS, build, memory_available
+from slipring._core.text import megabytes
 
 PACKAGES = ("numpy", "torch", "pyarrow", "pillow")
 SAMPLES, BATCH, WORKERS, PATIENCE_S = 64, 4, 2, 60
@@ -152,9 +153,9 @@ def _compare(batches):
 # ---- output
 
 
-def gigabytes(n):
-    """Return `n` bytes as people read them, or that there is no limit."""
-    return "unlimited" if n is None else f"{n / 1e9:,.2f} GB"
+def _limit_text(n):
+    """Return `n` bytes in readable form; None: there is no limit."""
+    return "unlimited" if n is None else megabytes(n)
 
 
 def lines(told):
@@ -168,16 +169,16 @@ def lines(told):
     yield "kernel", f"{told['kernel']} on {told['machine']}, {told['processors']} processors for this process"
     yield "limits", f"{limits['slots']:,} slots and {limits['workers']:,} workers per loader"
     yield "", f"{limits['open_files'] or 'any number of'} open files (ulimit -n)"
-    yield "", f"address space {gigabytes(limits['address_space'])} (ulimit -v)"
-    yield "", f"file size {gigabytes(limits['file_size'])} (ulimit -f)"
+    yield "", f"address space {_limit_text(limits['address_space'])} (ulimit -v)"
+    yield "", f"file size {_limit_text(limits['file_size'])} (ulimit -f)"
     if shm is None:
         yield "/dev/shm", "not there: batches lie in a memfd"
     else:
-        yield "/dev/shm", f"{gigabytes(shm['size'])}, {gigabytes(shm['free'])} free"
+        yield "/dev/shm", f"{_limit_text(shm['size'])}, {_limit_text(shm['free'])} free"
     if memory is not None:
-        yield "memory", f"{gigabytes(memory['total'])}, {gigabytes(memory['available'])} available"
+        yield "memory", f"{_limit_text(memory['total'])}, {_limit_text(memory['available'])} available"
     if left is not None:
-        yield "", f"{gigabytes(left['bytes'])} may be taken, within {left['limit']} ({left['file']})"
+        yield "", f"{_limit_text(left['bytes'])} may be taken, within {left['limit']} ({left['file']})"
 
 
 def main(asked):

@@ -117,8 +117,9 @@ class Announce:
         self.folder = folder
 
     def __call__(self, worker):
-        with open(os.path.join(self.folder, str(worker)), "w") as file:
-            file.write(f"{process.pid()} {threading.get_native_id()}")
+        written = pathlib.Path(self.folder, f".{worker}")
+        written.write_text(f"{process.pid()} {threading.get_native_id()}")
+        written.rename(written.with_name(str(worker)))
 
 
 class Maker:
@@ -196,6 +197,8 @@ def _measure(row, loader, folder, seconds, batches):
     row.first_batch_s = time.perf_counter() - begun
     for _ in range(case.workers * PREFETCH):  # made while the first was waited for
         next(stream)
+    while case.workers and not all(os.path.exists(f"{folder}/{worker}") for worker in range(case.workers)):
+        next(stream)  # a worker that starts late is waited for
     before, used, faults = loader.stats(), _processor_time(folder, case), _page_faults(folder, case)
     begun = now = time.perf_counter()
     count = 0

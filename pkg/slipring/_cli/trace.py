@@ -1,32 +1,40 @@
-"""Write a trace of a job that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""`slipring trace`: recordings as Chrome's trace events, the JSON that Perfetto and chrome://tracing read.
 
-It has a track for the consumer, each worker and each slot, and arrows from a batch's dispatch to its delivery. Times
-are of CLOCK_MONOTONIC. The job is not stopped; Ctrl-C ends the trace early, and what there is by then is written;
-SIGTERM ends it without.
+The format is that of the document "Trace Event Format": X are slices, s, t and f arrows, M names.
 """
 
 import argparse
 import contextlib
 import errno
+import gzip
+import json
 import os
 import shutil
 import sys
 import time
 
-from slipring._cli import shown
-from slipring._cli.events import write
-from slipring._cli.failure import USAGE, Failure
-from slipring._core import process
-from slipring._observe import jobs as processes
-from slipring._observe.jobs import attach
-from slipring._observe.recording import Recording
+import numpy as np
 
+from slipring._cli.main import USAGE, Failure, ended_by_signals
+from slipring._core import process
+from slipring._core._cache import KINDS, NO_INDEX
+from slipring._core.text import count, mb
+from slipring._observe.activity import activities
+from slipring._observe.jobs import Ending, attach
+from slipring._observe.recording import Recording
+from slipring._observe.snapshot import Snapshot
+
+BLOCK = 4096  # records at a time
+CONSUMER, DEVICE, WORKERS = 1, 2, 10  # tracks of a job; the workers' follow
+ROOM = 100_000  # of track numbers for a process
+STAYS = ("task", "being made:", "ready", "leased")  # what a slot is between two of a batch's stamps
+ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 NICE = 15
 CHECK_S = 0.5  # after so long it is looked whether the job still has its segments
 
 
-def add_arguments(parser):
-    """Add the command's arguments."""
+def trace_arguments(parser):
+    """Add the arguments of `slipring trace`."""
     parser.add_argument("pid", metavar="PID", type=int, help="a job's process, or one of its workers")
     parser.add_argument("--seconds", type=seconds, default=10.0, metavar="S", help="how long (default 10)")
     parser.add_argument(
@@ -47,23 +55,27 @@ def seconds(text):
     return value
 
 
-def main(args):
-    """Record, and write the file."""
-    with shown.reasons():
-        jobs = attach(args.pid)
+def trace(args):
+    """Write a trace of a job that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+    It has a track for the consumer, each worker and each slot, and arrows from a batch's dispatch to its delivery.
+    Times are of CLOCK_MONOTONIC. The job is not stopped; Ctrl-C ends the trace early, and what there is by then is
+    written; SIGTERM ends it without.
+    """
+    jobs = attach(args.pid)
     if args.json and args.output == "-":
         raise Failure("--json and -o - both print to the standard output: leave one out", USAGE)
-    with shown.ended_by_signals(), output(args.output) as (file, name):
+    with ended_by_signals(), output(args.output) as (file, name):
         recordings = [Recording(job) for job in jobs]
         interrupted = record(jobs, recordings, args.seconds)
         os.nice(NICE)  # what is left to do takes a processor, and may wait for the job
         told = write(recordings, file, name.endswith(".gz"))
     if args.json:
-        shown.print_json({"file": args.output, **told})
+        print(json.dumps({"file": args.output, **told}, indent=1))
     else:
         lost = f", {told['lost']:,} lost" if told["lost"] else ""
-        counted = f"{shown.count(told['batches'], 'batch', 'batches')}{lost}, {told['events']:,} events"
-        line = f"{args.output}: {counted}, {shown.megabytes(told['bytes'])} MB"
+        counted = f"{count(told['batches'], 'batch', 'batches')}{lost}, {told['events']:,} events"
+        line = f"{args.output}: {counted}, {mb(told['bytes'])} MB"
         print(line, file=sys.stderr if args.output == "-" else sys.stdout)
     if interrupted:
         raise KeyboardInterrupt
@@ -109,16 +121,16 @@ def output(path):
 def record(jobs, recordings, seconds):
     """Record until the time is over or the job has ended; return whether the user has ended the recording."""
     begun = looked = time.monotonic()
-    with processes.Ending(jobs[0].pid) as ending:
+    with Ending(jobs[0].pid) as ending:
         try:
-            shown.tell(f"tracing process {jobs[0].pid or '?'} for {seconds:g} s")
+            tell(f"tracing process {jobs[0].pid or '?'} for {seconds:g} s")
             while (at := time.monotonic()) < begun + seconds:
                 pause = min(recording.poll() for recording in recordings)
                 ended = ending.wait(min(pause, begun + seconds - at))
                 if not ended and at > looked + CHECK_S:
                     looked, ended = at, not any(job.is_there() for job in jobs)
                 if ended:
-                    shown.tell(f"the job has ended, {at - begun:.1f} s after the beginning")
+                    tell(f"the job has ended, {at - begun:.1f} s after the beginning")
                     break
         except KeyboardInterrupt:
             return True
@@ -126,3 +138,203 @@ def record(jobs, recordings, seconds):
             for recording in recordings:
                 recording.end()
     return False
+
+
+# ---- the file
+
+
+def tell(text):
+    """Print on stderr what is not a result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Counted:
+    """A binary file that counts the bytes written to it: a FIFO has no size."""
+
+    def __init__(self, file):
+        self.file, self.bytes = file, 0
+
+    def write(self, data):
+        """Write the bytes; return how many."""
+        self.bytes += len(data)
+        self.file.write(data)
+        return len(data)
+
+    def flush(self):
+        """Flush the file."""
+        self.file.flush()
+
+
+def write(recordings, file, compressed):
+    """Write a trace to a binary file; return a dict of what it contains, with the number of bytes written.
+
+    Events are written as they are made, one per line, because a long trace has millions.
+    """
+    counted = Counted(file)
+    told = {"batches": 0, "lost": 0}
+    events = 0
+    with gzip.open(counted, "wb", compresslevel=4) if compressed else contextlib.nullcontext(counted) as out:
+        out.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
+        for n, recording in enumerate(recordings):
+            tracks = Tracks(recording, n)
+            for made in tracks.blocks():
+                lines = ",\n".join(map(ENCODE, made))
+                out.write(f"{',' if events else ''}\n{lines}".encode())
+                events += len(made)
+            told["batches"] += len(tracks.table)
+            told["lost"] += recording.lost
+        others = {"clock": "CLOCK_MONOTONIC", "program": "slipring trace", **told}
+        out.write(f'\n],"otherData":{ENCODE(others)}}}\n'.encode())
+    return {**told, "events": events, "bytes": counted.bytes}
+
+
+# ---- the events
+
+
+class Tracks:
+    """The events of one segment; `number` is the segment's, from 0."""
+
+    def __init__(self, recording, number):
+        self.recording, self.job = recording, recording.job
+        self.table = recording.table()
+        self.end = recording.ended_at
+        self.push = self.job.push
+        self.of_job, self.of_slots = 2 * number + 1, 2 * number + 2
+        self.arrow = number << 40  # arrows have numbers of their own in each segment
+
+    def blocks(self):
+        """Yield all events, as lists of dicts."""
+        table = self.table
+        yield list(self._names())
+        # Which of them have all that an arrow needs. Its number is the row in the table.
+        whole = (table["published_at"] > 0) & (table["taken_at"] > 0)
+        if not self.push:
+            whole &= table["dispatched_at"] > 0
+        published = np.where(table["published_at"] > 0, table["published_at"], np.uint64(self.end))
+        orders = [(np.argsort(published, kind="stable"), self._worker), (np.arange(len(table)), self._slot)]
+        if not self.push:
+            orders.insert(1, (np.argsort(table["taken_at"], kind="stable"), self._consumer))
+        for order, events_of in orders:
+            ends = {}
+            for start in range(0, len(order), BLOCK):
+                block = order[start : start + BLOCK]
+                made = []
+                for row, at, arrow in zip(table[block].tolist(), block.tolist(), whole[block].tolist()):
+                    batch = dict(zip(table.dtype.names, row))
+                    made += events_of(batch, self.arrow + at + 1 if arrow else 0, ends)
+                if made:
+                    yield made
+
+    # ---- names
+
+    def _names(self):
+        job, slots, pid = self.of_job, self.of_slots, self.job.pid
+        yield from _named(job, f"{self.job.name} (process {pid or '?'})")
+        yield from _named(slots, f"slots of process {pid or '?'}")
+        if not self.push:
+            yield from _named(job, "consumer", CONSUMER)
+        if (self.table["copy_ns"] > 0).any():
+            yield from _named(job, "copies to the device", DEVICE)
+        found = activities(Snapshot(self.job.watch), self.job)
+        named = {each.number: f"{each.name} (pid {each.pid or '?'})" for each in found if each.name != "consumer"}
+        made = self.table[(self.table["published_at"] > 0) | (self.table["claimed_at"] > 0)]
+        for number in sorted({*named, *np.unique(made["participant"]).tolist()}):
+            left = f"participant {number}" if self.push else f"worker {number - 1}"  # it has left
+            yield from _named(job, named.get(number, left), WORKERS + number)
+        for slot in np.unique(self.table["slot"]).tolist():
+            yield from _named(slots, f"slot {slot}", slot)
+
+    # ---- of a batch
+
+    def _worker(self, b, arrow, ends):
+        if not b["claimed_at"]:
+            return
+        job, track = self.of_job, WORKERS + b["participant"]
+        # Where several make one batch, the last stands for all; and a track has one slice at a time.
+        begin = max(b["claimed_at"], ends.get(track, 0))
+        end = max(begin, b["published_at"] or self.end)
+        ends[track] = end
+        name, args = _name(b), _args(b)
+        fetched = min(max(begin, b["fetched_at"]), end) if b["fetched_at"] and b["published_at"] else end
+        if self.push:
+            yield _slice(job, track, f"put {name}", begin, end, args)
+        else:
+            yield _slice(job, track, f"fetch {name}", begin, fetched, args)
+            if fetched < end:
+                yield _slice(job, track, f"collate {name}", fetched, end, args)
+        if arrow:
+            yield _point("s" if self.push else "t", job, track, arrow, begin)
+
+    def _consumer(self, b, arrow, ends):
+        if not b["taken_at"]:
+            return
+        job, name = self.of_job, _name(b)
+        asked = max(b["taken_at"] - b["waited_ns"], ends.get(CONSUMER, 0))
+        # A nanosecond from the waits before and behind it: viewers show one of no length that touches it inside it.
+        begin = max(asked - b["step_ns"], ends.get(CONSUMER, 0) + 1) if b["step_ns"] else asked
+        ends[CONSUMER] = b["taken_at"]
+        if begin < asked:
+            yield _slice(job, CONSUMER, "step", begin, asked - 1)
+        # Also where nothing was waited for: it is where the arrow ends.
+        yield _slice(job, CONSUMER, f"wait for {name}", asked, b["taken_at"])
+        if arrow:
+            yield _point("f", job, CONSUMER, arrow, b["taken_at"])
+        if b["copy_ns"]:
+            start = max(b["taken_at"], ends.get(DEVICE, 0))
+            ends[DEVICE] = start + b["copy_ns"]
+            yield _slice(job, DEVICE, f"copy {name}", start, ends[DEVICE])
+
+    def _slot(self, b, arrow, ends):
+        slots, slot, name = self.of_slots, b["slot"], _name(b)
+        freed = b["freed_at"] if b["freed_at"] >= b["taken_at"] > 0 else 0
+        stamps = (b["dispatched_at"], b["claimed_at"], b["published_at"], b["taken_at"], freed)
+        for at, state in enumerate(STAYS):
+            begin = stamps[at]
+            end = next((stamp for stamp in stamps[at + 1 :] if stamp), self.end)
+            if begin and end >= begin:
+                yield _slice(slots, slot, f"{state} {name}", begin, end)
+        if arrow:
+            phase, ns = ("f", b["taken_at"]) if self.push else ("s", b["dispatched_at"])
+            yield _point(phase, slots, slot, arrow, ns)
+
+
+def _track(process, track):
+    return {"pid": process, "tid": process * ROOM + track}
+
+
+def _named(process, name, track=None):
+    """Yield the events that name and order a process or a track."""
+    kind, where, order = "process", {"pid": process}, process
+    if track is not None:
+        kind, where, order = "thread", _track(process, track), track
+    yield {"ph": "M", **where, "name": f"{kind}_name", "args": {"name": name}}
+    yield {"ph": "M", **where, "name": f"{kind}_sort_index", "args": {"sort_index": order}}
+
+
+def _slice(process, track, name, begin, end, args=None):
+    event = {"ph": "X", **_track(process, track), "name": name, "ts": begin / 1e3, "dur": (end - begin) / 1e3}
+    return {**event, "args": args} if args else event
+
+
+def _point(phase, process, track, arrow, ns):
+    event = {"ph": phase, **_track(process, track), "cat": "batch", "name": "batch", "id": arrow, "ts": ns / 1e3}
+    return {**event, "bp": "e"} if phase == "f" else event
+
+
+def _name(b):
+    kind = f" ({KINDS[b['kind'] & 3]})" if b["kind"] > 1 else ""
+    where = f" [{b['first_index']} + {b['rows']}]" if b["first_index"] != NO_INDEX else ""
+    return f"{b['seq']}{where}{kind}"
+
+
+def _args(b):
+    told = {name: b[name] for name in ("seq", "epoch", "run", "rows", "bytes")}
+    if b["first_index"] != NO_INDEX:
+        told["first_index"] = b["first_index"]
+    if b["slowest_ns"]:
+        index = b["slowest_index"]
+        which = {"index": index} if index >= NO_INDEX + (1 << 33) else {"row": index & 0xFFFFFFFF}
+        told["slowest"] = {**which, "ms": b["slowest_ns"] / 1e6}
+    if b["hits"] or b["misses"]:
+        told.update(hits=b["hits"], misses=b["misses"])
+    return told | {f"{name}_ms": b[f"{name}_ns"] / 1e6 for name in ("read", "decode", "resize") if b[f"{name}_ns"]}

@@ -4,6 +4,7 @@ from slipring._core import process
 from slipring._core._cache import Watch
 from slipring._core._ring import memory_available
 from slipring._core.memory import ROOT, copied_bytes, private_bytes
+from slipring._core.text import megabytes
 from slipring._observe.report import Report
 from slipring._observe.snapshot import EmptySnapshot, Snapshot
 from slipring._observe.verdict import Known
@@ -76,5 +77,5 @@ def _why_full(cache):
     if cache is None or not cache.refused:
         return ""
     if cache.refused_budget:
-        return f"its budget of {cache.budget / 1e6:,.0f} MB is used up"
+        return f"its budget of {megabytes(cache.budget)} is used up"
     return "the machine has too little memory left" if cache.refused_memory else "entries were refused"

@@ -14,8 +14,22 @@ from slipring.errors import (
     TooManyProcesses,
 )
 
+# ---- figures
 
-def seconds(s):
+
+def megabytes(n: int) -> str:
+    """Return `n` bytes in readable form: '38.5 MB'."""
+    if n >= 1e10:
+        return f"{n / 1e9:,.1f} GB"
+    return f"{mb(n)} MB" if n >= 100_000 else f"{n:,} bytes"
+
+
+def mb(n: float) -> str:
+    """Return bytes as a number of MB, for a column of a table."""
+    return f"{n / 1e6:,.1f}" if n < 1e9 else f"{n / 1e6:,.0f}"
+
+
+def seconds(s: float | None) -> str:
     """Return a duration with its unit, three digits of it; minutes from ten of them on; - for None."""
     if s is None:
         return "-"
@@ -23,29 +37,33 @@ def seconds(s):
         return "0"
     if s >= 600:
         return f"{s / 60:.0f} min"
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if s * factor >= 1 or unit == "us":
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if s * factor >= 1:
             return f"{s * factor:.3g} {unit}"
-    return ""
+    return f"{s * 1e6:.3g} us"
 
 
-def size(n):
-    """Return a number of bytes with its unit."""
-    return f"{n / 1e9:.2g} GB" if n >= 1e9 else f"{n / 1e6:.3g} MB"
+def millis(ns: float | None) -> str:
+    """Return ns as a number of ms, for a column of a table; - for None."""
+    return "-" if ns is None else f"{float(ns) / 1e6:.3g}"
 
 
-def aligned(rows, left=(0,)):
-    """Yield the lines of a table of texts, whose columns of the numbers in `left` are aligned to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        cells = zip(row, widths)
-        aligned = [text.ljust(n) if at in left else text.rjust(n) for at, (text, n) in enumerate(cells)]
-        yield "  ".join(aligned).rstrip()
+def share(part: float | None) -> str:
+    """Return a share as percent; - for None."""
+    return "-" if part is None else f"{part:.0%}"
 
 
-def megabytes(n: int) -> str:
-    """Return `n` bytes in readable form: '38.5 MB'."""
-    return f"{n / 1e6:,.1f} MB" if n >= 100_000 else f"{n:,} bytes"
+def count(n: int, one: str, several: str) -> str:
+    """Return a number of things: '1 batch', '2 batches'."""
+    return f"{n:,} {one if n == 1 else several}"
+
+
+def short(text: str, most: int) -> str:
+    """Return a text cut to that many characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+# ---- errors
 
 
 def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:

@@ -1,7 +1,6 @@
 """What the participants of a segment do at one moment, and what the loop has received recently."""
 
 import dataclasses
-import os
 
 from slipring._core._cache import NO_INDEX, NO_SLOT
 from slipring._core.text import seconds
@@ -12,7 +11,6 @@ SERVING = 2  # a participant's status, of a worker that has begun
 INDICES = 1  # a task's kind: its indices lie in the slot
 DUE = ("task", "claimed", "shared", "ready")  # states of a slot whose batch has not been taken
 SEEN_S = 1e-3  # of a job that has ended, less is not told: the newest stamp may be that of its beginning
-TICKS = os.sysconf("SC_CLK_TCK")
 LETTERS = {"T": "stopped", "t": "traced", "Z": "dead", "X": "dead", "D": "in the kernel"}
 
 
@@ -37,6 +35,14 @@ class Activity:
     epoch: int | None = None
     seq: int | None = None
     rows: int | None = None
+
+    @property
+    def number(self):
+        """int: its number among the segment's participants."""
+        kind, _, number = self.name.partition(" ")
+        if kind == "participant":
+            return int(number)
+        return {"consumer": 0, "made": 1}[kind] if kind != "worker" else int(number) + 1
 
     @property
     def lasted_s(self):

@@ -6,7 +6,7 @@ A rule returns (cause, text, advice), or None if its cause does not apply.
 import numpy as np
 
 from slipring._core.process import cpus
-from slipring._core.text import seconds, size
+from slipring._core.text import megabytes, seconds
 from slipring._observe.activity import at_work, sentence_of
 from slipring._observe.snapshot import index_text, states
 
@@ -223,7 +223,7 @@ def _cache(f, known):
     again = misses + int(late["hits"].sum())
     if not looked or not again or misses < 0.2 * again or not known.cache_full:
         return None
-    need = f"; all samples would take {size(known.cache_bytes)}" if known.cache_bytes else ""
+    need = f"; all samples would take {megabytes(known.cache_bytes)}" if known.cache_bytes else ""
     return (
         "cache",
         f"The cache is too small: {misses / again:.0%} of the lookups miss in later epochs ({known.cache_full}{need}).",
@@ -365,10 +365,10 @@ def _copies(known):
     sizes = known.copied_bytes
     if not known.forked or max(sizes, default=0) < GROWN:
         return None
-    left = f", and {size(known.free_bytes)} are left" if known.free_bytes is not None else ""
+    left = f", and {megabytes(known.free_bytes)} are left" if known.free_bytes is not None else ""
     return (
         "memory",
-        f"Workers copy the parent's memory as they read it: {size(sum(sizes) / len(sizes))} each by now{left}.",
+        f"Workers copy the parent's memory as they read it: {megabytes(sum(sizes) / len(sizes))} each by now{left}.",
         "Keep text in slipring.StringList and numbers in arrays, in place of lists of Python objects.",
     )
 

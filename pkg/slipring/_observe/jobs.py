@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from slipring._core import process
 from slipring._core._cache import InRecordFile, NoSegment, Watch
+from slipring._core.text import short
+from slipring.errors import SlipringError
 from slipring.redaction import program_of
 
 MAGIC = b"SLIPRING"
@@ -164,7 +166,7 @@ class Ending:
 # ---- segments
 
 
-class NoJob(Exception):
+class NoJob(SlipringError):
     """The reason, in one line, why there is nothing to watch."""
 
 
@@ -181,6 +183,11 @@ class Job:
     def push(self):
         """bool: whether it is a queue's segment, in which no participant is the consumer."""
         return self.watch.segment_info()["push"]
+
+    @property
+    def kind(self):
+        """str: "queue" or "loader"."""
+        return "queue" if self.push else "loader"
 
     def number(self, pid):
         """Return the pid of a participant in this PID namespace; 0: it has none here, or it has ended."""
@@ -402,7 +409,7 @@ def attach(pid):
     if seen:
         raise NoJob(seen[0][1])
     said = command_of(pid)
-    what = f" ({said if len(said) <= 60 else said[:59] + '…'})" if said else ""
+    what = f" ({short(said, 60)})" if said else ""
     raise NoJob(
         f"process {pid}{what} has no segment of slipring's open: it is no job, has no loader just now, or "
         "one that needs none (slipring.torch with num_workers=0)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import html
+import io
 import json
 import math
 from typing import TYPE_CHECKING, Any
@@ -12,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring._core._cache import NO_INDEX
-from slipring._core.text import aligned, seconds
+from slipring._core.text import count, mb, megabytes, seconds
 from slipring._observe.ranks import gather, slowest
 from slipring._observe.rates import Figures
 from slipring._observe.snapshot import Stage, index_text
 from slipring._observe.verdict import FEW, Known, Verdict, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 NOTHING_KNOWN = Known()
 SLOWEST = 10  # batches and samples that are told
+WIDE = 1000  # columns of a report as text, so that no sentence is wrapped
+HTML = '<pre style="white-space: pre-wrap">{code}</pre>'
 STAGE_NAMES = {
     "queued": "waits for a worker",
     "fetch": "fetch",
@@ -244,16 +247,14 @@ class Report:
     def notes(self) -> list[str]:
         """Return what there is to say besides tables, a line each."""
         rates = f"{self.rates['batches_per_s']:,.1f} batches/s, {self.rates['mb_per_s']:,.1f} MB/s"
-        lines = [f"{self.sums['batches']:,} batches, {self.sums['bytes'] / 1e6:,.1f} MB; lately {rates}."]
+        lines = [f"{self.sums['batches']:,} batches, {mb(self.sums['bytes'])} MB; lately {rates}."]
         parts = [f"{name} {share:.0%}" for name, share in self.shares.items() if name not in ("fetch", "collate")]
         if parts:
             lines.append(f"Of fetching: {', '.join(parts)}.")
         workers = sum(self.memory["workers"])
-        told = [
-            f"segment {self.memory['segment'] / 1e6:,.1f} MB ({self.slots['used']} of {self.slots['all']} slots used)"
-        ]
-        told += [f"workers {workers / 1e6:,.1f} MB of their own"] if workers else []
-        told += [f"cache {self.memory['cache'] / 1e6:,.1f} MB"] if self.memory["cache"] is not None else []
+        told = [f"segment {megabytes(self.memory['segment'])} ({self.slots['used']} of {self.slots['all']} slots used)"]
+        told += [f"workers {megabytes(workers)} of their own"] if workers else []
+        told += [f"cache {megabytes(self.memory['cache'])}"] if self.memory["cache"] is not None else []
         lines.append(f"Memory: {', '.join(told)}.")
         if self.headroom is not None:
             lines.append(self.headroom["sentence"])
@@ -262,41 +263,69 @@ class Report:
         return lines
 
     def __str__(self) -> str:
-        blocks = [f"{self.name}: {self.verdict}", "\n".join(self.notes())]
-        for title, head, rows in self.tables():
-            blocks.append("\n".join([title, *aligned([head, *rows])]))
-        return "\n\n".join(blocks)
+        try:
+            return "\n".join(map(str.rstrip, self._drawn().export_text().splitlines()))
+        except ImportError:
+            return "\n".join(self._plain())
 
     def __repr__(self) -> str:
         return f"<slipring report: {self.name}: {self.verdict.sentence}>"
 
+    def _plain(self):
+        """Return the report as six lines at most, for programs without rich."""
+        lines = [f"{self.name}: {self.verdict}", *self.notes()[:1]]
+        lines.append(f"Medians: {', '.join(f'{row[0]} {row[1]}' for row in self._stage_rows()) or 'no batches yet'}.")
+        if self.workers:
+            busy, on_cpu = (np.mean([getattr(row, name) for row in self.workers]) for name in ("busy", "on_cpu"))
+            lines.append(f"{count(len(self.workers), 'worker', 'workers')}: {busy:.0%} busy, {on_cpu:.0%} on a CPU.")
+        lines += [" ".join(self.notes()[1:])]
+        if self.slowest_samples:
+            slowest = (f"{each['sample']} ({seconds(each['seconds'])})" for each in self.slowest_samples[:3])
+            lines.append(f"Slowest samples: {', '.join(slowest)}.")
+        return lines
+
+    def _drawn(self):
+        """Return a rich console that has recorded the report."""
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), record=True, width=WIDE, highlight=False, legacy_windows=False)
+        console.print(self)
+        return console
+
     def __rich__(self) -> Any:
         """What rich prints."""
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
         style = "bold red" if self.verdict.data_bound else "bold green"
-        parts: list[Any] = [Text(f"{self.name}: {self.verdict}", style=style), Text("\n".join(self.notes()))]
+        parts: list[Any] = [Text(f"{self.name}: {self.verdict}", style=style), Text(), Text("\n".join(self.notes()))]
         for title, head, rows in self.tables():
-            table = Table(title=title, title_justify="left", box=None, header_style="dim")
-            for n, name in enumerate(head):
-                table.add_column(name, justify="left" if n == 0 else "right")
-            for row in rows:
-                table.add_row(*map(Text, row))
-            parts.append(table)
+            parts += [Text(), table(head, rows, title=title)]
         return Group(*parts)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        color = "#b00020" if self.verdict.data_bound else "#1b7837"
-        parts = [f'<p style="color:{color}"><b>{html.escape(f"{self.name}: {self.verdict}")}</b></p>']
-        parts.append("<p>" + "<br>".join(map(html.escape, self.notes())) + "</p>")
-        for title, head, rows in self.tables():
-            cells = ["<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in head) + "</tr>"]
-            cells += ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-            parts.append(f"<table><caption>{html.escape(title)}</caption>{''.join(cells)}</table>")
-        return "".join(parts)
+        try:
+            return str(self._drawn().export_html(inline_styles=True, code_format=HTML))
+        except ImportError:
+            return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], left: Iterable[int] = (0,), title: str = "") -> Any:
+    """Return rich's table of texts; `left` has the numbers of the columns that are aligned to the left.
+
+    If it has no title, the last column alone may be wrapped.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for at, name in enumerate(head):
+        whole = not title and at < len(head) - 1
+        drawn.add_column(name, justify="left" if at in left else "right", overflow="fold", no_wrap=whole)
+    for row in rows:
+        drawn.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return drawn
 
 
 # ---- figures
@@ -408,7 +437,7 @@ def _headroom(alone, snapshot):
 
 
 def _texts_of(row):
-    memory = "" if row.private_bytes is None else f"{row.private_bytes / 1e6:,.0f} MB"
+    memory = "" if row.private_bytes is None else megabytes(row.private_bytes)
     return [
         *(str(row.worker), str(row.pid), f"{row.batches:,}", seconds(row.fetch_s), seconds(row.collate_s)),
         *(f"{row.busy:.0%}", f"{row.on_cpu:.0%}", memory),

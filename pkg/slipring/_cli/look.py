@@ -1,0 +1,297 @@
+"""`slipring ps` and `slipring top`: which jobs there are, and what one of them does."""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+
+from slipring._cli.main import USAGE, Failure, ended_by_signals
+from slipring._core._cache import STAGES, STATES
+from slipring._core._ring import now
+from slipring._core.text import mb, share, short
+from slipring._observe.activity import Activity, activities
+from slipring._observe.jobs import Ending, attach, command_of, is_alive, jobs, process_of
+from slipring._observe.rates import WINDOW_S, Rates, lately, rates
+from slipring._observe.snapshot import Snapshot, durations, states
+from slipring._observe.verdict import verdict
+
+COLUMNS = ("PID", "kind", "workers", "slots", "batches", "batches/s", "MB/s", "waiting", "job")
+ENDING_S = 0.5  # that a process is given to end
+TICKS = os.sysconf("SC_CLK_TCK")
+# The kernel counts CPU time in ticks of 10 ms: a shorter time would show few different shares.
+MEASURED_S = 0.25
+
+
+# ---- slipring ps
+
+
+def ps_arguments(parser):
+    """Add the arguments of `slipring ps`."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--arguments", action="store_true", help="show the arguments of scripts, which may be secrets")
+
+
+def ps(args):
+    """List the jobs of slipring's on this machine: yours, or as root everybody's.
+
+    Rates are of the last five seconds, as far as each job's flight recorder has them. Nothing is stopped or written.
+    """
+    found, refused = jobs()
+    rows = sorted((row_of(job, args.arguments) for job in found), key=lambda row: (row["pid"], row["file"]))
+    if args.json:
+        told = [{"pid": pid, "reason": reason} for pid, reason in refused]
+        print(json.dumps({"window_s": WINDOW_S, "jobs": rows, "refused": told}, indent=1))
+        return 0
+    if rows:
+        from slipring._cli.view import print_table
+
+        print_table(COLUMNS, [cells(row) for row in rows], left=("kind", "job"))
+        print(f"batches: since the start; batches/s, MB/s, waiting: over the last {WINDOW_S:g} s")
+    elif not refused:
+        print("no jobs")
+    for _, reason in refused:
+        print(f"slipring ps: {reason}", file=sys.stderr)
+    return 0
+
+
+def row_of(job, arguments=False):
+    """Return the figures of a job, as a dict."""
+    snapshot = Snapshot(job.watch)
+    recent = rates(snapshot)
+    pid = job.pid
+    return {
+        "pid": pid,
+        "kind": job.kind,
+        "name": job.named(arguments),
+        "label": snapshot.segment_info["label"],
+        "command": command_of(pid, arguments),
+        "workers": int((snapshot.participants["status"] > 0 if job.push else snapshot.there).sum()),
+        "slots": snapshot.segment_info["n_slots"],
+        "batches": snapshot.sums["batches"],
+        "bytes": snapshot.sums["bytes"],
+        "batches_per_s": recent.batches,
+        "bytes_per_s": recent.bytes,
+        "waiting": recent.waiting,
+        "over_s": recent.over_s,
+        "file": job.path,
+        "processes": sorted(job.holders),
+        "elsewhere": job.elsewhere,
+    }
+
+
+def cells(row):
+    """Return the texts of a table line."""
+    return (
+        str(row["pid"] or "?") + ("*" if row["elsewhere"] else ""),
+        row["kind"],
+        str(row["workers"]),
+        str(row["slots"]),
+        f"{row['batches']:,}",
+        f"{row['batches_per_s']:,.1f}",
+        mb(row["bytes_per_s"]),
+        share(row["waiting"]),
+        short(row["name"], 70),
+    )
+
+
+# ---- slipring top
+
+
+def top_arguments(parser):
+    """Add the arguments of `slipring top`."""
+    parser.add_argument("pid", metavar="PID", type=int, nargs="?", help="a job's process, or one of its workers")
+    parser.add_argument("--once", action="store_true", help="print one frame")
+    parser.add_argument(
+        "--interval", type=interval, default=1.0, metavar="S", help="seconds from frame to frame (default 1)"
+    )
+    parser.add_argument(
+        "--segment",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of a job with several loaders: which, from 1 (default: the one that was busy last)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one frame as one JSON object")
+
+
+def interval(text):
+    """Return seconds between frames."""
+    value = float(text)
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"must be from 0.05 to 3600, not {text}")
+    return value
+
+
+def top(args):
+    """Watch a job live: how fast it is, what its workers and slots do, and what it waits for.
+
+    Without a PID: the only job there is. On a terminal the whole screen is used, Ctrl-C ends it; where the output is no
+    terminal, one frame follows another. The job is neither stopped nor slowed.
+    """
+    found = only_job() if args.pid is None else attach(args.pid)
+    if not 1 <= args.segment <= len(found):
+        raise Failure(f"--segment {args.segment}: the job has {len(found)}", USAGE)
+    job = found[args.segment - 1]
+    sampler = ParticipantSampler(job, f", segment {args.segment} of {len(found)}" if len(found) > 1 else "")
+    if args.json:
+        sampler.measure()
+        print(json.dumps(sampler.frame().dict(), indent=1))
+        return 0
+    from slipring._cli.view import FrameView
+
+    view = FrameView()
+    if args.once:
+        sampler.measure()
+        view.screen.print(view.draw(sampler.frame()))
+        return 0
+    with ended_by_signals():
+        try:
+            watch(job, sampler, view, args.interval)
+        finally:
+            view.stop()
+    raise Failure(why_ended(job))
+
+
+def only_job():
+    """Return the jobs of the only process that has some; raise a `Failure` that lists them if there are several."""
+    found, refused = jobs()
+    of = {}
+    for job in found:
+        of.setdefault(job.pid, []).append(job)
+    if not of:
+        why = f"; {refused[0][1]}" if refused else ""
+        who = "on this machine" if os.geteuid() == 0 else "of this user"
+        raise Failure(f"there is no job of slipring's {who}{why}")
+    if len(of) > 1:
+        listed = ", ".join(f"{pid} ({short(its[0].name, 40)})" for pid, its in sorted(of.items()))
+        raise Failure(f"there are several jobs, give the PID of one: {listed}", USAGE)
+    (pid,) = of
+    return attach(pid) if pid else found
+
+
+def watch(job, sampler, view, seconds):
+    """Show a frame every `seconds`, until the segment has gone."""
+    with Ending(job.pid) as ending:
+        while True:
+            view.show(sampler.frame())
+            # An end is seen at once; what is no file descriptor cannot be waited for.
+            ending.wait(seconds)
+            if not job.is_there():
+                return
+
+
+def why_ended(job):
+    """Return why a segment has gone, as text."""
+    pid = job.pid
+    if not pid:
+        return "the job has ended"
+    with Ending(pid) as ending:
+        # A process that ends closes its files first.
+        ended = ending.wait(ENDING_S)
+    found = process_of(pid)
+    ended = ended or not is_alive(found) or found.ending
+    return f"process {pid} has ended" if ended else f"process {pid} has closed the segment"
+
+
+# ---- a frame's content
+
+
+@dataclasses.dataclass(frozen=True)
+class Participant:
+    """A participant and its recent figures: batches per second, ns to fetch and collate one batch, share of a core."""
+
+    activity: Activity
+    rate: float = 0.0
+    fetch_ns: float | None = None
+    collate_ns: float | None = None
+    cpu: float | None = None
+
+    def dict(self):
+        """Return the content, for JSON."""
+        ms = {f"{name}_ms": None if ns is None else ns / 1e6 for name, ns in
+              (("fetch", self.fetch_ns), ("collate", self.collate_ns))}  # fmt: skip
+        return {**self.activity.dict(), "batches_per_s": self.rate, **ms, "cpu": self.cpu}
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """The content of a frame."""
+
+    job: object
+    which: str  # of several segments of the job
+    snapshot: Snapshot
+    rates: Rates
+    participants: list[Participant]
+    stages: dict  # stage -> its p50, p99 and maximum, in seconds
+    verdict: str
+
+    def dict(self):
+        """Return the content, for JSON."""
+        found = states(self.snapshot.slots)
+        return {
+            "pid": self.job.pid,
+            "name": self.job.name,
+            "push": self.job.push,
+            "verdict": self.verdict,
+            **self.rates.dict(),
+            "total": self.snapshot.sums["batches"],
+            "slots": self.snapshot.segment_info["n_slots"],
+            "states": {state: found.count(state) for state in STATES if state in found},
+            "participants": [one.dict() for one in self.participants],
+            "stages": {name: dict(zip(("p50_s", "p99_s", "max_s"), marks)) for name, marks in self.stages.items()},
+        }
+
+
+class ParticipantSampler:
+    """A sampler of a job's participants: some figures cover the time between two frames."""
+
+    def __init__(self, job, which=""):
+        self.job, self.which = job, which
+        self.before, self.cpu = None, {}
+
+    def measure(self, seconds=MEASURED_S):
+        """Measure CPU times for the first frame: wait `seconds`, or until the job ends."""
+        at = now()
+        for each in activities(Snapshot(self.job.watch), self.job):
+            self._cpu_of(each, at)
+        with Ending(self.job.pid) as ending:
+            ending.wait(seconds)
+
+    def frame(self):
+        """Return the content of a frame, as it is now."""
+        snapshot = Snapshot(self.job.watch)
+        recent, got = lately(snapshot), rates(snapshot, self.before)
+        participants = [self._participant(each, snapshot, recent, got) for each in activities(snapshot, self.job)]
+        times, stages = durations(recent), {}
+        for name in STAGES:
+            ordered = sorted(times.get(name, ()))
+            if ordered:
+                marks = (ordered[int(q * (len(ordered) - 1) + 0.5)] for q in (0.5, 0.99, 1))
+                stages[name] = tuple(float(ns) / 1e9 for ns in marks)
+        self.before = snapshot
+        return Frame(self.job, self.which, snapshot, got, participants, stages, str(verdict(snapshot)))
+
+    def _participant(self, each, snapshot, recent, got):
+        cpu = self._cpu_of(each, snapshot.at_ns)
+        if each.number == 0 and each.name == "consumer":
+            return Participant(each, got.batches, cpu=cpu)
+        its = recent[recent["participant"] == each.number]
+        if not len(its):
+            return Participant(each, cpu=cpu)
+        begin = max(snapshot.at_ns - int(got.over_s * 1e9), int(recent["published_at"].min()))
+        rate = (its["published_at"] > begin).sum() / max(1e-3, (snapshot.at_ns - begin) / 1e9)
+        return Participant(each, float(rate), float(its["fetch_ns"].mean()), float(its["collate_ns"].mean()), cpu)
+
+    def _cpu_of(self, each, at_ns):
+        """Return the share of a core that a process used since the last frame; None for a process not seen before."""
+        found = process_of(each.pid)
+        if found is None or not each.state:
+            return None
+        known = self.cpu.get(each.pid)
+        if known is None or known[0] != at_ns:  # thread workers share their pid: it is measured once in a frame
+            used = None
+            if known is not None:
+                used = (found.cpu_ticks - known[1]) / TICKS / max(1e-9, (at_ns - known[0]) / 1e9)
+            self.cpu[each.pid] = at_ns, found.cpu_ticks, used
+        return self.cpu[each.pid][2]
