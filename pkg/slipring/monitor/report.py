@@ -13,7 +13,7 @@ import numpy as np
 
 from slipring.monitor import records
 from slipring.monitor.pace import Figures
-from slipring.monitor.ranks import gather, slowest
+from slipring.monitor.ranks import gather, judged
 from slipring.monitor.sight import Stage
 from slipring.monitor.verdict import FEW, Known, Verdict, verdict
 from slipring.monitor.words import aligned, seconds
@@ -83,7 +83,9 @@ class Report:
     memory : dict
         Bytes: "segment", "workers", "cache".
     ranks : list of dict
-        What each rank's loader says, where it was asked for; the one that waits longest first.
+        What each rank's loader says, where it was asked for; the one that waits longest first. Also its seconds
+        from batch to batch ("batch_s"), those in which its workers make one ("supply_s"), and those of a step without
+        waiting for other ranks ("own_s").
 
     Examples
     --------
@@ -152,11 +154,10 @@ class Report:
 
     def gathered(self) -> Report:
         """Return this report with the verdicts of all ranks, where torch.distributed is up; all ranks must ask."""
-        self.ranks = gather(self.verdict)
-        held_up = slowest(self.ranks)
-        if held_up:
-            own = self.verdict
-            self.verdict = Verdict("rank", held_up, self.ranks[0]["advice"], own.wait_share, own.data_bound)
+        self.ranks = gather(self.verdict, self._sight)
+        found = judged(self.ranks)
+        if found:
+            self.verdict = Verdict(*found, self.verdict.wait_share, self.verdict.data_bound)
         return self
 
     # ---- as data
@@ -228,8 +229,14 @@ class Report:
             rows = [[s["sample"], seconds(s["seconds"]), str(s["seq"]), str(s["worker"])] for s in self.slowest_samples]
             found.append(("Slowest samples", ["", "took", "batch", "worker"], rows))
         if self.ranks:
-            rows = [[str(r["rank"]), f"{r['wait_share']:.1%}", r["cause"], r["sentence"]] for r in self.ranks]
-            found.append(("Ranks, by waiting", ["rank", "waits", "", ""], rows))
+            rows = [
+                [
+                    *(str(r["rank"]), f"{r['wait_share']:.1%}", seconds(r["supply_s"]), seconds(r["own_s"])),
+                    *(r["cause"], r["sentence"]),
+                ]
+                for r in self.ranks
+            ]
+            found.append(("Ranks, by waiting", ["rank", "waits", "a batch from its workers", "own step", "", ""], rows))
         return found
 
     def _stage_rows(self):
