@@ -39,7 +39,7 @@ _NAMES = {
     "slipring._core.worker_pool": "ResizablePool",
     "slipring._observe.activity": "Activity activities at_work",
     "slipring._observe.jobs": "NoJob attach jobs",
-    "slipring._observe.ranks": "gather slowest",
+    "slipring._observe.ranks": "gather judged",
     "slipring._observe.rates": "Figures",
     "slipring._observe.recording": "Recording",
     "slipring._observe.snapshot": "RETIRED EmptySnapshot Snapshot bucket_of durations stage_of states",

@@ -1,7 +1,10 @@
 """The canary: what slipring needs of torch without torch's promise. A release that changes it fails here first."""
 
 import inspect
+import json
 import re
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,10 @@ from slipring.torch import private  # noqa: E402
 
 PACKAGE = Path(private.__file__).resolve().parents[1]
 # Who else may touch one: below the layer of torch.
-ELSEWHERE = {"_core/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"]}
+ELSEWHERE = {
+    "_core/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"],
+    "monitor/ranks.py": ["torch._C._distributed_c10d"],
+}
 
 
 def parameters(function):
@@ -76,6 +82,16 @@ def test_the_text_of_a_key_error_shows_its_lines():
 
 def test_what_the_codec_needs_of_torch_is_there():
     assert callable(torch._C.DisableTorchFunctionSubclass) and callable(torch._nested_view_from_buffer)
+
+
+def test_the_entries_of_collective_operations_are_recorded(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    before = time.time_ns()
+    torch.distributed.all_reduce(torch.ones(1))
+    entry = json.loads(sys.modules["torch._C._distributed_c10d"]._dump_fr_trace_json())["entries"][-1]
+    torch.distributed.destroy_process_group()
+    assert before <= entry["time_created_ns"] <= time.time_ns() and entry["is_p2p"] is False
+    assert isinstance(entry["process_group"][0], str) and isinstance(entry["collective_seq_id"], int)
 
 
 def test_pinning_takes_the_data_and_a_device():

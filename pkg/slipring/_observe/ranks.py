@@ -1,38 +1,190 @@
-"""What the ranks of a job say, each of its own loader."""
+"""What the ranks of a job say, each of its own loader, and which of them hold up the others.
+
+Collective operations make all ranks equally slow: a rank waits within its step for the slowest one. So shares of
+waiting say little about who is slow. Ranks are compared by what their workers can supply, and by what their steps take
+without the time in which a collective operation has not been entered by all. torch.distributed remembers when this
+process entered its newest collective operations.
+"""
 
 import dataclasses
+import json
+import math
+import os
+import statistics
 import sys
+import time
 
 from slipring._core import process
+from slipring._core._ring import now
+from slipring._core.text import seconds
+from slipring._observe.causes import BOUND
+from slipring._observe.rates import Figures
+
+CLEARLY = 1.25  # times as long as the fastest rank's: clearly slower
+ALIKE = 0.8  # of the slowest rank's time: as slow as that one
+AT_PACE = 0.6  # of the time from batch to batch: workers that take so long per batch set the pace
+FEW_OPERATIONS = 8  # collective operations, of which nothing is concluded
+NEWEST = 512  # collective operations that a rank tells of
+# The flight recorders of torch.distributed, by backend. They have no public name.
+RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 
 
-def gather(verdict):
-    """Return the verdicts of all ranks as dicts with their rank, the one that waits longest first.
+def gather(verdict, snapshot):
+    """Return the verdicts and times of all ranks as dicts with their rank, the one that waits longest first.
 
     Empty where torch.distributed is not in use. It is a collective call: every rank must come here.
+
+    Besides the verdict's fields, each dict has "batch_s", the time from batch to batch, "supply_s", the time in which
+    the rank's workers make one, and "own_s", the time of a step without waiting for other ranks; None if unknown.
     """
     known = process.global_rank()
     if known is None:
         return []
     rank, ranks = known
-    found = [None] * ranks
-    told = {"rank": rank, **dataclasses.asdict(verdict)}
-    sys.modules["torch"].distributed.all_gather_object(found, told)
-    return sorted(found, key=lambda each: -each["wait_share"])
+    distributed = sys.modules["torch"].distributed
+    figures = Figures(snapshot)
+    told = {"rank": rank, **dataclasses.asdict(verdict), **_times(figures), "own_s": None}
+    found, clocks = [None] * ranks, [None] * ranks
+    distributed.all_gather_object(found, (told, os.uname().nodename, _entered(figures)))
+    distributed.all_gather_object(clocks, time.time_ns())  # all leave the first operation at about the same time
+    apart = (max(clocks) - min(clocks)) / 1e9 if len({node for _, node, _ in found}) > 1 else 0.0
+    shares = collective_waits([entered for *_, entered in found])
+    told = [each for each, *_ in found]
+    if shares and all(each["batch_s"] for each in told):
+        for each, share in zip(told, shares, strict=True):
+            each["own_s"] = max(0.0, each["batch_s"] * (1 - each["wait_share"] - share))
+        own = [each["own_s"] for each in told]
+        if max(own) - min(own) < apart:  # a difference between clocks looks the same
+            for each in told:
+                each["own_s"] = None
+    return sorted(told, key=lambda each: -each["wait_share"])
 
 
-def slowest(ranks):
-    """Return what holds all ranks up, as a sentence; empty where none waits much longer than the others.
+def _times(f):
+    """Return the seconds from batch to batch, and those in which the workers make a batch; None if unknown."""
+    steady, info, stages = ~f.first, f.snapshot.segment_info, f.snapshot.stages
+    batch = supply = None
+    if f.has_loop:
+        batch = info["loop_ns"] / info["loop_steps"] / 1e9
+    elif steady.any():
+        batch = float((f.waited + f.step)[steady].mean()) / 1e9
+    if steady.any():
+        made = float(f.made_in[steady].mean()) / (1 if f.snapshot.inline else f.n_workers)
+        supply = max(made, f.asking_share * float(f.waited[steady].mean())) / 1e9
+    elif stages["fetch"].count:  # batches that lie in no slot
+        supply = (stages["fetch"].total_s + stages["collate"].total_s) / stages["fetch"].count
+    return {"batch_s": batch, "supply_s": supply}
 
-    Steps of ranks wait for each other: all are as slow as the one that waits longest for its data.
+
+def _entered(f):
+    """Return when this process entered its newest collective operations, since the first batch that is remembered.
+
+    These are (recorder, group, sequence number) -> ns of the wall clock.
     """
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    since = time.time_ns() - (now() - int(f.table["taken_at"][0])) if len(f.table) else 0
+    found = []
+    for recorder, name in enumerate(RECORDERS):
+        dump = getattr(c10d, name, None)
+        for entry in json.loads(dump()).get("entries", ()) if dump is not None else ():
+            at = entry["time_created_ns"]
+            if at >= since and not entry["is_p2p"]:
+                found.append((at, (recorder, entry["process_group"][0], entry["collective_seq_id"])))
+    return {key: at for at, key in sorted(found)[-NEWEST:]}
+
+
+def collective_waits(entered):
+    """Return each rank's share of the time in which it waits in a collective operation for a rank that comes later.
+
+    `entered` has, for each rank, operation -> ns. Empty if the ranks have too few operations in common.
+    """
+    common = set.intersection(*map(set, entered))
+    if len(common) < FEW_OPERATIONS:
+        return []
+    last = {key: max(each[key] for each in entered) for key in common}
+    shares = []
+    for each in entered:
+        waits = sorted((each[key], last[key]) for key in common)
+        begun = end = waits[0][0]
+        waited = 0
+        for at, upto in waits:  # operations overlap if the rank does not wait for each of them
+            waited += max(0, upto - max(at, end))
+            end = max(end, upto)
+        shares.append(waited / max(1, end - begun))
+    return shares
+
+
+def judged(ranks):
+    """Return (cause, sentence, advice) on all ranks; None if each rank's own verdict says enough."""
     if len(ranks) < 2:
-        return ""
-    first, others = ranks[0], ranks[1:]
-    usual = sorted(each["wait_share"] for each in others)[len(others) // 2]
-    if not first["data_bound"] or first["wait_share"] < 2 * usual:
-        return ""
+        return None
+    longest, n = ranks[0], len(ranks)
+    supply_known = all(each["supply_s"] for each in ranks)
+    slow = _behind(ranks, "supply_s") if supply_known else []
+    worst = next((each for each in ranks if each in slow and _sets_the_pace(each)), None)
+    if worst is not None:
+        best = min(1 / each["supply_s"] for each in ranks if each not in slow)
+        rates = _listed([f"{1 / each['supply_s']:.3g}" for each in slow])
+        return (
+            "rank",
+            f"{_hold_up(slow, n)}: {'its' if len(slow) == 1 else 'their'} workers can supply {rates} batches/s, the "
+            f"others' {best:.3g} or more. On rank {worst['rank']}: {worst['sentence']}",
+            worst["advice"],
+        )
+    if supply_known and _sets_the_pace(longest):
+        return (
+            longest["cause"],
+            f"All {n} ranks are about equally slow: each waits for its data, or for another rank that does. The one "
+            f"that waits longest says: {longest['sentence']}",
+            longest["advice"],
+        )
+    slow = _behind(ranks, "own_s") if all(each["own_s"] is not None and each["batch_s"] for each in ranks) else []
+    if slow and max(each["own_s"] for each in slow) - min(each["own_s"] for each in ranks) >= BOUND * max(
+        each["batch_s"] for each in ranks
+    ):
+        return _slow_steps(slow, ranks)
+    usual = statistics.median_high(each["wait_share"] for each in ranks[1:])
+    if longest["data_bound"] and longest["wait_share"] >= 2 * usual:
+        return (
+            "rank",
+            f"{_hold_up([longest], n)}: it waits {longest['wait_share']:.0%} of its time for data, the others "
+            f"{usual:.0%}. There: {longest['sentence']}",
+            longest["advice"],
+        )
+    return None
+
+
+def _slow_steps(slow, ranks):
+    own = _listed([seconds(each["own_s"]) for each in slow])
+    others = max(each["own_s"] for each in ranks if each not in slow)
+    its, what, who = ("its", "step, not by its data", "this rank does")
+    if len(slow) > 1:
+        its, what, who = ("their", "steps, not by their data", "these ranks do")
     return (
-        f"Rank {first['rank']} holds up all {len(ranks)}: it waits {first['wait_share']:.0%} of its time for data, the "
-        f"others {usual:.0%}. There: {first['sentence']}"
+        "rank",
+        f"{_hold_up(slow, len(ranks))} by {its} {what}: without waiting for other ranks, {its} step takes {own}, the "
+        f"others' {seconds(others)} or less.",
+        f"Look at what only {who}: logging, checkpoints, validation, more work, or a slower or busier processor.",
     )
+
+
+def _sets_the_pace(rank):
+    """Return whether a rank waits for its workers, because they make as many batches as it takes."""
+    return rank["data_bound"] and rank["supply_s"] >= AT_PACE * (rank["batch_s"] or math.inf)
+
+
+def _behind(ranks, key):
+    """Return the ranks whose time is clearly longer than the shortest, and about as long as the longest; by rank."""
+    times = [each[key] for each in ranks]
+    least = max(CLEARLY * min(times), ALIKE * max(times))
+    return sorted((each for each in ranks if each[key] >= least), key=lambda each: each["rank"])
+
+
+def _hold_up(slow, n):
+    numbers = _listed([str(each["rank"]) for each in slow])
+    return f"Rank {numbers} holds up all {n}" if len(slow) == 1 else f"Ranks {numbers} hold up all {n}"
+
+
+def _listed(texts):
+    """Return texts as one: "1", "1 and 2", "1, 2 and 3"."""
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)

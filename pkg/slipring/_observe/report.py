@@ -14,7 +14,7 @@ import numpy as np
 
 from slipring._core._cache import NO_INDEX
 from slipring._core.text import count, mb, megabytes, seconds
-from slipring._observe.ranks import gather, slowest
+from slipring._observe.ranks import gather, judged
 from slipring._observe.rates import Figures
 from slipring._observe.snapshot import Stage, index_text
 from slipring._observe.verdict import FEW, Known, Verdict, verdict
@@ -86,7 +86,9 @@ class Report:
     memory : dict
         Bytes: "segment", "workers", "cache".
     ranks : list of dict
-        What each rank's loader says, where it was asked for; the one that waits longest first.
+        What each rank's loader says, where it was asked for; the one that waits longest first. Also its seconds
+        from batch to batch ("batch_s"), those in which its workers make one ("supply_s"), and those of a step without
+        waiting for other ranks ("own_s").
 
     Examples
     --------
@@ -138,7 +140,7 @@ class Report:
         self.ranks: list[dict[str, Any]] = []
         self.waits: dict[str, float] = {}
         self.rates: dict[str, float] = _rates(snapshot)
-        self._sight, self._known = snapshot, known
+        self._snapshot, self._known = snapshot, known
 
     def add_waits(self, waits: Mapping[str, float], **known: Any) -> None:
         """Add the times that the source reports, by its own names, and give the verdict again.
@@ -151,15 +153,14 @@ class Report:
             Fields of `slipring._observe.verdict.Known` that follow from these times.
         """
         self.waits = dict(waits)
-        self.verdict = verdict(self._sight, dataclasses.replace(self._known, **known))
+        self.verdict = verdict(self._snapshot, dataclasses.replace(self._known, **known))
 
     def gathered(self) -> Report:
         """Return this report with the verdicts of all ranks, where torch.distributed is up; all ranks must ask."""
-        self.ranks = gather(self.verdict)
-        held_up = slowest(self.ranks)
-        if held_up:
-            own = self.verdict
-            self.verdict = Verdict("rank", held_up, self.ranks[0]["advice"], own.wait_share, own.data_bound)
+        self.ranks = gather(self.verdict, self._snapshot)
+        found = judged(self.ranks)
+        if found:
+            self.verdict = Verdict(*found, self.verdict.wait_share, self.verdict.data_bound)
         return self
 
     # ---- as data
@@ -231,8 +232,14 @@ class Report:
             rows = [[s["sample"], seconds(s["seconds"]), str(s["seq"]), str(s["worker"])] for s in self.slowest_samples]
             found.append(("Slowest samples", ["", "took", "batch", "worker"], rows))
         if self.ranks:
-            rows = [[str(r["rank"]), f"{r['wait_share']:.1%}", r["cause"], r["sentence"]] for r in self.ranks]
-            found.append(("Ranks, by waiting", ["rank", "waits", "", ""], rows))
+            rows = [
+                [
+                    *(str(r["rank"]), f"{r['wait_share']:.1%}", seconds(r["supply_s"]), seconds(r["own_s"])),
+                    *(r["cause"], r["sentence"]),
+                ]
+                for r in self.ranks
+            ]
+            found.append(("Ranks, by waiting", ["rank", "waits", "a batch from its workers", "own step", "", ""], rows))
         return found
 
     def _stage_rows(self):

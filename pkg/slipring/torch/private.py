@@ -2,7 +2,8 @@
 
 If a release of torch changes one of them, `tests/torch/test_private_names.py` fails first; it says what slipring
 needs of each. (`_core/tensor_objects`, which is below this layer, needs two more:
-``torch._C.DisableTorchFunctionSubclass`` and ``torch._nested_view_from_buffer``.)
+``torch._C.DisableTorchFunctionSubclass`` and ``torch._nested_view_from_buffer``. `monitor/ranks` reads the flight
+recorder in ``torch._C._distributed_c10d``.)
 """
 
 import torch
