@@ -80,7 +80,7 @@ class MapFetcher:
         self.collate_fn = collate_fn
         self.concurrency = concurrency
         self.getitems = None if by_sample else getattr(dataset, "__getitems__", None)
-        if concurrency.has_threads and not reads_in_one_call(dataset):
+        if not reads_in_one_call(dataset):
             self.getitems = None
         self.is_async = is_async(dataset)
         self.into = whole_batches(dataset, by_sample) if collate_fn is None else None
