@@ -86,7 +86,8 @@ class WorkerError(SlipringError, RuntimeError):
         What the dataset was asked for; None for a stream.
     index, row : object, int or None
         Of the sample that raised it: what the dataset was asked for, and its row of the batch. None where no
-        single one did: in ``__getitems__``, ``fetch_into``, ``collate_fn``, and in a stream.
+        single one did, or where nothing tells which: in a ``collate_fn``, in a stream, and in ``__getitems__`` or
+        ``fetch_into`` of a class that is neither slipring's nor torch's ``Subset``.
     traceback : str
         The traceback in the worker.
 

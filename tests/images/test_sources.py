@@ -251,6 +251,37 @@ def test_a_bad_file_is_named_with_path_and_index(spoiled, workers):
         next(iter(loader))
     assert caught.value.index == 4 and caught.value.path == paths[4]
     assert paths[4] in str(caught.value) and "index 4" in str(caught.value)
+    cause = caught.value.__cause__
+    assert (cause.index, cause.row) == (4, 4) and not hasattr(caught.value, "_slipring_position")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_row_of_a_sample_that_a_wrapped_dataset_cannot_give_is_that_of_the_batch(workers):
+    def refuse(sample):
+        if sample[1] == 5:
+            raise ValueError("corrupt row")
+        return sample
+
+    class Rows:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return encoded(pixels(8, 8)), index
+
+        def __getitems__(self, indices):
+            return [self[index] for index in indices]
+
+    rows = slipring.cached(Rows(), "1MiB").map(refuse)
+    data = images.Bytes(rows, images.CenterCrop(4), cache="1MiB")
+    _ = data[1]  # is not read again, so that the inner call has other positions
+    options = grouped(num_workers=workers, start_method="fork")
+    with slipring.Loader(data, 4, sampler=[0, 1, 2, 3, 4, 1, 5, 6], **options) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(ValueError, match="corrupt row") as caught:
+            next(batches)
+    assert (caught.value.__cause__.index, caught.value.__cause__.row) == (5, 2)
 
 
 def test_bad_files_are_passed_over_for_the_next_good_one(spoiled):

@@ -55,6 +55,74 @@ def test_the_sample_that_failed_is_named_behind_torchs_text():
     assert "index 777 (row 9 of batch 3)" in str(cause)
 
 
+class AtOnce(Corrupt):
+    """The same, with a method that reads several samples."""
+
+    def __getitems__(self, indices):
+        return [index if index == 777 else self[index] for index in indices]
+
+
+def refuse(sample):
+    if sample == 777:
+        raise ValueError("corrupt file")
+    return sample
+
+
+class Twice(AtOnce):
+    """Its samples are mapped in an inner call, for several indices at a time."""
+
+    inner = slipring.cached(AtOnce(), "1MiB").map(refuse)
+
+    def __getitems__(self, indices):
+        return self.inner.__getitems__(indices)
+
+
+def kept_but_one():
+    """A cache in front of a dataset that reads what is missing; two samples of the batch with 777 are not missing."""
+    data = slipring.cached(Twice(), "1MiB")
+    _ = data[768], data[770]
+    return data
+
+
+WRAPPERS = {
+    "mapped": lambda: slipring.cached(AtOnce(), "1MiB").map(refuse),
+    "mapped twice": lambda: slipring.cached(AtOnce(), "1MiB").map(lambda sample: sample).map(refuse),
+    "cached": lambda: slipring.cached(Twice(), "1MiB"),
+    "cached in part": kept_but_one,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_sample_that_failed_is_named_where_a_wrapper_reads_several(wrapper, kind):
+    options = {"start_method": "fork"} if kind in ("a worker", "ranges") else {}
+    with slipring.Loader(WRAPPERS[wrapper](), 256, **grouped(**KINDS[kind], **options)) as loader:
+        cause = failure(loader)
+    assert (cause.index, cause.row, cause.seq) == (777, 9, 3)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_sample_of_a_subset_that_failed_is_named_by_its_number_in_the_subset(workers):
+    data = pytest.importorskip("torch.utils.data").Subset(Corrupt(), range(700, 1000))
+    with slipring.Loader(data, 50, num_workers=workers) as loader:
+        cause = failure(loader)
+    assert (cause.index, cause.row, cause.seq) == (77, 27, 1)
+
+
+def test_an_error_that_a_dataset_raises_after_it_has_caught_a_samples_error_names_none():
+    class Tries(AtOnce):
+        def __getitems__(self, indices):
+            try:
+                return Twice.inner.__getitems__(indices)
+            except ValueError:
+                pass
+            raise ValueError("corrupt file")
+
+    with slipring.Loader(Tries(), 256) as loader:
+        cause = failure(loader)
+    assert (cause.index, cause.row) == (None, None)
+
+
 def test_what_fails_for_all_samples_names_none():
     def collate(samples):
         raise ValueError("corrupt file")

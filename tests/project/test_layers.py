@@ -19,7 +19,17 @@ PACKAGE = ROOT / "pkg" / "slipring"
 LAYERS = {
     "redaction": (("redaction",), ()),
     "ground": (
-        ("_offered", "_platform", "_version", "errors", "strings", "typing", "_core.process", "_core.pytree"),
+        (
+            "_offered",
+            "_platform",
+            "_version",
+            "errors",
+            "strings",
+            "typing",
+            "_core.culprit",
+            "_core.process",
+            "_core.pytree",
+        ),
         ("redaction",),
     ),
     "c": (("_core._cring", "_core._ccache", "_core._cwatch"), ()),

@@ -115,7 +115,7 @@ class MapFetcher(Fetcher):
         self.dataset = BySample(dataset) if by_sample else dataset
         self.unseeded = dataset  # for concurrent reads, which cannot use the global generators
         self.concurrency = concurrency
-        one_by_one = by_sample or single or (concurrency.has_threads and not reads_in_one_call(dataset))
+        one_by_one = by_sample or single or not reads_in_one_call(dataset)
         self.getitems = None if one_by_one else getattr(dataset, "__getitems__", None)
         self.is_async = is_async(dataset)
         self.into = whole_batches(dataset, by_sample) if collate_fn is None and not single else None

@@ -10,6 +10,7 @@ from slipring._core._collate import DROP, LIST, NUMPY, RowWriter
 from slipring._core._ring import FINISH, TASK_NEXT, from_handler, mix, now
 from slipring._core._rng_guard import AsWorker, RngGuard
 from slipring._core.concurrency import Concurrency
+from slipring._core.culprit import take_position
 from slipring._core.fetch import (
     NO_SAMPLES,
     MapFetcher,
@@ -407,11 +408,14 @@ class Worker:
     def _culprit(self, fill, error):
         """Index and row of the sample that raised an exception; (None, None): it was no single one."""
         failed, self.fetcher.failed = self.fetcher.failed, None
+        row = take_position(error)
+        if failed is not None and failed[0] is error:
+            row = failed[1]
         asked = fill.asked_for
-        if failed is None or failed[0] is not error or asked is None or failed[1] >= len(asked):
+        if row is None or asked is None or row >= len(asked):
             return None, None
         first = 0 if fill.range in (None, FINISH) else fill.rows_of(fill.range)[0]
-        return asked[failed[1]], first + failed[1]
+        return asked[row], first + row
 
     def _describe(self, fill, error):
         culprit = self._culprit(fill, error)

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from slipring._core.arguments import flag, map_dataset, one_each
+from slipring._core.culprit import failed_among, failed_at
 from slipring.cache.cache import Cache, as_cache
 from slipring.errors import CacheMismatch, shown
 
@@ -112,13 +113,18 @@ class Cached(Generic[_Sample]):
         """Return several samples; those that are missing are read at once, as the dataset itself reads them."""
         indices = [self._checked(index) for index in indices]
         missing = [index for index in dict.fromkeys(indices) if index not in self.cache]
-        samples = one_each(self.dataset, missing, self.dataset.__getitems__(missing)) if missing else ()
+        try:
+            samples = one_each(self.dataset, missing, self.dataset.__getitems__(missing)) if missing else ()
+        except Exception as error:
+            failed_among([indices.index(index) for index in missing], error)
+            raise
         read = dict(zip(missing, samples))
-        out = []
-        for index in indices:
-            make = (lambda index=index: read[index]) if index in read else (lambda index=index: self.dataset[index])
-            out.append(self._given(self.cache.get_or_make(index, make)))
-        return out
+
+        def one(index):
+            make = (lambda: read[index]) if index in read else (lambda: self.dataset[index])
+            return self._given(self.cache.get_or_make(index, make))
+
+        return _each(one, indices)
 
     def _given(self, sample):
         return copying.deepcopy(sample) if self.copy else sample
@@ -141,6 +147,18 @@ class Cached(Generic[_Sample]):
 
     def __repr__(self) -> str:
         return f"Cached({self.dataset!r}, {self.cache!r})"
+
+
+def _each(function, samples):
+    """Return ``[function(sample) for sample in samples]``; an error names the sample."""
+    made = []
+    try:
+        for sample in samples:
+            made.append(function(sample))
+    except Exception as error:
+        failed_at(len(made), error)
+        raise
+    return made
 
 
 class Mapped:
@@ -173,7 +191,7 @@ class Mapped:
         return self.function(self.dataset[index])
 
     def _several(self, indices: Sequence[int]) -> list[Any]:
-        return [self.function(sample) for sample in self.dataset.__getitems__(indices)]
+        return _each(self.function, self.dataset.__getitems__(indices))
 
     def __repr__(self) -> str:
         return f"{self.dataset!r}.map({getattr(self.function, '__qualname__', self.function)})"

@@ -15,6 +15,7 @@ from slipring._core import seeding, skipping
 from slipring._core._collate import default_collate
 from slipring._core._ring import DECODE, READ, RESIZE, at_row, from_handler, now, spent
 from slipring._core.arguments import function, integer, one_each, one_of
+from slipring._core.culprit import failed_among, failed_at
 from slipring._offered import read_ahead
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
@@ -223,7 +224,11 @@ class ImageDataset(abc.ABC):
         for n, (row, index, sample) in enumerate(zip(images, indices, ahead)):
             at_row(n, index)
             seed = seeding.sample_seed()
-            _, target = self._one(index, row, random.getrandbits(64) if seed is None else seed, sample)
+            try:
+                _, target = self._one(index, row, random.getrandbits(64) if seed is None else seed, sample)
+            except Exception as error:
+                failed_at(n, error)
+                raise
             targets.append(target)
         at_row(0, None)
         return self._shown(images), default_collate(targets)
@@ -247,7 +252,11 @@ class ImageDataset(abc.ABC):
         if self.cache is None:
             return self._read_many(indices)
         missing = [index for index in indices if index not in self.cache]
-        read = dict(zip(missing, self._read_many(missing))) if missing else {}
+        try:
+            read = dict(zip(missing, self._read_many(missing))) if missing else {}
+        except Exception as error:
+            failed_among([indices.index(index) for index in missing], error)
+            raise
         return [read.get(index) for index in indices]
 
     def _read_many(self, indices):
