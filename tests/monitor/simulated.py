@@ -11,7 +11,7 @@ import numpy as np
 
 from slipring.monitor.sight import RETIRED, Sight, bucket_of, durations
 from slipring.monitor.verdict import Known, verdict
-from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES, STATES
+from tests.support.inside import NO_SLOT, PARTICIPANT, READ_COUNTS, RECORD, SLOT, STAGES, STATES
 
 MS = 1_000_000  # ns
 BEGIN = 1_000 * MS  # what the clock shows at first: 0 is no stamp
@@ -257,6 +257,7 @@ class SimulatedWatch:
             "recorded": len(job.recorded), "folded": self._folded, "loop_steps": job.loop_steps,
             "loop_wait_ns": job.loop_wait, "loop_ns": job.loop_ns, "capacity": job.nbytes, "total": 0, "data_off": 0,
             "stride": 0, "pid_namespace": OTHER_NAMESPACE, "ready_waiters": int(self.waits),
+            "reads": dict.fromkeys(READ_COUNTS, 0),
         }  # fmt: skip
 
     @property

@@ -7,7 +7,7 @@ import numpy as np
 
 from slipring.monitor.sight import stage_of
 from slipring.monitor.verdict import Known, verdict
-from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES
+from tests.support.inside import NO_SLOT, PARTICIPANT, READ_COUNTS, RECORD, SLOT, STAGES
 
 MS = 1_000_000  # ns
 TASK, READY, LEASED = 1, 3, 4  # states of a slot
@@ -40,6 +40,7 @@ def sight(
     segment_info = {
         "push": False, "pid_namespace": 1, "ready_waiters": waiters, "run": 1, "n_slots": slots,
         "loop_steps": loop_steps, "loop_wait_ns": loop_wait * MS, "loop_ns": loop_ns * MS,
+        "reads": dict.fromkeys(READ_COUNTS, 0),
     }  # fmt: skip
     return SimpleNamespace(
         table=table, taken=table, slots=lying, participants=participants, serving=of, workers=of, there=there,

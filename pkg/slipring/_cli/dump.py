@@ -13,6 +13,7 @@ from slipring._core._cache import KINDS, NO_INDEX, Watch
 from slipring.monitor import processes, records
 from slipring.monitor.doing import doing
 from slipring.monitor.jobs import attach
+from slipring.monitor.retries import text_of
 from slipring.monitor.sight import Sight
 
 COLUMNS = (
@@ -119,6 +120,8 @@ def show(title, ended, sight, seen, n):
     print(f"{title}; {counted}")
     if segment_info["loop_steps"]:
         print("a thread takes the batches, ahead of the loop: waits and steps below are that thread's")
+    if segment_info["reads"]["attempts"]:
+        print(text_of(segment_info["reads"]))
     print("what they were doing at the end:" if ended else "what they do now:")
     for each in seen:
         print(f"  {each.name}, pid {each.pid or '?'}: {each.sentence(was=ended)}")

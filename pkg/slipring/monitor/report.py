@@ -14,6 +14,7 @@ import numpy as np
 from slipring.monitor import records
 from slipring.monitor.pace import Figures
 from slipring.monitor.ranks import gather, slowest
+from slipring.monitor.retries import text_of
 from slipring.monitor.sight import Stage
 from slipring.monitor.verdict import FEW, Known, Verdict, verdict
 from slipring.monitor.words import aligned, seconds
@@ -78,6 +79,10 @@ class Report:
     workers : list of Row
     slowest_batches, slowest_samples : list of dict
         The ten that took longest to make, or to read, since the beginning.
+    reads : dict of str to int
+        Remote reads for the batches of this segment: "attempts"; those that failed, by reason ("timeouts", "broken",
+        "refused", "rejected"); "bytes"; "ns" of those that succeeded, "lost_ns" of the others and of the pauses after
+        them.
     waits : dict of str to float
         Seconds that workers have waited, or worked, by the names that the source has for it; of `slipring.ray.Loader`.
     memory : dict
@@ -111,6 +116,7 @@ class Report:
         self.verdict: Verdict = verdict(sight, known)
         self.stages: dict[str, Stage] = sight.stages
         self.sums: dict[str, int] = dict(sight.sums)
+        self.reads: dict[str, int] = dict(sight.segment_info["reads"])
         self.push: bool = sight.segment_info["push"]
         self.shares: dict[str, float] = _shares(self.sums, self.stages)
         self.workers: list[Row] = [] if self.push else _rows(sight, known)
@@ -172,6 +178,7 @@ class Report:
             **self.rates,
             "stages": {name: dataclasses.asdict(stage) for name, stage in self.stages.items() if stage.count},
             "shares": self.shares,
+            "reads": self.reads,
             "waits": self.waits,
             "workers": [dataclasses.asdict(row) for row in self.workers],
             "slowest_batches": self.slowest_batches,
@@ -245,6 +252,8 @@ class Report:
         """Return what there is to say besides tables, a line each."""
         rates = f"{self.rates['batches_per_s']:,.1f} batches/s, {self.rates['mb_per_s']:,.1f} MB/s"
         lines = [f"{self.sums['batches']:,} batches, {self.sums['bytes'] / 1e6:,.1f} MB; lately {rates}."]
+        if self.reads["attempts"]:
+            lines.append(text_of(self.reads))
         parts = [f"{name} {share:.0%}" for name, share in self.shares.items() if name not in ("fetch", "collate")]
         if parts:
             lines.append(f"Of fetching: {', '.join(parts)}.")

@@ -215,6 +215,7 @@ class NoSegment:
                 "loop_steps": meter.batches,
                 "loop_wait_ns": made,
                 "loop_ns": spent,
+                "reads": meter.reads,
             },
         }
         empty = stage_of(0, 0, np.zeros(1, np.int64))

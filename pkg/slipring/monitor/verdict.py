@@ -13,6 +13,7 @@ from slipring._core.process import cpus
 from slipring.monitor import records
 from slipring.monitor.causes import BOUND, IF_BOUND, IF_NOT
 from slipring.monitor.pace import Figures
+from slipring.monitor.retries import retries
 from slipring.monitor.stuck import NAMED_S, hung, not_starting, stopped, under_way
 from slipring.monitor.words import seconds
 
@@ -27,8 +28,8 @@ class Verdict:
     ----------
     cause : str
         "ok", "unknown", "consumer", "decode", "storage", "worker", "sample", "sampler", "collate", "pickled",
-        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "ray", "rank",
-        "hung", "starting", "stopped" or "no_workers".
+        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "ray", "retries",
+        "rank", "hung", "starting", "stopped" or "no_workers".
     sentence : str
         The whole of it, for people.
     advice : str
@@ -124,6 +125,10 @@ def _without_segment(f):
     bound = share >= BOUND
     if not bound:
         return Verdict("ok", f"Nothing is wrong: making batches takes {share:.1%} of the loop's time.", "", share)
+    found = retries(f)
+    if found is not None:
+        cause, text, advice = found
+        return Verdict(cause, f"Data-bound: the loop waits {share:.0%} of its time. {text}", advice, share, True)
     text = f"Data-bound: the loop waits {share:.0%} of its time. It makes its batches itself, when it asks for them."
     n = min(cpus(), max(1, math.ceil(share / max(0.01, 1 - share))))
     return Verdict("no_workers", text, f"Use num_workers={n}: they are made while the step computes.", share, True)

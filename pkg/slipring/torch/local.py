@@ -20,6 +20,7 @@ from slipring._core.fetch import (
     stateful_parts,
     states_of,
 )
+from slipring._core.read_counts import count_in
 from slipring.errors import state_half_made
 from slipring.torch import private
 from slipring.torch.collate import convert
@@ -84,6 +85,13 @@ class LocalFetcher:
 
     def make(self, seq, indices):
         """Return the next batch, `END_OF_STREAM` at an iterable dataset's end."""
+        before = count_in(self.meter)
+        try:
+            return self._make(seq, indices)
+        finally:
+            count_in(before)
+
+    def _make(self, seq, indices):
         self.spent_from = self.spent_from or now()
         self.kept = self.begun = True
         if self.reader is None:
