@@ -9,6 +9,8 @@ int sr_describe(const sr_ring *ring, sr_info *info)
 {
     *info = ring->info;
     info->copies = sr_load_relaxed(&ring->header->copies);
+    for (uint32_t i = 0; i < SR_READ_COUNTS; i++)
+        info->reads[i] = sr_load_relaxed(&ring->header->reads[i]);
     return 0;
 }
 

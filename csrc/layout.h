@@ -17,7 +17,7 @@
 #endif
 
 #define SR_MAGIC UINT64_C(0x474e495250494c53) /* "SLIPRING" read as little-endian bytes */
-#define SR_VERSION 6u
+#define SR_VERSION 7u
 
 #define SR_LINE 64u               /* one cache line: words that different participants write lie on different lines */
 #define SR_PAGE 4096u             /* payloads start on such a boundary */
@@ -253,6 +253,19 @@ typedef struct sr_participant {
     _Atomic uint64_t cpu_ns;   /* CPU time since it serves; updated rarely */
 } sr_participant;
 
+/* Counts of remote reads: attempts, those that failed, by reason, and what they took. */
+enum sr_read_count {
+    SR_READS = 0,          /* attempts */
+    SR_READ_TIMEOUTS = 1,  /* no answer in time */
+    SR_READ_BROKEN = 2,    /* no connection, or a broken one, or a wrong answer */
+    SR_READ_REFUSED = 3,   /* the server said: later (429, 5xx) */
+    SR_READ_REJECTED = 4,  /* the server said: no (404, 403); not repeated */
+    SR_READ_BYTES = 5,
+    SR_READ_NS = 6,        /* duration of the attempts that succeeded */
+    SR_READ_LOST_NS = 7,   /* duration of the others, and of the pauses after them */
+    SR_READ_COUNTS = 8
+};
+
 #define SR_SEG_QUEUE 1u    /* producers claim FREE slots themselves */
 #define SR_SEG_RECORDED 2u /* everything except the slots lies in a separate file (SLIPRING_RECORD) */
 
@@ -305,6 +318,8 @@ typedef struct sr_header {
     uint64_t pad5[4];
     /* lines 7-8: constant */
     char label[SR_LABEL];
+    /* line 9: remote reads of all participants and of their threads; never reset */
+    _Atomic uint64_t reads[SR_READ_COUNTS];
 } sr_header;
 
 static_assert(sizeof(sr_result) == 48, "sr_result");
@@ -333,6 +348,7 @@ static_assert(offsetof(sr_header, freed) == 4 * SR_LINE, "header line 4");
 static_assert(offsetof(sr_header, order) == 5 * SR_LINE, "header line 5");
 static_assert(offsetof(sr_header, recorded) == 6 * SR_LINE, "header line 6");
 static_assert(offsetof(sr_header, label) == 7 * SR_LINE, "header line 7");
+static_assert(offsetof(sr_header, reads) == 9 * SR_LINE, "header line 9");
 static_assert(sizeof(sr_header) <= SR_PAGE, "the header is one page");
 static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "lock-free 64-bit atomics");
 

@@ -44,6 +44,19 @@ int sr_add_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts)
     return 0;
 }
 
+uint64_t sr_add_read(sr_ring *ring, enum sr_read_count outcome, uint64_t bytes, uint64_t ns)
+{
+    _Atomic uint64_t *reads = ring->header->reads;
+    uint64_t before = sr_add_relaxed(&reads[SR_READS], 1);
+    if (outcome == SR_READS) {
+        sr_add_relaxed(&reads[SR_READ_BYTES], bytes);
+        sr_add_relaxed(&reads[SR_READ_NS], ns);
+        return before;
+    }
+    sr_add_relaxed(&reads[SR_READ_LOST_NS], ns);
+    return sr_add_relaxed(&reads[outcome], 1);
+}
+
 void sr_set_row(sr_ring *ring, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since)
 {
     sr_participant *me = &ring->participants[participant];

@@ -51,6 +51,7 @@ typedef struct sr_info {
     const char *limited_by; /* that limit, or NULL */
     uint64_t total;
     uint32_t copies;        /* enum sr_copy, from the header */
+    uint64_t reads[SR_READ_COUNTS]; /* remote reads, from the header */
     int record;             /* 0; -errno: the requested record file could not be created */
     uint32_t record_number; /* 0: no record file; 1: the requested path; n >= 2: that path with the suffix ".n" */
 } sr_info;
@@ -304,6 +305,9 @@ typedef struct sr_parts {
     uint32_t hits, misses;
 } sr_parts;
 int sr_add_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts);
+/* Count an attempt to read a remote file: SR_READS, it succeeded; SR_READ_TIMEOUTS to SR_READ_REJECTED, it failed. Any
+ * thread of any process that has mapped the segment may call it. Return how many attempts ended so before. */
+uint64_t sr_add_read(sr_ring *ring, enum sr_read_count outcome, uint64_t bytes, uint64_t ns);
 /* Record that the participant reads this row of the slot since `since`; SR_WHOLE: it reads none. */
 void sr_set_row(sr_ring *ring, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since);
 /* Record how long the copy to a device took. The consumer that owns the slot calls it. */

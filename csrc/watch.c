@@ -133,6 +133,8 @@ void sr_watch_segment(const sr_watch *watch, sr_segment_info *out)
         .high_water = used < watch->n_slots ? used : watch->n_slots,
         .ready_waiters = sr_load_relaxed(&h->ready_waiters),
     };
+    for (uint32_t i = 0; i < SR_READ_COUNTS; i++)
+        out->reads[i] = sr_load_relaxed(&h->reads[i]);
     memcpy(out->label, h->label, SR_LABEL);
     out->label[SR_LABEL - 1] = 0;
 }

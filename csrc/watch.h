@@ -39,6 +39,7 @@ typedef struct sr_segment_info {
     uint64_t total, data_off, stride;
     uint64_t pid_namespace;
     uint32_t n_slots, n_participants, flags, closed, high_water, ready_waiters;
+    uint64_t reads[SR_READ_COUNTS];
     char label[SR_LABEL];
 } sr_segment_info;
 void sr_watch_segment(const sr_watch *watch, sr_segment_info *out);

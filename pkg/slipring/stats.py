@@ -60,6 +60,15 @@ class Stats:
         files do not count; None where /proc does not tell. Measured when asked for (some ms per worker, but
         less than 1 % of the time), and before workers end with their iteration; of those that were the
         last, where there are none now.
+    remote_reads : int
+        Attempts to read files behind URLs (`slipring.Storage`) for batches, by all workers.
+    remote_timeouts, remote_broken, remote_refused, remote_rejected : int
+        Those among them that failed: without an answer in time; with a broken connection or a wrong answer; by a server
+        that said "later" (the statuses 408, 425, 429 and 500 to 599); by one that said "no", which are not repeated.
+    remote_bytes : int
+        Bytes that came.
+    remote_s, remote_lost_s : float
+        What the attempts took that succeeded, and what the others took and the pauses after them.
     moved_batches : int
         Batches copied to a device (`slipring.torch` with ``device=``).
     staged_batches : int
@@ -102,6 +111,14 @@ class Stats:
     resumed_streams: int = 0
     replayed_batches: int = 0
     worker_private_bytes: tuple[int | None, ...] = ()
+    remote_reads: int = 0
+    remote_timeouts: int = 0
+    remote_broken: int = 0
+    remote_refused: int = 0
+    remote_rejected: int = 0
+    remote_bytes: int = 0
+    remote_s: float = 0.0
+    remote_lost_s: float = 0.0
     moved_batches: int = 0
     staged_batches: int = 0
     registered_bytes: int = 0
@@ -124,6 +141,17 @@ _TIMES = {
     "slot_wait_s": "idle_ns",
     "consumer_wait_s": "wait_ns",
 }
+_READS = {
+    "attempts": "remote_reads",
+    **{name: f"remote_{name}" for name in ("timeouts", "broken", "refused", "rejected", "bytes")},
+    "ns": "remote_s",
+    "lost_ns": "remote_lost_s",
+}
+
+
+def _read_figures(reads):
+    """Return the fields of `Stats` that counts of remote reads give."""
+    return {field: reads[name] / 1e9 if field.endswith("_s") else reads[name] for name, field in _READS.items()}
 
 
 class Counters:
@@ -135,7 +163,7 @@ class Counters:
         self.memory = WorkerMemory()
         self.last = None  # what the last segment that is gone told of its memory
         self.seen = None  # and what could be seen of it: a `slipring._observe.snapshot.Snapshot`
-        self._gone = dict.fromkeys((*_COUNTERS, *_TIMES), 0)
+        self._gone = dict.fromkeys((*_COUNTERS, *_TIMES, *_READS.values()), 0)
 
     def respawned(self):
         """Count a worker that was replaced."""
@@ -154,19 +182,24 @@ class Counters:
         """Keep the figures of a segment that goes: its meter's, and what `info` tells of its memory."""
         self.meters.remove(meter)
         self.last, self.seen = info, seen or self.seen
-        for name, value in self._figures(meter).items():
-            self._gone[name] += value
+        for figures in (self._figures(meter), _read_figures(info["reads"])):
+            for name, value in figures.items():
+                self._gone[name] += value
 
     @staticmethod
     def _figures(meter):
         figures = {name: getattr(meter, name) for name in _COUNTERS}
         figures.update({name: getattr(meter, source) / 1e9 for name, source in _TIMES.items()})
+        figures.update(_read_figures(meter.reads))
         return figures
 
     def stats(self, info, slots):
         """Return the `Stats`; `info` is the current segment's (``Ring.info``), None for the last one's."""
-        info = info or self.last
         sums = dict(self._gone)
+        if info is not None:
+            for name, value in _read_figures(info["reads"]).items():
+                sums[name] += value
+        info = info or self.last
         for meter in self.meters:
             for name, value in self._figures(meter).items():
                 sums[name] += value

@@ -411,6 +411,28 @@ static void a_participant_without_descriptors_tells_no_wrong_time(void)
     sr_destroy(ring);
 }
 
+static void remote_reads_are_counted_whoever_makes_them_and_stay(void)
+{
+    sr_ring *ring = make_ring(1, 2, 0);
+    sr_watch *watch = watch_of(ring);
+    sr_segment_info seen;
+    sr_info info;
+    CHECK_EQ(sr_add_read(ring, SR_READS, 1000, 5), 0);
+    for (uint64_t before = 0; before < 3; before++)
+        CHECK_EQ(sr_add_read(ring, SR_READ_REFUSED, 0, 7), before);
+    CHECK_OK(sr_join(ring, 1)); /* a new worker in the place of a dead one */
+    CHECK_EQ(sr_add_read(ring, SR_READ_TIMEOUTS, 0, 11), 0);
+    sr_watch_segment(watch, &seen);
+    CHECK_OK(sr_describe(ring, &info));
+    static const uint64_t expected[SR_READ_COUNTS] = {5, 1, 0, 3, 0, 1000, 5, 32};
+    for (uint32_t i = 0; i < SR_READ_COUNTS; i++) {
+        CHECK_EQ(seen.reads[i], expected[i]);
+        CHECK_EQ(info.reads[i], expected[i]);
+    }
+    sr_watch_close(watch);
+    sr_destroy(ring);
+}
+
 static const struct test tests[] = {
     T(a_record_holds_what_was_dispatched_published_and_taken),
     T(what_ranges_note_is_added_up),
@@ -427,5 +449,6 @@ static const struct test tests[] = {
     T(messages_of_a_queue_segment_are_recorded_by_who_uses_the_slot_again),
     T(a_participant_tells_what_it_does_and_has_done),
     T(a_participant_without_descriptors_tells_no_wrong_time),
+    T(remote_reads_are_counted_whoever_makes_them_and_stay),
 };
 RUN_TESTS(tests, 60)

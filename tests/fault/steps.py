@@ -67,6 +67,7 @@ ELSEWHERE = {
     "sr_claim: before store &me->at_since": "the same",
     "sr_set_copy_time": "a device copies a batch: tests/preload",
     "sr_wait_serving": "only tests wait for a worker to begin: tests/c/test_participants.c",
+    "sr_add_read": "a dataset reads remote files: tests/remote",
     "sr_set_registered": "a device reads from slots: tests/preload",
 }
 COLUMNS = (

@@ -12,6 +12,7 @@ import numpy as np
 from tests.support.inside import (
     NO_SLOT,
     PARTICIPANT,
+    READ_COUNTS,
     RECORD,
     RETIRED,
     SLOT,
@@ -268,6 +269,7 @@ class SimulatedWatch:
             "recorded": len(job.recorded), "folded": self._folded, "loop_steps": job.loop_steps,
             "loop_wait_ns": job.loop_wait, "loop_ns": job.loop_ns, "capacity": job.nbytes, "total": 0, "data_off": 0,
             "stride": 0, "pid_namespace": OTHER_NAMESPACE, "ready_waiters": int(self.waits),
+            "reads": dict.fromkeys(READ_COUNTS, 0),
         }  # fmt: skip
 
     @property

@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 
 from tests.monitor.simulated import Job
-from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, STAGES, Known, observing, stage_of, verdict
+from tests.support.inside import (
+    NO_SLOT,
+    PARTICIPANT,
+    READ_COUNTS,
+    RECORD,
+    SLOT,
+    STAGES,
+    Known,
+    observing,
+    stage_of,
+    verdict,
+)
 
 MS = 1_000_000  # ns
 TASK, READY, LEASED = 1, 3, 4  # states of a slot
@@ -40,6 +51,7 @@ def snapshot(
     segment_info = {
         "push": False, "pid_namespace": 1, "ready_waiters": waiters, "run": 1, "n_slots": slots,
         "loop_steps": loop_steps, "loop_wait_ns": loop_wait * MS, "loop_ns": loop_ns * MS,
+        "reads": dict.fromkeys(READ_COUNTS, 0),
     }  # fmt: skip
     return SimpleNamespace(
         table=table, taken=table, slots=lying, participants=participants, serving=of, workers=of, there=there,

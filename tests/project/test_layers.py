@@ -33,7 +33,7 @@ LAYERS = {
         ("redaction",),
     ),
     "c": (("_core._cring", "_core._ccache", "_core._cwatch"), ()),
-    "ring": (("_core", "_core._ring", "_core.rates", "_core.text"), ("redaction", "ground", "c")),
+    "ring": (("_core", "_core._ring", "_core.rates", "_core.read_counts", "_core.text"), ("redaction", "ground", "c")),
     "options": (
         ("options", "_core.arguments", "_core.declare", "_core.option_values", "_core.worker_count"),
         ("ground", "ring"),

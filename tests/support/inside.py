@@ -20,8 +20,8 @@ _NAMES = {
     "slipring._core._collate": "NUMPY ODD TORCH RowWriter collate_plain default_collate",
     "slipring._core._iteration": "Position",
     "slipring._core._ring": (
-        "DIRECT FINISH MAX_RANGES SERVING STAGED Descriptor Event IndexOrder Lease Pickled Poll Ring Slices "
-        "copy_bytes copy_ways memory_available mix now pickled"
+        "DIRECT FINISH MAX_RANGES READ_COUNTS SERVING STAGED Descriptor Event IndexOrder Lease Pickled Poll Ring "
+        "Slices copy_bytes copy_ways memory_available mix now pickled"
     ),
     "slipring._core.ahead": "Handed Prefetcher ReadHere",
     "slipring._core.cache_names": "find label_of",

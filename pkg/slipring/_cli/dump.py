@@ -10,6 +10,7 @@ from slipring._core._cache import KINDS, NO_INDEX, Watch
 from slipring._core.text import count, millis
 from slipring._observe.activity import activities
 from slipring._observe.jobs import attach, lives, one_line
+from slipring._observe.retries import text_of
 from slipring._observe.snapshot import Snapshot, index_text
 
 COLUMNS = (
@@ -113,6 +114,8 @@ def show(title, ended, snapshot, seen, n):
     print(f"{title}; {counted}")
     if segment_info["loop_steps"]:
         print("a thread takes the batches, ahead of the loop: waits and steps below are that thread's")
+    if segment_info["reads"]["attempts"]:
+        print(text_of(segment_info["reads"]))
     print("what they were doing at the end:" if ended else "what they do now:")
     for each in seen:
         print(f"  {each.name}, pid {each.pid or '?'}: {each.sentence(was=ended)}")

@@ -16,7 +16,7 @@ cdef extern from "<errno.h>" nogil:
         ENOLINK
         EPROTONOSUPPORT
 
-from slipring._core._ring import EPOCH_BITS
+from slipring._core._ring import EPOCH_BITS, READ_COUNTS
 
 STAGES = ("queued", "fetch", "collate", "ready", "waited", "step", "lease", "copy")
 STATES = ("free", "task", "claimed", "ready", "leased", "shared", "parked", "trimmed")
@@ -95,7 +95,7 @@ cdef class Watch:
             "recorded": o.recorded, "folded": o.folded, "loop_steps": o.loop_steps,
             "loop_wait_ns": o.loop_wait_ns, "loop_ns": o.loop_ns, "capacity": o.capacity, "total": o.total,
             "data_off": o.data_off, "stride": o.stride, "pid_namespace": o.pid_namespace,
-            "ready_waiters": o.ready_waiters,
+            "ready_waiters": o.ready_waiters, "reads": {name: o.reads[at] for at, name in enumerate(READ_COUNTS)},
         }
 
     def records(self, uint64_t first=0):

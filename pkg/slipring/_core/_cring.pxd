@@ -84,6 +84,11 @@ cdef extern from "ring.h" nogil:
         SR_LIMIT_MAPPED
         SR_LIMIT_MAPPINGS
         SR_LIMIT_LOCKED
+        SR_READS
+        SR_READ_BYTES
+        SR_READ_NS
+        SR_READ_LOST_NS
+        SR_READ_COUNTS
 
     ctypedef struct sr_options:
         uint32_t n_slots
@@ -107,6 +112,7 @@ cdef extern from "ring.h" nogil:
         const char *limited_by
         uint64_t total
         uint32_t copies
+        uint64_t reads[8]
         int record
         uint32_t record_number
 
@@ -195,6 +201,7 @@ cdef extern from "ring.h" nogil:
     int sr_take(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t *gen, sr_result *result)
     int sr_add_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped)
     int sr_add_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts)
+    uint64_t sr_add_read(sr_ring *ring, int outcome, uint64_t bytes, uint64_t ns)
     void sr_set_row(sr_ring *ring, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since)
     void sr_record_take(sr_ring *ring, uint32_t slot, uint64_t waited_ns, uint64_t before, sr_stamps *out)
     void sr_set_copy_time(sr_ring *ring, uint32_t slot, uint64_t copy_ns)

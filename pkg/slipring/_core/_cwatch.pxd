@@ -42,6 +42,7 @@ cdef extern from "watch.h" nogil:
         uint32_t closed
         uint32_t high_water
         uint32_t ready_waiters
+        uint64_t reads[8]
         char label[128]
 
     ctypedef struct sr_participant_view:

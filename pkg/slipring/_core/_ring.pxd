@@ -41,6 +41,7 @@ cdef class Meter:
     cdef public uint64_t spent_ns  # of passes over batches in no slot
     cdef public uint64_t last_ready_ns  # how long the batch taken last had lain ready
     cdef uint64_t taken_at  # when; ns of `clock`; 0: nothing yet in this run
+    cdef uint64_t remote[8]  # reads that serve no segment, as `sr_header.reads`
     cdef uint64_t told_wait_ns  # as much of wait_ns as batches that were taken have been told
 
 

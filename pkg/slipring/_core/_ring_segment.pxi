@@ -120,6 +120,33 @@ def now():
 cdef class Meter:
     """The counters of what the consumer has taken so far; stats() reads them."""
 
+    def add_read(self, uint32_t outcome, uint64_t n_bytes, uint64_t ns):
+        """Count a remote read that serves no segment; see `Segment.add_read`."""
+        cdef uint32_t at = c.SR_READ_LOST_NS if outcome else c.SR_READ_NS
+        if outcome >= c.SR_READ_BYTES:
+            raise ValueError(f"no outcome of a read is {outcome}")
+        before = self.remote[outcome]
+        if outcome:
+            self.remote[c.SR_READS] += 1
+        self.remote[outcome] += 1
+        self.remote[c.SR_READ_BYTES] += n_bytes
+        self.remote[at] += ns
+        return before
+
+    @property
+    def reads(self):
+        """dict: the counts of remote reads, by the names in `READ_COUNTS`."""
+        return read_counts(self.remote)
+
+
+# The names of `sr_read_count`.
+READ_COUNTS = ("attempts", "timeouts", "broken", "refused", "rejected", "bytes", "ns", "lost_ns")
+assert len(READ_COUNTS) == c.SR_READ_COUNTS
+
+
+cdef dict read_counts(const uint64_t *counts):
+    return {name: counts[at] for at, name in enumerate(READ_COUNTS)}
+
 
 cdef inline bint is_usable(Segment ring) noexcept:
     """Return whether the handle has been made in this process. Inline, because it runs once per batch."""
@@ -245,7 +272,7 @@ cdef class Segment:
 
     @property
     def info(self):
-        """dict: backing, reason, capacity, wanted, limited_by, reserved, committed (bytes), large_copies."""
+        """dict: backing, reason, capacity, wanted, limited_by, reserved, committed (bytes), large_copies, reads."""
         self.made()
         cdef c.sr_info info
         check(c.sr_describe(self.ptr, &info))
@@ -259,6 +286,7 @@ cdef class Segment:
             "reserved": info.total,
             "committed": c.sr_committed(self.ptr),
             "large_copies": COPY_WAYS[info.copies] if info.copies < c.SR_COPY_WAYS else None,
+            "reads": read_counts(info.reads),
         }
 
     # ---- participants
@@ -587,6 +615,15 @@ cdef class Segment:
                     return rc
         finally:
             c.sr_end_wait_memory(self.ptr, participant)
+
+    def add_read(self, uint32_t outcome, uint64_t n_bytes, uint64_t ns):
+        """Count an attempt to read a remote file: 0, it succeeded, or the place in `READ_COUNTS` of why it failed.
+
+        Return how many ended so before, in all processes. A forked child counts in its parent's segment.
+        """
+        if outcome >= c.SR_READ_BYTES:
+            raise ValueError(f"no outcome of a read is {outcome}")
+        return 0 if self.ptr == NULL else c.sr_add_read(self.ptr, outcome, n_bytes, ns)
 
     def is_short(self, uint32_t participant):
         """Return whether a worker waits for memory."""

@@ -5,6 +5,7 @@ import inspect
 import threading
 
 from slipring._core.process import Owner
+from slipring._core.read_counts import count_in, counts
 
 
 class EventLoop:
@@ -13,7 +14,8 @@ class EventLoop:
     def __init__(self):
         self.loop, self.owner = asyncio.new_event_loop(), Owner()
         self.ended = threading.Event()
-        thread = threading.Thread(target=_run, args=(self.loop, self.ended), name="slipring-loop", daemon=True)
+        args = self.loop, self.ended, counts()
+        thread = threading.Thread(target=_run, args=args, name="slipring-loop", daemon=True)
         thread.start()
         self.threads = [thread]
 
@@ -32,8 +34,9 @@ class EventLoop:
             self.loop.call_soon_threadsafe(self.loop.stop)
 
 
-def _run(loop, ended):
+def _run(loop, ended, reads):
     """Run the loop in its thread until it is ended, then clean up as `asyncio.Runner` does."""
+    count_in(reads)
     asyncio.set_event_loop(loop)
     try:
         while not ended.is_set():

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import Future
 
 from slipring._core.process import Owner
+from slipring._core.read_counts import count_in, counts
 
 
 class FetchThreads:
@@ -15,7 +16,7 @@ class FetchThreads:
         try:
             for number in range(n):
                 name = f"slipring-fetch-{number}"
-                thread = threading.Thread(target=_read, args=(self.tasks,), name=name, daemon=True)
+                thread = threading.Thread(target=_read, args=(self.tasks, counts()), name=name, daemon=True)
                 thread.start()
                 self.threads.append(thread)
         except RuntimeError as error:
@@ -38,8 +39,9 @@ class FetchThreads:
                 self.tasks.put(None)
 
 
-def _read(tasks):
+def _read(tasks, reads):
     """Read samples until the queue gives None. This is the main function of a thread."""
+    count_in(reads)
     while (task := tasks.get()) is not None:
         future, sample, read, one = task
         if future.set_running_or_notify_cancel():

@@ -9,6 +9,7 @@ import sys
 from slipring._core import error_record
 from slipring._core._codec import END, ERROR
 from slipring._core._ring import FINISH, TASK_NEXT
+from slipring._core.read_counts import count_process_in
 
 FUNCTIONS = (
     "collate_fn",
@@ -84,6 +85,7 @@ def process_main(ring, number, job, base_seed, mask, inherited=None, collects=Tr
     ring.in_child()
     ring.join(number + 1)
     ring.watch_consumer()
+    count_process_in(ring)
     one_thread()
     os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(number), str(job.num_workers)
     run(job.worker(ring, number, "process", inherited), base_seed)

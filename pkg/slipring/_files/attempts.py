@@ -1,13 +1,18 @@
-"""Repeated attempts to read: which errors are worth another one, how long to wait before it, and the final error."""
+"""Repeated attempts to read: which errors are worth another one, how long to wait before it, and the final error.
+
+Each attempt is counted, and failed ones are logged: see `slipring._core.read_counts`.
+"""
 
 import asyncio
 import concurrent.futures
 import errno
+import logging
 import random
 import time
 import traceback
 
-from slipring._core._ring import from_handler
+from slipring._core._ring import READ_COUNTS, from_handler
+from slipring._core.read_counts import counts
 from slipring.errors import RemoteError, told
 from slipring.redaction import redacted
 
@@ -23,6 +28,8 @@ _BROKEN = {
     ("botocore", "ConnectionError"),
     ("botocore", "HTTPClientError"),
 }
+# What servers that limit requests say, where no status is passed on: codes of S3, in pyarrow's words too.
+_LIMITED = ("SlowDown", "SLOW_DOWN", "ServiceUnavailable", "SERVICE_UNAVAILABLE", "Throttl", "THROTTL")
 # What pyarrow's S3 says only in words.
 _REFUSED = (
     "ACCESS_DENIED",
@@ -58,6 +65,36 @@ def is_transient(error):
     return any((kind.__module__.partition(".")[0], kind.__name__) in _BROKEN for kind in type(error).__mro__)
 
 
+def _outcome(error, transient):
+    """Return the name in `READ_COUNTS` of why an attempt failed."""
+    if not transient:
+        return "rejected"
+    if isinstance(error, _TIMEOUTS):
+        return "timeouts"
+    # s3fs keeps botocore's error, and with it the answer, as the cause.
+    answer = getattr(error.__cause__, "response", None)
+    told = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(answer, dict) else 0
+    limited = any(word in str(error) for word in _LIMITED)
+    return "refused" if _status(error) >= 400 or told >= 400 or limited else "broken"
+
+
+_SAID = {
+    "timeouts": "got no answer in time",
+    "broken": "met a broken connection or answer",
+    "refused": "were refused for the moment",
+}
+
+
+def _count_failure(error, outcome, begun, wait, url, wanted):
+    """Count a failed attempt; log the first one of its kind, the tenth, the hundredth, ..., by whichever worker."""
+    ns = time.monotonic_ns() - begun + int(wait * 1e9)
+    number = counts().add_read(READ_COUNTS.index(outcome), 0, ns) + 1
+    if outcome in _SAID and str(number).rstrip("0") == "1":
+        text = f"{url}: {wanted} could not be read ({type(error).__name__}: {told(error)}). Attempts that "
+        text += f"{_SAID[outcome]}, and are repeated: {number} so far"
+        logging.getLogger("slipring").warning("%s", redacted(text))
+
+
 def is_refused(error):
     """Return whether the server rejects the credentials; other credentials may be accepted."""
     return isinstance(error, PermissionError) or _status(error) in (401, 403)
@@ -81,17 +118,24 @@ def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None
     end, number = time.monotonic() + timeout, 0
     while True:
         number += 1
+        begun = time.monotonic_ns()
         try:
-            return attempt(max(0.001, min(each, end - time.monotonic())))
+            result = attempt(max(0.001, min(each, end - time.monotonic())))
         except Exception as error:
             if isinstance(error, ImportError) or from_handler(error):  # a library that is missing stays so
                 raise
             transient = is_transient(error)
             wait = min(LONGEST_S, FIRST_S * 2 ** (number - 1)) * _jitter.uniform(0.5, 1)
-            if not transient or number >= attempts or time.monotonic() + wait >= end:
+            is_last = not transient or number >= attempts or time.monotonic() + wait >= end
+            _count_failure(error, _outcome(error, transient), begun, 0 if is_last else wait, url, wanted)
+            if is_last:
                 failed = _failed(error, transient, url, wanted, number, timeout, start, stop)
                 failed.__cause__ = _without_secrets(error)
                 break
+        else:
+            n_bytes = len(result) if isinstance(result, bytes) else 0
+            counts().add_read(0, n_bytes, time.monotonic_ns() - begun)
+            return result
         time.sleep(wait)  # the server is to be left alone: there is no event to wait for
     raise failed  # here, so that the error as the library made it is not its context
 

@@ -8,6 +8,7 @@ import numpy as np
 from slipring._core.process import cpus
 from slipring._core.text import megabytes, seconds
 from slipring._observe.activity import at_work, sentence_of
+from slipring._observe.retries import retries
 from slipring._observe.snapshot import index_text, states
 
 BOUND = 0.10  # of its time: a loop that waits longer is bound by its data
@@ -32,7 +33,7 @@ COSTS = 0.05  # of the workers' processor time: what copying takes, at least
 
 
 def _no_workers(f, known):
-    if not f.snapshot.inline:
+    if not f.snapshot.inline or retries(f, known):
         return None
     return (
         "no_workers",
@@ -428,7 +429,7 @@ def _ok(f, known):
 
 
 IF_BOUND = (
-    *(_no_workers, _memory, _waiting, _epoch_start, _copy, _sampler, _kept, _ray, _sample, _cache, _worker),
+    *(_no_workers, _memory, _waiting, _epoch_start, _copy, _sampler, _kept, _ray, retries, _sample, _cache, _worker),
     *(_slots, _gil, _copying, _tiny, _pickling, _page_faults, _collate, _fetch),
 )
 IF_NOT = (_memory, _copying, _gil, _unpickling, _consumer, _ok)

@@ -16,6 +16,7 @@ from slipring._core._cache import NO_INDEX
 from slipring._core.text import count, mb, megabytes, seconds
 from slipring._observe.ranks import gather, judged
 from slipring._observe.rates import Figures
+from slipring._observe.retries import text_of
 from slipring._observe.snapshot import Stage, index_text
 from slipring._observe.verdict import FEW, Known, Verdict, verdict
 
@@ -81,6 +82,10 @@ class Report:
     workers : list of Row
     slowest_batches, slowest_samples : list of dict
         The ten that took longest to make, or to read, since the beginning.
+    reads : dict of str to int
+        Remote reads for the batches of this segment: "attempts"; those that failed, by reason ("timeouts", "broken",
+        "refused", "rejected"); "bytes"; "ns" of those that succeeded, "lost_ns" of the others and of the pauses after
+        them.
     waits : dict of str to float
         Seconds that workers have waited, or worked, by the names that the source has for it; of `slipring.ray.Loader`.
     memory : dict
@@ -116,6 +121,7 @@ class Report:
         self.verdict: Verdict = verdict(snapshot, known)
         self.stages: dict[str, Stage] = snapshot.stages
         self.sums: dict[str, int] = dict(snapshot.sums)
+        self.reads: dict[str, int] = dict(snapshot.segment_info["reads"])
         self.push: bool = snapshot.segment_info["push"]
         self.shares: dict[str, float] = _shares(self.sums, self.stages)
         self.workers: list[WorkerRow] = [] if self.push else _rows(snapshot, known)
@@ -176,6 +182,7 @@ class Report:
             **self.rates,
             "stages": {name: dataclasses.asdict(stage) for name, stage in self.stages.items() if stage.count},
             "shares": self.shares,
+            "reads": self.reads,
             "waits": self.waits,
             "workers": [dataclasses.asdict(row) for row in self.workers],
             "slowest_batches": self.slowest_batches,
@@ -255,6 +262,8 @@ class Report:
         """Return what there is to say besides tables, a line each."""
         rates = f"{self.rates['batches_per_s']:,.1f} batches/s, {self.rates['mb_per_s']:,.1f} MB/s"
         lines = [f"{self.sums['batches']:,} batches, {mb(self.sums['bytes'])} MB; lately {rates}."]
+        if self.reads["attempts"]:
+            lines.append(text_of(self.reads))
         parts = [f"{name} {share:.0%}" for name, share in self.shares.items() if name not in ("fetch", "collate")]
         if parts:
             lines.append(f"Of fetching: {', '.join(parts)}.")

@@ -275,6 +275,7 @@ class EmptySnapshot:
                 "loop_steps": meter.batches,
                 "loop_wait_ns": made,
                 "loop_ns": spent,
+                "reads": meter.reads,
             },
         }
         nothing = stage_of(0, 0, np.zeros(1, np.int64))

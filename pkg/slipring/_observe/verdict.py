@@ -14,6 +14,7 @@ from slipring._core.text import FORKED, seconds
 from slipring._observe.activity import activities, at_work, is_here, living, sentence_of
 from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT
 from slipring._observe.rates import Figures
+from slipring._observe.retries import retries
 from slipring._observe.snapshot import states
 
 FEW = 8  # batches, of which nothing is concluded
@@ -31,8 +32,8 @@ class Verdict:
     ----------
     cause : str
         "ok", "unknown", "consumer", "decode", "storage", "worker", "sample", "sampler", "collate", "pickled",
-        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "ray", "rank",
-        "hung", "starting", "stopped" or "no_workers".
+        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "ray", "retries",
+        "rank", "hung", "starting", "stopped" or "no_workers".
     sentence : str
         The whole of it, for people.
     advice : str
@@ -134,6 +135,10 @@ def _without_segment(f):
     bound = share >= BOUND
     if not bound:
         return Verdict("ok", f"Nothing is wrong: making batches takes {share:.1%} of the loop's time.", "", share)
+    found = retries(f)
+    if found is not None:
+        cause, text, advice = found
+        return Verdict(cause, f"Data-bound: the loop waits {share:.0%} of its time. {text}", advice, share, True)
     text = f"Data-bound: the loop waits {share:.0%} of its time. It makes its batches itself, when it asks for them."
     n = min(cpus(), max(1, math.ceil(share / max(0.01, 1 - share))))
     return Verdict("no_workers", text, f"Use num_workers={n}: they are made while the step computes.", share, True)

@@ -23,6 +23,14 @@ COUNTERS = {
     "slipring_fetch_seconds": ("fetch_s", "Time that workers took to read samples, summed"),
     "slipring_collate_seconds": ("collate_s", "Time that workers took to put batches together, summed"),
     "slipring_respawns": ("respawns", "Workers that were replaced after a death"),
+    "slipring_remote_reads": ("remote_reads", "Attempts to read files behind URLs"),
+    "slipring_remote_timeouts": ("remote_timeouts", "Such attempts without an answer in time"),
+    "slipring_remote_broken": ("remote_broken", "Such attempts with a broken connection or a wrong answer"),
+    "slipring_remote_refused": ("remote_refused", "Such attempts that the server refused for the moment (429, 5xx)"),
+    "slipring_remote_rejected": ("remote_rejected", "Such attempts that the server refused for good"),
+    "slipring_remote_bytes": ("remote_bytes", "Bytes that came from files behind URLs"),
+    "slipring_remote_seconds": ("remote_s", "What the attempts took that succeeded, summed"),
+    "slipring_remote_lost_seconds": ("remote_lost_s", "What failed attempts took and the pauses after them, summed"),
     "slipring_copied_batches": ("copied_batches", "Batches that were copied out of their slot"),
 }
 GAUGES = {

@@ -9,6 +9,7 @@ from slipring._core._iteration import END_OF_STREAM
 from slipring._core._ring import now
 from slipring._core._rng_guard import RngGuard
 from slipring._core.fetch import MapFetcher, StreamFetcher, load_dataset, load_stream, skip_batches
+from slipring._core.read_counts import count_in
 from slipring._core.stateful import attempt, copied, is_stateful, stateful_parts, states_of
 from slipring.errors import state_half_made
 from slipring.torch import private
@@ -74,6 +75,13 @@ class LocalFetcher:
 
     def make(self, seq, indices):
         """Return the next batch, `END_OF_STREAM` at an iterable dataset's end."""
+        before = count_in(self.meter)
+        try:
+            return self._make(seq, indices)
+        finally:
+            count_in(before)
+
+    def _make(self, seq, indices):
         self.spent_from = self.spent_from or now()
         self.kept = self.begun = True
         if self.reader is None:

@@ -1,0 +1,33 @@
+"""Where remote reads are counted: in the segment of the loader that they serve, or else in this process."""
+
+import threading
+
+from slipring._core._ring import Meter
+
+
+class _Thread(threading.local):
+    counts = None
+
+
+_thread = _Thread()
+_process = None  # the segment of a worker process
+_others = Meter()  # reads that serve no loader, as while a dataset is made
+
+
+def counts():
+    """Return what counts the remote reads of the calling thread; it has ``add_read``."""
+    if _thread.counts is not None:
+        return _thread.counts
+    return _others if _process is None else _process
+
+
+def count_in(new):
+    """Count the remote reads of the calling thread in `new`; None: where the process does. Return what did before."""
+    before, _thread.counts = _thread.counts, new
+    return before
+
+
+def count_process_in(new):
+    """Count the remote reads of this worker process in its segment, whichever thread makes them."""
+    global _process
+    _process = new
