@@ -15,6 +15,7 @@ import slipring
 from tests.fault.procs import state, until, worker_pids
 from tests.monitor.simulated import Job
 from tests.support.inside import (
+    READ_COUNTS,
     EmptySnapshot,
     Snapshot,
     Watch,
@@ -383,7 +384,9 @@ def test_of_batches_made_in_the_loop_no_worker_is_told():
 
 def test_batches_made_in_torchs_loop_are_named():
     def made(fetch_ns, batches=8):
-        meter = SimpleNamespace(batches=batches, fetch_ns=fetch_ns, collate_ns=0, spent_ns=1_000_000)
+        meter = SimpleNamespace(
+            batches=batches, fetch_ns=fetch_ns, collate_ns=0, spent_ns=1_000_000, reads=dict.fromkeys(READ_COUNTS, 0)
+        )
         return verdict(EmptySnapshot(meter))
 
     assert (made(110_000).cause, made(110_000).data_bound) == ("no_workers", True)
