@@ -34,8 +34,7 @@ WAITS = 0.02  # share of a worker's time on a processor, where it waits for some
 @pytest.fixture(autouse=True)
 def four_processors(monkeypatch):
     """Have the advice depend on no machine."""
-    for module in (observing("causes"), observing("verdict")):
-        monkeypatch.setattr(module, "cpus", lambda: 4)
+    monkeypatch.setattr(observing("verdict"), "cpus", lambda: 4)
 
 
 def cause(job, **known):
@@ -319,7 +318,7 @@ def cached(later, epochs=3):
 def test_a_cache_that_is_too_small_is_named():
     found = cached(0.6).verdict(cache_full="its budget of 1 MB is used up", cache_bytes=5_000_000)
     assert found.cause == "cache" and "60% of the lookups miss" in found.sentence
-    assert "its budget of 1 MB is used up; all samples would take 5 MB" in found.sentence
+    assert "its budget of 1 MB is used up; all samples would take 5.0 MB" in found.sentence
 
 
 def test_a_cache_is_too_small_where_it_is_full_and_misses_a_fifth_of_the_lookups():

@@ -38,6 +38,7 @@ _NAMES = {
     "slipring._core.worker_pool": "ResizablePool",
     "slipring._observe.activity": "Activity activities at_work",
     "slipring._observe.jobs": "NoJob attach jobs",
+    "slipring._observe.peers": "judged rank_of",
     "slipring._observe.ranks": "gather slowest",
     "slipring._observe.rates": "Figures",
     "slipring._observe.recording": "Recording",

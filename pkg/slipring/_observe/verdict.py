@@ -85,6 +85,7 @@ class Known:
     own_collate: bool | None = None  # whether a `collate_fn` was given
     persistent: bool | None = None  # the loader's `persistent_workers`
     in_order: bool | None = None
+    cpus: int | None = None  # that the loop's process may keep busy; None: it is this process
     # Of `slipring.ray.Loader`, summed over its workers: the ns spent waiting for Ray's blocks, and on all of fetching.
     block_wait_ns: float = 0.0
     block_ns: float = 0.0
@@ -95,7 +96,7 @@ def verdict(snapshot, known=None):
     if snapshot.segment_info["push"]:
         return _of_queue(snapshot)
     known = known or Known()
-    f = Figures(snapshot)
+    f = Figures(snapshot, known.cpus or cpus())
     still = stopped(snapshot)
     if still is not None:
         return Verdict("stopped", *still)
@@ -132,7 +133,7 @@ def _without_segment(f):
     if not bound:
         return Verdict("ok", f"Nothing is wrong: making batches takes {share:.1%} of the loop's time.", "", share)
     text = f"Data-bound: the loop waits {share:.0%} of its time. It makes its batches itself, when it asks for them."
-    n = min(cpus(), max(1, math.ceil(share / max(0.01, 1 - share))))
+    n = min(f.cpus, max(1, math.ceil(share / max(0.01, 1 - share))))
     return Verdict("no_workers", text, f"Use num_workers={n}: they are made while the step computes.", share, True)
 
 
