@@ -63,6 +63,11 @@ def observing(name):
     return importlib.import_module(f"slipring._observe.{name}")
 
 
+def progress_module():
+    """Return the module of slipring.progress."""
+    return importlib.import_module("slipring.monitor._progress")
+
+
 def engine_of(loader):
     """Return the segment and the workers that a loader keeps, or that an iterator has borrowed."""
     return loader._engine
