@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from unittest import mock
 
 import numpy as np
@@ -183,6 +184,39 @@ def _put(queue, number, done):
     done.wait()
 
 
+class Sleeping:
+    """Samples of which each takes a while to read."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __len__(self):
+        return 1_000_000
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return index
+
+
+def ranked(file, reads):
+    """A rank of a distributed job, whose steps end together; a sample takes `reads[rank]` s. Goes on until told."""
+    import torch.distributed
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    say()
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
+    with slipring.Loader(Sleeping(reads[rank]), num_workers=1, **grouped(start_method="fork")) as loader:
+        for number, _ in enumerate(loader):
+            told = torch.tensor([float(bool(select.select([sys.stdin], [], [], 0)[0]))])
+            torch.distributed.all_reduce(told)
+            if number == 20:
+                say()
+            if told:
+                break
+    torch.distributed.destroy_process_group()
+
+
 def queue(processes=3):
     """A queue into which several processes have put a message, of which one lies there."""
     context = multiprocessing.get_context("fork")
@@ -217,7 +251,7 @@ SCENES = {
     each.__name__: each
     for each in (
         *(held, shrunk, hung, beginning, unpickling, collating),
-        *(running, asked, several, queue, opened, nothing),
+        *(running, asked, several, ranked, queue, opened, nothing),
     )
 }
 

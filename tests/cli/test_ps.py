@@ -28,7 +28,7 @@ def test_a_loader_and_a_queue_are_listed_with_their_figures(capsys, monkeypatch)
     assert code == 0 and not err
     lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert lines["PID"].split()[1:] == [
-        "kind", "workers", "slots", "batches", "batches/s", "MB/s", "waiting", "job",
+        "rank", "segment", "kind", "workers", "slots", "batches", "batches/s", "MB/s", "waiting", "job",
     ]  # fmt: skip
     assert "loader" in lines[str(loader.pid)] and lines[str(loader.pid)].endswith("-m tests.watched")
     assert "tests.watched running" in whole

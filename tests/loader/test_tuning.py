@@ -436,7 +436,7 @@ def test_too_many_are_sent_away(cpus):
 def test_ranks_share_the_processors(monkeypatch):
     for name in process.LOCAL_RANKS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(process, "_groups", lambda controller: iter(()))
+    monkeypatch.setattr(process, "_groups", lambda controller, pid: iter(()))
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
     assert process.cpus() == 8 and process.ranks() == 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")

@@ -196,7 +196,7 @@ def test_no_number_of_workers_is_advised_that_was_no_faster(cpu):
 
 
 def test_no_number_is_advised_where_the_loader_finds_it_or_where_there_are_many(monkeypatch):
-    monkeypatch.setattr(observing("causes"), "cpus", lambda: 2)
+    monkeypatch.setattr(observing("verdict"), "cpus", lambda: 2)
     at = {n: Job(workers=n, fetch=20, step=0.001, cpu=0.1).snapshot() for n in (2, 8, 16)}
     assert "Have more workers, 8 for a start" in verdict(at[2]).advice and "for a lock" in verdict(at[2]).advice
     for n in (8, 16):

@@ -12,6 +12,7 @@ import pytest
 import slipring
 from slipring import Memory
 from tests.datasets import Squares, flat, numbers
+from tests.support.inside import progress_module
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,9 +35,7 @@ def tqdms_own():
 @pytest.fixture(autouse=True)
 def at_each_step(monkeypatch):
     """The figures are made at each step, not each half second."""
-    import importlib
-
-    monkeypatch.setattr(importlib.import_module("slipring.monitor._progress"), "LOOK_S", 0.0)
+    monkeypatch.setattr(progress_module(), "LOOK_S", 0.0)
 
 
 def test_the_batches_are_the_loaders_and_the_figures_are_shown():

@@ -224,7 +224,7 @@ def test_a_cache_tells_hits_misses_and_that_it_is_full(judged):
     assert later["misses"].sum() + later["hits"].sum() == 40
     assert 0 < later["hits"].sum() < 40 and later["misses"].sum() > 0
     assert (snapshot.sums["hits"], snapshot.sums["misses"]) == (later["hits"].sum(), 40 + later["misses"].sum())
-    assert "its budget of 0 MB is used up" in known.cache_full and known.cache_bytes >= 40 * 2400
+    assert "its budget of 30,720 bytes is used up" in known.cache_full and known.cache_bytes >= 40 * 2400
 
 
 def test_copies_to_the_device_and_the_loop_behind_them_are_seen():

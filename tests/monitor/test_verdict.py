@@ -35,8 +35,7 @@ WAITS = 0.02  # share of a worker's time on a processor, where it waits for some
 @pytest.fixture(autouse=True)
 def four_processors(monkeypatch):
     """Have the advice depend on no machine."""
-    for module in (observing("causes"), observing("verdict")):
-        monkeypatch.setattr(module, "cpus", lambda: 4)
+    monkeypatch.setattr(observing("verdict"), "cpus", lambda: 4)
 
 
 def cause(job, **known):

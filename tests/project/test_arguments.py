@@ -193,7 +193,7 @@ FACES = [
         "dataset": "dataset", "cache": "size", "fingerprint": "text?", "copy": "flag?",
     }),
     Face("slipring", "progress", {"loader": [1], "file": io.StringIO()}, {
-        "loader": "iterable", "total": "natural?", "description": "text?", "style": "word", "file": "object?",
+        "loader": "iterable", "total": "natural?", "description": "text?", "file": "object?",
     }),
     Face("slipring", "replay", {"loader": [1]}, {"loader": "iterable", "n": "count?"}),
     Face("slipring.torch", "RingCollate", {}, {

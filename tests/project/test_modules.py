@@ -84,6 +84,23 @@ def test_one_module_asks_which_process_this_is_and_makes_reentrant_locks():
     assert found == {"_core/process.py"}
 
 
+# An f-string that converts bytes or times to another unit, and code that shortens a repr or survives one that raises.
+CONVERTING = re.compile(r"\{[^{}\"]*(?:/ ?1e[369]|\* ?1e[369]|<< ?20|>> ?20|/ ?60)[^{}]*:[^{}]*\}")
+SHOWING = re.compile(r"reprlib\.|whose repr raises")
+# MegEngine's log format; modules of the lowest layer. Only ever shorten this list.
+FORMATTING_TOO = {"_core/pytree.py", "adapters/megengine.py", "errors.py"}
+
+
+def test_one_module_formats_bytes_and_seconds_and_shows_objects():
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in SOURCES
+        if SHOWING.search(text := path.read_text()) or CONVERTING.search(text)
+    }
+    assert found == {"_core/text.py"} | FORMATTING_TOO
+    assert CONVERTING.search('f"{n / 1e6:,.1f} MB"') and not CONVERTING.search("{n: n / 1e6}")
+
+
 def test_no_two_classes_have_one_name():
     files = defaultdict(set)
     for path in SOURCES:

@@ -59,7 +59,7 @@ def sources():
 
 def private_modules(text):
     """Return the private modules of slipring that a source names, in programs in strings too."""
-    return re.findall(r"slipring\._core\b\S*|from slipring import .*\b_\w+", text)
+    return re.findall(r"slipring\.(?:_core\b|_observe\b|monitor\._)\S*|from slipring import .*\b_\w+", text)
 
 
 def private_attributes(text):

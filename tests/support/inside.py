@@ -39,7 +39,8 @@ _NAMES = {
     "slipring._core.worker_pool": "ResizablePool",
     "slipring._observe.activity": "Activity activities at_work",
     "slipring._observe.jobs": "NoJob attach jobs",
-    "slipring._observe.ranks": "gather judged",
+    "slipring._observe.peers": "judged rank_of",
+    "slipring._observe.ranks": "gather",
     "slipring._observe.rates": "Figures",
     "slipring._observe.recording": "Recording",
     "slipring._observe.snapshot": "RETIRED EmptySnapshot Snapshot bucket_of durations stage_of states",
@@ -61,6 +62,11 @@ def __getattr__(name):
 def observing(name):
     """Return a module of slipring._observe: `report` and others have functions of the same name."""
     return importlib.import_module(f"slipring._observe.{name}")
+
+
+def progress_module():
+    """Return the module of slipring.progress."""
+    return importlib.import_module("slipring.monitor._progress")
 
 
 def engine_of(loader):

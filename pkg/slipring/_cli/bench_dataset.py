@@ -10,6 +10,7 @@ import textwrap
 
 from slipring._cli.main import USAGE, Failure
 from slipring._core._ring import MAX_WORKERS
+from slipring._core.text import millis
 from slipring._core.worker_count import START_METHODS
 from slipring.errors import WorkerError
 
@@ -243,8 +244,8 @@ def cells(rows):
             "" if bare is None or bare.error else f"{bare.samples_per_s:,.0f}",
             f"{row.mb_per_s:,.1f}",
             f"{row.first_batch_s:.2f}",
-            f"{row.fetch_s / batches * 1e3:.3g}",
-            f"{row.collate_s / batches * 1e3:.3g}",
+            millis(row.fetch_s / batches * 1e9),
+            millis(row.collate_s / batches * 1e9),
             "?" if row.cpu_s is None else f"{row.cpu_s / row.seconds / processes:.0%}",
             f"{row.busy_s / row.seconds / processes:.0%}",
         )

@@ -7,7 +7,7 @@ import numpy as np
 
 from slipring._cli.main import USAGE, Failure
 from slipring._core._cache import KINDS, NO_INDEX, Watch
-from slipring._core.text import count, millis
+from slipring._core.text import count, mb, millis, seconds
 from slipring._observe.activity import activities
 from slipring._observe.jobs import attach, lives, one_line
 from slipring._observe.retries import text_of
@@ -143,14 +143,14 @@ def cells(batch, stamp, at_ns):
     slow = f"{index_text(batch['slowest_index'])}, {millis(batch['slowest_ns'])}"
     kind = f" {KINDS[int(batch['kind']) & 3]}" if int(batch["kind"]) > 1 else ""
     return (
-        f"-{max(0, at_ns - stamp) / 1e9:.3f} s",
+        f"-{seconds(max(0, at_ns - stamp) / 1e9)}",
         str(batch["run"]),
         str(batch["epoch"]),
         f"{batch['seq']}{kind}",
         str(batch["slot"]),
         str(int(batch["participant"]) - 1) if made and batch["participant"] else "-",
         indices(batch),
-        f"{int(batch['bytes']) / 1e6:.3g}" if made else "-",
+        mb(int(batch["bytes"])) if made else "-",
         between("dispatched_at", "claimed_at"),
         millis(batch["fetch_ns"]) if made else "-",
         millis(batch["collate_ns"]) if made else "-",

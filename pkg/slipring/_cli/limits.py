@@ -3,6 +3,7 @@
 import dataclasses
 
 from slipring._cli.sweep import ENOUGH
+from slipring._core.text import seconds
 from slipring._observe.causes import FAULT_NS, FAULTS, FAULTS_ADVICE, faults_text
 
 IDLE = 0.5  # of the workers' time without a task: they are not what limits
@@ -105,21 +106,22 @@ def _threads(row):
 
 
 def _limit_text(limit, row, bare, failed, processors):
-    samples = max(1, row.batches * row.case.batch_size)
-    each = f"{row.fetch_s / samples * 1e3:.3g} ms for a sample"
+    batches = max(1, row.batches)
+    samples = batches * row.case.batch_size
+    each = f"{seconds(row.fetch_s / samples)} for a sample"
     waits = f"{1 - (row.cpu_s or 0) / row.busy_s:.0%}" if row.busy_s else "most"
     return {
         "dataset CPU": f"What limits is the dataset's own computing: reading takes {each} of a worker's time",
         "dataset waiting": f"What limits is what the dataset waits for (storage, network, sleep, locks): {each}, of "
         f"which a worker runs on no processor for {waits}",
-        "collation": f"What limits is collation: {row.collate_s / max(1, row.batches) * 1e3:.3g} ms for a batch, "
-        f"reading its samples {row.fetch_s / max(1, row.batches) * 1e3:.3g} ms",
+        "collation": f"What limits is collation: {seconds(row.collate_s / batches)} for a batch, "
+        f"reading its samples {seconds(row.fetch_s / batches)}",
         "transport": "What limits is transport: without it there are "
         + (f"{bare.samples_per_s:,.0f} samples/s" if bare else "more")
         + f" in place of {row.samples_per_s:,.0f}",
         "hand-over": "What limits is handing over batches, whatever lies in them: "
-        f"{row.seconds / max(1, row.batches) * 1e6:,.0f} us for each, of which a worker reads and collates for "
-        f"{row.busy_s / max(1, row.batches) * 1e6:,.0f}; larger batches help",
+        f"{seconds(row.seconds / batches)} for each, of which a worker reads and collates for "
+        f"{seconds(row.busy_s / batches)}; larger batches help",
         "consumer": "What limits is the consumer, one process that only takes batches: workers wait for it",
         "memory": f"What limits is memory: {'' if failed is None else f'{failed.case} failed with {failed.error}'}",
         "GIL": "What limits is the GIL: worker threads wait for one another; use processes",

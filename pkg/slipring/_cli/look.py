@@ -11,16 +11,17 @@ from slipring._core._cache import STAGES, STATES
 from slipring._core._ring import now
 from slipring._core.text import mb, share, short
 from slipring._observe.activity import Activity, activities
-from slipring._observe.jobs import Ending, attach, command_of, is_alive, jobs, process_of
+from slipring._observe.jobs import Ending, attach, command_of, environ_of, is_alive, jobs, last_busy, process_of
+from slipring._observe.peers import judged, peers, rank_of, verdict_of, verdicts
 from slipring._observe.rates import WINDOW_S, Rates, lately, rates
 from slipring._observe.snapshot import Snapshot, durations, states
-from slipring._observe.verdict import verdict
 
-COLUMNS = ("PID", "kind", "workers", "slots", "batches", "batches/s", "MB/s", "waiting", "job")
+COLUMNS = ("PID", "rank", "segment", "kind", "workers", "slots", "batches", "batches/s", "MB/s", "waiting", "job")
 ENDING_S = 0.5  # that a process is given to end
 TICKS = os.sysconf("SC_CLK_TCK")
 # The kernel counts CPU time in ticks of 10 ms: a shorter time would show few different shares.
 MEASURED_S = 0.25
+SEARCH_S = 5.0  # how often the other ranks of a job are searched
 
 
 # ---- slipring ps
@@ -38,7 +39,9 @@ def ps(args):
     Rates are of the last five seconds, as far as each job's flight recorder has them. Nothing is stopped or written.
     """
     found, refused = jobs()
-    rows = sorted((row_of(job, args.arguments) for job in found), key=lambda row: (row["pid"], row["file"]))
+    found.sort(key=last_busy, reverse=True)
+    rows = [row_of(job, found, args.arguments) for job in found]
+    rows.sort(key=lambda row: (row["pid"], row["segment"]))
     if args.json:
         told = [{"pid": pid, "reason": reason} for pid, reason in refused]
         print(json.dumps({"window_s": WINDOW_S, "jobs": rows, "refused": told}, indent=1))
@@ -55,13 +58,17 @@ def ps(args):
     return 0
 
 
-def row_of(job, arguments=False):
-    """Return the figures of a job, as a dict."""
+def row_of(job, found, arguments=False):
+    """Return the figures of a job among those that were found, as a dict."""
     snapshot = Snapshot(job.watch)
     recent = rates(snapshot)
     pid = job.pid
+    rank, size = rank_of(environ_of(pid)) or (None, None)
     return {
         "pid": pid,
+        "rank": rank,
+        "ranks": size,
+        "segment": [other.key for other in found if pid in other.holders or other is job].index(job.key) + 1,
         "kind": job.kind,
         "name": job.named(arguments),
         "label": snapshot.segment_info["label"],
@@ -84,6 +91,8 @@ def cells(row):
     """Return the texts of a table line."""
     return (
         str(row["pid"] or "?") + ("*" if row["elsewhere"] else ""),
+        "-" if row["rank"] is None else str(row["rank"]),
+        str(row["segment"]),
         row["kind"],
         str(row["workers"]),
         str(row["slots"]),
@@ -219,12 +228,13 @@ class Frame:
     """The content of a frame."""
 
     job: object
-    which: str  # of several segments of the job
+    which: str  # of several ranks or segments of the job
     snapshot: Snapshot
     rates: Rates
     participants: list[Participant]
     stages: dict  # stage -> its p50, p99 and maximum, in seconds
     verdict: str
+    ranks: list  # of a distributed job on this machine: what is known of each
 
     def dict(self):
         """Return the content, for JSON."""
@@ -233,6 +243,7 @@ class Frame:
             "pid": self.job.pid,
             "name": self.job.name,
             "push": self.job.push,
+            "ranks": self.ranks,
             "verdict": self.verdict,
             **self.rates.dict(),
             "total": self.snapshot.sums["batches"],
@@ -247,8 +258,10 @@ class ParticipantSampler:
     """A sampler of a job's participants: some figures cover the time between two frames."""
 
     def __init__(self, job, which=""):
-        self.job, self.which = job, which
+        self.job, self.rank = job, rank_of(environ_of(job.pid))
+        self.which = (f", rank {self.rank[0]} of {self.rank[1]}" if self.rank else "") + which
         self.before, self.cpu = None, {}
+        self.peers, self.searched_at = {}, 0
 
     def measure(self, seconds=MEASURED_S):
         """Measure CPU times for the first frame: wait `seconds`, or until the job ends."""
@@ -270,7 +283,17 @@ class ParticipantSampler:
                 marks = (ordered[int(q * (len(ordered) - 1) + 0.5)] for q in (0.5, 0.99, 1))
                 stages[name] = tuple(float(ns) / 1e9 for ns in marks)
         self.before = snapshot
-        return Frame(self.job, self.which, snapshot, got, participants, stages, str(verdict(snapshot)))
+        ranks = self._ranks(snapshot)
+        found = (judged(ranks, self.rank[1]) if ranks else None) or verdict_of(self.job, snapshot)
+        return Frame(self.job, self.which, snapshot, got, participants, stages, str(found), ranks)
+
+    def _ranks(self, snapshot):
+        """Return what is known of each rank of the job on this machine; they are searched every few seconds."""
+        if self.rank is None:
+            return []
+        if not self.searched_at or snapshot.at_ns > self.searched_at + SEARCH_S * 1e9:
+            self.peers, self.searched_at = peers(self.job), snapshot.at_ns
+        return verdicts(self.rank[0], self.peers, snapshot)
 
     def _participant(self, each, snapshot, recent, got):
         cpu = self._cpu_of(each, snapshot.at_ns)

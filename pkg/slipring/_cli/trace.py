@@ -254,7 +254,7 @@ class Tracks:
         begin = max(b["claimed_at"], ends.get(track, 0))
         end = max(begin, b["published_at"] or self.end)
         ends[track] = end
-        name, args = _name(b), _args(b)
+        name, args = _name(b), _details(b)
         fetched = min(max(begin, b["fetched_at"]), end) if b["fetched_at"] and b["published_at"] else end
         if self.push:
             yield _slice(job, track, f"put {name}", begin, end, args)
@@ -327,7 +327,7 @@ def _name(b):
     return f"{b['seq']}{where}{kind}"
 
 
-def _args(b):
+def _details(b):
     told = {name: b[name] for name in ("seq", "epoch", "run", "rows", "bytes")}
     if b["first_index"] != NO_INDEX:
         told["first_index"] = b["first_index"]

@@ -1,9 +1,15 @@
 """This process: what a forked child must not share with it, its processors, and its rank in the job."""
 
+from __future__ import annotations
+
 import math
 import os
 import sys
 import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROOT = ""  # before /proc and /sys; tests put a tree of their own there
 
@@ -52,10 +58,10 @@ def lock_held_by_forks():
     return lock
 
 
-def ranks() -> int:
+def ranks(environ: Mapping[str, str] = os.environ) -> int:
     """Return how many ranks of this job share the machine; 1 where nobody says."""
     for name in LOCAL_RANKS:
-        text = os.environ.get(name, "")
+        text = environ.get(name, "")
         if text.isdigit() and int(text) > 0:
             return int(text)
     return 1
@@ -69,17 +75,17 @@ def global_rank() -> tuple[int, int] | None:
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
-def cpus() -> int:
-    """Return how many processors this process may keep busy, at least 1.
+def cpus(pid: int = 0, environ: Mapping[str, str] = os.environ) -> int:
+    """Return how many processors this process, or the process `pid` with that environment, may keep busy; at least 1.
 
     Those that it may run on, at most its cgroups' quotas; and of what all ranks of the machine share, an equal part.
     Ranks that are bound to processors of their own (fewer than the cgroup has) share nothing but the quota.
     """
-    own, among = len(os.sched_getaffinity(0)), ranks()
+    own, among = len(os.sched_getaffinity(pid)), ranks(environ)
     allowed, quota = None, math.inf
-    for directory, v2 in _groups("cpuset"):
+    for directory, v2 in _groups("cpuset", pid):
         allowed = allowed or _listed(_read(directory, "cpuset.cpus.effective" if v2 else "cpuset.cpus"))
-    for directory, v2 in _groups("cpu"):
+    for directory, v2 in _groups("cpu", pid):
         quota = min(quota, _quota(directory, v2))
     bound = allowed is not None and own < allowed
     return max(1, min(own if bound else own // among, math.ceil(quota / among) if quota < math.inf else own))
@@ -115,13 +121,14 @@ def _listed(text):
     return count
 
 
-def _groups(controller):
-    """Yield (directory, whether it is v2) of this process's cgroup of a controller, then of those above it."""
+def _groups(controller, pid):
+    """Yield (directory, whether it is v2) of a process's cgroup of a controller, then of those above it."""
+    who = f"{ROOT}/proc/{pid or 'self'}"
     own = {}  # controller -> path; "" for v2
-    for line in _read(f"{ROOT}/proc/self", "cgroup").splitlines():
+    for line in _read(who, "cgroup").splitlines():
         _, names, path = line.split(":", 2)
         own.update(dict.fromkeys(names.split(","), path))
-    for line in _read(f"{ROOT}/proc/self", "mountinfo").splitlines():
+    for line in _read(who, "mountinfo").splitlines():
         place, _, rest = line.partition(" - ")
         kind, _, options = rest.partition(" ")
         v2 = kind == "cgroup2"

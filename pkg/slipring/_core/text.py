@@ -26,7 +26,8 @@ def megabytes(n: int) -> str:
 
 def mb(n: float) -> str:
     """Return bytes as a number of MB, for a column of a table."""
-    return f"{n / 1e6:,.1f}" if n < 1e9 else f"{n / 1e6:,.0f}"
+    digits = ".3g" if n < 100_000 else ",.1f" if n < 1e9 else ",.0f"
+    return f"{n / 1e6:{digits}}"
 
 
 def seconds(s: float | None) -> str:

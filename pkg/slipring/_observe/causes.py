@@ -5,7 +5,6 @@ A rule returns (cause, text, advice), or None if its cause does not apply.
 
 import numpy as np
 
-from slipring._core.process import cpus
 from slipring._core.text import megabytes, seconds
 from slipring._observe.activity import at_work, sentence_of
 from slipring._observe.retries import retries
@@ -38,7 +37,7 @@ def _no_workers(f, known):
     return (
         "no_workers",
         "Batches are made by the loop itself, when it asks for them.",
-        f"Use num_workers={min(cpus(), f.enough or 1)}: they are made while the step computes.",
+        f"Use num_workers={min(f.cpus, f.enough or 1)}: they are made while the step computes.",
     )
 
 
@@ -200,7 +199,7 @@ def _slots(f, known):
 
 
 def _gil(f, known):
-    if not f.snapshot.threads or f.n_workers < 2 or cpus() < 2:
+    if not f.snapshot.threads or f.n_workers < 2 or f.cpus < 2:
         return None
     # Threads that wait for the lock are neither on a processor nor ready to run, and all together have about one.
     cores = f.on_cpu * f.busy * f.n_workers
@@ -454,7 +453,7 @@ def _more(f, known, waiting=False):
             f"More than {few} workers bring nothing: {many} made {its:.3g} batches/s, and {few} made {rate:.3g}. "
             + ("Look for what they share: a lock, a connection, a disk." if waiting else "")
         ).strip()
-    n, most = f.enough, cpus()
+    n, most = f.enough, f.cpus
     if not n or n <= f.n_workers:
         return ""
     if n > PER_CPU * most and waiting:

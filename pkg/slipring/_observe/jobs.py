@@ -89,6 +89,16 @@ def command_of(pid, arguments=False):
     return " ".join([os.path.basename(words[0]), *words[1:]]).strip() if arguments else program_of(words)
 
 
+def environ_of(pid):
+    """Return the environment variables with which a process's program was started; empty if they are unknown."""
+    try:
+        with open(f"{PROC}/{pid}/environ", "rb") as file:
+            variables = file.read().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return dict(variable.split("=", 1) for variable in variables if "=" in variable)
+
+
 def user_of(pid):
     """Return (number, name) of a process's user; OSError if there is no such process."""
     uid = os.stat(f"{PROC}/{pid}").st_uid
@@ -405,7 +415,7 @@ def attach(pid):
         others = {job.number(participant) for job in search.jobs.values() for participant in job.participant_pids()}
         for other in others - {0, pid}:
             search.look_again(other)
-        return sorted(search.jobs.values(), key=_last_busy, reverse=True)
+        return sorted(search.jobs.values(), key=last_busy, reverse=True)
     if seen:
         raise NoJob(seen[0][1])
     said = command_of(pid)
@@ -430,6 +440,7 @@ def _why_unseen(pid):
     return f"there is no process {pid} in /proc"
 
 
-def _last_busy(job):
+def last_busy(job):
+    """Return when a job dispatched its newest task, in ns: the order of a process's segments, the newest first."""
     slots, kept = job.watch.slots()["batch"], job.watch.records()
     return max(int(each["dispatched_at"].max(initial=0)) for each in (slots, kept[-1:]))

@@ -43,7 +43,7 @@ def gather(verdict, snapshot):
     rank, ranks = known
     distributed = sys.modules["torch"].distributed
     figures = Figures(snapshot)
-    told = {"rank": rank, **dataclasses.asdict(verdict), **_times(figures), "own_s": None}
+    told = {"rank": rank, **dataclasses.asdict(verdict), **times_of(figures), "own_s": None}
     found, clocks = [None] * ranks, [None] * ranks
     distributed.all_gather_object(found, (told, os.uname().nodename, _entered(figures)))
     distributed.all_gather_object(clocks, time.time_ns())  # all leave the first operation at about the same time
@@ -60,7 +60,7 @@ def gather(verdict, snapshot):
     return sorted(told, key=lambda each: -each["wait_share"])
 
 
-def _times(f):
+def times_of(f):
     """Return the seconds from batch to batch, and those in which the workers make a batch; None if unknown."""
     steady, info, stages = ~f.first, f.snapshot.segment_info, f.snapshot.stages
     batch = supply = None
@@ -120,7 +120,7 @@ def judged(ranks):
         return None
     longest, n = ranks[0], len(ranks)
     supply_known = all(each["supply_s"] for each in ranks)
-    slow = _behind(ranks, "supply_s") if supply_known else []
+    slow = behind(ranks, "supply_s") if supply_known else []
     worst = next((each for each in ranks if each in slow and _sets_the_pace(each)), None)
     if worst is not None:
         best = min(1 / each["supply_s"] for each in ranks if each not in slow)
@@ -138,7 +138,7 @@ def judged(ranks):
             f"that waits longest says: {longest['sentence']}",
             longest["advice"],
         )
-    slow = _behind(ranks, "own_s") if all(each["own_s"] is not None and each["batch_s"] for each in ranks) else []
+    slow = behind(ranks, "own_s") if all(each["own_s"] is not None and each["batch_s"] for each in ranks) else []
     if slow and max(each["own_s"] for each in slow) - min(each["own_s"] for each in ranks) >= BOUND * max(
         each["batch_s"] for each in ranks
     ):
@@ -173,7 +173,7 @@ def _sets_the_pace(rank):
     return rank["data_bound"] and rank["supply_s"] >= AT_PACE * (rank["batch_s"] or math.inf)
 
 
-def _behind(ranks, key):
+def behind(ranks, key):
     """Return the ranks whose time is clearly longer than the shortest, and about as long as the longest; by rank."""
     times = [each[key] for each in ranks]
     least = max(CLEARLY * min(times), ALIKE * max(times))

@@ -13,8 +13,8 @@ WINDOW_S = 5.0  # what rates are of
 class Figures:
     """Times and shares of the batches that a `Snapshot` remembers, and of those in progress."""
 
-    def __init__(self, snapshot):
-        self.snapshot = snapshot
+    def __init__(self, snapshot, cpus=1):
+        self.snapshot, self.cpus = snapshot, cpus  # the CPUs that the loop's process may keep busy
         table = snapshot.taken
         self.table = table
         self.first = table["step_ns"] == 0  # of their runs: they wait for workers to begin, or for the caller

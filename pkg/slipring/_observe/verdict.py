@@ -89,6 +89,7 @@ class Known:
     tuned: bool = False  # whether the loader finds the number of workers
     # Then: (workers, their batches per second, more workers, theirs), if more were hardly faster.
     saturated: tuple[int, float, int, float] | None = None
+    cpus: int | None = None  # that the loop's process may keep busy; None: it is this process
     # Of `slipring.ray.Loader`, summed over its workers: the ns spent waiting for Ray's blocks, and on all of fetching.
     block_wait_ns: float = 0.0
     block_ns: float = 0.0
@@ -99,7 +100,7 @@ def verdict(snapshot, known=None):
     if snapshot.segment_info["push"]:
         return _of_queue(snapshot)
     known = known or Known()
-    f = Figures(snapshot)
+    f = Figures(snapshot, known.cpus or cpus())
     still = stopped(snapshot)
     if still is not None:
         return Verdict("stopped", *still)
@@ -140,7 +141,7 @@ def _without_segment(f):
         cause, text, advice = found
         return Verdict(cause, f"Data-bound: the loop waits {share:.0%} of its time. {text}", advice, share, True)
     text = f"Data-bound: the loop waits {share:.0%} of its time. It makes its batches itself, when it asks for them."
-    n = min(cpus(), max(1, math.ceil(share / max(0.01, 1 - share))))
+    n = min(f.cpus, max(1, math.ceil(share / max(0.01, 1 - share))))
     return Verdict("no_workers", text, f"Use num_workers={n}: they are made while the step computes.", share, True)
 
 

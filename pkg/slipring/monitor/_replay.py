@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from slipring._core.arguments import integer, iterable
+from slipring._core.text import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,7 +74,7 @@ class Replay(Generic[T]):
 
     def __repr__(self) -> str:
         count = "for ever" if self._n is None else f"{self._n} times"
-        measured = f"{self.steps} steps of {self.step_s * 1e3:.3g} ms"
+        measured = f"{self.steps} steps of {seconds(self.step_s)}"
         return f"<Replay of a {type(self.batch).__name__}, {count}, {measured}>"
 
 

@@ -1,0 +1,103 @@
+"""The ranks of a distributed job on this machine, seen from outside, and which of them hold up the others.
+
+A launcher (torchrun, mpirun, srun) tells each rank its number by environment variables. Collective operations make all
+ranks equally slow, and a rank waits for the slowest one within its step. So its own figures say that it is not
+data-bound: ranks are compared by what their workers can supply.
+"""
+
+import dataclasses
+
+from slipring._core.process import cpus
+from slipring._observe.jobs import environ_of, jobs, last_busy
+from slipring._observe.ranks import behind, times_of
+from slipring._observe.rates import Figures
+from slipring._observe.snapshot import Snapshot
+from slipring._observe.verdict import Known, Verdict, verdict
+
+# The variables that have a process's rank and the number of ranks: torchrun, Open MPI, MPICH, Slurm.
+RANKS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+# Variables that have one value in all ranks of a job, and another one in other jobs.
+OF_JOB = (
+    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE"),
+    "PMI_JOBID",
+)
+STANDING = ("stopped", "hung", "starting")  # causes of a rank that delivers nothing now
+
+
+def rank_of(environ):
+    """Return (rank, number of ranks) of a process with these environment variables; None if no launcher set them."""
+    for names in RANKS:
+        rank, size = (environ.get(name, "") for name in names)
+        if rank.isdigit() and size.isdigit():
+            return int(rank), int(size)
+    return None
+
+
+def peers(job):
+    """Return {rank: `Job`} of the ranks on this machine, with the same loader; empty if the job is not distributed."""
+    environ = environ_of(job.pid)
+    own = rank_of(environ)
+    if job.push or own is None or own[1] < 2:
+        return {}
+    label, found = job.watch.segment_info()["label"], {}
+    for other in sorted(jobs()[0], key=last_busy):
+        its = environ_of(other.pid)
+        rank = rank_of(its)
+        if other.push or rank is None or rank[1] != own[1] or other.watch.segment_info()["label"] != label:
+            continue
+        if all(its.get(name) == environ.get(name) for name in OF_JOB):
+            found[rank[0]] = other
+    return {**found, own[0]: job}
+
+
+def verdict_of(job, snapshot):
+    """Return the `Verdict` on a job that this process watches, with the CPUs that the job may use."""
+    pid = job.pid
+    try:
+        allowed = cpus(pid, environ_of(pid)) if pid else None
+    except ProcessLookupError:
+        allowed = None  # it has just ended
+    return verdict(snapshot, Known(cpus=allowed))
+
+
+def verdicts(own, found, snapshot):
+    """Return what is known of each rank in `found` (see `peers`), as dicts; `snapshot` is of rank `own`."""
+    told = []
+    for rank, job in sorted(found.items()):
+        its = snapshot if rank == own else Snapshot(job.watch)
+        judged_alone = dataclasses.asdict(verdict_of(job, its))
+        told.append({"rank": rank, "pid": job.pid, **times_of(Figures(its)), **judged_alone})
+    return told
+
+
+def judged(ranks, size):
+    """Return the `Verdict` on the ranks that hold up the others of `size`; None if there are none."""
+    if len(ranks) < 2:
+        return None
+    standing = [each for each in ranks if each["cause"] in STANDING]
+    if standing:
+        return _verdict(standing, ranks, size, standing[0], "")
+    if any(each["cause"] == "unknown" or not each["supply_s"] for each in ranks):
+        return None
+    slow = behind(ranks, "supply_s")
+    worst = max(slow, key=lambda each: each["wait_share"], default=None)
+    if worst is None or not worst["data_bound"]:
+        return None
+    rates = " and ".join(f"{1 / each['supply_s']:.3g}" for each in slow)
+    least = min(1 / each["supply_s"] for each in ranks if each not in slow)
+    their = "its" if len(slow) == 1 else "their"
+    supplied = f"{their} workers can supply {rates} batches/s, the others' {least:.3g} or more. "
+    return _verdict(slow, ranks, size, worst, supplied)
+
+
+def _verdict(slow, ranks, size, worst, supplied):
+    named = " and ".join(f"{each['rank']} (pid {each['pid']})" for each in slow)
+    others = f"all {size}" if len(ranks) == size else f"the {len(ranks)} ranks on this machine"
+    holds = f"Rank {named} holds up {others}" if len(slow) == 1 else f"Ranks {named} hold up {others}"
+    there = f"On rank {worst['rank']}: {worst['sentence']}"
+    return Verdict("rank", f"{holds}: {supplied}{there}", worst["advice"], worst["wait_share"], worst["data_bound"])

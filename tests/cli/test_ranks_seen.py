@@ -1,0 +1,148 @@
+"""`slipring top` and `ps` on the ranks of a distributed job: real processes, real collective operations."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from tests.fault.procs import state, until
+from tests.support.inside import attach, judged, observing, rank_of
+from tests.watched import run, watched
+
+SHORT, LONG = 0.002, 0.06
+
+
+@contextlib.contextmanager
+def distributed(tmp_path, reads):
+    """Run a rank for each of `reads`, with the environment that torchrun gives it; yield them in the midst of work."""
+    pytest.importorskip("torch.distributed")
+    with contextlib.ExitStack() as stack:
+        ranks = []
+        for rank in range(len(reads)):
+            environment = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(len(reads)),
+                "LOCAL_WORLD_SIZE": str(len(reads)),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(os.getpid()),  # never used: it tells this job from others
+                "OMP_NUM_THREADS": "1",
+            }
+            scene = watched("ranked", environment, subprocess.Popen, file=str(tmp_path / "meet"), reads=reads)
+            ranks.append(stack.enter_context(scene))
+        for each in ranks:
+            each.line()
+        yield ranks
+
+
+def seen(capsys, pid):
+    code, out, err = run(capsys, "top", pid, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_top_names_the_slow_rank_whichever_it_is_asked_about(capsys, tmp_path):
+    with distributed(tmp_path, [SHORT, LONG, SHORT]) as ranks:
+        frames = [seen(capsys, each.pid) for each in ranks]
+        drawn = run(capsys, "top", ranks[0].pid, "--once")[1]
+    for frame in frames:
+        assert frame["verdict"].startswith(f"Rank 1 (pid {ranks[1].pid}) holds up all 3: its workers can supply")
+        assert "On rank 1: Data-bound: the loop waits" in frame["verdict"]
+        assert [each["rank"] for each in frame["ranks"]] == [0, 1, 2]
+        assert [each["pid"] for each in frame["ranks"]] == [each.pid for each in ranks]
+    assert f"loader of process {ranks[0].pid}, rank 0 of 3" in drawn and "Rank 1 (pid" in drawn
+
+
+def test_ranks_that_are_equally_slow_are_not_blamed(capsys, tmp_path):
+    with distributed(tmp_path, [LONG, LONG]) as ranks:
+        frames = [seen(capsys, each.pid) for each in ranks]
+    for frame in frames:
+        assert not frame["verdict"].startswith("Rank") and len(frame["ranks"]) == 2
+
+
+def test_a_rank_that_is_stopped_is_named_to_those_that_wait_for_it(capsys, tmp_path):
+    with distributed(tmp_path, [SHORT, SHORT, SHORT]) as ranks:
+        os.kill(ranks[2].pid, signal.SIGSTOP)
+        until(lambda: state(ranks[2].pid) == "T", "it has stopped")
+        verdict = seen(capsys, ranks[0].pid)["verdict"]
+        os.kill(ranks[2].pid, signal.SIGCONT)
+    assert verdict.startswith(f"Rank 2 (pid {ranks[2].pid}) holds up all 3: On rank 2: Stopped, by a signal")
+    assert f"kill -CONT {ranks[2].pid}" in verdict
+
+
+def test_ps_shows_the_rank_and_the_number_that_segment_takes(capsys, tmp_path, monkeypatch):
+    with distributed(tmp_path, [SHORT, SHORT]) as ranks, watched("several", n=2) as several:
+        monkeypatch.setattr(observing("jobs"), "pids", lambda: [several.pid, *(each.pid for each in ranks)])
+        rows = json.loads(run(capsys, "ps", "--json")[1])["jobs"]
+        out = run(capsys, "ps")[1]
+        chosen = attach(several.pid)  # top --segment N takes the Nth of them
+    of = {each.pid: [row for row in rows if row["pid"] == each.pid] for each in (*ranks, several)}
+    for rank, each in enumerate(ranks):
+        assert [(row["rank"], row["ranks"], row["segment"]) for row in of[each.pid]] == [(rank, 2, 1)]
+        assert re.search(rf"^ *{each.pid} +{rank} +1 +loader ", out, re.M)
+    assert [(row["rank"], row["segment"]) for row in of[several.pid]] == [(None, 1), (None, 2)]
+    assert [row["file"] for row in of[several.pid]] == [job.path for job in chosen]
+
+
+@pytest.mark.parametrize("local", ["1", "1000"])
+def test_advice_counts_the_cpus_of_the_jobs_ranks_and_not_of_the_command(capsys, local):
+    environment = {"LOCAL_WORLD_SIZE": local}
+    with watched("running", environment, subprocess.Popen, num_workers=0) as program:
+        verdict = seen(capsys, program.pid)["verdict"]
+    advised = int(re.search(r"Use num_workers=(\d+)", verdict)[1])
+    assert advised == 1 if local == "1000" else 1 <= advised <= len(os.sched_getaffinity(0))
+
+
+# ---- the rules
+
+
+def told(rank, supply=0.01, wait=0.0, cause="consumer"):
+    return {
+        "rank": rank, "pid": 100 + rank, "supply_s": supply, "wait_share": wait, "data_bound": wait >= 0.1,
+        "cause": cause, "sentence": f"Of rank {rank}.", "advice": f"Help rank {rank}.",
+    }  # fmt: skip
+
+
+def test_several_slow_ranks_are_named_and_ranks_on_other_machines_are_not_counted():
+    ranks = [told(0, 0.1, 0.5, "storage"), told(1), told(2, 0.09, 0.4, "storage"), told(3)]
+    found = judged(ranks, 8)
+    assert found.sentence == (
+        "Ranks 0 (pid 100) and 2 (pid 102) hold up the 4 ranks on this machine: their workers can supply 10 and 11.1 "
+        "batches/s, the others' 100 or more. On rank 0: Of rank 0."
+    )
+    assert (found.cause, found.advice, found.data_bound) == ("rank", "Help rank 0.", True)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [],
+        [told(0, 0.1, 0.9)],
+        [told(0, 0.1), told(1)],  # its workers are slower, and nothing waits for them
+        [told(0, 0.011, 0.5), told(1, 0.01, 0.4)],
+        [told(0, 0.1, 0.5), told(1, cause="unknown")],
+        [told(0, 0.1, 0.5), told(1, None)],
+    ],
+)
+def test_no_rank_is_blamed_where_nothing_tells_them_apart(ranks):
+    assert judged(ranks, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "4"}, (1, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}, (2, 3)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, (0, 2)),
+        ({"SLURM_PROCID": "7", "SLURM_NTASKS": "8"}, (7, 8)),
+        ({"RANK": "1", "WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (1, 4)),
+        ({"RANK": "1"}, None),
+        ({"RANK": "x", "WORLD_SIZE": "y"}, None),
+        ({}, None),
+    ],
+)
+def test_launchers_tell_a_process_its_rank(environ, rank):
+    assert rank_of(environ) == rank
