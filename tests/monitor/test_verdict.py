@@ -19,7 +19,7 @@ from slipring.monitor.stuck import at_work
 from slipring.monitor.verdict import verdict
 from tests.fault.procs import state, until, worker_pids
 from tests.monitor.simulated import Job
-from tests.support.inside import Watch, engine_of, look, now, reporting
+from tests.support.inside import READ_COUNTS, Watch, engine_of, look, now, reporting
 from tests.support.options import grouped
 
 WAITS = 0.02  # share of a worker's time on a processor, where it waits for something else
@@ -370,7 +370,8 @@ def test_of_batches_made_in_the_loop_no_worker_is_told():
 
 def test_batches_made_in_torchs_loop_are_named():
     def made(fetch_ns, batches=8):
-        meter = SimpleNamespace(batches=batches, fetch_ns=fetch_ns, collate_ns=0, spent_ns=1_000_000)
+        reads = dict.fromkeys(READ_COUNTS, 0)
+        meter = SimpleNamespace(batches=batches, fetch_ns=fetch_ns, collate_ns=0, spent_ns=1_000_000, reads=reads)
         return verdict(NoSegment(meter))
 
     assert (made(110_000).cause, made(110_000).data_bound) == ("no_workers", True)

@@ -2,7 +2,7 @@
 
 from slipring.monitor.words import seconds
 
-EXPLAINS = 0.5  # of the time to fetch: remote reads are what fetching does
+READING = 0.5  # of the time to fetch: remote reads are what fetching does
 LOST = 0.2  # of the time of remote reads: failed attempts and the pauses after them are the cause
 # Name of the count -> what happened, and what to do about it.
 REPEATED = {
@@ -29,7 +29,7 @@ def retries(f, known=None):
     reads = f.sight.segment_info["reads"]
     spent = reads["ns"] + reads["lost_ns"]
     failed = {name: reads[name] for name in REPEATED if reads[name]}
-    if not failed or reads["lost_ns"] < LOST * spent or spent < EXPLAINS * f.sight.stages["fetch"].total_s * 1e9:
+    if not failed or reads["lost_ns"] < LOST * spent or spent < READING * f.sight.stages["fetch"].total_s * 1e9:
         return None
     counts = ", ".join(f"{REPEATED[name][0]}: {count:,}" for name, count in failed.items())
     share = sum(failed.values()) / reads["attempts"]
