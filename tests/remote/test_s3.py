@@ -150,7 +150,7 @@ def printed_by(text, tmp_path_factory, *arguments):
     """The lines that a program prints: pyarrow's S3 has threads, which no test after it is to have."""
     program = tmp_path_factory.mktemp("by_pyarrow") / "program.py"
     program.write_text(text)
-    environment = {**os.environ, **KEYS, "PYTHONPATH": os.getcwd()}
+    environment = {**os.environ, **KEYS, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
     command = [sys.executable, str(program), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
