@@ -160,7 +160,7 @@ def resized(method, workers):
         batches = iter(loader)
         next(batches)
         loader.resize(int(workers))
-        while not engine_of(loader).pool.steady:
+        while not engine_of(loader).pool.at_target:
             next(batches)
         print(*worker_pids(loader).values(), flush=True)
         threading.Event().wait()
@@ -424,7 +424,7 @@ def backing():
         say("end", rows=rows, backing=loader.stats().backing, reason=loader.stats().backing_reason)
 
 
-def steady(what, method, batches, path):
+def at_target(what, method, batches, path):
     """Warm up; let the test look at the gate before and after `batches` more."""
     gate = Gate(path)
     batches = int(batches)

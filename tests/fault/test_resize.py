@@ -65,7 +65,7 @@ def test_a_worker_killed_before_it_has_left_has_its_batch_made_by_another(tmp_pa
                 gate.open()
             got += [plain(batch) for batch in batches]
             assert loader.stats().respawns == 0
-            until(lambda: engine_of(loader).pool.tend() or not engine_of(loader).pool.leaving, "it has left")
+            until(lambda: engine_of(loader).pool.reconcile() or not engine_of(loader).pool.retiring, "it has left")
             assert list(worker_pids(loader)) == [0]
     assert got == undisturbed(Rows(80))
 
@@ -169,7 +169,7 @@ def test_ctrl_c_while_a_thread_that_has_left_is_seen_to_leaves_nothing_half_done
         with pytest.raises(KeyboardInterrupt):
             for batch in iterator:
                 got += batch.tolist()
-        assert set(pool.workers) == {0} and not pool.leaving
+        assert set(pool.workers) == {0} and not pool.retiring
         for batch in iterator:
             got += batch.tolist()
         assert got == list(range(400))
@@ -180,10 +180,10 @@ def test_a_resize_of_threads_that_was_interrupted_is_completed_at_the_next_check
         iterator = iter(loader)
         got = next(iterator).tolist()
         pool = engine_of(loader).pool
-        pool.wanted = 2  # as `resize` sets it before it starts anybody
-        assert pool.changing
+        pool.target = 2  # as `resize` sets it before it starts anybody
+        assert pool.resizing
         pool.check()
-        assert set(pool.workers) == {0, 1} and not pool.changing
+        assert set(pool.workers) == {0, 1} and not pool.resizing
         for batch in iterator:
             got += batch.tolist()
         assert got == list(range(400))

@@ -105,7 +105,7 @@ def test_a_forked_child_takes_nothing_out_of_what_the_consumer_watches():
     with Loader(Rows(800), 8, num_workers=2, workers=Workers(start_method="fork"), rng="worker") as loader:
         it = iter(loader)
         next(it)
-        watched = engine_of(loader).pool.watched
+        watched = engine_of(loader).pool.death_fd
         assert select.select([watched], [], [], 0)[0] == []
         if (child := os.fork()) == 0:
             os._exit(0)  # what is done in a child has been done

@@ -63,7 +63,7 @@ def resized(loader, changes=CHANGES):
 def at_work(loader):
     """Workers that are there and stay."""
     pool = engine_of(loader).pool
-    return len(pool.workers) - len(pool.leaving)
+    return len(pool.workers) - len(pool.retiring)
 
 
 @pytest.mark.parametrize("method", EVERY_METHOD)
@@ -112,11 +112,11 @@ def test_those_that_are_too_many_end_with_their_batch(method):
         next(batches)
         pool = engine_of(loader).pool
         loader.resize(2)
-        assert pool.wanted == 2 and len(pool.leaving) == 3 - (5 - len(pool.workers))
+        assert pool.target == 2 and len(pool.retiring) == 3 - (5 - len(pool.workers))
         rest = flat(numbers(batches))
         assert rest == list(range(1, 2000))
-        while pool.leaving:  # nobody waits for them but who wants to know
-            pool.tend()
+        while pool.retiring:  # nobody waits for them but who wants to know
+            pool.reconcile()
         assert sorted(pool.workers) == [0, 1]
 
 
@@ -143,9 +143,9 @@ def test_more_than_the_segment_has_room_for_come_with_the_next_epoch():
     with Loader(Squares(40), 2, num_workers=1, workers=Workers(start_method="thread")) as loader:
         batches = iter(loader)
         next(batches)
-        room = engine_of(loader).room
+        room = engine_of(loader).worker_capacity
         loader.resize(room + 1)
-        assert engine_of(loader).pool.wanted == 1
+        assert engine_of(loader).pool.target == 1
         assert flat(numbers(batches)) == list(range(2, 40))
         assert flat(numbers(loader)) == list(range(40))
         assert at_work(loader) == room + 1
@@ -166,7 +166,7 @@ def test_a_second_number_that_comes_into_the_midst_of_the_first_is_not_lost(monk
         next(batches)
         loader.resize(3)
         assert flat(numbers(batches)) == list(range(2, 60))
-        assert engine_of(loader).pool.wanted == loader.options.num_workers == 4
+        assert engine_of(loader).pool.target == loader.options.num_workers == 4
 
 
 def test_between_epochs_workers_stay_as_far_as_they_can():
@@ -237,5 +237,5 @@ def test_each_of_several_iterations_is_resized():
         a, b = iter(loader), iter(loader)
         next(a), next(b)
         loader.resize(3)
-        assert engine_of(a).pool.wanted == engine_of(b).pool.wanted == 3
+        assert engine_of(a).pool.target == engine_of(b).pool.target == 3
         assert flat(numbers(a)) == flat(numbers(b)) == list(range(2, 60))

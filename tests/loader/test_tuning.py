@@ -93,7 +93,7 @@ def test_a_lock_that_all_workers_share_leaves_few_of_them():
         settle(loader)
         found, pool = loader.tuning, engine_of(loader).pool
         assert max(workers for workers, _, _ in found.history) > 4  # more were tried
-        assert found.workers <= 4 and pool.wanted == found.workers, found
+        assert found.workers <= 4 and pool.target == found.workers, found
         assert re.search(f"workers were (no|hardly) faster than {found.workers} ", found.reason)
         assert tuner_of(loader).saturated is not None
 
@@ -214,7 +214,7 @@ def test_the_next_epoch_begins_with_what_was_found(monkeypatch):
         found = loader.tuning.workers
         batches = iter(loader)
         pool = engine_of(loader).pool
-        assert pool.wanted == loader.options.num_workers == found
+        assert pool.target == loader.options.num_workers == found
         until(lambda: loader.stats() and len(pool.workers) == found, "those that were too many have left")
         assert sum(1 for _ in batches) == 600 and loader.tuning.settled and loader.tuning.workers == found
 
@@ -249,7 +249,7 @@ def test_streams_have_one_number_in_each_epoch():
 def test_streams_get_more_with_the_next_epoch(monkeypatch):
     job = Tuned(monkeypatch, stream=True)
     for _ in job.epoch(60):
-        assert job.pool.wanted == 2
+        assert job.pool.target == 2
     job.settle(60)
     assert job.tuning.workers == 6 and job.tried == [2, 6]
 
@@ -264,7 +264,7 @@ def test_a_number_that_the_rule_decides_on_comes_to_work(monkeypatch):
         for _ in loader:
             if len(engine_of(loader).pool.workers) == 5:
                 break
-        assert engine_of(loader).pool.wanted == loader.tuning.workers == 5
+        assert engine_of(loader).pool.target == loader.tuning.workers == 5
 
 
 def test_resize_ends_it():
@@ -275,7 +275,7 @@ def test_resize_ends_it():
             if count == 100:
                 break
         assert loader.tuning.settled and "resize()" in loader.tuning.reason
-        assert engine_of(loader).pool.wanted == loader.tuning.workers == 3
+        assert engine_of(loader).pool.target == loader.tuning.workers == 3
 
 
 @pytest.mark.parametrize(("free", "tried"), [(30, [2]), (50, [2, 3]), (1000, [2, 12])])
@@ -283,7 +283,7 @@ def test_memory_that_is_not_there_begins_no_worker(monkeypatch, free, tried):
     job = Tuned(monkeypatch, most=12)
 
     def left(root):
-        return (free + 60 - 30 * job.pool.wanted) << 20, 1 << 30, "this test", "/a/file"
+        return (free + 60 - 30 * job.pool.target) << 20, 1 << 30, "this test", "/a/file"
 
     monkeypatch.setattr(tuning, "memory_available", left)
     monkeypatch.setattr(tuning, "private_bytes", lambda pid: 30 << 20)
@@ -325,16 +325,16 @@ class Pool:
 
     def __init__(self, each, step, on_cpu=1.0, cpus=64):
         self.each, self.step, self.on_cpu, self.cpus = each, step, on_cpu, cpus
-        self.wanted, self.tried = 0, []
+        self.target, self.tried = 0, []
 
     def pids(self):
         return []
 
     def window(self):
-        busy = self.each * max(1.0, self.wanted * self.on_cpu / self.cpus)  # who shares a processor takes longer
-        took = max(self.step, busy / self.wanted)
-        self.tried.append(self.wanted)
-        return tuning.Window(self.wanted, 16, took, took - self.step, busy, self.each * self.on_cpu)
+        busy = self.each * max(1.0, self.target * self.on_cpu / self.cpus)  # who shares a processor takes longer
+        took = max(self.step, busy / self.target)
+        self.tried.append(self.target)
+        return tuning.Window(self.target, 16, took, took - self.step, busy, self.each * self.on_cpu)
 
 
 def found(pool, begin=2, least=1, most=64):
@@ -342,12 +342,12 @@ def found(pool, begin=2, least=1, most=64):
     tuner = Tuner(begin, least, most)
     tuner._pool = weakref.ref(pool)
     tuner._fits = lambda more: (more, "")
-    pool.wanted = begin
+    pool.target = begin
     while not tuner.settled:
         window = pool.window()
         tuner.spent += 8 + window.batches
         tuner._go_on(window)
-        pool.wanted = tuner.workers
+        pool.target = tuner.workers
         assert least <= tuner.workers <= most and tuner.spent <= tuner.budget
     return tuner.tuning
 
@@ -375,7 +375,7 @@ def test_more_workers_that_do_not_help_go_again(cpus):
 
         def window(self):
             made = super().window()
-            took = max(self.step, self.each / min(3, self.wanted))
+            took = max(self.step, self.each / min(3, self.target))
             return dataclasses.replace(made, step=took, waited=took - self.step)
 
     cpus(2)
@@ -404,11 +404,11 @@ def test_recorded_rates_under_a_lock_leave_few_workers(name, cpus):
         """A pool whose windows were measured before: each number's in turn, then its last one again."""
 
         def window(self):
-            self.tried.append(self.wanted)
-            windows = recorded[self.wanted]
+            self.tried.append(self.target)
+            windows = recorded[self.target]
             step, busy = windows.pop(0) if len(windows) > 1 else windows[0]
             step, busy = step / 1e3, busy / 1e3
-            return tuning.Window(self.wanted, 16 if self.wanted < 16 else 48, step, step - 1e-4, busy, 5e-4)
+            return tuning.Window(self.target, 16 if self.target < 16 else 48, step, step - 1e-4, busy, 5e-4)
 
     pool = Recorded(0, 0)
     result = found(pool, most=16)

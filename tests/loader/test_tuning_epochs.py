@@ -225,12 +225,12 @@ def test_a_resize_amidst_a_look_is_not_lost(monkeypatch):
             next(batches)
         for _ in range(20):
             next(batches)
-        assert engine_of(loader).pool.wanted == 3
+        assert engine_of(loader).pool.target == 3
         assert (loader.tuning.workers, loader.tuning.settled) == (3, True)
         assert "resize()" in loader.tuning.reason
         batches.close()
         next(iter(loader))
-        assert loader.options.num_workers == engine_of(loader).pool.wanted == 3
+        assert loader.options.num_workers == engine_of(loader).pool.target == 3
 
 
 # ---- slots
@@ -245,7 +245,7 @@ def test_no_more_workers_than_the_slots_serve(monkeypatch):
 def test_a_loader_never_has_more_workers_than_its_slots_serve():
     with auto(Slow(1 << 40), most=12, slots=6, start_method="thread") as loader:
         for _ in loader:
-            assert engine_of(loader).pool.wanted <= 5
+            assert engine_of(loader).pool.target <= 5
             if loader.tuning.settled:
                 break
         found = loader.tuning

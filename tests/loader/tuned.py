@@ -74,7 +74,7 @@ class Tuned:
                 if took_at >= look_next:
                     look_next = self._look(drawn == batches)
                 asked = self.clock
-                while drawn < batches and len(in_flight) < self.options.prefetch_factor * self.pool.wanted:
+                while drawn < batches and len(in_flight) < self.options.prefetch_factor * self.pool.target:
                     in_flight.append(self.pool.make(tail if drawn == batches - 1 else 0.0))
                     drawn += 1
                     if drawn == batches:
@@ -122,7 +122,7 @@ class Tuned:
         if self.tried[-1:] != [workers]:
             self.tried.append(workers)
         pool = self.pool
-        pool.wanted = self.options.num_workers = workers
+        pool.target = self.options.num_workers = workers
         kept = [] if new else pool.free_at[:workers]
         pool.free_at = kept + [self.clock + int(self.begins * MS)] * (workers - len(kept))
         pool.begun_at = max(pool.begun_at, *pool.free_at[len(kept) :], 0)
@@ -132,23 +132,23 @@ class Pool:
     """The simulated workers."""
 
     def __init__(self, job, workers):
-        self.job, self.wanted = job, workers
+        self.job, self.target = job, workers
         self.ring = SimpleNamespace(info={"committed": 0}, n_slots=1)
         self.free_at, self.begun_at, self.used_ns = [0] * workers, 0, 0
 
     @property
-    def steady(self):
+    def at_target(self):
         return self.job.clock >= self.begun_at
 
     def pids(self):
-        return [(number, 1, True) for number in range(self.wanted)]
+        return [(number, 1, True) for number in range(self.target)]
 
     def processor_ns(self):
         return self.used_ns
 
     def make(self, longer):
         """Have the worker that is free first make a batch; returns when it is there, and how long that worker took."""
-        crowded = max(1.0, self.wanted * self.job.on_cpu / self.job.cpus, self.wanted / self.job.serves)
+        crowded = max(1.0, self.target * self.job.on_cpu / self.job.cpus, self.target / self.job.serves)
         busy = int((self.job.each * crowded + longer) * MS)
         worker = self.free_at.index(min(self.free_at))
         self.free_at[worker] = max(self.job.clock, self.free_at[worker]) + busy

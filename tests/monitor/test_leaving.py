@@ -60,7 +60,7 @@ def test_those_that_have_left_are_in_no_figures(method):
         batches = iter(loader)
         for _ in range(40):
             next(batches)
-        until(lambda: engine_of(loader).pool.steady, "all four have begun")
+        until(lambda: engine_of(loader).pool.at_target, "all four have begun")
         assert [row.worker for row in loader.report().workers] == [0, 1, 2, 3]
         asked = now()
         loader.resize(2)
@@ -115,7 +115,7 @@ def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path)
                 next(batches)
             assert list(worker_pids(loader)) == [0]
             loader.resize(2)  # there is nothing left to do for it
-            until(lambda: engine_of(loader).pool.steady, "the new one has begun")
+            until(lambda: engine_of(loader).pool.at_target, "the new one has begun")
             assert worker_pids(loader)[1] != dead and seen_later(loader).cause != "hung"
             assert loader.report().workers[1].batches == 0
             assert len(list(batches)) == 1

@@ -16,7 +16,7 @@ from tests.support.inside import engine_of
 def iterated(**options):
     loader = slipring.Loader(range(200), **{"batch_size": 5, "num_workers": 2, **options})
     for _ in loader:
-        until(lambda: engine_of(loader).pool.steady, "all workers have begun")
+        until(lambda: engine_of(loader).pool.at_target, "all workers have begun")
     return loader
 
 

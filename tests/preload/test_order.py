@@ -276,7 +276,7 @@ def test_a_copy_in_flight_is_waited_for_although_the_next_of_its_batch_has_faile
                 images, labels = next(batches)
                 firsts.append((lab.read(images)[:, 0] == lab.read(labels) % 251).all().item())
             except MemoryError:
-                assert len(engines_of(loader).engine.attachment.in_flight) >= 1
+                assert len(engines_of(loader).engine.pinned_slots.in_flight) >= 1
             except StopIteration:
                 break
         assert firsts == [True] * 9

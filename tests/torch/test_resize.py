@@ -95,7 +95,7 @@ def test_with_torchs_seeds_it_changes_with_the_next_epoch():
         batches = iter(loader)
         next(batches)
         loader.resize(3)
-        assert engines_of(loader).engine.pool.wanted == 2
+        assert engines_of(loader).engine.pool.target == 2
         assert sum(1 for _ in batches) == 19
         assert sum(1 for _ in loader) == 20
 
@@ -140,7 +140,7 @@ def test_a_map_datasets_state_sets_no_number_of_workers():
     with DataLoader(Drawn(80), 4, num_workers=(None, 2)) as loader:
         loader.load_state_dict(state)
         batches = iter(loader)
-        assert loader.num_workers == engines_of(loader).engine.pool.wanted <= 2 and loader.tuning.workers <= 2
+        assert loader.num_workers == engines_of(loader).engine.pool.target <= 2 and loader.tuning.workers <= 2
         got += [plain(batch) for batch in batches]
         assert loader.tuning.workers <= 2
     assert [i for batch in got for i in batch[0]] == list(range(80))

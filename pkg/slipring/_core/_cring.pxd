@@ -197,7 +197,7 @@ cdef extern from "ring.h" nogil:
     int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen)
     int sr_cancel(sr_ring *ring, uint32_t slot, uint64_t gen)
     int sr_wait_ready(sr_ring *ring, uint32_t slot, uint64_t deadline, uint32_t *found)
-    int sr_wait_ready_or_death(sr_ring *ring, uint32_t slot, uint64_t deadline, int watched, uint32_t *found)
+    int sr_wait_ready_or_death(sr_ring *ring, uint32_t slot, uint64_t deadline, int death_fd, uint32_t *found)
     int sr_take(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t *gen, sr_result *result)
     int sr_add_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped)
     int sr_add_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts)

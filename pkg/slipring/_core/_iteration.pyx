@@ -40,7 +40,7 @@ cdef list listed(indices):
     return list((<Pickled> indices).indices if isinstance(indices, Pickled) else indices)
 
 
-# ns; how often a waiting consumer looks after its workers, and where the wait ends with a worker (`watched`).
+# ns; how often a waiting consumer looks after its workers, and where the wait ends with a worker (`death_fd`).
 cdef uint64_t IDLE = 100_000_000, SELDOM = 500_000_000
 cdef double SECOND = 1e9  # ns
 cdef object _exiting = exiting  # see there
@@ -139,7 +139,7 @@ cdef class Iteration:
     cdef uint32_t chunk, n_static
     cdef uint64_t run, epoch, seed, next_seq, look_ahead, timeout, look_at, idle
     cdef readonly uint64_t start_ns  # how long the beginning waited for workers
-    cdef int watched   # a descriptor that is readable when a worker has died, or -1
+    cdef int death_fd   # a descriptor that is readable when a worker has died, or -1
     cdef uint64_t late  # `Position.changes` when a wait took `timeout` seconds; NEVER: none has
 
     def __cinit__(self, *_, **__):
@@ -169,8 +169,8 @@ cdef class Iteration:
         self.next_seq, self.done, self.late = position.delivered, set(position.beyond), NEVER
         self.copy = COPY[options.memory.copy]
         self.in_order, self.inline = bool(options.in_order), engine.inline
-        self.watched = -1 if self.fetcher is not None else engine.pool.watched
-        self.idle = IDLE if self.watched < 0 else SELDOM
+        self.death_fd = -1 if self.fetcher is not None else engine.pool.death_fd
+        self.idle = IDLE if self.death_fd < 0 else SELDOM
         limited = options.timeout and not no_timeout
         self.timeout = <uint64_t> (min(options.timeout, 1e9) * SECOND) if limited else SR_FOREVER
         self.look_ahead = 1 if self.inline else options.look_ahead
@@ -494,8 +494,8 @@ cdef class Iteration:
             if clock() >= self.memory_at:
                 self.memory_at = clock() + <uint64_t> (min(self.memory.look(self.ring), 1e9) * SECOND)
             then = min(then, self.memory_at)
-        if engine.pool.changing:
-            engine.pool.tend()
+        if engine.pool.resizing:
+            engine.pool.reconcile()
             then = min(then, clock() + IDLE)
         self.look_next = then if self.resized is None else 0
         return 0
@@ -504,7 +504,7 @@ cdef class Iteration:
     cdef int change_workers(self, engine) except -1:
         """Adapt workers and tasks in flight to the options in `resized`, or leave that to the next iteration."""
         options = self.resized
-        if not engine.fixed and options.num_workers <= engine.room:
+        if not engine.fixed and options.num_workers <= engine.worker_capacity:
             self.look_ahead = options.look_ahead
             if self.resized is options:  # another thread may have asked for another number since
                 self.resized = None  # what is interrupted from here on, the pool itself goes on with
@@ -723,7 +723,7 @@ cdef class Iteration:
                 if self.inline or self.ring.in_circulation(1) == 0:
                     raise slots_held(self.ring.n_slots, self.ring.circulating)
                 # What is published into the slot wakes this wait, although nobody wants it any more.
-                self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up), self.watched)
+                self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up), self.death_fd)
                 self.go_on()
                 self.check(engine)
                 if clock() >= give_up:
@@ -751,7 +751,7 @@ cdef class Iteration:
                 self.look_at = began + self.idle
                 self.check(self._engine)
             while True:
-                slot = self.ring.await_ready(wanted, min(self.look_at, give_up), self.watched)
+                slot = self.ring.await_ready(wanted, min(self.look_at, give_up), self.death_fd)
                 if slot >= 0:
                     return slot
                 self.look_at = clock() + self.idle
@@ -798,7 +798,7 @@ cdef class Iteration:
                 error = self.worded(error)
             self.fail(error)
             raise error
-        self.watched = engine.pool.watched
+        self.death_fd = engine.pool.death_fd
         return 0
 
     @cython.nonecheck(True)

@@ -16,13 +16,13 @@ cdef class LocalEngine:
     """
 
     cdef readonly object fetcher, meter, ring, memory, pool
-    cdef readonly int watched
-    cdef readonly bint inline, by_turns, fixed, foreign, changing
+    cdef readonly int death_fd
+    cdef readonly bint inline, by_turns, fixed, foreign, resizing
     cdef public bint overdue
 
     def __init__(self, fetcher, meter):
         self.fetcher = self.pool = fetcher
-        self.meter, self.inline, self.fixed, self.watched = meter, True, True, -1
+        self.meter, self.inline, self.fixed, self.death_fd = meter, True, True, -1
 
     def begin_run(self, seed):
         """Return the number of the iteration."""

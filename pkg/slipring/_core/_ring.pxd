@@ -59,7 +59,7 @@ cdef class Segment:
     cdef int refuse_use(self) except -1
     cpdef int pick_free(self) except -2
     cdef int in_circulation(self, int enough) noexcept
-    cdef int await_ready(self, int slot, uint64_t deadline, int watched) except -2
+    cdef int await_ready(self, int slot, uint64_t deadline, int death_fd) except -2
     cdef int interrupt(self, bint on) except -1
 
     # The calls of the C ring that Ring (_ring.pyx) and leases and fills (_ring_slot.pxi) need.

@@ -432,8 +432,8 @@ cdef class Segment:
         """Wait for `slot` (-1: any) to hold a batch; return the slot, or -1 when the time is up."""
         return self.await_ready(slot, deadline_in(seconds) if seconds > 0 else 0, -1)
 
-    cdef int await_ready(self, int slot, uint64_t deadline, int watched) except -2:
-        """Wait likewise until a time of `clock` (0: only look), or until the descriptor `watched` is readable."""
+    cdef int await_ready(self, int slot, uint64_t deadline, int death_fd) except -2:
+        """Wait likewise until a time of `clock` (0: only look), or until the descriptor `death_fd` is readable."""
         cdef uint32_t found = 0, wanted = c.SR_ANY if slot < 0 else <uint32_t> slot
         cdef int rc = -EINTR
         if not is_usable(self):
@@ -442,7 +442,7 @@ cdef class Segment:
             rc = c.sr_wait_ready(self.ptr, wanted, 0, &found)
         while rc == -EINTR:
             with nogil:
-                rc = c.sr_wait_ready_or_death(self.ptr, wanted, deadline, watched, &found)
+                rc = c.sr_wait_ready_or_death(self.ptr, wanted, deadline, death_fd, &found)
             if rc < 0 and rc != -ETIMEDOUT and rc != -ECANCELED:
                 check(rc)
         return -1 if rc < 0 else <int> found

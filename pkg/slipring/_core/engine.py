@@ -29,10 +29,10 @@ class Engine:
         self.options = options
         self.counters = counters
         self.inline = options.num_workers == 0
-        self.room = options.room
+        self.worker_capacity = options.room
         self.ring = Ring(
             options.n_slots,
-            self.room + 1,
+            self.worker_capacity + 1,
             os.fspath(options.memory.backing),
             options.memory.slot_bytes or 0,
             label=f"{type(job.dataset).__name__}, "
@@ -54,7 +54,7 @@ class Engine:
         self.left_behind = -1  # a slot that a worker was at, when the last run ended
         self.idle = False  # no run lives or begins: whoever comes by may see to the workers
         self.overdue = False  # the last run was left because its batch had not come in time
-        self.attachment = None  # what a layer above keeps as long as the segment; closed before that goes
+        self.pinned_slots = None  # what a layer above keeps as long as the segment; closed before that goes
         self.owner, self.lock = Owner(), ForkLock()
         self.alive = True
         _live.add(self)
@@ -94,7 +94,7 @@ class Engine:
         """
         if not self.alive or self.options == options:
             return self.alive
-        if self.inline or not 0 < options.num_workers <= self.room:
+        if self.inline or not 0 < options.num_workers <= self.worker_capacity:
             return False
         needed = options.look_ahead + options.ahead + SPARE_SLOTS
         if needed > self.ring.n_slots and options.memory.slots is None:
@@ -117,13 +117,13 @@ class Engine:
         Surplus workers retire after their batch. The caller does not wait for them.
         """
         with self.lock.here():
-            if self.fixed or not self.started or self.ring.closed or num_workers > self.room:
+            if self.fixed or not self.started or self.ring.closed or num_workers > self.worker_capacity:
                 return False
             self.pool.resize(num_workers)
             return True
 
     def _has(self, num_workers):
-        return self.inline or self.pool.wanted == num_workers or self.resize(num_workers)
+        return self.inline or self.pool.target == num_workers or self.resize(num_workers)
 
     def begin_run(self, base_seed):
         """Start workers if necessary, make the tasks of earlier iterations stale, and return the iteration's number."""
@@ -133,8 +133,8 @@ class Engine:
         self.overdue = False
         self.ring.begin_run(self.running)
         self.pool.begin_run()
-        if self.pool.changing and not self.ring.closed:
-            self.pool.see_leavers()
+        if self.pool.resizing and not self.ring.closed:
+            self.pool.reap_retired()
         if self.started and (self.ring.closed or not self._has(self.options.num_workers)):
             self.stop_workers()  # it was interrupted; or the next ones are to know how many they are
             if self.pool.stuck:
@@ -176,15 +176,15 @@ class Engine:
                 self.shut_down()  # they would serve the next run as well, beside its own
         self.unfinished = None
         self.idle = True
-        self.see_leavers()
+        self.reap_retired()
 
-    def see_leavers(self):
+    def reap_retired(self):
         """Reap retired workers between two iterations. It does not wait, and any thread may call it."""
-        if self.foreign or not (self.idle and self.pool.changing) or not self.lock.here().acquire(blocking=False):
+        if self.foreign or not (self.idle and self.pool.resizing) or not self.lock.here().acquire(blocking=False):
             return
         try:
             if self.idle and not self.ring.closed:
-                self.pool.see_leavers()
+                self.pool.reap_retired()
         finally:
             self.lock.here().release()
 
@@ -208,8 +208,8 @@ class Engine:
                 if self.memory is not None:
                     self.memory.forget(self.pool)
                 _live.discard(self)
-                if self.attachment is not None:
-                    self.attachment.close()
+                if self.pinned_slots is not None:
+                    self.pinned_slots.close()
                 self.ring.release_free()
 
     def _last_look(self):

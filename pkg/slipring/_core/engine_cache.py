@@ -98,9 +98,9 @@ class EngineCache:
         engine = self.engine
         alive = engine is not None and engine.alive
         if alive:
-            engine.see_leavers()
+            engine.reap_retired()
         stats = self.counters.stats(engine.ring.info if alive else None, engine.ring.n_slots if alive else slots)
-        pins = engine.attachment if alive else None
+        pins = engine.pinned_slots if alive else None
         return dataclasses.replace(
             stats,
             moved_batches=self.moves.moved_batches,

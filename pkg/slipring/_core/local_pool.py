@@ -96,12 +96,12 @@ class ThreadPool(ResizablePool):
         for number, thread in list(self.workers.items()):
             if not thread.is_alive() and not self.ring.closed:
                 self._ended(number, state_for)
-        if not self.ring.closed and self.changing:
+        if not self.ring.closed and self.resizing:
             self._match()
 
-    def see_leavers(self):
+    def reap_retired(self):
         """See `WorkerPool`."""
-        for number in list(self.leaving):
+        for number in list(self.retiring):
             if not self.workers[number].is_alive() and not self.ring.closed and not self.ring.in_flight(number + 1):
                 self._ended(number, None)
 
@@ -119,7 +119,7 @@ class ThreadPool(ResizablePool):
             self.ring.participant(participant)[1] == SERVING,
             self.ring.in_flight(participant),
         )
-        if number in self.leaving and not in_flight:
+        if number in self.retiring and not in_flight:
             self._gone(number)
             return
         had, asked = task_text(in_flight)
@@ -131,8 +131,8 @@ class ThreadPool(ResizablePool):
             exitcode=None,
             indices=asked,
         )
-        self.restarts.allow(number, serving, in_flight, error, number not in self.leaving)
-        if number in self.leaving:
+        self.restarts.allow(number, serving, in_flight, error, number not in self.retiring)
+        if number in self.retiring:
             self._gone(number)
             return
         self.ring.recover(participant, thread=True)
@@ -143,7 +143,7 @@ class ThreadPool(ResizablePool):
         with no_interrupt():
             self.workers.pop(number, None)
             self.ring.recover(number + 1, thread=True)
-            self.leaving.discard(number)
+            self.retiring.discard(number)
 
     def stop(self, overdue=False):
         """Wait for all threads to end their batch; see `WorkerPool.stop`."""
@@ -153,7 +153,7 @@ class ThreadPool(ResizablePool):
                 thread.join(max(0.0, deadline - time.monotonic()))
         # A thread stuck in the dataset keeps the segment mapped, by its own reference.
         self.workers = {number: thread for number, thread in self.workers.items() if thread.is_alive()}
-        for number in self.leaving.difference(self.workers):
+        for number in self.retiring.difference(self.workers):
             self._gone(number)
 
 

@@ -59,7 +59,7 @@ class ProcessPool(ResizablePool):
         self.stuck = False
 
     @property
-    def watched(self):
+    def death_fd(self):
         """int: see `WorkerPool`."""
         return self.poll.fd
 
@@ -170,7 +170,7 @@ class ProcessPool(ResizablePool):
             # A worker that is neither here nor replaced would be waited for.
             with no_interrupt(self.forks) as mask:
                 self._died(number, mask, state_for)
-        if self.changing:
+        if self.resizing:
             self._match()
         self.starts.look()
 
@@ -190,8 +190,8 @@ class ProcessPool(ResizablePool):
         serving = self.ring.participant(participant)[1] == SERVING
         in_flight = self.ring.in_flight(participant)
         self.ring.recover(participant)
-        left = number in self.leaving
-        self.leaving.discard(number)
+        left = number in self.retiring
+        self.retiring.discard(number)
         error = None if left and not in_flight else self._error(number, process, in_flight, serving)
         _close(process)
         if error is not None:
@@ -211,12 +211,12 @@ class ProcessPool(ResizablePool):
         """Return the CPU time that the workers have used plus the time that they waited for a CPU, in ns."""
         return sum(processor_ns_of(pid) for _, pid, _ in self.pids())
 
-    def see_leavers(self):
+    def reap_retired(self):
         """See `WorkerPool`."""
-        if not self.leaving:
+        if not self.retiring:
             return
         for number in self._ended():
-            if number in self.leaving and not self.ring.in_flight(number + 1):
+            if number in self.retiring and not self.ring.in_flight(number + 1):
                 with no_interrupt(self.forks) as mask:
                     self._died(number, mask, None)
 
@@ -322,7 +322,7 @@ class ProcessPool(ResizablePool):
                     self._forget(number)
                     _close(self.processes.pop(number))
                     self.ring.recover(number + 1)
-                    self.leaving.discard(number)
+                    self.retiring.discard(number)
             if left == 0.0 and self.processes:
                 return
 

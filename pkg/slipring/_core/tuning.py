@@ -162,7 +162,7 @@ class Tuner:
         """Begin an iteration."""
         options = engine.options
         self.anew = not options.persistent_workers
-        goes_on = self.anew or (engine.pool is self.pool and engine.pool.steady)
+        goes_on = self.anew or (engine.pool is self.pool and engine.pool.at_target)
         self.meter, self.prefetch = engine.ring.meter, options.prefetch_factor
         self._pool = weakref.ref(engine.pool)
         # Each worker has one, and so has who takes them: more workers would wait for slots.
@@ -195,7 +195,7 @@ class Tuner:
 
     @property
     def _has_them(self):
-        return self.pool.wanted == self.workers
+        return self.pool.target == self.workers
 
     @property
     def _ahead(self):
@@ -272,7 +272,7 @@ class Tuner:
             self._drop()
         done = self.meter.batches
         if self.since is None:
-            if not self.pool.steady:
+            if not self.pool.at_target:
                 return self._again_in(5_000_000)
             if self.counted is None:
                 self.counted = done

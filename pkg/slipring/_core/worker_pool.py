@@ -15,11 +15,11 @@ class WorkerPool(Protocol):
     """The workers of one segment, of any kind."""
 
     job: Job  # what a new worker must know
-    watched: int = -1  # a descriptor, readable while a dead worker waits for `check`; -1: none can die
+    death_fd: int = -1  # a descriptor, readable while a dead worker waits for `check`; -1: none can die
     # Workers remain that did not end when they were asked to. The segment is then of no more use.
     stuck: bool = False
-    wanted: int = 0  # how many workers there should be
-    changing: bool = False  # workers are retiring or missing: call `tend` from time to time
+    target: int = 0  # how many workers there should be
+    resizing: bool = False  # workers are retiring or missing: call `reconcile` from time to time
 
     def start(self, base_seed: int) -> None:
         """Start all workers."""
@@ -27,7 +27,7 @@ class WorkerPool(Protocol):
     def begin_run(self) -> None:
         """Prepare for another pass over the data."""
 
-    def see_leavers(self) -> None:
+    def reap_retired(self) -> None:
         """Reap retired workers. It does not wait."""
 
     def check(self, state_for: Callable[[int], tuple[int, int, bytes | None]] | None = None) -> None:
@@ -55,12 +55,12 @@ class ResizablePool(WorkerPool):
         self.job = job
         self.restarts = restarts
         self.workers = {}  # by number
-        self.leaving = set()  # numbers of those that retire after their batch
+        self.retiring = set()  # numbers of those that retire after their batch
 
     def start(self, base_seed):
         """Start all workers."""
         self.base_seed = base_seed
-        self.wanted = self.job.num_workers
+        self.target = self.job.num_workers
         self._match()
 
     def begin_run(self):
@@ -69,45 +69,45 @@ class ResizablePool(WorkerPool):
 
     def resize(self, num_workers):
         """Change the number of workers. Surplus workers, those with the highest numbers, retire after their batch."""
-        self.wanted = num_workers
+        self.target = num_workers
         self.job = self.job.resized(num_workers)
-        self.tend()
+        self.reconcile()
 
-    def tend(self):
+    def reconcile(self):
         """Reap retired workers and start missing ones. It does not wait."""
         if not self.ring.closed:
-            self.see_leavers()
+            self.reap_retired()
             self._match()
 
     @property
-    def changing(self):
+    def resizing(self):
         """bool: see `WorkerPool`."""
-        return bool(self.leaving) or len(self.workers) != self.wanted
+        return bool(self.retiring) or len(self.workers) != self.target
 
     @property
-    def steady(self):
+    def at_target(self):
         """bool: whether all wanted workers exist and take tasks, and none is retiring."""
-        return not self.changing and all(self.ring.participant(number + 1)[1] == SERVING for number in self.workers)
+        return not self.resizing and all(self.ring.participant(number + 1)[1] == SERVING for number in self.workers)
 
     def _match(self):
         """Start those that are missing, dismiss those that are too many; again, if it was interrupted."""
-        staying = [number for number in sorted(self.workers) if number not in self.leaving]
-        self.leaving.update(staying[self.wanted :])
-        for number in self.leaving:
+        staying = [number for number in sorted(self.workers) if number not in self.retiring]
+        self.retiring.update(staying[self.target :])
+        for number in self.retiring:
             self.ring.retire(number + 1)
-        for number in sorted(self.leaving):
-            if len(staying) < self.wanted and self.ring.keep(number + 1):
-                self.leaving.discard(number)
+        for number in sorted(self.retiring):
+            if len(staying) < self.target and self.ring.keep(number + 1):
+                self.retiring.discard(number)
                 staying.append(number)
         for number in range(self.ring.n_participants - 1):
-            if len(staying) >= self.wanted or self.ring.closed:
+            if len(staying) >= self.target or self.ring.closed:
                 break  # or all numbers are taken, by those that leave: when one of them has gone
             if number not in self.workers:
                 self._begin(number)
                 staying.append(number)
 
     @abc.abstractmethod
-    def see_leavers(self):
+    def reap_retired(self):
         """See `WorkerPool`; the consumer's next wait finds a worker that has died."""
 
     @abc.abstractmethod

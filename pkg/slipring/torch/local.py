@@ -44,7 +44,7 @@ class LocalFetcher:
         Whose random numbers are drawn.
     """
 
-    watched, changing = -1, False
+    death_fd, resizing = -1, False
     kept = state = None
 
     def __init__(self, iterator, loader, place, share, origin, rank):

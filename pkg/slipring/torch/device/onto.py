@@ -53,6 +53,6 @@ def on_device(core, device, convert=as_tensors):
     core.finish_batch = convert
     engine = core._engine
     if mover.host is not None and engine is not None:
-        mover.pins = engine.attachment = engine.attachment or RegisteredSlots(engine.ring, mover.host)
+        mover.pins = engine.pinned_slots = engine.pinned_slots or RegisteredSlots(engine.ring, mover.host)
     depth = 1 if device.preload is None else device.preload
     return DeviceIteration(core, Ahead(core, mover, depth, core.hand_over_timeout() or None))

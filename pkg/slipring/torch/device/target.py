@@ -64,15 +64,15 @@ class DeviceMethods:
         if mover.host is None:
             self._unpin(engine)
         elif engine is not None:
-            mover.pins = engine.attachment = engine.attachment or RegisteredSlots(engine.ring, mover.host)
+            mover.pins = engine.pinned_slots = engine.pinned_slots or RegisteredSlots(engine.ring, mover.host)
         return mover
 
     @staticmethod
     def _unpin(engine):
         """Undo what an earlier epoch has registered, before views of it get out; see `RegisteredSlots`."""
-        if engine is not None and engine.attachment is not None:
-            engine.attachment.close()
-            engine.attachment = None
+        if engine is not None and engine.pinned_slots is not None:
+            engine.pinned_slots.close()
+            engine.pinned_slots = None
 
 
 def _pinning(transform):
