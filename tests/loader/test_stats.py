@@ -9,10 +9,10 @@ import types
 import numpy as np
 import pytest
 
-from slipring import Loader, Memory, Stats, Workers, stats
+from slipring import Loader, Memory, Stats, Workers
 from tests.datasets import Echo, Opaque, Squares, Values, as_list
 from tests.fault.procs import until
-from tests.support.inside import Watch, engine_of
+from tests.support.inside import Watch, engine_of, rates
 from tests.support.options import grouped
 
 NAMES = {
@@ -183,23 +183,23 @@ def test_nothing_needs_memory_or_descriptors_per_batch(num_workers):
         assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_a_pace_tells_what_steps_wait_and_take(monkeypatch):
+def test_a_loop_timer_knows_what_steps_wait_and_take(monkeypatch):
     clock = iter([0.0, 1.0, 3.0, 10.0, 11.0, 20.0, 21.0, 29.0, 50.0, 60.0, 61.0])
-    monkeypatch.setattr(stats, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
-    pace = stats.Pace()
-    assert (pace.steps, pace.wait_s, pace.step_s) == (0, 0, 0)
-    pace.begin()  # 0
-    with pace.step():  # 1 to 3
+    monkeypatch.setattr(rates, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
+    timer = rates.LoopTimer()
+    assert (timer.steps, timer.wait_s, timer.step_s) == (0, 0, 0)
+    timer.begin()  # 0
+    with timer.step():  # 1 to 3
         pass
-    with pace.step():  # 10 to 11
+    with timer.step():  # 10 to 11
         pass
-    with contextlib.suppress(StopIteration), pace.step():  # 20
+    with contextlib.suppress(StopIteration), timer.step():  # 20
         raise StopIteration
-    pace.begin()  # 21: another pass
-    with pace.step():  # 29 to 50
+    timer.begin()  # 21: another pass
+    with timer.step():  # 29 to 50
         pass
-    assert pace.steps == 3
-    assert pace.wait_s == (2 + 1 + 21) / 3 and pace.step_s == (3 + 8 + 29) / 3
+    assert timer.steps == 3
+    assert timer.wait_s == (2 + 1 + 21) / 3 and timer.step_s == (3 + 8 + 29) / 3
 
 
 class Spending:

@@ -11,7 +11,7 @@ import importlib
 _NAMES = {
     "slipring._core": (
         "_codec _ring ahead cache_names engine heap local_pool memory pickling process process_pool pytree rates "
-        "reporting seeding skipping startup tensors text tuning worker worker_main"
+        "rates reporting seeding skipping startup tensors text tuning worker worker_main"
     ),
     "slipring._core._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES VERSION NoSegment Watch",
     "slipring._core._codec": (
