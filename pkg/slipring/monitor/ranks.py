@@ -23,7 +23,7 @@ from slipring.monitor.words import seconds
 CLEARLY = 1.25  # times as long as the fastest rank's: clearly slower
 ALIKE = 0.8  # of the slowest rank's time: as slow as that one
 AT_PACE = 0.6  # of the time from batch to batch: workers that take so long per batch set the pace
-FEW = 8  # collective operations, of which nothing is concluded
+FEW_OPERATIONS = 8  # collective operations, of which nothing is concluded
 NEWEST = 512  # collective operations that a rank tells of
 # The flight recorders of torch.distributed, by backend. They have no public name.
 RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
@@ -99,7 +99,7 @@ def collective_waits(entered):
     `entered` has, for each rank, operation -> ns. Empty if the ranks have too few operations in common.
     """
     common = set.intersection(*map(set, entered))
-    if len(common) < FEW:
+    if len(common) < FEW_OPERATIONS:
         return []
     last = {key: max(each[key] for each in entered) for key in common}
     shares = []
