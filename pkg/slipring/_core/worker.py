@@ -37,7 +37,7 @@ from slipring._core.fetch import (
 )
 from slipring._core.heap import Heap
 from slipring._core.option_values import Options
-from slipring._core.worker_info import WorkerInfo, set_worker_info
+from slipring._core.worker_info import WorkerInfo, inform_torch, set_worker_info
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError, state_half_made
 
 NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # not even for what is said of an error
@@ -176,6 +176,7 @@ class Worker:
         self.info = WorkerInfo(self.number, self.job.num_workers, base_seed + self.number, self.job.dataset)
         if self.kind != "inline":
             set_worker_info(self.info, whole_process=self.kind == "process")
+            inform_torch()
 
     def serve(self):
         """Work until the segment is closed."""
@@ -229,6 +230,7 @@ class Worker:
         self.every = Every(self.options.snapshot_interval)  # of a map dataset
 
     def _enter_run(self, fill):
+        inform_torch()  # which the dataset may have imported meanwhile
         if fill.run == self.run:
             return
         self.forget_run()
