@@ -197,6 +197,7 @@ class Worker:
         begun = now()
         with fill:
             try:
+                inform_torch()  # which the dataset may have imported meanwhile
                 self._enter_run(fill)
                 if fill.range is not None:
                     self._cooperate(fill, begun)
@@ -230,7 +231,6 @@ class Worker:
         self.every = Every(self.options.snapshot_interval)  # of a map dataset
 
     def _enter_run(self, fill):
-        inform_torch()  # which the dataset may have imported meanwhile
         if fill.run == self.run:
             return
         self.forget_run()
