@@ -427,3 +427,44 @@ def test_nonsense_is_refused_by_name(root, options):
 def test_pictures_that_are_kept_are_not_decoded_at_a_smaller_scale(root):
     with pytest.raises(ValueError, match="reducing_gap"):
         images.Folder(root, CROP, reducing_gap=2.0, cache="1MiB")
+
+
+RANDOM = {
+    "a crop": images.RandomResizedCrop(16),
+    "a flip": [images.CenterCrop(16), images.RandomHorizontalFlip()],
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_cached_warns_that_random_transforms_give_one_result_for_all_epochs(root, name):
+    with pytest.warns(UserWarning, match=r"the transform of Folder.* draws random numbers.*cached\(...\).map"):
+        slipring.cached(images.Folder(root, RANDOM[name]), "8MiB")
+
+
+def test_cached_warns_of_other_libraries_random_transforms_inside_wrappers():
+    class Subset:
+        def __init__(self, dataset):
+            self.dataset = dataset
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return index
+
+    compose, crop, resize = (
+        type(name, (), {"__module__": "torchvision.transforms.transforms"})()
+        for name in ("Compose", "RandomCrop", "Resize")
+    )
+    inner = Subset(None)
+    inner.transform, compose.transforms = compose, [resize]
+    slipring.cached(Subset(inner), "8MiB")
+    compose.transforms = [resize, crop]
+    with pytest.warns(UserWarning, match="torchvision's RandomCrop draws random numbers"):
+        slipring.cached(Subset(inner), "8MiB")
+
+
+def test_cached_does_not_warn_of_transforms_that_draw_nothing(root):
+    steps = [images.Resize(20), images.CenterCrop(16), images.RandomHorizontalFlip(1)]
+    data = slipring.cached(images.Folder(root, steps), "8MiB")  # a warning is an error in these tests
+    assert data[0][0].shape == (16, 16, 3)

@@ -226,3 +226,26 @@ def test_a_crop_larger_than_an_earlier_one_is_refused_where_there_was_picture():
             sample(data, [images.CenterCrop(size) for size in crops])
     padded = sample(data, [images.CenterCrop(30), images.CenterCrop(40)])
     assert (padded == sample(data, images.CenterCrop(40))).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"side": 60}, {"exif": True}])
+def test_a_view_says_what_was_drawn_for_the_sample_of_the_same_seed(options):
+    steps = [images.RandomHorizontalFlip(0.5), images.RandomResizedCrop((20, 30), flip=0.5)]
+    data = One(encoded(pixels(90, 120), "PNG"), steps, **options)
+    picture = Image.open(io.BytesIO(data.data)).convert("RGB")
+    if "side" in options:
+        picture = Image.fromarray(One(data.data, None, **options)[0][0])
+    views = [data.view(0, seed) for seed in range(8)]
+    for seed, view in enumerate(views):
+        top, left, height, width = view.box
+        part = picture.crop((left, top, left + width, top + height)).resize((30, 20), Image.Resampling.BILINEAR)
+        want = np.asarray(part)[:, ::-1] if view.flip else np.asarray(part)
+        assert error(data.try_sample(0, seed)[0], want) <= 1
+        assert view.to == (20, 30) and view.window == (0, 0, 20, 30)
+    assert {view.flip for view in views} == {True, False} and len({view.box for view in views}) == 8
+
+
+def test_a_view_needs_a_seed_of_64_bits():
+    for seed in (-1, 1 << 64):
+        with pytest.raises(ValueError, match="seed must be from 0 to"):
+            One(encoded(pixels(9, 9)), None).view(0, seed)

@@ -8,7 +8,6 @@ number of ranks nor the batch size.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import pickle
 import random
@@ -215,21 +214,16 @@ def _torch():
 
 
 def seed_globals(seed):
-    """Seed `random`, numpy and, if it is imported, torch from 64 bits."""
+    """Seed `random`, numpy and, if it is imported, torch from 64 bits.
+
+    ``torch.initial_seed()`` is then this seed: a library that has generators of its own, and seeds them again when it
+    changes, draws what belongs to the batch, whichever worker makes it.
+    """
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     torch = _torch()
     if torch is not None:
-        _seed_torch(torch.default_generator, seed & MASK_63)
-
-
-def _seed_torch(generator, seed):
-    """Seed torch's generator, but keep the value of ``torch.initial_seed()``: the first word of its state."""
-    initial = generator.initial_seed()
-    generator.manual_seed(seed)
-    state = generator.get_state()
-    ctypes.c_uint64.from_address(state.data_ptr()).value = initial
-    generator.set_state(state)
+        torch.default_generator.manual_seed(seed & MASK_63)
 
 
 def save_globals():

@@ -22,7 +22,7 @@ from slipring._core.fetch import (
 )
 from slipring._core.heap import Heap
 from slipring._core.stateful import SnapshotInterval, StateError, copied, is_stateful, pickled_states
-from slipring._core.worker_info import WorkerInfo, set_worker_info
+from slipring._core.worker_info import WorkerInfo, inform_torch, set_worker_info
 from slipring.errors import SlipringError, state_half_made
 
 
@@ -102,6 +102,7 @@ class Worker:
         self.info = WorkerInfo(self.number, self.job.num_workers, base_seed + self.number, self.job.dataset)
         if self.kind != "inline":
             set_worker_info(self.info, whole_process=self.kind == "process")
+            inform_torch()
 
     def serve(self):
         """Work until the segment is closed."""
@@ -123,6 +124,7 @@ class Worker:
             self._attempt(self._do, fill, now())
 
     def _do(self, fill, begun):
+        inform_torch()  # the dataset may have imported it meanwhile
         self._enter_run(fill)
         if fill.kind == TASK_NEXT:
             self._stream(fill, begun)

@@ -1,6 +1,7 @@
 """What a worker knows about itself: `get_worker_info`."""
 
 import dataclasses
+import sys
 import threading
 from typing import Any
 
@@ -43,6 +44,8 @@ class _Place(threading.local):
 
 _thread = _Place()
 _process: WorkerInfo | None = None
+_told_torch: WorkerInfo | None = None
+_OF_TORCH = "torch.utils.data._utils.worker"
 
 
 def get_worker_info() -> WorkerInfo | None:
@@ -65,6 +68,21 @@ def set_worker_info(info: WorkerInfo | None, *, whole_process: bool) -> None:
         _process = info
     else:
         _thread.info = info
+
+
+def inform_torch() -> None:
+    """Have ``torch.utils.data.get_worker_info()`` describe this worker process, once the program has imported torch.
+
+    Libraries ask it, and ``torch.initial_seed()``, in order to draw other numbers in each worker. torch has one answer
+    for a whole process, so that threads and ``num_workers=0`` have none.
+    """
+    global _told_torch
+    if _told_torch is _process or _process is None:
+        return
+    theirs: Any = sys.modules.get(_OF_TORCH)
+    if hasattr(theirs, "WorkerInfo"):  # else it is being imported, or the program has no torch
+        theirs._worker_info = theirs.WorkerInfo(**vars(_process))
+        _told_torch = _process
 
 
 def swap_thread_info(info: WorkerInfo | None) -> WorkerInfo | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy as copying
 import operator
 import os
+import warnings
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from slipring._core.arguments import flag, map_dataset, one_each
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from slipring.typing import MapDataset
 
 _Sample = TypeVar("_Sample")
+_WRAPPERS = 8  # around each other, which are looked through
+# How the names of torchvision's transforms begin that draw random numbers.
+_RANDOM = ("Random", "RandAugment", "AutoAugment", "TrivialAugment", "AugMix", "ColorJitter", "Gaussian", "Elastic")
 
 
 def bind(cache: Cache, what: str, fingerprint: str | None, samples: int, dataset: object, form: str = "") -> None:
@@ -47,6 +51,25 @@ def bind(cache: Cache, what: str, fingerprint: str | None, samples: int, dataset
     except CacheMismatch as error:
         hint = "" if known else ". If they are the same samples, say so by the same fingerprint="
         raise CacheMismatch(f"{error}{hint}") from None
+
+
+def _random_part(dataset):
+    """Return what draws random numbers in a dataset of known kind, as a text; None: nothing is known to."""
+    for _ in range(_WRAPPERS):
+        if isinstance(dataset, Cached):  # its samples are kept already
+            break
+        if getattr(dataset, "is_random", False) is True:
+            return f"the transform of {shown(dataset)}"
+        transforms = [getattr(dataset, name, None) for name in ("transform", "transforms")]
+        for step in transforms:
+            parts = getattr(step, "transforms", None)
+            transforms += parts if isinstance(parts, (list, tuple)) else ()
+            kind = type(step)
+            library = kind.__module__.partition(".")[0]
+            if (library == "torchvision" and kind.__name__.startswith(_RANDOM)) or library == "albumentations":
+                return f"{library}'s {kind.__name__}"
+        dataset = getattr(dataset, "dataset", None)  # of torch's Subset, for example
+    return None
 
 
 class Cached(Generic[_Sample]):
@@ -92,6 +115,13 @@ class Cached(Generic[_Sample]):
         elif not isinstance(fingerprint, str):
             raise TypeError(
                 f"fingerprint must be a str, not {shown(fingerprint)}: of an array take a digest of its bytes"
+            )
+        if (drawn := _random_part(dataset)) is not None:
+            warnings.warn(
+                f"{drawn} draws random numbers, and the cache keeps the first result for all epochs: cache the dataset "
+                "without it, and apply it by cached(...).map(...). (slipring.images caches what precedes its random "
+                "transforms: give it cache=)",
+                stacklevel=3,
             )
         samples = len(dataset)
         bind(
@@ -211,7 +241,7 @@ def cached(
     """Return a map dataset whose samples are made once on this machine, and then found in shared memory.
 
     What is random comes behind it, by ``cached(dataset, "8GiB").map(augment)``: a sample that is kept is the same in
-    each epoch.
+    each epoch. So a warning names a random transform of `slipring.images`, torchvision or Albumentations in `dataset`.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from slipring.images.parquet import Parquet
 from slipring.images.tar import Tar
 from slipring.images.tar_stream import TarStream
 from slipring.images.torchvision import from_torchvision
-from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, View
 from slipring.images.wrapped import Bytes
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Resize",
     "Tar",
     "TarStream",
+    "View",
     "backend",
     "decode_into",
     "from_torchvision",

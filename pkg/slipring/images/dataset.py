@@ -53,6 +53,7 @@ _OF_THE_FILE = {
 }
 _OF_THE_FILE |= {errno.ENAMETOOLONG, errno.ENXIO, errno.EOVERFLOW}
 _LAYOUTS = ("NHWC", "NCHW")
+MAX_SEED = (1 << 64) - 1
 
 
 @suggests_options
@@ -196,6 +197,11 @@ class ImageDataset(abc.ABC):
         """
         return None
 
+    @property
+    def is_random(self) -> bool:
+        """Whether a transform draws random numbers, so that an image is another one in each epoch."""
+        return any(step.is_random for step in self._steps)
+
     # ---- samples
 
     seeds_samples = True  # a batch in `fetch_into` draws for each sample what the sample alone would
@@ -237,6 +243,18 @@ class ImageDataset(abc.ABC):
         """Return (image, target) with the transform's numbers drawn from `seed`, or None: it is to be passed over."""
         made = self._tried(index, None, seed)
         return made and (self._shown(made[0]), made[1])
+
+    def view(self, index: int, seed: int) -> View:
+        """Return what the transforms draw from `seed` for the image at `index`: its box, size, window and mirroring.
+
+        ``try_sample(index, seed)`` returns the image that belongs to it. Only the image's header is decoded here. With
+        `side` the box lies in the image as it was shrunk.
+        """
+        data, _ = self.read(self._checked(index))
+        width, height, orientation = self._looked(data)
+        if self._side is not None:
+            height, width = self._shrunk(height, width)
+        return self._drawn(width, height, orientation, Draws(integer("seed", seed, 0, MAX_SEED)))
 
     def _one(self, index, out, seed, sample=None):
         """Decode the image at `index`, or the next that can be; returns (array, target)."""
@@ -317,14 +335,19 @@ class ImageDataset(abc.ABC):
 
     def _room(self, width, height, orientation, out, draws):
         """Return an H × W × 3 array for a sample, and what is to be seen in it of a picture of that size."""
-        view = View.whole(width, height) if orientation >= 5 else View.whole(height, width)
-        for step in self._steps:
-            step.apply(view, draws)
+        view = self._drawn(width, height, orientation, draws)
         if out is None:
             rows, columns = view.window[2:]
             shape = (rows, columns, 3) if self.layout == "NHWC" else (3, rows, columns)
             out = np.empty(shape, self._storage)
         return out if self.layout == "NHWC" else out.transpose(1, 2, 0), view
+
+    def _drawn(self, width, height, orientation, draws):
+        """Return what the transforms draw for an image that is stored in that size."""
+        view = View.whole(width, height) if orientation >= 5 else View.whole(height, width)
+        for step in self._steps:
+            step.apply(view, draws)
+        return view
 
     def _arranged(self, pixels):
         """Return the array as the layout wants it."""
@@ -335,14 +358,19 @@ class ImageDataset(abc.ABC):
     def _decoded(self, data):
         """Return (pixels, orientation) of a whole picture as it is stored, shrunk to `side`."""
         width, height, orientation = self._looked(data)
-        shorter = min(width, height)
-        if self._side is not None and shorter > self._side:  # as torchvision's Resize has it
-            height, width = (max(1, self._side * n // shorter) for n in (height, width))
+        height, width = self._shrunk(height, width)
         pixels = np.empty((height, width, 3), np.uint8)
         begun = now()
         render(data, pixels, None, None, (height, width), (0, 0), False, self._whole)
         spent(DECODE, begun)
         return pixels, orientation
+
+    def _shrunk(self, height, width):
+        """Return the size of an image after `side`, as torchvision's Resize has it."""
+        shorter = min(width, height)
+        if self._side is None or shorter <= self._side:
+            return height, width
+        return tuple(max(1, self._side * n // shorter) for n in (height, width))
 
     def _cropped(self, pixels, orientation, out, draws):
         """Return the array of a picture in memory."""

@@ -59,6 +59,13 @@ class View:
         The part of the scaled box that is wanted. It may reach beyond it: there the sample is black.
     flip : bool
         Left and right are exchanged, in the end.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> view = images.Folder("train/", images.RandomResizedCrop(24)).view(0, seed=7)
+    >>> view.to
+    (24, 24)
     """
 
     box: tuple[int, int, int, int]
@@ -105,6 +112,7 @@ class Transform(abc.ABC):
 
     size: tuple[int, int] | None = None
     resizes: bool = False
+    is_random: bool = False  # what it does is drawn for each sample
 
     @abc.abstractmethod
     def apply(self, view: View, draws: Draws) -> None:
@@ -136,7 +144,7 @@ class RandomResizedCrop(Transform):
     """
 
     size: tuple[int, int]
-    resizes = True
+    resizes = is_random = True
     scale: tuple[float, float]
     ratio: tuple[float, float]
     flip: float
@@ -276,6 +284,7 @@ class RandomHorizontalFlip(Transform):
 
     def __init__(self, p: float = 0.5) -> None:
         self.p = _probability("p", p)
+        self.is_random = 0 < self.p < 1
 
     def apply(self, view: View, draws: Draws) -> None:
         if draws.uniform(0, 1) < self.p:

@@ -80,16 +80,6 @@ class TorchWorker(Worker):
         torch.manual_seed(seed)
         np.random.seed(private.generate_state(base_seed, self.number))
 
-    def _introduce(self, base_seed):
-        super()._introduce(base_seed)
-        if self.kind == "process":
-            private.worker._worker_info = private.worker.WorkerInfo(
-                id=self.number,
-                num_workers=self.job.num_workers,
-                seed=base_seed + self.number,
-                dataset=self.job.dataset,
-            )
-
     def _enter_run(self, fill):
         if fill.run == self.run:
             return

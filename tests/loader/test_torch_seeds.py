@@ -1,0 +1,153 @@
+"""What libraries ask torch in order to draw other numbers in each worker: its worker info and its initial seed."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import slipring
+from tests.support.options import grouped
+
+torch = pytest.importorskip("torch")
+PROCESSES = [(1, "fork"), (2, "fork"), (3, "fork"), (2, "spawn")]
+
+
+class Reseeding:
+    """An augmentation with a generator of its own, seeded as Albumentations' Compose seeds its own.
+
+    In a worker it begins anew when torch's initial seed is another one than before.
+    """
+
+    def __init__(self):
+        self.generator, self.seeded_by = np.random.default_rng(137), None
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        if torch.utils.data.get_worker_info() is not None and self.seeded_by != torch.initial_seed():
+            self.seeded_by = torch.initial_seed()
+            self.generator = np.random.default_rng(137 + self.seeded_by % (1 << 32))
+        return self.generator.integers(1 << 62)
+
+
+class OncePerProcess(Reseeding):
+    """The same, but it looks at torch's seed at its first call in a process only."""
+
+    def __getitem__(self, index):
+        if self.seeded_by is None:
+            return super().__getitem__(index)
+        return self.generator.integers(1 << 62)
+
+
+def drawn(dataset, num_workers, start_method="fork", epochs=2, **options):
+    with slipring.Loader(
+        dataset, 4, **grouped(num_workers=num_workers, start_method=start_method, **options)
+    ) as loader:
+        return [number for _ in range(epochs) for batch in loader for number in batch.tolist()]
+
+
+@pytest.mark.parametrize("rng", ["batch", "sample", "worker"])
+@pytest.mark.parametrize("augmentation", [Reseeding, OncePerProcess])
+def test_an_augmentation_with_a_generator_of_its_own_draws_other_numbers_in_each_worker(augmentation, rng):
+    numbers = drawn(augmentation(), 3, rng=rng)
+    assert len(set(numbers)) == len(numbers) == 128
+
+
+@pytest.mark.parametrize("rng", ["batch", "sample"])
+@pytest.mark.parametrize(("num_workers", "start_method"), PROCESSES)
+def test_an_augmentation_that_follows_the_seed_draws_the_same_for_any_number_of_workers(num_workers, start_method, rng):
+    expected = drawn(Reseeding(), 2, rng=rng, seed=5)
+    assert drawn(Reseeding(), num_workers, start_method, rng=rng, seed=5) == expected
+
+
+def told():
+    """What torch and slipring tell of the calling worker."""
+    theirs, ours = torch.utils.data.get_worker_info(), slipring.get_worker_info()
+    if theirs is None:
+        return None
+    assert (theirs.id, theirs.num_workers, theirs.seed) == (ours.id, ours.num_workers, ours.seed)
+    assert theirs.dataset is ours.dataset
+    return theirs.id, theirs.num_workers
+
+
+class Telling:
+    """A dataset whose samples are what torch tells; without workers and in threads that is nothing."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return str(told())
+
+
+class TellingStream:
+    def __iter__(self):
+        yield str(told())
+
+
+seed_of_process = []
+
+
+def note_seed(number):
+    seed_of_process.append((number, torch.initial_seed(), torch.utils.data.get_worker_info().seed))
+
+
+class Noted(Telling):
+    def __getitem__(self, index):
+        ((number, initial, told),) = seed_of_process
+        return number, initial == told == torch.utils.data.get_worker_info().seed
+
+
+@pytest.mark.parametrize(("num_workers", "start_method"), PROCESSES)
+def test_torch_tells_of_a_worker_process_what_slipring_tells(num_workers, start_method):
+    options = grouped(num_workers=num_workers, start_method=start_method)
+    every = [str((number, num_workers)) for number in range(num_workers)]
+    with slipring.Loader(Telling(), 2, **options) as loader:
+        said = {text for batch in loader for text in batch}
+    assert said <= set(every) and said
+    with slipring.Loader(TellingStream(), batch_size=None, **options) as loader:
+        assert sorted(loader) == every
+
+
+@pytest.mark.parametrize("rng", ["batch", "sample", "worker"])
+def test_a_worker_begins_with_its_own_seed_as_torchs_initial_seed(rng):
+    options = grouped(num_workers=2, start_method="fork", rng=rng, seed=7, worker_init_fn=note_seed)
+    with slipring.Loader(Noted(), 2, **options) as loader:
+        assert all(same for _, alike in loader for same in alike.tolist())
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2, "start_method": "thread"}])
+def test_in_the_programs_own_process_torch_tells_of_no_worker_and_keeps_its_seed(options):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    with slipring.Loader(Telling(), 2, **grouped(**options)) as loader:
+        assert {text for batch in loader for text in batch} == {"None"}
+    assert torch.initial_seed() == 3 and torch.equal(torch.get_rng_state(), before)
+
+
+LATE = """
+import sys
+import slipring
+
+class Late:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        if index == 1:
+            import torch
+        theirs = sys.modules.get("torch")
+        if theirs is None:
+            return -2
+        info = theirs.utils.data.get_worker_info()
+        return -1 if info is None else info.id
+
+with slipring.Loader(Late(), 1, num_workers=1, workers=slipring.Workers(start_method="fork")) as loader:
+    print([batch.tolist() for batch in loader], "torch" in sys.modules)
+"""
+
+
+def test_a_worker_that_imports_torch_later_is_known_to_it_from_the_next_batch_on():
+    run = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=True)
+    assert run.stdout.split("\n")[0] == "[[-2], [-1], [0], [0]] False"
