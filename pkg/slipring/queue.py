@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core._queue import Core, Slot, how_to_copy
+from slipring._core._queue import QueueCore, Slot, how_to_copy
 from slipring._core._ring import MAX_SLOTS, MAX_WORKERS, Event, Segment
 from slipring._core.arguments import integer, memory_place
 from slipring._core.text import message_refused
@@ -62,7 +62,7 @@ class QueueStats:
     backing: str
 
 
-class Queue(Core):
+class Queue(QueueCore):
     """A queue between processes and threads; arrays come without pickle, and as views on where they were put.
 
     Any number of processes put, any number get, by fork, forkserver and spawn: hand it to

@@ -334,7 +334,7 @@ class Pool:
         busy = self.each * max(1.0, self.target * self.on_cpu / self.cpus)  # who shares a processor takes longer
         took = max(self.step, busy / self.target)
         self.tried.append(self.target)
-        return tuning.Window(self.target, 16, took, took - self.step, busy, self.each * self.on_cpu)
+        return tuning.TuningWindow(self.target, 16, took, took - self.step, busy, self.each * self.on_cpu)
 
 
 def found(pool, begin=2, least=1, most=64):
@@ -408,7 +408,7 @@ def test_recorded_rates_under_a_lock_leave_few_workers(name, cpus):
             windows = recorded[self.target]
             step, busy = windows.pop(0) if len(windows) > 1 else windows[0]
             step, busy = step / 1e3, busy / 1e3
-            return tuning.Window(self.target, 16 if self.target < 16 else 48, step, step - 1e-4, busy, 5e-4)
+            return tuning.TuningWindow(self.target, 16 if self.target < 16 else 48, step, step - 1e-4, busy, 5e-4)
 
     pool = Recorded(0, 0)
     result = found(pool, most=16)

@@ -21,7 +21,7 @@ OF_FRONTENDS = {
     "WorkerInfo",
 }
 # Names that several private classes have. Only ever shorten this list.
-SHARED = {"Core", "Decoder", "Job", "Opened", "Pass", "Reading", "Window"}
+SHARED = {"Decoder", "Reading"}
 # Other modules that ask whether a signal handler raised an exception. Only ever shorten this list.
 ASKING = {
     "_core/_codec_encode.pxi",

@@ -19,7 +19,7 @@ PACKAGE = Path(private.__file__).resolve().parents[1]
 # Who else may touch one: below the layer of torch.
 ELSEWHERE = {
     "_core/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"],
-    "monitor/ranks.py": ["torch._C._distributed_c10d"],
+    "_observe/ranks.py": ["torch._C._distributed_c10d"],
 }
 
 

@@ -67,7 +67,7 @@ cdef class Claim:
             c.sr_cache_abandon(self.mapping.ptr, &self.fill)  # refused where it is the parent's
 
 
-cdef class Core:
+cdef class CacheCore:
     """A cache; `slipring.Cache` is its public form."""
 
     cdef Mapping mapping

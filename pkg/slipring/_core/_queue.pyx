@@ -43,7 +43,7 @@ def how_to_copy(copy):
     return COPY[copy]
 
 
-cdef class Core:
+cdef class QueueCore:
     """One process's end of a queue; threads may share it.
 
     Attributes
@@ -367,12 +367,12 @@ cdef class Slot:
     >>> queue.close()
     """
 
-    cdef Core core
+    cdef QueueCore core
     cdef Fill fill
     cdef bint block
     cdef object timeout
 
-    def __init__(self, Core core not None, bint block, timeout):
+    def __init__(self, QueueCore core not None, bint block, timeout):
         self.core, self.block, self.timeout = core, block, timeout
 
     def __enter__(self):

@@ -268,7 +268,7 @@ cdef class Shuffler(Rebatcher):
         return batch
 
 
-cdef class Reading:
+cdef class BlockReading:
     """An iterator over the batches of a `Rebatcher` that a subclass makes at the first request."""
 
     cdef public object made  # the Rebatcher, or None; ``open()`` of the subclass sets it

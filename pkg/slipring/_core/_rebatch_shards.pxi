@@ -11,7 +11,7 @@ from slipring.errors import BlockError
 
 @cython.final
 @cython.auto_pickle(False)
-cdef class Opened:
+cdef class OpenedShard:
     """The blocks of a shard, and whether its source has failed: a generator that has raised is at its end."""
 
     cdef object blocks
@@ -65,7 +65,7 @@ cdef class ShardRebatcher(Rebatcher):
         cdef Block block
         cdef Py_ssize_t n, at
         while True:
-            if self.source is not None and (<Opened?> self.source).failed:
+            if self.source is not None and (<OpenedShard?> self.source).failed:
                 self.source = None
             if self.source is None:
                 at = len(self.ends)
@@ -73,14 +73,14 @@ cdef class ShardRebatcher(Rebatcher):
                     return None
                 number, first = self.pieces[at]
                 self.before = <int64_t> first + self.drawn - self.begun(at)
-                self.source = Opened(self.open(number))
+                self.source = OpenedShard(self.open(number))
                 piece, bad = self.bad
                 self.first = self.number
                 self.raised = self.number + (SURELY_ALL if at < piece else <int64_t> bad if at == piece else 0)
             try:
                 block = Rebatcher.drawn_block(self)
             except BlockError:
-                if self.before and self.given is None and not (<Opened?> self.source).failed:
+                if self.before and self.given is None and not (<OpenedShard?> self.source).failed:
                     continue  # it was raised when these rows were given out
                 if self.given is None:
                     self.bad = len(self.ends), self.number - self.first

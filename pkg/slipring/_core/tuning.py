@@ -20,7 +20,7 @@ from slipring._core.tuning_window import (
     SPARE,
     WAITS,
     WORTH,
-    Window,
+    TuningWindow,
     best,
     is_doubtful,
     is_slower,
@@ -305,7 +305,9 @@ class Tuner:
             return self._again_in(0)
         scale = 1e-9 / batches
         first = min(waited, starts * busy / batches)
-        return Window(self.workers, batches, *(ns * scale for ns in (max(1, took), waited, busy, max(0, cpu), first)))
+        return TuningWindow(
+            self.workers, batches, *(ns * scale for ns in (max(1, took), waited, busy, max(0, cpu), first))
+        )
 
     def _judge(self, window):
         self._drop()

@@ -12,7 +12,7 @@ FEWER = 0.75  # of the workers: fewer are tried if so many, at most, would make 
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class TuningWindow:
     """The measurements of some batches; times in seconds per batch."""
 
     workers: int
@@ -56,7 +56,7 @@ class Window:
             mine, its = getattr(self, name) * self.batches, getattr(other, name) * other.batches
             return (mine + its) / batches
 
-        return Window(self.workers, batches, *map(mean, ("step", "waited", "busy", "cpu", "first")))
+        return TuningWindow(self.workers, batches, *map(mean, ("step", "waited", "busy", "cpu", "first")))
 
 
 def _doublings(window, more):

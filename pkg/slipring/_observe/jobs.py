@@ -180,7 +180,7 @@ class NoJob(SlipringError):
     """The reason, in one line, why there is nothing to watch."""
 
 
-class Job:
+class WatchedJob:
     """A segment, and the processes that have it open."""
 
     def __init__(self, watch, key, path):
@@ -319,11 +319,11 @@ class Search:
     """A search for segments in processes, one after another; each file is opened once."""
 
     def __init__(self):
-        # jobs: (device, inode) -> `Job`; refused: (device, inode) -> (pid, why that segment cannot be watched)
+        # jobs: (device, inode) -> `WatchedJob`; refused: (device, inode) -> (pid, why that segment cannot be watched)
         self.jobs, self.refused, self._other = {}, {}, set()
 
     def look(self, pid):
-        """Return the segments that a process has open, each as a `Job` or as (pid, why it cannot be watched).
+        """Return the segments that a process has open, each as a `WatchedJob` or as (pid, why it cannot be watched).
 
         Raise PermissionError if the process may not be looked at.
         """
@@ -356,7 +356,7 @@ class Search:
         try:
             self._other.add(key)
             if os.pread(fd, len(MAGIC), 0) == MAGIC:
-                self.jobs[key] = Job(Watch(fd), key, name.removesuffix(" (deleted)"))
+                self.jobs[key] = WatchedJob(Watch(fd), key, name.removesuffix(" (deleted)"))
         except InRecordFile:
             return  # the process has that open as well
         except (NoSegment, OSError) as error:
@@ -378,7 +378,7 @@ def check_proc():
 def jobs():
     """Return (jobs, refused) for the segments of this user's processes; for root, of everybody's.
 
-    `jobs` is a list of `Job`, `refused` a list of (pid, reason) for segments that cannot be watched.
+    `jobs` is a list of `WatchedJob`, `refused` a list of (pid, reason) for segments that cannot be watched.
     """
     check_proc()
     search = Search()

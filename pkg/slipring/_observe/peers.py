@@ -39,7 +39,7 @@ def rank_of(environ):
 
 
 def peers(job):
-    """Return {rank: `Job`} of the ranks on this machine, with the same loader; empty if the job is not distributed."""
+    """Return {rank: `WatchedJob`} of the job's ranks on this machine, with the same loader; {} for a single process."""
     environ = environ_of(job.pid)
     own = rank_of(environ)
     if job.push or own is None or own[1] < 2:

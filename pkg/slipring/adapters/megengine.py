@@ -183,7 +183,7 @@ class DataLoader:
             kind["collate_fn"] = _Pipe(transform, stream, collate, self.every)
         if self.preload and own.there("megengine"):
             kind["memory"] = Memory(copy="always")  # what it copies from, it keeps
-        core = Loader if self.num_workers == 0 else own.StreamCore if stream else own.Core
+        core = Loader if self.num_workers == 0 else own.StreamCore if stream else own.MapCore
         return core(dataset, num_workers=workers, timeout=self.timeout, seed=0, persistent_workers=False, **kind)
 
     def __iter__(self) -> _Iterator:

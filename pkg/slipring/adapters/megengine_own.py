@@ -109,13 +109,13 @@ def rebuild(described, original=None):
     return error
 
 
-class Core(Loader):
+class MapCore(Loader):
     """What the workers of a map run on."""
 
     _rebuild = staticmethod(rebuild)
 
 
-class StreamCore(Core):
+class StreamCore(MapCore):
     """What the workers of a stream run on."""
 
     _worker_class = StreamWorker

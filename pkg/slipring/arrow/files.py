@@ -92,7 +92,7 @@ def _magic_by_the_end(afar, size):
     return tail if tail == b"ARROW1" else afar.range(0, min(8, size))
 
 
-class Opened:
+class OpenedTables:
     """The open files and decoded row groups of a dataset, for all threads of this process.
 
     One thread at a time uses a file. At most `most` decoded row groups are kept. A forked child

@@ -15,7 +15,7 @@ from slipring._core import process
 from slipring._core.arguments import function, integer, mask_name, names, null_options, one_of
 from slipring._files.storage import locate
 from slipring._offered import read_in_turn, threads
-from slipring.arrow.files import Opened, open_table, stamp_afar
+from slipring.arrow.files import OpenedTables, open_table, stamp_afar
 from slipring.arrow.nulls import fill, value_for
 from slipring.arrow.rows import Rows, empty, one_batch, take
 from slipring.errors import RemoteError
@@ -130,7 +130,7 @@ class TableDataset:
         """Begin as a dataset that has opened nothing: here, and where it was sent to."""
         self._footers = {}  # number of a file -> its stamp and footer, for all threads, and forked workers
         self._asked = {}  # number of a file afar -> the process that has asked whether it has changed
-        self._open_here = Opened(self.cached_groups)
+        self._open_here = OpenedTables(self.cached_groups)
 
     def _check(self):
         if not self.paths:
@@ -325,7 +325,7 @@ class TableDataset:
         """Return what this process has open, and keeps."""
         opened = self._open_here
         if not opened.owner.is_here:
-            self._open_here = opened = Opened(self.cached_groups)
+            self._open_here = opened = OpenedTables(self.cached_groups)
         return opened
 
     def _read_ahead(self, group):

@@ -7,7 +7,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from slipring._core._cache import Core
+from slipring._core._cache import CacheCore
 from slipring._core._ring import memory_available
 from slipring._core.arguments import integer, memory_place, size_in_bytes
 from slipring.errors import shown
@@ -81,7 +81,7 @@ class CacheStats:
         return round(self.bytes / self.entries * self.samples) if self.entries and self.samples else None
 
 
-class Cache(Core):
+class Cache(CacheCore):
     """Values by number, in memory that workers, loaders and ranks of one machine share. Nothing is ever evicted.
 
     For epochs in random order no cache does better than one that keeps what came first (J. Mohan and others, "Analyzing

@@ -110,15 +110,15 @@ class TarStream(Sharded):
             self.paths[0], transform, image=image, target=target, index=index, storage=storage, **options
         )
 
-    def __iter__(self) -> Pass:
+    def __iter__(self) -> TarPass:
         self._passes += 1
-        return Pass(self)
+        return TarPass(self)
 
     def __repr__(self) -> str:
         return f"TarStream({len(self.paths)} shards, {self._samples.transform})"
 
 
-class Pass(ShardedPass):
+class TarPass(ShardedPass):
     """One pass over a worker's shards of a `TarStream`.
 
     Parameters

@@ -34,7 +34,7 @@ class Pictures:
     seed = 0
 
     def __init__(self, transforms, options):
-        self.transforms = {name: Decoder(name, transform, options) for name, transform in transforms.items()}
+        self.transforms = {name: ColumnDecoder(name, transform, options) for name, transform in transforms.items()}
 
     def seeded(self, seed):
         """Return a copy for one worker's pass."""
@@ -47,7 +47,7 @@ class Pictures:
         return Encoded(name, self.transforms[name], column, self.seed, first)
 
 
-class Decoder(ImageDataset):
+class ColumnDecoder(ImageDataset):
     """The decoder of one column: its transform, with the options of `ImageDataset`."""
 
     def __init__(self, name, transform, options):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring._core._rebatch import Reading, Rebatcher, Shuffler
+from slipring._core._rebatch import BlockReading, Rebatcher, Shuffler
 from slipring._core._ring import mix
 from slipring._core.arguments import MAX_COUNT, flag, integer, is_scalar, names, null_options
 from slipring._core.shards import IterableSource, here
@@ -152,7 +152,7 @@ class Stream(IterableSource):
         return blocks
 
 
-class Pass(Reading):
+class Pass(BlockReading):
     """One pass of a worker over its part of a `Stream`."""
 
     continues_after_errors = True  # its state says where it reads on after an exception

@@ -22,7 +22,7 @@ from slipring.torch.collate import core_collate
 from slipring.torch.generators import as_state, generator_of, seed_generator_of, state_of, text_of
 from slipring.torch.local import LocalFetcher, load_epoch_before
 from slipring.torch.order import Order, described, share
-from slipring.torch.states import Pass, begin_next_epoch
+from slipring.torch.states import TorchPass, begin_next_epoch
 from slipring.torch.worker import TorchJob, TorchWorker, init_thread
 
 
@@ -174,7 +174,7 @@ class TorchPasses:
                 order.check = options.check_ranges
         else:
             plan = StreamPlan(max(1, loader.num_workers), options.in_order, position.next_worker)
-        self._pass = Pass(
+        self._pass = TorchPass(
             described(loader), position, order, self._base_seed, self._keeps_seed,
             generator_of(loader), self._seeds, self._rng_seeds, weakref.ref(self),
         )  # fmt: skip

@@ -215,7 +215,7 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
     def _begin(self):
         self._engines = EngineCache()
         self._concurrency = Concurrency(self.workers.fetch_threads)  # without workers
-        self._newest = None  # `Pass`, or the exception to raise where its state is asked for
+        self._newest = None  # `TorchPass`, or the exception to raise where its state is asked for
         self._epochs = 0  # that have begun
         self._resume = None  # a loaded state, for the next iterator
         self._tuner = Tuner(self.num_workers, *self._bounds) if self._bounds else None

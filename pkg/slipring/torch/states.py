@@ -18,7 +18,7 @@ from slipring.torch.order import described, end_epoch_before
 
 
 @dataclasses.dataclass
-class Pass:
+class TorchPass:
     """What a loader knows of its newest iteration, also after the iterator has gone.
 
     Attributes
