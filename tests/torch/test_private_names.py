@@ -19,6 +19,7 @@ PACKAGE = Path(private.__file__).resolve().parents[1]
 # Who else may touch one: below the layer of torch.
 ELSEWHERE = {
     "_core/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"],
+    "_core/worker_info.py": ["torch.utils.data._utils"],
     "_observe/ranks.py": ["torch._C._distributed_c10d"],
 }
 

@@ -136,7 +136,7 @@ class Tuner:
     def saturated(self):
         """tuple or None: the `saturation` that the newest search has found, once it is over."""
         measured = [(workers, rate) for workers, rate, _ in self.history[self.begun_with :]]
-        return saturation(measured) if measured and self.settled else None
+        return saturation(self.workers, measured) if self.settled else None
 
     def stop(self, workers, reason):
         """Fix the number that a caller has set. A look that is under way then changes nothing any more."""

@@ -92,16 +92,17 @@ def best(windows):
     return max(windows, key=lambda each: each.rate / WORTH ** math.log2(each.workers))
 
 
-def saturation(measured):
-    """Return (workers, their rate, most workers, their rate) if the most workers bring hardly anything; otherwise None.
+def saturation(workers, measured):
+    """Return (workers, their rate, most workers, their rate) if the most bring hardly anything; otherwise None.
 
-    `measured` has (workers, batches per second) of each window. The first number is the smallest of which that is true.
+    `measured` has (workers, batches per second) of each window.
     """
     rates = {}
-    for workers, rate in measured:
-        rates.setdefault(workers, []).append(rate)
-    *fewer, (most, its) = sorted((workers, sum(each) / len(each)) for workers, each in rates.items())
-    for few, rate in fewer:
-        if its < rate * WORTH ** max(1.0, math.log2(most / few)):
-            return few, rate, most, its
-    return None
+    for number, rate in measured:
+        rates.setdefault(number, []).append(rate)
+    most = max(rates, default=0)
+    if workers not in rates or most <= workers:
+        return None
+    rate, its = (sum(rates[number]) / len(rates[number]) for number in (workers, most))
+    flat = its < rate * WORTH ** max(1.0, math.log2(most / workers))
+    return (workers, rate, most, its) if flat else None

@@ -449,10 +449,9 @@ def _crowded(f):
 def _more(f, known, waiting=False):
     if known.saturated:
         few, rate, many, its = known.saturated
-        return (
-            f"More than {few} workers bring nothing: {many} made {its:.3g} batches/s, and {few} made {rate:.3g}. "
-            + ("Look for what they share: a lock, a connection, a disk." if waiting else "")
-        ).strip()
+        found = f"{many} made {its:.3g} batches/s, and {few} made {rate:.3g}"
+        shared = " Look for what they share: a lock, a connection, a disk." if waiting else ""
+        return f"More workers than {few} bring hardly anything: {found}.{shared}"
     n, most = f.enough, f.cpus
     if not n or n <= f.n_workers:
         return ""
