@@ -48,7 +48,7 @@ def test_whoever_comes_by_after_the_given_number_of_hits_dies_as_ordered(build, 
         f"P.order('sr_begin_iteration: before store &ring->header->iteration', {int(how)}, skip=2, participant=0)",
         "for run in range(9):",
         "    print(run, flush=True)",
-        "    ring.begin_run(run)",
+        "    ring.begin_iteration(run)",
     )
     assert (code, said.split()) == (-how or 3, ["0", "1", "2"])
 

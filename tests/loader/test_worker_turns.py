@@ -60,5 +60,5 @@ def test_who_took_over_from_the_dead_begins_where_they_ended(trip):
 def test_a_new_run_begins_at_its_beginning(trip):
     worker = worker_of(trip)
     ask(trip, worker, 0)
-    worker.forget_run()
+    worker.forget_iteration()
     assert ask(trip, worker, 0)[1].tolist() == [0, 1]

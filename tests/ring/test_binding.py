@@ -123,7 +123,7 @@ def test_a_handle_is_made_once(trip):
 
 def test_a_handle_that_was_never_made_is_refused():
     with pytest.raises(RuntimeError, match="has not been made"):
-        Ring.__new__(Ring).begin_run(1)
+        Ring.__new__(Ring).begin_iteration(1)
 
 
 # ---- what the handle tells

@@ -166,7 +166,7 @@ def test_using_the_parents_ring_in_a_forked_child_is_refused(trip):
     if child == 0:
         refused = 0
         uses = [
-            lambda: trip.ring.begin_run(1),
+            lambda: trip.ring.begin_iteration(1),
             lambda: trip.ring.wait_ready(slot, 0),
             lambda: trip.ring.discard(slot),
             lambda: trip.ring.cancel(slot, 1),

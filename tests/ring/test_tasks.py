@@ -14,7 +14,7 @@ def indices_of(trip, indices, chunk=0):
     trip.dispatch(indices, chunk)
     fill = trip.ring.claim(1, 5)
     found = fill.indices()
-    trip.ring.begin_run(0)
+    trip.ring.begin_iteration(0)
     if chunk == 0:
         fill.abort()
     return found
@@ -91,11 +91,11 @@ def test_a_slice_of_more_indices_than_a_task_can_count_is_refused(trip):
 def test_a_task_carries_what_the_dispatcher_said(trip):
     big = 2**64 - 1
     slot = trip.ring.pick_free()
-    trip.ring.begin_run(7)
+    trip.ring.begin_iteration(7)
     trip.ring.dispatch(slot, [5], 7, 3, big, 99, 12, 2, 0, True)  # addressed to participant 1
     assert trip.ring.claim(2, 0) is None
     fill = trip.ring.claim(1, 5)
-    assert (fill.run, fill.epoch, fill.seq, fill.seed, fill.sequence) == (7, 3, big, 99, 12)
+    assert (fill.iteration, fill.epoch, fill.seq, fill.seed, fill.sequence) == (7, 3, big, 99, 12)
     assert fill.single and fill.n_rows == 1 and fill.n_ranges == 0 and fill.range is None
     assert fill.asked_for is None and fill.indices() == [5] == fill.asked_for
     assert (fill.slot, fill.participant, fill.ring) == (slot, 1, trip.ring)

@@ -137,7 +137,7 @@ cdef class Iteration:
     cdef bint stopped  # next() is to give up: another thread wants to end the iteration
     cdef int copy
     cdef uint32_t chunk, n_static
-    cdef uint64_t run, epoch, seed, next_seq, look_ahead, timeout, look_at, idle
+    cdef uint64_t iteration, epoch, seed, next_seq, look_ahead, timeout, look_at, idle
     cdef readonly uint64_t start_ns  # how long the beginning waited for workers
     cdef int death_fd   # a descriptor that is readable when a worker has died, or -1
     cdef uint64_t late  # `Position.changes` when a wait took `timeout` seconds; NEVER: none has
@@ -183,10 +183,10 @@ cdef class Iteration:
         self.draw, self.would_wait = plan, getattr(plan, "would_wait", None)
         self.streams = plan if isinstance(plan, StreamPlan) else None
         self.slices = plan if isinstance(plan, Slices) else None
-        self._engine = engine  # last: who has an engine is complete, and ends the run when it goes
+        self._engine = engine  # last: who has an engine is complete, and ends the iteration when it goes
         cdef uint64_t began = clock()
         try:
-            self.run = engine.begin_run(seed)
+            self.iteration = engine.begin_iteration(seed)
             self.start_ns = clock() - began
             if self.fetcher is None:
                 self.meter.wait_ns += self.start_ns  # the first batch's
@@ -202,7 +202,7 @@ cdef class Iteration:
             if not self.inline:  # workers begin now: the caller may have much to do before the first next()
                 self.dispatch(False)
         except BaseException:
-            self.close()  # now: later, this object's end would end the run of another
+            self.close()  # now: later, this object's end would end the iteration of another
             raise
 
     def __iter__(self):
@@ -680,7 +680,7 @@ cdef class Iteration:
             addressee = <uint32_t> task.worker + 2
         task.slot, task.seq, task.sequence = slot, self.next_seq, sequence
         try:
-            task.gen = self.ring.dispatch(slot, indices, self.run, self.epoch, task.seq, self.seed, sequence,
+            task.gen = self.ring.dispatch(slot, indices, self.iteration, self.epoch, task.seq, self.seed, sequence,
                                           addressee, self.chunk, self.single)
         except (SegmentFull, BatchTooLarge, DescriptorClosed) as error:
             self.end_with(error)
@@ -829,7 +829,7 @@ cdef class Iteration:
         if due:
             self._engine.counters.goes_on(state is not None, due - at)
             log_replay(number, due - at, state is not None)
-        return self.run, at, state
+        return self.iteration, at, state
 
     @cython.final
     cdef bytes state_at(self, uint32_t slot):
@@ -976,7 +976,7 @@ cdef class Iteration:
             if self.tuner is not None:
                 self.tuner.end(self.meter.taken_at)  # what the program did since is not known
             engine.overdue = self.late == self.position.changes
-            engine.end_run(self.run, self.tasks.all())
+            engine.end_iteration(self.iteration, self.tasks.all())
             self.on_end(engine)
             if self.would_wait is not None:
                 self.draw.close()

@@ -12,7 +12,8 @@ cdef class LocalEngine:
 
     `fetcher` has ``make(seq, indices)``, which may be called again after a signal handler has raised in it; ``state``,
     to send with the batch that was made, or None; ``kept``, not None while a batch is being made; ``drop()``, called
-    when the batch is stored; ``states_now(half_made)``, see `Worker.states_now`; and ``forget_run()``. `meter` counts.
+    when the batch is stored; ``states_now(half_made)``, see `Worker.states_now`; and ``forget_iteration()``. `meter`
+    counts.
     """
 
     cdef readonly object fetcher, meter, ring, memory, pool
@@ -24,13 +25,13 @@ cdef class LocalEngine:
         self.fetcher = self.pool = fetcher
         self.meter, self.inline, self.fixed, self.death_fd = meter, True, True, -1
 
-    def begin_run(self, seed):
+    def begin_iteration(self, seed):
         """Return the number of the iteration."""
         return 1
 
-    def end_run(self, run, tasks):
+    def end_iteration(self, iteration, tasks):
         """Drop the dataset's iterator."""
-        self.fetcher.forget_run()
+        self.fetcher.forget_iteration()
 
     def shut_down(self):
         """There is nothing to end."""

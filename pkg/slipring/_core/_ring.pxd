@@ -40,7 +40,7 @@ cdef class Meter:
     cdef public uint64_t unpickle_ns  # of decoding batches with pickled leaves
     cdef public uint64_t spent_ns  # of passes over batches in no slot
     cdef public uint64_t last_ready_ns  # how long the batch taken last had lain ready
-    cdef uint64_t taken_at  # when; ns of `clock`; 0: nothing yet in this run
+    cdef uint64_t taken_at  # when; ns of `clock`; 0: nothing yet in this iteration
     cdef uint64_t remote[8]  # reads that serve no segment, as `sr_header.reads`
     cdef uint64_t told_wait_ns  # as much of wait_ns as batches that were taken have been told
 
@@ -207,7 +207,7 @@ cdef class Pickled:
 
 
 cdef class Ring(Segment):
-    cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t run, uint64_t epoch, uint64_t seq,
+    cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t iteration, uint64_t epoch, uint64_t seq,
                             uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
                             bint single) except? 0
     cdef int write_slice(self, uint32_t slot, Slices indices, sr_task *task) except -1

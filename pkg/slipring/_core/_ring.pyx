@@ -138,7 +138,7 @@ cdef class Ring(Segment):
         self.made()
         return <uint64_t> self.payload(slot), self.committed(slot)
 
-    cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t run, uint64_t epoch, uint64_t seq,
+    cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t iteration, uint64_t epoch, uint64_t seq,
                             uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
                             bint single) except? 0:
         """Put a task into a free slot and wake a worker; return the slot's generation.
@@ -151,7 +151,7 @@ cdef class Ring(Segment):
         cdef sr_task task
         self.usable()
         memset(&task, 0, sizeof(task))
-        task.iteration, task.epoch, task.seq, task.seed = run, epoch, seq, seed
+        task.iteration, task.epoch, task.seq, task.seed = iteration, epoch, seq, seed
         task.sequence, task.addressee, task.flags = sequence, addressee, SINGLE if single else 0
         if indices is None:
             task.kind = SR_TASK_NEXT

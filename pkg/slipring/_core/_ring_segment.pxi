@@ -404,10 +404,10 @@ cdef class Segment:
 
     # ---- the consumer's side
 
-    def begin_run(self, uint64_t run):
+    def begin_iteration(self, uint64_t iteration):
         self.usable()
         self.meter.taken_at, self.meter.told_wait_ns = 0, self.meter.wait_ns
-        check(c.sr_begin_iteration(self.ptr, run))
+        check(c.sr_begin_iteration(self.ptr, iteration))
 
     cpdef int pick_free(self) except -2:
         """Return the slot to dispatch into, or -1."""

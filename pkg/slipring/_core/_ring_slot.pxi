@@ -139,7 +139,7 @@ cdef class Fill(Room):
         return self.range == SR_WHOLE or self.range == SR_FINISH
 
     @property
-    def run(self):
+    def iteration(self):
         return self.task.iteration
 
     @property

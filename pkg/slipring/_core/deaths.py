@@ -14,9 +14,9 @@ class Restarts:
 
     def __init__(self, limit, on_respawn):
         self.limit, self.on_respawn = limit, on_respawn
-        self.deaths = {}  # sequence number, or ("start", number) -> how many workers died over it in this run
+        self.deaths = {}  # sequence number, or ("start", number) -> how many workers died over it in this iteration
 
-    def begin_run(self):
+    def begin_iteration(self):
         """Sequence numbers begin anew, and what died over them is forgotten."""
         self.deaths.clear()
 

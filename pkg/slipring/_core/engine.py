@@ -49,11 +49,11 @@ class Engine:
         self.memory = None  # of worker processes
         self.pool = self._pool(job)
         self.started = False
-        self.running = 0  # the current run's number
-        self.unfinished = None  # the same, until that run has ended
-        self.left_behind = -1  # a slot that a worker was at, when the last run ended
-        self.idle = False  # no run lives or begins: whoever comes by may see to the workers
-        self.overdue = False  # the last run was left because its batch had not come in time
+        self.running = 0  # the current iteration's number
+        self.unfinished = None  # the same, until that iteration has ended
+        self.left_behind = -1  # a slot that a worker was at, when the last iteration ended
+        self.idle = False  # no iteration lives or begins: whoever comes by may see to the workers
+        self.overdue = False  # the last iteration was left because its batch had not come in time
         self.pinned_slots = None  # what a layer above keeps as long as the segment; closed before that goes
         self.owner, self.lock = Owner(), ForkLock()
         self.alive = True
@@ -125,14 +125,14 @@ class Engine:
     def _has(self, num_workers):
         return self.inline or self.pool.target == num_workers or self.resize(num_workers)
 
-    def begin_run(self, base_seed):
+    def begin_iteration(self, base_seed):
         """Start workers if necessary, make the tasks of earlier iterations stale, and return the iteration's number."""
         with self.lock.here():
             self.idle = False
         self.running += 1
         self.overdue = False
-        self.ring.begin_run(self.running)
-        self.pool.begin_run()
+        self.ring.begin_iteration(self.running)
+        self.pool.begin_iteration()
         if self.pool.resizing and not self.ring.closed:
             self.pool.reap_retired()
         if self.started and (self.ring.closed or not self._has(self.options.num_workers)):
@@ -147,33 +147,33 @@ class Engine:
                 self.started = True  # from here on: what is interrupted is ended again
                 self.pool.start(base_seed)
             except BaseException:
-                self.stop_workers()  # all or none: the next run starts them anew
+                self.stop_workers()  # all or none: the next iteration starts them anew
                 if self.pool.stuck:
                     self.shut_down()
                 raise
         self.unfinished = self.running
         return self.running
 
-    def end_run(self, run, tasks):
+    def end_iteration(self, iteration, tasks):
         """Cancel what is in flight; persistent workers stay.
 
         The call can be repeated if it was interrupted, but not after another iteration has begun.
         """
-        if self.ring.closed or self.unfinished != run:
+        if self.ring.closed or self.unfinished != iteration:
             return
         self.running += 1
-        self.ring.begin_run(self.running)
+        self.ring.begin_iteration(self.running)
         for task in tasks:
             if not self.ring.cancel(task.slot, task.gen):
                 self.left_behind = task.slot
         if self.inline:
-            self.pool.end_run()
+            self.pool.end_iteration()
         elif not self.options.persistent_workers:
             if self.memory is not None:
                 self.memory.measure()
             self.stop_workers()
             if self.pool.stuck:
-                self.shut_down()  # they would serve the next run as well, beside its own
+                self.shut_down()  # they would serve the next iteration as well, beside its own
         self.unfinished = None
         self.idle = True
         self.reap_retired()

@@ -15,13 +15,13 @@ class Job:
     options: Options  # as `Options.for_worker` returns them
     worker_class: type  # `Worker` or a frontend's own
     rank: int = 0
-    share: seeding.Share | None = None  # with rng="sample"; the run's epoch is then `Share.epoch`
+    share: seeding.Share | None = None  # with rng="sample"; the iteration's epoch is then `Share.epoch`
     epoch_seeds: bool = True  # random numbers are made of a task's epoch too, and not of its seed alone
     tracked: bool = False  # the states of dataset and iterator travel with the batches
-    # Worker number -> the place from which it resumes; see `open_stream`. It holds in session `resume_run` only: a
-    # later session may have the same seed.
+    # Worker number -> the place from which it resumes; see `open_stream`. It holds in iteration `resume_iteration`
+    # only: a later one may have the same seed.
     resume: dict | None = None
-    resume_run: int = 1
+    resume_iteration: int = 1
 
     method_argument = "Workers(start_method={!r})"  # how users give this loader the start method
 
@@ -39,13 +39,13 @@ class Job:
         """Return the same job for another number of workers."""
         return dataclasses.replace(self, options=dataclasses.replace(self.options, num_workers=num_workers))
 
-    def begun_in(self, run):
-        """Return the same job for workers that begin in session `run`."""
-        return self if self.resume is None else dataclasses.replace(self, resume_run=run)
+    def begun_in(self, iteration):
+        """Return the same job for workers that begin in that iteration."""
+        return self if self.resume is None else dataclasses.replace(self, resume_iteration=iteration)
 
-    def place_of(self, number, run):
-        """Return where a worker resumes in session `run`; None: at the beginning."""
-        return None if self.resume is None or run != self.resume_run else self.resume.get(number)
+    def place_of(self, number, iteration):
+        """Return where a worker resumes in an iteration; None: at the beginning."""
+        return None if self.resume is None or iteration != self.resume_iteration else self.resume.get(number)
 
     def not_sent(self, error):
         """Called before the exception is raised that has kept a worker from being started."""

@@ -50,24 +50,24 @@ class InlinePool(WorkerPool):
             return False, None
         return self.worker.states_now(received or self.own.unfinished() is not None)
 
-    def begin_run(self):
+    def begin_iteration(self):
         """Release the tasks that were interrupted while the last iteration ended."""
-        self.end_run()
+        self.end_iteration()
 
     def stop(self, overdue=False):
         """Release interrupted tasks, and close the worker that reads samples for the consumer."""
-        self.end_run()
+        self.end_iteration()
         if self.worker is not None and self.thread in (None, threading.get_ident()):
             self.worker.close()
 
-    def end_run(self):
+    def end_iteration(self):
         """Release interrupted tasks, and let the worker drop the dataset's iterator."""
         if self.thread not in (None, threading.get_ident()):
             return  # what another thread is making, it ends itself
         while (fill := self.own.unfinished()) is not None:
             self.worker.give_up(fill)
         if self.worker is not None:
-            self.worker.forget_run()
+            self.worker.forget_iteration()
 
 
 class ThreadPool(ResizablePool):

@@ -30,7 +30,7 @@ class _Place(threading.local):
     batch = None  # the seed of the whole batch, of which this range is a part
     row = 0  # of the batch, that `sample_seed` tells of next
     stream = None  # the seed of a pass over a stream, the same in all its workers
-    samples = None  # with rng="sample" the run's seed, and the distance between two samples of the batch
+    samples = None  # with rng="sample" the iteration's seed, and the distance between two samples of the batch
 
 
 _thread = _Place()

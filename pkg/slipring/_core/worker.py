@@ -48,7 +48,7 @@ class Worker:
     inherited = None
     loaded = False  # the map dataset has loaded the state from which it resumes
     keeps_globals = True  # a state has the process's own generators too, which takes 0.3 ms
-    turn = 0  # the batch of its stream that comes next, in this run
+    turn = 0  # the batch of its stream that comes next, in this iteration
 
     @classmethod
     def check_start(cls, job):
@@ -71,8 +71,8 @@ class Worker:
             job.dataset, job.options.collate_fn, self.concurrency, job.share is not None, job.options.batch_size is None
         )
         self.stream = None
-        self.run = None
-        self.epoch = 0  # of the current run, as random numbers are made of it
+        self.iteration = None
+        self.epoch = 0  # of the current iteration, as random numbers are made of it
         self.base_seed = 0
         self.states = None  # inline: the generators' states between two batches of a stream
         self.place = seeding.NOWHERE  # inline: what slipring.rng() goes on with
@@ -125,7 +125,7 @@ class Worker:
 
     def _do(self, fill, begun):
         inform_torch()  # the dataset may have imported it meanwhile
-        self._enter_run(fill)
+        self._enter_iteration(fill)
         if fill.kind == TASK_NEXT:
             self._stream(fill, begun)
         elif fill.range == FINISH:
@@ -152,28 +152,28 @@ class Worker:
             self._attempt(self._finish, fill, now())
 
     def give_up(self, fill):
-        """Give back a fill of a run that is over. (Not by an abort: worker code may keep arrays in it.)"""
+        """Give back a fill of an iteration that is over. (Not by an abort: worker code may keep arrays in it.)"""
         if fill.range in (None, FINISH):
             fill.rewind()
             self.encoder.publish(fill, [None], END)
         else:
             self.encoder.stage(fill, [None], END)
 
-    def forget_run(self):
-        """Let go of what belongs to the current run."""
-        self.run = self.stream = self.states = None
+    def forget_iteration(self):
+        """Let go of what belongs to the current iteration."""
+        self.iteration = self.stream = self.states = None
         self.turn = 0
         self.errors = {}
         self.every = SnapshotInterval(self.options.snapshot_interval)  # of a map dataset
 
-    def _enter_run(self, fill):
-        if fill.run == self.run:
+    def _enter_iteration(self, fill):
+        if fill.iteration == self.iteration:
             return
-        self.forget_run()
+        self.forget_iteration()
         self._introduce(fill.seed)
         self.epoch = self._epoch_of(fill)
         if self.options.rng == "worker" or self.job.is_stream:
-            # Once per worker and run.
+            # Once per worker and iteration.
             seed = fill.seed + self.number
             with self._guard():
                 seeding.set_batch_seed(seed, stream=mix(fill.seed, self.epoch))
@@ -186,7 +186,7 @@ class Worker:
                 if self.kind == "inline" and not self.is_guest:
                     self.states = seeding.save_globals()
         self._resume_dataset(fill)
-        self.run = fill.run  # at last: a handler that raises meanwhile has all of it done again
+        self.iteration = fill.iteration  # at last: a handler that raises meanwhile has all of it done again
 
     def _resume_dataset(self, fill):
         """Have a map dataset load its state, in the first session that has a task for this worker."""
@@ -352,13 +352,13 @@ class Worker:
         self.turn = fill.sequence + 1
 
     def _begin_stream(self, fill):
-        (run, batches, state), self.inherited = self.inherited or (None, 0, None), None
+        (iteration, batches, state), self.inherited = self.inherited or (None, 0, None), None
         states = None if state is None else pickle.loads(state)
-        resumed = self.job.place_of(self.number, fill.run)
+        resumed = self.job.place_of(self.number, fill.iteration)
         if states is None or isinstance(states, StateError):
             return self._open_stream(resumed, delivered(resumed))
         place = {"batches": batches, "states": states}
-        if run != fill.run:  # the dataset is as an earlier session has left it, if that came to its end
+        if iteration != fill.iteration:  # the dataset is as an earlier session has left it, if that came to its end
             return self._open_stream({**place, "batches": 0, "ended": True} if states.get("last") else None, 0)
         if states.get("last"):
             load_stream(self.job.dataset, place)

@@ -24,7 +24,7 @@ class WorkerPool(Protocol):
     def start(self, base_seed: int) -> None:
         """Start all workers."""
 
-    def begin_run(self) -> None:
+    def begin_iteration(self) -> None:
         """Prepare for another pass over the data."""
 
     def reap_retired(self) -> None:
@@ -63,9 +63,9 @@ class ResizablePool(WorkerPool):
         self.target = self.job.num_workers
         self._match()
 
-    def begin_run(self):
+    def begin_iteration(self):
         """See `Restarts`."""
-        self.restarts.begin_run()
+        self.restarts.begin_iteration()
 
     def resize(self, num_workers):
         """Change the number of workers. Surplus workers, those with the highest numbers, retire after their batch."""

@@ -154,6 +154,6 @@ class LocalFetcher:
         if self.stream is not None:
             self.stream.rows = None
 
-    def forget_run(self):
+    def forget_iteration(self):
         """Drop the dataset's iterator."""
         self.stream = None

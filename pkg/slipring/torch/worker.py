@@ -80,15 +80,15 @@ class TorchWorker(Worker):
         torch.manual_seed(seed)
         np.random.seed(private.generate_state(base_seed, self.number))
 
-    def _enter_run(self, fill):
-        if fill.run == self.run:
+    def _enter_iteration(self, fill):
+        if fill.iteration == self.iteration:
             return
         if self.options.rng != "worker":
-            super()._enter_run(fill)
+            super()._enter_iteration(fill)
         else:
             # The generators were seeded when the worker began: they go on from epoch to epoch.
-            self.forget_run()
-            self.run, self.epoch = fill.run, self._epoch_of(fill)
+            self.forget_iteration()
+            self.iteration, self.epoch = fill.iteration, self._epoch_of(fill)
             seeding.set_batch_seed(mix(fill.seed, self.epoch, self.number), stream=mix(fill.seed, self.epoch))
             self._resume_dataset(fill)
         if isinstance(self.job.dataset, IterDataPipe):
