@@ -266,14 +266,13 @@ typedef struct rows {
 static int need(sr_source *source, int first, int end)
 {
     rows *r = (rows *)source;
-    if (end <= r->have)
-        return 0;
-    if (end - source->origin > r->capacity) {
-        int drop = first - source->origin;
-        memmove(r->kept, r->kept + (size_t)drop * source->stride, (size_t)(r->have - first) * source->stride);
-        source->origin = first;
-    }
     while (r->have < end) {
+        if (end - source->origin > r->capacity && source->origin < first) {
+            int keep = first < r->have ? first : r->have; /* nearest passes over rows that are not decoded yet */
+            memmove(r->kept, r->kept + (size_t)(keep - source->origin) * source->stride,
+                    (size_t)(r->have - keep) * source->stride);
+            source->origin = keep;
+        }
         uint8_t *lines[16];
         int most = source->origin + r->capacity - r->have;
         if (most > r->end - r->have)

@@ -63,12 +63,34 @@ static void weigh(double centre, double widening, int low, int n, enum sr_filter
     }
 }
 
+/* The source pixel of each output pixel. Pillow adds `scale` up, with its rounding, so this does too. */
+static int nearest_make(sr_axis *axis, const sr_span *span, sr_buffer *buffer)
+{
+    int32_t *at = sr_buffer_need(buffer, (size_t)span->count * sizeof *at);
+    if (!at)
+        return -ENOMEM;
+    double scale = (span->end - span->start) / span->to, centre = span->start + scale * 0.5;
+    int begin = span->from, end = 0;
+    for (int x = 0; x < span->first + span->count; x++, centre += scale) {
+        if (x < span->first)
+            continue;
+        int pixel = (int)centre < span->from ? (int)centre : span->from - 1;
+        at[span->mirrored ? span->first + span->count - 1 - x : x - span->first] = pixel;
+        begin = pixel < begin ? pixel : begin;
+        end = pixel + 1 > end ? pixel + 1 : end;
+    }
+    *axis = (sr_axis){.count = span->count, .taps = 1, .begin = begin, .end = end, .same = -1, .at = at};
+    return 0;
+}
+
 static int axis_make(sr_axis *axis, const sr_span *span, enum sr_filter filter, sr_buffer *buffer)
 {
     if (span->from < 1 || span->to < 1 || span->count < 1 || span->first < 0 || span->from > MOST_PIXELS
         || span->to > MOST_PIXELS || span->count > span->to - span->first || !(span->start >= 0)
         || !(span->end > span->start) || !(span->end <= span->from))
         return -EINVAL;
+    if (filter == SR_NEAREST)
+        return nearest_make(axis, span, buffer);
     double scale = (span->end - span->start) / span->to, widening = scale < 1 ? 1 : scale;
     double support = (filter == SR_BICUBIC ? 2.0 : 1.0) * widening;
     /* As many taps as any pixel may have; even, so that two at a time come out, unless the box is narrower than
@@ -265,6 +287,26 @@ static int copy(const sr_plan *plan, sr_source *source, const sr_target *target)
     return 0;
 }
 
+/* One source pixel for each pixel of the result. */
+static int pick(const sr_plan *plan, sr_source *source, const sr_target *target, sr_scratch *scratch)
+{
+    uint8_t *line = is_plain(target) ? NULL : sr_buffer_need(&scratch->line, 3 * (size_t)target->width);
+    if (!line && !is_plain(target))
+        return -ENOMEM;
+    for (int y = 0; y < plan->y.count; y++) {
+        int at = plan->y.at[y], rc = source->need(source, at, at + 1);
+        if (rc)
+            return rc;
+        const uint8_t *row = source->data + (size_t)(at - source->origin) * source->stride;
+        uint8_t *to = row_at(target, y, line);
+        for (int x = 0; x < plan->x.count; x++)
+            memcpy(to + 3 * (size_t)x, row + 3 * (size_t)(plan->x.at[x] - plan->x.begin), 3);
+        if (line)
+            write_row(target, y, line);
+    }
+    return 0;
+}
+
 static const sr_kernels *fastest(void)
 {
 #if defined __x86_64__
@@ -297,6 +339,8 @@ int sr_plan_window(const sr_plan *plan) { return down_first(plan) ? plan->y.taps
 
 int sr_resize(const sr_plan *plan, sr_source *source, const sr_target *target, sr_scratch *scratch)
 {
+    if (plan->filter == SR_NEAREST)
+        return pick(plan, source, target, scratch);
     if (plan->x.same >= 0 && plan->y.same >= 0)
         return copy(plan, source, target);
     return (down_first(plan) ? down_then_across : across_then_down)(chosen(), plan, source, target, scratch);

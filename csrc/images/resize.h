@@ -3,6 +3,7 @@
  * The filters are Pillow's (triangle and cubic with a = -0.5, widened when shrinking, cut at the box's borders), in
  * 14-bit fixed point with 6 more bits between the two passes: at most one level from Pillow, which rounds to 8 bits
  * there. Every kernel exists as plain C, as AVX2 and as NEON, with the same integers, so that both give the same bytes.
+ * Nearest takes the pixels that Pillow takes, and needs no kernel.
  */
 #ifndef SLIPRING_IMAGES_RESIZE_H
 #define SLIPRING_IMAGES_RESIZE_H
@@ -11,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum sr_filter { SR_BILINEAR = 0, SR_BICUBIC = 1 };
+enum sr_filter { SR_BILINEAR = 0, SR_BICUBIC = 1, SR_NEAREST = 2 };
 
 /* Memory that is kept from one image to the next; one per thread. Zeroed to begin with. */
 typedef struct sr_buffer {

@@ -83,7 +83,7 @@ class Fuzzer:
     def reading(self):
         draw = self.draw
         return Reading(
-            draw.choice(["bilinear", "bicubic"]),
+            draw.choice(["bilinear", "bicubic", "nearest"]),
             draw.choice([None, 1.0, 2.0]),
             draw.random() < 0.5,
             draw.choice(["raise", "fill"]),

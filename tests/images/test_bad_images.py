@@ -215,7 +215,7 @@ def test_an_out_that_cannot_be_written_is_refused():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"interpolation": "nearest"}, "'bilinear', 'bicubic', not 'nearest'"),
+        ({"interpolation": "lanczos"}, "'bilinear', 'bicubic', 'nearest', not 'lanczos'"),
         ({"truncated": "ignore"}, "'raise', 'fill', not 'ignore'"),
         ({"reducing_gap": 0.5}, "at least 1"),
         ({"reducing_gap": float("nan")}, "at least 1"),

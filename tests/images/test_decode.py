@@ -13,10 +13,11 @@ import pytest
 from PIL import Image, ImageOps
 
 from slipring import images
+from slipring.errors import ImageError
 from slipring.images import _backend
 from tests.images.exact import off, worst
 from tests.images.lossless import lossless
-from tests.images.pictures import SAMPLINGS, by_pillow, encoded, error, pixels, resampled
+from tests.images.pictures import SAMPLINGS, any_jpeg, box_in, by_pillow, encoded, error, pixels, resampled
 from tests.parts import slow
 
 SEEDS = [0, 1, *map(slow, range(2, 6))]
@@ -30,6 +31,32 @@ def test_any_box_of_any_jpeg_is_at_most_one_level_from_pillow(seed, bicubic):
     for _ in range(40):
         levels, _, what = off(draw, bicubic)
         assert levels <= 1, what
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nearest_takes_the_very_pixels_of_pillow(seed):
+    draw = random.Random(seed)
+    for _ in range(40):
+        data, height, width, what = any_jpeg(draw, False)
+        top, left, h, w = box = box_in(draw, height, width)
+        size = draw.choice([(64, 64), (draw.randint(1, 300), draw.randint(1, 300)), (h, w)])
+        flip = draw.random() < 0.5
+        out = np.full((3, *size), 77, np.uint8).transpose(1, 2, 0) if flip else np.full((*size, 3), 77, np.uint8)
+        images.decode_into(data, out, box, flip, interpolation="nearest")
+        picture = Image.open(io.BytesIO(data)).convert("RGB").crop((left, top, left + w, top + h))
+        want = np.asarray(picture.resize(size[::-1], Image.Resampling.NEAREST))
+        assert np.array_equal(out, want[:, ::-1] if flip else want), (what, box, size, flip)
+
+
+def test_nearest_of_a_window_is_the_window_of_nearest():
+    data = encoded(pixels(77, 101), "PNG")
+    for size in (33, 250):
+        whole = np.asarray(Image.open(io.BytesIO(data)).resize((size, size), Image.Resampling.NEAREST))
+        rows = [(data, 0)]
+        steps = [images.Resize((size, size), "nearest"), images.CenterCrop((20, 25)), images.RandomHorizontalFlip(1)]
+        top, left = round((size - 20) / 2), round((size - 25) / 2)
+        ours = images.Bytes(rows, steps)[0][0]
+        assert np.array_equal(ours, whole[top : top + 20, left : left + 25][:, ::-1])
 
 
 @pytest.mark.slow
@@ -339,3 +366,62 @@ def test_a_handler_may_decode_while_the_first_image_finds_its_decoder(monkeypatc
         assert images.backend() == chosen[1]
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_whole_image_is_pillows_in_rgb_and_in_grey():
+    for data in (encoded(pixels(31, 45), quality=80), encoded(pixels(31, 45), "PNG"), encoded(pixels(9, 7)[..., 0])):
+        picture = Image.open(io.BytesIO(data)).convert("RGB")
+        ours = images.decode(data)
+        assert np.array_equal(ours, np.asarray(picture)) and ours.flags.writeable
+        grey = images.decode(data, channels=1)
+        assert np.array_equal(grey[..., 0], np.asarray(picture.convert("L"))) and grey.shape[2] == 1
+
+
+def stored(image, **options):
+    file = io.BytesIO()
+    image.save(file, "PNG", **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        Image.fromarray(pixels(20, 30, 1)).quantize(17),
+        Image.fromarray(np.arange(600, dtype=np.uint16).reshape(20, 30) * 100),
+        Image.fromarray(pixels(20, 30, 2)[..., 0]),
+        Image.fromarray(np.dstack([pixels(20, 30, 3), pixels(20, 30, 4)[..., :1]])),
+        Image.fromarray(pixels(20, 30, 5)[..., 0] > 99),
+    ],
+    ids=["palette", "16 bits", "grey", "RGBA", "1 bit"],
+)
+def test_an_unchanged_image_has_the_values_and_the_dtype_of_its_file(image):
+    ours = images.decode(stored(image), mode="unchanged")
+    assert np.array_equal(ours, np.asarray(image)) and ours.dtype == np.asarray(image).dtype and ours.flags.writeable
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("options", [{}, {"channels": 1}, {"mode": "unchanged"}])
+def test_a_whole_image_is_turned_as_exif_says(orientation, options):
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    picture = Image.fromarray(pixels(12, 20))
+    data = stored(picture, exif=exif)
+    want = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    want = np.asarray(want.convert("L"))[..., None] if options.get("channels") == 1 else np.asarray(want)
+    assert np.array_equal(images.decode(data, exif=True, **options), want)
+    assert images.decode(data, **options).shape[:2] == (12, 20)
+
+
+@pytest.mark.parametrize("options", [{}, {"channels": 1}, {"mode": "unchanged"}])
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+def test_a_whole_image_that_is_broken_or_too_large_is_refused(format, options):
+    data = encoded(pixels(40, 50), format)
+    with pytest.raises(ImageError, match="truncated"):
+        images.decode(data[:-40], **options)
+    assert images.decode(data[:-40], truncated="fill", **options).shape[:2] == (40, 50)
+    with pytest.raises(ImageError, match="2,000 pixels, the limit is 1,999"):
+        images.decode(data, max_pixels=1999, **options)
+    with pytest.raises(ImageError, match="no format"):
+        images.decode(b"text that is no image", **options)
+    with pytest.raises(ValueError, match="channels must be 3"):
+        images.decode(data, channels=2)

@@ -23,6 +23,8 @@ def loads():
 
 class Mode(enum.Enum):
     NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
+    LANCZOS = "lanczos"
     BILINEAR = "bilinear"
     BICUBIC = "bicubic"
 
@@ -122,6 +124,13 @@ def test_the_recipe_of_validation_gives_the_same_values(root):
     assert error(np.round(levels), want) <= 1
 
 
+@pytest.mark.parametrize("mode", [Mode.NEAREST, Mode.NEAREST_EXACT])
+def test_both_of_torchvisions_nearest_modes_are_pillows(root, mode):
+    data = images.from_torchvision(folder(root, resize((13, 17), mode)))
+    picture = Image.open(data.samples[2][0]).convert("RGB").resize((17, 13), Image.Resampling.NEAREST)
+    assert np.array_equal(data[2][0], np.asarray(picture))
+
+
 def test_the_recipe_of_training_draws_the_same_boxes(root):
     data = images.from_torchvision(folder(root, compose(crop(8, (0.3, 0.4), (1, 1)), FLIP, TO_TENSOR)))
     first, second = data._steps
@@ -155,7 +164,7 @@ def test_other_options_and_target_transforms_are_kept(root):
     [
         (compose(crop(), like("ColorJitter")), TypeError, "slipring has no ColorJitter"),
         (lambda x: x, TypeError, "slipring has no function"),
-        (resize(20, Mode.NEAREST), ValueError, "interpolation 'nearest'"),
+        (resize(20, Mode.LANCZOS), ValueError, "interpolation 'lanczos'"),
         (resize(20, max_size=30), ValueError, "max_size=30"),
         (
             compose(TO_TENSOR, crop()),

@@ -186,7 +186,7 @@ def test_black_around_a_normalised_picture_is_the_value_of_black():
         ),
         (lambda: One(b"", None, dtype="float32", std=58.4 * np.ones(3)), ValueError, r"std=\(0.229, 0.229, 0.229\)"),
         (lambda: One(b"", None, on_error="ignore"), ValueError, "'raise', 'skip'"),
-        (lambda: One(b"", images.Resize(4, interpolation="nearest")), ValueError, "'bilinear', 'bicubic'"),
+        (lambda: One(b"", images.Resize(4, interpolation="box")), ValueError, "'bilinear', 'bicubic', 'nearest'"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_when_they_are_given(make, error_type, text):
@@ -208,13 +208,18 @@ def test_a_misspelt_word_is_refused_when_it_is_given_with_the_nearest_one(make, 
 
 
 def test_members_of_other_libraries_enumerations_count_as_their_names():
-    mode = enum.Enum("InterpolationMode", {"BILINEAR": "bilinear", "BICUBIC": "bicubic", "LANCZOS": "lanczos"})
+    mode = enum.Enum(
+        "InterpolationMode", {"BICUBIC": "bicubic", "NEAREST_EXACT": "nearest-exact", "LANCZOS": "lanczos"}
+    )
+    assert images.Resize(4, interpolation=mode.NEAREST_EXACT).interpolation == "nearest"
     assert images.RandomResizedCrop(4, interpolation=mode.BICUBIC).interpolation == "bicubic"
     assert images.Resize(4, interpolation=Image.Resampling.BILINEAR).interpolation == "bilinear"
     data = encoded(pixels(20, 20))
     ours = sample(data, images.Resize(4, interpolation=mode.BICUBIC))
     assert np.array_equal(ours, sample(data, images.Resize(4, interpolation="bicubic")))
-    with pytest.raises(ValueError, match="interpolation must be one of 'bilinear', 'bicubic', not 'lanczos'"):
+    with pytest.raises(
+        ValueError, match="interpolation must be one of 'bilinear', 'bicubic', 'nearest', not 'lanczos'"
+    ):
         images.Resize(4, interpolation=mode.LANCZOS)
 
 

@@ -179,6 +179,10 @@ FACES = [
         "data": "bytes-like", "out": "object", "box": None, "flip": "flag?", "exif": "flag?",
         "reducing_gap": "above 1?", "interpolation": "word", "truncated": "word", "max_pixels": "count",
     }),
+    Face("slipring.images", "decode", {"data": b"x"}, {
+        "data": "bytes-like", "channels": "count", "mode": "word", "exif": "flag?", "truncated": "word",
+        "max_pixels": "count",
+    }),
     Face("slipring.images", "size", {"data": b"x"}, {"data": "bytes-like", "exif": "flag?"}),
     Face("slipring.arrow", "TableDataset", lambda at: {"paths": at / "a.parquet"}, {
         "paths": "path", "columns": "names?", "decode": "callable?", "decode_batch": "callable?", "returns": "word",

@@ -2,7 +2,7 @@
 
 from slipring.images._backend import Backend, backend
 from slipring.images.dataset import ImageDataset
-from slipring.images.decode import MAX_PIXELS, decode_into, size
+from slipring.images.decode import MAX_PIXELS, decode, decode_into, size
 from slipring.images.folder import Folder
 from slipring.images.parquet import Parquet
 from slipring.images.tar import Tar
@@ -26,6 +26,7 @@ __all__ = [
     "TarStream",
     "View",
     "backend",
+    "decode",
     "decode_into",
     "from_torchvision",
     "size",

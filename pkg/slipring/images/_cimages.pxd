@@ -7,6 +7,7 @@ cdef extern from "decode.h" nogil:
         JMSG_LENGTH_MAX
         SR_BILINEAR
         SR_BICUBIC
+        SR_NEAREST
         SR_NOT_A_JPEG_FOR_US
         SR_BAD_IMAGE
         SR_BAD_BOX

@@ -94,11 +94,11 @@ cdef int target_of(object out, object table, sr_target *target, Py_buffer *room,
     return 0
 
 
-cdef void crop_of(sr_crop *crop, box, to, window, bint bicubic, int orientation, bint flip):
+cdef void crop_of(sr_crop *crop, box, to, window, int filter, int orientation, bint flip):
     crop.top, crop.left, crop.height, crop.width = box if box is not None else (0, 0, 0, 0)
     crop.to_height, crop.to_width = to if to is not None else (0, 0)
     crop.window_top, crop.window_left = window
-    crop.filter = bicubic
+    crop.filter = filter
     crop.orientation, crop.flip = orientation, flip
     crop.reducing_gap, crop.fill_truncated, crop.most_pixels = 0, False, 0
 
@@ -110,7 +110,7 @@ cdef Decoder take():
         return Decoder()
 
 
-def decode(data, out, table, box, to, window, bint bicubic, int orientation, bint flip, bint fill, double gap,
+def decode(data, out, table, box, to, window, int filter, int orientation, bint flip, bint fill, double gap,
            uint64_t most_pixels):
     """Decode a JPEG's box into `out`. Returns (code, message, width, height): code 0, or one of this module's.
 
@@ -135,7 +135,7 @@ def decode(data, out, table, box, to, window, bint bicubic, int orientation, bin
     cdef int rc
     if not bound:
         return SR_NOT_A_JPEG_FOR_US, "", 0, 0
-    crop_of(&crop, box, to, window, bicubic, orientation, flip)
+    crop_of(&crop, box, to, window, filter, orientation, flip)
     crop.fill_truncated, crop.reducing_gap, crop.most_pixels = fill, gap, most_pixels
     PyObject_GetBuffer(data, &bytes_, PyBUF_SIMPLE)
     try:
@@ -157,14 +157,14 @@ def decode(data, out, table, box, to, window, bint bicubic, int orientation, bin
         PyBuffer_Release(&bytes_)
 
 
-def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, bint bicubic, int orientation, bint flip):
+def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, int filter, int orientation, bint flip):
     """The same of a picture in memory: H × W × 3, C-contiguous. Returns 0 or BAD_BOX."""
     cdef sr_crop crop
     cdef sr_target target
     cdef Py_buffer room, levels
     cdef Decoder decoder
     cdef int rc
-    crop_of(&crop, box, to, window, bicubic, orientation, flip)
+    crop_of(&crop, box, to, window, filter, orientation, flip)
     if pixels.shape[2] != 3 or pixels.shape[0] < 1 or pixels.shape[1] < 1:
         raise ValueError("pixels must be an array of shape (height, width, 3)")
     target_of(out, table, &target, &room, &levels)

@@ -393,7 +393,7 @@ class ImageDataset(abc.ABC):
         if self._what == "pixels":  # and how they came to be
             reading = self._whole
             form += f" {self._side} {self._reading.exif} {reading.fill} {backend()}"
-            form += f" {reading.bicubic} {reading.gap}" if self._side is not None else ""
+            form += f" {reading.filter} {reading.gap}" if self._side is not None else ""
         what = f"{self._what} of {len(self)} images of {type(self).__name__}"
         if self._side is not None and self._what == "pixels":
             what += f", side={self._side}"

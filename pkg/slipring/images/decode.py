@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import struct
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from slipring._core.arguments import flag, integer, one_of, real
 from slipring.errors import ImageError, shown
 from slipring.images import _decode
 from slipring.images._backend import backend, pillow
-from slipring.images.transforms import interpolation_name
+from slipring.images.transforms import INTERPOLATIONS, interpolation_name
 
 if TYPE_CHECKING:
     import enum
@@ -92,6 +92,62 @@ def _orientation(image):
     return value if value in range(1, 9) else 1
 
 
+def decode(
+    data: Buffer,
+    channels: Literal[1, 3] = 3,
+    mode: Literal["unchanged"] | None = None,
+    *,
+    exif: bool = False,
+    truncated: Literal["raise", "fill"] = "raise",
+    max_pixels: int = MAX_PIXELS,
+) -> NDArray[Any]:
+    """Return a whole image as an array, which is the caller's to change.
+
+    Parameters
+    ----------
+    data : bytes-like
+        A JPEG, or any format that Pillow reads.
+    channels : {3, 1}
+        RGB, or Pillow's grey of it. The array is uint8, height × width × channels.
+    mode : {'unchanged'}, optional
+        Return the values that the file stores, in their own dtype and number of channels, whatever `channels` is: the
+        numbers of a palette, 16 bits of grey. With one channel the array is height × width. (Of colours with 16 bits
+        Pillow reads 8.)
+    exif, truncated, max_pixels
+        As of `decode_into`.
+
+    Raises
+    ------
+    ImageError
+        The bytes are no image, broken, truncated or larger than `max_pixels`.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from slipring import images
+    >>> data = Path("train/cat/0.jpg").read_bytes()
+    >>> height, width = images.size(data)
+    >>> images.decode(data, channels=1).shape == (height, width, 1)
+    True
+    """
+    encoded("data", data)
+    if integer("channels", channels) not in (1, 3):
+        raise ValueError(f"channels must be 3 (RGB) or 1 (grey), not {shown(channels)}")
+    one_of("mode", mode, (None, "unchanged"))
+    reading = Reading("bilinear", None, exif, truncated, max_pixels)
+    if mode == "unchanged":
+        with _open(data) as image:
+            return np.array(_loaded(image, reading, lambda: _upright(image, reading.exif)))
+    width, height, orientation = look(data, reading.exif)
+    if width * height > reading.max_pixels:
+        raise too_large(width, height, reading.max_pixels)
+    out = np.empty((width, height, 3) if orientation >= 5 else (height, width, 3), np.uint8)
+    render(data, out, None, None, None, (0, 0), False, reading)
+    if channels == 3:
+        return out
+    return np.array(pillow().fromarray(out).convert("L"))[..., None]
+
+
 def decode_into(
     data: Buffer,
     out: NDArray[np.uint8],
@@ -123,9 +179,9 @@ def decode_into(
         result: faster for large pictures, and no longer exact. At least 1; the larger, the nearer.
     exif : bool
         Apply EXIF's orientation; `box` is then in the picture as it is shown.
-    interpolation : {'bilinear', 'bicubic'}
-        Both are antialiased, as Pillow's. torchvision's ``InterpolationMode`` and Pillow's ``Resampling`` count as
-        their names.
+    interpolation : {'bilinear', 'bicubic', 'nearest'}
+        The first two are antialiased, as Pillow's. Nearest takes the very pixels that Pillow takes. torchvision's
+        ``InterpolationMode`` and Pillow's ``Resampling`` count as their names.
     truncated : {'raise', 'fill'}
         Refuse an image whose end is missing, as Pillow does, or have grey in its place; in other formats than
         JPEG what Pillow leaves there, mostly black. WebP is refused in any case: Pillow gives no part of it.
@@ -187,7 +243,7 @@ class Reading:
         self.gap = 0.0 if reducing_gap is None else real("reducing_gap", reducing_gap, "a number or None")
         if reducing_gap is not None and not 1 <= self.gap < math.inf:
             raise ValueError(f"reducing_gap must be at least 1, or None, not {shown(reducing_gap)}")
-        self.bicubic = interpolation_name(interpolation) == "bicubic"
+        self.filter = INTERPOLATIONS.index(interpolation_name(interpolation))
         self.exif = bool(exif)
         self.fill = truncated == "fill"
         self.max_pixels = integer("max_pixels", max_pixels, 1, (1 << 62) - 1)
@@ -203,7 +259,7 @@ def render(data, out, table, box, to, window, flip, reading):
     if to is not None and max(to) > _LONGEST:
         raise ImageError(f"the image would be scaled to {to[0]} x {to[1]} pixels, a side may have {_LONGEST}")
     code, message, width, height = _decode.decode(
-        data, out, table, box, to, window, reading.bicubic, 0 if reading.exif else 1, flip, reading.fill,
+        data, out, table, box, to, window, reading.filter, 0 if reading.exif else 1, flip, reading.fill,
         reading.gap, reading.max_pixels,
     )  # fmt: skip
     if code == 0:
@@ -229,28 +285,41 @@ def render(data, out, table, box, to, window, flip, reading):
 def _by_pillow(data, out, table, box, to, window, flip, reading):
     """Do the same for a format that libjpeg does not decode: Pillow decodes all of it."""
     with _open(data) as image:
-        width, height = image.size
-        if width * height > reading.max_pixels or max(width, height) > _LONGEST:
-            raise too_large(width, height, reading.max_pixels)
-        try:
-            if reading.fill:
-                _load_what_is_there(image)
-            pixels = np.asarray(image.convert("RGB"))
-        except MemoryError:
-            raise
-        except Exception as error:  # each format's reader has its own
-            if from_handler(error):
-                raise
-            raise ImageError(f"the {image.format} image is broken: {error}") from error
+        pixels = _loaded(image, reading, lambda: np.asarray(image.convert("RGB")))
         orientation = _orientation(image) if reading.exif else 1  # now: a TIFF is turned by then
     crop(np.ascontiguousarray(pixels), out, table, box, to, window, flip, orientation, reading)
+
+
+def _loaded(image, reading, convert):
+    """Return the result of `convert`, which decodes an image of Pillow's; raise ImageError if it cannot be decoded."""
+    width, height = image.size
+    if width * height > reading.max_pixels or max(width, height) > _LONGEST:
+        raise too_large(width, height, reading.max_pixels)
+    try:
+        if reading.fill:
+            _load_what_is_there(image)
+        return convert()
+    except MemoryError:
+        raise
+    except Exception as error:  # each format's reader has its own
+        if from_handler(error):
+            raise
+        raise ImageError(f"the {image.format} image is broken: {error}") from error
+
+
+def _upright(image, exif):
+    """Return an image as EXIF's orientation has it shown, if `exif`."""
+    from PIL import ImageOps
+
+    image.load()  # a TIFF is turned by that
+    return ImageOps.exif_transpose(image) if exif and _orientation(image) != 1 else image
 
 
 def crop(pixels, out, table, box, to, window, flip, orientation, reading):
     """Do what `render` does, for an image in memory: H × W × 3, C-contiguous; EXIF's `orientation` is applied."""
     if to is not None and max(to) > _LONGEST:
         raise ImageError(f"the image would be scaled to {to[0]} x {to[1]} pixels, a side may have {_LONGEST}")
-    code = _decode.crop_pixels(pixels, out, table, box, to, window, reading.bicubic, orientation, flip)
+    code = _decode.crop_pixels(pixels, out, table, box, to, window, reading.filter, orientation, flip)
     if code == _decode.BAD_BOX:
         raise _outside(box, pixels.shape[1], pixels.shape[0])
 

@@ -197,6 +197,7 @@ def _size(size):
 
 def _interpolation(step):
     name = getattr(step.interpolation, "value", step.interpolation)
+    name = "nearest" if name == "nearest-exact" else name
     if name not in INTERPOLATIONS:
         known = ", ".join(map(repr, INTERPOLATIONS))
         raise ValueError(f"{type(step).__name__} has interpolation {name!r}; slipring has {known}")

@@ -18,8 +18,8 @@ from slipring.errors import shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-INTERPOLATIONS = ("bilinear", "bicubic")
-Interpolation = Literal["bilinear", "bicubic"]
+INTERPOLATIONS = ("bilinear", "bicubic", "nearest")  # in the order of csrc/images/resize.h's filters
+Interpolation = Literal["bilinear", "bicubic", "nearest"]
 _MOST_PIXELS = 1 << 20  # of a side
 _BITS = 1 << 64
 _ODD = 0x9E3779B97F4A7C15
@@ -132,7 +132,7 @@ class RandomResizedCrop(Transform):
         Width by height, from which the box's is drawn, uniformly in its logarithm.
     flip : float
         Probability that left and right are exchanged.
-    interpolation : {'bilinear', 'bicubic'}
+    interpolation : {'bilinear', 'bicubic', 'nearest'}
         torchvision's ``InterpolationMode`` and Pillow's ``Resampling`` count as their names.
 
     Examples
@@ -201,7 +201,7 @@ class Resize(Transform):
     ----------
     size : int or (int, int)
         A number: that becomes the shorter side, the aspect stays. Two: height and width.
-    interpolation : {'bilinear', 'bicubic'}
+    interpolation : {'bilinear', 'bicubic', 'nearest'}
         torchvision's ``InterpolationMode`` and Pillow's ``Resampling`` count as their names.
 
     Examples
@@ -330,6 +330,8 @@ def final_size(steps: Sequence[Transform]) -> tuple[int, int] | None:
 def interpolation_name(value: Any) -> Interpolation:
     """Return the name of an interpolation, which may be a member of torchvision's or Pillow's enumeration."""
     name = value.name.lower() if isinstance(value, enum.Enum) else value
+    if name == "nearest_exact":  # on Pillow's images torchvision's two are the same
+        name = "nearest"
     one_of("interpolation", name, INTERPOLATIONS)
     return name
 
