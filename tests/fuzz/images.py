@@ -18,7 +18,7 @@ import numpy as np
 
 from slipring import images
 from slipring.errors import ImageError
-from slipring.images.decode import Reading, render
+from slipring.images.decode import ImageReading, render
 from slipring.images.transforms import Draws, View
 from tests.images.pictures import any_jpeg
 
@@ -82,7 +82,7 @@ class Fuzzer:
 
     def reading(self):
         draw = self.draw
-        return Reading(
+        return ImageReading(
             draw.choice(["bilinear", "bicubic", "nearest"]),
             draw.choice([None, 1.0, 2.0]),
             draw.random() < 0.5,

@@ -20,8 +20,6 @@ OF_FRONTENDS = {
     "Transform",
     "WorkerInfo",
 }
-# Names that several private classes have. Only ever shorten this list.
-SHARED = {"Decoder", "Reading"}
 # Other modules that ask whether a signal handler raised an exception. Only ever shorten this list.
 ASKING = {
     "_core/_codec_encode.pxi",
@@ -106,4 +104,4 @@ def test_no_two_classes_have_one_name():
     for path in SOURCES:
         for name in re.findall(r"^(?:cdef )?class ([A-Z]\w*)", path.read_text(), re.M):
             files[name].add(str(path.relative_to(PACKAGE)))
-    assert {name: sorted(found) for name, found in files.items() if len(found) > 1}.keys() == OF_FRONTENDS | SHARED
+    assert {name: sorted(found) for name, found in files.items() if len(found) > 1}.keys() == OF_FRONTENDS

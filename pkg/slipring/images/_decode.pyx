@@ -20,7 +20,7 @@ cdef bint bound = False
 cdef list idle = []  # decoders that no thread is using: a thread takes one, or makes one
 
 
-cdef class Decoder:
+cdef class JpegDecoder:
     """libjpeg's state and scratch memory: of one thread at a time."""
 
     cdef sr_decoder *handle
@@ -103,11 +103,11 @@ cdef void crop_of(sr_crop *crop, box, to, window, int filter, int orientation, b
     crop.reducing_gap, crop.fill_truncated, crop.most_pixels = 0, False, 0
 
 
-cdef Decoder take():
+cdef JpegDecoder take():
     try:
         return idle.pop()
     except IndexError:
-        return Decoder()
+        return JpegDecoder()
 
 
 def decode(data, out, table, box, to, window, int filter, int orientation, bint flip, bint fill, double gap,
@@ -131,7 +131,7 @@ def decode(data, out, table, box, to, window, int filter, int orientation, bint 
     cdef sr_target target
     cdef sr_image picture
     cdef Py_buffer bytes_, room, levels
-    cdef Decoder decoder
+    cdef JpegDecoder decoder
     cdef int rc
     if not bound:
         return SR_NOT_A_JPEG_FOR_US, "", 0, 0
@@ -162,7 +162,7 @@ def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, in
     cdef sr_crop crop
     cdef sr_target target
     cdef Py_buffer room, levels
-    cdef Decoder decoder
+    cdef JpegDecoder decoder
     cdef int rc
     crop_of(&crop, box, to, window, filter, orientation, flip)
     if pixels.shape[2] != 3 or pixels.shape[0] < 1 or pixels.shape[1] < 1:

@@ -21,7 +21,7 @@ from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.errors import ImageError, RemoteError
 from slipring.images._backend import backend
-from slipring.images.decode import MAX_PIXELS, Reading, crop, look, render, too_large
+from slipring.images.decode import MAX_PIXELS, ImageReading, crop, look, render, too_large
 from slipring.images.options import suggests_options
 from slipring.images.transforms import Draws, View, chain, final_size
 from slipring.images.values import bfloat16_of_numpy, dtype_name, table_of
@@ -142,9 +142,9 @@ class ImageDataset(abc.ABC):
         self.transform, self.target_transform = transform, target_transform
         self._steps = chain(transform)
         way = next((step.interpolation for step in self._steps if step.resizes), "bilinear")
-        self._reading = Reading(way, reducing_gap, exif, truncated, max_pixels)
+        self._reading = ImageReading(way, reducing_gap, exif, truncated, max_pixels)
         # Of a picture that is decoded as a whole, as it is stored: it is turned when a crop is taken of it.
-        self._whole = Reading(way, reducing_gap, False, truncated, max_pixels)
+        self._whole = ImageReading(way, reducing_gap, False, truncated, max_pixels)
         side = integer("side", side, 1, 1 << 24, optional=True)
         one_of("what", what, ("pixels", "encoded"))
         one_of("layout", layout, _LAYOUTS)

@@ -134,7 +134,7 @@ def decode(
     if integer("channels", channels) not in (1, 3):
         raise ValueError(f"channels must be 3 (RGB) or 1 (grey), not {shown(channels)}")
     one_of("mode", mode, (None, "unchanged"))
-    reading = Reading("bilinear", None, exif, truncated, max_pixels)
+    reading = ImageReading("bilinear", None, exif, truncated, max_pixels)
     if mode == "unchanged":
         with _open(data) as image:
             return np.array(_loaded(image, reading, lambda: _upright(image, reading.exif)))
@@ -223,11 +223,11 @@ def decode_into(
         box = _box(box)
     render(
         data, out, None, box, None, (0, 0), flip,
-        Reading(interpolation, reducing_gap, exif, truncated, max_pixels),
+        ImageReading(interpolation, reducing_gap, exif, truncated, max_pixels),
     )  # fmt: skip
 
 
-class Reading:
+class ImageReading:
     """The options with which images are read, checked once; see `decode_into`."""
 
     def __init__(
@@ -253,7 +253,7 @@ def render(data, out, table, box, to, window, flip, reading):
     """Decode, scale `box` to the size `to`, and write the window of the result that begins at `window`.
 
     `out` may have any strides. `table` has 3 × 256 values of out's dtype for the pixel values of each channel, or is
-    None. `to` is (height, width); None: the size of `out`. `reading` is a `Reading`.
+    None. `to` is (height, width); None: the size of `out`. `reading` is a `ImageReading`.
     """
     backend()
     if to is not None and max(to) > _LONGEST:
