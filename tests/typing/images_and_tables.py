@@ -32,7 +32,7 @@ images.Folder("train", layout="CHW")  # type: ignore[arg-type]
 images.Folder("train", 224)  # type: ignore[arg-type]
 images.Folder("train", on_errors="skip")  # type: ignore[call-arg]
 images.RandomResizedCrop()  # type: ignore[call-arg]
-images.Resize(224, interpolation="nearest")  # type: ignore[arg-type]
+images.Resize(224, interpolation="lanczos")  # type: ignore[arg-type]
 images.decode_into("a.jpg", np.empty((2, 3, 3), np.uint8))  # type: ignore[arg-type]
 floats: NDArray[np.float32] = np.empty((2, 3, 3), np.float32)
 images.decode_into(b"", floats)  # type: ignore[arg-type]

@@ -101,7 +101,7 @@ class LoaderMethods:
         return self._engines.stats(self._options_now.n_slots)
 
     def report(self, *, headroom: object = None, ranks: bool = False) -> Report:
-        """Return the `slipring._observe.report.Report`: is the loop waiting for data, by what, and what would help.
+        """Return the `slipring.monitor.Report`: is the loop waiting for data, by what, and what would help.
 
         Nothing of it is measured before it is asked for but what the slots remember anyway.
 
