@@ -14,7 +14,10 @@ from slipring.torch import private  # noqa: E402
 
 PACKAGE = Path(private.__file__).resolve().parents[1]
 # Who else may touch one: below the layer of torch.
-ELSEWHERE = {"_core/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"]}
+ELSEWHERE = {
+    "_core/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"],
+    "_core/worker_info.py": ["torch.utils.data._utils"],
+}
 
 
 def parameters(function):

@@ -24,6 +24,8 @@ assert_type(images.Tar("a.tar").keys, StringList)
 images.Parquet("a.parquet", target=["x", "y"], exif=True)
 images.Bytes([(b"", 1)], layout="NCHW")
 assert_type(images.size(b""), tuple[int, int])
+assert_type(folder.view(0, 7), images.View)
+images.Resize(224, interpolation="nearest")
 assert_type(images.backend().library, str | None)
 images.decode_into(bytearray(), np.empty((2, 3, 3), np.uint8), box=(0, 0, 2, 3))
 assert_type(Loader(folder, 256), Loader[tuple[Any, Any]])
@@ -32,7 +34,7 @@ images.Folder("train", layout="CHW")  # type: ignore[arg-type]
 images.Folder("train", 224)  # type: ignore[arg-type]
 images.Folder("train", on_errors="skip")  # type: ignore[call-arg]
 images.RandomResizedCrop()  # type: ignore[call-arg]
-images.Resize(224, interpolation="nearest")  # type: ignore[arg-type]
+images.Resize(224, interpolation="lanczos")  # type: ignore[arg-type]
 images.decode_into("a.jpg", np.empty((2, 3, 3), np.uint8))  # type: ignore[arg-type]
 floats: NDArray[np.float32] = np.empty((2, 3, 3), np.float32)
 images.decode_into(b"", floats)  # type: ignore[arg-type]
