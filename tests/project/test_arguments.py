@@ -179,8 +179,8 @@ FACES = [
         "data": "bytes-like", "out": "object", "box": None, "flip": "flag?", "exif": "flag?",
         "reducing_gap": "above 1?", "interpolation": "word", "truncated": "word", "max_pixels": "count",
     }),
-    Face("slipring.images", "decode", {"data": b"x"}, {
-        "data": "bytes-like", "channels": "count", "mode": "word", "exif": "flag?", "truncated": "word",
+    Face("slipring.images", "decode", {"data": b"P6 2 1 255\n123456"}, {
+        "data": "bytes-like", "channels": "count", "mode": "word?", "exif": "flag?", "truncated": "word",
         "max_pixels": "count",
     }),
     Face("slipring.images", "size", {"data": b"x"}, {"data": "bytes-like", "exif": "flag?"}),

@@ -329,9 +329,9 @@ def final_size(steps: Sequence[Transform]) -> tuple[int, int] | None:
 
 def interpolation_name(value: Any) -> Interpolation:
     """Return the name of an interpolation, which may be a member of torchvision's or Pillow's enumeration."""
-    name = value.name.lower() if isinstance(value, enum.Enum) else value
-    if name == "nearest_exact":  # on Pillow's images torchvision's two are the same
-        name = "nearest"
+    name = value
+    if isinstance(value, enum.Enum):  # torchvision's two kinds of nearest are the same on Pillow's images
+        name = value.name.lower().removesuffix("_exact")
     one_of("interpolation", name, INTERPOLATIONS)
     return name
 
