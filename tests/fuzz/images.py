@@ -18,7 +18,7 @@ import numpy as np
 
 from slipring import images
 from slipring.errors import ImageError
-from slipring.images.decode import ImageReading, render
+from slipring.images._render import ImageReading, render
 from slipring.images.transforms import Draws, View
 from tests.images.pictures import any_jpeg
 

@@ -1,8 +1,8 @@
 """Images: from encoded bytes to the training crop, written straight into the batch."""
 
 from slipring.images._backend import Backend, backend
+from slipring.images._render import MAX_PIXELS, decode, decode_into, size
 from slipring.images.dataset import ImageDataset
-from slipring.images.decode import MAX_PIXELS, decode, decode_into, size
 from slipring.images.folder import Folder
 from slipring.images.parquet import Parquet
 from slipring.images.tar import Tar
@@ -32,5 +32,5 @@ __all__ = [
     "size",
 ]
 
-for _public in (Backend, backend):  # pickled and documented by the names that users have
+for _public in (Backend, backend, decode, decode_into, size):  # pickled and documented by the names that users have
     _public.__module__ = __name__

@@ -21,7 +21,7 @@ from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.errors import ImageError, RemoteError
 from slipring.images._backend import backend
-from slipring.images.decode import MAX_PIXELS, ImageReading, crop, look, render, too_large
+from slipring.images._render import MAX_PIXELS, ImageReading, crop, look, render, too_large
 from slipring.images.options import suggests_options
 from slipring.images.transforms import Draws, View, chain, final_size
 from slipring.images.values import bfloat16_of_numpy, dtype_name, table_of

@@ -284,7 +284,7 @@ class RandomHorizontalFlip(Transform):
 
     def __init__(self, p: float = 0.5) -> None:
         self.p = _probability("p", p)
-        self.is_random = 0 < self.p < 1
+        self.is_random: bool = 0 < self.p < 1
 
     def apply(self, view: View, draws: Draws) -> None:
         if draws.uniform(0, 1) < self.p:
