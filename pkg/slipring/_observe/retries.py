@@ -1,6 +1,6 @@
 """Remote reads that fail and are repeated: the rule of a verdict, and a report's line."""
 
-from slipring._core.text import mb, seconds
+from slipring._core.text import megabytes, seconds
 
 FETCHING = 0.5  # of the time to fetch: remote reads are what fetching does
 LOST = 0.2  # of the time of remote reads: failed attempts and the pauses after them are the cause
@@ -48,4 +48,4 @@ def text_of(reads):
     told = f"{sum(failed.values()):,} failed ({told})" if failed else "none failed"
     answered = max(1, reads["attempts"] - sum(failed.values()))
     each = seconds(reads["ns"] / answered / 1e9)
-    return f"Remote reads: {reads['attempts']:,}, {told}; {mb(reads['bytes'])} MB, {each} each."
+    return f"Remote reads: {reads['attempts']:,}, {told}; {megabytes(reads['bytes'])}, {each} each."
