@@ -150,7 +150,7 @@ def test_a_server_that_answers_is_no_cause(ranges):
     with slipring.Loader(data, 4, timeout=100) as loader:
         assert len(list(loader)) == 15
         report = loader.report()
-    assert report.verdict.cause != "retries" and "Remote reads: 60, none failed; 61,440 bytes" in str(report)
+    assert report.verdict.cause != "retries" and f"Remote reads: 60, none failed; {60 * SIZE:,} bytes" in str(report)
 
 
 def test_the_first_failure_of_a_kind_and_every_tenfold_of_them_is_logged_without_credentials(ranges, caplog):
