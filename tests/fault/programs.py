@@ -424,7 +424,7 @@ def backing():
         say("end", rows=rows, backing=loader.stats().backing, reason=loader.stats().backing_reason)
 
 
-def at_target(what, method, batches, path):
+def steady(what, method, batches, path):
     """Warm up; let the test look at the gate before and after `batches` more."""
     gate = Gate(path)
     batches = int(batches)

@@ -6,7 +6,6 @@ import time
 from slipring._core import process
 from slipring._core._ring import SERVING, Own
 from slipring._core.deaths import task_text
-from slipring._core.read_counts import count_in
 from slipring._core.signals import no_interrupt
 from slipring._core.worker_main import run
 from slipring._core.worker_pool import GRACE_S, ResizablePool, WorkerPool, is_busy, processor_ns_of
@@ -30,7 +29,6 @@ class InlinePool(WorkerPool):
     def advance(self):
         """Make the dispatched tasks. If Ctrl-C interrupts one, the next call continues it."""
         self.thread = threading.get_ident()
-        before = count_in(self.ring)
         try:
             while (fill := self.own.next()) is not None:
                 if fill.range is None:
@@ -38,7 +36,6 @@ class InlinePool(WorkerPool):
                 self.worker.work(fill)
         finally:
             self.thread = None
-            count_in(before)
 
     def error_of(self, seq):
         """Return the exception behind the error record of a task."""
@@ -159,5 +156,4 @@ class ThreadPool(ResizablePool):
 
 def _thread_main(ring, number, job, base_seed, inherited):
     ring.join(number + 1)
-    count_in(ring)
     run(job.worker(ring, number, "thread", inherited), base_seed)

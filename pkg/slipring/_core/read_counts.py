@@ -2,7 +2,7 @@
 
 import threading
 
-from slipring._core._ring import Meter
+from slipring._core._ring import Meter, current
 
 
 class _Thread(threading.local):
@@ -16,15 +16,22 @@ _others = Meter()  # reads that serve no loader, as while a dataset is made
 
 def counts():
     """Return what counts the remote reads of the calling thread; it has ``add_read``."""
+    fill = current()
+    if fill is not None:
+        return fill.ring
     if _thread.counts is not None:
         return _thread.counts
     return _others if _process is None else _process
 
 
+def counted_in():
+    """Return what `count_in` has set for the calling thread."""
+    return _thread.counts
+
+
 def count_in(new):
-    """Count the remote reads of the calling thread in `new`; None: where the process does. Return what did before."""
-    before, _thread.counts = _thread.counts, new
-    return before
+    """Count the remote reads of the calling thread in `new`, while it makes no batch; None: where the process does."""
+    _thread.counts = new
 
 
 def count_process_in(new):

@@ -9,7 +9,7 @@ from slipring._core._iteration import END_OF_STREAM
 from slipring._core._ring import now
 from slipring._core._rng_guard import RngGuard
 from slipring._core.fetch import MapFetcher, StreamFetcher, load_dataset, load_stream, skip_batches
-from slipring._core.read_counts import count_in
+from slipring._core.read_counts import count_in, counted_in
 from slipring._core.stateful import attempt, copied, is_stateful, stateful_parts, states_of
 from slipring.errors import state_half_made
 from slipring.torch import private
@@ -75,8 +75,9 @@ class LocalFetcher:
 
     def make(self, seq, indices):
         """Return the next batch, `END_OF_STREAM` at an iterable dataset's end."""
-        before = count_in(self.meter)
+        before = counted_in()
         try:
+            count_in(self.meter)
             return self._make(seq, indices)
         finally:
             count_in(before)
