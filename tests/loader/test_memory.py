@@ -304,7 +304,7 @@ def test_workers_that_could_not_grow_as_much_again_are_named_once(tree, group):
         "2 workers",
         "worker 0: ",
         "worker 1: ",
-        "1,048.6 MB in all",
+        "1,049 MB in all",
         f"{tree.mount}{group}/memory.",
         "segment",
     ):
