@@ -229,8 +229,8 @@ def test_a_closed_loader_keeps_no_block_in_the_object_store():
 
 
 def test_a_block_that_was_read_is_let_go_of_without_the_garbage_collector():
-    coordinator, _ = cluster_of.start(numbers().iterator(), True, 1, 4)
-    coming = Coming(coordinator.take.remote((0, 1), 0, 0))
+    ingest = cluster_of.Ingest(numbers().iterator(), True, 1, 4)
+    coming = Coming(ingest.coordinator.take.remote((0, 1), 0, 0))
     gc.disable()
     try:
         coming.get()
@@ -240,7 +240,7 @@ def test_a_block_that_was_read_is_let_go_of_without_the_garbage_collector():
             time.sleep(0)
     finally:
         gc.enable()
-        ray.kill(coordinator)
+        ingest.close()
 
 
 def test_a_copy_is_refused():
@@ -262,7 +262,7 @@ def test_a_forked_child_can_close_the_loader_and_the_parent_goes_on():
                 signal.alarm(WAIT)  # ends a child that hangs
                 batches.close()
                 loader.close()
-                loader._end()  # as when it is dropped
+                loader._ingest._end()  # as when it is dropped
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()
