@@ -65,7 +65,7 @@ class Recording:
         new = np.array([key not in kept for key in keys], bool)
         begun = (lying["dispatched_at"] > 0) | (lying["claimed_at"] > 0)
         freed_before = (lying["freed_at"] > 0) & (lying["freed_at"] < self.begun_at) & (lying["published_at"] > 0)
-        self.open = lying[new & begun & ~freed_before & (lying["kind"] != ENDED)]
+        self.open = lying[new & begun & ~freed_before & (lying["kind"] < ENDED)]
 
     def table(self):
         """Return all batches, of `RECORD`; those that were in a slot at the end have the number 0."""

@@ -13,7 +13,7 @@ from slipring._core._ring import now
 RETIRED = 2  # a participant's `retiring`: it claims nothing more
 FIRST_NS, PER_OCTAVE = 256, 8  # buckets of the segment's histograms, as csrc/record.c has them
 STATE_MASK = np.uint64(0xF)
-ENDED = 3  # `kind` of a stream's end, which is no batch
+ENDED = 3  # `kind` of a stream's end; 4 is a batch without samples. Neither is delivered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +119,8 @@ def batches(watch, since=0):
     """
     slots = watch.slots()["batch"]  # first: what is used again meanwhile is among the records
     kept = watch.records(since)
-    lying = slots[(slots["dispatched_at"] > 0) & (slots["kind"] != ENDED) | (slots["published_at"] > 0)]
-    lying = lying[lying["kind"] != ENDED]
+    lying = slots[(slots["dispatched_at"] > 0) & (slots["kind"] < ENDED) | (slots["published_at"] > 0)]
+    lying = lying[lying["kind"] < ENDED]
     known = set(zip(kept["run"].tolist(), kept["seq"].tolist()))
     new = [key not in known for key in zip(lying["run"].tolist(), lying["seq"].tolist())]
     if not any(new):
