@@ -23,6 +23,7 @@ import numpy as np
 from slipring._core import _codec, pytree
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
 from slipring._core._ring import from_handler
+from slipring._core.culprit import failed_at
 
 cdef extern from "Python.h":
     PyObject *PyIter_Next(object iterator) except? NULL
@@ -676,8 +677,7 @@ cdef class RowWriter:
         It can be called again after an exception from a signal handler.
         """
         if self.is_made:
-            made, self.given = self.given, None
-            return made
+            return self.given
         if self.fill is not None:
             self.fill.by_rows = False
         if self.root is not None:
@@ -744,10 +744,10 @@ cdef class RowWriter:
 # ---- readers
 
 
-def read_samples(dataset, list asked, fetcher, RowWriter rows not None):
+def read_samples(dataset, list asked, RowWriter rows not None):
     """Read the samples at these indices in order; record for observers which one is being read.
 
-    An exception is stored in ``fetcher.failed``, with the position of its sample.
+    An exception has the position of its sample; see `slipring._core.culprit`.
 
     Returns
     -------
@@ -770,7 +770,7 @@ def read_samples(dataset, list asked, fetcher, RowWriter rows not None):
                 awaitables.append(sample)
             sample = None
     except Exception as error:
-        fetcher.failed = error, i
+        failed_at(i, error)
         raise
     finally:
         if fill is not None:

@@ -18,6 +18,7 @@ from functools import partial
 from slipring._core import seeding, skipping
 from slipring._core._collate import LIST, RowWriter
 from slipring._core._ring import Reading, end_reading, now, wait_for_row
+from slipring._core.culprit import failed_at
 from slipring._core.process import Owner
 from slipring._core.signals import no_interrupt
 from slipring._core.worker_info import swap_thread_info
@@ -88,7 +89,7 @@ class Concurrency:
         end = self.ends[kind] = weakref.finalize(self, part.end)
         end.atexit = False  # they are daemons
 
-    def by_threads(self, read, asked, fetcher, rows):
+    def by_threads(self, read, asked, rows):
         """Write ``[read(one) for one in asked]`` to `rows`; the threads read the samples, see `_put_all`.
 
         If `read` returns awaitables, return a list of them. No row then has one of them.
@@ -99,7 +100,7 @@ class Concurrency:
         def submit(row):
             return threads.submit(samples[row], read, asked[row])
 
-        return _put_all(submit, self.most, samples, asked, fetcher, rows)
+        return _put_all(submit, self.most, samples, asked, rows)
 
     def tried(self, read, asked):
         """Return the results as a list, with None in place of each failed read. The reads draw no random numbers.
@@ -145,26 +146,26 @@ class Concurrency:
         """Return a context in which a dataset that makes a whole batch finds the threads; see `slipring._offered`."""
         return offered(self)
 
-    def by_loop(self, read, asked, fetcher, rows):
+    def by_loop(self, read, asked, rows):
         """Write the results of an async function `read` to `rows`."""
-        self._gather([lambda one=one: read(one) for one in asked], asked, fetcher, rows)
+        self._gather([lambda one=one: read(one) for one in asked], asked, rows)
 
-    def awaited(self, awaitables, asked, fetcher, rows):
+    def awaited(self, awaitables, asked, rows):
         """Await them in the worker's event loop, and write their results to `rows`."""
         try:
-            self._gather([lambda made=made: made for made in awaitables], asked, fetcher, rows)
+            self._gather([lambda made=made: made for made in awaitables], asked, rows)
         except BaseException:
             self._part("loop").forget(awaitables)
             raise
 
-    def _gather(self, makers, asked, fetcher, rows):
+    def _gather(self, makers, asked, rows):
         loop = self._part("loop")
         samples = _samples(len(makers))
 
         def submit(row):
             return loop.submit(samples[row], makers[row])
 
-        _put_all(submit, len(makers) if self.most is None else self.most, samples, asked, fetcher, rows)
+        _put_all(submit, len(makers) if self.most is None else self.most, samples, asked, rows)
 
     def one(self, awaitable):
         """Return the result of an awaitable that makes a whole batch. It draws the batch's random numbers."""
@@ -190,10 +191,10 @@ class Concurrency:
                     thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _put_all(submit, most, samples, asked, fetcher, rows):
+def _put_all(submit, most, samples, asked, rows):
     """Read samples concurrently, and write each to its row when it is read; see `Concurrency.by_threads`.
 
-    If reads fail, the exception of the first sample in order is raised here and stored in ``fetcher.failed``. Reads
+    If reads fail, the exception of the first sample in order is raised here, with its position. Reads
     that have not started are cancelled.
 
     ``submit(row)`` starts to read the sample of a row and returns the future. `most` is the largest number of samples
@@ -232,7 +233,7 @@ def _put_all(submit, most, samples, asked, fetcher, rows):
             try:
                 futures[failed].result()
             except Exception as error:
-                fetcher.failed = error, failed
+                failed_at(failed, error)
                 raise
         return None if awaitables is None else awaitables.read_back()
     finally:

@@ -1,4 +1,4 @@
-"""Which sample raised an exception, where a dataset reads several samples in one call.
+"""Which of the requested samples raised an exception.
 
 The position is an attribute of the exception until the worker takes it. A table of exceptions would keep the frames of
 their tracebacks, which may have arrays in a slot.

@@ -108,8 +108,6 @@ class MapFetcher(Fetcher):
     only if it asks `slipring._core.seeding.sample_seed` for each sample, and declares this with ``seeds_samples``.
     """
 
-    failed = None  # (exception, position among the requested samples) of the last failed read
-
     def __init__(self, dataset, collate_fn, concurrency, by_sample=False, single=False):
         super().__init__(collate_fn, single)
         self.dataset = BySample(dataset) if by_sample else dataset
@@ -139,17 +137,17 @@ class MapFetcher(Fetcher):
             samples = self._read_each(indices, rows)
         if samples is not None:
             seeding.go_back(row)  # that was no sample's beginning
-            beside.awaited(samples, indices, self, rows)
+            beside.awaited(samples, indices, rows)
 
     def _read_each(self, indices, rows):
         """Read sample by sample; return a list of awaitables if these are what the dataset returns."""
         if self.single:
-            return read_samples(self.dataset, indices, self, rows)
+            return read_samples(self.dataset, indices, rows)
         if self.is_async:
-            return self.concurrency.by_loop(self.unseeded.__getitem__, indices, self, rows)
+            return self.concurrency.by_loop(self.unseeded.__getitem__, indices, rows)
         if self.concurrency.has_threads:
-            return self.concurrency.by_threads(partial(operator.getitem, self.unseeded), indices, self, rows)
-        return read_samples(self.dataset, indices, self, rows)
+            return self.concurrency.by_threads(partial(operator.getitem, self.unseeded), indices, rows)
+        return read_samples(self.dataset, indices, rows)
 
     def whole(self, indices):
         """Return a batch that the dataset itself makes inside the slot."""

@@ -27,19 +27,24 @@ def share_layout(encoder, rows):
         rows.give_up()
 
 
-def check_count(rows, n, dataset):
-    """Raise ValueError if the dataset did not return `n` samples."""
+def staged(rows, n, dataset):
+    """Return what the `n` rows of a range need besides their places in the slot, in a list; None: nothing.
+
+    These are the leaves that have no rows, or the samples themselves.
+    """
     if rows.count != n:
         raise ValueError(f"{type(dataset).__name__}.__getitems__ returned {rows.count} samples for {n} indices")
+    if not rows.in_place:
+        return [rows.read_back()]
+    kept = rows.kept()
+    return [{"kept": kept}] if kept else None
 
 
-def end_range(encoder, rows, begun, fetched):
-    """End the range of the rows; return whether this worker must now put the ranges together."""
-    kept = rows.kept() if rows.in_place else None
-    if kept == []:
-        return range_done(rows.fill, begun, fetched)
-    box = [rows.read_back() if kept is None else {"kept": kept}]
-    return encoder.stage(rows.fill, box, BATCH, begun, fetched)
+def end_range(encoder, fill, box, begun, fetched):
+    """End a range, and stage the value in `box`; return whether this worker must now put the ranges together."""
+    if box is None:
+        return range_done(fill, begun, fetched)
+    return encoder.stage(fill, box, BATCH, begun, fetched)
 
 
 def end_with_error(encoder, fill, described, allocation_error):

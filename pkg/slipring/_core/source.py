@@ -322,7 +322,5 @@ class SamplerSource:
             return {}
         seqs = range(position.delivered, self.seq) if self.is_stateful else ()
         kept = [self.kept[seq] for seq in seqs]
-        return {
-            **dict(sampler=at.itself, sampler_iterator=at.iterator, sampler_over=at.over),
-            **dict(drawn=(*kept, *drawn, *self.given)),
-        }
+        drawn = (*kept, *drawn, *self.given)
+        return dict(sampler=at.itself, sampler_iterator=at.iterator, sampler_over=at.over, drawn=drawn)

@@ -99,7 +99,7 @@ class State:
         return cls(**known, unknown={name: value for name, value in given.items() if name not in names})
 
     def dict(self):
-        """Return the dict that `state_dict` returns. Its values are this state's own."""
+        """Return the dict that `state_dict` returns. The values are not copied."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         unknown = found.pop("unknown")
         return {**unknown, **found}

@@ -139,7 +139,7 @@ class Worker:
             make(fill, begun)
         except Exception as error:
             if self.kind == "inline" and from_handler(error):
-                self.fetcher.failed = None  # whose traceback would be kept
+                take_position(error)  # of no use to the caller
                 raise  # not the dataset's: the batch is made again, when it is asked for again
             last = self._fail(fill, error)
         except BaseException as error:
@@ -246,9 +246,9 @@ class Worker:
             del rows  # nobody else keeps samples when the batch is published
             self._publish(fill, box, begun, fetched, self._state_of_dataset(fill))
         else:
-            ranges.check_count(rows, end - first, self.job.dataset)
-            if ranges.end_range(self.encoder, rows, begun, fetched):
-                del rows
+            box = ranges.staged(rows, end - first, self.job.dataset)
+            del rows  # its arrays lie in the slot, which others may publish from now on
+            if ranges.end_range(self.encoder, fill, box, begun, fetched):
                 self._finish(fill, now())
 
     def _read(self, fill, seq, indices, first, end, encoder):
@@ -409,11 +409,7 @@ class Worker:
 
     def _culprit(self, fill, error):
         """Index and row of the sample that raised an exception; (None, None): it was no single one."""
-        failed, self.fetcher.failed = self.fetcher.failed, None
-        row = take_position(error)
-        if failed is not None and failed[0] is error:
-            row = failed[1]
-        asked = fill.asked_for
+        row, asked = take_position(error), fill.asked_for
         if row is None or asked is None or row >= len(asked):
             return None, None
         first = 0 if fill.range in (None, FINISH) else fill.rows_of(fill.range)[0]

@@ -8,6 +8,7 @@ from slipring._core._collate import LIST, RowWriter
 from slipring._core._iteration import END_OF_STREAM
 from slipring._core._ring import now
 from slipring._core._rng_guard import RngGuard
+from slipring._core.culprit import take_position
 from slipring._core.fetch import MapFetcher, StreamFetcher, load_dataset, load_stream, skip_batches
 from slipring._core.read_counts import count_in, counted_in
 from slipring._core.stateful import attempt, copied, is_stateful, stateful_parts, states_of
@@ -102,11 +103,12 @@ class LocalFetcher:
 
     def _of_map(self, indices):
         reader, begun, skipped = self.reader, now(), skipping.apart.skipped
+        rows = RowWriter(0, len(indices), LIST)
         try:
-            rows = RowWriter(0, len(indices), LIST)
             reader.read(indices, rows)
-        finally:
-            reader.failed = None  # whose traceback would be kept
+        except Exception as error:
+            take_position(error)  # of no use to the caller
+            raise
         return self._collated(begun, skipped, lambda: reader.collate(rows))
 
     def _next_of_stream(self, position):
