@@ -1,4 +1,4 @@
-"""slipring.adapters.di_engine: what is kept of DI-engine's loader."""
+"""slipring.adapters.di_engine: the behaviour of DI-engine's loader that it keeps."""
 
 import functools
 import threading
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("ready", [False, True])
 def test_callables_and_ready_samples_come_as_batches_in_dispatch_order_without_end(num_workers, ready):
-    """Keep: a list of dicts or of callables; batches in dispatch order; infinite iteration."""
+    """Kept: a list of dicts or of callables; batches in dispatch order; infinite iteration."""
     loader = AsyncDataLoader(Source(ready=ready), 4, "cpu", num_workers=num_workers)
     assert iter(loader) is loader
     assert take(loader, 30) == rows(30, 4)
@@ -26,7 +26,7 @@ def test_callables_and_ready_samples_come_as_batches_in_dispatch_order_without_e
 
 
 def test_callables_run_in_workers_and_ready_samples_here():
-    """Keep: ready samples are collated at once, callables run in the workers."""
+    """Kept: ready samples are collated at once, callables run in the workers."""
     import os
 
     with_work = AsyncDataLoader(Source(), 4, "cpu", num_workers=2)
@@ -39,7 +39,7 @@ def test_callables_run_in_workers_and_ready_samples_here():
 
 
 def test_a_source_may_change_between_the_two():
-    """Keep: each answer of the source is looked at by itself."""
+    """Kept: each answer of the source is looked at by itself."""
     calls = iter(range(1000))
 
     def alternating(batch_size):
@@ -53,7 +53,7 @@ def test_a_source_may_change_between_the_two():
 
 
 def test_a_dict_is_a_batch_as_it_is():
-    """Keep: a dict as data_source is a ready batch source; one that a source returns is a batch too."""
+    """Kept: a dict as data_source is a ready batch source; one that a source returns is a batch too."""
     batch = {"x": torch.arange(6).reshape(3, 2), "note": "as it is"}
     for source in (batch, lambda batch_size: batch):
         loader = AsyncDataLoader(source, 3, "cpu")
@@ -65,13 +65,13 @@ def test_a_dict_is_a_batch_as_it_is():
 
 @pytest.mark.parametrize("chunk_size", [3, 8, 0, -1])
 def test_a_chunk_size_that_does_not_divide_is_refused_with_both(chunk_size):
-    """Keep: chunk_size must divide batch_size, else an error naming both."""
+    """Kept: chunk_size must divide batch_size, else an error naming both."""
     with pytest.raises(AssertionError, match=rf"4/{chunk_size}\b"):
         AsyncDataLoader(Source(), 4, "cpu", chunk_size)
 
 
 def test_several_workers_share_one_batch(tmp_path):
-    """Keep: chunk_size. The first sample waits until another worker has made the last."""
+    """Kept: chunk_size. The first sample waits until another worker has made the last."""
     loader = AsyncDataLoader(Source(waiting, path=tmp_path / "gate"), 4, "cpu", chunk_size=1, num_workers=2)
     batch = next(loader)
     assert batch["i"].tolist() == [0, 1, 2, 3] and len(set(batch["pid"].tolist())) == 2
@@ -79,14 +79,14 @@ def test_several_workers_share_one_batch(tmp_path):
 
 
 def test_without_chunk_size_too_workers_share_each_batch(tmp_path):
-    """Keep: chunk_size=None is not whole batches: DI-engine's default is the finest share."""
+    """Kept: chunk_size=None is not whole batches: DI-engine's default is the finest share."""
     loader = AsyncDataLoader(Source(waiting, path=tmp_path / "gate"), 4, "cpu", num_workers=2)
     assert len(set(next(loader)["pid"].tolist())) == 2
     loader.close()
 
 
 def test_a_chunk_size_finer_than_a_slot_has_ranges_is_made_coarser():
-    """Keep: what DI-engine takes is not refused (a batch has at most 56 ranges)."""
+    """Kept: what DI-engine takes is not refused (a batch has at most 56 ranges)."""
     loader = AsyncDataLoader(Source(), 128, "cpu", chunk_size=1, num_workers=2)
     assert take(loader, 3) == rows(3, 128)
     loader.close()
@@ -95,7 +95,7 @@ def test_a_chunk_size_finer_than_a_slot_has_ranges_is_made_coarser():
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("ready", [False, True])
 def test_the_source_is_asked_a_bounded_number_of_batches_ahead(num_workers, ready):
-    """Keep: look-ahead of 2 × max(1, workers): those, one in the source's hands, and one preloaded."""
+    """Kept: look-ahead of 2 × max(1, workers): those, one in the source's hands, and one preloaded."""
     source = Source(ready=ready)
     most = 2 * max(1, num_workers) * 2 + 2
     loader = AsyncDataLoader(source, 4, "cpu", num_workers=num_workers)
@@ -108,7 +108,7 @@ def test_the_source_is_asked_a_bounded_number_of_batches_ahead(num_workers, read
 @pytest.mark.parametrize(("num_workers", "chunk_size"), [(0, None), (2, 1), (2, 4)])
 @pytest.mark.parametrize("ready", [False, True])
 def test_batches_follow_di_engines_collation(num_workers, chunk_size, ready):
-    """Keep: collate_ignore stays a list; (B, 1) -> (B); floats -> float32; namedtuples kept."""
+    """Kept: collate_ignore stays a list; (B, 1) -> (B); floats -> float32; namedtuples kept."""
     loader = AsyncDataLoader(Source(sample, ready=ready), 4, "cpu", chunk_size, num_workers=num_workers)
     batch = next(loader)
     assert batch["obs"].shape == (4, 3, 2) and batch["obs"][2, 0, 0] == 2
@@ -136,7 +136,7 @@ def test_a_collate_fn_of_ones_own_gets_the_list_of_samples():
 
 @pytest.mark.parametrize("ready", [False, True])
 def test_batches_are_moved_to_a_device_ahead_of_time(lab, ready):  # noqa: F811
-    """Keep: a thread moves batches to the device, look-ahead there. Mend: ordered by events, from registered
+    """Kept: a thread moves batches to the device, look-ahead there. Fixed: ordered by events, from registered
     slots (what the workers made), or pinned copies (what was ready)."""
     loader = AsyncDataLoader(Source(sample, ready=ready), 4, "privateuseone", num_workers=2)
     lab.await_copies(1)  # before anybody asks
@@ -149,7 +149,7 @@ def test_batches_are_moved_to_a_device_ahead_of_time(lab, ready):  # noqa: F811
 
 
 def test_an_error_of_the_device_is_raised(lab):  # noqa: F811
-    """Mend: an exception in the device thread hangs the consumer."""
+    """Fixed: an exception in the device thread hangs the consumer."""
     lab.fail_at = {0}
     loader = AsyncDataLoader(Source(sample), 4, "privateuseone", num_workers=1)
     with pytest.raises(MemoryError, match="copy 0"):
@@ -164,7 +164,7 @@ def test_no_such_device_is_an_error_at_once():
 
 
 def test_negative_workers_are_refused_with_advice():
-    """Keep: ValueError with the advice."""
+    """Kept: ValueError with the advice."""
     with pytest.raises(ValueError, match=r"-1; 0 and 1"):
         AsyncDataLoader(Source(), 4, "cpu", num_workers=-1)
 
@@ -215,7 +215,7 @@ def test_a_source_may_return_more_callables_than_asked_for_but_no_more_than_can_
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("ready", [False, True])
 def test_closing_twice_is_fine_and_ends_the_iteration(num_workers, ready):
-    """Keep: close() twice. Mend: next() returns None for ever after it."""
+    """Kept: close() twice. Fixed: next() returns None for ever after it."""
     loader = AsyncDataLoader(Source(ready=ready), 4, "cpu", num_workers=num_workers)
     held = next(loader)
     loader.close()
@@ -229,7 +229,7 @@ def test_closing_twice_is_fine_and_ends_the_iteration(num_workers, ready):
 
 @pytest.mark.parametrize("taken", [0, 3])
 def test_dropping_the_loader_closes_it(taken):
-    """Keep: __del__ closes (the leak check after each test sees workers that stay)."""
+    """Kept: __del__ closes (the leak check after each test sees workers that stay)."""
     loader = AsyncDataLoader(Source(), 4, "cpu", num_workers=2)
     assert take(loader, taken) == rows(taken, 4)
     del loader

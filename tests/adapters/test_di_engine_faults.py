@@ -1,4 +1,4 @@
-"""slipring.adapters.di_engine: what is mended of DI-engine's loader."""
+"""slipring.adapters.di_engine: the faults of DI-engine's loader that it does not have."""
 
 import functools
 import logging
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 @pytest.mark.parametrize("chunk_size", [1, 2, 4])
 def test_row_i_is_always_sample_i(chunk_size):
-    """Mend: rows of a chunked batch come in completion order."""
+    """Fixed: rows of a chunked batch come in completion order."""
     loader = AsyncDataLoader(Source(), 8, "cpu", chunk_size, num_workers=4)
     assert take(loader, 60) == rows(60, 8)
     loader.close()
@@ -27,7 +27,7 @@ def test_row_i_is_always_sample_i(chunk_size):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_an_exception_in_a_worker_is_raised_and_the_iteration_goes_on(num_workers):
-    """Mend: an exception in a worker hangs the consumer."""
+    """Fixed: an exception in a worker hangs the consumer."""
     calls = iter(range(100))
 
     def source(batch_size):
@@ -44,7 +44,7 @@ def test_an_exception_in_a_worker_is_raised_and_the_iteration_goes_on(num_worker
 
 
 def test_an_exception_of_the_source_is_raised_in_its_turn():
-    """Mend: an exception in the source hangs the consumer."""
+    """Fixed: an exception in the source hangs the consumer."""
     source = Source()
 
     def failing_third(batch_size):
@@ -70,7 +70,7 @@ def test_an_exception_of_collate_fn_is_raised_wherever_it_runs():
 
 
 def test_a_killed_worker_is_named():
-    """Mend: a worker's death hangs the consumer."""
+    """Fixed: a worker's death hangs the consumer."""
     loader = AsyncDataLoader(Source(killed), 4, "cpu", num_workers=2)
     with pytest.raises(WorkerDied, match="SIGKILL"):
         next(loader)
@@ -126,7 +126,7 @@ def test_a_source_that_waits_for_the_consumer_does_not_stop_it():
 
 
 def test_nothing_is_printed(capfd, caplog):
-    """Mend: prints -> logging."""
+    """Fixed: prints -> logging."""
     with caplog.at_level(logging.DEBUG):
         loader = AsyncDataLoader(Source(), 4, "cpu", num_workers=2)
         next(loader)
@@ -136,7 +136,7 @@ def test_nothing_is_printed(capfd, caplog):
 
 
 def test_nobody_polls_while_the_source_waits():
-    """Mend: polling sleeps at every stage -> none. Who waits, sleeps until something happens."""
+    """Fixed: polling sleeps at every stage -> none. Who waits, sleeps until something happens."""
     gate, asked = threading.Event(), threading.Event()
 
     def late(batch_size):

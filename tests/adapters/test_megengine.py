@@ -1,4 +1,4 @@
-"""slipring.adapters.megengine: what is kept of MegEngine's loader (Keep), and what is mended (Mend)."""
+"""slipring.adapters.megengine: behaviour of MegEngine's loader that it keeps (Kept), and faults that it lacks (Fixed)."""
 
 import os
 import re
@@ -50,12 +50,12 @@ class Summing(Collator):
         return {"sum": np.sum([sample[0] for sample in samples], axis=0), "n": len(samples)}
 
 
-# ---- Keep
+# ---- behaviour that is kept
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_map_is_read_by_a_map_sampler(num_workers):
-    """Keep: map datasets with map samplers; len(loader) == len(sampler)."""
+    """Kept: map datasets with map samplers; len(loader) == len(sampler)."""
     sampler = SequentialSampler(Images(), batch_size=4)
     loader = DataLoader(Images(), sampler, num_workers=num_workers)
     assert len(loader) == len(sampler) == len(iter(loader)) == 3
@@ -67,7 +67,7 @@ def test_a_map_is_read_by_a_map_sampler(num_workers):
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_stream_is_read_by_a_stream_sampler(num_workers, parallel):
-    """Keep: stream datasets with stream samplers. Mend: a finite stream ends, its tail is kept."""
+    """Kept: stream datasets with stream samplers. Fixed: a finite stream ends, its tail is kept."""
     loader = DataLoader(Numbers(), StreamSampler(3), num_workers=num_workers, parallel_stream=parallel)
     for _ in range(2):
         got = [batch.tolist() for batch in loader]
@@ -80,7 +80,7 @@ def test_a_stream_is_read_by_a_stream_sampler(num_workers, parallel):
     ("dataset", "sampler"), [(Images(), StreamSampler(2)), (Numbers(), SequentialSampler(Images()))]
 )
 def test_dataset_and_sampler_that_do_not_match_are_refused(dataset, sampler):
-    """Keep: a mismatch is a clear error."""
+    """Kept: a mismatch is a clear error."""
     with pytest.raises(AssertionError, match=f"{type(dataset).__name__}.*{type(sampler).__name__}"):
         DataLoader(dataset, sampler)
 
@@ -122,7 +122,7 @@ def test_a_sampler_that_cannot_be_iterated_is_refused():
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_transform_and_collator_are_applied(num_workers):
-    """Keep: apply_batch per map batch, apply per stream sample; collator.apply(samples)."""
+    """Kept: apply_batch per map batch, apply per stream sample; collator.apply(samples)."""
     sampler = SequentialSampler(Images(), 5)
     loader = DataLoader(Images(), sampler, Doubling(), num_workers=num_workers)
     assert [(image[:, 0].tolist(), label.tolist()) for image, label in loader] == [
@@ -181,7 +181,7 @@ class Telling(StreamDataset):
 
 
 def test_each_worker_iterates_a_parallel_stream_and_knows_who_it_is():
-    """Keep: parallel_stream=True; get_worker_info(): idx, worker, seed, read-only."""
+    """Kept: parallel_stream=True; get_worker_info(): idx, worker, seed, read-only."""
     loader = DataLoader(Telling(), StreamSampler(1), num_workers=2, parallel_stream=True)
     told = sorted(tuple(int(part[0]) for part in batch) for batch in loader)
     assert [(idx, worker) for idx, worker, _ in told] == [(0, 2), (1, 2)]
@@ -201,13 +201,13 @@ class Where(Transform):
 
 
 def test_otherwise_this_process_reads_and_workers_transform():
-    """Keep: parallel_stream=False pulls in the parent, transforms in the workers."""
+    """Kept: parallel_stream=False pulls in the parent, transforms in the workers."""
     for read, transformed in DataLoader(Here(), StreamSampler(2), Where(), num_workers=2):
         assert set(read.tolist()) == {os.getpid()} and os.getpid() not in transformed.tolist()
 
 
 def test_a_stream_that_one_process_reads_for_many_is_warned_of(caplog):
-    """Keep: warning when that will be slow."""
+    """Kept: warning when that will be slow."""
     DataLoader(Numbers(), StreamSampler(2), num_workers=2, parallel_stream=True)
     DataLoader(Numbers(), StreamSampler(2), num_workers=1)
     assert not caplog.records
@@ -229,7 +229,7 @@ def test_what_a_stream_sampler_overrides_for_nothing_is_warned_of(caplog):
 @pytest.mark.parametrize("preload", [False, True])
 @pytest.mark.parametrize(("num_workers", "parallel"), [(0, False), (2, False), (2, True)])
 def test_a_timeout_is_an_error(num_workers, parallel, preload, hang):
-    """Keep: `timeout` seconds -> error "dataloader timeout"; for streams in every mode."""
+    """Kept: `timeout` seconds -> error "dataloader timeout"; for streams in every mode."""
     if preload:
         pytest.importorskip("torch")
     stream = Numbers([1, 2], act=hang)
@@ -257,7 +257,7 @@ def test_a_timeout_counts_for_maps_too(num_workers, hang):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_workers_exception_is_raised_with_its_traceback(num_workers):
-    """Keep: worker exceptions re-raised with traceback."""
+    """Kept: worker exceptions re-raised with traceback."""
     loader = DataLoader(Images(act=fail, at=5), SequentialSampler(Images(), 4), num_workers=num_workers)
     batches = iter(loader)
     next(batches)
@@ -302,7 +302,7 @@ def test_what_the_sampler_or_a_stream_read_here_raises_comes_as_it_is():
 
 
 def test_dead_workers_are_named():
-    """Keep: worker death names workers, pids, exit codes, and memory advice for -9."""
+    """Kept: worker death names workers, pids, exit codes, and memory advice for -9."""
     with pytest.raises(RuntimeError, match=r"worker\(s\): [01], pid\(s\): \d+") as caught:
         next(iter(DataLoader(Images(act=die, at=0), num_workers=2)))
     assert isinstance(caught.value, WorkerDied)
@@ -319,7 +319,7 @@ class Nested(Images):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_preload_makes_tensors_in_nested_structures(num_workers):
-    """Keep: preload; nested mapping, namedtuple, sequence. Mend: does not recurse for ever on a string."""
+    """Kept: preload; nested mapping, namedtuple, sequence. Fixed: does not recurse for ever on a string."""
     torch = pytest.importorskip("torch")
     loader = DataLoader(Nested(), SequentialSampler(Images(), 4), num_workers=num_workers, preload=True)
     batches = list(loader)
@@ -338,7 +338,7 @@ class Tensor:
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_preload_makes_megengines_tensors_where_it_is_installed(monkeypatch, num_workers):
-    """Keep: leaves become tensors. (A stand-in: megengine has no wheel for this Python.)"""
+    """Kept: leaves become tensors. (A stand-in: megengine has no wheel for this Python.)"""
     monkeypatch.setitem(sys.modules, "megengine", types.SimpleNamespace(Tensor=Tensor))
     loader = DataLoader(Nested(), SequentialSampler(Images(), 4), num_workers=num_workers, preload=True)
     for _ in range(2):
@@ -357,7 +357,7 @@ def test_preload_without_any_tensors_is_refused(monkeypatch):
 
 @pytest.mark.usefixtures("forked")
 def test_times_are_printed_every_so_many_batches(monkeypatch, capfd):
-    """Keep: dataset / transform / collate / transport time per worker, every n batches, by environment."""
+    """Kept: dataset / transform / collate / transport time per worker, every n batches, by environment."""
     monkeypatch.setenv("MGE_DATA_MONITOR", "1")
     monkeypatch.setenv("MGE_DATA_MONITOR_FREQUENCY", "3")
     for num_workers in WORKERS:
@@ -377,7 +377,7 @@ def test_times_are_printed_every_so_many_batches(monkeypatch, capfd):
 
 
 def test_too_many_workers_for_the_container_are_warned_of(monkeypatch, caplog):
-    """Keep: memory warning when (workers + 1) × RSS exceeds the container's limit."""
+    """Kept: memory warning when (workers + 1) × RSS exceeds the container's limit."""
     resident = 1 << 20  # at least
     monkeypatch.setattr(growth, "memory_available", lambda root: (0, 3 * resident, "a container", "memory.max"))
     DataLoader(Images(), num_workers=0)

@@ -1,4 +1,4 @@
-"""slipring.adapters.megengine: faults of MegEngine's loader that ours must not have (Mend)."""
+"""slipring.adapters.megengine: faults of MegEngine's loader that ours must not have (Fixed)."""
 
 import gc
 import subprocess
@@ -92,7 +92,7 @@ def test_no_thread_outlives_an_iteration_though_its_iterator_is_held(preload, ho
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_preload_gives_a_batch_before_the_next_is_there(tmp_path, num_workers):
-    """Mend: preload waits for n+1 before giving n."""
+    """Fixed: preload waits for n+1 before giving n."""
     pytest.importorskip("torch")
     gate = tmp_path / "gate"
 
@@ -108,7 +108,7 @@ def test_preload_gives_a_batch_before_the_next_is_there(tmp_path, num_workers):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_preload_gives_a_batch_though_the_next_fails(num_workers):
-    """Mend: loses n when n+1 fails."""
+    """Fixed: loses n when n+1 fails."""
     pytest.importorskip("torch")
     batches = iter(DataLoader(Images(3, at=1, act=fail), num_workers=num_workers, preload=True))
     assert next(batches)[1].tolist() == [0]
@@ -123,7 +123,7 @@ def test_preload_gives_a_batch_though_the_next_fails(num_workers):
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_finite_stream_ends_and_falsy_samples_and_the_tail_are_kept(num_workers, parallel, preload):
-    """Mend: loses a finite stream's last batch; spins for ever; falsy samples skipped; tail dropped."""
+    """Fixed: loses a finite stream's last batch; spins for ever; falsy samples skipped; tail dropped."""
     if preload:
         pytest.importorskip("torch")
     values = [0, 0.0, 0, 0.0, 0]
@@ -145,7 +145,7 @@ class Odd(Collator):
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("parallel", [False, True])
 def test_numbers_and_bytes_are_batches_like_others(num_workers, parallel):
-    """Mend: an int batch is taken for an end mark, bytes for an exception."""
+    """Fixed: an int batch is taken for an end mark, bytes for an exception."""
     values = [0, 1, -1, b"bytes", None, b""]
     stream = DataLoader(
         Numbers(values, act=bool), StreamSampler(1), None, Odd(), min(num_workers, 1), 0, False, parallel
@@ -154,7 +154,7 @@ def test_numbers_and_bytes_are_batches_like_others(num_workers, parallel):
 
 
 def test_no_server_and_no_megengine_and_no_torch_are_needed():
-    """Mend: external plasma server -> none. Nothing but numpy is imported."""
+    """Fixed: external plasma server -> none. Nothing but numpy is imported."""
     code = (
         "import multiprocessing, sys, numpy as np\n"
         "multiprocessing.set_start_method('fork')\n"

@@ -23,7 +23,7 @@ from tests.datasets import flat
 
 
 def test_samplers_give_batches_of_indices():
-    """Keep: sequential, random, with replacement (weights), infinite."""
+    """Kept: sequential, random, with replacement (weights), infinite."""
     data = Images(7)
     assert list(SequentialSampler(data, 3)) == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(SequentialSampler(data, 3, drop_last=True)) == [[0, 1, 2], [3, 4, 5]]
@@ -50,7 +50,7 @@ def test_samplers_give_batches_of_indices():
 
 @pytest.mark.parametrize("kind", [SequentialSampler, RandomSampler, ReplacementSampler])
 def test_ranks_share_the_indices_and_the_first_are_used_again(kind):
-    """Keep: rank/world_size padding by wrap-around; seed."""
+    """Kept: rank/world_size padding by wrap-around; seed."""
     seed = {} if kind is SequentialSampler else {"seed": 3}
     ranks = [kind(Images(7), 2, world_size=3, rank=rank, **seed) for rank in range(3)]
     shares = [flat(sampler) for sampler in ranks]
@@ -101,7 +101,7 @@ def test_indices_that_are_no_sequence_are_refused(kind, indices):
 
 
 def test_a_sampler_of_some_indices_has_their_length():
-    """Mend: MegEngine's has the dataset's."""
+    """Fixed: MegEngine's has the dataset's."""
     for kind in (SequentialSampler, RandomSampler):
         some = kind(Images(9), 2, indices=[5, 1, 3])
         assert len(some) == len(list(some)) == 2 and sorted(flat(some)) == [1, 3, 5]
@@ -164,7 +164,7 @@ def test_infinite_shows_the_inner_samplers_attributes():
 
 
 def test_ranks_are_those_of_megengines_processes(monkeypatch):
-    """Keep: world_size and rank come from megengine.distributed where it is in use."""
+    """Kept: world_size and rank come from megengine.distributed where it is in use."""
     there = types.SimpleNamespace(is_distributed=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 3)
     monkeypatch.setitem(sys.modules, "megengine.distributed", there)
     sampler = SequentialSampler(Images(7))

@@ -31,12 +31,12 @@ class Stream:
         yield from (np.int64(i) for i in range(step[0], self.n, step[1]))
 
 
-# ---- Keep
+# ---- behaviour that is kept
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_batches_come_in_order_as_tensors(kind, num_workers):
-    """Keep: in-order delivery."""
+    """Kept: in-order delivery."""
     loader = DataLoader(Images(41), batch_size=4, num_workers=num_workers)
     assert len(loader) == 11
     for _ in range(2):
@@ -49,7 +49,7 @@ def test_batches_come_in_order_as_tensors(kind, num_workers):
 @pytest.mark.parametrize("places", [1, 3])
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_outstanding_batches_are_bounded(kind, num_workers, places):
-    """Keep: outstanding batches ≤ prefetch_factor × max(workers, places)."""
+    """Kept: outstanding batches ≤ prefetch_factor × max(workers, places)."""
     asked = []
 
     class Counting(BatchSampler):
@@ -67,7 +67,7 @@ def test_outstanding_batches_are_bounded(kind, num_workers, places):
 
 
 def test_without_workers_a_thread_prefetches(kind):
-    """Keep: zero workers still prefetches in a thread; not without use_buffer_reader."""
+    """Kept: zero workers still prefetches in a thread; not without use_buffer_reader."""
     made = threading.Semaphore(0)
     batches = iter(DataLoader(Made(lambda i: (made.release(), i)[1]), prefetch_factor=2))
     assert made.acquire(timeout=60) and made.acquire(timeout=60), "nobody has asked yet"
@@ -99,7 +99,7 @@ def test_without_workers_the_datasets_random_numbers_follow_numpys_seed(use_buff
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_batch_size_none_means_no_batching(kind, num_workers):
-    """Keep: batch_size=None: no batching."""
+    """Kept: batch_size=None: no batching."""
     loader = DataLoader(Images(3), batch_size=None, num_workers=num_workers)
     assert [plain(sample) for sample in loader] == [([0.0, 0.0], 0), ([1.0, 1.0], 1), ([2.0, 2.0], 2)]
     assert isinstance(next(iter(loader))[0], kind) and len(loader) == 3
@@ -109,7 +109,7 @@ def test_batch_size_none_means_no_batching(kind, num_workers):
 
 @pytest.mark.parametrize("given", [{"shuffle": True}, {"batch_sampler": [[0]]}])
 def test_iterable_datasets_set_their_own_order(kind, given):
-    """Keep: iterable dataset with shuffle or batch_sampler -> ValueError; it has no length."""
+    """Kept: iterable dataset with shuffle or batch_sampler -> ValueError; it has no length."""
     with pytest.raises(ValueError, match=next(iter(given))):
         DataLoader(Stream(), **given)
     with pytest.raises(ValueError, match="length"):
@@ -128,7 +128,7 @@ def test_iterable_datasets_are_shared_by_workers(kind, num_workers):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_each_place_gets_a_batch_per_step(kind, num_workers):
-    """Keep: places: one batch per place per step; too few for all places at the end are dropped."""
+    """Kept: places: one batch per place per step; too few for all places at the end are dropped."""
     loader = DataLoader(Images(10), batch_size=2, places=["cpu", "cpu"], num_workers=num_workers)
     steps = list(loader)
     assert [[batch[1].tolist() for batch in step] for step in steps] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
@@ -136,7 +136,7 @@ def test_each_place_gets_a_batch_per_step(kind, num_workers):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_batches_can_be_dicts_by_name(kind, num_workers):
-    """Keep: return_list=False with feed_list names; a step is a list of them, one for each place."""
+    """Kept: return_list=False with feed_list names; a step is a list of them, one for each place."""
 
     class Variable:
         name = "image"
@@ -149,7 +149,7 @@ def test_batches_can_be_dicts_by_name(kind, num_workers):
 
 
 def test_calling_the_loader_iterates_it(kind):
-    """Keep: loader() is iter(loader)."""
+    """Kept: loader() is iter(loader)."""
     loader = DataLoader(Images(4), batch_size=2)
     assert labels(loader()) == labels(loader) == [[0, 1], [2, 3]]
 
@@ -170,7 +170,7 @@ STRUCTURES = {
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_structures_are_restored_around_the_leaves(kind, structure, num_workers):
-    """Keep: dict, list, tuple, namedtuple. Mend: strings with a magic prefix collide; tuple -> list."""
+    """Kept: dict, list, tuple, namedtuple. Fixed: strings with a magic prefix collide; tuple -> list."""
     make, expected = STRUCTURES[structure]
     if expected is None:
         expected = {"_paddle_field_1": ["_paddle_field_1"] * 2, "x": [0, 1]}
@@ -180,7 +180,7 @@ def test_structures_are_restored_around_the_leaves(kind, structure, num_workers)
 
 @pytest.mark.usefixtures("forked")
 def test_persistent_workers_resume_each_epoch(kind, monkeypatch):
-    """Keep: persistent workers resume. Mend: 0.5 s sleep on each epoch."""
+    """Kept: persistent workers resume. Fixed: 0.5 s sleep on each epoch."""
     slept = []
     loader = DataLoader(Made(lambda i: os.getpid()), num_workers=2, persistent_workers=True)
     pids = {int(batch[0]) for batch in loader}
@@ -193,7 +193,7 @@ def test_persistent_workers_resume_each_epoch(kind, monkeypatch):
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_drop_last_is_kept_in_each_epoch(kind, persistent):
-    """Mend: resumed workers forget drop_last (they drop whatever was asked for)."""
+    """Fixed: resumed workers forget drop_last (they drop whatever was asked for)."""
     for drop_last, sizes in ((False, [2, 2, 1]), (True, [2, 2])):
         loader = DataLoader(Stream(5), batch_size=2, drop_last=drop_last, num_workers=1, persistent_workers=persistent)
         for _ in range(3):
@@ -212,7 +212,7 @@ class Telling:
 
 
 def test_workers_know_who_they_are(kind):
-    """Keep: get_worker_info(): id, num_workers, dataset, seed; paddle's own function knows too."""
+    """Kept: get_worker_info(): id, num_workers, dataset, seed; paddle's own function knows too."""
     told = [plain(batch) for batch in DataLoader(Telling(), num_workers=2)]
     assert sorted({(a[0], b[0]) for a, b, _, _ in told}) == [(0, 2), (1, 2)]
     assert all(dataset == [1.0] for *_, dataset in told)
@@ -222,7 +222,7 @@ def test_workers_know_who_they_are(kind):
 
 @pytest.mark.usefixtures("forked")
 def test_worker_init_fn_is_called_in_each_worker(kind, tmp_path):
-    """Keep: worker_init_fn(worker_id)."""
+    """Kept: worker_init_fn(worker_id)."""
     loader = DataLoader(Images(8), num_workers=2, worker_init_fn=lambda n: (tmp_path / f"{n}").touch())
     assert len(list(loader)) == 8
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
@@ -230,7 +230,7 @@ def test_worker_init_fn_is_called_in_each_worker(kind, tmp_path):
 
 @pytest.mark.usefixtures("forked")
 def test_generators_stay_as_worker_init_fn_seeded_them():
-    """Keep: Paddle does not seed numpy's generator again."""
+    """Kept: Paddle does not seed numpy's generator again."""
     loader = DataLoader(
         Made(lambda i: np.random.random(), 4), num_workers=1, worker_init_fn=lambda n: np.random.seed(5)
     )
@@ -239,7 +239,7 @@ def test_generators_stay_as_worker_init_fn_seeded_them():
 
 
 def test_costs_are_counted(kind):
-    """Keep: reader cost and batch cost figures."""
+    """Kept: reader cost and batch cost figures."""
     loader = DataLoader(Made(lambda i: (time.sleep(0.02), i)[1], 8), use_buffer_reader=False)
     for _ in loader:
         time.sleep(0.03)
@@ -248,7 +248,7 @@ def test_costs_are_counted(kind):
 
 
 def test_paddles_timer_and_profiler_see_the_reader():
-    """Keep: profiler ranges around `next`, its timer's reader cost."""
+    """Kept: profiler ranges around `next`, its timer's reader cost."""
     paddle = import_paddle()
     timer = paddle.profiler.timer.benchmark()
     timer.begin()
@@ -281,7 +281,7 @@ class Far:
 
 
 def test_the_number_of_workers_can_be_tuned(kind):
-    """Keep: autotuning of the number of workers."""
+    """Kept: autotuning of the number of workers."""
     adapter.set_autotune_config(True, 5)
     try:
         tuned = DataLoader(Far(), batch_size=4, num_workers=1, persistent_workers=True)
@@ -296,7 +296,7 @@ def test_the_number_of_workers_can_be_tuned(kind):
 
 
 def test_the_number_of_workers_is_tuned_as_paddles_own_configuration_says():
-    """Keep: paddle.incubate.autotune.set_config."""
+    """Kept: paddle.incubate.autotune.set_config."""
     paddle = import_paddle()
     paddle.incubate.autotune.set_config({"dataloader": {"enable": True, "tuning_steps": 3}})
     try:

@@ -14,12 +14,12 @@ from tests.adapters.images import Images, die, fail
 
 WORKERS = [0, 2]
 
-# ---- Mend
+# ---- faults that are fixed
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_timeout_is_raised(kind, num_workers, hang):
-    """Mend: `timeout` never raises."""
+    """Fixed: `timeout` never raises."""
     with pytest.raises(LoaderTimeout, match=r"timeout=0\.2"):
         next(iter(DataLoader(Images(at=0, act=hang), num_workers=num_workers, timeout=0.2)))
 
@@ -47,7 +47,7 @@ def test_a_dead_worker_is_named(kind):
 
 
 def test_workers_end_with_a_killed_parent(tmp_path):
-    """Mend: SIGKILL of the parent orphans workers."""
+    """Fixed: SIGKILL of the parent orphans workers."""
     code = (
         "import multiprocessing, os, signal, numpy as np\n"
         "multiprocessing.set_start_method('fork')\n"

@@ -184,8 +184,7 @@ def watch(job, sampler, view, seconds):
     with Ending(job.pid) as ending:
         while True:
             view.show(sampler.frame())
-            # An end is seen at once; what is no file descriptor cannot be waited for.
-            ending.wait(seconds)
+            ending.wait(seconds)  # it returns at once if the process ends
             if not job.is_there():
                 return
 
@@ -234,7 +233,7 @@ class Frame:
     participants: list[Participant]
     stages: dict  # stage -> its p50, p99 and maximum, in seconds
     verdict: str
-    ranks: list  # of a distributed job on this machine: what is known of each
+    ranks: list  # a dict for each rank of the job on this machine; see `verdicts`
 
     def dict(self):
         """Return the content, for JSON."""
@@ -288,7 +287,7 @@ class ParticipantSampler:
         return Frame(self.job, self.which, snapshot, got, participants, stages, str(found), ranks)
 
     def _ranks(self, snapshot):
-        """Return what is known of each rank of the job on this machine; they are searched every few seconds."""
+        """Return `verdicts` of the job's ranks on this machine. The ranks are searched every `SEARCH_S` seconds."""
         if self.rank is None:
             return []
         if not self.searched_at or snapshot.at_ns > self.searched_at + SEARCH_S * 1e9:

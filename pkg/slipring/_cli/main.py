@@ -15,8 +15,8 @@ import traceback
 
 from slipring.errors import SlipringError
 
-# Name -> (module of this folder, what it does). Of a command bench-dataset, the module has `bench_dataset`, which takes
-# the parsed arguments and returns the exit code, and `bench_dataset_arguments`, which takes the parser.
+# Name -> (module of this folder, description). The module has two functions, such as `bench_dataset` for bench-dataset:
+# `bench_dataset` takes the parsed arguments and returns the exit code, `bench_dataset_arguments` takes the parser.
 COMMANDS = {
     "ps": ("look", "list the jobs on this machine"),
     "top": ("look", "watch a job: its rate, its workers and slots, and what it waits for"),
@@ -82,7 +82,7 @@ def parser_of(program, asked):
     parser = Parser(
         prog=program,
         usage=f"{program} [--json] [--torch] | {program} COMMAND ...",
-        description="Without a command: what is installed here, within which limits, and whether it works.",
+        description="Without a command, print what is installed, this machine's limits, and whether slipring works.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--torch", action="store_true", help="check slipring.torch.DataLoader: imports torch")
@@ -123,7 +123,7 @@ def main(arguments=None):
     program = "python -m slipring" if os.path.basename(sys.argv[0]) == "__main__.py" else "slipring"
     said = f"slipring {asked}" if asked else "slipring"
     if sys.stderr is None:
-        # It stays for the rest of the process: what is said there is not to be printed elsewhere.
+        # Python has no stderr here. Messages for it are dropped until the process ends.
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
         return _fail(said, "its standard output is closed: give it one", RUNTIME)

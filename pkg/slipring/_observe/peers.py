@@ -9,7 +9,7 @@ import dataclasses
 
 from slipring._core.process import cpus
 from slipring._observe.jobs import environ_of, jobs, last_busy
-from slipring._observe.ranks import behind, times_of
+from slipring._observe.ranks import behind, hold_up, supplied, times_of
 from slipring._observe.rates import Figures
 from slipring._observe.snapshot import Snapshot
 from slipring._observe.verdict import Known, Verdict, verdict
@@ -66,7 +66,7 @@ def verdict_of(job, snapshot):
 
 
 def verdicts(own, found, snapshot):
-    """Return what is known of each rank in `found` (see `peers`), as dicts; `snapshot` is of rank `own`."""
+    """Return a dict of each rank in `found` (see `peers`): its times and verdict. `snapshot` is of rank `own`."""
     told = []
     for rank, job in sorted(found.items()):
         its = snapshot if rank == own else Snapshot(job.watch)
@@ -79,25 +79,17 @@ def judged(ranks, size):
     """Return the `Verdict` on the ranks that hold up the others of `size`; None if there are none."""
     if len(ranks) < 2:
         return None
-    standing = [each for each in ranks if each["cause"] in STANDING]
-    if standing:
-        return _verdict(standing, ranks, size, standing[0], "")
-    if any(each["cause"] == "unknown" or not each["supply_s"] for each in ranks):
+    slow = [each for each in ranks if each["cause"] in STANDING]
+    if slow:
+        worst, why = slow[0], ""
+    elif any(each["cause"] == "unknown" or not each["supply_s"] for each in ranks):
         return None
-    slow = behind(ranks, "supply_s")
-    worst = max(slow, key=lambda each: each["wait_share"], default=None)
-    if worst is None or not worst["data_bound"]:
-        return None
-    rates = " and ".join(f"{1 / each['supply_s']:.3g}" for each in slow)
-    least = min(1 / each["supply_s"] for each in ranks if each not in slow)
-    their = "its" if len(slow) == 1 else "their"
-    supplied = f"{their} workers can supply {rates} batches/s, the others' {least:.3g} or more. "
-    return _verdict(slow, ranks, size, worst, supplied)
-
-
-def _verdict(slow, ranks, size, worst, supplied):
-    named = " and ".join(f"{each['rank']} (pid {each['pid']})" for each in slow)
+    else:
+        slow = behind(ranks, "supply_s")
+        worst = max(slow, key=lambda each: each["wait_share"], default=None)
+        if worst is None or not worst["data_bound"]:
+            return None
+        why = f" {supplied(slow, ranks)}"
     others = f"all {size}" if len(ranks) == size else f"the {len(ranks)} ranks on this machine"
-    holds = f"Rank {named} holds up {others}" if len(slow) == 1 else f"Ranks {named} hold up {others}"
-    there = f"On rank {worst['rank']}: {worst['sentence']}"
-    return Verdict("rank", f"{holds}: {supplied}{there}", worst["advice"], worst["wait_share"], worst["data_bound"])
+    sentence = f"{hold_up(slow, others)}:{why} On rank {worst['rank']}: {worst['sentence']}"
+    return Verdict("rank", sentence, worst["advice"], worst["wait_share"], worst["data_bound"])

@@ -123,14 +123,8 @@ def judged(ranks):
     slow = behind(ranks, "supply_s") if supply_known else []
     worst = next((each for each in ranks if each in slow and _sets_the_pace(each)), None)
     if worst is not None:
-        best = min(1 / each["supply_s"] for each in ranks if each not in slow)
-        rates = _listed([f"{1 / each['supply_s']:.3g}" for each in slow])
-        return (
-            "rank",
-            f"{_hold_up(slow, n)}: {'its' if len(slow) == 1 else 'their'} workers can supply {rates} batches/s, the "
-            f"others' {best:.3g} or more. On rank {worst['rank']}: {worst['sentence']}",
-            worst["advice"],
-        )
+        text = f"{hold_up(slow, f'all {n}')}: {supplied(slow, ranks)} On rank {worst['rank']}: {worst['sentence']}"
+        return "rank", text, worst["advice"]
     if supply_known and _sets_the_pace(longest):
         return (
             longest["cause"],
@@ -147,7 +141,7 @@ def judged(ranks):
     if longest["data_bound"] and longest["wait_share"] >= 2 * usual:
         return (
             "rank",
-            f"{_hold_up([longest], n)}: it waits {longest['wait_share']:.0%} of its time for data, the others "
+            f"{hold_up([longest], f'all {n}')}: it waits {longest['wait_share']:.0%} of its time for data, the others "
             f"{usual:.0%}. There: {longest['sentence']}",
             longest["advice"],
         )
@@ -162,7 +156,7 @@ def _slow_steps(slow, ranks):
         its, what, who = ("their", "steps, not by their data", "these ranks do")
     return (
         "rank",
-        f"{_hold_up(slow, len(ranks))} by {its} {what}: without waiting for other ranks, {its} step takes {own}, the "
+        f"{hold_up(slow, f'all {len(ranks)}')} by {its} {what}: without waiting for other ranks, {its} step takes {own}, the "
         f"others' {seconds(others)} or less.",
         f"Look at what only {who}: logging, checkpoints, validation, more work, or a slower or busier processor.",
     )
@@ -180,9 +174,19 @@ def behind(ranks, key):
     return sorted((each for each in ranks if each[key] >= least), key=lambda each: each["rank"])
 
 
-def _hold_up(slow, n):
-    numbers = _listed([str(each["rank"]) for each in slow])
-    return f"Rank {numbers} holds up all {n}" if len(slow) == 1 else f"Ranks {numbers} hold up all {n}"
+def hold_up(slow, others):
+    """Return the beginning of a sentence on slow ranks; a rank of this machine is named with its process."""
+    named = _listed([f"{each['rank']} (pid {each['pid']})" if "pid" in each else str(each["rank"]) for each in slow])
+    return f"Rank {named} holds up {others}" if len(slow) == 1 else f"Ranks {named} hold up {others}"
+
+
+def supplied(slow, ranks):
+    """Return a sentence's part that compares what the workers of slow ranks can supply with the others'."""
+    rates = _listed([f"{1 / each['supply_s']:.3g}" for each in slow])
+    least = min(1 / each["supply_s"] for each in ranks if each not in slow)
+    return (
+        f"{'its' if len(slow) == 1 else 'their'} workers can supply {rates} batches/s, the others' {least:.3g} or more."
+    )
 
 
 def _listed(texts):
