@@ -194,7 +194,7 @@ def test_nonsense_is_refused_at_construction(arguments, kind, said):
 
 @pytest.mark.parametrize(("num_workers", "chunk_size"), [(1, 1), (2, None), (2, 1), (3, 2)])
 def test_a_source_may_return_more_callables_than_asked_for_but_no_more_than_can_be_shared(num_workers, chunk_size):
-    """Mend of our own kind: too many of them ended the iteration."""
+    """Fixed in our own code: too many of them ended the iteration."""
     lengths = iter([4, 12, 1000, 4, 3, 4])
 
     def odd(batch_size):

@@ -110,7 +110,7 @@ def test_a_source_that_ends_ends_the_iteration():
 
 
 def test_a_source_that_waits_for_the_consumer_does_not_stop_it():
-    """Mend of our own kind: the batch that is there is handed out, whatever the source waits for."""
+    """Fixed in our own code: the batch that is there is handed out, whatever the source waits for."""
     source, consumed = Source(), threading.Semaphore(1)
 
     def on_policy(batch_size):

@@ -1,4 +1,4 @@
-"""slipring.adapters.megengine: behaviour of MegEngine's loader that it keeps (Kept), and faults that it lacks (Fixed)."""
+"""slipring.adapters.megengine: behaviour of MegEngine's loader that is kept (Kept), faults that are fixed (Fixed)."""
 
 import os
 import re

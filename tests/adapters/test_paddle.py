@@ -1,4 +1,4 @@
-"""slipring.adapters.paddle: what is kept of Paddle's loader, a test for each line of it.
+"""slipring.adapters.paddle: the behaviour of Paddle's loader that it keeps.
 
 Each test runs without paddle (leaves are arrays), and with it where it is installed.
 """

@@ -156,8 +156,8 @@ def _slow_steps(slow, ranks):
         its, what, who = ("their", "steps, not by their data", "these ranks do")
     return (
         "rank",
-        f"{hold_up(slow, f'all {len(ranks)}')} by {its} {what}: without waiting for other ranks, {its} step takes {own}, the "
-        f"others' {seconds(others)} or less.",
+        f"{hold_up(slow, f'all {len(ranks)}')} by {its} {what}: without waiting for other ranks, {its} step takes "
+        f"{own}, the others' {seconds(others)} or less.",
         f"Look at what only {who}: logging, checkpoints, validation, more work, or a slower or busier processor.",
     )
 
