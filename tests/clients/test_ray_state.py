@@ -27,7 +27,7 @@ from slipring.ray import _cluster as cluster_of  # noqa: E402
 from slipring.ray._blocks import Coming  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
 from tests.fault.procs import until  # noqa: E402
-from tests.support.inside import coordinator_of  # noqa: E402
+from tests.support.inside import coordinator_of, ingest_of  # noqa: E402
 
 pytestmark = MARKS
 
@@ -262,7 +262,7 @@ def test_a_forked_child_can_close_the_loader_and_the_parent_goes_on():
                 signal.alarm(WAIT)  # ends a child that hangs
                 batches.close()
                 loader.close()
-                loader._ingest._end()  # as when it is dropped
+                ingest_of(loader)._end()  # as when it is dropped
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()

@@ -74,6 +74,11 @@ def engine_of(loader):
     return loader._engine
 
 
+def ingest_of(loader):
+    """Return a Ray loader's part in the cluster."""
+    return loader._ingest
+
+
 def engines_of(loader):
     """Return what a loader keeps from epoch to epoch: its engine, its counters."""
     return loader._engines
