@@ -263,6 +263,15 @@ class CommonOptions(TypedDict, total=False):
         ),
     ]
     memory: Annotated[Memory, Rule(Memory(), "The shared memory that carries batches.", partial(instance, kind=Memory))]
+    skip_none: Annotated[
+        bool,
+        Rule(
+            False,
+            """Leave out samples that are None. A batch of a map dataset has fewer samples then, and is left out if it
+            has none. A batch of an iterable dataset is filled with the samples that follow. A stream leaves out
+            blocks that are None.""",
+        ),
+    ]
 
 
 class FlowOptions(CommonOptions, total=False):

@@ -17,7 +17,7 @@ _NAMES = {
     "slipring._core._codec": (
         "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe publish_range range_done receive view"
     ),
-    "slipring._core._collate": "NUMPY ODD TORCH RowWriter collate_plain default_collate",
+    "slipring._core._collate": "NO_SAMPLES NUMPY ODD TORCH RowWriter collate_plain default_collate",
     "slipring._core._iteration": "Position",
     "slipring._core._ring": (
         "DIRECT FINISH MAX_RANGES READ_COUNTS SERVING STAGED Descriptor Event IndexOrder Lease Pickled Poll Ring "
@@ -26,7 +26,7 @@ _NAMES = {
     "slipring._core.ahead": "Handed Prefetcher ReadHere",
     "slipring._core.cache_names": "find label_of",
     "slipring._core.deaths": "manner",
-    "slipring._core.fetch": "NO_SAMPLES Fetcher IdentityDataset",
+    "slipring._core.fetch": "Fetcher IdentityDataset",
     "slipring._core.option_values": "Options",
     "slipring._core.pickling": "SharedPickle",
     "slipring._core.pytree": "BadDefinition parse",

@@ -6,12 +6,13 @@ from typing import Any, TypeVar, final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DROP", "LIST", "NUMPY", "TORCH", "RowWriter", "default_collate", "draw", "read_samples"]
+__all__ = ["DROP", "LIST", "NO_SAMPLES", "NUMPY", "TORCH", "RowWriter", "default_collate", "draw", "read_samples"]
 
 LIST: int
 NUMPY: int
 TORCH: int
 DROP: int
+NO_SAMPLES: object
 
 # What numpy lays out in the array itself: others become lists.
 _Number = TypeVar("_Number", bound=np.number[Any] | np.bool)
@@ -34,7 +35,14 @@ class RowWriter:
     def fill(self) -> Any: ...
     @property
     def in_place(self) -> bool: ...
-    def __init__(self, first: int, end: int, rules: int, share: Callable[[RowWriter], None] | None = None) -> None: ...
+    def __init__(
+        self,
+        first: int,
+        end: int,
+        rules: int,
+        share: Callable[[RowWriter], None] | None = None,
+        skip_none: bool = False,
+    ) -> None: ...
     def put(self, row: int, sample: object) -> None: ...
     def take(self, samples: Iterable[object]) -> None: ...
     def take_batch(self, batch: object) -> None: ...

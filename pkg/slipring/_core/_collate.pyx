@@ -22,7 +22,7 @@ from slipring.errors import shown
 cnp.import_array()
 
 # What _collate.pyi has.
-__all__ = ["DROP", "LIST", "NUMPY", "TORCH", "RowWriter", "default_collate", "draw", "read_samples"]
+__all__ = ["DROP", "LIST", "NO_SAMPLES", "NUMPY", "TORCH", "RowWriter", "default_collate", "draw", "read_samples"]
 
 cdef int MAX_DEPTH = pytree.MAX_DEPTH
 cdef object INT64 = np.dtype(np.int64)

@@ -37,6 +37,7 @@ cdef enum:
     NOT_KEPT = 3
 
 LIST, NUMPY, TORCH, DROP = AS_LIST, AS_NUMPY, AS_TORCH, NOT_KEPT
+NO_SAMPLES = object()  # in place of a batch, if `skip_none` leaves no sample; the loader goes on to the next batch
 
 cdef int MAX_DIMS = 16  # arrays with as many dimensions have no rows
 cdef Py_ssize_t TIMED = 16  # of so many fast copies, one is timed
@@ -516,6 +517,8 @@ cdef class RowWriter:
     share : callable, optional
         For a chunk of a batch that several workers make. It is called with the writer after the first sample, and
         must call `reserve`, `adopt` or `give_up`.
+    skip_none : bool
+        Leave out samples that are None.
 
     Attributes
     ----------
@@ -529,6 +532,7 @@ cdef class RowWriter:
     cdef Py_ssize_t first, end
     cdef int rules
     cdef object share
+    cdef bint skip_none
     cdef readonly Fill fill
     cdef Column root
     cdef list samples         # instead of rows
@@ -541,8 +545,8 @@ cdef class RowWriter:
     cdef object model         # the sample that determines the layout, while `share` runs
     cdef uint64_t taken       # bytes of the slot that the rows take
 
-    def __init__(self, Py_ssize_t first, Py_ssize_t end, int rules, share=None):
-        self.first, self.end, self.rules, self.share = first, end, rules, share
+    def __init__(self, Py_ssize_t first, Py_ssize_t end, int rules, share=None, bint skip_none=False):
+        self.first, self.end, self.rules, self.share, self.skip_none = first, end, rules, share, skip_none
         self.fill, self.slow = current_fill(), has_slow_samples()
         if rules == AS_LIST:
             self.samples = []
@@ -559,6 +563,11 @@ cdef class RowWriter:
         if self.rules == NOT_KEPT:
             self.came(row)
             return
+        if sample is None and self.skip_none and self.samples is None:  # the rows would have a gap
+            if self.root is None:
+                self.give_up()
+            else:
+                self.to_list()
         if self.samples is None:
             if row and not self.slow:
                 stands_for = min(TIMED, self.end - self.first - row) if row % TIMED == 1 else 0
@@ -672,7 +681,7 @@ cdef class RowWriter:
     # ---- the batch
 
     def batch(self, collate_fn):
-        """Return the batch; without rows, `collate_fn` of the list.
+        """Return the batch, or `NO_SAMPLES`; without rows, `collate_fn` of the list.
 
         It can be called again after an exception from a signal handler.
         """
@@ -685,7 +694,12 @@ cdef class RowWriter:
             if made is not odd:
                 return made
             self.to_list()
-        return collate_fn(self.given if self.was_given else self.read_back()[:self.count])
+        samples = self.given if self.was_given else self.read_back()[:self.count]
+        if self.skip_none:
+            samples = [sample for sample in samples if sample is not None]
+            if not samples:
+                return NO_SAMPLES
+        return collate_fn(samples)
 
     # ---- chunks
 
@@ -799,7 +813,8 @@ def draw(iterator, RowWriter rows not None, Py_ssize_t most):
 
 cdef int put_pending(RowWriter rows) except -1:
     sample = rows.pending
-    rows.put(rows.count, sample)
+    if sample is not None or not rows.skip_none:
+        rows.put(rows.count, sample)
     rows.has_pending = False
     rows.pending = None
     return 0

@@ -21,7 +21,7 @@ from slipring._core import error_record
 from slipring._core._codec import COPY
 from slipring._core.deaths import log_replay
 from slipring._core.engine import exiting, stay_if_exiting
-from slipring._core.fetch import NO_SAMPLES
+from slipring._core._collate import NO_SAMPLES
 from slipring._core.stateful import attempt
 from slipring.errors import (
     BatchTooLarge, Closed, CorruptBatch, DescriptorClosed, LoaderTimeout, SegmentFull, WorkerDied, closed_in_a_step,

@@ -25,6 +25,8 @@ cdef extern from "numpy/arrayobject.h":
 
 cnp.import_array()
 
+cdef object NOTHING = object()  # in place of a block; a source may yield None
+
 
 @cython.final
 @cython.auto_pickle(False)
@@ -57,7 +59,7 @@ cdef class Rebatcher:
 
     def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last=False):
         self.source, self.feed, self.batch_size, self.drop_last = iter(source), feed, batch_size, drop_last
-        self.ahead, self.parts = [], []
+        self.given, self.ahead, self.parts = NOTHING, [], []
 
     def __iter__(self):
         return self
@@ -68,21 +70,21 @@ cdef class Rebatcher:
         No Python code runs between the source and `given`, so a signal handler costs no block.
         """
         while True:
-            if self.given is None:
-                self.given = self.parts.pop() if self.parts else next(self.source, None)
-                if self.given is None:
+            if self.given is NOTHING:
+                self.given = self.parts.pop() if self.parts else next(self.source, NOTHING)
+                if self.given is NOTHING:
                     return None
             try:
                 block = self.feed.read(self.given, self.number, self.batches)
             except Exception as error:
                 if not from_handler(error):
-                    self.given = None
+                    self.given = NOTHING
                     self.number += 1
                     if self.number <= self.raised:
                         continue
                     self.raised = self.number
                 raise
-            self.given = None
+            self.given = NOTHING
             if isinstance(block, list):
                 block.reverse()
                 self.parts = <list> block

@@ -80,9 +80,9 @@ cdef class ShardRebatcher(Rebatcher):
             try:
                 block = Rebatcher.drawn_block(self)
             except BlockError:
-                if self.before and self.given is None and not (<OpenedShard?> self.source).failed:
+                if self.before and self.given is NOTHING and not (<OpenedShard?> self.source).failed:
                     continue  # it was raised when these rows were given out
-                if self.given is None:
+                if self.given is NOTHING:
                     self.bad = len(self.ends), self.number - self.first
                 raise
             if block is None:

@@ -5,7 +5,7 @@ from functools import partial
 
 from slipring._core import seeding
 from slipring._core._codec import empty
-from slipring._core._collate import DROP, RowWriter, default_collate, draw, read_samples
+from slipring._core._collate import DROP, NO_SAMPLES, RowWriter, default_collate, draw, read_samples
 from slipring._core._ring import from_handler
 from slipring._core.concurrency import is_async, is_awaitable, reads_in_one_call
 from slipring._core.seeding import BySample
@@ -18,8 +18,6 @@ from slipring._core.stateful import (
     states_of,
 )
 from slipring.errors import generator_ended, shown
-
-NO_SAMPLES = object()  # what `collate` returns if no sample of a batch is left; the loader goes on to the next batch
 
 # Classes that are iterated although they inherit a __getitem__, which only raises.
 _ITERATED = {
@@ -78,10 +76,12 @@ class Fetcher:
     collate_fn : callable, optional
     single : bool
         Samples are delivered one by one, without batching.
+    skip_none : bool
+        Samples that are None are left out.
     """
 
-    def __init__(self, collate_fn, single):
-        self.collate_fn, self.single = collate_fn, single
+    def __init__(self, collate_fn, single, skip_none):
+        self.collate_fn, self.single, self.skip_none = collate_fn, single, skip_none
 
     def box(self, rows):
         """Return a list with what is delivered, as `Encoder.publish` takes it.
@@ -89,7 +89,7 @@ class Fetcher:
         A sample that is delivered as it is has no other reference then. If a signal handler raises in `publish`, the
         sample is in `rows` again.
         """
-        if self.single and self.collate_fn is None:
+        if self.single and self.collate_fn is None and not self.skip_none:
             return rows.read_back()
         return [self.collate(rows)]
 
@@ -97,6 +97,8 @@ class Fetcher:
         """Return the batch of the samples in `rows`, or `NO_SAMPLES`."""
         if self.single:
             (sample,) = rows.read_back()
+            if sample is None and self.skip_none:
+                return NO_SAMPLES
             return sample if self.collate_fn is None else self.collate_fn(sample)
         return rows.batch(default_collate if self.collate_fn is None else self.collate_fn)
 
@@ -108,8 +110,8 @@ class MapFetcher(Fetcher):
     only if it asks `slipring._core.seeding.sample_seed` for each sample, and declares this with ``seeds_samples``.
     """
 
-    def __init__(self, dataset, collate_fn, concurrency, by_sample=False, single=False):
-        super().__init__(collate_fn, single)
+    def __init__(self, dataset, collate_fn, concurrency, by_sample=False, single=False, skip_none=False):
+        super().__init__(collate_fn, single, skip_none)
         self.dataset = BySample(dataset) if by_sample else dataset
         self.unseeded = dataset  # for concurrent reads, which cannot use the global generators
         self.concurrency = concurrency
@@ -261,9 +263,9 @@ class StreamFetcher(Fetcher):
 
     def __init__(
         self, dataset, collate_fn, batch_size, drop_last, place=None, shared=False, every=1, number=0, num_workers=1,
-        before=0,
+        before=0, skip_none=False,
     ):  # fmt: skip
-        super().__init__(collate_fn, batch_size is None)
+        super().__init__(collate_fn, batch_size is None, skip_none)
         self.number, self.num_workers, self.before = number, num_workers, before
         self.iterator, skip = open_stream(dataset, place)
         self.rows, self.failed = None, None
@@ -315,7 +317,7 @@ class StreamFetcher(Fetcher):
         """
         want = self.batch_size
         if not again:
-            rows = RowWriter(0, want, rules)
+            rows = RowWriter(0, want, rules, skip_none=self.skip_none)
             # No call comes between: a handler cannot raise.
             self.rows = rows
             self.position += 1

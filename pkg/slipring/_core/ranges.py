@@ -81,7 +81,7 @@ def published_parts(fill):
     return parts
 
 
-def assembled(fill, parts, rules):
+def assembled(fill, parts, rules, skip_none):
     """Return a `RowWriter` with all samples of a batch: in their rows, or in a list if some ranges are staged."""
     if not any(type(part) is list for part in parts):
         return _in_place(fill, 0, fill.n_rows, parts, range(len(parts)), rules)
@@ -90,7 +90,7 @@ def assembled(fill, parts, rules):
         if type(part) is not list:
             part = _in_place(fill, *fill.rows_of(which), parts, [which], rules).read_back()
         samples.extend(part)
-    rows = RowWriter(0, len(samples), LIST)
+    rows = RowWriter(0, len(samples), LIST, skip_none=skip_none)
     rows.take(samples)
     return rows
 

@@ -6,13 +6,12 @@ from functools import partial
 
 from slipring._core import error_record, ranges, seeding
 from slipring._core._codec import BATCH, EMPTY, END, ERROR, Encoder
-from slipring._core._collate import DROP, LIST, NUMPY, RowWriter
+from slipring._core._collate import DROP, LIST, NO_SAMPLES, NUMPY, RowWriter
 from slipring._core._ring import FINISH, TASK_NEXT, from_handler, mix, now
 from slipring._core._rng_guard import AsWorker, RngGuard
 from slipring._core.concurrency import Concurrency
 from slipring._core.culprit import take_position
 from slipring._core.fetch import (
-    NO_SAMPLES,
     MapFetcher,
     StreamFetcher,
     delivered,
@@ -68,7 +67,8 @@ class Worker:
         self.encoder = Encoder()
         self.concurrency = Concurrency(job.options.workers.fetch_threads)
         self.fetcher = MapFetcher(
-            job.dataset, job.options.collate_fn, self.concurrency, job.share is not None, job.options.batch_size is None
+            *(job.dataset, job.options.collate_fn, self.concurrency, job.share is not None),
+            *(job.options.batch_size is None, job.options.skip_none),
         )
         self.stream = None
         self.iteration = None
@@ -260,7 +260,8 @@ class Worker:
         fetcher = self.fetcher
         makes_whole = encoder is None and fetcher.into is not None
         rules = LIST if makes_whole or fetcher.single else self.rules()
-        rows = RowWriter(first, end, rules, encoder and partial(ranges.share_layout, encoder))
+        share = encoder and partial(ranges.share_layout, encoder)
+        rows = RowWriter(first, end, rules, share, self.options.skip_none)
         if makes_whole:
             rows.take_batch(fetcher.whole(indices))
         else:
@@ -379,6 +380,7 @@ class Worker:
         return StreamFetcher(
             *(self.job.dataset, o.collate_fn, o.batch_size, bool(o.drop_last)),
             *(place, self.kind == "thread", o.snapshot_interval, self.number, self.job.num_workers, before),
+            o.skip_none,
         )
 
     def _repeat(self, fill):
@@ -394,7 +396,7 @@ class Worker:
         parts = ranges.published_parts(fill)
         if parts is None:
             return
-        rows = ranges.assembled(fill, parts, self.rules())
+        rows = ranges.assembled(fill, parts, self.rules(), self.options.skip_none)
         del parts
         with self._guard():
             self._seed(fill, fill.seq, fill.n_rows)

@@ -208,7 +208,7 @@ class BlockFeed(Feed):
     """
 
     def __init__(self, stream, rows, known):
-        super().__init__(stream.columns, stream.batch_size, stream.fill_null, stream.null_mask)
+        super().__init__(stream)
         self.rows, self.batches = rows, rows // stream.batch_size
         self.known = self.raised = known
 

@@ -37,18 +37,19 @@ class Written:
 class Feed:
     """The view of a stream's blocks as columns; each block must match the first.
 
-    Only `columns` are read, in this order; None: all of the first block. `fill_null` is {column: the value that
-    replaces its nulls}. `null_mask` names the columns that get a mask, which says where they had nulls. Without a
+    Only the stream's `columns` are read, in this order; None: all of the first block. `fill_null` is {column: the value
+    that replaces its nulls}. `null_mask` names the columns that get a mask, which says where they had nulls. Without a
     value of their own they are filled with 0.
     """
 
     within = "the stream"  # what the next block is part of, for errors
 
-    def __init__(self, columns, batch_size, fill_null, null_mask):
-        self._columns = columns
-        self._batch_size = batch_size
-        self._fill_null, self._null_mask = fill_null, null_mask
-        self._nullable = tuple(dict.fromkeys([*fill_null, *null_mask]))
+    def __init__(self, stream):
+        self._columns = stream.columns
+        self._batch_size = stream.batch_size
+        self._fill_null, self._null_mask = stream.fill_null, stream.null_mask
+        self._skip_none = stream.skip_none
+        self._nullable = tuple(dict.fromkeys([*stream.fill_null, *stream.null_mask]))
         self._read_names = None  # what is read of every block: all that it has, or `columns`
         self._kinds = None  # name -> what every block must have: (dtype, shape of a row), or the Arrow type
         self._names = ()  # of those that are arrays
@@ -60,6 +61,8 @@ class Feed:
         Raise BlockError if it is no block, or does not match the blocks before; the error names the block's `number`,
         and the `batch` that needs it.
         """
+        if given is None and self._skip_none:
+            return None
         try:
             return self._read(given)
         except BlockError as error:

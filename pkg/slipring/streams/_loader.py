@@ -108,7 +108,7 @@ def stream(
     refuse(options, REFUSED, "slipring.stream")
     data = Stream(
         batches, batch_size, columns=columns, drop_last=options.pop("drop_last", False), shuffle_buffer=shuffle_buffer,
-        fill_null=fill_null, null_mask=null_mask,
+        fill_null=fill_null, null_mask=null_mask, skip_none=options.get("skip_none", False),
     )  # fmt: skip
     num_workers = integer(
         "num_workers", options.get("num_workers", 0), 0, MAX_WORKERS, hint="; 0 reads in this process"

@@ -36,7 +36,7 @@ class ShardStream(Sharded, Stream):
         buffer would belong to many shards at once, and no state could say which of them were given out.
     rank, world_size : int
         Whose shards these are.
-    fill_null, null_mask
+    fill_null, null_mask, skip_none
         As `slipring.stream` has them.
 
     Attributes
@@ -81,6 +81,7 @@ class ShardStream(Sharded, Stream):
         world_size: int = 1,
         fill_null: Mapping[str, Any] | None = None,
         null_mask: Sequence[str] | None = None,
+        skip_none: bool = False,
     ) -> None:
         if isinstance(shards, (str, bytes)):
             raise TypeError(f"shards must be a sequence of them, not the one {shown(shards)}")
@@ -88,8 +89,9 @@ class ShardStream(Sharded, Stream):
         if not callable(read):
             raise TypeError(f"read must be a function of a shard that returns its blocks, not {shown(read)}")
         super().__init__(
-            read, batch_size, columns=columns, drop_last=drop_last, fill_null=fill_null, null_mask=null_mask
-        )
+            read, batch_size, columns=columns, drop_last=drop_last, fill_null=fill_null, null_mask=null_mask,
+            skip_none=skip_none,
+        )  # fmt: skip
         flag("shuffle", shuffle)
         world_size = integer("world_size", world_size, 1)
         rank = integer("rank", rank, 0, world_size - 1)
@@ -146,7 +148,7 @@ class ShardPass(ShardedPass, Pass):
         left = [[number, first] for number, first, _ in self._pieces[at:]]
         if left:
             left[0][1] = row
-        self._feed = Feed(stream.columns, stream.batch_size, stream.fill_null, stream.null_mask)
+        self._feed = Feed(stream)
         self.made = ShardRebatcher(
             partial(stream._read, self._feed), self._feed, stream.batch_size, stream.drop_last, left
         )

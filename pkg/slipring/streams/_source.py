@@ -26,7 +26,7 @@ class Stream(IterableSource):
 
     Parameters
     ----------
-    batches, batch_size, columns, drop_last, shuffle_buffer, fill_null, null_mask
+    batches, batch_size, columns, drop_last, shuffle_buffer, fill_null, null_mask, skip_none
         As `slipring.stream` has them.
 
     Raises
@@ -55,6 +55,7 @@ class Stream(IterableSource):
     shuffle_buffer: int
     fill_null: dict[str, Any]
     null_mask: list[str]
+    skip_none: bool
     _passes: int
     _begun: bool
 
@@ -71,11 +72,13 @@ class Stream(IterableSource):
         shuffle_buffer: int = 0,
         fill_null: Mapping[str, Any] | None = None,
         null_mask: Sequence[str] | None = None,
+        skip_none: bool = False,
     ) -> None:
         _check_source(batches)
         batch_size = integer("batch_size", batch_size, 1, MAX_COUNT)
         shuffle_buffer = integer("shuffle_buffer", shuffle_buffer, 0, MAX_COUNT)
         flag("drop_last", drop_last)
+        flag("skip_none", skip_none)
         if 0 < shuffle_buffer < batch_size:
             raise ValueError(
                 f"shuffle_buffer={shuffle_buffer} rows cannot fill a batch of batch_size={batch_size}: use at "
@@ -85,6 +88,7 @@ class Stream(IterableSource):
         self.fill_null, self.null_mask = null_options(self.columns, fill_null, null_mask)
         self.batches, self.batch_size = batches, batch_size
         self.drop_last, self.shuffle_buffer = bool(drop_last), shuffle_buffer
+        self.skip_none = bool(skip_none)
         self._passes = 0  # of this process
         self._begun = False  # an iterator, which is read once, has been
 
@@ -180,7 +184,7 @@ class Pass(BlockReading):
         source = self._source
         if source is None:  # else a signal handler has interrupted what follows
             source = self._source = stream._open(self._worker, self._workers)
-        self._feed = Feed(stream.columns, stream.batch_size, stream.fill_null, stream.null_mask)
+        self._feed = Feed(stream)
         common = source, self._feed, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
             rng = np.random.Generator(np.random.Philox(key=mix(self._seed, self._worker)))

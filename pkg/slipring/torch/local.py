@@ -61,14 +61,20 @@ class LocalFetcher:
         collate = iterator._collate_fn
         self.collate_fn = convert if collate is default_convert else collate
         self.batched = iterator._auto_collation
+        self.skip_none = loader.skip_none
         self.is_seeded = loader.rng != "worker" and iterator._dataset_kind == private.DatasetKind.Map
         self.stream = self.reader = None
         if iterator._dataset_kind == private.DatasetKind.Map:
             load_dataset(dataset, place)
-            self.reader = MapFetcher(dataset, self.collate_fn, loader._concurrency, share is not None, not self.batched)
+            self.reader = MapFetcher(
+                *(dataset, self.collate_fn, loader._concurrency, share is not None),
+                *(not self.batched, self.skip_none),
+            )
         else:
             size = iterator._index_sampler.batch_size if self.batched else None
-            self.stream = StreamFetcher(dataset, self.collate_fn, size, iterator._drop_last, place)
+            self.stream = StreamFetcher(
+                dataset, self.collate_fn, size, iterator._drop_last, place, skip_none=self.skip_none
+            )
             skip_batches(self._read_again, -self.stream.position)
 
     def _read_again(self):
@@ -103,7 +109,7 @@ class LocalFetcher:
 
     def _of_map(self, indices):
         reader, begun, skipped = self.reader, now(), skipping.apart.skipped
-        rows = RowWriter(0, len(indices), LIST)
+        rows = RowWriter(0, len(indices), LIST, skip_none=self.skip_none)
         try:
             reader.read(indices, rows)
         except Exception as error:
