@@ -1,6 +1,6 @@
 """Who may use whom: bench, examples, tests -> adapters -> torch -> loader -> iteration -> workers -> codec and collate
--> ring -> csrc. The tests read the architecture page's table of layers. Only _core/_ring and _core/_cache call csrc; only
-csrc touches control words. A new module gets a place in that table, or the first test fails.
+-> ring -> csrc. The tests read the table of layers on the architecture page. Only _core/_ring and _core/_cache call
+csrc; only csrc touches control words. A new module gets a place in that table, or the first test fails.
 """
 
 import ast
