@@ -74,7 +74,7 @@ typedef struct sr_result {
     uint32_t pickled;   /* leaves that were pickled */
 } sr_result;
 
-/* One leaf. The codec defines kind and dtype (docs/codec.md); the ring does not interpret them. */
+/* One leaf. The codec defines kind and dtype (docs/protocol.md); the ring does not interpret them. */
 typedef struct sr_leaf {
     uint8_t kind;
     uint8_t dtype;

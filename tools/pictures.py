@@ -1,4 +1,4 @@
-"""The pictures of docs/data-bound.md, of a job that really runs: ``python -m tools.pictures``.
+"""The pictures of docs/observing.md, of a job that really runs: ``python -m tools.pictures``.
 
 Needs what ``pip install slipring[monitor]`` brings.
 """

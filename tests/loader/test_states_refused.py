@@ -1,5 +1,6 @@
 """States that do not fit a `slipring.Loader`, or that are those of other ranks."""
 
+import pickle
 import warnings
 
 import numpy as np
@@ -160,3 +161,29 @@ def test_a_state_of_torchs_loader_continues_here_and_the_other_way_round():
         state = ours.state_dict()
     theirs.load_state_dict(state)
     assert begun + [batch.tolist() for batch in theirs] == whole
+
+
+class Exploding:
+    """An object whose unpickling leaves a trace."""
+
+    def __reduce__(self):
+        return unpickled.append, (1,)
+
+
+unpickled = []
+
+
+@pytest.mark.parametrize("form", ["states", "generators"])
+def test_a_pickle_in_a_state_is_refused_and_runs_nothing(form):
+    with Loader(Counting(), 4, num_workers=1, workers=FORKED) as loader:
+        batches = iter(loader)
+        taken(batches, 2)
+        state = loader.state_dict()
+    (place,) = state["workers"]
+    hostile = pickle.dumps(Exploding())
+    states = hostile if form == "states" else {**place["states"], "generators": hostile}
+    with Loader(Counting(), 4, num_workers=1, workers=FORKED) as loader:
+        with pytest.raises(TypeError, match="states of a worker must be a dict"):
+            loader.load_state_dict({**state, "workers": ({**place, "states": states},)})
+        assert loader.state_dict()["workers"] == ()
+    assert unpickled == []

@@ -18,7 +18,7 @@ void cache_of_survivors(uint32_t me);
 
 #define CACHE(of) .name = of, .flags = SR_SEG_QUEUE, .caches = true
 
-/* docs/protocol.md has the counts of states. */
+/* CONTRIBUTING.md has the counts of states. */
 const struct scenario scenarios[] = {
     {LOADER("loader"), .what = "2 workers, 2 slots, 2 tasks", .workers = 2, .slots = 2, .seqs = 2, .late = true},
     {LOADER("loader-3"), .what = "3 workers, 1 slot, 1 task", .workers = 3, .slots = 1, .seqs = 1, .late = true},

@@ -34,8 +34,8 @@ def programs():
                 "elastic",
                 "tuning",
                 "adapters",
+                "observing",
                 "images",
-                "monitoring",
                 "streams",
                 "slow-reads",
             )
@@ -59,12 +59,23 @@ def missing(block):
     return sorted(top for top in tops if importlib.util.find_spec(top) is None)
 
 
+def write_photographs(root):
+    """Write class folders of JPEGs, for a program that reads some."""
+    image = pytest.importorskip("PIL.Image")
+    for number in range(64):
+        folder = root / ("cat", "dog")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.new("RGB", (80, 60), (number, 0, 0)).save(folder / f"{number}.jpg")
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("page", "number"), programs())
 def test_every_python_block_prints_what_its_comment_says(page, number, tmp_path):
     block = blocks(page)[number]
     if missing(block):
         pytest.skip(f"not installed: {', '.join(missing(block))}")
+    if '"photos"' in block:
+        write_photographs(tmp_path / "photos")
     script = tmp_path / "block.py"
     script.write_text(block)
     quiet = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}

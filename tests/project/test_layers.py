@@ -1,7 +1,6 @@
 """Who may use whom: bench, examples, tests -> adapters -> torch -> loader -> iteration -> workers -> codec and collate
--> ring -> csrc. redaction and strings import nothing of ours, errors only redaction, options the ring's limits; only
-_core/_ring and _core/_cache call csrc; only csrc touches control words. Each layer may use all layers below it. A new
-module gets a place in LAYERS, or the first test fails.
+-> ring -> csrc. The tests read the table of layers on the architecture page. Only _core/_ring and _core/_cache call
+csrc; only csrc touches control words. A new module gets a place in that table, or the first test fails.
 """
 
 import ast
@@ -14,132 +13,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pkg" / "slipring"
+PAGE = ROOT / "docs" / "architecture.md"
 
-# Layer -> (its modules, the layers it may use besides itself). "torch.*" stands for the whole folder.
-LAYERS = {
-    "redaction": (("redaction",), ()),
-    "ground": (
-        (
-            "_offered",
-            "_platform",
-            "_version",
-            "errors",
-            "strings",
-            "typing",
-            "_core.culprit",
-            "_core.process",
-            "_core.pytree",
-        ),
-        ("redaction",),
-    ),
-    "c": (("_core._cring", "_core._ccache", "_core._cwatch"), ()),
-    "ring": (("_core", "_core._ring", "_core.rates", "_core.read_counts", "_core.text"), ("redaction", "ground", "c")),
-    "options": (
-        ("options", "_core.arguments", "_core.declare", "_core.option_values", "_core.worker_count"),
-        ("ground", "ring"),
-    ),
-    "files": (("_files.*",), ("redaction", "ground", "ring", "options")),
-    "codec": (
-        (
-            *("arrow.*", "_core._codec", "_core._collate", "_core._dlpack", "_core.tensors"),
-            "_core.tensor_objects",
-        ),
-        ("redaction", "ground", "ring", "options", "files"),
-    ),
-    "bindings": (("_core._cache",), ("ground", "c", "ring", "codec")),
-    "observe": (("_observe.*",), ("redaction", "ground", "ring", "options", "bindings")),
-    "cache": (("cache.*", "_core.cache_names"), ("ground", "ring", "options", "codec", "bindings")),
-    "workers": (
-        (
-            *("_core._rng_guard", "_core.concurrency", "_core.deaths", "_core.engine", "_core.engine_cache"),
-            *(
-                "_core.error_record",
-                "_core.event_loop",
-                "_core.fetch",
-                "_core.fetch_threads",
-                "_core.heap",
-                "_core.job",
-            ),
-            *(
-                "_core.weak_registry",
-                "_core.local_pool",
-                "_core.memory",
-                "_core.pickling",
-                "_core.process_pool",
-                "_core.ranges",
-            ),
-            *("_core.reducers", "_core.reporting", "_core.seeding", "_core.shards", "_core.signals"),
-            *(
-                "_core.skipping",
-                "_core.startup",
-                "_core.stateful",
-                "_core.tuning",
-                "_core.tuning_window",
-                "_core.worker",
-            ),
-            *("_core.worker_info", "_core.worker_main", "_core.worker_pool", "sampler", "stats"),
-        ),
-        ("redaction", "ground", "ring", "options", "bindings", "observe", "codec"),
-    ),
-    "iteration": (
-        ("_core._iteration", "_core.ahead", "_core.reshard", "_core.source", "_core.state"),
-        ("ground", "ring", "codec", "workers"),
-    ),
-    "streams": (
-        ("streams.*", "_core._rebatch"),
-        ("ground", "ring", "options", "codec", "workers", "iteration", "loader"),
-    ),
-    "loader": (
-        ("loader", "_core.loader", "queue", "_core._queue"),
-        ("ground", "ring", "options", "bindings", "observe", "codec", "workers", "iteration"),
-    ),
-    "monitor": (("monitor.*",), ("ground", "ring", "options", "observe", "workers")),
-    "package": (
-        ("__init__",),
-        (
-            *(
-                "ground",
-                "ring",
-                "options",
-                "monitor",
-                "files",
-                "codec",
-                "cache",
-                "workers",
-                "iteration",
-                "loader",
-            ),
-            "streams",
-        ),
-    ),
-    "cimages": (("images._cimages",), ()),
-    "images": (
-        ("images.*",),
-        ("redaction", "ground", "ring", "options", "cimages", "files", "codec", "cache", "workers"),
-    ),
-    "torch": (
-        ("torch.*",),
-        ("ground", "ring", "options", "observe", "codec", "workers", "iteration", "loader", "package"),
-    ),
-    "command": (
-        ("__main__", "_cli.*"),
-        (
-            *("ground", "ring", "options", "bindings", "observe", "codec", "workers", "iteration", "loader"),
-            *("package", "torch"),
-        ),
-    ),
-    "adapters": (
-        ("adapters.*",),
-        ("ground", "ring", "options", "codec", "workers", "iteration", "loader", "package", "torch"),
-    ),
-    "ray": (
-        ("ray.*",),
-        (
-            *("ground", "ring", "options", "observe", "codec", "workers", "iteration", "loader", "streams"),
-            *("images", "torch"),
-        ),
-    ),
-}
+
+def layers_of(page):
+    """Layer -> (its modules, the layers it may use besides itself). "torch.*" stands for the whole folder."""
+    table = page.partition("\n## Layers\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\w+) \| ((?:`[^`|]+` ?)+)\| ([\w ]*)\|$", table, re.MULTILINE)
+    return {layer: (tuple(re.findall(r"`([^`]+)`", modules)), tuple(uses.split())) for layer, modules, uses in rows}
+
+
+LAYERS = layers_of(PAGE.read_text())
 ALONE = "ground"  # its modules may not even use one another
 HEAVY = {"torch", "pyarrow"}  # imported at module level only by...
 MAY_BE_HEAVY = {"torch", "adapters", "ray"}
@@ -267,7 +151,18 @@ def uses():
 
 def test_every_module_has_a_layer():
     unknown = sorted(module for module in MODULES if layer_of(module) is None)
-    assert not unknown, f"add {', '.join(unknown)} to LAYERS in {Path(__file__).name}, in the lowest layer that fits"
+    assert not unknown, f"add {', '.join(unknown)} to the layers of {PAGE.name}, in the lowest layer that fits"
+
+
+def test_the_page_names_modules_that_there_are_and_a_layer_uses_those_above_it():
+    assert len(LAYERS) > 20, "the table of layers looks different now?"
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    named = {name for modules, _ in LAYERS.values() for name in modules}
+    assert not [name for name in named if name not in MODULES and name.removesuffix(".*") not in folders]
+    above = set()
+    for layer, (_, used) in LAYERS.items():
+        assert set(used) <= above, layer
+        above.add(layer)
 
 
 def test_modules_use_only_the_layers_below():

@@ -38,6 +38,8 @@ NEEDED += (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CITATION.cff",
     "LICENSE",
 )
 SOURCE = {".c", ".h", ".py", ".pyi", ".pyx", ".pxd", ".pxi", ".md", ".txt", ".toml", ".typed", ".sh"}
@@ -122,7 +124,7 @@ def links(text):
 @pytest.mark.slow
 def test_no_link_of_the_package_page_is_relative(sdist):
     page = metadata(sdist).get_payload()
-    assert page.lstrip().startswith("# slipring\n") and "(`docs/guide.md`)" in page
+    assert page.lstrip().startswith("# slipring\n") and "(`docs/quickstart.md`)" in page
     assert [target for target in links(page) if not target.startswith("https://")] == []
 
 
@@ -190,3 +192,7 @@ def test_the_smoke_test_of_an_installation_runs_again_in_the_same_folder(tmp_pat
         command = [sys.executable, str(ROOT / "tools" / "smoke.py")]
         subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "pkg")}, check=True)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_citation_names_this_version():
+    assert f"\nversion: {version()}\n" in (ROOT / "CITATION.cff").read_text()

@@ -34,7 +34,7 @@ cdef bint strides_in(uint64_t order, int ndim, const cnp.npy_intp *shape, cnp.np
                      cnp.npy_intp *strides) noexcept
 
 
-# Leaf kinds: sr_leaf.kind. docs/codec.md describes what each keeps where.
+# Leaf kinds: sr_leaf.kind. docs/protocol.md describes what each keeps where.
 cdef enum:
     LEAF_ARRAY = 1      # numpy array: dtype, shape, bytes at offset
     LEAF_TENSOR = 2     # torch tensor: as ARRAY, the dtype's name in the definition

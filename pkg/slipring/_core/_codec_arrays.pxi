@@ -224,7 +224,7 @@ cdef void copy_rows(char *to, const char **sources, uint64_t n, uint64_t nbytes)
             copy_large(to, sources, n, nbytes)
 
 
-# ---- the order of dimensions in memory, as one number; docs/codec.md has its form
+# ---- the order of dimensions in memory, as one number; docs/protocol.md has its form (The codec)
 #
 # A channels_last batch, an image whose channels come first in its shape and last in memory, a Fortran array:
 # their bytes lie without gaps, only in another order than C's. They are sent as they lie.

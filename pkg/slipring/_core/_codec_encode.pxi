@@ -35,7 +35,7 @@ BATCH, ERROR, END, EMPTY = SR_BATCH, SR_ERROR, SR_END, SR_EMPTY
 
 
 cdef class Definition:
-    """The treedef of a batch, which pytree.py reads; docs/codec.md has the format.
+    """The treedef of a batch, which pytree.py reads; docs/protocol.md has the format.
 
     Its bytes grow node by node. The buffer is kept from one treedef to the next.
     """

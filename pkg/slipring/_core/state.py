@@ -214,7 +214,19 @@ def _read(state):
         raise ValueError(
             f"this is no state of a slipring loader (of this version); its keys are {sorted(map(str, state))[:8]}"
         )
-    return State.of(state)
+    read = State.of(state)
+    for place in read.workers:
+        _check_states(None if place is None else place.get("states"))
+    return read
+
+
+def _check_states(states):
+    """Refuse a worker's states that are not plain values: bytes would be unpickled, which may run any code."""
+    if states is not None and (not isinstance(states, Mapping) or "generators" in states):
+        raise TypeError(
+            "the states of a worker must be a dict of its dataset's and its iterator's state, as state_dict() returns "
+            f"it, not {shown(states)}"
+        )
 
 
 def _all_states(states):
