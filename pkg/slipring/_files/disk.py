@@ -13,7 +13,9 @@ from pathlib import Path
 from slipring._core import process
 from slipring._core._ring import from_handler
 
-DIGEST = 16  # bytes of the digest at the beginning of each entry
+VERSION = b"slipring cache 1"  # each entry begins with it, and with a digest; entries of other versions are not used
+DIGEST = 16  # bytes
+BEGINNING = len(VERSION) + DIGEST
 LOW_WATER = 0.9  # the share of the budget that a sweep leaves, so that few calls of put() need a sweep
 LOCK_S = 0.5  # to wait for the lock, which is held for microseconds, except during a sweep
 TOTAL = "slipring.total"  # the file that is locked; it contains the size of all entries and temporary files
@@ -42,8 +44,8 @@ class DiskCache:
             contextlib.suppress(FileNotFoundError),
             open(self._path_of(name), "rb", buffering=0) as file,
         ):
-            begin, data = file.read(DIGEST), file.read()
-            if begin == _digest(name, data):
+            beginning, data = file.read(BEGINNING), file.read()
+            if beginning == VERSION + _digest(name, data):
                 with contextlib.suppress(OSError):  # the folder may be read-only
                     os.utime(file.fileno())
                 return data
@@ -51,7 +53,7 @@ class DiskCache:
 
     def put(self, name, data):
         """Store these bytes. If the budget would be exceeded, first remove the least recently used entries."""
-        size = DIGEST + len(data)
+        size = BEGINNING + len(data)
         if size <= self.budget:
             with self._failures_logged():
                 self._store(name, data, size)
@@ -78,7 +80,7 @@ class DiskCache:
                 # A sweep counts the length of a locked temporary file. It removes the others: their writers are dead.
                 _try_lock(file)
                 file.truncate(size)
-            for part in (_digest(name, data), data):
+            for part in (VERSION, _digest(name, data), data):
                 left = memoryview(part)
                 while left:
                     left = left[file.write(left) :]

@@ -46,6 +46,7 @@ _RECORD = np.dtype(
     ]
 )
 _SUFFIX = ".index.npz"
+_VERSION = 1  # of index files; one of another version is made again
 SCANS = 16  # shards that are looked through at the same time, where they are not here
 
 
@@ -199,14 +200,16 @@ class Tar(ImageDataset):
         made_of = f"{stamp[0]} {stamp[1]} {self.image} {self.target}"
         try:
             with open(beside, "rb") as file, np.load(file) as kept:
-                if str(kept["made_of"]) == made_of:
+                if kept["version"] == _VERSION and str(kept["made_of"]) == made_of:
                     return kept["records"].copy(), kept["keys"].tolist()
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             pass  # there is none, or none that can be read
         records, keys = self._make_index(path, stamp)
         try:
             with _replacing(beside, status) as file:
-                np.savez(file, records=records, keys=np.array(keys, np.str_), made_of=np.array(made_of))
+                np.savez(
+                    file, records=records, keys=np.array(keys, np.str_), made_of=np.array(made_of), version=_VERSION
+                )  # fmt: skip
         except OSError as error:
             _say_not_kept(os.path.dirname(beside), error.strerror)
         return records, keys
