@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 NEED_TORCH = ("slipring.torch", "slipring.adapters.di_engine", "slipring.adapters.torchdata")
+SLOW_TO_IMPORT = {"datasets", "grain"}
 
 
 def blocks(page):
@@ -30,18 +31,23 @@ def programs():
         *(
             f"docs/{page}.md"
             for page in (
-                "guide",
-                "elastic",
-                "tuning",
+                "quickstart",
+                "datasets",
+                "randomness",
+                "workers",
                 "adapters",
                 "images",
                 "monitoring",
                 "streams",
-                "slow-reads",
+                "errors",
             )
         ),
     )
-    found = [(page, number) for page in fast for number in range(len(blocks(page)))]
+    found = [
+        pytest.param(page, number, marks=[pytest.mark.slow] if imported(block) & SLOW_TO_IMPORT else [])
+        for page in fast
+        for number, block in enumerate(blocks(page))
+    ]
     clusters = [pytest.mark.slow, pytest.mark.alone]  # Ray wants all processors to start in time
     return found + [
         pytest.param(page, number, marks=clusters if "import ray" in block else pytest.mark.slow)
@@ -50,13 +56,17 @@ def programs():
     ]
 
 
-def missing(block):
-    """The packages that a block imports, and that are not installed."""
+def imported(block):
+    """The packages that a block imports."""
     nodes = list(ast.walk(ast.parse(block)))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
-    tops = {"torch" if name.startswith(NEED_TORCH) else name.partition(".")[0] for name in names}
-    return sorted(top for top in tops if importlib.util.find_spec(top) is None)
+    return {"torch" if name.startswith(NEED_TORCH) else name.partition(".")[0] for name in names}
+
+
+def missing(block):
+    """The packages that a block imports, and that are not installed."""
+    return sorted(top for top in imported(block) if importlib.util.find_spec(top) is None)
 
 
 @pytest.mark.timeout(300)

@@ -122,7 +122,7 @@ def links(text):
 @pytest.mark.slow
 def test_no_link_of_the_package_page_is_relative(sdist):
     page = metadata(sdist).get_payload()
-    assert page.lstrip().startswith("# slipring\n") and "(`docs/guide.md`)" in page
+    assert page.lstrip().startswith("# slipring\n") and "(`docs/quickstart.md`)" in page
     assert [target for target in links(page) if not target.startswith("https://")] == []
 
 
