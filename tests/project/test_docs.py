@@ -39,19 +39,22 @@ def programs():
                 "images",
                 "monitoring",
                 "streams",
+                "torch",
                 "errors",
             )
         ),
     )
-    found = [
-        pytest.param(page, number, marks=[pytest.mark.slow] if imported(block) & SLOW_TO_IMPORT else [])
-        for page in fast
-        for number, block in enumerate(blocks(page))
-    ]
+    slow = ("docs/integrations.md",)
     clusters = [pytest.mark.slow, pytest.mark.alone]  # Ray wants all processors to start in time
-    return found + [
-        pytest.param(page, number, marks=clusters if "import ray" in block else pytest.mark.slow)
-        for page in ("docs/integrations.md", "docs/ray.md")
+
+    def marks(page, block):
+        if "import ray" in block:
+            return clusters
+        return [pytest.mark.slow] if page in slow or imported(block) & SLOW_TO_IMPORT else []
+
+    return [
+        pytest.param(page, number, marks=marks(page, block))
+        for page in (*fast, *slow)
         for number, block in enumerate(blocks(page))
     ]
 
