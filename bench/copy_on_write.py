@@ -7,7 +7,7 @@ Question
 Data
     Two million file names of 46 characters, read in random order by one forked worker.
 Machine, command, result
-    Printed. Figures in docs/guide.md come from there.
+    Printed. Figures in docs/benchmarks/copy-on-write.md come from there.
 Bias
     Nothing else is done with a string: this is the leak alone.
 """

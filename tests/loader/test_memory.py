@@ -309,7 +309,7 @@ def test_workers_that_could_not_grow_as_much_again_are_named_once(tree, group):
         "segment",
     ):
         assert part in text, (part, text)
-    for remedy in ("StringList", "arrays", "fewer workers", "raise the limit", "docs/guide.md"):
+    for remedy in ("StringList", "arrays", "fewer workers", "raise the limit", "docs/workers.md"):
         assert remedy in text, (remedy, text)
 
 

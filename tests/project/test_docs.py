@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 NEED_TORCH = ("slipring.torch", "slipring.adapters.di_engine", "slipring.adapters.torchdata")
+SLOW_TO_IMPORT = {"datasets", "grain"}
 
 
 def blocks(page):
@@ -30,33 +31,45 @@ def programs():
         *(
             f"docs/{page}.md"
             for page in (
-                "guide",
-                "elastic",
-                "tuning",
+                "quickstart",
+                "datasets",
+                "randomness",
+                "workers",
                 "adapters",
                 "observing",
                 "images",
                 "streams",
-                "slow-reads",
+                "torch",
+                "errors",
             )
         ),
     )
-    found = [(page, number) for page in fast for number in range(len(blocks(page)))]
+    slow = ("docs/integrations.md",)
     clusters = [pytest.mark.slow, pytest.mark.alone]  # Ray wants all processors to start in time
-    return found + [
-        pytest.param(page, number, marks=clusters if "import ray" in block else pytest.mark.slow)
-        for page in ("docs/integrations.md", "docs/ray.md")
+
+    def marks(page, block):
+        if "import ray" in block:
+            return clusters
+        return [pytest.mark.slow] if page in slow or imported(block) & SLOW_TO_IMPORT else []
+
+    return [
+        pytest.param(page, number, marks=marks(page, block))
+        for page in (*fast, *slow)
         for number, block in enumerate(blocks(page))
     ]
 
 
-def missing(block):
-    """The packages that a block imports, and that are not installed."""
+def imported(block):
+    """The packages that a block imports."""
     nodes = list(ast.walk(ast.parse(block)))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
-    tops = {"torch" if name.startswith(NEED_TORCH) else name.partition(".")[0] for name in names}
-    return sorted(top for top in tops if importlib.util.find_spec(top) is None)
+    return {"torch" if name.startswith(NEED_TORCH) else name.partition(".")[0] for name in names}
+
+
+def missing(block):
+    """The packages that a block imports, and that are not installed."""
+    return sorted(top for top in imported(block) if importlib.util.find_spec(top) is None)
 
 
 def write_photographs(root):

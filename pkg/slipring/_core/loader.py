@@ -336,7 +336,7 @@ class LoaderCore(LoaderMethods):
         -------
         dict
             Plain values, which JSON can write: numbers, text, lists, tuples and dicts; and the states of Stateful
-            objects. It has the same keys at all times. ``docs/state.md`` describes them.
+            objects. It has the same keys at all times. ``docs/randomness.md`` describes them.
 
         Raises
         ------
@@ -387,7 +387,7 @@ class LoaderCore(LoaderMethods):
         ----------
         state_dict : mapping, or sequence of mappings
             Of ``state_dict()``, of any rank if a `BatchSampler` divides the samples. A list of the states of all ranks
-            is checked, and lets ranks divide an iterable dataset again that has ``rest_of``; see ``docs/elastic.md``.
+            is checked. It lets ranks divide an iterable dataset again that has ``rest_of``: ``docs/randomness.md``.
 
         Raises
         ------

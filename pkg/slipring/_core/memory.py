@@ -272,7 +272,7 @@ class WorkerMemory:
             f"{megabytes(segment)} of it. Before they have grown as much again, the kernel kills a process. "
             "A forked worker copies each page of Python objects that it reads: keep text in "
             "slipring.StringList and numbers in arrays, not in lists; or use fewer workers, or raise the "
-            "limit (docs/guide.md, Memory)",
+            "limit (docs/workers.md)",
             WorkerMemoryWarning,
             stacklevel=3,
         )

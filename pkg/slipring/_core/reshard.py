@@ -230,7 +230,7 @@ def _check_stream(dataset, then, now):
 
 
 def can_divide(dataset):
-    """Return whether a stream can say what is left of it; see `docs/elastic.md`."""
+    """Return whether a stream can say what is left of it; see `docs/randomness.md`."""
     return callable(getattr(dataset, "rest_of", None))
 
 

@@ -58,7 +58,7 @@ class State:
 
     Every state has all keys, because torch.distributed.checkpoint loads those of a fresh loader's state only. It
     flattens dicts, also those in lists. Values whose keys differ from state to state stand in tuples, which it leaves
-    as they are. ``docs/state.md`` describes the fields.
+    as they are. ``docs/state.schema.json`` describes the fields.
     """
 
     slipring: int = FORMAT

@@ -328,7 +328,7 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         """Have the next iterator go on where `state_dict` was taken; ``{}`` begins anew.
 
         Ranks and batch size may be others than those of the state, which may be any rank's, and a list of all
-        ranks' states; of streams it must be that. ``docs/elastic.md`` has the cases.
+        ranks' states; of streams it must be that. ``docs/randomness.md`` has the cases.
 
         Raises
         ------
