@@ -37,15 +37,20 @@ def programs():
                 "images",
                 "monitoring",
                 "streams",
+                "torch",
                 "slow-reads",
             )
         ),
     )
-    found = [(page, number) for page in fast for number in range(len(blocks(page)))]
+    slow = ("docs/integrations.md",)
     clusters = [pytest.mark.slow, pytest.mark.alone]  # Ray wants all processors to start in time
-    return found + [
-        pytest.param(page, number, marks=clusters if "import ray" in block else pytest.mark.slow)
-        for page in ("docs/integrations.md", "docs/ray.md")
+
+    def marks(page, block):
+        return clusters if "import ray" in block else [pytest.mark.slow] if page in slow else []
+
+    return [
+        pytest.param(page, number, marks=marks(page, block))
+        for page in (*fast, *slow)
         for number, block in enumerate(blocks(page))
     ]
 
