@@ -10,7 +10,7 @@ Rivals
     torch's DataLoader with ``pin_memory=True`` and ``.to(device, non_blocking=True)`` in the loop, as its
     documentation has it; and for the rate of copies the same bytes in memory that torch has pinned.
 Machine, command, result
-    Printed; figures in docs/device.md come from there.
+    Printed; figures in docs/benchmarks/device.md come from there.
 Bias
     Each measurement has a process of its own, rivals take turns, figures are medians of the rounds. Copies
     are timed by the host around a synchronization. The step is a chain of matrix products on the caller's

@@ -1,4 +1,11 @@
-"""An actor of Ray's, between its executor and the ingest, that records which worker got which blocks of an epoch."""
+"""An actor of Ray's, between its executor and the ingest, that records which worker got which blocks of an epoch.
+
+Why there is an actor: a ``ray.data.DataIterator`` can be pickled into another driver's process, but Ray gives each
+block of a pass once. The blocks that a killed process had taken would be lost to the epoch. A reference that is pickled
+outside of Ray's calls is never released, so references cannot go through slipring's own pipes. A thread of the training
+process would need neither a process nor an actor, but it would copy, collate and run Ray's executor in the process
+whose GIL the training needs. A worker that is itself an actor of Ray's cannot inherit slots.
+"""
 
 import threading
 
