@@ -19,7 +19,7 @@ from slipring._core.stateful import (
 )
 from slipring.errors import generator_ended, shown
 
-NO_SAMPLES = object()  # what `collate` returns if no sample of a batch is left; the loader goes on to the next batch
+NO_SAMPLES = object()  # returned by `collate` if no sample of a batch is left; the loader goes on to the next batch
 
 # Classes that are iterated although they inherit a __getitem__, which only raises.
 _ITERATED = {
@@ -71,7 +71,7 @@ def is_stream(dataset):
 
 
 class Fetcher:
-    """The common part: how samples become what the loader delivers.
+    """Base class: makes the values that the loader delivers from samples.
 
     Parameters
     ----------
@@ -84,9 +84,9 @@ class Fetcher:
         self.collate_fn, self.single = collate_fn, single
 
     def box(self, rows):
-        """Return a list with what is delivered, as `Encoder.publish` takes it.
+        """Return a list with the value to deliver, for `Encoder.publish`.
 
-        A sample that is delivered as it is has no other reference then. If a signal handler raises in `publish`, the
+        A sample that is delivered unchanged has no other reference then. If a signal handler raises in `publish`, the
         sample is in `rows` again.
         """
         if self.single and self.collate_fn is None:
@@ -136,7 +136,7 @@ class MapFetcher(Fetcher):
         if self.getitems is None:
             samples = self._read_each(indices, rows)
         if samples is not None:
-            seeding.go_back(row)  # that was no sample's beginning
+            seeding.go_back(row)  # no sample has begun yet
             beside.awaited(samples, indices, rows)
 
     def _read_each(self, indices, rows):
@@ -210,7 +210,7 @@ def open_stream(dataset, place):
         return iter(dataset), 0
     if place.get("ended"):
         if hasattr(dataset, "check_place"):
-            load_dataset(dataset, place)  # its iterators know of no other pass
+            load_dataset(dataset, place)  # its iterators do not depend on earlier passes
         elif place["states"]:
             load_stream(dataset, place)
         return iter(dataset), place["batches"]
@@ -295,13 +295,13 @@ class StreamFetcher(Fetcher):
         """Return `pickled_states` after the batch that was read last; None if none is due, unless `always`."""
         if self.saved_state[0] != self.position:
             due = self.every.due(self._seq(self.position)) or always
-            # A last batch that is not full: the dataset may be at its beginning again.
+            # After a last batch that is not full, the dataset may be at its beginning again.
             states = pickled_states(self.parts, self.ended, generators) if due else None
             self.saved_state = self.position, states
         return self.saved_state[1]
 
     def states_now(self):
-        """Return the present `states_of`, for a caller in this process; None if neither object has a state."""
+        """Return the current `states_of`, for a caller in this process; None if neither object has a state."""
         states = states_of(self.parts)
         if states and self.ended:
             states["last"] = True
@@ -316,7 +316,7 @@ class StreamFetcher(Fetcher):
         want = self.batch_size
         if not again:
             rows = RowWriter(0, want, rules)
-            # No call comes between: a handler cannot raise.
+            # No call between these lines, so no handler can raise.
             self.rows = rows
             self.position += 1
         if self.failed is not None:

@@ -57,7 +57,7 @@ def end_with_error(encoder, fill, described, allocation_error):
 
 
 def published_parts(fill):
-    """Return what the ranges of a batch have staged, for `assembled`; None if the batch is published already.
+    """Return the values that the ranges of a batch have staged, for `assembled`; None if the batch has been published.
 
     It is published if all its rows are in place, or if a range has failed.
     """
@@ -77,7 +77,7 @@ def published_parts(fill):
     if all(part is None for part in parts):
         publish_range(fill)
         return None
-    fill.indices()  # from now on messages are about all rows
+    fill.indices()  # from now on, messages refer to all rows
     return parts
 
 
