@@ -25,7 +25,7 @@ def _needs_arguments(function):
 
 
 def stateful_parts(dataset, iterator):
-    """Return [(name, object)] of a dataset and its iterator, if they are Stateful; an object that is both comes once."""
+    """Return [(name, object)] of a dataset and its iterator, if they are Stateful; one that is both comes once."""
     parts = (("dataset", None if dataset is iterator else dataset), ("iterator", iterator))
     return [(name, part) for name, part in parts if is_stateful(part)]
 
