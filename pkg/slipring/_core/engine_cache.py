@@ -19,7 +19,7 @@ class DeviceCounters:
 class EngineLease:
     """A callable that returns the kept engine to the cache when the iteration ends.
 
-    If an iteration is dropped with its engine, the loan ends without a call.
+    If an iteration is dropped with its engine, the lease ends without a call.
     """
 
     def __init__(self, engines):
