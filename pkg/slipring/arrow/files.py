@@ -247,8 +247,8 @@ class Ipc:
 
 
 @contextlib.contextmanager
+def _as_raised(afar):
     """Raise the exception of a remote read itself: pyarrow's IPC reader turns it into an OSError."""
-    """Raise the exception of a remote read itself: pyarrow's reader of IPC makes an OSError of its text."""
     try:
         yield
     except OSError:

@@ -264,8 +264,8 @@ class Loader(CoreLoader[Any]):
 
     # ---- figures, end
 
+    def _add_waits(self, made):
         """Add the times of ``Dataset.stats()``, under their names there."""
-        """Add the times that ``Dataset.stats()`` has, by their names there."""
         times = dict(zip(TIMES, self._times()))
         waits = {name: ns / 1e9 for name, ns in times.items()}
         waits["Total time user thread is blocked"] = made.stages["waited"].total_s

@@ -47,8 +47,8 @@ def stream(
         a polars frame), or a dict of arrays with one row per sample. All blocks have the same columns. An iterator is
         read once. Any other iterable (a list, a ``pyarrow.Table``) is read again in each epoch. A function of
         ``(worker, num_workers)`` is called in the worker and returns an iterable of that worker's part.
+    batch_size : int
         Rows per batch. Each of several workers fills batches from its own part, and its last batch may have fewer rows.
-        Rows per batch. With several workers each fills batches from its own part, and each one's last may have fewer.
     columns : sequence of str, optional
         The columns to read, in this order. Default: all columns of the first block, which every block must then have.
     shuffle_buffer : int
