@@ -19,7 +19,7 @@ _OF_RANDOM, _OF_DISTRIBUTED = RandomSampler.__iter__, DistributedSampler.__iter_
 
 def indices_of(sampler):
     """Return what ``iter(sampler)`` returns: the same indices, drawn from the same generators at the same time."""
-    """Return ``iter(sampler)`` or an equal iterator: the same indices, drawn from the same generators at the same time."""
+    """Return an iterator like ``iter(sampler)``: the same indices, drawn from the same generators at the same time."""
     if made_by is _OF_RANDOM and not sampler.replacement and _on_cpu(sampler.generator):
         return _random(sampler)
     if made_by is _OF_DISTRIBUTED and _has_its_length(sampler) and _on_cpu(None):
@@ -49,7 +49,7 @@ def _on_cpu(generator):
 
 
 def _has_its_length(sampler):
-    """Return whether the dataset still has the length that a DistributedSampler knows; if not, torch raises an error."""
+    """Return whether the dataset still has the length known to a DistributedSampler; if not, torch raises an error."""
     n, total = len(sampler.dataset), sampler.total_size
     return n > 0 and (n >= total if sampler.drop_last else n <= total < n + sampler.num_replicas)
 
