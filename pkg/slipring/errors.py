@@ -328,8 +328,8 @@ def generator_ended(iterator: Any, error: BaseException) -> SlipringError | None
         return None
     return SlipringError(
         f"the generator {iterator.__qualname__} was ended by the {type(error).__name__} that came while it ran, and "
-        "what it had not given yet is lost: begin a new iteration, or resume from a state. An iterator that is an "
-        "object with __next__ can go on"
+        "its remaining values are lost: begin a new iteration, or resume from a state. An iterator that is an "
+        "object with __next__ can continue"
     )
 
 

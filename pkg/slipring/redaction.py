@@ -11,7 +11,7 @@ import re
 
 _USER_INFO = re.compile(r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://[^\s/?#'\"<>]+@", re.IGNORECASE)
 # Also in the fragments that libraries print ("url: /train.tar?sig=..."), and in connection strings of Azure. The last
-# character of a value is none of the sentence's punctuation.
+# character of a value is not punctuation of the sentence.
 _PARAMETER = re.compile(
     r"""([?&;](?:
         [\w.-]{0,40}(?:signature|credential|token|secret|passw|passphrase|pwd|auth(?!or)|session|cookie|jwt|accessid

@@ -27,7 +27,7 @@ def bench_dataset_arguments(parser):
         "--workers",
         type=_workers,
         metavar="LIST|MAX",
-        help="numbers of workers, as 0,2,8; or the most, of which 0, 1, 2, 4, ... are measured (default: one for each "
+        help="numbers of workers, as 0,2,8; or a maximum, up to which 0, 1, 2, 4, ... are measured (default: one per "
         "processor)",
     )
     parser.add_argument(

@@ -41,7 +41,7 @@ class Case:
 
 @dataclasses.dataclass
 class Row:
-    """What was measured of a case; times in seconds, those of workers summed, within `seconds`."""
+    """The measurements of a case, within `seconds`; times are in seconds, those of workers summed."""
 
     case: Case
     batches: int = 0

@@ -32,7 +32,7 @@ LOW = 24  # lines
 
 
 class Screen(Console):
-    """rich's console, which raises BrokenPipeError if nobody reads."""
+    """rich's console, which raises BrokenPipeError if no process reads."""
 
     def __init__(self):
         super().__init__(highlight=False)

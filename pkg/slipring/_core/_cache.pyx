@@ -154,7 +154,7 @@ cdef class CacheCore:
         if rc[0] == 0:
             return decode(<char *> payload, nbytes, &result, mapping, True)
         if rc[0] == -EPROTO:
-            raise CorruptBatch(f"what lies at key {key} of the cache is not its entry")
+            raise CorruptBatch(f"the record at key {key} of the cache is not its entry")
         return None
 
     def get(self, key, default=None):

@@ -142,7 +142,7 @@ cdef class Views:
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         if self.fixed and flags & PyBUF_WRITABLE:
-            raise BufferError("what is cached is for reading alone: copy it first")
+            raise BufferError("cached values are read-only: copy them first")
         buffer.buf, buffer.len, buffer.obj = self.at, self.n, self
         buffer.itemsize, buffer.readonly, buffer.ndim = 1, self.fixed, 1
         buffer.format = b"B"
@@ -155,7 +155,7 @@ cdef class Views:
         pass
 
     def __reduce__(self):
-        raise TypeError("a view of a slot is this process's: pickle a copy of it")
+        raise TypeError("a view of a slot is valid in this process alone: pickle a copy of it")
 
 
 cdef object memory(object base, char *at, uint64_t n, bint fixed):

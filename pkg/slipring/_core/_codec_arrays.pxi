@@ -133,7 +133,7 @@ cdef object made(shape, dtype):
 
 
 def reserve(shape, dtype):
-    """Return an array as `empty` does, also in a range of a batch that several workers share; nobody may keep it."""
+    """Return an array as `empty` does, also in a range of a batch that several workers share; no code may keep it."""
     cdef Fill fill = current_fill()
     cdef cnp.dtype descr = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
     if fill is None or descr.subdtype is not None or not is_fixed(descr):

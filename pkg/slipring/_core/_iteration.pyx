@@ -530,7 +530,7 @@ cdef class Iteration:
 
     @property
     def is_live(self):
-        """bool: whether the iteration goes on."""
+        """bool: whether the iteration is still running."""
         return self._engine is not None
 
     @property
@@ -602,7 +602,7 @@ cdef class Iteration:
                     self.look_next = 0  # look() must learn that the plan has ended
                     return 0
             if self._engine is None:
-                raise Closed("the loader was closed while indices were asked for")
+                raise Closed("the loader was closed while its sampler drew indices")
             slot = self.ring.pick_free()
             if slot < 0:
                 if self.tasks.n or not patient:

@@ -105,7 +105,7 @@ cdef class DeviceIteration:
 
     @property
     def is_live(self):
-        """bool: whether the iteration goes on."""
+        """bool: whether the iteration is still running."""
         return self.core.is_live
 
     @property

@@ -206,7 +206,7 @@ cdef class QueueCore:
         self.ring.count(&ready, &free_slots)
         return (
             f"no slot of {slots} {f'became free within {timeout} s' if block else 'is free'}: {ready} have "
-            f"messages that nobody has got, {slots - ready - free_slots} are being filled or kept by views "
+            f"messages that were not received, {slots - ready - free_slots} are being filled or kept by views "
             f"of received messages; get messages, drop views or copy them (copy='always'), or raise "
             f"maxsize (now {slots})"
         )

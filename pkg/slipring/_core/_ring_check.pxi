@@ -48,7 +48,7 @@ cdef int refused(int rc) except -1:
     if rc == -ESHUTDOWN:
         raise Closed("the segment has been closed; make a new loader, or a new iterator of it")
     if rc == -ESTALE:
-        raise SlotLost("the slot has gone on to another batch: it was taken from a worker thought dead")
+        raise SlotLost("the slot has another batch now: it was taken from a worker thought dead")
     if rc == -EXDEV:
         raise OSError(EXDEV, "made in another PID namespace, whose processes this one cannot watch: run "
                       "all its processes in one container")

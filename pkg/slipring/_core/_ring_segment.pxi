@@ -212,7 +212,7 @@ cdef class Segment:
         self.own_number = 0 if push and fd < 0 else -1
 
     def __dealloc__(self):
-        # Leases and fills refer to their ring, so nobody in this process uses the mapping any more.
+        # Leases and fills refer to their ring, so no code of this process uses the mapping any more.
         if self.ptr != NULL:
             if self.own_number >= 0 and self.fork_generation == c.sr_fork_generation():
                 c.sr_release_free(self.ptr, self.own_number)  # without effect if there are other participants

@@ -38,7 +38,7 @@ class Restarts:
     def _may_restart(self, number, serving, in_flight, error):
         """Count a death against its batch, or against the worker's start; if there were too many, say so in `error`."""
         if serving and not in_flight:
-            return True  # somebody killed an idle worker: no batch is to blame
+            return True  # an idle worker was killed: no batch is to blame
         key = in_flight[0][0] if serving else ("start", number)  # it works on the lowest sequence number
         self.deaths[key] = self.deaths.get(key, 0) + 1
         if self.deaths[key] <= self.limit:

@@ -173,7 +173,7 @@ class Engine:
                 self.memory.measure()
             self.stop_workers()
             if self.pool.stuck:
-                self.shut_down()  # otherwise they would also serve the next iteration, beside its own workers
+                self.shut_down()  # otherwise they would also serve the next iteration, next to its own workers
         self.unfinished = None
         self.idle = True
         self.reap_retired()

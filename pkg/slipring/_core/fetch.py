@@ -19,7 +19,7 @@ from slipring._core.stateful import (
 )
 from slipring.errors import generator_ended, shown
 
-NO_SAMPLES = object()  # returned by `collate` if no sample of a batch is left; the loader goes on to the next batch
+NO_SAMPLES = object()  # returned by `collate` if no sample of a batch is left; the loader continues with the next batch
 
 # Classes that are iterated although they inherit a __getitem__, which only raises.
 _ITERATED = {
@@ -228,7 +228,7 @@ def shorter(had, found, of="the iterable dataset where it is read here"):
     """Return the exception for a dataset that ends before the position that a state says was delivered."""
     return ValueError(
         f"the state says that {had} batches were delivered of {of}, which now ends after {found}: the "
-        "dataset may have changed. Resume with the dataset that the state was taken of, or begin anew with "
+        "dataset may have changed. Resume with the dataset that the state was taken of, or start again with "
         "load_state_dict({})"
     )
 

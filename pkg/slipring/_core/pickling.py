@@ -134,7 +134,7 @@ class _File:
                 raise dataset_refused(self.end + needed, needed, room[0], room[2])
 
     def seal(self):
-        """Seal the file: nobody can write to it or change its size from now on."""
+        """Seal the file: no process can write to it or change its size from now on."""
         fcntl.fcntl(self.descriptor.fd, fcntl.F_ADD_SEALS, SEALS)
 
 

@@ -197,7 +197,7 @@ def _check_order(state, shuffle):
 
 
 def _left(states, shards, shuffle):
-    """Return the pieces that nobody has read, from all ranks' workers' states; pieces already begun come first."""
+    """Return the pieces that no worker has read, from all ranks' workers' states; pieces already begun come first."""
     begun, whole = [], []
     for rank, of_rank in enumerate(states):
         division = [rank, len(states), shards]

@@ -111,7 +111,7 @@ def batch_too_large(needed: int, capacity: int, limited_by: str | None) -> Batch
     """Return the BatchTooLarge for a slot of `capacity` bytes; `limited_by` made it smaller than wanted."""
     shrunk, remedy = "", f"raise slot_bytes to at least {needed}"
     if limited_by:
-        shrunk = f" (reserved less than asked for because of {limited_by})"
+        shrunk = f" (reserved less than requested because of {limited_by})"
         remedy = "raise that limit, use fewer slots"
     text = (
         f"a batch of at least {megabytes(needed)} does not fit a slot of {megabytes(capacity)}{shrunk}; "
@@ -124,7 +124,7 @@ def task_too_large(needed: int, room: int, slot_bytes: int, limited_by: str | No
     """Return the BatchTooLarge for indices that do not fit the `room` that a slot has for them."""
     remedy = f"use a smaller batch_size (at most {room // 8} whole numbers)"
     if limited_by:
-        remedy += f", or raise {limited_by}, because of which less was reserved"
+        remedy += f", or raise {limited_by}, which has reduced the reserve"
     elif room == slot_bytes:  # no more than for the batch itself
         remedy += ", or raise slot_bytes"
     text = (

@@ -450,8 +450,8 @@ class Tuner:
         """Check, seldom, whether the work has changed, so that another number may be best."""
         self._again_in(AGAIN_NS)
         if self._has_changed(window):
-            log.info("num_workers='auto': the work has changed, and is measured anew")
-            self._reason = "the work has changed, and is measured anew"
+            log.info("num_workers='auto': the work has changed, and is measured again")
+            self._reason = "the work has changed, and is measured again"
             self._begin_anew()
 
     def _has_changed(self, window):

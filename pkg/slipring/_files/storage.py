@@ -331,5 +331,5 @@ def locate(name: str, value: Any, storage: Storage | None) -> tuple[list[str], S
         return [os.path.abspath(path) for path in paths], None
     if len(urls) < len(paths):
         here = next(path for path in paths if not _URL.match(path))
-        raise ValueError(f"{shown(urls[0])} is a URL and {shown(here)} is none: give all of one kind")
+        raise ValueError(f"{shown(urls[0])} is a URL and {shown(here)} is not: give all of one kind")
     return paths, Storage() if storage is None else storage

@@ -129,7 +129,7 @@ def _at_work(snapshot, job, number, participant, lying, claimed, by_rows):
         told = {"what": "reading", "since_s": since, "row": row, "slot": place}
         at = lying.get(place)
         if at is None or state_name(at["state"]) not in ("claimed", "shared"):
-            return told  # it has gone on meanwhile
+            return told  # it has another batch now
         told.update(_batch(at["batch"], at["task_rows"]))
         if int(at["task_kind"]) == INDICES:
             if row == 0:

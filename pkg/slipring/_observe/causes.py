@@ -54,7 +54,7 @@ def _epoch_start(f, known):
         advice = "The workers stay, and still their first batches take that long: have fewer, longer epochs."
     return (
         "epoch_start",
-        f"It waits at the beginning of each epoch ({seconds(each)}, {n} seen), and hardly behind it.",
+        f"It waits at the beginning of each epoch ({seconds(each)}, {n} seen), and hardly later.",
         advice,
     )
 
@@ -146,7 +146,7 @@ def _worker(f, known):
     queued = min(1 - cpu, float(its["queued_ns"]) / told)
     if queued > 0.2:
         why = f"for {queued:.0%} of that time it is ready to run, and has no processor"
-        advice = "Something else has its processor: use fewer workers, or move what runs beside them."
+        advice = "Another program uses its processor: use fewer workers, or move that program."
     elif cpu < ON_CPU:
         why = f"for {1 - cpu:.0%} of that time it waits in the dataset"
         advice = "Look at what only this worker waits for: a file system, a connection, a lock."

@@ -214,7 +214,7 @@ def not_starting(snapshot, forked=False):
     found = starting(snapshot, forked)
     if found is None or found[0] < HANGS or not snapshot.segment_info["ready_waiters"]:
         return None
-    # While other workers deliver batches, one that starts slowly stops nobody.
+    # While other workers deliver batches, one that starts slowly delays no batch.
     if snapshot.at_ns - int(snapshot.table["taken_at"].max(initial=0)) < HANGS * 1e9:
         return None
     return found[1:]
@@ -241,5 +241,5 @@ def stopped(snapshot):
     more = f", and {len(still) - 4} more" if len(still) > 4 else ""
     return (
         f"Stopped, by a signal or a debugger: {named}{more}.",
-        f"`kill -CONT {' '.join(map(str, still))}` has them go on.",
+        f"`kill -CONT {' '.join(map(str, still))}` lets them continue.",
     )

@@ -60,7 +60,7 @@ class StreamDataset(Dataset):
         """Return an iterator of samples."""
 
     def __getitem__(self, index: Any) -> Any:
-        raise _NotOfStreams(f"a stream cannot be asked for sample {shown(index)}: iterate it")
+        raise _NotOfStreams(f"a stream has no sample {shown(index)}: iterate it")
 
     def __len__(self) -> int:
         raise _NotOfStreams("a stream has no length: iterate it")
@@ -254,9 +254,9 @@ class Compose(Transform):
 
     def _check_part(self, name):
         if not isinstance(name, str):
-            raise TypeError(f"order must be names, and {shown(name)} is none")
+            raise TypeError(f"order must be names, and {shown(name)} is not a name")
         if name == "batch":
-            raise ValueError("order must name parts of a sample, and 'batch' is none")
+            raise ValueError("order must name parts of a sample, and 'batch' is not a part")
         known = name in _PARTS or name.endswith(("category", "info")) or hasattr(self, f"_apply_{name}")
         if not known:
             raise NotImplementedError(f"order must name parts that are known, not {shown(name)}: {sorted(_PARTS)}")

@@ -85,8 +85,8 @@ class ImageDataset(abc.ABC):
         Keep the images that were read, once per machine: a budget such as "32GiB", or a cache that other loaders and
         ranks share.
     what : {'pixels', 'encoded'}
-        What is cached: images that are decoded (and shrunk), or the encoded bytes, which take far less memory and are
-        decoded each time. Targets are cached, too, except those of `Folder`.
+        The form to cache: images that are decoded (and shrunk), or the encoded bytes, which take far less memory and
+        are decoded each time. Targets are cached, too, except those of `Folder`.
     target_transform : callable, optional
         Called with each target, also with one from the cache; its result takes the target's place.
 

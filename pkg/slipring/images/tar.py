@@ -317,7 +317,7 @@ def _replacing(path, status):
 @functools.cache
 def _say_not_kept(folder, reason):
     logging.getLogger("slipring").warning(
-        "the indices of shards cannot be kept in %s: %s. They are made anew each time, as with index='memory'",
+        "the indices of shards cannot be kept in %s: %s. They are made again each time, as with index='memory'",
         folder,
         reason,
     )

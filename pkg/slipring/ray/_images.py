@@ -58,7 +58,7 @@ class ColumnDecoder(ImageDataset):
             raise ValueError("image_options has target_transform=, but a column of images has no targets: leave it out")
         if self._size is None:
             raise ValueError(
-                f"images[{name!r}] = {transform!r} leaves pictures of different sizes, which are no array: end with "
+                f"images[{name!r}] = {transform!r} leaves images of different sizes, which fit no array: end with "
                 "RandomResizedCrop, CenterCrop or Resize((height, width))"
             )
         if self.dtype == "bfloat16":
@@ -110,8 +110,8 @@ class Encoded(Written):
                     _log.warning("skipped row %d, column %r: %s", number, self._name, str(error))
                     return n, None
                 placed = ImageError(
-                    f"column {self._name!r}, row {number} of the stream: {error}. The row is passed over: whoever asks "
-                    "for the next batch goes on behind it",
+                    f"column {self._name!r}, row {number} of the stream: {error}. The row is skipped: the next "
+                    "request continues after it",
                     index=number,
                 )
                 placed.__cause__ = error

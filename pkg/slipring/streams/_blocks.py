@@ -65,7 +65,7 @@ class Feed:
         except BlockError as error:
             placed = BlockError(
                 f"block {number} of {self.within}, for batch {batch} of batch_size={self._batch_size}: {error}. The "
-                "block is passed over: whoever asks for the next batch goes on behind it"
+                "block is skipped: the next request continues after it"
             )
             placed.column, placed.block, placed.batch = error.column, number, batch
             raise placed from error.__cause__

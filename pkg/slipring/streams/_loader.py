@@ -131,6 +131,6 @@ def stream(
         options["workers"] = dataclasses.replace(workers, start_method="thread")
     if timeout and not num_workers:
         raise ValueError(
-            f"timeout={timeout!r} with num_workers=0: nobody is there to end a read in this thread. Give num_workers=1"
+            f"timeout={timeout!r} with num_workers=0: nothing can end a read in this thread. Give num_workers=1"
         )
     return Loader(data, None, **options)

@@ -131,7 +131,7 @@ class RingCollate:
         self._patience = SHORT_S
         log.warning(
             f"none of RingCollate's {self._size[0]} slots became free within {PATIENCE_S:g} s: this worker's "
-            "batches go through torch's own queue where there is none. Raise slots= to prefetch_factor * "
+            "batches go through torch's own queue if there is none. Raise slots= to prefetch_factor * "
             "num_workers for each iterator that is alive at once, and the batches that are kept; a loop that "
             "is slower than its workers loses nothing by it"
         )
