@@ -54,7 +54,7 @@ class Loader(LoaderCore, Generic[_Batch]):
     Raises
     ------
     TypeError, ValueError
-        At construction, naming argument, value and rule.
+        An argument is wrong; the text names the argument, its value and the rule.
 
     Examples
     --------

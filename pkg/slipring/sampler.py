@@ -62,7 +62,7 @@ class BatchSampler:
     Raises
     ------
     TypeError, ValueError
-        At construction, naming argument, value and rule.
+        An argument is wrong; the text names the argument, its value and the rule.
 
     Examples
     --------
@@ -230,7 +230,7 @@ class BatchSampler:
 
     @property
     def _digests(self):
-        """What tells orders apart that have as many samples."""
+        """dict: digests that distinguish orders with the same number of samples."""
         if self._indices_digest is None:
             self._indices_digest = _digest_of(self.indices)
         return {"indices": self._indices_digest, "weights": self._weights_digest}

@@ -13,9 +13,9 @@ from libc.string cimport memset
 
 cdef extern from *:
     """
-    /* The fill that the calling thread works on: what slipring.empty() allocates from. Borrowed. */
+    /* The fill that the calling thread works on, and slipring.empty() allocates from. Borrowed. */
     static __thread PyObject *slipring_current_fill = NULL;
-    /* What a sample of the thread's last batch took. Fast ones are timed by the coarse clock. */
+    /* Duration of a sample of the thread's last batch. Fast ones are timed by the coarse clock. */
     static __thread uint64_t slipring_sample_ns = UINT64_MAX;
     /* The sample that the calling thread reads for a batch that another thread makes. Borrowed. */
     static __thread PyObject *slipring_current_reading = NULL;

@@ -91,7 +91,7 @@ def check(name: str, kind: Any, rule: Rule, value: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        Naming the option, its value and the rule.
+        The option is wrong; the text names the option, its value and the rule.
     """
     if rule.check is not None:
         checked = rule.check(name, value)

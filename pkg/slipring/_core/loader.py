@@ -70,7 +70,7 @@ class LoaderMethods:
         Raises
         ------
         TypeError, ValueError
-            Naming the value and the rule; also for a loader without workers that is being iterated.
+            The value is wrong, and the text names it and the rule; or a loader without workers is being iterated.
         Closed
             The loader has been closed.
         """
@@ -256,7 +256,7 @@ class LoaderCore(LoaderMethods):
             if not isinstance(self.options.batch_sampler, BatchSampler):
                 first, origin = resume.delivered or 0, resume.origin or 0
             beyond, next_worker = resume.beyond, resume.next_worker
-            if self.is_stream:  # workers know themselves what they have delivered
+            if self.is_stream:  # workers count the batches that they have delivered
                 first, beyond = first + len(beyond), ()
         word = self.epoch if self.options.rng != "sample" else Share.epoch(self.epoch, origin)
         return Position(word, first, beyond, workers, next_worker)

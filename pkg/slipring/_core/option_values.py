@@ -41,7 +41,7 @@ class Options:
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, its value and the rule.
+        An argument is wrong; the text names the argument, its value and the rule.
     """
 
     context: object = None  # of multiprocessing; its Process starts workers by `start_method`

@@ -1,4 +1,4 @@
-"""This process: what a forked child must not share with it, its processors, and its rank in the job."""
+"""This process: the state that a forked child must not share with it, its processors, and its rank in the job."""
 
 from __future__ import annotations
 

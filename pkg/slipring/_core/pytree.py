@@ -238,7 +238,7 @@ def find_class(module, qualname):
         found = sys.modules.get(module) or importlib.import_module(module)
         for part in qualname.split("."):
             found = getattr(found, part)
-    except Exception as error:  # whatever the module does when it is imported
+    except Exception as error:  # an import runs code, which can raise anything
         raise BadDefinition(f"class {module}.{qualname}: {_repr(error)}") from None
     return found
 

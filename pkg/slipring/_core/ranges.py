@@ -28,7 +28,7 @@ def share_layout(encoder, rows):
 
 
 def staged(rows, n, dataset):
-    """Return what the `n` rows of a range need besides their places in the slot, in a list; None: nothing.
+    """Return a list of the data of `n` rows of a range that is not in their places in the slot; None: there is none.
 
     These are the leaves that have no rows, or the samples themselves.
     """

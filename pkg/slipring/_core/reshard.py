@@ -111,7 +111,7 @@ class SavedSampler(NamedTuple):
 
     @property
     def place(self):
-        """What the iterator has said of its position, or None."""
+        """The iterator's own state of its position, or None."""
         return None if self.iterator is None else self.iterator[0]
 
 

@@ -16,7 +16,7 @@ LETTERS = {"T": "stopped", "t": "traced", "Z": "dead", "X": "dead", "D": "in the
 
 @dataclasses.dataclass(frozen=True)
 class Activity:
-    """What a participant does, or was doing when a job ended."""
+    """The activity of a participant now, or when its job ended."""
 
     name: str  # "consumer", "worker 0", "made by the loop", or "participant 3" of a queue
     pid: int  # as this PID namespace numbers it; if that is unknown, as the job does

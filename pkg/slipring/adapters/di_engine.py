@@ -1,4 +1,4 @@
-"""DI-engine's AsyncDataLoader: workers make the batches from what a data source returns."""
+"""DI-engine's AsyncDataLoader: workers make the batches from the results of a data source."""
 
 from __future__ import annotations
 

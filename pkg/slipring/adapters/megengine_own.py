@@ -50,7 +50,7 @@ def rank_and_world_size():
 
 @dataclasses.dataclass(init=False)
 class WorkerInfo:
-    """What `get_worker_info` returns: this worker's number, how many workers there are, and its seed.
+    """The result of `get_worker_info`: this worker's number, the number of workers, and this worker's seed.
 
     Examples
     --------

@@ -62,7 +62,7 @@ class MapSampler(Sampler):
     Raises
     ------
     ValueError
-        Naming the argument, its value and the rule.
+        An argument is wrong; the text names the argument, its value and the rule.
 
     Examples
     --------

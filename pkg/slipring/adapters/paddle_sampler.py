@@ -30,7 +30,8 @@ class BatchSampler:
     Raises
     ------
     ValueError, TypeError
-        Naming the argument, its value and the rule; they are also the AssertionErrors that paddle raises.
+        An argument is wrong; the text names the argument, its value and the rule. Each is also an AssertionError, as in
+        paddle.
 
     Examples
     --------

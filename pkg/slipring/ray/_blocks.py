@@ -127,7 +127,7 @@ class BlockPass(Pass):
             stream.prefetch,
             self._feed,
             pictures,
-            # A block that takes more than one batch: there an additional call is what costs.
+            # A block that lasts more than one batch: the next request waits for a `release`, which saves a call.
             2 * stream.batch_size if stream.keep else 0,
         )
         self._done = self._from  # the block in which the last batch ended, and the rows before that block

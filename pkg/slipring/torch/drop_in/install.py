@@ -20,7 +20,7 @@ _changed = []  # (namespace, name) of each replaced Stock
 
 
 class Installed:
-    """What `install` returns: ``with install(): ...`` ends with `uninstall`."""
+    """The result of `install`: ``with install(): ...`` ends with `uninstall`."""
 
     def __enter__(self) -> Installed:
         return self
