@@ -207,7 +207,7 @@ class Queue(QueueCore):
         self._shut_down(immediate)
 
     def report(self) -> Report:
-        """Return the `slipring.monitor.Report` of all that has gone through the queue, in all processes."""
+        """Return the `slipring.monitor.Report` of all messages in the queue so far, in all processes."""
         from slipring._core._cache import Watch
         from slipring._observe.report import Report
         from slipring._observe.snapshot import Snapshot

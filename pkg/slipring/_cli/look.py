@@ -180,7 +180,7 @@ def only_job():
 
 
 def watch(job, sampler, view, seconds):
-    """Show a frame every `seconds`, until the segment has gone."""
+    """Show a frame every `seconds`, until the segment disappears."""
     with Ending(job.pid) as ending:
         while True:
             view.show(sampler.frame())
@@ -190,7 +190,7 @@ def watch(job, sampler, view, seconds):
 
 
 def why_ended(job):
-    """Return why a segment has gone, as text."""
+    """Return why a segment has disappeared, as text."""
     pid = job.pid
     if not pid:
         return "the job has ended"

@@ -262,7 +262,7 @@ cdef class InFlight:
 
 # ---- the thread that may use an iterator
 #
-# A reentrant lock of our own. A signal handler may acquire it again in the same thread, and without contention, the
+# A separate reentrant lock. A signal handler may acquire it again in the same thread, and without contention, the
 # usual case, it only writes one word.
 
 

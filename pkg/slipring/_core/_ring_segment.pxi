@@ -378,7 +378,7 @@ cdef class Segment:
         return c.sr_set_polled(self.ptr) == 0 if from_now_on else c.sr_polled(self.ptr)
 
     def reopen(self):
-        """Undo `close` after every worker has gone: the segment serves the next workers."""
+        """Undo `close` after every worker has ended: the segment serves the next workers."""
         self.made()
         check(c.sr_reopen(self.ptr))
 

@@ -75,7 +75,7 @@ cdef Lease take(Segment ring, uint32_t participant, uint32_t slot):
 cdef class Hold:
     """The base object of arrays that worker code got inside a slot.
 
-    If one of them outlives the publish, the slot does not circulate until the last has gone.
+    If one of them outlives the publish, the slot does not circulate until the last is dropped.
     """
 
     def __dealloc__(self):

@@ -432,7 +432,7 @@ def _place(thread):
 
 
 def _forget_batches(error):
-    """Clear the batch from our own frames in the traceback: a user who keeps the exception must not keep a slot."""
+    """Clear the batch from slipring's frames in the traceback: a user who keeps the exception must not keep a slot."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__") in ("slipring._core.stateful", "slipring.torch.device.mover"):
             with contextlib.suppress(RuntimeError):  # the frame is running

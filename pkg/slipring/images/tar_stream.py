@@ -161,7 +161,7 @@ class TarPass(ShardedPass):
                 raise
             except RemoteError as error:
                 if error.missing and not from_handler(error):
-                    self._pass_on()  # the shard has gone: the next call begins the next one
+                    self._pass_on()  # the shard was deleted: the next call begins the next one
                 raise
             self._place = at, sample + 1
             if made is not None:
