@@ -233,8 +233,7 @@ class Storage:
         if system is None:
             try:
                 system = systems[protocol] = make()
-            except FileNotFoundError as error: # of a key file, for example: the requested file has not been searched
-            for
+            except FileNotFoundError as error:  # such as a key file: the requested file was not searched for
                 if from_handler(error):
                     raise
                 why = f"its file system cannot be made: {type(error).__name__}: {told(error)}"

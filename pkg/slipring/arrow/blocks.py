@@ -53,6 +53,7 @@ def filled(column, name, fill_null):
     Masked values of a masked array are its nulls. Raise Unfit if the column's type does not have the value, or Arrow
     cannot fill the column.
     if not isinstance(column, np.ndarray):
+    """
         column, mask = fill(name, column, value_for(name, column.type, fill_null))
         return column, as_numpy(mask)
     values, null = np.ma.getdata(column), np.ma.getmaskarray(column)
@@ -79,7 +80,7 @@ def _value_like(dtype, name, fill_null):
 def as_numpy(column):
     """Return an Arrow array as a numpy array with the same rows; None if rows have no fixed size.
 
-    Only bools and dates are copied. Raise Unfit if there are nullsat any depth.
+    Only bools and dates are copied. Raise Unfit if there are nulls at any depth.
     """
     shape, kind, order = [len(column)], column.type, None
     if isinstance(kind, pa.FixedShapeTensorType):

@@ -89,7 +89,7 @@ def empty(schema):
 
 
 def one_batch(table):
-    """Return the rows of a table as one record batchthat keeps no other rows alive."""
+    """Return the rows of a table as one record batch that keeps no other rows alive."""
     for at, field in enumerate(table.schema):
         for view, plain in _VIEWS:
             if field.type == view:

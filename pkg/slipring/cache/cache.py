@@ -137,8 +137,7 @@ class Cache(CacheCore):
             self._create(nbytes, backing, "slipring-cache" if backing == "memfd" else None)
             self._say_what_fits(nbytes)
             return
-        from slipring._core.cache_names import label_of, open_named # sockets, which a cache without a name does not
-        need
+        from slipring._core.cache_names import label_of, open_named  # uses sockets, which only a named cache needs
 
         label = label_of(name)
         if open_named(name, self._attach, lambda: self._create(nbytes, "memfd", label)):

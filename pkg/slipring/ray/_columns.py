@@ -44,7 +44,7 @@ class Columns(Mapping):
         return name in self.batch.schema.names  # without making an array of it
 
     def __getitem__(self, name):
-        """Return a column; raise BlockError if it has nullsor a type that a batch cannot hold."""
+        """Return a column; raise BlockError if it has nulls or a type that a batch cannot hold."""
         column = self.batch.column(name)
         if self.pictures is not None and name in self.pictures.transforms:
             return self.pictures.column(name, column, self.first)
