@@ -52,8 +52,8 @@ def filled(column, name, fill_null):
 
     Masked values of a masked array are its nulls. Raise Unfit if the column's type does not have the value, or Arrow
     cannot fill the column.
-    if not isinstance(column, np.ndarray):
     """
+    if not isinstance(column, np.ndarray):
         column, mask = fill(name, column, value_for(name, column.type, fill_null))
         return column, as_numpy(mask)
     values, null = np.ma.getdata(column), np.ma.getmaskarray(column)

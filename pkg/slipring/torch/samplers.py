@@ -18,8 +18,8 @@ _OF_RANDOM, _OF_DISTRIBUTED = RandomSampler.__iter__, DistributedSampler.__iter_
 
 
 def indices_of(sampler):
-    """Return what ``iter(sampler)`` returns: the same indices, drawn from the same generators at the same time."""
     """Return an iterator like ``iter(sampler)``: the same indices, drawn from the same generators at the same time."""
+    if made_by is _OF_RANDOM and not sampler.replacement and _on_cpu(sampler.generator):
         return _random(sampler)
     if made_by is _OF_DISTRIBUTED and _has_its_length(sampler) and _on_cpu(None):
         return listed(order_of_ranks(sampler), sampler.rank, sampler.num_samples, sampler.num_replicas)
