@@ -19,6 +19,7 @@ _OF_RANDOM, _OF_DISTRIBUTED = RandomSampler.__iter__, DistributedSampler.__iter_
 
 def indices_of(sampler):
     """Return an iterator like ``iter(sampler)``: the same indices, drawn from the same generators at the same time."""
+    made_by = type(sampler).__iter__
     if made_by is _OF_RANDOM and not sampler.replacement and _on_cpu(sampler.generator):
         return _random(sampler)
     if made_by is _OF_DISTRIBUTED and _has_its_length(sampler) and _on_cpu(None):
