@@ -28,8 +28,8 @@
 #define sr_add_ordered(p, v) atomic_fetch_add_explicit((p), (v), memory_order_seq_cst)
 #define sr_sub_ordered(p, v) atomic_fetch_sub_explicit((p), (v), memory_order_seq_cst)
 
-/* Change *p from `expected` to `desired`; return whether it did. It acquires what the last writer released, releases
- * what this participant wrote, and is part of the seq_cst order of sleeping and waking. */
+/* Change *p from `expected` to `desired`; return whether it did. It acquires the stores that the last writer released,
+ * releases those of this participant, and is part of the seq_cst order of sleeping and waking. */
 static inline bool sr_cas(_Atomic uint64_t *p, uint64_t expected, uint64_t desired)
 {
     return atomic_compare_exchange_strong_explicit(p, &expected, desired, memory_order_seq_cst,

@@ -16,7 +16,7 @@
 #define SR_CACHE_FEWEST (UINT64_C(1) << 16)
 #define SR_CACHE_CHUNK UINT64_C(8192)               /* keys whose words get their memory together */
 #ifndef SR_CACHE_FILLERS                            /* the model has fewer */
-#define SR_CACHE_FILLERS 1024u                      /* entries that can be made at a time */
+#define SR_CACHE_FILLERS 1024u                      /* entries that can be made at the same time */
 #endif
 #define SR_CACHE_COUNTERS 64u
 #define SR_CACHE_LABEL 448u
@@ -68,7 +68,7 @@ typedef struct sr_cache_header {
     _Atomic uint64_t committed;                     /* bytes of entries backed by memory; only grows */
     _Alignas(SR_LINE) _Atomic uint32_t waiters;     /* how many sleep on an entry's word, or are about to */
     _Atomic uint32_t full;                          /* 1: an entry did not fit into the budget (a hint) */
-    _Atomic uint64_t short_until;                   /* memory was missing: not tried again before then (a hint) */
+    _Atomic uint64_t short_until;                   /* memory was missing: do not try again before then (a hint) */
     _Atomic uint64_t recovered;                     /* entries that dead fillers had begun */
     _Atomic uint64_t lost;                          /* bytes that they had allocated, at most */
     _Atomic uint32_t reported;                    /* 1: a process has logged that no more entries are kept */
@@ -143,7 +143,7 @@ int sr_cache_wait(sr_cache *cache, uint64_t key, uint64_t deadline);
 /* Check, without a system call, whether an entry of this size may fit. -ENOSPC: not into the budget; -EAGAIN: memory
  * was missing a moment ago. */
 int sr_cache_memory_available(const sr_cache *cache, uint64_t bytes);
-/* Recover dead fillers: undo what they had begun. Return how many there were. */
+/* Recover dead fillers: remove the entries that they had begun. Return how many there were. */
 int sr_cache_recover(sr_cache *cache);
 
 void sr_cache_count(sr_cache *cache, enum sr_counter what, uint64_t n);

@@ -60,7 +60,7 @@ __attribute__((target("avx512f"))) static void stream64(char *to, const char *fr
 }
 
 /* Return whether the processor has AVX-512 and the operating system saves its registers. The compiler's run-time
- * library is not asked: zig's always says no. */
+ * library cannot tell: zig's always says no. */
 static bool has_avx512(void)
 {
     const unsigned saved = 0xe6; /* the registers of SSE, of AVX, and the three parts of AVX-512's */
@@ -115,7 +115,7 @@ static void copy_all(uint32_t way, char *to, const char *const *from, uint64_t n
         sr_copy_by(way, to + i * each, from[i], each);
 }
 
-/* Count what would spoil a measurement: page faults, and switches to other threads. */
+/* Count the page faults and thread switches that would spoil a measurement. */
 static long context_switches(void)
 {
     struct rusage use;

@@ -20,8 +20,8 @@
 #endif
 #define TMPFS_MAGIC_NUMBER 0x01021994
 
-/* Move a new descriptor away from the numbers of the standard streams, which a daemonised process may have closed. What
- * C code prints would overwrite the file. On failure -1 with errno, like the call that opened it. */
+/* Move a new descriptor away from the numbers of the standard streams, which a daemonised process may have closed: C
+ * code that prints would overwrite the file. On failure return -1 with errno, like the call that opened it. */
 static int beyond_standard(int fd)
 {
     if (fd < 0 || fd > STDERR_FILENO)

@@ -1,4 +1,4 @@
-/* fork.c - forks: the fork generation, and what a child sees of the slots that its parent uses.
+/* fork.c - forks: the fork generation, and a child's view of the slots that its parent uses.
  *
  * The slots are shared memory, and a forked child is not a participant: as soon as its parent releases a slot, the next
  * batch overwrites it. So just before a fork, this process copies the slots that it has views of to private memory,

@@ -141,7 +141,7 @@ static inline bool sr_is_stale(const sr_ring *ring, const sr_slot *s)
     return !(ring->flags & SR_SEG_QUEUE) && sr_load_relaxed(&s->iteration) != sr_load_acquire(&ring->header->iteration);
 }
 
-/* recover.c: release what `participant` owned while `incarnation` had its number. */
+/* recover.c: release everything that `participant` owned while `incarnation` had its number. */
 int sr_recover_incarnation(sr_ring *ring, uint32_t participant, uint64_t incarnation);
 
 /* record.c */

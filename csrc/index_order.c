@@ -19,7 +19,7 @@ static inline uint64_t below(uint64_t random, uint64_t m)
     return (uint64_t)(((unsigned __int128)random * m) >> 64);
 }
 
-/* What a round adds to one half, computed from the other one. `below` uses the upper bits of the product. */
+/* Return the amount that a round adds to one half, from the other one. `below` uses the upper bits of the product. */
 static inline uint64_t round_of(uint64_t half, uint64_t key, uint64_t m)
 {
     uint64_t x = (half + key) * 0xbf58476d1ce4e5b9ull;

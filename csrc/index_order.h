@@ -1,7 +1,7 @@
 /* index_order.h - orders of indices that are computed place by place, not stored: of any length, in constant memory,
  * with random access. Nothing here touches a segment.
  *
- * A shuffle is a Feistel network over the numbers below n = rows x columns (a little more than n: what falls outside is
+ * A shuffle is a Feistel network over the numbers below n = rows x columns (a little more than n: a number outside is
  * permuted again). Halves of any size with modular addition: J. Black and P. Rogaway, Ciphers with arbitrary finite
  * domains, CT-RSA 2002. As a shuffle of a dataset: tf.random_index_shuffle, and Grain's index_shuffle.
  */

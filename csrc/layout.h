@@ -22,9 +22,9 @@
 #define SR_LINE 64u               /* one cache line: words that different participants write lie on different lines */
 #define SR_PAGE 4096u             /* payloads start on such a boundary */
 #define SR_LEAF_ALIGN 64u         /* leaves inside a payload start on such a boundary */
-#define SR_MAX_PARTICIPANTS 4094u /* what 12 bits of owner can name, except 'nobody' */
+#define SR_MAX_PARTICIPANTS 4094u /* the owners that 12 bits can name, except 'nobody' */
 #define SR_MAX_SLOTS 65536u
-#define SR_MAX_RANGES 56u         /* what fits into a page of a slot's control */
+#define SR_MAX_RANGES 56u         /* as many as fit into a page of a slot's control */
 #define SR_MAX_DIMS 12u           /* dimensions that a leaf record can describe */
 #ifndef SR_RECORDS                /* tests may have fewer */
 #define SR_RECORDS 1024u          /* batches that the flight recorder keeps */
@@ -87,7 +87,7 @@ typedef struct sr_leaf {
     uint64_t extra;
 } sr_leaf;
 
-/* What a worker must do. The dispatcher writes it while the slot is FREE. */
+/* The work for a worker. The dispatcher writes it while the slot is FREE. */
 enum sr_task_kind { SR_TASK_INDICES = 1, SR_TASK_OBJECT = 2, SR_TASK_NEXT = 3 };
 
 typedef struct sr_task {
@@ -188,7 +188,7 @@ typedef struct sr_totals {
 } sr_totals;
 
 typedef struct sr_slot {
-    /* line 0: the state word, and what a scan for work reads with it */
+    /* line 0: the state word, and the words that a scan for work reads with it */
     _Atomic uint64_t state;
     _Atomic uint64_t seq;       /* copy of task.seq that may be read before a claim */
     _Atomic uint64_t freed_at;  /* when it last became FREE: the warmest slot is dispatched first */
@@ -242,7 +242,7 @@ typedef struct sr_participant {
     _Atomic uint32_t needs_memory_for; /* slot + 1 for which it waits for memory; 0: it does not wait */
     _Atomic uint32_t retiring;         /* 1: claim no more (set by the consumer); 2: it has retired (set by itself) */
     _Atomic uint64_t queued_ns;        /* like cpu_ns: time in which it was runnable but had no CPU */
-    /* line 2: what the worker does and has done; only the worker writes it */
+    /* line 2: the worker's present and past work; only the worker writes it */
     _Atomic uint64_t batches;  /* published */
     _Atomic uint64_t bytes;
     _Atomic uint64_t fetch_ns;
@@ -253,7 +253,7 @@ typedef struct sr_participant {
     _Atomic uint64_t cpu_ns;   /* CPU time since it serves; updated rarely */
 } sr_participant;
 
-/* Counts of remote reads: attempts, those that failed, by reason, and what they took. */
+/* Counts of remote reads: attempts, those that failed, by reason, and durations. */
 enum sr_read_count {
     SR_READS = 0,          /* attempts */
     SR_READ_TIMEOUTS = 1,  /* no answer in time */

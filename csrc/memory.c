@@ -342,8 +342,8 @@ static int announce_or_trim(sr_ring *ring, uint32_t participant, uint32_t slot, 
     }
 }
 
-/* Update memory_pressure. While less memory is available than the segment has committed, publishers release what their
- * batches do not use. */
+/* Update memory_pressure. While less memory is available than the segment has committed, publishers release the
+ * memory that their batches do not use. */
 static void update_memory_pressure(sr_ring *ring, const sr_alloc_error *available)
 {
     uint64_t then = sr_committed(ring) + available->needed; /* including this commit */
@@ -425,7 +425,7 @@ __attribute__((noinline)) static int map_more(sr_ring *ring, uint32_t slot, uint
     /* A worker that has overwritten the mark must not make this process commit the rest of the machine's memory. */
     if (upto > ring->capacity)
         upto = ring->capacity;
-    /* Map only what the batch needs: if a worker has overwritten the mark, there may be no memory below it. */
+    /* Map only the bytes of the batch: if a worker has overwritten the mark, there may be no memory below it. */
     uint64_t step = growth_step(bytes), needed = (bytes + step - 1) / step * step;
     upto = needed < upto ? needed : upto;
     /* One call instead of one page fault per page. Kernels before 5.14 do not support it; then pages fault one by

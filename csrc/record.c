@@ -182,8 +182,8 @@ int sr_stamps_of(const sr_ring *ring, uint32_t slot, sr_stamps *out)
 /* ---- the flight recorder ----------------------------------------------------------------------------------------- */
 
 /* Begin a record; false if this participant must not write it. In queue mode, a writer that was stopped within a
- * record may resume after the others have gone once round the ring. The record is left to it and the newer one is
- * lost: a torn number is above all others. A writer that was stopped before it began finds a newer number, and
+ * record may resume after the others have written a full round of the ring. The record is left to it and the newer
+ * one is lost: a torn number is above all others. A writer that was stopped before it began finds a newer number, and
  * leaves that record. */
 static bool begin_record(sr_record *r, uint64_t number)
 {

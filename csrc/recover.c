@@ -1,4 +1,4 @@
-/* recover.c - release what dead participants owned; and the participant numbers of queue mode.
+/* recover.c - release everything that dead participants owned; and the participant numbers of queue mode.
  *
  * Each word contains its owner's number, as in the kernel's robust futexes. But survivors repair the words, not the
  * kernel, which knows nothing about half-filled slots.
@@ -17,7 +17,7 @@
 
 /* A participant may have died between lowering a mark and dropping its pages [C2], or may have overwritten the mark.
  * Drop the pages above the mark: otherwise they would not be counted, and the slot's next commit would need the memory
- * twice. Do not trust a mark above what this process has mapped itself. */
+ * twice. Do not trust a mark above the bytes that this process has mapped. */
 static void release_orphans(sr_ring *ring, sr_slot *s)
 {
     /* Another survivor may have released the slot already, and another process may own it by now. */

@@ -168,7 +168,7 @@ int sr_wake_all(sr_ring *ring);
  * waits on that process's pidfd. -ENOSYS: the kernel has no pidfd. */
 int sr_watch_consumer(const sr_ring *ring);
 
-/* ---- fork.c: forks, and what a child sees of its parent's slots -------------------------------------------------- */
+/* ---- fork.c: forks, and a child's view of its parent's slots --------------------------------------------------- */
 
 /* A fork generation: a child gets a different number than its parent. A lease compares it, because a forked child must
  * not release its parent's leases. */
@@ -242,8 +242,8 @@ int sr_interrupt(sr_ring *ring, bool on);
  * queue segment also: no longer the first, because another consumer was faster (wait again). */
 int sr_take(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t *gen, sr_result *result);
 
-/* Return how many slots can still carry tasks: those neither leased nor parked. If there are `enough`, the count may stop
- * there. */
+/* Return how many slots can still carry tasks: those neither leased nor parked. If there are `enough`, the count may
+ * stop there. */
 int sr_circulating(const sr_ring *ring, int enough);
 
 /* LEASED -> FREE; PARKED while worker code keeps an array in it. -ESTALE: not this lease. */
@@ -273,7 +273,7 @@ int sr_unpin(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen);
 
 /* Slots with ranges */
 
-/* End the owner's range; `result` (may be NULL) describes what it staged. Return 1 if this was the last range: this
+/* End the owner's range; `result` (may be NULL) describes its staged rows. Return 1 if this was the last range: this
  * participant now owns the slot and must finish and publish it. Otherwise return 0. */
 int sr_range_done(sr_ring *ring, uint32_t participant, uint32_t slot, uint32_t range, uint64_t gen,
                   const sr_result *result);

@@ -119,7 +119,7 @@ int sr_dispatch(sr_ring *ring, uint32_t slot, const sr_task *task, uint64_t *gen
         return -EINVAL;
     uint64_t w, g, next;
     do { /* repeat if a participant released its memory meanwhile */
-        w = sr_load_acquire(&s->state); /* [D1] partner: [E1], what the last owner wrote */
+        w = sr_load_acquire(&s->state); /* [D1] partner: [E1], the writes of the last owner */
         if (sr_state_of(w) != SR_FREE)
             return sr_state_of(w) == SR_TRIMMED ? -EAGAIN : -EBUSY;
         g = sr_next_gen(sr_gen_of(w));
@@ -703,7 +703,7 @@ int sr_take(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t *gen, s
 
 int sr_circulating(const sr_ring *ring, int enough)
 {
-    uint32_t end = sr_scan_end(ring); /* the slots behind it are free */
+    uint32_t end = sr_scan_end(ring); /* the slots after it are free */
     int n = (int)(ring->n_slots - end);
     for (uint32_t i = 0; i < end && n < enough; i++) {
         unsigned state = sr_state_of(sr_load_relaxed(&ring->slots[i].state));

@@ -1,4 +1,4 @@
-/* system.h - what the core needs from the kernel: time, futexes, identities of processes, files in memory, memory
+/* system.h - the core's interface to the kernel: time, futexes, identities of processes, files in memory, memory
  * limits.
  *
  * Nothing here knows about segments. Results are 0 or -errno; times are CLOCK_MONOTONIC nanoseconds.

@@ -1,4 +1,4 @@
-/* decode.c - decodes a JPEG row by row with libjpeg and passes the rows to the resize. */
+/* decode.c - decode a JPEG row by row with libjpeg, and pass the rows to the resize. */
 #define _GNU_SOURCE
 #include "decode.h"
 
@@ -13,25 +13,25 @@ static_assert(SR_NOT_A_JPEG_FOR_US == -ENOTSUP && SR_BAD_IMAGE == -EINVAL && SR_
                   && SR_TOO_LARGE == -EFBIG && SR_TRUNCATED == -ENODATA,
               "decode.h gives the numbers for readers that have no errno.h");
 
-#define MOST_SCANS 1000 /* a file of many empty scans would be decoded for hours */
+#define MOST_SCANS 1000 /* a file of many empty scans would take hours to decode */
 #define SPARE 2         /* pixels at each side that smooth chroma upsampling reads */
-/* where rows begin: libjpeg-turbo writes aligned ones past the caches, and we read them at once */
+/* offset of the first row: libjpeg-turbo writes aligned rows past the caches, but they are read at once */
 #define UNALIGNED 8
-#define AHEAD 8         /* rows of pixels in memory that are asked for before they are read */
+#define AHEAD 8         /* rows of pixels in memory that are prefetched */
 
 struct sr_decoder {
-    jpeg_decompress_struct jpeg; /* first: libjpeg's callbacks get it, and mean the whole */
+    jpeg_decompress_struct jpeg; /* first: libjpeg's callbacks get a pointer to it, and use it for the whole */
     jpeg_error_mgr errors;
     jpeg_source_mgr source;
     jpeg_progress_mgr progress;
     const sr_libjpeg *library;
-    jmp_buf failed; /* back into `decode_rows` or `bind`; between there and libjpeg nothing is held */
-    bool ran_out;   /* libjpeg asked for bytes after the end of the data */
+    jmp_buf failed; /* back into `decode_rows` or `create`; no resource is held between there and libjpeg */
+    bool ran_out;   /* libjpeg has requested bytes after the end of the data */
     char message[JMSG_LENGTH_MAX];
     sr_scratch scratch;
 };
 
-/* ---- what libjpeg calls ----------------------------------------------------------------------------------------- */
+/* ---- callbacks of libjpeg --------------------------------------------------------------------------------------- */
 
 static sr_decoder *ours(j_decompress_ptr jpeg) { return (sr_decoder *)jpeg; }
 
@@ -82,9 +82,9 @@ static void skip_input_data(j_decompress_ptr jpeg, long bytes)
     source->bytes_in_buffer -= (size_t)bytes;
 }
 
-/* ---- making one -------------------------------------------------------------------------------------------------- */
+/* ---- make a decoder ---------------------------------------------------------------------------------------------- */
 
-/* Creates decoder->jpeg; -EPROTO if the library wants another version or size of the structure. */
+/* Create decoder->jpeg. -EPROTO: the library expects another version or size of the structure. */
 static int create(sr_decoder *decoder)
 {
     const sr_libjpeg *library = decoder->library;
@@ -167,7 +167,7 @@ long sr_decoder_warnings(const sr_decoder *decoder) { return decoder->errors.num
 typedef struct job {
     sr_crop crop;
     sr_target target;
-    bool mirrored; /* rows of the result are to be filled from right to left */
+    bool mirrored; /* rows of the result are filled from right to left */
 } job;
 
 static void exchange(int *a, int *b)
@@ -176,8 +176,8 @@ static void exchange(int *a, int *b)
     *a = *b, *b = c;
 }
 
-/* EXIF's orientations are: exchange rows and columns, then turn upside down, then mirror. The filters are symmetric,
- * so all of it is done by the place where a value is written: exchanged and negative strides. */
+/* EXIF's orientations exchange rows and columns, then turn the image upside down, then mirror it. The filters are
+ * symmetric, so exchanged and negative strides of the target do all of it. */
 static void orient(job *job, int orientation, int width, int height)
 {
     sr_crop *c = &job->crop;
@@ -207,7 +207,7 @@ static void orient(job *job, int orientation, int width, int height)
         to->data += (to->height - 1) * to->row;
         to->row = -to->row;
     }
-    /* A mirrored row of plain bytes is better written forwards, with its filters in reverse order. */
+    /* A mirrored row of plain bytes is faster to write forwards, with its filters in reverse order. */
     job->mirrored = to->pixel == -3 && to->channel == 1 && to->bytes == 1 && !to->table;
     if (job->mirrored) {
         to->data += (to->width - 1) * to->pixel;
@@ -234,7 +234,7 @@ static int settle(job *job, const sr_crop *crop, const sr_target *target, const 
     return 0;
 }
 
-/* One direction of a box of which every `halved`th pixel is there; *at: the first of these. */
+/* One direction of a box of which every `halved`th pixel is present; *at receives the first of them. */
 static sr_span span_of(int begin, int length, int halved, int to, int first, int count, int *at)
 {
     int end = begin + length, last = (end + halved - 1) / halved;
@@ -243,7 +243,7 @@ static sr_span span_of(int begin, int length, int halved, int to, int first, int
                      .to = to, .first = first, .count = count};
 }
 
-/* Plans the resize of an image decoded at 1/`halved`; *top, *left: where the box begins there. */
+/* Plan the resize of an image decoded at 1/`halved`; *top and *left receive the box's beginning there. */
 static int plan_of(sr_plan *plan, const job *job, int halved, int *top, int *left, sr_scratch *scratch)
 {
     const sr_crop *c = &job->crop;
@@ -256,10 +256,10 @@ static int plan_of(sr_plan *plan, const job *job, int halved, int *top, int *lef
 /* ---- rows of a JPEG ---------------------------------------------------------------------------------------------- */
 
 typedef struct rows {
-    sr_source source; /* first: the resize gives it back */
+    sr_source source; /* first: the resize passes it to `need` */
     sr_decoder *decoder;
     uint8_t *kept; /* rows origin to `have` */
-    size_t lead;   /* bytes of a row before the first pixel that is wanted */
+    size_t lead;   /* bytes of a row before the first pixel of the box */
     int have, end, capacity;
 } rows;
 
@@ -268,7 +268,7 @@ static int need(sr_source *source, int first, int end)
     rows *r = (rows *)source;
     while (r->have < end) {
         if (end - source->origin > r->capacity && source->origin < first) {
-            int keep = first < r->have ? first : r->have; /* nearest passes over rows that are not decoded yet */
+            int keep = first < r->have ? first : r->have; /* nearest skips rows that are not decoded yet */
             memmove(r->kept, r->kept + (size_t)(keep - source->origin) * source->stride,
                     (size_t)(r->have - keep) * source->stride);
             source->origin = keep;
@@ -303,7 +303,7 @@ static bool is_ended(const uint8_t *from, const uint8_t *end)
     return false;
 }
 
-/* Return 1, 2, 4 or 8: libjpeg decodes at 1/this size, so that the box stays `reducing_gap` times larger than the
+/* Return 1, 2, 4 or 8: libjpeg decodes at 1/this size, so that the box stays `reducing_gap` times as large as the
  * result. */
 static int halving(const job *job)
 {
@@ -315,8 +315,8 @@ static int halving(const job *job)
     return halved;
 }
 
-/* Whether libjpeg estimates coefficients of a progressive file from the blocks around each block, because scans that
- * would tell them are missing. Then a crop needs more of the image than its own pixels. */
+/* Return whether libjpeg estimates coefficients of a progressive file from neighbouring blocks, because the scans with
+ * them are missing. A crop then needs more of the image than its own pixels. */
 static bool is_estimated(const jpeg_decompress_struct *jpeg)
 {
     if (!jpeg->progressive_mode || !jpeg->coef_bits)
@@ -328,8 +328,8 @@ static bool is_estimated(const jpeg_decompress_struct *jpeg)
     return false;
 }
 
-/* Everything between jpeg_read_header and jpeg_abort_decompress. libjpeg may leave it by `fail`: nothing is held
- * here. */
+/* Do everything between jpeg_read_header and jpeg_abort_decompress. libjpeg may leave it through `fail`, so no resource
+ * is held here. */
 static int decode_rows(sr_decoder *decoder, const job *job)
 {
     j_decompress_ptr jpeg = &decoder->jpeg;
@@ -408,8 +408,8 @@ int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_c
     decoder->errors.num_warnings = 0;
     decoder->ran_out = false;
     int rc = decode(decoder, data, bytes, crop, target, image);
-    decoder->library->abort(&decoder->jpeg); /* frees what the image took; cannot fail */
-    /* Of a lossless one libjpeg neither crops nor makes colours, and says so when it is asked. */
+    decoder->library->abort(&decoder->jpeg); /* frees the image's memory; cannot fail */
+    /* libjpeg can neither crop nor convert a lossless file, and fails. */
     sr_image header;
     if (rc == SR_BAD_IMAGE && sr_jpeg_header(data, bytes, &header) == 0 && header.lossless)
         return SR_NOT_A_JPEG_FOR_US;
@@ -418,8 +418,8 @@ int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_c
 
 /* ---- pixels in memory -------------------------------------------------------------------------------------------- */
 
-/* The pixels are in no cache, and a crop's rows are too short for the hardware prefetcher: each row is prefetched
- * before the resize reads it. */
+/* The pixels are not in a cache, and rows of a crop are too short for the hardware prefetcher. So each row is
+ * prefetched before the resize reads it. */
 typedef struct pixel_source {
     sr_source source;    /* first: the resize passes it to `prefetch` */
     int prefetched, end; /* rows */

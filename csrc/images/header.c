@@ -9,7 +9,7 @@ typedef struct bytes {
 
 static unsigned be16(const uint8_t *p) { return (unsigned)p[0] << 8 | p[1]; }
 
-/* TIFF numbers, in the order of bytes that the header names. */
+/* Read a TIFF number in the header's byte order. */
 static uint32_t number(const uint8_t *p, int n, bool little)
 {
     uint32_t v = 0;
@@ -18,7 +18,7 @@ static uint32_t number(const uint8_t *p, int n, bool little)
     return v;
 }
 
-/* The orientation in an APP1 segment; 0: it tells none. */
+/* Return the orientation in an APP1 segment; 0: it has none. */
 static int orientation_of(bytes segment)
 {
     static const uint8_t signature[6] = {'E', 'x', 'i', 'f', 0, 0};
@@ -62,7 +62,7 @@ int sr_jpeg_header(const uint8_t *data, size_t size, sr_image *out)
             return -EINVAL;
         unsigned marker = *in.at++;
         if (marker == 0 || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8))
-            continue; /* without a length */
+            continue; /* such a marker has no length */
         if (marker == 0xd9 || in.end - in.at < 2)
             return -EINVAL;
         unsigned length = be16(in.at);

@@ -1,4 +1,4 @@
-/* kernels_avx2.c - the inner loops for processors with AVX2. Compiled for them by attributes, chosen at run time. */
+/* kernels_avx2.c - the inner loops for processors with AVX2: compiled by attributes, and chosen at run time. */
 #ifdef __x86_64__
 #include <cpuid.h>
 #include <immintrin.h>
@@ -8,7 +8,7 @@
 
 #define AVX2 __attribute__((target("avx2")))
 
-/* Weights of two taps side by side, as vpmaddwd wants them. */
+/* Weights of two taps next to each other, as vpmaddwd needs them. */
 static inline int32_t pair(const int16_t *weights, int t, int taps)
 {
     int32_t both = (uint16_t)weights[t];
@@ -53,7 +53,7 @@ AVX2 static inline void down8_of(const uint8_t *rows, size_t stride, size_t n, c
         down8_block(rows, stride, n - 32, weights, taps, to);
 }
 
-/* Most images are made up to twice smaller: with a fixed number of taps there is no loop over them. */
+/* Most images become at most twice smaller. With a constant number of taps, the compiler unrolls the loop over them. */
 AVX2 static void down8(const uint8_t *rows, size_t stride, int values, const int16_t *weights, int taps, int16_t *to)
 {
     size_t n = (size_t)values;
@@ -105,7 +105,7 @@ AVX2 static inline __m256i two8(const uint8_t *a, const uint8_t *b)
     return _mm256_inserti128_si256(both, _mm_loadl_epi64((const __m128i *)b), 1);
 }
 
-/* r, g, b (and nothing in the fourth place) of a pixel, for two rows at once. */
+/* r, g, b of a pixel (the fourth place is unused), for two rows at once. */
 AVX2 static inline __m256i sum16(const int16_t *a, const int16_t *b, const int16_t *weights, int taps)
 {
     const __m256i order = _mm256_broadcastsi128_si256(
@@ -132,7 +132,7 @@ AVX2 static inline void across16_of(const int16_t *a, const int16_t *b, const sr
         __m256i both = _mm256_packs_epi32(sum16(a + first, b + first, weights, taps),
                                           sum16(a + second, b + second, weights + taps, taps));
         both = _mm256_shuffle_epi8(_mm256_packus_epi16(both, both), close);
-        /* Two bytes too many, which the next pixel writes over. */
+        /* Two bytes too many, which the next pixel overwrites. */
         _mm_storel_epi64((__m128i *)to_a, _mm256_castsi256_si128(both));
         _mm_storel_epi64((__m128i *)to_b, _mm256_extracti128_si256(both, 1));
     }
@@ -177,13 +177,13 @@ AVX2 static void across8(const uint8_t *a, const uint8_t *b, const sr_axis *axis
         }
         sum = _mm256_srai_epi32(sum, shift);
         sum = _mm256_min_epi16(_mm256_max_epi16(_mm256_packs_epi32(sum, sum), zero), most);
-        _mm_storel_epi64((__m128i *)to_a, _mm256_castsi256_si128(sum)); /* its fourth value too: see above */
+        _mm_storel_epi64((__m128i *)to_a, _mm256_castsi256_si128(sum)); /* and its fourth value: see above */
         _mm_storel_epi64((__m128i *)to_b, _mm256_extracti128_si256(sum, 1));
     }
 }
 
-/* Whether the processor has AVX2 and the system saves its registers. Not __builtin_cpu_supports: that asks the
- * compiler's run-time library, and zig's says no everywhere. */
+/* Return whether the processor has AVX2 and the operating system saves its registers. Not __builtin_cpu_supports, which
+ * calls the compiler's run-time library: zig's always says no. */
 bool sr_has_avx2(void)
 {
     const unsigned avx = bit_OSXSAVE | bit_AVX, saved = 6; /* SSE's and AVX's registers */

@@ -1,10 +1,10 @@
-/* kernels_c.c - the inner loops in plain C: the reference for the others, and what runs where there are no vectors. */
+/* kernels_c.c - the inner loops in plain C: the reference for the others, and the fallback without vectors. */
 #include "kernels.h"
 
 static inline int clip(int value, int most) { return value < 0 ? 0 : value > most ? most : value; }
 
-#define HALF8 (1 << (SR_PRECISION - SR_EXTRA - 1)) /* for rounding: a level becomes a value between the passes */
-#define HALF16 (1 << (SR_PRECISION + SR_EXTRA - 1)) /* and back */
+#define HALF8 (1 << (SR_PRECISION - SR_EXTRA - 1)) /* for rounding: from a pixel value to a value between the passes */
+#define HALF16 (1 << (SR_PRECISION + SR_EXTRA - 1)) /* and back to a pixel value */
 static inline int16_t middle(int sum) { return (int16_t)clip(sum >> (SR_PRECISION - SR_EXTRA), SR_MIDDLE_MOST); }
 static inline uint8_t level(int sum) { return (uint8_t)clip(sum >> (SR_PRECISION + SR_EXTRA), 255); }
 

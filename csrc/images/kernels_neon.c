@@ -9,18 +9,18 @@
 #define SHIFT16 (SR_PRECISION + SR_EXTRA)
 #define INLINE static inline __attribute__((always_inline))
 
-/* Most images are made up to twice smaller: with a fixed number of taps there is no loop over them. */
+/* Most images become at most twice smaller. With a constant number of taps, the compiler unrolls the loop over them. */
 #define BY_TAPS(OF, TAPS, ...) \
     ((TAPS) == 2 ? OF(__VA_ARGS__, 2) : (TAPS) == 4 ? OF(__VA_ARGS__, 4) : OF(__VA_ARGS__, TAPS))
 
-/* Sums have begun with a half, as in C, so that these shifts round down; they also clip at 0. */
+/* Sums begin with a half, as in C, so that these shifts round; they also clip at 0. */
 INLINE int16x8_t middles(int32x4_t low, int32x4_t high)
 {
     uint16x8_t both = vqshrun_high_n_s32(vqshrun_n_s32(low, SHIFT8), high, SHIFT8);
     return vreinterpretq_s16_u16(vminq_u16(both, vdupq_n_u16(SR_MIDDLE_MOST)));
 }
 
-/* No shift that narrows goes as far: one that clips at 0, then one that clips at 255. */
+/* No narrowing shift is wide enough, so there are two: one clips at 0, the other at 255. */
 INLINE uint8x8_t levels(int32x4_t low, int32x4_t high)
 {
     return vqshrn_n_u16(vqshrun_high_n_s32(vqshrun_n_s32(low, 16), high, 16), SHIFT16 - 16);
@@ -57,8 +57,8 @@ INLINE void down16_block(const int16_t *rows, size_t stride, const int16_t *weig
     vst1q_u8(to, vcombine_u8(levels(s0, s1), levels(s2, s3)));
 }
 
-/* The last 16 once more in part: nothing behind the row is read or written. Few weights are copied, so that what is
- * written cannot change them: they then stay in registers. */
+/* The last 16 values overlap the previous ones, so that nothing after the row is read or written. A few weights are
+ * copied: no store can then change them, so they stay in registers. */
 #define DOWN(NAME, FROM, TO)                                                                                       \
     INLINE void NAME##_of(const FROM *rows, size_t stride, size_t n, const int16_t *weights, TO *to, int taps)     \
     {                                                                                                              \
@@ -81,7 +81,7 @@ INLINE void down16_block(const int16_t *rows, size_t stride, const int16_t *weig
 DOWN(down8, uint8_t, int16_t)
 DOWN(down16, int16_t, uint8_t)
 
-/* r, g, b (and nothing of use in the fourth place) of a pixel of two rows. */
+/* r, g, b of a pixel (the fourth place is useless) for two rows. */
 INLINE void sum8(const uint8_t *a, const uint8_t *b, const int16_t *weights, int taps, int32x4_t *to_a, int32x4_t *to_b)
 {
     const uint8x16_t order = {0, 255, 1, 255, 2, 255, 255, 255, 3, 255, 4, 255, 5, 255, 255, 255};
@@ -118,7 +118,7 @@ INLINE void across8_of(const uint8_t *a, const uint8_t *b, const sr_axis *axis, 
         int32x4_t sum_a, sum_b;
         sum8(a + at, b + at, weights, taps, &sum_a, &sum_b);
         int16x8_t both = middles(sum_a, sum_b);
-        if (x + 1 < axis->count) { /* one value too many, which the next pixel writes over */
+        if (x + 1 < axis->count) { /* one value too many, which the next pixel overwrites */
             vst1_s16(to_a, vget_low_s16(both));
             vst1_s16(to_b, vget_high_s16(both));
         } else {
@@ -154,7 +154,7 @@ INLINE void across16_of(const int16_t *a, const int16_t *b, const sr_axis *axis,
     }
 }
 
-/* The taps across are even: resize.c gives others to plain C. */
+/* The number of taps across is even: resize.c uses plain C for odd ones. */
 static void across8(const uint8_t *a, const uint8_t *b, const sr_axis *axis, int16_t *to_a, int16_t *to_b)
 {
     BY_TAPS(across8_of, axis->taps, a, b, axis, to_a, to_b);

@@ -1,9 +1,9 @@
 /* libjpeg.h - the part of libjpeg's binary interface that the decoder uses.
  *
- * The library itself is found at run time (images/_backend.py), mostly the libjpeg-turbo that Pillow's wheel carries,
- * and no package on a bare machine has its header. So the structures are described here, as every library with the
- * interface LIBJPEG_6.2 has them on a 64-bit machine: the fields in use by name, the rest as room. The library compares
- * version and size in jpeg_CreateDecompress and refuses another layout; it is never misread.
+ * The library itself is found at run time (images/_backend.py). It is mostly the libjpeg-turbo of Pillow's wheel, and
+ * its header is not installed. So the structures are declared here, as in every library with the interface LIBJPEG_6.2
+ * on a 64-bit machine: the fields in use by name, the rest as space. jpeg_CreateDecompress compares version and size,
+ * and refuses another layout, so that a structure is never misread.
  */
 #ifndef SLIPRING_IMAGES_LIBJPEG_H
 #define SLIPRING_IMAGES_LIBJPEG_H
@@ -15,7 +15,7 @@
 #define JPEG_LIB_VERSION 62
 #define JPEG_HEADER_OK 1
 #define JPEG_EOI 0xd9
-#define DCTSIZE2 64 /* of a block */
+#define DCTSIZE2 64 /* coefficients of a block */
 
 enum J_COLOR_SPACE { JCS_UNKNOWN = 0, JCS_GRAYSCALE = 1, JCS_RGB = 2, JCS_YCbCr = 3, JCS_CMYK = 4, JCS_YCCK = 5 };
 
@@ -37,7 +37,7 @@ typedef struct jpeg_error_mgr {
     const void *addon_message_table;
     int first_addon_message, last_addon_message;
 } jpeg_error_mgr;
-#define JMSG_LENGTH_MAX 200 /* what format_message may write */
+#define JMSG_LENGTH_MAX 200 /* maximum length for format_message */
 
 typedef struct jpeg_progress_mgr {
     void (*progress_monitor)(j_decompress_ptr);
@@ -98,7 +98,7 @@ static_assert(offsetof(jpeg_decompress_struct, output_width) == 136, "output_wid
 static_assert(offsetof(jpeg_decompress_struct, coef_bits) == 192, "coef_bits");
 static_assert(offsetof(jpeg_decompress_struct, data_precision) == 296, "data_precision");
 
-/* The functions, as found in one library. */
+/* The functions of one library. */
 typedef struct sr_libjpeg {
     jpeg_error_mgr *(*std_error)(jpeg_error_mgr *);
     void (*create)(j_decompress_ptr, int version, size_t bytes);

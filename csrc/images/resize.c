@@ -1,4 +1,4 @@
-/* resize.c - plans of a resize, and the walk over rows that carries it out. */
+/* resize.c - plan a resize, and carry it out row by row. */
 #include "resize.h"
 
 #include <errno.h>
@@ -8,8 +8,8 @@
 
 #include "kernels.h"
 
-#define MOST_PIXELS (1 << 24) /* of one direction: products of it and a weight's place stay far from overflow */
-#define PADDING 64            /* bytes after a buffer that vectors may read */
+#define MOST_PIXELS (1 << 24) /* in one direction: their products with the place of a weight stay far from overflow */
+#define PADDING 64            /* bytes after a buffer that vector loads may read */
 
 void *sr_buffer_need(sr_buffer *buffer, size_t bytes)
 {
@@ -19,7 +19,7 @@ void *sr_buffer_need(sr_buffer *buffer, size_t bytes)
         if (!data)
             return NULL;
         free(buffer->data);
-        memset(data, 0, capacity); /* what vectors read of it before it was written is at least the same each time */
+        memset(data, 0, capacity); /* vectors may read bytes that were never written: they must be the same each time */
         *buffer = (sr_buffer){data, capacity - PADDING};
     }
     return buffer->data;
@@ -45,7 +45,7 @@ static double cubic(double x) /* a = -0.5 */
     return x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0;
 }
 
-/* The weights of one output pixel, as integers whose sum is exact: each is what the running sum, rounded, grows by. */
+/* Compute the weights of an output pixel, as integers with an exact sum: each is the increase of the rounded sum. */
 static void weigh(double centre, double widening, int low, int n, enum sr_filter filter, double *exact, int16_t *to)
 {
     double sum = 0, run = 0;
@@ -63,7 +63,7 @@ static void weigh(double centre, double widening, int low, int n, enum sr_filter
     }
 }
 
-/* The source pixel of each output pixel. Pillow adds `scale` up, with its rounding, so this does too. */
+/* Find the source pixel of each output pixel. Like Pillow, add `scale` up, with the same rounding. */
 static int nearest_make(sr_axis *axis, const sr_span *span, sr_buffer *buffer)
 {
     int32_t *at = sr_buffer_need(buffer, (size_t)span->count * sizeof *at);
@@ -93,7 +93,7 @@ static int axis_make(sr_axis *axis, const sr_span *span, enum sr_filter filter, 
         return nearest_make(axis, span, buffer);
     double scale = (span->end - span->start) / span->to, widening = scale < 1 ? 1 : scale;
     double support = (filter == SR_BICUBIC ? 2.0 : 1.0) * widening;
-    /* As many taps as any pixel may have; even, so that two at a time come out, unless the box is narrower than
+    /* As many taps as any pixel can need: an even number, for two taps at a time, unless the box is narrower than
      * that. */
     int taps = 2 * (int)ceil(support) + 1;
     taps += taps & 1;
@@ -115,7 +115,7 @@ static int axis_make(sr_axis *axis, const sr_span *span, enum sr_filter filter, 
         int low = (int)(centre - support + 0.5), high = (int)(centre + support + 0.5);
         low = low < 0 ? 0 : low;
         high = high > span->from ? span->from : high;
-        if (high - low > taps) /* cannot be, but for a rounding of the last bit */
+        if (high - low > taps) /* only by a rounding error in the last bit */
             high = low + taps;
         at[i] = low;
         weigh(centre, widening, low, high - low, filter, exact, weights + (size_t)i * taps);
@@ -124,7 +124,7 @@ static int axis_make(sr_axis *axis, const sr_span *span, enum sr_filter filter, 
             used--;
         widest = used > widest ? used : widest;
     }
-    /* Most have fewer taps than they might: closer together, and none reaches beyond the box. */
+    /* Most pixels have fewer taps than the maximum, so move them closer together. No tap is beyond the box. */
     int keep = widest + (widest & 1);
     if (keep > span->from)
         keep = span->from;
@@ -184,7 +184,7 @@ static bool is_plain(const sr_target *target)
     return target->bytes == 1 && !target->table && target->pixel == 3 && target->channel == 1;
 }
 
-/* Where the levels of row `y` are to be written: into the target itself if that is how it wants them. */
+/* Return the place to write row `y` to: the target itself if it takes plain pixel values. */
 static uint8_t *row_at(const sr_target *target, int y, uint8_t *line)
 {
     return line ? line : (uint8_t *)target->data + y * target->row;
@@ -192,7 +192,7 @@ static uint8_t *row_at(const sr_target *target, int y, uint8_t *line)
 
 /* ---- the two orders --------------------------------------------------------------------------------------------- */
 
-/* Down first, then across: where rows become fewer, most of the work is on long runs of bytes. */
+/* Down first, then across: if there are fewer rows after it, most of the work is on long runs of bytes. */
 static int down_then_across(const sr_kernels *k, const sr_plan *plan, sr_source *source, const sr_target *target,
                             sr_scratch *scratch)
 {
@@ -224,8 +224,8 @@ static int down_then_across(const sr_kernels *k, const sr_plan *plan, sr_source 
     return 0;
 }
 
-/* Across first, as Pillow does: where rows become more, and where a filter overshoots (it is cut between the
- * passes). */
+/* Across first, like Pillow: for more rows than before, and for a filter that overshoots (values are clipped between
+ * the passes). */
 static int across_then_down(const sr_kernels *k, const sr_plan *plan, sr_source *source, const sr_target *target,
                             sr_scratch *scratch)
 {
@@ -270,7 +270,7 @@ static int across_then_down(const sr_kernels *k, const sr_plan *plan, sr_source 
     return 0;
 }
 
-/* Rows as they are: both passes would give the same levels. */
+/* Copy the rows: both passes would give the same pixel values. */
 static int copy(const sr_plan *plan, sr_source *source, const sr_target *target)
 {
     size_t lead = 3 * (size_t)(plan->x.same - plan->x.begin);
@@ -287,7 +287,7 @@ static int copy(const sr_plan *plan, sr_source *source, const sr_target *target)
     return 0;
 }
 
-/* One source pixel for each pixel of the result. */
+/* Take one source pixel for each pixel of the result. */
 static int pick(const sr_plan *plan, sr_source *source, const sr_target *target, sr_scratch *scratch)
 {
     uint8_t *line = is_plain(target) ? NULL : sr_buffer_need(&scratch->line, 3 * (size_t)target->width);
@@ -320,7 +320,7 @@ static const sr_kernels *fastest(void)
 
 static const sr_kernels *chosen(void)
 {
-    static const sr_kernels *_Atomic kernels; /* whoever comes first decides, and all decide alike */
+    static const sr_kernels *_Atomic kernels; /* the first caller decides, and every thread would decide the same */
     if (!kernels) {
         const char *forced = getenv("SLIPRING_IMAGES_KERNELS");
         kernels = forced && strcmp(forced, "c") == 0 ? &sr_kernels_c : fastest();

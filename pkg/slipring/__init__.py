@@ -20,7 +20,7 @@ from slipring.sampler import BatchSampler
 from slipring.stats import Stats
 from slipring.strings import StringList
 
-# What a program types daily. Other errors are in slipring.errors.
+# The names that programs use most. Other errors are in slipring.errors.
 __all__ = [
     "BatchSampler",
     "Cache",
@@ -50,11 +50,11 @@ __all__ = [
     "stream",
 ]
 
-# They are made in private modules, but pickled and documented by the names that users have.
+# Defined in private modules, but pickled and documented by their public names.
 for _public in (Memory, WorkerInfo, Workers, default_collate, empty, get_worker_info, rng):
     _public.__module__ = __name__
 
-# Asked for seldom: imported then.
+# Seldom used: imported at first use.
 _SELDOM = {
     "Storage": "_files.storage",
     "progress": "monitor._progress",

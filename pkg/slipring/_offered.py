@@ -9,12 +9,12 @@ class _Work(threading.local):
     concurrency = None
 
 
-_work = _Work()  # of the calling thread: whose batch it makes
+_work = _Work()  # of the worker whose batch the calling thread makes
 
 
 @contextlib.contextmanager
 def offered(concurrency):
-    """Have a dataset that makes a whole batch find a worker's threads."""
+    """Offer a worker's threads to a dataset that makes a whole batch."""
     before, _work.concurrency = _work.concurrency, concurrency
     try:
         yield
@@ -29,10 +29,10 @@ def threads():
 
 
 def read_ahead(read, asked):
-    """Return what `read` returns of each, read by the worker's threads; None in place of what has failed.
+    """Return the results of `read` for all of `asked`, read by the worker's threads; None for each failed read.
 
-    For a dataset that makes a whole batch in one call, and reads again, in its turn, what is missing. None: the
-    worker has no such threads.
+    This is for a dataset that makes a whole batch in one call; it reads the failed ones again itself. Return None if
+    the worker has no threads.
     """
     if len(asked) < 2 or threads() < 2:
         return None
@@ -40,7 +40,7 @@ def read_ahead(read, asked):
 
 
 def read_in_turn(read, asked):
-    """Yield the same one after the other: no more are read, or wait to be taken, than there are threads."""
+    """Yield the same results in order; at most as many reads are in flight as there are threads."""
     if len(asked) < 2 or threads() < 2:
         return itertools.repeat(None)
     return _work.concurrency.in_turn(read, asked)

@@ -1,4 +1,4 @@
-"""Says at import what this machine lacks, before anything else of the package is loaded."""
+"""Check at import that slipring can run on this machine, before its other modules are loaded."""
 
 import importlib.machinery
 import importlib.util
@@ -11,7 +11,7 @@ KERNEL = (5, 4)  # pidfd_open is 5.3, waiting on a pidfd with waitid 5.4
 
 
 def check() -> None:
-    """Raise ImportError, with what is missing and the remedy, where slipring cannot run."""
+    """Raise ImportError, with the problem and the remedy, if slipring cannot run here."""
     problem = _system_problem() or _extension_problem()
     if problem:
         raise ImportError(f"slipring cannot run here: {problem}")

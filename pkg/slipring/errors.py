@@ -4,16 +4,16 @@
     ├── WorkerError     (also RuntimeError)   an exception in a worker, with its traceback and indices
     ├── WorkerDied      (also RuntimeError)   a worker was killed or left
     ├── LoaderTimeout   (also RuntimeError, TimeoutError)   no batch within `timeout` seconds
-    ├── SegmentFull                           no memory for a batch; says what is needed and what is free
+    ├── SegmentFull                           no memory for a batch; it has the needed and the free bytes
     ├── CacheMismatch   (also ValueError)     the cache holds another dataset's samples
     ├── BatchTooLarge   (also ValueError)     a batch is larger than a slot
     ├── SlotsExhausted  (also RuntimeError)   there is no slot to be filled; one of these two
-    │   ├── SlotsHeld                         every slot is held by batches that are kept
-    │   └── SlotLost                          the slot of a worker thought dead is another's now
-    ├── CorruptBatch                          what lies in a slot is not a batch
-    ├── ImageError      (also ValueError)     bytes that are no image, or not as they should be
-    ├── RemoteError     (also OSError)        what a URL stands for cannot be read
-    ├── BlockError      (also ValueError)     a block of a stream is not as the ones before
+    │   ├── SlotsHeld                         all slots are in use
+    │   └── SlotLost                          a worker that was believed dead has lost its slot
+    ├── CorruptBatch                          the contents of a slot are not a batch
+    ├── ImageError      (also ValueError)     bytes that cannot be read as an image
+    ├── RemoteError     (also OSError)        a file behind a URL cannot be read
+    ├── BlockError      (also ValueError)     a block of a stream does not match the earlier ones
     ├── DescriptorClosed  (also RuntimeError)  other code has closed slipring's file descriptor
     ├── TooManyProcesses  (also RuntimeError)  more processes use a queue than it has room for
     └── Closed          (also RuntimeError)   used after close()
@@ -73,8 +73,8 @@ class SlipringError(Exception):
 class WorkerError(SlipringError, RuntimeError):
     """An exception in a worker: the cause of the original exception, or its stand-in.
 
-    The original exception is raised where it can be rebuilt in the consumer, with a WorkerError as its
-    ``__cause__``; where it cannot (it cannot be pickled, or its class not be found), the WorkerError itself.
+    If the original exception can be rebuilt in the consumer, it is raised there, with a WorkerError as its
+    ``__cause__``. If not (it cannot be pickled, or its class cannot be found), the WorkerError itself is raised.
 
     Attributes
     ----------
@@ -83,11 +83,11 @@ class WorkerError(SlipringError, RuntimeError):
     seq : int
         Number of the batch in the epoch, from 0.
     indices : list or None
-        What the dataset was asked for; None for a stream.
+        The requested indices; None for a stream.
     index, row : object, int or None
-        Of the sample that raised it: what the dataset was asked for, and its row of the batch. None where no
-        single one did, or where nothing tells which: in a ``collate_fn``, in a stream, and in ``__getitems__`` or
-        ``fetch_into`` of a class that is neither slipring's nor torch's ``Subset``.
+        Of the sample that raised it: the requested index, and the sample's row in the batch. None if no single sample
+        raised it, or if that is unknown: in a ``collate_fn``, in a stream, and in ``__getitems__`` or ``fetch_into`` of
+        a class that is neither slipring's nor torch's ``Subset``.
     traceback : str
         The traceback in the worker.
 
@@ -116,7 +116,7 @@ class WorkerError(SlipringError, RuntimeError):
 
 
 class WorkerDied(SlipringError, RuntimeError):
-    """A worker process has gone without being told to.
+    """A worker process has ended unexpectedly.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class WorkerDied(SlipringError, RuntimeError):
     exitcode : int or None
         As `multiprocessing.Process.exitcode`: negative for a signal. None: it is not known.
     indices : list
-        What the worker was working on: the indices of its batches in flight.
+        The indices of the worker's batches in flight.
     """
 
     worker: int
@@ -146,7 +146,7 @@ class SegmentFull(SlipringError):
     needed, free : int
         Bytes.
     limit : str
-        What limits: the file system, a memory cgroup, the machine's memory or a file-size limit.
+        The limit: the file system, a memory cgroup, the machine's memory or a file-size limit.
     """
 
     needed: int
@@ -155,10 +155,10 @@ class SegmentFull(SlipringError):
 
 
 class WorkerMemoryWarning(RuntimeWarning):
-    """Workers' own memory has grown so much that as much again would not fit. Given once per loader.
+    """The workers' private memory has grown so much that as much again would not fit. Issued once per loader.
 
-    A category of its own, for ``warnings.filterwarnings``. Where a filter makes it an error, ``next()``
-    raises it before a batch is taken, and the iteration can go on.
+    It is a category of its own, for ``warnings.filterwarnings``. If a filter turns it into an error, ``next()`` raises
+    it before a batch is taken, and the iteration can continue.
     """
 
 
@@ -176,18 +176,18 @@ class BatchTooLarge(SlipringError, ValueError):
 
 
 class SlotsExhausted(SlipringError, RuntimeError):
-    """There is no slot to be filled: `SlotsHeld` or `SlotLost`, which see. Catches both."""
+    """No slot can be filled: the base class of `SlotsHeld` and `SlotLost`."""
 
 
 class SlotsHeld(SlotsExhausted):
     """All slots are held: by views in the consumer, computations on a device, or arrays that worker code keeps.
 
-    Drop batches, or wait until the device has finished its computations; then the iteration can go on.
+    Drop batches, or wait until the device has finished its computations; then the iteration can continue.
 
     Attributes
     ----------
     slots, held : int
-        Slots of the segment; those of them that are held.
+        All slots of the segment, and those that are held.
     """
 
     slots: int
@@ -195,7 +195,7 @@ class SlotsHeld(SlotsExhausted):
 
 
 class SlotLost(SlotsExhausted):
-    """A worker that was thought dead goes on, and its slot is another's now: what it makes is not wanted."""
+    """A worker that was believed dead continues, but has lost its slot; its result is dropped."""
 
 
 class CorruptBatch(SlipringError):
@@ -207,14 +207,14 @@ class CacheMismatch(SlipringError, ValueError):
 
 
 class ImageError(SlipringError, ValueError):
-    """Bytes cannot be read as an image, or not in the way that was asked for.
+    """Bytes cannot be read as an image, or not in the requested way.
 
     Attributes
     ----------
     path : str or None
         The file, or the place in an archive or table, as far as it is known.
     index : int or None
-        Of the sample, in a dataset of slipring.images.
+        The index of the sample, in a dataset of slipring.images.
     """
 
     path: str | None = None
@@ -222,7 +222,7 @@ class ImageError(SlipringError, ValueError):
 
 
 class RemoteError(SlipringError, OSError):
-    """What a URL stands for cannot be read: it does not exist, may not be read, or every attempt has failed.
+    """A file behind a URL cannot be read: it does not exist, may not be read, or every attempt has failed.
 
     ``__cause__`` is the last attempt's error, in the process that read.
 
@@ -230,13 +230,13 @@ class RemoteError(SlipringError, OSError):
     ----------
     url : str
     start, stop : int or None
-        The bytes that were wanted; None: all of them, or what is known about them.
+        The requested bytes; None: the whole file, or its size.
     attempts : int
-        How often it was tried.
+        The number of attempts.
     missing : bool
-        The server says that there is no such thing.
+        The server reports that the file does not exist.
     index : int or None
-        Of the sample, in a dataset of slipring.images.
+        The index of the sample, in a dataset of slipring.images.
     """
 
     url: str
@@ -248,14 +248,14 @@ class RemoteError(SlipringError, OSError):
 
 
 class BlockError(SlipringError, ValueError):
-    """A block of a `slipring.stream` is none, or its columns are not those of the ones before.
+    """An item of a `slipring.stream` is not a block, or its columns differ from those of earlier blocks.
 
     Attributes
     ----------
     column : str or None
-        The column that it is about.
+        The column with the error.
     block, batch : int or None
-        The block's number in its stream, and that of the batch for which it was wanted; from 0, each worker's own.
+        The block's number in its stream, and the number of the batch that needed it; from 0, in each worker.
     """
 
     column: str | None = None
@@ -328,8 +328,8 @@ def generator_ended(iterator: Any, error: BaseException) -> SlipringError | None
         return None
     return SlipringError(
         f"the generator {iterator.__qualname__} was ended by the {type(error).__name__} that came while it ran, and "
-        "what it had not given yet is lost: begin a new iteration, or resume from a state. An iterator that is an "
-        "object with __next__ can go on"
+        "its remaining values are lost: begin a new iteration, or resume from a state. An iterator that is an "
+        "object with __next__ can continue"
     )
 
 
@@ -343,9 +343,9 @@ def state_half_made() -> RuntimeError:
 
 
 def shown(value: object) -> str:
-    """Return a value's repr without secrets, of long ones the beginning.
+    """Return a value's repr without secrets; a long one is cut.
 
-    A text in its place where that raises, so that it hides no other error.
+    If the repr raises an exception, return a text in its place, so that no other error is hidden.
     """
     try:
         plain = type(value) in (list, tuple, dict, set, frozenset, collections.deque)
@@ -356,11 +356,11 @@ def shown(value: object) -> str:
 
 
 def told(error: BaseException) -> str:
-    """Return what an exception says of itself, in the same manner."""
+    """Return the text of an exception, in the same manner."""
     try:
         return _cut(str(error))
     except Exception as second:
-        return f"<its text cannot be had: {shown(second)}>"
+        return f"<str(exception) failed: {shown(second)}>"
 
 
 def _cut(text: str) -> str:
@@ -371,6 +371,6 @@ def _cut(text: str) -> str:
 
 
 def brief(indices):
-    """The first of many indices, and how many there are."""
+    """Return the first of many indices, and their number, as text."""
     first = ", ".join(shown(i) for i in indices[:16])
     return f"[{first}{f', ... {len(indices)} in all' if len(indices) > 16 else ''}]"

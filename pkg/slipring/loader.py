@@ -32,7 +32,7 @@ else:
 
 @declares(LoaderOptions)
 class Loader(LoaderCore, Generic[_Batch]):
-    """Batches of a dataset, made by workers and handed out as numpy views on shared memory.
+    """Batches of a dataset, made by workers and delivered as numpy views on shared memory.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ class Loader(LoaderCore, Generic[_Batch]):
         of samples, or ``fetch_into(indices, empty)``, which returns a whole batch with arrays from
         ``empty(shape, dtype)``), or an iterable one (``__iter__``; each worker iterates its own copy).
     batch_size : int or None
-        Samples per batch; None: no batching, each sample is delivered as it is.
+        Samples per batch; None: no batching, each sample is delivered unchanged.
     collate_fn : callable, optional
-        Samples to batch; default `slipring.default_collate`.
+        Makes a batch of a list of samples; default `slipring.default_collate`.
     {options}
 
     Attributes
@@ -54,7 +54,7 @@ class Loader(LoaderCore, Generic[_Batch]):
     Raises
     ------
     TypeError, ValueError
-        At construction, naming argument, value and rule.
+        An argument is wrong; the text names the argument, its value and the rule.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class Loader(LoaderCore, Generic[_Batch]):
     is_stream: bool
     seed: int
 
-    # What `collate_fn` returns is the batch. Without batching it is given a sample.
+    # The batch is the result of `collate_fn`, which gets a sample if there is no batching.
     @overload
     def __init__(
         self: Loader[_Made],
@@ -115,7 +115,7 @@ class Loader(LoaderCore, Generic[_Batch]):
         collate_fn: None = None,
         **options: Unpack[LoaderOptions],
     ) -> None: ...
-    # `default_collate` makes the batch: say what it is by Loader[...](...).
+    # `default_collate` makes the batch: give its type by Loader[...](...).
     @overload
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Loader(LoaderCore, Generic[_Batch]):
         o = self.options
         if not self.is_stream and o.sampler is None and o.batch_sampler is None:
             self._check_length()
-        _ = self._share  # what is wrong with it is wrong now
+        _ = self._share  # raises the errors of a sampler now
         self.seed = (int.from_bytes(os.urandom(8), "little") if o.seed is None else o.seed) & MASK_63
         self.epoch = 0
         self._prepare()

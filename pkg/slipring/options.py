@@ -58,7 +58,7 @@ class Workers(Group):
     Raises
     ------
     TypeError, ValueError
-        Naming the option, its value and the rule.
+        An option is wrong; the text names the option, its value and the rule.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class Memory(Group):
     Raises
     ------
     TypeError, ValueError
-        Naming the option, its value and the rule.
+        An option is wrong; the text names the option, its value and the rule.
 
     Examples
     --------
@@ -169,7 +169,7 @@ class Device(Group, Generic[_Batch]):
     Raises
     ------
     TypeError, ValueError
-        Naming the option, its value and the rule.
+        An option is wrong; the text names the option, its value and the rule.
 
     Examples
     --------
@@ -275,7 +275,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 class FlowOptions(CommonOptions, total=False):
-    """Options of all loaders except torch's, which has parameters of its own for the same."""
+    """Options of all loaders except torch's, which has its own parameters for them."""
 
     num_workers: Annotated[
         int | Literal["auto"] | tuple[int | None, int | None],
@@ -390,7 +390,7 @@ def _moved(group, place):
     return {field.name: f"Give {place.format(field.name + '=...')}" for field in dataclasses.fields(group)}
 
 
-# Arguments of tf.data, Keras and Grain -> ours, or what to do instead.
+# Arguments of tf.data, Keras and Grain -> the name here, or the text of a remedy.
 ELSEWHERE = {
     "worker_count": "num_workers",
     "num_parallel_calls": "num_workers",

@@ -22,7 +22,7 @@ MAX_PROCESSES = MAX_WORKERS + 1
 
 @dataclasses.dataclass(frozen=True)
 class QueueStats:
-    """What this process has got from a queue, and what the queue takes.
+    """The figures of a queue: messages that this process has received, and memory.
 
     Attributes
     ----------
@@ -31,11 +31,11 @@ class QueueStats:
     copied, copied_bytes : int
         Those of them that were copied out of their slots.
     kept : int
-        Those that were copied once more, by who put them and had their arrays still (see `slipring.queue.Slot.put`).
+        Those that their producer copied once more, because it still had their arrays (see `slipring.queue.Slot.put`).
     pickled_leaves : int
-        Values in them that came by pickle.
+        Pickled values in them.
     slots, slot_bytes, bytes_committed : int
-        Slots; bytes reserved for each; bytes of memory that the whole segment takes.
+        Slots; bytes reserved for each; bytes of memory of the whole segment.
     backing : str
 
     Examples
@@ -63,24 +63,24 @@ class QueueStats:
 
 
 class Queue(QueueCore):
-    """A queue between processes and threads; arrays come without pickle, and as views on where they were put.
+    """A queue between processes and threads. Arrays are sent without pickle, and received as views of their slots.
 
-    Any number of processes put, any number get, by fork, forkserver and spawn: hand it to
-    `multiprocessing.Process` as an argument. Messages of one producer (a thread) come in the order in which
-    they were put. A process that is killed leaves nothing locked: what it had put is got, what it was putting
-    is not, and what it had got is gone with it.
+    Any number of processes may put and get. Pass the queue to `multiprocessing.Process` as an argument, with fork,
+    forkserver or spawn. Messages of one producer (a thread) arrive in the order in which they were put. A killed
+    process leaves nothing locked: the messages that it had put arrive, a message that it was putting does not, and the
+    messages that it had received are lost.
 
     Parameters
     ----------
     maxsize : int
-        Slots, at least 1: what can be put before something is got. Views that a consumer keeps occupy theirs.
-        Each takes 20 KiB from the beginning. A put and a get look at all slots that were ever used at once:
-        with a thousand they take several times as long as with a few.
+        Number of slots, at least 1: the messages that can be put before one is received. Views that a consumer keeps
+        occupy their slots. Each slot takes 20 KiB from the beginning. Put and get scan all slots that were in use at
+        the same time: with a thousand slots they take several times as long as with a few.
     slot_bytes : int or None
-        Bytes to reserve per slot: the largest message. None: as much as fits, at most 16 GiB. Memory is taken
-        as messages need it.
+        Bytes to reserve per slot: the largest message. None: as much as fits, at most 16 GiB. Memory is committed as
+        messages need it.
     copy : {'auto', 'always', 'never'}
-        Whether what is got are views or copies; see `get`.
+        Whether received arrays are views or copies; see `get`.
     max_processes : int
         How many living processes may use the queue at a time.
     backing : {'auto', 'shm', 'memfd'} or str
@@ -89,7 +89,7 @@ class Queue(QueueCore):
     Raises
     ------
     SegmentFull
-        No memory for the slots' first pages.
+        There is no memory for the slots' first pages.
 
     Examples
     --------
@@ -117,7 +117,7 @@ class Queue(QueueCore):
         max_processes: int = 256,
         backing: str = "auto",
     ) -> None:
-        unbounded = " (a queue without bound, multiprocessing's 0, there is not)"
+        unbounded = " (there is no queue without bound, multiprocessing's 0)"
         maxsize = integer("maxsize", maxsize, 1, MAX_SLOTS, hint=unbounded)
         max_processes = integer("max_processes", max_processes, 2, MAX_PROCESSES)
         slot_bytes = integer("slot_bytes", slot_bytes, 1, 1 << 46, optional=True)
@@ -146,7 +146,7 @@ class Queue(QueueCore):
 
     @property
     def maxsize(self) -> int:
-        """int: slots."""
+        """int: the number of slots."""
         return self._ring().n_slots
 
     def put_nowait(self, obj: object) -> None:
@@ -160,8 +160,8 @@ class Queue(QueueCore):
     def slot(self, block: bool = True, timeout: float | None = None) -> Slot:
         """Claim a free slot to build a message in, so that not even the producer copies it.
 
-        Use it as a context manager. What is not put by the end of the block, also for an exception, was never
-        there.
+        Use it as a context manager. If nothing is put by the end of the block, or the block raises an exception, the
+        slot is released.
 
         Parameters
         ----------
@@ -189,25 +189,25 @@ class Queue(QueueCore):
         return Slot(self, block, timeout)
 
     def join_thread(self) -> None:
-        """Return at once: there is no thread. What `put` has returned from can be got."""
+        """Return at once: there is no thread. A message is available as soon as `put` returns."""
 
     def cancel_join_thread(self) -> None:
-        """Do nothing, as there is no thread to be waited for."""
+        """Do nothing: there is no thread to wait for."""
 
     def shutdown(self, immediate: bool = False) -> None:
-        """End the queue for everybody: put raises `~slipring.errors.ShutDown`, and so does get when nothing is left.
+        """End the queue for all processes: put raises `~slipring.errors.ShutDown`, and so does get when it is empty.
 
-        Who waits is woken. What is being put at that moment may still come.
+        Waiting calls end. A message that is being put at that moment may still arrive.
 
         Parameters
         ----------
         immediate : bool
-            Throw away what can be got.
+            Drop the messages in the queue.
         """
         self._shut_down(immediate)
 
     def report(self) -> Report:
-        """Return the `slipring.monitor.Report` of all that has gone through the queue, in all processes."""
+        """Return the `slipring.monitor.Report` of all messages in the queue so far, in all processes."""
         from slipring._core._cache import Watch
         from slipring._observe.report import Report
         from slipring._observe.snapshot import Snapshot
@@ -236,6 +236,6 @@ def _attach(cls, ring, event, copy):
     queue = cls.__new__(cls)
     queue._copy = copy
     fd = event.detach()
-    os.set_inheritable(fd, False)  # it came open to what this process executes
+    os.set_inheritable(fd, False)  # programs that this process executes would inherit it
     queue._open(ring, copy, Event(fd))
     return queue

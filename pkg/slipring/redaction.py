@@ -1,7 +1,7 @@
 """Secrets in texts that people read or share: credentials in URLs, and the arguments of programs.
 
-A URL keeps what says where something lies. Its user info and the values of query parameters that grant access become
-``***``. In Azure's ``abfs://container@account`` the part before the @ is a place, and stays.
+A URL keeps the parts that say where a file lies. Its user info and the values of query parameters that grant access
+become ``***``. In Azure's ``abfs://container@account`` the part before the @ is a place, and stays.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 _USER_INFO = re.compile(r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://[^\s/?#'\"<>]+@", re.IGNORECASE)
 # Also in the fragments that libraries print ("url: /train.tar?sig=..."), and in connection strings of Azure. The last
-# character of a value is none of the sentence's punctuation.
+# character of a value is not punctuation of the sentence.
 _PARAMETER = re.compile(
     r"""([?&;](?:
         [\w.-]{0,40}(?:signature|credential|token|secret|passw|passphrase|pwd|auth(?!or)|session|cookie|jwt|accessid
@@ -25,16 +25,16 @@ _TAKES_A_VALUE = re.compile(r"-[^-cmWX]*[WX]|--check-hash-based-pycs")
 
 
 def redacted(text: str) -> str:
-    """Return the text with ``***`` in the place of credentials in its URLs."""
+    """Return the text with ``***`` in place of credentials in its URLs."""
     return _PARAMETER.sub(r"\1***", _USER_INFO.sub("://***@", text))
 
 
 def program_of(words: list[str]) -> str:
     """Return a process's command line without the arguments of its script, module or ``-c`` code.
 
-    Of a program that is not Python only the name is known not to be an argument.
+    For a program other than Python, only its name is returned: all other words may be arguments.
     """
-    if len(words) == 1:  # a process that has given itself a title
+    if len(words) == 1:  # a process that has set its title
         words = words[0].split()
     if not words:
         return ""

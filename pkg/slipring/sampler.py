@@ -1,4 +1,4 @@
-"""Which indices make a batch, where several processes of one job share a dataset."""
+"""Batches of indices, also for several processes of one job that share a dataset."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ _ORDER = 0x52414E4B53  # keeps these orders apart from all else that is drawn fr
 class BatchSampler:
     """Lists of indices for ``Loader(batch_sampler=...)``: all of them, or one rank's share.
 
-    Every pass is another epoch; the order of an epoch depends on `seed` and its number alone. Ranks take
-    every `world_size`-th index of the same order, and have equally many: the first indices are used again
-    where the last ones do not suffice, as in torch's DistributedSampler. So the batches of all ranks together,
-    a step, are the next ``world_size * batch_size`` indices of the order, however these are divided, and an
-    epoch can be resumed with other ranks: see `load_state_dict`.
+    Each pass is another epoch. The order of an epoch depends only on `seed` and the epoch's number. Each rank takes
+    every `world_size`-th index of the same order. All ranks get the same number of indices: if the last ones do not
+    suffice, the first ones are used again, as in torch's DistributedSampler. So the batches of all ranks together, a
+    step, are the next ``world_size * batch_size`` indices of the order, however they are divided. An epoch can
+    therefore be resumed with other ranks: see `load_state_dict`.
 
     Parameters
     ----------
     indices : int or sequence
-        How many, from 0; or which. (Of a dataset: ``len(dataset)``.) Those of an array, tensor or series
-        (one dimension) reach the dataset as plain numbers, others as they are.
+        The number of indices, from 0, such as ``len(dataset)``; or the indices themselves. Those in a one-dimensional
+        array, tensor or series reach the dataset as plain numbers, others unchanged.
     batch_size : int
         Indices per batch of this rank.
     shuffle : bool
         A new order in every epoch.
     drop_last : bool
-        Drop the last step, of all ranks, if the indices do not fill it: then none is used again.
+        Drop the last step, of all ranks, if the indices do not fill it; then no index is used again.
     weights : array_like of float, optional
         One per index, shape (n,); need not sum up to one. Indices are drawn by them, with replacement.
     num_samples : int, optional
-        Draw so many with replacement, for all ranks together. Default with `weights`: n.
+        Draw this number of indices with replacement, for all ranks together. Default with `weights`: n.
     rank, world_size : int
-        Which of how many shares. Under torchrun: the environment's ``RANK`` and ``WORLD_SIZE``.
+        The rank, and the number of ranks. Under torchrun: ``RANK`` and ``WORLD_SIZE`` of the environment.
     seed : int, optional
-        Must be the same in all ranks. None: 0 where there are several, else a new one, from the system.
+        Must be the same in all ranks. None: 0 if there are several ranks, otherwise a new seed from the system.
 
     Attributes
     ----------
     epoch : int
-        The number of the next pass; may be set. A pass takes it, and counts it up, at its first ``next()``.
+        The number of the next pass; may be set. A pass takes it, and increases it by one, at its first ``next()``.
 
     Raises
     ------
     TypeError, ValueError
-        At construction, naming argument, value and rule.
+        An argument is wrong; the text names the argument, its value and the rule.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class BatchSampler:
     >>> list(sampler)
     [[1, 3, 5], [7, 9]]
 
-    One step later three ranks go on where two were:
+    Three ranks continue after a step of two ranks:
 
     >>> batches = iter(sampler)
     >>> first = next(batches)
@@ -126,12 +126,12 @@ class BatchSampler:
         self._bounds, self._weights_digest = None, None
         if weights is not None:
             self._bounds, self._weights_digest = _cumulative(weights, len(indices))
-        self._indices_digest = None  # taken once, when it is asked for: indices may be many
+        self._indices_digest = None  # computed once, at the first request: there may be many indices
         self.num_samples = len(indices) if num_samples is None else num_samples
         self.rank, self.world_size, self.seed = rank, world_size, seed & MASK_63
         self.epoch = 0
         self._begun = None  # epoch and position at which the newest pass has begun; None: it has not
-        self._resumed = None  # the same of the next pass, if a state says so
+        self._resumed = None  # the same of the next pass, if a state was loaded
 
     @property
     def weights(self) -> NDArray[np.float64] | None:
@@ -166,7 +166,7 @@ class BatchSampler:
         return _EpochIndices(self.indices, IndexOrder.shuffled(n, key) if self.shuffle else IndexOrder(n))
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next pass. (Without it passes count by themselves.)"""
+        """Set the number of the next pass. (If it is not called, each pass increases it by one.)"""
         self.epoch = epoch
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -184,8 +184,9 @@ class BatchSampler:
         Raises
         ------
         TypeError, ValueError
-            It is no such state, or of another order: of other indices or weights, or drawn in another way. Of
-            indices that are neither numbers nor text, and of a sequence of your own, only the length is compared.
+            It is not such a state, or the state of another order: with other indices or weights, or drawn in another
+            way. For indices that are neither numbers nor text, and for a sequence class of your own, only the length is
+            compared.
         """
         self._resumed = self._checked(state)
         self.epoch, self.seed = self._resumed[0], int(state["seed"])
@@ -201,7 +202,7 @@ class BatchSampler:
         return _Pass(self)
 
     def __len__(self) -> int:
-        """Batches of this rank in an epoch that is read from its beginning."""
+        """Return the number of batches of this rank in an epoch that is read from its beginning."""
         return self._batches_after(0)
 
     def _batches_after(self, position):
@@ -213,23 +214,23 @@ class BatchSampler:
 
     @property
     def _next_pass(self):
-        """Epoch and position at which the next pass begins."""
+        """tuple: epoch and position at which the next pass begins."""
         resumed = self._resumed
         return resumed if resumed is not None and resumed[0] == self.epoch else (self.epoch, 0)
 
     @property
     def _beginning(self):
-        """The same of the newest pass."""
+        """tuple: the same of the newest pass."""
         return self._next_pass if self._begun is None else self._begun
 
     @property
     def _drawn(self):
-        """How an order comes about: what a state must have in common with who loads it."""
+        """str: how the order is made, which a state must have in common with the sampler that loads it."""
         return "drawn" if self._replaced else "shuffled" if self.shuffle else "given"
 
     @property
     def _digests(self):
-        """What tells orders apart that have as many samples."""
+        """dict: digests that distinguish orders with the same number of samples."""
         if self._indices_digest is None:
             self._indices_digest = _digest_of(self.indices)
         return {"indices": self._indices_digest, "weights": self._weights_digest}
@@ -305,7 +306,7 @@ class _EpochIndices(Sequence):
         places = self._order.part(first % n, count, step % n)
         indices = self._indices
         if isinstance(indices, np.ndarray):
-            # Times of nanoseconds would become ints.
+            # Datetimes in nanoseconds would become ints.
             return list(indices[places]) if indices.dtype.kind in "mM" else indices[places].tolist()
         if isinstance(indices, range) and (indices.start, indices.step) == (0, 1):
             return places.tolist()
@@ -313,9 +314,9 @@ class _EpochIndices(Sequence):
 
 
 class _Pass:
-    """The batches of one epoch; says where it is, so that an interrupted run goes on there.
+    """The batches of one epoch; its state lets an interrupted run continue.
 
-    It begins with the first batch: torch's loader makes two passes for its first epoch, and reads one.
+    The pass begins at its first batch: torch's loader makes two passes for its first epoch, and reads one.
 
     Attributes
     ----------
@@ -353,12 +354,12 @@ class _Pass:
         return indices
 
     def state_dict(self):
-        """Return the place: which epoch, and how far all ranks together have come."""
+        """Return the epoch, and the position of all ranks together in its order."""
         state = self.sampler._state(*(self.place or self.sampler._next_pass))
         return state if self.seed is None else {**state, "seed": self.seed}
 
     def load_state_dict(self, state):
-        """Go on at a place; the sampler's next pass is the epoch behind it. See `BatchSampler.load_state_dict`."""
+        """Continue at a position; the sampler's next pass is the epoch after it. See `BatchSampler.load_state_dict`."""
         self.place, self.order = self.sampler._checked(state), None
         self.sampler.seed = self.seed = int(state["seed"])
         self._count()
@@ -378,15 +379,15 @@ def rank_of(*samplers):
 def rank_that_draws(given, *samplers):
     """Return the rank whose random numbers a loader draws: `given`, a sampler's, torch.distributed's, or 0.
 
-    The sampler's is before torch.distributed's: ranks that get the same samples, as those of a tensor-parallel
-    group, draw the same numbers.
+    The sampler's rank takes precedence over torch.distributed's: ranks that get the same samples, as those of a
+    tensor-parallel group, draw the same numbers.
     """
     rank = rank_of(*samplers) if given is None else given
     return (process.global_rank() or (0,))[0] if rank is None else rank
 
 
 def share_of(batch_sampler, sampler, batch_size, rank=None):
-    """Return a rank's `Share` of each step, as what gives the indices divides them; for ``rng="sample"``.
+    """Return a rank's `Share` of each step, as its sampler divides the indices; for ``rng="sample"``.
 
     Parameters
     ----------
@@ -398,7 +399,7 @@ def share_of(batch_sampler, sampler, batch_size, rank=None):
     Raises
     ------
     ValueError
-        Nothing says at which position of all ranks' order a sample is.
+        The position of a sample in the order of all ranks is unknown.
     """
     source = sampler if batch_sampler is None else batch_sampler
     if batch_sampler is not None and not isinstance(batch_sampler, BatchSampler):
@@ -420,7 +421,7 @@ def share_of(batch_sampler, sampler, batch_size, rank=None):
 def place_of(batch_sampler):
     """Return (whole steps, indices before those) that a `BatchSampler` has given before its newest pass began.
 
-    The latter are less than a step, and 0 where no step was of another size.
+    The latter are less than a step, and 0 if all steps had this size.
     """
     if not isinstance(batch_sampler, BatchSampler):
         return 0, 0
@@ -428,7 +429,7 @@ def place_of(batch_sampler):
 
 
 def ranks_of(sampler):
-    """Return of how many ranks a sampler gives one's share; 1 if it says nothing of it."""
+    """Return among how many ranks a sampler divides the indices; 1 if it does not say so."""
     counts = (getattr(sampler, name, None) for name in ("world_size", "num_replicas"))
     return next((int(count) for count in counts if isinstance(count, numbers.Integral)), 1)
 
@@ -437,10 +438,10 @@ _MASK = "indices must be numbers, not a mask: give numpy.flatnonzero of it"
 
 
 def _sequence(indices):
-    """What can be asked for an index by its place: of how many, of a sequence, or of an array."""
+    """Return an object that returns an index by its position, for a number, a sequence or an array."""
     if np.ma.is_masked(indices):
         raise ValueError("indices are a masked array with masked values: give its compressed()")
-    if hasattr(indices, "__array__"):  # a series would be asked by its labels, an array gives numpy's numbers
+    if hasattr(indices, "__array__"):  # a series would be indexed by its labels; an array has numpy's numbers
         array = np.asarray(indices)
         if array.ndim > 1:
             raise ValueError(f"indices must have one dimension, not shape {array.shape}")
@@ -459,7 +460,7 @@ def _sequence(indices):
 
 
 def _digest_of(indices):
-    """Say in a few bytes which indices these are: the same in any process, and however the same numbers are kept."""
+    """Return a digest of indices: the same in any process, and for any container of the same numbers."""
     if isinstance(indices, StringList):
         indices = list(indices)
     if isinstance(indices, (list, tuple)):
@@ -478,7 +479,7 @@ def _digest_of(indices):
     if isinstance(indices, (list, tuple, np.ndarray)):
         try:
             return _digest(json.dumps(list(indices)).encode())
-        except TypeError:  # what JSON has not may be written differently in another process
+        except TypeError:  # values that JSON lacks may be written differently in another process
             pass
     return _digest(f"{len(indices)}".encode())
 
@@ -488,7 +489,7 @@ def _digest(written):
 
 
 def _cumulative(given, n):
-    """Return the cumulative weights, of which the last one is 1, and a digest of the weights as given."""
+    """Return the cumulative weights, which end with 1, and a digest of the weights as given."""
     try:
         weights = np.ascontiguousarray(given, np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Where the time goes."""
+"""A loader's figures."""
 
 import dataclasses
 
@@ -19,23 +19,23 @@ class Stats:
         Batches copied out of their slot (see the loader's `copy`), and their bytes.
     kept_batches : int
         Batches that were copied once more, in the worker, because its code kept an array from
-        `slipring.empty` (what is delivered is the consumer's alone).
+        `slipring.empty` (the consumer alone has the delivered arrays).
     pickled_leaves : int
-        Values that no leaf kind describes and that went through pickle.
+        Values without a leaf kind of their own, which were pickled.
     pickled_tasks : int
-        Index lists that were not exact ints and went to the worker through pickle.
+        Lists of indices that were not all ints, and were sent to the worker as pickles.
     skipped_samples : int
-        Samples of the batches delivered that the dataset has passed over (`slipring.images`,
+        Samples that the dataset has skipped, in the delivered batches (`slipring.images`,
         ``on_error="skip"``).
     backing, backing_reason : str or None
-        Where the segment's memory comes from and why; None before the first iteration. Of the last
-        segment, where there is none now.
+        Where the segment's memory comes from and why; None before the first iteration. If there is no
+        segment now, those of the last one.
     slots : int
         Slots of the segment.
     slot_bytes : int
         Payload bytes reserved per slot: the largest batch that fits.
     slot_bytes_limited_by : str or None
-        What made the reserve smaller than asked for.
+        The limit that made the reservation smaller than requested.
     slot_bytes_committed : int
         Bytes of real memory under the segment, controls and task areas included.
     large_copies : str or None
@@ -51,32 +51,31 @@ class Stats:
     respawns : int
         Workers that were replaced after a death.
     resumed_streams : int
-        Those among them whose stream went on from its own state (``state_dict``).
+        Those among them whose stream continued from its own state (``state_dict``).
     replayed_batches : int
-        Batches of streams that were read once more, and dropped, to come to where a dead worker was.
+        Batches of streams that were read again, and dropped, to reach the position of a dead worker.
     worker_private_bytes : tuple of (int or None)
-        What each worker process has of its own, to some percent: what it has allocated, and what it has
-        copied of its parent's pages by writing to them, as reading a Python object does. The segment and
-        files do not count; None where /proc does not tell. Measured when asked for (some ms per worker, but
-        less than 1 % of the time), and before workers end with their iteration; of those that were the
-        last, where there are none now.
+        The private memory of each worker process, to some percent: memory that it has allocated, and pages of its
+        parent that it has copied by writing to them, as reading a Python object does. The segment and files do not
+        count. None if /proc does not report it. It is measured at the request (some ms per worker, but less than 1 % of
+        the time), and before workers end with their iteration. If there are no workers now, those of the last ones.
     remote_reads : int
         Attempts to read files behind URLs (`slipring.Storage`) for batches, by all workers.
     remote_timeouts, remote_broken, remote_refused, remote_rejected : int
-        Those among them that failed: without an answer in time; with a broken connection or a wrong answer; by a server
-        that said "later" (the statuses 408, 425, 429 and 500 to 599); by one that said "no", which are not repeated.
+        The failed attempts among them: without an answer in time; with a broken connection or a wrong answer; refused
+        for the moment (the statuses 408, 425, 429 and 500 to 599); refused for good, which are not repeated.
     remote_bytes : int
-        Bytes that came.
+        Bytes received.
     remote_s, remote_lost_s : float
-        What the attempts took that succeeded, and what the others took and the pauses after them.
+        Time of the successful attempts; time of the failed ones and of the pauses after them.
     moved_batches : int
         Batches copied to a device (`slipring.torch` with ``device=``).
     staged_batches : int
         Those among them that went through a pinned copy, because their slot is not pinned itself.
     registered_bytes : int
-        Of the slots that are, at present.
+        Bytes of the slots that are pinned at present.
     registration_refused : str or None
-        Why a slot is not.
+        The reason why a slot is not pinned.
 
     Examples
     --------
@@ -150,19 +149,19 @@ _READS = {
 
 
 def _read_figures(reads):
-    """Return the fields of `Stats` that counts of remote reads give."""
+    """Return the fields of `Stats` for counts of remote reads."""
     return {field: reads[name] / 1e9 if field.endswith("_s") else reads[name] for name, field in _READS.items()}
 
 
 class Counters:
-    """Adds up the meters of the segments that a loader has used, also of those that are gone."""
+    """The sums of the meters of all segments that a loader has used, closed ones included."""
 
     def __init__(self):
         self.meters = []
         self.respawns = self.resumed_streams = self.replayed_batches = 0
         self.memory = WorkerMemory()
-        self.last = None  # what the last segment that is gone told of its memory
-        self.seen = None  # and what could be seen of it: a `slipring._observe.snapshot.Snapshot`
+        self.last = None  # the `info` of the last closed segment
+        self.seen = None  # its last `slipring._observe.snapshot.Snapshot`
         self._gone = dict.fromkeys((*_COUNTERS, *_TIMES, *_READS.values()), 0)
 
     def respawned(self):
@@ -170,7 +169,7 @@ class Counters:
         self.respawns += 1
 
     def goes_on(self, by_state, replayed):
-        """Count a stream that a new worker goes on with, and the batches that it must read again."""
+        """Count a stream that a new worker continues, and the batches that it must read again."""
         self.resumed_streams += by_state
         self.replayed_batches += replayed
 
@@ -179,7 +178,7 @@ class Counters:
         self.meters.append(meter)
 
     def fold(self, meter, info, seen=None):
-        """Keep the figures of a segment that goes: its meter's, and what `info` tells of its memory."""
+        """Keep the figures of a segment that is closed: its meter's, and those of its memory in `info`."""
         self.meters.remove(meter)
         self.last, self.seen = info, seen or self.seen
         for figures in (self._figures(meter), _read_figures(info["reads"])):

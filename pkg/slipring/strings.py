@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 class StringList(Sequence[str]):
     """Strings (file names, captions, labels) that forked workers can read without copying them.
 
-    A Python list of strings is an object per string, and reading one writes its reference count: page by
-    page, each forked worker gets a copy of them all. Here they lie in an Arrow array, whose memory nobody
-    writes.
+    A Python list has an object for each string, and reading an object writes its reference count: page by page, each
+    forked worker copies all of them. Here the strings lie in an Arrow array, whose memory is never written.
 
     Parameters
     ----------
@@ -26,14 +25,14 @@ class StringList(Sequence[str]):
     Raises
     ------
     TypeError
-        An element is no string.
+        An element is not a string.
     ImportError
         pyarrow is not installed.
 
     Notes
     -----
-    An element is made anew each time it is asked for; a slice with a step of 1 copies nothing. It cannot be
-    changed, and equals any list or StringList of the same strings.
+    Each access makes a new str; a slice with a step of 1 copies nothing. A StringList cannot be changed, and equals any
+    list or StringList of the same strings.
 
     Examples
     --------
@@ -73,7 +72,7 @@ class StringList(Sequence[str]):
     def _over(self, array):
         _, ends, text = array.buffers()
         self._array = array
-        # A scalar of Arrow's would take several times as long.
+        # Reading Arrow's scalars takes several times as long.
         self._ends = memoryview(ends if ends is not None else bytes(8)).cast("B").cast("q")[array.offset :]
         self._text = memoryview(text if text is not None else b"")
 
@@ -108,7 +107,7 @@ class StringList(Sequence[str]):
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not more than its own strings: the array may be a slice of a large one.
+        # Only its own strings: the array may be a slice of a large one.
         import pyarrow as pa
 
         return StringList, (pa.concat_arrays([self._array]) if self._array.offset else self._array,)
@@ -124,7 +123,7 @@ class StringList(Sequence[str]):
 
 
 def _array(strings):
-    """Return an Arrow array of them. File names that are no UTF-8 have surrogates, which Arrow takes only as bytes."""
+    """Return an Arrow array of strings. Names that are not UTF-8 have surrogates, which Arrow takes only as bytes."""
     import pyarrow as pa
 
     try:

@@ -1,4 +1,4 @@
-"""What a loader takes, for annotations: ``from slipring.typing import Empty``. Nothing here has to be inherited."""
+"""Types of datasets, for annotations: ``from slipring.typing import Empty``. No class has to inherit from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Batch = TypeVar("Batch", covariant=True)
 
 
 class MapDataset(Protocol[Sample]):
-    """A dataset that is indexed: by numbers, or by what its sampler gives. A list is one."""
+    """A dataset that is indexed by numbers, or by the items of its sampler. A list is one."""
 
     def __getitem__(self, index: Any, /) -> Sample:
         """Return a sample."""
@@ -32,7 +32,7 @@ class ListDataset(Protocol[Sample]):
 
 
 class Empty(Protocol):
-    """What makes arrays in the slot: `slipring.empty`, and the `empty` that ``fetch_into`` is given."""
+    """A function that makes arrays in the slot: `slipring.empty`, and the argument `empty` of ``fetch_into``."""
 
     def __call__(self, shape: int | tuple[int, ...], dtype: DTypeLike = ...) -> NDArray[Any]:
         """Return a new array, which is not initialised."""

@@ -66,7 +66,7 @@ def test_a_worker_that_waits_for_a_lock_of_the_time_of_its_fork_is_told_of(a_loc
         next(iter(loader))
     (text,) = told()
     assert re.search(r"worker 0 \(pid \d+\) has not begun \d s after its start", text)
-    for part in ("threads held when it was forked", "start_method='forkserver'", "py-spy dump --pid"):
+    for part in ("threads held at the fork", "start_method='forkserver'", "py-spy dump --pid"):
         assert part in text, (part, text)
 
 

@@ -88,7 +88,7 @@ def test_an_index_that_cannot_be_kept_is_made_anew_and_that_is_said_once(shards,
         assert len(images.Tar(shards, FIT, index="beside")) == 30
     assert sorted(shards[0].parent.iterdir()) == before
     assert [record.getMessage() for record in caplog.records] == [
-        f"the indices of shards cannot be kept in {shards[0].parent}: Is a directory. They are made anew each time, "
+        f"the indices of shards cannot be kept in {shards[0].parent}: Is a directory. They are made again each time, "
         "as with index='memory'"
     ]
 

@@ -298,7 +298,7 @@ def test_another_worker_would_take_what_those_that_there_are_have(monkeypatch):
     with Loader(Held(), 1, workers=Workers(start_method="fork"), num_workers=(None, 12)) as loader:
         next(iter(loader))
         fits, why = tuner_of(loader)._fits(3)
-    assert fits == 0 and "and 16.8 MB may be taken of what is left of this test (/a/file)" in why
+    assert fits == 0 and "and 16.8 MB may be taken from the rest of this test (/a/file)" in why
 
 
 def test_a_loader_that_was_given_a_number_has_no_tuning():

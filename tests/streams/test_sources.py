@@ -87,7 +87,7 @@ def test_reading_draws_from_the_programs_own_generators_without_workers():
     (dict(num_workers=2), ValueError, "num_workers=2 for one list, which only one can read: give a function"),
     (dict(num_workers="auto"), TypeError, "num_workers must be an int"),
     (dict(num_workers=1, start_method="fork"), ValueError, "start_method='fork' for a list of this process"),
-    (dict(timeout=3), ValueError, "timeout=3 with num_workers=0: nobody is there to end a read"),
+    (dict(timeout=3), ValueError, "timeout=3 with num_workers=0: nothing can end a read"),
     (dict(drop_last=3), TypeError, "drop_last must be True or False"),
     (dict(shuffle=True), TypeError, "unexpected keyword argument 'shuffle'"),
     (dict(collate_fn=list), TypeError, "unexpected keyword argument 'collate_fn'"),

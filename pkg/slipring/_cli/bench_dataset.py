@@ -1,4 +1,4 @@
-"""`slipring bench-dataset`: what limits a dataset, and how many workers are enough for it, by measuring."""
+"""`slipring bench-dataset`: measure what limits a dataset, and how many workers are enough for it."""
 
 import argparse
 import dataclasses
@@ -20,14 +20,14 @@ def bench_dataset_arguments(parser):
     parser.add_argument(
         "dataset",
         metavar="module:factory",
-        help="what returns the dataset when it is called without arguments, or the dataset itself; found from the "
-        "current directory; also path/to/file.py:factory",
+        help="a function that returns the dataset when it is called without arguments, or the dataset itself; searched "
+        "from the current directory; also path/to/file.py:factory",
     )
     parser.add_argument(
         "--workers",
         type=_workers,
         metavar="LIST|MAX",
-        help="numbers of workers, as 0,2,8; or the most, of which 0, 1, 2, 4, ... are measured (default: one for each "
+        help="numbers of workers, as 0,2,8; or a maximum, up to which 0, 1, 2, 4, ... are measured (default: one per "
         "processor)",
     )
     parser.add_argument(
@@ -38,7 +38,7 @@ def bench_dataset_arguments(parser):
     parser.add_argument("--batch-size", nargs="+", type=_positive(int), default=[32], metavar="N", help="default 32")
     parser.add_argument("--collate", metavar="module:function", help="puts samples together (default: the loader's)")
     parser.add_argument("--torch", action="store_true", help="measure slipring.torch.DataLoader, which makes tensors")
-    parser.add_argument("--seconds", type=_positive(float), default=1.0, help="for each case, behind its first batches")
+    parser.add_argument("--seconds", type=_positive(float), default=1.0, help="for each case, after its first batches")
     parser.add_argument("--batches", type=_positive(int), help="at most so many for each case")
     parser.add_argument("--full", action="store_true", help="each number of workers with each method and size")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -79,7 +79,7 @@ def bench_dataset(args):
     """
     from slipring._cli import limits, sweep
 
-    if not args.json:  # before anything is measured: it may be missing
+    if not args.json:  # before the measurement: rich may be missing
         importlib.import_module("slipring._cli.view")
     processors = len(os.sched_getaffinity(0))
     methods = args.start_method or _default_methods(args.torch)
@@ -129,7 +129,7 @@ def _default_methods(torch):
     return [multiprocessing.get_start_method(), *([] if torch else ["thread"])]
 
 
-# ---- what the user names
+# ---- the objects that the user names
 
 
 def _find(name, what):
@@ -145,7 +145,7 @@ def _find(name, what):
     else:
         file, folder, module = None, os.getcwd(), place
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # spawned workers get it too
+        sys.path.insert(0, folder)  # spawned workers get it, too
     try:
         found = importlib.import_module(module)
     except (Exception, SystemExit) as error:
@@ -194,7 +194,7 @@ def _said(error):
 
 
 def _of_dataset(name, error):
-    # Whoever raised it: the dataset, the collation, or the loader that refuses what it is given.
+    # It comes from the dataset, the collation, or a loader that refuses its arguments.
     cause = error if isinstance(error, WorkerError) else error.__cause__
     if isinstance(cause, WorkerError):
         index = "" if cause.index is None else f" at index {cause.index!r}"
@@ -202,7 +202,7 @@ def _of_dataset(name, error):
     return f"{name}: {_said(error)}"
 
 
-# ---- what is shown
+# ---- output
 
 
 def _tell(case):

@@ -42,9 +42,9 @@ def number(text):
 
 
 def dump(args):
-    """Print the last batches of a job, and what each worker does now; or was doing, of a job that has crashed.
+    """Print the last batches of a job, and what each worker does now; for a job that has crashed, what it was doing.
 
-    The job is not stopped. One that hangs, or is stopped, is told of like any other: which worker, which sample, how
+    The job is not stopped. A job that hangs or is stopped is shown in the same way: which worker, which sample, how
     long.
     """
     told = of_process(int(args.job)) if args.job.isdecimal() else [of_file(args.job)]
@@ -84,7 +84,7 @@ def of_file(path):
     snapshot = Snapshot(watch)
     seen = activities(snapshot)
     ended = not any(lives(each.state) for each in (seen if snapshot.segment_info["push"] else seen[:1]))
-    if ended:  # its clock is of another boot, or another machine: the newest stamp is the end
+    if ended:  # its clock may be that of another boot or machine: its newest stamp is the end
         snapshot = Snapshot(watch, at_ns=newest(snapshot))
         seen = activities(snapshot)
     label = one_line(snapshot.segment_info["label"])
@@ -107,7 +107,7 @@ def last(snapshot, n):
 
 
 def show(title, ended, snapshot, seen, n):
-    """Print what is known about a segment."""
+    """Print the state of a segment."""
     segment_info, sums = snapshot.segment_info, snapshot.sums
     counted = ((segment_info["n_slots"], "slot", "slots"), (sums["batches"], "batch", "batches"))
     counted = ", ".join(count(*each) for each in (*counted, (sums["errors"], "error", "errors")))
@@ -172,7 +172,7 @@ def indices(batch):
 
 
 def as_dict(title, ended, snapshot, seen, n):
-    """Return what is known about a segment, for JSON."""
+    """Return the state of a segment, for JSON."""
     table, _ = last(snapshot, n)
     batches = []
     for batch in table:

@@ -6,9 +6,9 @@ from slipring._cli.sweep import ENOUGH
 from slipring._core.text import seconds
 from slipring._observe.causes import FAULT_NS, FAULTS, FAULTS_ADVICE, faults_text
 
-IDLE = 0.5  # of the workers' time without a task: they are not what limits
-MOST = 0.5  # the larger part of something
-SLOWED = 1.5  # so many times faster without transport: it is transport that takes the time
+IDLE = 0.5  # share of the workers' time without a task: with more, they are not the limit
+MOST = 0.5  # share from which a part is the larger one
+SLOWED = 1.5  # times as fast without transport: then transport is the limit
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from slipring._observe.rates import WINDOW_S, Rates, lately, rates
 from slipring._observe.snapshot import Snapshot, durations, states
 
 COLUMNS = ("PID", "rank", "segment", "kind", "workers", "slots", "batches", "batches/s", "MB/s", "waiting", "job")
-ENDING_S = 0.5  # that a process is given to end
+ENDING_S = 0.5  # to wait for a process to end
 TICKS = os.sysconf("SC_CLK_TCK")
 # The kernel counts CPU time in ticks of 10 ms: a shorter time would show few different shares.
 MEASURED_S = 0.25
@@ -34,9 +34,9 @@ def ps_arguments(parser):
 
 
 def ps(args):
-    """List the jobs of slipring's on this machine: yours, or as root everybody's.
+    """List slipring's jobs on this machine: your own, or as root those of all users.
 
-    Rates are of the last five seconds, as far as each job's flight recorder has them. Nothing is stopped or written.
+    Rates cover the last five seconds, as far as each job's flight recorder has them. Nothing is stopped or written.
     """
     found, refused = jobs()
     found.sort(key=last_busy, reverse=True)
@@ -135,8 +135,8 @@ def interval(text):
 def top(args):
     """Watch a job live: how fast it is, what its workers and slots do, and what it waits for.
 
-    Without a PID: the only job there is. On a terminal the whole screen is used, Ctrl-C ends it; where the output is no
-    terminal, one frame follows another. The job is neither stopped nor slowed.
+    Without a PID, watch the only job on this machine. On a terminal, the command uses the whole screen, and Ctrl-C ends
+    it; otherwise it prints one frame after another. The job is neither stopped nor slowed.
     """
     found = only_job() if args.pid is None else attach(args.pid)
     if not 1 <= args.segment <= len(found):
@@ -180,7 +180,7 @@ def only_job():
 
 
 def watch(job, sampler, view, seconds):
-    """Show a frame every `seconds`, until the segment has gone."""
+    """Show a frame every `seconds`, until the segment disappears."""
     with Ending(job.pid) as ending:
         while True:
             view.show(sampler.frame())
@@ -190,7 +190,7 @@ def watch(job, sampler, view, seconds):
 
 
 def why_ended(job):
-    """Return why a segment has gone, as text."""
+    """Return why a segment has disappeared, as text."""
     pid = job.pid
     if not pid:
         return "the job has ended"

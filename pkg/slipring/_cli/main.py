@@ -1,7 +1,7 @@
-"""The commands: which there are, how they end.
+"""The list of commands, and how a command ends.
 
 Exit codes: 0 it worked; 1 it did not, one line on stderr says why; 2 the arguments are wrong; 130 it was interrupted
-(Ctrl-C); 141 whoever read its output has gone; 143, 129 it was ended by SIGTERM, SIGHUP.
+(Ctrl-C); 141 the reader of its output has gone; 143, 129 it was ended by SIGTERM, SIGHUP.
 """
 
 import argparse
@@ -28,7 +28,7 @@ COMMANDS = {
     ),
 }
 RUNTIME, USAGE = 1, 2
-SIGNALLED = 128  # and the signal's number, as a shell tells
+SIGNALLED = 128  # plus the signal's number, as in a shell
 INTERRUPTED, NOBODY_READS = 130, 141  # of SIGINT and SIGPIPE
 EXIT_CODES = "exit codes: 0 it worked, 1 it did not (stderr says why), 2 wrong arguments, 130 interrupted"
 
@@ -58,7 +58,7 @@ def ended_by_signals():
 
     ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
     try:
-        for number in ours:  # a handler that is there stays, such as nohup's
+        for number in ours:  # an existing handler stays, such as nohup's
             signal.signal(number, end)
         yield
     finally:
@@ -136,7 +136,7 @@ def main(arguments=None):
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # What the interpreter flushes at its exit must not fail once more.
+        # The interpreter's flush at its exit must not fail once more.
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return NOBODY_READS

@@ -1,6 +1,6 @@
 """Print versions and limits, and check that batches arrive: ``python -m slipring``.
 
-Nothing is imported that the program has not asked for: versions come from the installed packages' metadata.
+Packages are imported only if the user asks for it: versions come from the installed packages' metadata.
 """
 
 import importlib.metadata
@@ -53,13 +53,13 @@ def _version(name):
 
 
 def _limit(which):
-    """The soft limit of this process; None: there is none."""
+    """Return the soft limit of this process; None: there is none."""
     soft, _ = resource.getrlimit(which)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _space(path):
-    """Size and free bytes of a file system; None where it is not there."""
+    """Return the size and the free bytes of a file system; None if it does not exist."""
     try:
         fs = os.statvfs(path)
     except OSError:
@@ -68,7 +68,7 @@ def _space(path):
 
 
 def _memory():
-    """The machine's memory, as the kernel counts it; None where /proc does not tell."""
+    """Return the machine's memory, as the kernel counts it; None if /proc does not report it."""
     try:
         with open("/proc/meminfo") as file:
             fields = dict(line.split(":", 1) for line in file)
@@ -84,7 +84,7 @@ def _memory():
 
 
 class Numbers:
-    """Samples of which anybody can tell what they must be: an array, a number and a text."""
+    """Samples that follow from their index: an array, a number and a text."""
 
     def __len__(self):
         return SAMPLES
@@ -111,7 +111,7 @@ def check(torch=False):
         ok, sentence = _deliver(torch)
     except Exception as error:
         ok, sentence = False, f"{type(error).__name__}: {error}"
-        if not isinstance(error, SlipringError):  # ours name the remedy
+        if not isinstance(error, SlipringError):  # slipring's own errors name the remedy
             sentence += "; if that names nothing you can change, report it and what `python -m slipring --json` prints"
     return {"ok": ok, "sentence": sentence, "seconds": round(time.monotonic() - begun, 3)}
 
@@ -137,7 +137,7 @@ def _deliver(torch):
 
 
 def _compare(batches):
-    """How many batches are wrong, and how many there are."""
+    """Return how many batches are wrong, and how many there are."""
     wrong = seen = 0
     for arrays, numbers, texts in batches:
         rows = range(seen * BATCH, (seen + 1) * BATCH)

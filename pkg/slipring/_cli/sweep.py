@@ -16,12 +16,12 @@ from slipring._core.memory import minor_faults
 from slipring.errors import BatchTooLarge, SegmentFull, WorkerDied, WorkerError
 
 PREFETCH = 2  # batches in flight per worker, as the loaders' default
-ENOUGH = 0.9  # of the best rate: who has it, has enough workers
+ENOUGH = 0.9  # share of the best rate: the fewest workers with this rate are enough
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is measured: a number of workers, their start method, and a batch size.
+    """A case to measure: a number of workers, their start method, and a batch size.
 
     Without transport, a worker reads the samples, puts the batch together and drops it: the cost of the dataset
     alone.
@@ -41,7 +41,7 @@ class Case:
 
 @dataclasses.dataclass
 class Row:
-    """What was measured of a case; times in seconds, those of workers summed, within `seconds`."""
+    """The measurements of a case, within `seconds`; times are in seconds, those of workers summed."""
 
     case: Case
     batches: int = 0
@@ -71,7 +71,7 @@ class Row:
         return {**told.pop("case"), **told}
 
 
-# ---- what a loader is made of
+# ---- the parts of a loader
 
 
 class Endless:
@@ -186,7 +186,7 @@ def measure(maker, case, seconds, batches=None):
         ours = isinstance(error, WorkerError) or isinstance(error.__cause__, WorkerError)
         if ours or not case.workers or case.start_method in ("fork", "thread"):
             raise
-        row.error = f"{type(error).__name__}: {error}"  # it cannot be pickled, most likely
+        row.error = f"{type(error).__name__}: {error}"  # most likely the dataset cannot be pickled
     return row
 
 
@@ -195,10 +195,10 @@ def _measure(row, loader, folder, seconds, batches):
     stream = _forever(loader)
     next(stream)
     row.first_batch_s = time.perf_counter() - begun
-    for _ in range(case.workers * PREFETCH):  # made while the first was waited for
+    for _ in range(case.workers * PREFETCH):  # made during the wait for the first one
         next(stream)
     while case.workers and not all(os.path.exists(f"{folder}/{worker}") for worker in range(case.workers)):
-        next(stream)  # a worker that starts late is waited for
+        next(stream)  # wait for workers that start late
     before, used, faults = loader.stats(), _processor_time(folder, case), _page_faults(folder, case)
     begun = now = time.perf_counter()
     count = 0

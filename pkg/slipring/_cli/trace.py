@@ -27,10 +27,10 @@ from slipring._observe.snapshot import Snapshot
 BLOCK = 4096  # records at a time
 CONSUMER, DEVICE, WORKERS = 1, 2, 10  # tracks of a job; the workers' follow
 ROOM = 100_000  # of track numbers for a process
-STAYS = ("task", "being made:", "ready", "leased")  # what a slot is between two of a batch's stamps
+STAYS = ("task", "being made:", "ready", "leased")  # the states of a slot between two stamps of a batch
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 NICE = 15
-CHECK_S = 0.5  # after so long it is looked whether the job still has its segments
+CHECK_S = 0.5  # how often to check whether the job still has its segments
 
 
 def trace_arguments(parser):
@@ -44,7 +44,7 @@ def trace_arguments(parser):
         metavar="FILE",
         help="default trace.json; .json.gz is compressed; - is the standard output",
     )
-    parser.add_argument("--json", action="store_true", help="print what was written as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print a summary as one JSON object")
 
 
 def seconds(text):
@@ -59,8 +59,8 @@ def trace(args):
     """Write a trace of a job that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
     It has a track for the consumer, each worker and each slot, and arrows from a batch's dispatch to its delivery.
-    Times are of CLOCK_MONOTONIC. The job is not stopped; Ctrl-C ends the trace early, and what there is by then is
-    written; SIGTERM ends it without.
+    Times are CLOCK_MONOTONIC. The job is not stopped. Ctrl-C ends the trace early and writes the batches so far;
+    SIGTERM ends it without writing.
     """
     jobs = attach(args.pid)
     if args.json and args.output == "-":
@@ -68,7 +68,7 @@ def trace(args):
     with ended_by_signals(), output(args.output) as (file, name):
         recordings = [Recording(job) for job in jobs]
         interrupted = record(jobs, recordings, args.seconds)
-        os.nice(NICE)  # what is left to do takes a processor, and may wait for the job
+        os.nice(NICE)  # writing takes a processor, which the job may need
         told = write(recordings, file, name.endswith(".gz"))
     if args.json:
         print(json.dumps({"file": args.output, **told}, indent=1))
@@ -102,7 +102,7 @@ def output(path):
         if os.path.exists(target) and not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         part = f"{target}.{process.pid()}.part"
-        with open(part, "xb") as file:  # whether it can be written is to be known before
+        with open(part, "xb") as file:  # first: a path that cannot be written must fail before the recording
             try:
                 if os.path.exists(target):
                     shutil.copymode(target, part)
@@ -144,7 +144,7 @@ def record(jobs, recordings, seconds):
 
 
 def tell(text):
-    """Print on stderr what is not a result."""
+    """Print a message on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -206,7 +206,7 @@ class Tracks:
         """Yield all events, as lists of dicts."""
         table = self.table
         yield list(self._names())
-        # Which of them have all that an arrow needs. Its number is the row in the table.
+        # The batches with all stamps that an arrow needs. An arrow has the number of its batch's row in the table.
         whole = (table["published_at"] > 0) & (table["taken_at"] > 0)
         if not self.push:
             whole &= table["dispatched_at"] > 0
@@ -250,7 +250,7 @@ class Tracks:
         if not b["claimed_at"]:
             return
         job, track = self.of_job, WORKERS + b["participant"]
-        # Where several make one batch, the last stands for all; and a track has one slice at a time.
+        # If several workers make a batch, the last one stands for all. A track has one slice at a time.
         begin = max(b["claimed_at"], ends.get(track, 0))
         end = max(begin, b["published_at"] or self.end)
         ends[track] = end
@@ -270,12 +270,12 @@ class Tracks:
             return
         job, name = self.of_job, _name(b)
         asked = max(b["taken_at"] - b["waited_ns"], ends.get(CONSUMER, 0))
-        # A nanosecond from the waits before and behind it: viewers show one of no length that touches it inside it.
+        # One nanosecond from the waits before and after it: viewers nest a wait of no length that touches a slice.
         begin = max(asked - b["step_ns"], ends.get(CONSUMER, 0) + 1) if b["step_ns"] else asked
         ends[CONSUMER] = b["taken_at"]
         if begin < asked:
             yield _slice(job, CONSUMER, "step", begin, asked - 1)
-        # Also where nothing was waited for: it is where the arrow ends.
+        # Even without a wait: the arrow ends here.
         yield _slice(job, CONSUMER, f"wait for {name}", asked, b["taken_at"])
         if arrow:
             yield _point("f", job, CONSUMER, arrow, b["taken_at"])

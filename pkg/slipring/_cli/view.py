@@ -1,4 +1,4 @@
-"""What the commands draw on a terminal, with rich: tables, and the frames of `slipring top`, for any width."""
+"""Terminal output of the commands, with rich: tables, and the frames of `slipring top`, for any width."""
 
 import os
 import sys
@@ -14,8 +14,8 @@ try:
 except ImportError as error:
     raise ImportError(f"it needs rich ({error}): pip install slipring[monitor]") from error
 
-WIDE = 150  # columns of what is printed to no terminal
-WORD = 20  # columns that a word of a table's last column gets on a narrow one
+WIDE = 150  # columns, if the output is not a terminal
+WORD = 20  # columns for a word of a table's last column, on a narrow screen
 # State of a slot -> (its letter, its colour, its description), in the order in which they are drawn.
 SLOTS = {
     "leased": ("L", "yellow", "leased"),
@@ -32,7 +32,7 @@ LOW = 24  # lines
 
 
 class Screen(Console):
-    """rich's console, which raises BrokenPipeError if nobody reads."""
+    """rich's console, which raises BrokenPipeError if no process reads."""
 
     def __init__(self):
         super().__init__(highlight=False)

@@ -22,11 +22,11 @@ from slipring.errors import CacheMismatch, Closed, CorruptBatch, shown
 from slipring._core._ring import BACKINGS, LIMITS, from_handler
 from slipring._core.text import cache_refused, descriptor_closed, not_in_memory
 
-# How long another's making of an entry is waited for. One that takes longer may be stopped.
+# How long a process waits for an entry that another process makes. If this takes longer, that process may be stopped.
 cdef uint64_t PATIENCE = 1_000_000_000
 REASONS = {
     EUSERS: "1024 entries are being made at this moment",
-    EXDEV: "it was made in another PID namespace, where nobody can tell from here who lives",
+    EXDEV: "it was made in another PID namespace, whose processes this one cannot watch",
 }
 cnp.import_array()
 
@@ -64,14 +64,14 @@ cdef class Claim:
     cdef void abandon(self) noexcept:
         if self.is_open:
             self.is_open = False
-            c.sr_cache_abandon(self.mapping.ptr, &self.fill)  # refused where it is the parent's
+            c.sr_cache_abandon(self.mapping.ptr, &self.fill)  # does nothing to a claim of the parent process
 
 
 cdef class CacheCore:
     """A cache; `slipring.Cache` is its public form."""
 
     cdef Mapping mapping
-    cdef uint64_t typical  # bytes of an entry: a running mean, so that one that is huge does not decide
+    cdef uint64_t typical  # bytes of an entry: a running mean, which one huge entry hardly changes
 
     def _create(self, uint64_t budget, backing, label):
         cdef sr_alloc_error why
@@ -154,7 +154,7 @@ cdef class CacheCore:
         if rc[0] == 0:
             return decode(<char *> payload, nbytes, &result, mapping, True)
         if rc[0] == -EPROTO:
-            raise CorruptBatch(f"what lies at key {key} of the cache is not its entry")
+            raise CorruptBatch(f"the record at key {key} of the cache is not its entry")
         return None
 
     def get(self, key, default=None):
@@ -178,7 +178,7 @@ cdef class CacheCore:
         cdef Mapping mapping = self.opened()
         try:
             value = self.found(mapping, number_of(key), &rc)
-        except CorruptBatch:  # as `get_or_make` finds, too
+        except CorruptBatch:  # get_or_make() reports it
             return default
         if rc:
             return default
@@ -187,7 +187,7 @@ cdef class CacheCore:
         return value
 
     def _missed(self):
-        """Return whether the cache has no room for another entry; if so, count a miss made without it."""
+        """Return whether the cache has no room for another entry; if so, count a miss and a refusal."""
         cdef Mapping mapping = self.opened()
         cdef int rc = c.sr_cache_memory_available(mapping.ptr, self.typical)
         if rc == 0:
@@ -204,7 +204,7 @@ cdef class CacheCore:
         cdef sr_result result
         try:
             number = number_of(key)
-        except (TypeError, ValueError):  # there is nothing under what is no key
+        except (TypeError, ValueError):  # not a valid key
             return False
         rc = c.sr_cache_lookup(self.opened().ptr, number, &payload, &nbytes, &result)
         return rc == 0
@@ -247,7 +247,7 @@ cdef class CacheCore:
         while True:
             try:
                 value = self.found(mapping, number, &rc)
-            except CorruptBatch as error:  # of a class, mostly, that this program does not have
+            except CorruptBatch as error:  # usually it needs a class that this program lacks
                 if from_handler(error):
                     raise
                 self._say_unfit(shown(error))
@@ -255,7 +255,7 @@ cdef class CacheCore:
                 looked_up(False)
                 c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
                 return make()
-            if rc == -ERANGE:  # limits have left the index no room for such a key
+            if rc == -ERANGE:  # memory limits have left no room in the index for this key
                 c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
                 break
             if rc == 0:
@@ -264,7 +264,7 @@ cdef class CacheCore:
                 return value
             if rc == -ENOENT:
                 if c.sr_cache_memory_available(mapping.ptr, self.typical) != 0:
-                    break  # nobody is to wait for what will hardly be kept
+                    break  # no process should wait for an entry that will probably not be stored
                 claim = self.claimed(mapping, number, &rc)
                 if rc == 0:
                     break
@@ -288,7 +288,7 @@ cdef class CacheCore:
             return self.kept(mapping, number, value, claim, rc == -ENOENT)
         finally:
             if claim is not None:
-                claim.abandon()  # unless it has been stored
+                claim.abandon()  # does nothing after a store
 
     def put(self, key, value):
         """Store a value under a key. If there is one already, it stays.
@@ -321,14 +321,14 @@ cdef class CacheCore:
         return claim
 
     cdef object kept(self, Mapping mapping, uint64_t key, value, Claim claim, bint may_claim):
-        """Return a value as the cache returns it: from its entry, or else packed alike."""
+        """Store a value; return read-only views of its entry, or of a packed copy if it was not stored."""
         cdef sr_alloc_error why
         cdef Packed packed
         cdef int rc = 0
         try:
             packed = pack(value)
             if packed.result.pickled:
-                packed.value()  # what does not come back from its pickle is not kept
+                packed.value()  # a value that cannot be unpickled is not stored
         except Exception as error:
             if from_handler(error):
                 raise
@@ -336,14 +336,14 @@ cdef class CacheCore:
             self._say_unfit(shown(error))
             return value
         self.typical += (<int64_t> packed.used - <int64_t> self.typical) // 16
-        if claim is None and may_claim:  # there was no room for one like the last; this one may be smaller
+        if claim is None and may_claim:  # there was no room for an entry of typical size; this one may be smaller
             rc = c.sr_cache_memory_available(mapping.ptr, packed.used)
             if rc == 0:
                 claim = self.claimed(mapping, key, &rc)
             elif rc == -ENOSPC:
                 memset(&why, 0, sizeof(why))
                 self.refused(mapping, rc, &why)
-            else:  # it has been told, and is not asked for again so soon
+            else:  # memory was refused a moment ago; that refusal has been reported
                 c.sr_cache_count(mapping.ptr, c.SR_REFUSED_MEMORY, 1)
         if claim is None or not claim.is_open:
             return packed.value()
@@ -352,7 +352,7 @@ cdef class CacheCore:
             rc = c.sr_cache_store(mapping.ptr, &claim.fill, &packed.result, packed.payload, packed.used, &why)
         claim.is_open = False
         if rc != 0:
-            if rc != -ECHILD:  # a fork amidst `make`: the entry is the parent's to make
+            if rc != -ECHILD:  # `make` forked: only the parent may make the entry
                 self.refused(mapping, rc, &why)
             return packed.value()
         value = self.found(mapping, key, &rc)

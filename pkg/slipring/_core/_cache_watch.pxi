@@ -21,11 +21,11 @@ from slipring._core._ring import EPOCH_BITS, READ_COUNTS
 STAGES = ("queued", "fetch", "collate", "ready", "waited", "step", "lease", "copy")
 STATES = ("free", "task", "claimed", "ready", "leased", "shared", "parked", "trimmed")
 KINDS = ("", "batch", "error", "end", "empty")
-NO_INDEX = -(1 << 63)  # in the place of an index, with the row in its low half
+NO_INDEX = -(1 << 63)  # marks a missing index; its low half has the row
 NO_SLOT = 65536
 VERSION = w.SR_VERSION
 
-# A record, and a slot's batch: stamps are CLOCK_MONOTONIC ns, 0 for what has not happened.
+# A record, and the batch of a slot. Times are CLOCK_MONOTONIC in ns; 0 if the event has not happened.
 RECORD = np.dtype([
     ("number", "u8"), ("run", "u8"), ("seq", "u8"), ("epoch", "u8"), ("bytes", "u8"), ("freed_at", "u8"),
     ("participant", "u4"), ("rows", "u4"), ("slot", "u4"), ("kind", "u4"),

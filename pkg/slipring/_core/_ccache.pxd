@@ -1,4 +1,4 @@
-# The mirror of csrc/cache.h. Nothing of it needs the GIL.
+# Declarations of csrc/cache.h. None of its functions needs the GIL.
 
 from libc.stdint cimport uint32_t, uint64_t
 

@@ -9,7 +9,7 @@ cdef extern from "numpy/arrayobject.h":
         NPY_HALF  # numpy's own .pxd lacks it
 
 cdef inline bint all_of(list values, kind) noexcept:
-    """Whether all are of exactly that type."""
+    """Return whether all values are of exactly that type."""
     for value in values:
         if type(value) is not kind:
             return False
@@ -34,7 +34,7 @@ cdef bint strides_in(uint64_t order, int ndim, const cnp.npy_intp *shape, cnp.np
                      cnp.npy_intp *strides) noexcept
 
 
-# Leaf kinds: sr_leaf.kind. docs/protocol.md describes what each keeps where.
+# Leaf kinds: sr_leaf.kind. docs/protocol.md describes the contents of each.
 cdef enum:
     LEAF_ARRAY = 1      # numpy array: dtype, shape, bytes at offset
     LEAF_TENSOR = 2     # torch tensor: as ARRAY, the dtype's name in the definition
@@ -52,7 +52,7 @@ cdef enum:
     LEAF_FLOATS = 14    # list of floats: extra of them (double)
     LEAF_LAST = 14
 
-# sr_leaf.dtype: numpy's own type numbers for what they say completely; else the definition has it.
+# sr_leaf.dtype: numpy's type number if it describes the dtype completely; otherwise the definition has the dtype.
 cdef enum:
     DTYPE_DEFINED = 255
 
@@ -60,7 +60,7 @@ cdef enum:
 cdef enum:
     REQUIRES_GRAD = 1  # LEAF_TENSOR
 
-# Kinds of nodes: as pytree.py has them.
+# Kinds of nodes, as in pytree.py.
 cdef enum:
     NODE_LEAF = 0
     NODE_NONE = 1
@@ -75,7 +75,7 @@ cdef enum:
 
 cdef class Node:
     cdef int kind
-    cdef int carrier     # of a tensor: number of the numpy dtype that alone says torch's; -1: none, UNKNOWN
+    cdef int carrier     # of a tensor: number of the numpy dtype that identifies torch's; -1 if none does; or UNKNOWN
     cdef object data     # see pytree.py
     cdef tuple children  # nodes; None: a leaf
 

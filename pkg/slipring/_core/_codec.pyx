@@ -35,26 +35,26 @@ include "_codec_arrays.pxi"
 
 cnp.import_array()
 
-# Modules that turn foreign leaves back into values; imported when the first such leaf comes.
+# Modules that turn foreign leaves back into values; each is imported for the first such leaf.
 FOREIGN = {
     "tensor": "slipring._core.tensors", "arrow": "slipring.arrow", "tensor objects": "slipring._core.tensor_objects",
 }
 
 cdef object make_tuple = tuple.__new__
-cdef object _from_numpy = None  # torch's, from the first tensor on
+cdef object _from_numpy = None  # torch.from_numpy, after the first tensor
 cdef enum:
     UNKNOWN = -2  # Node.carrier
 cdef dict _foreign = {}
 cdef dict _text_dtypes = {}  # (type number, itemsize) -> dtype of fixed-width text
-cdef uint64_t LARGEST = <uint64_t> 1 << 62  # bytes; beyond it numpy's own numbers overflow
+cdef uint64_t LARGEST = <uint64_t> 1 << 62  # bytes; numpy's own computations of sizes overflow beyond it
 
 
-# ---- trees that have been met: a definition is read once, and then known by its hash
+# ---- known trees: each definition is parsed once, and then found by its hash
 
 cdef dict _known = {}           # hash -> Tree
-cdef uint64_t _known_bytes = 0  # of their definitions; what was made of them takes some twenty times as much
+cdef uint64_t _known_bytes = 0  # of their definitions; the parsed trees take about twenty times as much
 cdef uint64_t KNOWN_BYTES = 256 << 10
-cdef Tree _last = None          # the one asked for last: mostly it is that again
+cdef Tree _last = None          # the tree of the last lookup: usually the next lookup needs it again
 
 
 @cython.final
@@ -82,7 +82,7 @@ cdef Node node_of(tuple parsed):
         children = []
         for child in parsed[2]:
             children.append(node_of(child))
-        node.children = tuple(children)  # the garbage collector leaves tuples of such nodes alone
+        node.children = tuple(children)  # the garbage collector does not track tuples of such nodes
     return node
 
 
@@ -100,7 +100,7 @@ cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil:
 
 
 cdef Tree tree_of(const char *data, uint64_t n, uint64_t key):
-    """Return the tree of a treedef, from the cache if the very bytes are known; raise CorruptBatch if it is invalid."""
+    """Return the tree of a treedef, from the cache if these bytes are known; raise CorruptBatch if it is invalid."""
     global _last
     cdef Tree tree = _last
     if tree is None or tree.key != key or not tree.has(data, n):
@@ -142,7 +142,7 @@ cdef class Views:
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         if self.fixed and flags & PyBUF_WRITABLE:
-            raise BufferError("what is cached is for reading alone: copy it first")
+            raise BufferError("cached values are read-only: copy them first")
         buffer.buf, buffer.len, buffer.obj = self.at, self.n, self
         buffer.itemsize, buffer.readonly, buffer.ndim = 1, self.fixed, 1
         buffer.format = b"B"
@@ -155,7 +155,7 @@ cdef class Views:
         pass
 
     def __reduce__(self):
-        raise TypeError("a view of a slot is this process's: pickle a copy of it")
+        raise TypeError("a view of a slot is valid in this process alone: pickle a copy of it")
 
 
 cdef object memory(object base, char *at, uint64_t n, bint fixed):
@@ -170,11 +170,11 @@ cdef object memory(object base, char *at, uint64_t n, bint fixed):
 @cython.internal
 cdef class Decoder:
     cdef char *payload
-    cdef uint64_t limit      # bytes that may be looked at
-    cdef const char *next    # the next record; it may lie anywhere
+    cdef uint64_t limit      # readable bytes of the payload
+    cdef const char *next    # the next record; it may be unaligned
     cdef uint32_t left
     cdef object base
-    cdef bint fixed          # what comes out is for reading alone
+    cdef bint fixed          # decoded values are read-only
     cdef list made           # the leaves so far, if one occurs more than once; else None
 
     cdef object leaf(self, Node node):
@@ -206,7 +206,7 @@ cdef class Decoder:
         if record.kind == LEAF_BOOL:
             return record.extra != 0
         if record.kind == LEAF_STR:
-            # Decoded from a copy: decoders may look twice, and the worker may still be writing.
+            # Decoded from a copy: a decoder may read a byte twice, and the worker may still be writing.
             return text(PyBytes_FromStringAndSize(at, n), 0, n)
         if record.kind == LEAF_BYTES:
             return PyBytes_FromStringAndSize(at, n)
@@ -247,7 +247,7 @@ cdef class Decoder:
             raise CorruptBatch(
                 f"a worker sent an array of {record.ndim} dimensions that lie in the order {record.extra:#x}"
             )
-        if hollow:  # nothing in the slot: it need not be kept
+        if hollow:  # an empty array has no bytes in the slot and needs no lease
             return np.empty(tuple([shape[i] for i in range(record.ndim)]), dtype)
         made = array_over(at, record.ndim, shape, strides if record.extra else NULL, dtype, self.base)
         if self.fixed:
@@ -261,11 +261,11 @@ cdef class Decoder:
             _from_numpy = module.torch.from_numpy
             node.carrier = module.carrier(node.data)
         array = self.array(record, None, at)
-        if self.fixed:  # torch knows no tensors that cannot be written to
+        if self.fixed:  # torch has no read-only tensors
             array = array.copy()
         if node.carrier != <int> record.dtype or record.nbytes == 0 or record.flags & REQUIRES_GRAD:
             return foreign_module("tensor").restore(array, node.data, record.flags & REQUIRES_GRAD)
-        # Nearly always: `restore`, in Python, would run some 3,900 instructions more for each tensor.
+        # The usual case: `restore`, in Python, takes about 3,900 more instructions for each tensor.
         try:
             return _from_numpy(array)
         except (TypeError, RuntimeError, ValueError) as error:
@@ -310,7 +310,7 @@ cdef class Decoder:
             out = PyTuple_New(n)
             for i in range(n):
                 part = self.build(<Node> children[i])
-                Py_INCREF(part)  # the call takes it
+                Py_INCREF(part)  # PyTuple_SET_ITEM steals a reference
                 PyTuple_SET_ITEM(out, i, part)
             return out if node.kind == NODE_TUPLE else make_tuple(node.data, out)
         if node.kind == NODE_LIST:
@@ -358,7 +358,7 @@ cdef cnp.dtype dtype_of(const sr_leaf *record, data):
 cdef object element(array):
     """Return the only element of an array."""
     if array.dtype.kind == "U":
-        # numpy makes a str of whatever it finds, also one that Python cannot bear.
+        # numpy makes a str of any code points, even of those that Python does not allow.
         codes = array.reshape(-1).view(array.dtype.byteorder + "u4")
         if codes.max() > 0x10FFFF:
             raise CorruptBatch(f"a worker sent a text with the code point {codes.max():#x}")
@@ -436,7 +436,7 @@ cdef object misplaced(uint64_t limit, const sr_result *result):
 
 
 cdef bytes state_in(char *payload, uint64_t limit, const sr_result *result):
-    """Return the worker's state that lies next to the value, or None if there is none."""
+    """Return the worker's state that was published with the value, or None if there is none."""
     cdef sr_leaf record
     cdef uint64_t used = min(limit, result.bytes)
     if not result.flags & WITH_STATE:
@@ -516,14 +516,14 @@ cdef object unpack(Lease lease, int copy):
 
 
 cdef object decode_copy(Lease lease, sr_result *result):
-    """Return the same value in memory of its own; the slot is free afterwards."""
+    """Return a copy of the value in memory of its own, and release the slot."""
     cdef uint64_t n = result.bytes if result.bytes < lease.limit else lease.limit
     own = np.empty(n + SR_LEAF_ALIGN, np.uint8)
     cdef char *start = <char *> cnp.PyArray_DATA(own)
     start += (-<uint64_t> start) % SR_LEAF_ALIGN
     copy_in(start, lease.payload, n)
     value = decode(start, n, result, own, False)
-    # Only now: what a signal's handler raises in between leaves the batch where it is.
+    # Only now: if a signal handler raises before this point, the batch stays in its slot.
     lease.ring.meter.copied_batches += 1
     lease.ring.meter.copied_bytes += n
     lease.release()

@@ -35,11 +35,11 @@ cdef extern from "Python.h":
     PyThreadState *PyInterpreterState_ThreadHead(PyInterpreterState *interpreter) noexcept
     PyThreadState *PyThreadState_Next(PyThreadState *thread) noexcept
 
-cdef uint64_t BIG_COPY = 1 << 16   # from here on other threads may run during a copy
-cdef uint64_t STREAMING = 4 << 20  # from here on bytes leave the caches before anybody reads them
+cdef uint64_t BIG_COPY = 1 << 16   # bytes; a copy of this size or more releases the GIL
+cdef uint64_t STREAMING = 4 << 20  # bytes; a copy of this size or more leaves the caches before anybody reads it
 
 
-# torch's names of dtypes; numpy's own `name` is computed anew each time.
+# torch's names of dtypes. numpy computes `dtype.name` again at each access.
 cdef dict _NAMES = {
     np.dtype(kind).num: np.dtype(kind).name for kind in "?bBhHiIlLqQefdFD"
 }
@@ -65,7 +65,7 @@ cdef bint is_tensor(value):
 
 
 cdef bint is_foreign_array(value) except -1:
-    """Return whether it is another library's array in CPU memory, by the array API standard: JAX's, for example."""
+    """Return whether a value is another library's array in CPU memory, by the array API standard, such as JAX's."""
     kind = type(value)
     if not hasattr(kind, "__array_namespace__") or not hasattr(kind, "__dlpack_device__"):
         return False
@@ -80,11 +80,10 @@ cdef bint is_foreign_array(value) except -1:
 def empty(shape, dtype=float):
     """Return a new array, inside the slot being filled if the calling thread fills one.
 
-    In a worker's `collate_fn`, or where samples are not put together (``batch_size=None``), the array already
-    lies where the consumer will read it, so a batch made of it is not copied; so it does in ``__getitem__``,
-    ``__getitems__`` or a transform, if there is a `collate_fn`. Elsewhere it is ``numpy.empty(shape, dtype)``:
-    with the default collation, and where several workers share a batch, each sample is copied to
-    its row.
+    In a worker's `collate_fn`, or with ``batch_size=None``, the array lies in the slot, where the consumer reads it. A
+    batch made of it is therefore not copied. If there is a `collate_fn`, this also holds in ``__getitem__``,
+    ``__getitems__`` and transforms. Elsewhere the function returns ``numpy.empty(shape, dtype)``: with the default
+    collation, and if several workers share a batch, each sample is copied to its row.
 
     Parameters
     ----------
@@ -95,13 +94,13 @@ def empty(shape, dtype=float):
     Returns
     -------
     numpy.ndarray
-        C-contiguous, not initialised. It may be kept past the batch, and is then the keeper's alone: the
-        batch is copied once more, and its slot does not circulate until the array has gone.
+        C-contiguous, not initialised. Your code may keep it after the batch has been published. The batch is then
+        copied once more, and its slot does not circulate until the array is deleted.
 
     Raises
     ------
     SegmentFull, BatchTooLarge
-        The slot cannot take it.
+        The array does not fit in the slot.
 
     Examples
     --------
@@ -117,15 +116,15 @@ def empty(shape, dtype=float):
     [[0.0, 0.0], [1.0, 1.0], [2.0, 4.0], [3.0, 9.0]]
     """
     cdef Fill fill = current_fill()
-    # A slot that several workers fill can be held by only one of them: the one that publishes it. And that
-    # one writes the batch over what the others have staged, so that a slot never has to hold both.
+    # If several workers fill a slot, only the worker that publishes it can pin it. That worker also writes the batch
+    # over the rows that the others have staged, so that a slot never has to hold both.
     if fill is None or fill.range != SR_WHOLE or fill.by_rows:
         return made(shape, dtype)
     return reserve(shape, dtype)
 
 
 cdef object made(shape, dtype):
-    """Return an ordinary numpy array; the errors name neither argument."""
+    """Return an ordinary numpy array; name the arguments in its errors."""
     try:
         return np.empty(shape, dtype)
     except (TypeError, ValueError) as error:
@@ -134,7 +133,7 @@ cdef object made(shape, dtype):
 
 
 def reserve(shape, dtype):
-    """Return an array as `empty` does, also in a range of a batch that several workers share; nobody may keep it."""
+    """Return an array as `empty` does, also in a range of a batch that several workers share; no code may keep it."""
     cdef Fill fill = current_fill()
     cdef cnp.dtype descr = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
     if fill is None or descr.subdtype is not None or not is_fixed(descr):
@@ -175,8 +174,8 @@ cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
 
 cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.npy_intp *strides, cnp.dtype descr,
                        object base):
-    """Return an array over memory that `base` (None: the caller) keeps alive; `strides` NULL: C's."""
-    Py_INCREF(descr)  # the call takes it, also when it fails
+    """Return an array over memory that `base` (None: the caller) keeps alive; `strides` NULL: C order."""
+    Py_INCREF(descr)  # the call steals a reference, even if it fails
     array = <cnp.ndarray> PyArray_NewFromDescr(
         <PyTypeObject *> cnp.ndarray, descr, ndim, shape, strides, at,
         cnp.NPY_ARRAY_WRITEABLE | cnp.NPY_ARRAY_ALIGNED, NULL)
@@ -226,15 +225,15 @@ cdef void copy_rows(char *to, const char **sources, uint64_t n, uint64_t nbytes)
 
 # ---- the order of dimensions in memory, as one number; docs/protocol.md has its form (The codec)
 #
-# A channels_last batch, an image whose channels come first in its shape and last in memory, a Fortran array:
-# their bytes lie without gaps, only in another order than C's. They are sent as they lie.
+# The bytes of a channels_last batch, of an image whose channels come first in its shape and last in memory, or of a
+# Fortran array have no gaps, only another order than C's. They are sent in this order.
 
 
 cdef bint order_of(cnp.ndarray value, cnp.npy_intp *strides, uint64_t *order) noexcept:
-    """Choose how an array of at most SR_MAX_DIMS dimensions is to lie; return whether its bytes lie so already.
+    """Choose the layout of an array of at most SR_MAX_DIMS dimensions; return whether its bytes have it already.
 
-    `*order` is 0 for C's order. An array with gaps is to lie as torch's ``clone`` lays it out: without them, in the
-    order of its strides.
+    `*order` is 0 for C order. An array with gaps gets the layout of torch's ``clone``: without gaps, in the order of
+    its strides.
     """
     cdef int n = cnp.PyArray_NDIM(value), d, i
     cdef int outwards[SR_MAX_DIMS]
@@ -267,7 +266,7 @@ cdef bint order_of(cnp.ndarray value, cnp.npy_intp *strides, uint64_t *order) no
 
 
 cdef void sort(int n, const cnp.npy_intp *shape, const cnp.npy_intp *strides, int *outwards) noexcept:
-    """Sort dimensions from the innermost to the outermost, in the very order of torch's infer_dense_strides."""
+    """Sort dimensions from the innermost to the outermost, exactly as torch's infer_dense_strides does."""
     cdef int i, inner, outer
     cdef cnp.npy_intp a, b
     for i in range(n):
@@ -277,7 +276,7 @@ cdef void sort(int n, const cnp.npy_intp *shape, const cnp.npy_intp *strides, in
         for inner in range(i - 1, -1, -1):
             a, b = abs(strides[outwards[inner]]), abs(strides[outwards[outer]])
             if a == 0 or b == 0:
-                continue  # this pair says nothing
+                continue  # a stride of 0 does not order this pair
             if a > b or (a == b and shape[outwards[inner]] > shape[outwards[outer]]):
                 outwards[inner], outwards[outer] = outwards[outer], outwards[inner]
                 outer = inner

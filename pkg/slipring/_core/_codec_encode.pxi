@@ -123,9 +123,9 @@ cdef class Encoder(Definition):
     cdef sr_leaf *leaves
     cdef uint32_t n_leaves, n_records
     cdef uint32_t pickled
-    cdef uint64_t low, high  # between them lies what the value has in the slot already; low NOWHERE: nothing
+    cdef uint64_t low, high  # range of the value's bytes that were in the slot already; low NOWHERE: none
     cdef bytes trailer  # bytes to write after the definition, or None
-    cdef dict found  # class -> whether the other side can make its objects from leaves; for one value
+    cdef dict found  # class -> whether the consumer can make its objects from leaves; reset for each value
     cdef Sources sources
 
     def __cinit__(self):
@@ -154,7 +154,7 @@ cdef class Encoder(Definition):
     cdef bint is_repeated(self, owner, uint32_t kind, cnp.ndarray array=None, dtype=None, uint64_t order=0) except *:
         """Write a node that names the leaf of the same source; return False if there is none.
 
-        After False, the next leaf is of this source. `array`: it is dense in that order, and others of the same
+        After False, the next leaf is of this source. `array` is dense in that order; other arrays with the same
         address, shape and dtype are the same source.
         """
         cdef Source new
@@ -217,8 +217,8 @@ cdef class Encoder(Definition):
                    uint8_t flags=0) except -1:
         """Write an array leaf; if its bytes already lie in the slot, write only a record.
 
-        `name` is the name of a torch dtype. An array whose dtype has no text is pickled. `owner` is the user's object,
-        which is no new leaf if it is repeated. `borrowed`: the array is over the owner's memory.
+        `name` is the name of a torch dtype. If the dtype has no textual form, the array is pickled. `owner` is the
+        user's object; if it is repeated, it gets no new leaf. `borrowed`: the array uses the owner's memory.
         """
         cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(value)
         cdef int num = cnp.PyArray_TYPE(value), i
@@ -306,7 +306,7 @@ cdef class Encoder(Definition):
         return True
 
     cdef int pickled_leaf(self, value) except -1:
-        """Write a leaf for a value that has no form of its own; a repeated object is no new leaf."""
+        """Write a leaf for a value that has no form of its own; a repeated object gets no new leaf."""
         return 0 if self.is_repeated(value, LEAF_OBJECT) else self.object_leaf(value)
 
     cdef int object_leaf(self, value) except -1:
@@ -343,7 +343,7 @@ cdef class Encoder(Definition):
         module = getattr(kind, "__module__", None)
         if type(module) is str:
             module = (<str> module).partition(".")[0]
-        if module == "torch" or is_tensor(value):  # a subclass of the user's
+        if module == "torch" or is_tensor(value):  # it may be a user's subclass
             packed = foreign_module("tensor").pack(value)
             if packed is not None:
                 return self.array(<cnp.ndarray?> packed[0], LEAF_TENSOR, packed[1], value, packed[3],
@@ -408,7 +408,7 @@ cdef class Encoder(Definition):
             return self.blob(LEAF_STR, (<str> value).encode("utf-8", "surrogatepass"))
         if kind is bytes:
             return self.blob(LEAF_BYTES, value)
-        # Neither a record nor a subclass of the user's would come back from its bytes.
+        # Records and users' subclasses cannot be restored from their bytes.
         if isinstance(value, np.generic) and kind is value.dtype.type and is_fixed(value.dtype):
             return self.array(np.asarray(value), LEAF_SCALAR, None)
         if isinstance(value, tuple) and self.can_be_made(kind) and is_complete(<tuple> value):
@@ -434,7 +434,7 @@ cdef class Encoder(Definition):
         return 0
 
     cdef int sequence(self, list values, int depth) except -1:
-        values = list(values)  # what waits for memory, or is pickled, lets other code change the value's own list
+        values = list(values)  # while the encoder waits for memory or pickles, other code may change the original list
         first = type(values[0]) if values else None
         if (first is str or first is bytes) and all_of(values, first):
             return self.strings(values, LEAF_STRINGS if first is str else LEAF_BYTESTRINGS)
@@ -470,10 +470,10 @@ cdef class Encoder(Definition):
 
     cdef int encode(self, Room room, list box, int kind, sr_result *result, Fill apart=None,
                     bytes state=None) except -1:
-        """Flatten ``box.pop()`` into a room; `*result` is what a publish needs.
+        """Flatten ``box.pop()`` into a room; store the fields for a publish in `*result`.
 
-        If a signal handler raises, the value is in the box again. `apart` is the room's `Fill` if the consumer must
-        share no byte with code that still has an array of its slot. `state` is what `state_in` returns.
+        If a signal handler raises, the value is put back into the box. `apart` is the room's `Fill` if worker code may
+        still have arrays in the slot: the batch then gets bytes of its own. `state` is the worker's state (`state_in`).
         """
         cdef char *at
         cdef bint emptied = not box
@@ -510,10 +510,10 @@ cdef class Encoder(Definition):
         return 0
 
     cdef int set_apart(self) except -1:
-        """Copy what lay in the slot before the encoding to memory where no code has an array yet.
+        """Copy the bytes that lay in the slot before the encoding to a part of the slot in which no code has an array.
 
-        All of it is copied in one piece. The arrays that remain do not tell what they refer to, and leaves that share
-        bytes must continue to share them.
+        All of them are copied in one piece: it is not known which arrays remain, and leaves that share bytes must
+        continue to share them.
         """
         cdef uint64_t first = self.low // SR_LEAF_ALIGN * SR_LEAF_ALIGN, n = self.high - first, by
         cdef char *at = self.room.alloc(n, SR_LEAF_ALIGN)
@@ -547,8 +547,8 @@ cdef class Encoder(Definition):
         result.bytes = result.def_off + self.n_defs
         return 0
 
-    # ---- what a worker calls; `box` is a list with the value, emptied so that nothing but worker code
-    # ---- still refers to arrays in the slot when it is published
+    # ---- methods for workers; `box` is a list with the value. It is emptied, so that only worker code can still refer
+    # ---- to arrays in the slot when the slot is published
 
     def publish(self, Fill fill not None, list box not None, int kind=SR_BATCH, uint64_t begun=0,
                 uint64_t fetched=0, bint moved=False, bytes state=None):
@@ -565,7 +565,7 @@ cdef class Encoder(Definition):
         fill.publish(&result)
 
     def stage(self, Fill fill not None, list box not None, int kind=SR_BATCH, uint64_t begun=0, uint64_t fetched=0):
-        """Encode what a range yields and end the range; return True if this worker must finish the slot."""
+        """Encode the result of a range and end the range; return True if this worker must finish the slot."""
         cdef sr_result result
         self.encode(fill, box, kind, &result)  # the worker that puts the ranges together copies them
         if begun:
@@ -580,7 +580,7 @@ cdef class Encoder(Definition):
         cdef sr_result result
         self.trailer = len(codes).to_bytes(4, "little") + codes
         try:
-            self.encode(fill, [skeleton], SR_BATCH, &result)  # the caller has it still, and nobody else
+            self.encode(fill, [skeleton], SR_BATCH, &result)  # only the caller still refers to it
         finally:
             self.trailer = None
         if result.pickled:
@@ -627,7 +627,7 @@ cdef list idle = []  # encoders that no thread is using
 
 
 cdef Packed pack(value):
-    """Return a value packed in memory of its own; raise what pickling a part of it raises."""
+    """Return a value packed in memory of its own; errors of pickling are raised."""
     cdef Packed packed = Packed.__new__(Packed)
     cdef Encoder encoder
     try:

@@ -32,7 +32,7 @@ def lost(Fill fill not None, which):
 
 
 def view(Fill fill not None, which=None):
-    """Return (kind, value) of what a range staged, or of the settled layout (`which` None), as views."""
+    """Return (kind, value) that a range has staged, or of the settled layout (`which` None), as views."""
     cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
     if result.kind == 0:
         return 0, None
@@ -53,6 +53,6 @@ def layout(Fill fill not None):
 
 
 def publish_range(Fill fill not None, which=None):
-    """Publish what a range staged (its error), or the settled layout (`which` None), as the slot's batch."""
+    """Publish the error that a range has staged, or the settled layout (`which` None), as the slot's batch."""
     cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
     fill.publish(&result)

@@ -14,7 +14,7 @@ TORCH: int
 DROP: int
 NO_SAMPLES: object
 
-# What numpy lays out in the array itself: others become lists.
+# Elements that a numpy array can contain; others become lists.
 _Number = TypeVar("_Number", bound=np.number[Any] | np.bool)
 _Text = TypeVar("_Text", str, bytes)
 

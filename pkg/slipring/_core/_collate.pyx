@@ -21,7 +21,7 @@ from slipring.errors import shown
 
 cnp.import_array()
 
-# What _collate.pyi has.
+# The same names as in _collate.pyi.
 __all__ = ["DROP", "LIST", "NO_SAMPLES", "NUMPY", "TORCH", "RowWriter", "default_collate", "draw", "read_samples"]
 
 cdef int MAX_DEPTH = pytree.MAX_DEPTH
@@ -29,7 +29,7 @@ cdef object INT64 = np.dtype(np.int64)
 
 
 def default_collate(samples):
-    """Put samples together along a new first dimension.
+    """Stack samples along a new first dimension.
 
     In a worker the arrays are made inside the slot, so each sample's bytes are copied once.
 
@@ -43,7 +43,7 @@ def default_collate(samples):
     value
         The samples' own containers. Arrays of shape ``s`` become one of shape ``(len(samples), *s)``, bools a
         bool, ints an int64 and floats a float64 array of shape ``(len(samples),)``; text and anything else a
-        list. Where all samples have None there is None. Arrays of other libraries in CPU memory that follow the array
+        list. If all samples are None, so is the result. Arrays of other libraries in CPU memory that follow the array
         API standard, such as JAX's, become numpy's.
 
     Raises
@@ -57,7 +57,7 @@ def default_collate(samples):
     >>> slipring.default_collate([{"x": 1.5, "name": "a"}, {"x": 2.5, "name": "b"}])
     {'x': array([1.5, 2.5]), 'name': ['a', 'b']}
     """
-    samples = list(samples)  # rows are copied without the GIL, and nothing else keeps them: another thread has its own
+    samples = list(samples)  # a copy: rows are copied without the GIL, and another thread may change the caller's list
     if not samples:
         raise ValueError("there are no samples to put together: the sampler gave an empty batch")
     return collate(samples, "", 0)
@@ -122,7 +122,7 @@ cdef object filled(first, dict parts):
     try:
         if isinstance(first, MutableMapping):
             made = copy.copy(first)
-            for k in parts:  # by update() a Counter would add what the first sample has counted
+            for k in parts:  # Counter.update() would add to the counts of the first sample
                 made[k] = parts[k]
             return made
         return type(first)(parts)
@@ -171,7 +171,7 @@ cdef object collate_nothing(list values, str path):
     return None
 
 
-# ---- what is wrong with samples that do not fit together
+# ---- errors for samples that do not match
 
 
 cdef object where(Py_ssize_t i):
@@ -270,7 +270,7 @@ cdef object stack_arrays(list values, str path):
     descr = <cnp.dtype> cnp.PyArray_DESCR(first)
     for i in range(1, n):
         other = <cnp.dtype> cnp.PyArray_DESCR(<cnp.ndarray> values[i])
-        # Nearly always the very same object.
+        # Usually both are the same object.
         if other is not descr and not cnp.PyArray_EquivTypes(other, descr):
             same = False
             break

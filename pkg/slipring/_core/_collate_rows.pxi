@@ -40,7 +40,7 @@ LIST, NUMPY, TORCH, DROP = AS_LIST, AS_NUMPY, AS_TORCH, NOT_KEPT
 NO_SAMPLES = object()  # in place of a batch, if `skip_none` leaves no sample; the loader goes on to the next batch
 
 cdef int MAX_DIMS = 16  # arrays with as many dimensions have no rows
-cdef Py_ssize_t TIMED = 16  # of so many fast copies, one is timed
+cdef Py_ssize_t TIMED = 16  # one of this many fast copies is timed
 cdef object ARRAYS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
 
 
@@ -479,7 +479,7 @@ cdef Column shared_column(value, codes, int rules):
 
 
 cdef object kept_of(Column column, Py_ssize_t n, list found):
-    """Append the list of each leaf without rows to `found`, and return that."""
+    """Append the list of each leaf without rows to `found`, and return `found`."""
     if column.code == b"k":
         found.append(column.kept[:n])
     elif column.parts is not None:
@@ -600,7 +600,7 @@ cdef class RowWriter:
             self.given, self.was_given = samples, True
             return
         samples = list(samples)
-        if len(samples) != self.end - self.first:  # the caller refuses them; there are no rows for more
+        if len(samples) != self.end - self.first:  # the caller raises an error; there are no rows for further samples
             self.samples, self.count = samples, len(samples)
             return
         for sample in samples:
@@ -645,7 +645,7 @@ cdef class RowWriter:
             if root is None or not allocate(root, n, self.fill):
                 return False
         except (SegmentFull, BatchTooLarge, DescriptorClosed):
-            return False  # collating the list needs less memory, or raises it again
+            return False  # collating the list needs less memory, or raises the error again
         except Exception as error:
             if isinstance(error, SlipringError) or from_handler(error):
                 raise
@@ -704,7 +704,7 @@ cdef class RowWriter:
     # ---- chunks
 
     def reserve(self, Py_ssize_t rows):
-        """Lay out all rows of the batch, as the first sample determines.
+        """Lay out all rows of the batch, in the layout of the first sample.
 
         Returns
         -------
@@ -793,7 +793,7 @@ def read_samples(dataset, list asked, RowWriter rows not None):
 
 
 def draw(iterator, RowWriter rows not None, Py_ssize_t most):
-    """Draw samples until `rows` has `most`; return False if the iterator ends before.
+    """Draw samples until `rows` has `most`; return False if the iterator ends earlier.
 
     No Python code runs between drawing a sample and storing it, so an exception from a signal handler loses none.
     """

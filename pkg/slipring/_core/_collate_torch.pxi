@@ -29,7 +29,7 @@ cdef object odd = ODD
 
 
 def is_stock(dict registered, dict stock):
-    """Return whether two dicts have the very same entries: then no user has registered types of collation."""
+    """Return whether two dicts have the same entries, that is, the user has registered no types for collation."""
     if len(registered) != len(stock):
         return False
     for kind, function in registered.items():
@@ -39,7 +39,7 @@ def is_stock(dict registered, dict stock):
 
 
 def collate_plain(samples):
-    """Return what torch's default_collate makes of plain samples; `ODD` if there is any other sample.
+    """Return the result of torch's default_collate for plain samples; `ODD` if there is any other sample.
 
     Plain samples are a list of arrays, ints, floats, bools, text, bytes, torch tensors, and dicts, lists, tuples and
     namedtuples of them, of exactly these types. In the result, arrays and numbers are `AsTensor`, torch tensors are a
@@ -47,7 +47,7 @@ def collate_plain(samples):
     """
     if type(samples) is not list or not samples:
         return ODD
-    return collate_torch(list(samples), False, 0)  # a list that no other thread changes meanwhile
+    return collate_torch(list(samples), False, 0)  # a copy: another thread may change the caller's list
 
 
 cdef object collate_torch(list values, bint transposed, int depth):
@@ -62,7 +62,7 @@ cdef object collate_torch(list values, bint transposed, int depth):
     if kind is int or kind is float or kind is bool:
         return torch_numbers(values)
     if kind is str or kind is bytes:
-        return tuple(values) if transposed else values  # as zip() has left them
+        return tuple(values) if transposed else values  # torch transposes with zip(), which yields tuples
     if kind is dict:
         return torch_dict(values, <dict> first, depth)
     if isinstance(first, (tuple, list)):
@@ -125,8 +125,8 @@ cdef object torch_stack_tensors(list values, kind):
         for i in range(n):
             if not describe(api, values[i], &other) or not alike(&first, &other) or values[i].requires_grad:
                 return odd
-            # x.conj().imag is negative by a flag that DLPack does not tell. It is strided, unless it is
-            # a single number.
+            # DLPack does not report the negative bit of a tensor such as x.conj().imag. Such a tensor is strided,
+            # unless it has a single element.
             if single_float(&other) and values[i].is_neg():
                 return odd
             rows[i] = other.data + other.byte_offset

@@ -1,4 +1,4 @@
-# The mirror of csrc/ring.h, csrc/layout.h and csrc/index_order.h. Nothing here blocks the GIL: all of it is nogil.
+# Declarations of csrc/ring.h, csrc/layout.h and csrc/index_order.h. None of the functions needs the GIL.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 

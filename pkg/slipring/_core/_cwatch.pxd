@@ -1,4 +1,4 @@
-# The mirror of csrc/watch.h.
+# Declarations of csrc/watch.h.
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 

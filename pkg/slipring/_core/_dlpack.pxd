@@ -4,8 +4,8 @@ from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-# DLPack 1.x, the table of functions that a type offers as __dlpack_c_exchange_api__: it describes a tensor
-# without a Python object made, and without torch's headers.
+# The function table of DLPack 1.x, which a type offers as __dlpack_c_exchange_api__. It describes a tensor without
+# creating a Python object and without torch's headers.
 cdef enum:
     DL_CPU = 1
     DL_INT = 0
@@ -65,7 +65,7 @@ cdef inline bint describe(const DLApi *api, tensor, DLTensor *out):
     cdef int d
     try:
         api.describe(<PyObject *> tensor, out)
-    except Exception:  # a sparse one, or one whose values are not what its memory shows
+    except Exception:  # a sparse tensor, or one whose values differ from its memory
         return False
     if out.device.kind != DL_CPU or out.dtype.lanes != 1:
         return False

@@ -22,15 +22,15 @@ cdef class StreamPlan:
 cdef class Task:
     cdef readonly uint64_t seq, gen, sequence
     cdef readonly uint32_t slot
-    cdef readonly object worker  # whom it is addressed to: a number, or None
-    cdef int before, behind      # the slots of those dispatched before and after it; -1: there is none
-    cdef int kind                # of the result, when it has been decoded; 0: before that
+    cdef readonly object worker  # number of the worker that must make it; None: any
+    cdef int before, behind      # slots of the tasks dispatched before and after it; -1: none
+    cdef int kind                # of the result, after it has been decoded; 0 before
 
 
 cdef class InFlight:
     cdef readonly uint64_t n
     cdef list by_slot     # slot -> Task or None
-    cdef int first, last  # slots; -1: there is none
+    cdef int first, last  # slots; -1: none
     cdef int add(self, Task task) except -1
     cdef Task remove(self, uint32_t slot)
     cdef Task oldest(self)
@@ -58,8 +58,8 @@ cdef class Position:
 
 cdef class ReentrantLock:
     cdef unsigned long holder  # the thread that has it, or 0
-    cdef int waiting           # how many others want it
-    cdef object queue          # what they wait on
+    cdef int waiting           # number of threads that wait for it
+    cdef object queue          # the waiting threads block on it
     cdef unsigned long acquire(self) except? 1
     cdef unsigned long acquire_as(self, unsigned long me) except? 1
     cdef bint is_mine(self) noexcept

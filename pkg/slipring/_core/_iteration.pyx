@@ -40,10 +40,10 @@ cdef list listed(indices):
     return list((<Pickled> indices).indices if isinstance(indices, Pickled) else indices)
 
 
-# ns; how often a waiting consumer looks after its workers, and where the wait ends with a worker (`death_fd`).
+# ns; how often a waiting consumer checks its workers: without and with a `death_fd`, which ends the wait at a death.
 cdef uint64_t IDLE = 100_000_000, SELDOM = 500_000_000
 cdef double SECOND = 1e9  # ns
-cdef object _exiting = exiting  # see there
+cdef object _exiting = exiting  # see slipring._core.engine
 cdef uint64_t NEVER = SR_FOREVER
 cdef object NOT_READ = object()
 
@@ -59,10 +59,9 @@ cdef class Iteration:
 
     Parameters
     ----------
-
     options : Options
     engine : Engine or LocalEngine
-        A `LocalEngine` has a `fetcher`, which makes the very objects that `next` returns; they lie in no slot.
+        A `LocalEngine` has a `fetcher`, which makes the objects that `next` returns, outside of any slot.
     seed : int
         The iteration's base seed of 64 bits, to which workers add their number.
     plan : iterator
@@ -72,15 +71,15 @@ cdef class Iteration:
     on_end : callable
         Called with the engine when the iteration is over.
     rebuild : callable
-        Makes an exception of an error record.
+        Turns an error record into an exception.
     finish : callable, optional
         Called with each batch before it is delivered; it returns the batch to deliver. It is called again if a signal
         handler raises.
     reword : callable, optional
         Returns the exception to raise for a `WorkerDied` or `LoaderTimeout` of this iteration.
     dispatch_before_return : bool
-        Dispatch the next task before a batch is handed out, not when the next batch is requested. A loop that is left
-        early has then had as many batches made as with torch.
+        Dispatch the next task before a batch is returned, not when the next batch is requested. If a loop ends early,
+        the workers have then made as many batches as with torch.
     no_timeout : bool
         Wait for a batch without a limit, because other code handles `timeout`.
     before_return : callable, optional
@@ -93,52 +92,52 @@ cdef class Iteration:
 
     cdef object __weakref__
     cdef readonly object _engine  # None: the iteration is over
-    cdef object ending        # the engine, while close() takes leave of it
+    cdef object ending        # the engine, while close() runs
     cdef object options, on_end, rebuild, error
     cdef public object finish_batch  # see `finish`
     cdef object reword, is_recorded, recording
     cdef readonly object before_return
-    cdef uint64_t announced   # sequence number + 1 of the batch for which it was called last
+    cdef uint64_t announced   # sequence number + 1 of the batch for which `before_return` was called last
     cdef object fetcher       # of a `LocalEngine`, else None
-    cdef ReentrantLock lock  # of who is in next(); close() does not ask, to end a wait
+    cdef ReentrantLock lock  # held in next(); close() does not take it, because it must end a wait
     cdef ReentrantLock restarts  # held by the thread that runs `restart`
     cdef int restarting      # calls of `restart` that have not returned
     cdef int owner           # without a ring: the process that last used the lock
-    cdef object memory  # what the workers' growth is watched by; None: it is not
-    cdef object tuner   # what finds out how many workers are best; None: that is given
-    cdef object resized  # the options that ask for another number of workers, until that is seen to
-    cdef uint64_t look_next, memory_at  # when to look, between two batches, after any of these; after memory
+    cdef object memory  # watches the growth of the workers' memory, or None
+    cdef object tuner   # finds the best number of workers; None: the number is fixed
+    cdef object resized  # options with another number of workers, until they have been applied
+    cdef uint64_t look_next, memory_at  # times of the next look() between two batches, and of the next look at memory
     cdef set done
     cdef readonly Ring ring  # None: the batches lie in no slot
     cdef Meter meter
     cdef readonly Position position
     cdef InFlight tasks
-    cdef readonly Task received  # has left its slot, and has not been committed
+    cdef readonly Task received  # the task that has left its slot and has not been committed
     cdef Lease lease    # its slot
     cdef object value   # its batch, or the exception in its place
     cdef object state   # the worker's state that came with it, or None
-    cdef object uncommitted  # (task, state) of batches that lie with `Ahead`, in turn
+    cdef object uncommitted  # (task, state) of the batches that `Ahead` has, in order
     cdef dict indices  # sequence number -> the indices of a task in flight; None: no worker reads them again
-    cdef bint respawns  # a replacement continues a dead worker's stream where that was
-    cdef object draw    # where the next task comes from
-    cdef StreamPlan streams  # the same, if it says whose turn it is
-    cdef Slices slices         # the same as `draw`, where slipring itself sets the order
-    cdef object would_wait     # asks whether the next one must be waited for; None: it never must
-    cdef object due     # what the plan gave, and no slot was free for
-    cdef object plan_error   # is raised in its turn: behind what has been dispatched
-    cdef object last_error   # is raised at the end
+    cdef bint respawns  # a replacement continues a dead worker's stream at its position
+    cdef object draw    # yields the next task
+    cdef StreamPlan streams  # the same object if workers make streams, else None
+    cdef Slices slices         # the same object if slipring itself determines the order, else None
+    cdef object would_wait     # returns whether the plan's next item must be waited for; None: never
+    cdef object due     # an item of the plan that has no slot yet
+    cdef object plan_error   # raised after the batches that have been dispatched
+    cdef object last_error   # raised at the end
     cdef bint exhausted, in_order, inline, single, dispatch_before_return
-    cdef bint planning  # users' code may run that says what comes next, until that is in a slot
-    cdef bint has_hooks   # other code is to be called at each next()
-    cdef bint is_plain    # no streams, no states, workers: most of the rest is spared
+    cdef bint planning  # from the call of user code for the next task until the task is in a slot
+    cdef bint has_hooks   # other code must be called at each next()
+    cdef bint is_plain    # workers, but neither streams nor states: a batch needs few steps
     cdef bint gives_way   # `receive` was interrupted by `restart`
     cdef bint at_end      # everything has been delivered
     cdef bint state_kept  # without workers: the state has been stored in the position
-    cdef bint stopped  # next() is to give up: another thread wants to end the iteration
+    cdef bint stopped  # next() must give up: another thread wants to end the iteration
     cdef int copy
     cdef uint32_t chunk, n_static
     cdef uint64_t iteration, epoch, seed, next_seq, look_ahead, timeout, look_at, idle
-    cdef readonly uint64_t start_ns  # how long the beginning waited for workers
+    cdef readonly uint64_t start_ns  # how long the start waited for workers
     cdef int death_fd   # a descriptor that is readable when a worker has died, or -1
     cdef uint64_t late  # `Position.changes` when a wait took `timeout` seconds; NEVER: none has
 
@@ -152,7 +151,7 @@ cdef class Iteration:
     def begin(self, options, engine, seed, plan, Position position not None, on_end, *, rebuild=error_record.rebuild,
               finish=None, reword=None, dispatch_before_return=False, no_timeout=False,
               before_return=None, is_recorded=None, recording=None, tuner=None):
-        """Begin a pass; the parameters are those of the class. A pass that was begun before has been closed."""
+        """Begin a pass; the parameters are those of the class. Any earlier pass has been closed."""
         self.options, self.on_end, self.rebuild = options, on_end, rebuild
         self.finish_batch, self.reword = finish, reword
         self.before_return, self.announced = before_return, 0
@@ -183,13 +182,13 @@ cdef class Iteration:
         self.draw, self.would_wait = plan, getattr(plan, "would_wait", None)
         self.streams = plan if isinstance(plan, StreamPlan) else None
         self.slices = plan if isinstance(plan, Slices) else None
-        self._engine = engine  # last: who has an engine is complete, and ends the iteration when it goes
+        self._engine = engine  # last: an object with an engine is complete, and its __del__ ends the iteration
         cdef uint64_t began = clock()
         try:
             self.iteration = engine.begin_iteration(seed)
             self.start_ns = clock() - began
             if self.fetcher is None:
-                self.meter.wait_ns += self.start_ns  # the first batch's
+                self.meter.wait_ns += self.start_ns  # it belongs to the first batch
             self.n_static = options.num_workers if engine.by_turns else 0
             if tuner is not None:
                 tuner.begin(engine)
@@ -199,10 +198,10 @@ cdef class Iteration:
             if self.streams is None and position.workers is not None and not self.inline:
                 self.indices = {}
             self.is_plain = self.streams is None and self.indices is None and not self.inline
-            if not self.inline:  # workers begin now: the caller may have much to do before the first next()
+            if not self.inline:  # workers begin now: the caller may do other work before the first next()
                 self.dispatch(False)
         except BaseException:
-            self.close()  # now: later, this object's end would end the iteration of another
+            self.close()  # now: a later __del__ of this object would end another iteration
             raise
 
     def __iter__(self):
@@ -213,7 +212,7 @@ cdef class Iteration:
         while True:
             if self._engine is None and not self.restarting:
                 self.raise_end()
-            # First: in a forked child another thread would hold the lock for ever.
+            # First: in a forked child, a thread that does not exist there may hold the lock.
             if self.ring is None:
                 self.own_lock()
             else:
@@ -400,7 +399,7 @@ cdef class Iteration:
 
     @cython.final
     cdef int leave(self, Task task) except -1:
-        """Let the received task leave. No Python code runs."""
+        """Drop the received task, which leaves the iteration. No Python code runs."""
         self.received = self.state = None
         if self.streams is not None:
             self.streams.came(task.worker)
@@ -462,7 +461,7 @@ cdef class Iteration:
             return
         if before:
             self.ring.note_loop((there - begun) / SECOND, (there - before) / SECOND)
-        elif engine is not None and engine.running > 1:  # the very first wait is no part of the loader's pace
+        elif engine is not None and engine.running > 1:  # the engine's first wait does not count for the loader's rate
             waited = there - begun + self.start_ns
             self.ring.note_loop(waited / SECOND, waited / SECOND)
 
@@ -481,7 +480,7 @@ cdef class Iteration:
     cdef int look(self, engine) except -1:
         """Look at memory and workers between two batches. If a user turns a warning into an error, no batch is lost."""
         cdef uint64_t then = SR_FOREVER
-        self.look_next = 0  # again, if something raises
+        self.look_next = 0  # look again if an exception is raised
         if self.resized is not None:
             self.change_workers(engine)
         if self.tuner is not None:
@@ -506,8 +505,8 @@ cdef class Iteration:
         options = self.resized
         if not engine.fixed and options.num_workers <= engine.worker_capacity:
             self.look_ahead = options.look_ahead
-            if self.resized is options:  # another thread may have asked for another number since
-                self.resized = None  # what is interrupted from here on, the pool itself goes on with
+            if self.resized is options:  # another thread may have requested another number meanwhile
+                self.resized = None  # if a signal handler raises from here on, the pool itself continues
             engine.resize(options.num_workers)
         if self.resized is options:
             self.resized = None
@@ -531,7 +530,7 @@ cdef class Iteration:
 
     @property
     def is_live(self):
-        """bool: whether the iteration goes on."""
+        """bool: whether the iteration is still running."""
         return self._engine is not None
 
     @property
@@ -547,7 +546,7 @@ cdef class Iteration:
             self.dispatch(True)
             if self.tasks.n == 0:
                 return -1
-            # Sequence numbers come in turn, but for those delivered before a resume.
+            # The oldest task has the lowest sequence number.
             slot = self.tasks.first if self.in_order else -1
             if self.inline:
                 self.make_here(engine)
@@ -600,10 +599,10 @@ cdef class Iteration:
                 if self.would_wait is not None and (self.tasks.n or not patient) and self.would_wait():
                     return 0
                 if not self.plan_next():
-                    self.look_next = 0  # who looks has to know
+                    self.look_next = 0  # look() must learn that the plan has ended
                     return 0
             if self._engine is None:
-                raise Closed("the loader was closed while indices were asked for")
+                raise Closed("the loader was closed while its sampler drew indices")
             slot = self.ring.pick_free()
             if slot < 0:
                 if self.tasks.n or not patient:
@@ -617,7 +616,7 @@ cdef class Iteration:
     @cython.final
     cdef int plan_next(self) except -1:
         """Prepare the next task; return False if the plan has no more tasks."""
-        if self.slices is not None and not self.done:  # nothing of it can raise: most of what follows is spared
+        if self.slices is not None and not self.done:  # advance() cannot raise, so the steps below are not needed
             self.exhausted = not self.slices.advance()
             self.due = None if self.exhausted else self.slices
             return not self.exhausted
@@ -635,7 +634,7 @@ cdef class Iteration:
 
     @cython.final
     cdef object drawn(self):
-        """Return the plan's next item, None if that was all. The time of a user's sampler counts as waiting."""
+        """Return the plan's next item, None at the end. The time of a user's sampler counts as waiting."""
         cdef uint64_t began
         if self.slices is not None:
             return self.slices if self.slices.advance() else None
@@ -694,7 +693,7 @@ cdef class Iteration:
                 self.end_with(error)
                 return 1
             return 0
-        # From here on nothing of Python's runs, so that Ctrl-C cannot come between.
+        # No Python code runs below, so Ctrl-C cannot interrupt it.
         self.due = None
         self.next_seq += 1
         self.tasks.add(task)
@@ -702,7 +701,7 @@ cdef class Iteration:
 
     @cython.final
     cdef int least_busy(self) except -1:
-        """Return the least busy worker. In turn, a worker with a slow sample would end up with all tasks."""
+        """Return the least busy worker. If they took turns, all tasks would pile up at a slow one."""
         cdef list busy = [0] * self.n_static
         cdef Task task
         for task in self.tasks.all():
@@ -722,7 +721,7 @@ cdef class Iteration:
                 engine = self._engine
                 if self.inline or self.ring.in_circulation(1) == 0:
                     raise slots_held(self.ring.n_slots, self.ring.circulating)
-                # What is published into the slot wakes this wait, although nobody wants it any more.
+                # A publish into such a slot wakes this wait, although the batch is stale.
                 self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up), self.death_fd)
                 self.go_on()
                 self.check(engine)
@@ -747,7 +746,7 @@ cdef class Iteration:
         began = clock()
         give_up = self.give_up(began)
         try:
-            if began >= self.look_at:  # waits that are short each must not hide a death for ever
+            if began >= self.look_at:  # many short waits must not hide a death
                 self.look_at = began + self.idle
                 self.check(self._engine)
             while True:
@@ -803,9 +802,9 @@ cdef class Iteration:
 
     @cython.nonecheck(True)
     def state_for(self, number):
-        """Return from where a dead worker's replacement continues: see `Worker.inherited`.
+        """Return the position from which a dead worker's replacement continues; see `Worker.inherited`.
 
-        That is the newest state that the worker has published in this iteration, delivered or not. The replacement
+        It is the newest state that the worker has published in this iteration, delivered or not. The replacement
         reads the later samples again.
         """
         cdef WorkerPosition worker = <WorkerPosition> self.position.workers[number]
@@ -838,7 +837,7 @@ cdef class Iteration:
         try:
             return state_in(self.ring.payload(slot), self.ring.committed(slot), &result)
         except CorruptBatch:
-            return None  # raised when it is this batch's turn
+            return None  # receive() raises it for this batch
 
     # ---- the end
 
@@ -861,7 +860,7 @@ cdef class Iteration:
             self.ring.interrupt(on)
 
     def restart(self, begin):
-        """Call `begin`, which begins another pass here, while no thread is in next(); these wait for that pass."""
+        """Call `begin`, which begins another pass, while no thread is in next(); waiting threads use that pass."""
         cdef unsigned long before, turn
         if self.lock.is_mine():
             raise reentered()
@@ -913,7 +912,7 @@ cdef class Iteration:
             self.lock.release(before)
 
     def ask_state(self, at_end=False):
-        """Without workers: ask the dataset and its iterator where they are, and store the answer in the position.
+        """Without workers, query the states of the dataset and its iterator, and store them in the position.
 
         Workers send theirs with the batches. `at_end`: this is part of the last next().
 
@@ -948,7 +947,7 @@ cdef class Iteration:
 
     @cython.final
     cdef int keep_state(self, bint at_end) except -1:
-        """Store the state before the iteration ends, without waiting. `state_dict` raises what kept it from that.
+        """Store the state before the iteration ends, without waiting. If this fails, `state_dict` raises the exception.
 
         `at_end`: this is part of the last next().
         """
@@ -974,7 +973,7 @@ cdef class Iteration:
             self.interrupt(False)
             self.received = self.lease = self.value = self.state = None
             if self.tuner is not None:
-                self.tuner.end(self.meter.taken_at)  # what the program did since is not known
+                self.tuner.end(self.meter.taken_at)  # the program's later activity is unknown
             engine.overdue = self.late == self.position.changes
             engine.end_iteration(self.iteration, self.tasks.all())
             self.on_end(engine)

@@ -32,7 +32,7 @@ cdef class DeviceIteration:
         self.begin(core, ahead)
 
     def begin(self, core, ahead):
-        """Begin a pass. A pass that was begun before has been closed."""
+        """Begin a pass. Any earlier pass has been closed."""
         self.core, self.ahead = core, ahead
 
     def __iter__(self):
@@ -42,7 +42,7 @@ cdef class DeviceIteration:
         cdef unsigned long before
         while True:
             ahead = self.ahead
-            ahead.check_owner()  # first: in a forked child another thread would hold the lock for ever
+            ahead.check_owner()  # first: in a forked child, a thread that does not exist there may hold the lock
             if self.lock.is_mine():
                 raise reentered()
             before = self.lock.acquire()
@@ -105,7 +105,7 @@ cdef class DeviceIteration:
 
     @property
     def is_live(self):
-        """bool: whether the iteration goes on."""
+        """bool: whether the iteration is still running."""
         return self.core.is_live
 
     @property

@@ -8,12 +8,12 @@ END_OF_STREAM = END  # what the fetcher of a `LocalEngine` returns in place of a
 @cython.final
 @cython.auto_pickle(False)
 cdef class LocalEngine:
-    """What an `Iteration` needs of an engine, if this process makes the very objects that `next` returns.
+    """The engine of an `Iteration` whose batches this process makes; they lie in no slot.
 
     `fetcher` has ``make(seq, indices)``, which may be called again after a signal handler has raised in it; ``state``,
     to send with the batch that was made, or None; ``kept``, not None while a batch is being made; ``drop()``, called
     when the batch is stored; ``states_now(half_made)``, see `Worker.states_now`; and ``forget_iteration()``. `meter`
-    counts.
+    has the counters.
     """
 
     cdef readonly object fetcher, meter, ring, memory, pool
@@ -34,4 +34,4 @@ cdef class LocalEngine:
         self.fetcher.forget_iteration()
 
     def shut_down(self):
-        """There is nothing to end."""
+        """Do nothing: there are no workers to end."""

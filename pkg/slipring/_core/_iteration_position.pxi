@@ -23,7 +23,7 @@ cdef class WorkerPosition:
     at : int
         Batches of this iteration up to `state`; -1: the state is of an earlier one.
     before : bool
-        `state` is of the end of the pass before.
+        `state` is from the end of the previous pass.
     ended : bool
         The worker's stream is at its end.
     """
@@ -47,7 +47,7 @@ cdef class WorkerPosition:
 @cython.final
 @cython.auto_pickle(False)
 cdef class Position:
-    """What has been delivered of a pass. A state is made of it, and the next iteration begins at one.
+    """The delivered part of a pass. States contain it, and an iteration begins at a position.
 
     Attributes
     ----------

@@ -10,7 +10,7 @@ from libc.stdint cimport uint32_t, uint64_t
 cdef object END = object()
 
 
-# ---- what comes next
+# ---- the next task
 #
 # A plan yields the next task's indices, or a `Failed` if the user's sampler raised an exception. An exception that a
 # plan raises comes from a signal handler in other code: the plan has lost nothing, and the call can be repeated.
@@ -38,7 +38,7 @@ cdef class SamplerDraws:
         return self
 
     cpdef bint take(self, list items, Py_ssize_t n) except -1:
-        """Append items to a list until it has `n`; return False if the iterator ended before."""
+        """Append items to a list until it has `n`; return False if the iterator ended earlier."""
         while len(items) < n:
             item = self.draw()
             if item is END:
@@ -99,7 +99,7 @@ cdef class Grouped(SamplerDraws):
 cdef class Listed(SamplerDraws):
     """The batches of a sampler, each as a list; `check` is called with the length of each.
 
-    `as_given`: batches that have a length are no lists if the sampler gives others.
+    `as_given`: batches with a length are not converted to lists.
     """
 
     cdef object check, batch, end
@@ -150,7 +150,7 @@ cdef class Listed(SamplerDraws):
 
 
 cdef class StreamPlan:
-    """The order of the workers, of which each makes its own batches of an iterable dataset.
+    """The order in which workers make batches of an iterable dataset; each worker makes its own batches.
 
     `in_order`: they take turns, beginning with worker `first`. Otherwise the least busy worker is next, so that a slow
     worker does not end up with all tasks.
@@ -194,10 +194,10 @@ cdef class StreamPlan:
         return 0
 
 
-# ---- what has been dispatched and not yet delivered
+# ---- tasks in flight
 #
-# A chain through the slots: a dict by sequence number costs a batch some forty lines of code that nobody else has in
-# the caches.
+# A linked list through the slots. A dict by sequence number would run about forty more cache lines of code per batch,
+# which no other code has loaded.
 
 
 @cython.final
@@ -260,10 +260,10 @@ cdef class InFlight:
         return found
 
 
-# ---- which thread may go on, of those that ask one iterator
+# ---- the thread that may use an iterator
 #
-# A reentrant lock, but not the system's: the thread that holds it already (a signal's handler asks in the midst) goes
-# on, and where nobody else asks, which is nearly always, it costs two words.
+# A separate reentrant lock. A signal handler may acquire it again in the same thread, and without contention, the
+# usual case, it only writes one word.
 
 
 @cython.final
@@ -275,7 +275,7 @@ cdef class ReentrantLock:
     """
 
     def __init__(self):
-        self.queue = queue.SimpleQueue()  # in C: nothing comes between its steps
+        self.queue = queue.SimpleQueue()  # written in C: no signal handler runs between its steps
 
     cdef unsigned long acquire(self) except? 1:
         """Wait until no other thread holds the lock; return the argument for `release`."""
@@ -306,7 +306,7 @@ cdef class ReentrantLock:
         try:
             while self.holder != 0:
                 self.queue.get()
-        except BaseException:  # Ctrl-C may have come with a wake-up that is another's now
+        except BaseException:  # Ctrl-C may have consumed a wake-up that another thread needs
             self.queue.put(None)
             raise
         finally:

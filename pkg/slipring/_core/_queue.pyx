@@ -23,7 +23,7 @@ cdef uint64_t LOOK = 100_000_000  # ns: how often a waiting process checks for d
 
 
 cdef uint64_t deadline_of(bint block, timeout) except? 1:
-    """A time of `clock`; 0: only ask."""
+    """Return the deadline, a time of `clock`; 0: do not wait."""
     cdef double seconds
     if not block:
         return 0
@@ -38,7 +38,7 @@ cdef uint64_t deadline_of(bint block, timeout) except? 1:
 
 
 def how_to_copy(copy):
-    """The codec's number for a `copy` argument."""
+    """Return the codec's number for a `copy` argument."""
     one_of("copy", copy, tuple(COPY))
     return COPY[copy]
 
@@ -52,12 +52,12 @@ cdef class QueueCore:
     """
 
     cdef readonly Segment ring
-    cdef list encoders       # those at rest: an encoder makes one message at a time
+    cdef list encoders       # idle ones: an encoder makes one message at a time
     cdef int copy
     cdef readonly object event  # Event of _ring_descriptors.pxi
-    cdef int inside          # calls that wait or hold a slot
+    cdef int inside          # calls that wait or have claimed a slot
     cdef readonly bint closed
-    cdef uint64_t generation, looked_at  # of forks; when this process has last looked for the dead
+    cdef uint64_t generation, looked_at  # of forks; when this process last checked for dead processes
     cdef object __weakref__
 
     def __cinit__(self):
@@ -68,11 +68,11 @@ cdef class QueueCore:
         self.ring, self.event = ring, event
         self.copy = how_to_copy(copy)
 
-    # ---- the two ends of its life
+    # ---- opening and closing
 
     cdef int open(self) except -1:
-        """This process may use the queue; what its parent had open is its parent's."""
-        if self.closed or self.ring is None:  # or it was never made
+        """Check that this process may use the queue; after a fork, drop the parent's handles."""
+        if self.closed or self.ring is None:  # or its constructor has not run
             raise ValueError(f"{self!r} is closed")
         if self.generation != forks():
             self.generation = forks()
@@ -83,16 +83,16 @@ cdef class QueueCore:
         return 0
 
     cdef int enter(self) except -1:
-        """A call begins that waits, or holds a slot: until `leave` the number and the descriptors stay."""
+        """Begin a call that waits or claims a slot: until `leave`, the number and the descriptors stay."""
         self.open()
-        if self.ring.polled():  # the call will need the event, and must not fail after it has put or got
+        if self.ring.polled():  # the call will need the event, and must not fail after its put or get
             self.event.number()
         self.inside += 1
         return 0
 
     cdef void leave(self) noexcept:
-        """A call has ended. The last one after `close` has no use for anything any more."""
-        if self.inside > 0:  # a child forked during the call, which has used the queue meanwhile, is in none
+        """End a call; after `close`, the last call releases the segment."""
+        if self.inside > 0:  # 0 in a child that was forked during the call and has used the queue since
             self.inside -= 1
         if self.closed and self.inside == 0:
             self.dispose()
@@ -103,15 +103,15 @@ cdef class QueueCore:
     def close(self):
         """End this process's use of the queue, in all threads: put and get raise ValueError from now on.
 
-        Nothing is buffered, so nothing has to be waited for. What was got stays valid; other processes go on.
-        The memory goes with the last process's last use of the queue, and of what was got.
+        Nothing is buffered, so there is nothing to wait for. Received messages stay valid, and other processes
+        continue. The memory is freed when the last process stops using the queue and its messages.
         """
         self.closed = True
         if self.inside == 0 or self.generation != forks():
             self.dispose()
 
     def disconnect_client(self):
-        """Give this process's place among `max_processes` to others; its next use takes one again."""
+        """Free this process's place among `max_processes`; its next use of the queue takes a place again."""
         self.open()
         if self.inside == 0:
             self.ring.leave()
@@ -129,7 +129,7 @@ cdef class QueueCore:
                 participant = self.ring.number()
             self.ring.close()
             if self.ring.polled():
-                self.event.signal()  # who polls is to see the end too
+                self.event.signal()  # pollers must see the end, too
             while immediate:
                 slot = self.ring.await_ready(-1, 0, -1)
                 if slot < 0:
@@ -141,26 +141,26 @@ cdef class QueueCore:
     # ---- polling
 
     def fileno(self):
-        """Return a descriptor for select, poll, epoll and asyncio: readable while something may be got.
+        """Return a descriptor for select, poll, epoll and asyncio, readable while there may be a message.
 
-        What was there may be got by another process first, and twice a second the descriptor becomes readable
-        in any case (so that a put is found whose process died before it could signal): use ``get_nowait()``
-        and be prepared for `queue.Empty`. The descriptor is this process's, and stays the same until the
-        queue is closed. Once somebody has asked for it, each put costs a system call more.
+        Another process may get the message first. The descriptor also becomes readable twice a second, so that a put is
+        found whose process died before it could signal. Therefore call ``get_nowait()``, and expect `queue.Empty`. The
+        descriptor belongs to this process, and stays the same until the queue is closed. After the first call of this
+        method, each put costs one more system call.
         """
         self.enter()
         try:
             self.ring.number()
             self.ring.polled(True)
-            if self.ring.closed or self.ring.await_ready(-1, 0, -1) >= 0:  # before anybody asked [V2]
+            if self.ring.closed or self.ring.await_ready(-1, 0, -1) >= 0:  # put before polling began [V2]
                 self.event.signal()
             return self.event.fileno()
         finally:
             self.leave()
 
     cdef int calm(self) except -1:
-        """Take the event back if there is nothing to be got: that first, then the look: no put is missed."""
-        if self.ring.closed or self.ring.await_ready(-1, 0, -1) >= 0:  # the end is there for all to see
+        """Take the signal back if there is no message, and then check once more, so that no put is missed."""
+        if self.ring.closed or self.ring.await_ready(-1, 0, -1) >= 0:  # after a shutdown, the event stays readable
             return 0
         if self.event.calm() and (self.ring.closed or self.ring.await_ready(-1, 0, -1) >= 0):
             self.event.signal()
@@ -169,9 +169,9 @@ cdef class QueueCore:
     # ---- waiting
 
     cdef bint time_is_up(self, uint64_t give_up) except -1:
-        """Between two waits: look for what the dead held, unless this process just did; True to give up."""
+        """Between two waits: recover slots of dead processes, unless this process just did; return True to give up."""
         cdef uint64_t at = clock()
-        PyErr_CheckSignals()  # one may have come between two waits
+        PyErr_CheckSignals()  # one may have arrived between two waits
         self.open()  # another thread may have closed it
         if at - self.looked_at >= LOOK:
             self.looked_at = at
@@ -201,21 +201,21 @@ cdef class QueueCore:
         raise queue.Full(self.why_full(block, timeout))
 
     cdef str why_full(self, bint block, timeout):
-        """Where the slots are: messages that nobody gets look like views that somebody keeps."""
+        """Return the message for a full queue: how many slots have messages, and how many are filled or kept."""
         cdef uint32_t ready = 0, free_slots = 0, slots = self.ring.n_slots
         self.ring.count(&ready, &free_slots)
         return (
             f"no slot of {slots} {f'became free within {timeout} s' if block else 'is free'}: {ready} have "
-            f"messages that nobody has got, {slots - ready - free_slots} are being filled or kept by views "
-            f"of what was got; get messages, drop views or copy them (copy='always'), or raise "
+            f"messages that were not received, {slots - ready - free_slots} are being filled or kept by views "
+            f"of received messages; get messages, drop views or copy them (copy='always'), or raise "
             f"maxsize (now {slots})"
         )
 
     cdef int send(self, Fill fill, value, bint moved) except -1:
-        """Encode and publish; whatever goes wrong gives the slot back."""
+        """Encode and publish; release the slot if that fails."""
         cdef object encoder = self.encoders.pop() if self.encoders else Encoder()
         try:
-            with fill:  # a value's own code may ask for room in the slot
+            with fill:  # the value's own code may allocate in the slot
                 encoder.publish(fill, [value], moved=moved)
         except SegmentFull as error:
             fill.give_back()
@@ -229,16 +229,16 @@ cdef class QueueCore:
         return 0
 
     def put(self, obj, bint block=True, timeout=None):
-        """Put a message, waiting for a free slot if need be.
+        """Put a message; wait for a free slot if necessary.
 
         Parameters
         ----------
         obj
-            Arrays, tensors, numbers, text, and containers of them travel without pickle; anything else is
-            pickled. What it holds has been copied when this returns.
+            Arrays, tensors, numbers, text, and containers of them are sent without pickle; other objects are pickled.
+            The message has been copied when this method returns.
         block : bool
         timeout : float or None
-            Seconds; None for ever.
+            Seconds; None: without a limit.
 
         Raises
         ------
@@ -261,11 +261,11 @@ cdef class QueueCore:
     # ---- get
 
     cdef int find(self, uint64_t give_up) except -2:
-        """The slot of the first message; -1: none came in time."""
+        """Wait for the first message; return its slot, or -1 if none came in time."""
         cdef int slot = self.ring.await_ready(-1, 0, -1)
         while slot < 0:
             if self.ring.closed:
-                slot = self.ring.await_ready(-1, 0, -1)  # it may have come before the end
+                slot = self.ring.await_ready(-1, 0, -1)  # a message may have come before the shutdown
                 if slot < 0:
                     raise ShutDown("the queue has been shut down, and all that was in it has been got")
                 break
@@ -299,28 +299,27 @@ cdef class QueueCore:
             self.leave()
 
     def get(self, bint block=True, timeout=None, *, copy=None):
-        """Get the first message, waiting for it if need be.
+        """Get the first message; wait for it if necessary.
 
         Parameters
         ----------
         block : bool
         timeout : float or None
-            Seconds; None for ever.
+            Seconds; None: without a limit.
         copy : {'auto', 'always', 'never'} or None
-            Whether arrays are views on the slot, which is used again when the last of them has gone, or
-            copies. 'auto' copies when views would leave fewer than two slots circulating. None: what the
-            queue was made with.
+            Whether arrays are views of the slot, or copies. The slot is reused after its last view is deleted. 'auto'
+            copies if views would leave fewer than two slots circulating. None: as set for the queue.
 
         Raises
         ------
         queue.Empty
             No message came in time.
         ShutDown
-            The queue has been shut down, and nothing is left in it.
+            The queue has been shut down, and it is empty.
         ValueError
             This process has closed the queue.
         CorruptBatch
-            The message cannot be rebuilt here. It is lost.
+            The message cannot be decoded here. It is lost.
         """
         cdef int how = self.copy if copy is None else <int> how_to_copy(copy)
         cdef Lease lease = self.first(deadline_of(block, timeout))
@@ -331,15 +330,15 @@ cdef class QueueCore:
     # ---- counts
 
     def qsize(self):
-        """Return the number of messages that can be got; others put and get meanwhile."""
+        """Return the number of messages in the queue; others may put and get meanwhile."""
         return self._count()[0]
 
     def empty(self):
-        """Return whether there is nothing to get; others put meanwhile."""
+        """Return whether the queue is empty; others may put meanwhile."""
         return self._count()[0] == 0
 
     def full(self):
-        """Return whether no slot is free: each has a message, is being filled, or somebody keeps views."""
+        """Return whether no slot is free: each has a message, is being filled, or has views."""
         return self._count()[1] == 0
 
     def _count(self):
@@ -350,7 +349,7 @@ cdef class QueueCore:
 
 
 cdef class Slot:
-    """A free slot to build a message in: what `slipring.Queue.slot` returns.
+    """A free slot in which a message is built; `slipring.Queue.slot` returns it.
 
     Examples
     --------
@@ -392,14 +391,14 @@ cdef class Slot:
         self.give_back()
 
     def __dealloc__(self):
-        if self.fill is not None:  # entered by hand
+        if self.fill is not None:  # __enter__ was called by hand
             self.give_back()
 
     cdef int give_back(self) except -1:
-        """The block has ended: what was not put was never there."""
+        """End the block: release the slot if nothing was put."""
         cdef Fill fill = self.fill
         self.fill = None
-        # After a fork inside the block the slot is the parent's.
+        # In a child that was forked inside the block, the slot is the parent's.
         if fill is None or fill.fork_generation != forks():
             return 0
         try:
@@ -423,14 +422,14 @@ cdef class Slot:
         ----------
         shape : int or tuple of int
         dtype : dtype
-            Any of fixed size.
+            Any dtype of fixed size.
 
         Raises
         ------
         SegmentFull, BatchTooLarge
-            The slot cannot take it.
+            The array does not fit in the slot.
         TypeError
-            Elements of that dtype do not lie in the array itself.
+            Elements of that dtype are not stored in the array itself.
         """
         cdef Fill fill = self.mine()
         cdef cnp.dtype descr = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
@@ -444,22 +443,21 @@ cdef class Slot:
             raise message_refused(error, self.core.ring.n_slots) from None
 
     def put(self, obj, *, move=False):
-        """Put a message. Once per slot.
+        """Put a message. You can do this once per slot.
 
         Parameters
         ----------
         obj
         move : bool
-            Arrays from `empty` are the consumer's from now on, and nothing is copied: the caller promises
-            neither to write to them any more nor to read them, and lets go of them soon. Without it what
-            lies in the slot is copied once, since the caller has it still, and the message is the consumer's
-            alone.
+            Copy nothing: arrays from `empty` belong to the consumer from now on. The caller promises neither to write
+            to them nor to read them, and deletes them soon. Without `move`, the arrays in the slot are copied once,
+            because the caller still has them.
 
         Notes
         -----
-        Arrays from `empty` that the caller keeps stay good, but their slot does not circulate until they have
-        gone: drop them before you claim the next one. Producers that wait for a slot while each keeps one,
-        and consumers that keep the others, would wait for ever.
+        Arrays from `empty` that the caller keeps stay valid, but their slot does not circulate until they are deleted.
+        Delete them before you claim the next slot. If each producer keeps a slot while it waits for another one, and
+        consumers keep the other slots, all of them wait for ever.
         """
         cdef Fill fill = self.mine()
         self.fill = None

@@ -13,15 +13,15 @@ cdef class Rebatcher:
     cdef object source, feed
     cdef Py_ssize_t batch_size
     cdef bint drop_last
-    cdef object given  # what the source has given, until it is read
-    cdef list parts    # of which it is the first, in the reverse order
-    cdef int64_t number  # of what is read next
+    cdef object given  # an item of the source that has not been read yet
+    cdef list parts    # the other items of the list that `feed.read` returned, in reverse order
+    cdef int64_t number  # of the next block
     cdef public int64_t raised
-    cdef list ahead  # blocks that come before the source's next one, the first of them last
+    cdef list ahead  # blocks to use before the source's next one, in reverse order
     cdef Block block
     cdef readonly int64_t made, batches
     cdef int64_t passed  # rows that could not be made, since the last batch
-    cdef int64_t behind  # rows that are to be skipped
+    cdef int64_t behind  # rows to skip
     cdef Block drawn_block(self)
     cdef bint advance(self) except -1
     cdef int used(self, Py_ssize_t n) except -1

@@ -20,7 +20,7 @@ from slipring._core._codec import empty
 from slipring._core._ring import from_handler
 
 cdef extern from "numpy/arrayobject.h":
-    # numpy's own .pxd has it not.
+    # numpy's own .pxd lacks it.
     object PyArray_Empty(int nd, cnp.npy_intp *dims, cnp.dtype descr, int fortran)
 
 cnp.import_array()
@@ -47,7 +47,7 @@ cdef class Rebatcher:
     An exception ends nothing: rows that were already copied are kept in memory of their own, and begin the next batch.
 
     `source` yields what `feed` reads. ``feed.read(given, number, batch)`` returns a `Block`, None for one without rows,
-    or a list of what is to be read in its place. If it raises (but not in a signal handler), the block is passed over.
+    or a list of items to read in its place. If it raises, except in a signal handler, the block is skipped.
     `batch` is the number of the batch that needs the block. ``feed.own(rest)`` copies what lies in a block,
     ``feed.joined(list of rests)`` makes one of several, and ``feed.named(arrays, rest)`` makes a batch. A batch has
     `batch_size` rows; `drop_last` drops a last one that is not full.
@@ -103,7 +103,7 @@ cdef class Rebatcher:
     cdef int used(self, Py_ssize_t n) except -1:
         self.block.at += n
         if self.block.at >= self.block.rows:
-            self.block = None  # before the next one is asked for
+            self.block = None  # before the next block is requested
         return 0
 
     def skip(self, int64_t rows):
@@ -111,7 +111,7 @@ cdef class Rebatcher:
         self.behind += rows
 
     def catch_up(self):
-        """Pass over the rows to skip; return by how many rows the stream is too short for that.
+        """Pass over the rows to skip; return by how many rows the stream is too short.
 
         An exception of the feed costs no row: call it again.
         """
@@ -144,7 +144,7 @@ cdef class Rebatcher:
                 put(out, filled, block.arrays, block.at, n)
                 if n and block.rest is not None:
                     rest = block.rest.slice(block.at, n)
-                    # A block that ends within a batch is to go now, not with the batch.
+                    # A block that ends within a batch must be released now, not with the batch.
                     rests.append(rest if filled + n == self.batch_size else self.feed.own(rest))
                     rest = None
                 filled += n
@@ -185,10 +185,10 @@ cdef class Shuffler(Rebatcher):
     """
 
     cdef Py_ssize_t size, count
-    cdef Py_ssize_t drawn  # of the last of these, for a batch that could not be given out
+    cdef Py_ssize_t drawn  # rows drawn for a batch that could not be returned
     cdef object rng, pool
     cdef list room      # an array of `size` rows for each column; None before the first row
-    cdef object order   # which places of the buffer are taken: the first `count`
+    cdef object order   # a permutation of the buffer's places; the first `count` are taken
     cdef int64_t[::1] places
 
     def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last, Py_ssize_t size, rng):
@@ -303,12 +303,12 @@ cdef object room_for_one(array, Py_ssize_t rows):
     like = array
     dims[0] = rows
     memcpy(dims + 1, cnp.PyArray_DIMS(like) + 1, (cnp.PyArray_NDIM(like) - 1) * sizeof(cnp.npy_intp))
-    Py_INCREF(like.descr)  # the call takes it
+    Py_INCREF(like.descr)  # the call steals a reference
     return PyArray_Empty(cnp.PyArray_NDIM(like), dims, like.descr, 0)
 
 
 cdef tuple written(list to, Py_ssize_t at, list source, Py_ssize_t first, Py_ssize_t n):
-    """Let columns write their rows to ``to[...][at:at + n]``; return (how many all could write, what kept the next)."""
+    """Let columns write their rows to ``to[...][at:at + n]``; return (rows that all could write, error of the next)."""
     cdef Py_ssize_t i
     error = None
     for i in range(len(to)):

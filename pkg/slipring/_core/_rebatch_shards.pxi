@@ -1,4 +1,4 @@
-# Part of _rebatch.pyx: batches of an exact size from shards. It can tell where in a shard the delivered rows end.
+# Part of _rebatch.pyx: batches of an exact size from shards. It knows where in a shard the delivered rows end.
 
 import bisect
 
@@ -46,9 +46,9 @@ cdef class ShardRebatcher(Rebatcher):
 
     cdef object open
     cdef list pieces
-    cdef list ends  # of the pieces that are at their end: how many rows had been drawn by then
+    cdef list ends  # for each finished piece, the number of rows drawn up to its end
     cdef int64_t drawn
-    cdef int64_t before  # rows of the open shard that come before those to be given out
+    cdef int64_t before  # rows of the open shard to pass over first
     cdef int64_t first  # the number of its first block
     cdef public tuple bad  # (piece, its blocks up to the last that raised an error); earlier errors are not repeated
 
@@ -81,7 +81,7 @@ cdef class ShardRebatcher(Rebatcher):
                 block = Rebatcher.drawn_block(self)
             except BlockError:
                 if self.before and self.given is NOTHING and not (<OpenedShard?> self.source).failed:
-                    continue  # it was raised when these rows were given out
+                    continue  # it was raised when these rows were first delivered
                 if self.given is NOTHING:
                     self.bad = len(self.ends), self.number - self.first
                 raise

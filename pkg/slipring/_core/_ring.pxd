@@ -14,18 +14,18 @@ cdef int refuse(int rc, sr_alloc_error *why, uint64_t slots) except -1
 
 
 cdef inline int check(int rc) except -1:
-    """Turn a return code of the ring into an exception; -EINTR into a look at the signals."""
+    """Turn a negative return code of the ring into an exception; for -EINTR, run signal handlers."""
     return rc if rc >= 0 else refused(rc)
 
 
 cdef extern from "<stdint.h>" nogil:
-    # In place of a generation: no task could be put, because the slot's memory is being given back.
+    # Returned in place of a generation: no task was put, because the slot's memory is being released.
     uint64_t NOT_FREE "UINT64_MAX"
 
 # sr_result.flags
 cdef enum:
     HELD = 1       # worker code keeps an array of this slot
-    SET_APART = 2  # which is why what lay in the slot has been copied within it
+    SET_APART = 2  # therefore the batch has been copied within the slot
     WITH_STATE = 4  # the last leaf record is the worker's state, and belongs to no leaf of the tree
 
 # sr_task.flags
@@ -39,10 +39,10 @@ cdef class Meter:
     cdef public uint64_t fetch_ns, collate_ns, idle_ns, wait_ns
     cdef public uint64_t unpickle_ns  # of decoding batches with pickled leaves
     cdef public uint64_t spent_ns  # of passes over batches in no slot
-    cdef public uint64_t last_ready_ns  # how long the batch taken last had lain ready
-    cdef uint64_t taken_at  # when; ns of `clock`; 0: nothing yet in this iteration
-    cdef uint64_t remote[8]  # reads that serve no segment, as `sr_header.reads`
-    cdef uint64_t told_wait_ns  # as much of wait_ns as batches that were taken have been told
+    cdef public uint64_t last_ready_ns  # how long the last batch had been ready when it was taken
+    cdef uint64_t taken_at  # time of the last take, ns of `clock`; 0: none yet in this iteration
+    cdef uint64_t remote[8]  # reads outside of any segment, as in `sr_header.reads`
+    cdef uint64_t told_wait_ns  # the part of wait_ns that is recorded with taken batches
 
 
 cdef class Segment:
@@ -51,8 +51,8 @@ cdef class Segment:
     cdef readonly uint32_t n_slots, n_participants
     cdef readonly Meter meter
     cdef readonly bint poison
-    cdef str limited_by  # what made the capacity smaller than asked for, or None
-    cdef bint over  # nothing will be made or taken any more: what comes back gives its memory back
+    cdef str limited_by  # the limit that made the capacity smaller than requested, or None
+    cdef bint over  # no more batches: returned slots release their memory
     cdef int own_number  # queue mode: this process's participant number, -1: none yet
     cdef int made(self) except -1
     cdef int usable(self) except -1
@@ -143,11 +143,11 @@ cdef class Fill(Room):
     cdef uint64_t fork_generation, end, skipped
     cdef const sr_task *task
     cdef Hold hold
-    cdef readonly bint done  # this worker has nothing more to do with it
+    cdef readonly bint done  # this worker is done with the slot
     cdef Fill outer
     cdef object rows
-    cdef sr_parts parts      # of the time of fetching
-    cdef uint64_t row_since  # when the sample was begun that is being read; 0: none is
+    cdef sr_parts parts      # of the fetching time
+    cdef uint64_t row_since  # when reading of the current sample began; 0: none is being read
     cdef int64_t row_index
     cdef int overflow
     cdef bint by_rows        # each sample is copied to its row as it is read
@@ -184,19 +184,19 @@ cdef int looked_up(bint hit) noexcept
 cdef class IndexOrder:
     cdef sr_index_order order
     cdef uint64_t key
-    cdef object array  # that `order` points to
+    cdef object array  # the array that `order` points to
 
 
 cdef class Slices:
     cdef uint64_t size, end
     cdef IndexOrder indices
-    cdef uint64_t first, n    # the present slice
+    cdef uint64_t first, n    # the current slice
     cpdef bint advance(self) noexcept
     cdef void write(self, int64_t *out) noexcept
 
 
 cdef extern from "<stdint.h>" nogil:
-    # In place of a generation: the indices are to be made `Pickled` first.
+    # Returned in place of a generation: the caller must make the indices `Pickled` first.
     uint64_t NOT_INTS "(UINT64_MAX - 1)"
 
 

@@ -34,7 +34,7 @@ __all__ = [
     "copy_ways", "current", "forking_worker", "mix", "now", "reductions",
 ]
 
-# Type -> function, as in `copyreg.dispatch_table`: how values of another library are pickled among indices.
+# Type -> function, as in `copyreg.dispatch_table`: reduces values of other libraries among indices.
 reductions = {}
 
 FINISH = SR_FINISH
@@ -46,7 +46,7 @@ MAX_RANGES = SR_MAX_RANGES  # of a cooperative batch
 MAX_SLOTS = SR_MAX_SLOTS
 MAX_WORKERS = SR_MAX_PARTICIPANTS - 1
 TASK_NEXT = SR_TASK_NEXT
-EPOCH_BITS = 32  # of a task's epoch are its number; those above may tell a position, see `seeding.Share`
+EPOCH_BITS = 32  # the low bits of a task's epoch are its number; the others may have a position, see `seeding.Share`
 
 
 def copy_ways():
@@ -55,7 +55,7 @@ def copy_ways():
 
 
 def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, way):
-    """Copy bytes as collation does, for the benchmark and the tests of the ways."""
+    """Copy bytes as collation does, for benchmarks and tests."""
     cdef uint64_t n = min(to.shape[0], source.shape[0])
     if way not in copy_ways():
         raise ValueError(f"this processor copies by {', '.join(copy_ways())}, not {way!r}")
@@ -70,7 +70,7 @@ def mix(*words):
     Steps of splitmix64, chained (G. L. Steele, D. Lea and C. H. Flood, Fast splittable pseudorandom number generators,
     OOPSLA 2014).
 
-    Same words, same seed, on every machine and in every process.
+    The same words give the same seed on every machine and in every process.
     """
     cdef uint64_t h = 0x9E3779B97F4A7C15, z
     for word in words:
@@ -93,7 +93,7 @@ def pickled(value):
 
 def unpicklable(indices, error):
     """Return the exception for indices of a batch that cannot be pickled; all indices but ints must be."""
-    which = "what a sampler gave"
+    which = "a batch of the sampler"
     for index in indices:
         try:
             pickled(index)
@@ -102,8 +102,8 @@ def unpicklable(indices, error):
             break
     kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
     return kind(
-        f"{which} cannot be pickled, which it must be to reach a worker: {told(error)}. Define functions and "
-        "classes at the top level of a module; what a closure would hold, functools.partial can"
+        f"{which} cannot be pickled, but must be to reach a worker: {told(error)}. Define functions and "
+        "classes at the top level of a module; functools.partial replaces a closure"
     )
 
 
@@ -134,7 +134,7 @@ cdef class Ring(Segment):
         return self.in_circulation(<int> self.n_slots)
 
     def slot_memory(self, uint32_t slot):
-        """Return (address, bytes): the part of a slot's payload that has memory."""
+        """Return (address, bytes) of the committed part of a slot's payload."""
         self.made()
         return <uint64_t> self.payload(slot), self.committed(slot)
 
@@ -144,7 +144,7 @@ cdef class Ring(Segment):
         """Put a task into a free slot and wake a worker; return the slot's generation.
 
         It runs no Python code, so a slot that was free is still free when it gets the task. `indices` is a list, a
-        `Pickled`, `Slices` that are positioned at the batch, or None: 'your next'. The result is `NOT_FREE` if the
+        `Pickled`, `Slices` that are positioned at the batch, or None for 'your next'. The result is `NOT_FREE` if the
         slot's memory is being given back, and `NOT_INTS` if a list has anything but ints of 64 bits: pass it as
         `Pickled`.
         """
@@ -210,7 +210,7 @@ cdef class Ring(Segment):
     def claim(self, uint32_t participant, double seconds):
         """Wait for a task and claim it; a negative `seconds` waits without a limit.
 
-        None: the time is up, or the segment is closed.
+        Return None if the time is up, or the segment is closed.
         """
         cdef uint32_t slot = 0, which = 0
         cdef uint64_t gen = 0
@@ -244,7 +244,7 @@ cdef class Own:
         self.ring = ring
 
     def next(self):
-        """Return the `Fill` to work on, the interrupted one or another; None if there is nothing to do."""
+        """Return the `Fill` to work on, the interrupted one or a new one; None if there is nothing to do."""
         if self.fill is not None and self.fill.done:
             self.fill = None
         if self.fill is None and self.ring is not None:
@@ -257,7 +257,7 @@ cdef class Own:
 
 
 def attach(cls, duplicate, record, limited_by):
-    """Make a handle from the descriptors that came with a new process."""
+    """Make a handle from the descriptors that a new process has received."""
     cdef Segment segment
     fd = duplicate.detach()
     also = -1

@@ -1,5 +1,5 @@
-# Part of _ring.pyx: turns the return codes of the C ring into exceptions, and tells which exceptions signal handlers
-# raised.
+# Part of _ring.pyx: turns the return codes of the C ring into exceptions, and finds out which exceptions come from
+# signal handlers.
 
 import _signal
 import os
@@ -36,21 +36,21 @@ LIMITS = {
     c.SR_LIMIT_MAPPINGS: "the number of mappings (vm.max_map_count)",
     c.SR_LIMIT_LOCKED: "the limit on locked memory (RLIMIT_MEMLOCK, ulimit -l)",
 }
-# What a segment takes when it is made; all others are met when a batch needs memory.
+# Limits that apply when a segment is made; the others apply when a batch needs memory.
 RESERVED = (c.SR_LIMIT_ADDRESS, c.SR_LIMIT_MAPPED, c.SR_LIMIT_MAPPINGS, c.SR_LIMIT_LOCKED)
 
 
 cdef int refused(int rc) except -1:
-    """Raise the exception of a negative code, as `check` does."""
+    """Raise the exception for a negative code."""
     if rc == -EINTR:
         PyErr_CheckSignals()
         return 0
     if rc == -ESHUTDOWN:
         raise Closed("the segment has been closed; make a new loader, or a new iterator of it")
     if rc == -ESTALE:
-        raise SlotLost("the slot has gone on to another batch: it was taken from a worker thought dead")
+        raise SlotLost("the slot has another batch now: it was taken from a worker thought dead")
     if rc == -EXDEV:
-        raise OSError(EXDEV, "made in another PID namespace, where nobody can tell from here who lives: run "
+        raise OSError(EXDEV, "made in another PID namespace, whose processes this one cannot watch: run "
                       "all its processes in one container")
     raise OSError(-rc, os.strerror(-rc))
 
@@ -69,9 +69,9 @@ cdef int refuse(int rc, c.sr_alloc_error *why, uint64_t slots) except -1:
 def from_handler(error):
     """Return whether a signal handler of this program raised an exception, or an exception in its context.
 
-    Code that catches exceptions in order to skip, retry or substitute asks this, and raises the handler's exception.
-    An exception that a caller is handling at this moment does not count. The function runs no Python code, not even
-    that of the module signal: another handler could raise in it.
+    Code that catches exceptions in order to skip, retry or substitute calls this function, and raises the handler's
+    exception. An exception that a caller is handling at this moment does not count. The function runs no Python code,
+    not even that of the module signal: another handler could raise in it.
     """
     codes, seen, running = set(), set(), None
     for number in _signal.valid_signals():
@@ -112,14 +112,14 @@ cdef object code_of(called):
 
 
 def put_handlers(dict handlers):
-    """Install all signal handlers, even if one that runs meanwhile raises; that is raised at the end.
+    """Install all signal handlers, even if one of them raises meanwhile; its exception is raised at the end.
 
     It is compiled, because no handler runs here except in `signal.signal` itself, before it has done anything.
     """
     raised = None
     for number, handler in handlers.items():
         restarts = _restarts_calls(number)
-        for _ in range(100):  # as often as another comes, and raises
+        for _ in range(100):  # again while a handler raises
             error = first_raised(None, signal.signal, (number, handler))
             if error is None:
                 break
@@ -133,10 +133,10 @@ def put_handlers(dict handlers):
 def hand_back(dict handlers, mask, list came):
     """Restore handlers and a signal mask, and call the handlers of the signals that came meanwhile.
 
-    It does all of this whatever they raise; the first exception is raised at the end.
+    All of this happens even if they raise; the first exception is raised at the end.
     """
     raised = first_raised(None, put_handlers, (handlers,))
-    raised = first_raised(raised, signal.pthread_sigmask, (signal.SIG_SETMASK, mask))  # then looks for what was pending
+    raised = first_raised(raised, signal.pthread_sigmask, (signal.SIG_SETMASK, mask))  # runs pending handlers
     for what in came:
         raised = first_raised(raised, handlers[what[0]], tuple(what))
     if raised is not None:

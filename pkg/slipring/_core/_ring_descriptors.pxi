@@ -46,7 +46,7 @@ cdef extern from "<sys/timerfd.h>" nogil:  # os has it from Python 3.13 on
     int timerfd_settime(int fd, int flags, const itimerspec *new, itimerspec *old)
 
 cdef enum:
-    AT_ONCE = 64  # what an epoll gives at once; the rest is still readable at the next look
+    AT_ONCE = 64  # events of one epoll_wait at most; the next one returns the rest
 cdef long TICK = 500_000_000  # ns
 
 
@@ -61,7 +61,7 @@ def identity(int fd):
 
 
 cdef class Descriptor:
-    """A file descriptor that belongs to this object, which closes it at its end.
+    """A file descriptor that belongs to this object, which closes it when it is freed.
 
     `fd` has just been opened. `what` names its file in errors.
     """
@@ -86,19 +86,19 @@ cdef class Descriptor:
         return 0
 
     cpdef bint intact(self) noexcept:
-        """Return whether no other code has closed it, as far as device and inode tell."""
+        """Return whether no other code has closed it, judging by device and inode."""
         cdef struct_stat now
         return (self.fd >= 0 and fstat(self.fd, &now) == 0 and now.st_dev == self.made.st_dev
                 and now.st_ino == self.made.st_ino)
 
     cpdef int number(self) except? -1:
-        """Return its number; raise DescriptorClosed if other code has closed it. -1: `close` has been called."""
+        """Return its number; raise DescriptorClosed if other code has closed it. Return -1 after `close`."""
         if self.fd >= 0 and not self.intact():
             raise descriptor_closed(self.what)
         return self.fd
 
     cpdef void close(self) noexcept:
-        """Close it, but no other file that has its number. A second call does nothing."""
+        """Close it, unless another file has its number by now. A second call does nothing."""
         if self.intact():
             close(self.fd)
         self.fd = -1
@@ -148,7 +148,7 @@ cdef class Poll(Descriptor):
             PyErr_CheckSignals()
 
 
-# ---- a queue's event: a descriptor that is readable while something may be got, for those who poll
+# ---- a queue's event: a descriptor for polling, readable while there may be a message
 
 
 cdef int ticking() except -1:
@@ -159,14 +159,14 @@ cdef int ticking() except -1:
     when.it_interval.tv_nsec = when.it_value.tv_nsec = TICK
     if fd < 0:
         fail()
-    timerfd_settime(fd, 0, &when, NULL)  # it fails for wrong arguments alone
+    timerfd_settime(fd, 0, &when, NULL)  # it fails only for wrong arguments
     return fd
 
 
 cdef class Event(Descriptor):
     """An eventfd that all processes share, and the descriptor that this process polls: the eventfd and a tick.
 
-    The tick is for a put whose process was killed before it could signal, and for dead processes that hold something. A
+    The tick is for a put whose process was killed before it could signal, and for dead processes that have slots. A
     process that polls therefore looks again twice a second, as a waiting one does.
     """
 
@@ -177,14 +177,14 @@ cdef class Event(Descriptor):
         self.take(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if fd < 0 else fd, "a queue's event")
 
     def signal(self):
-        """Signal that something may be got."""
+        """Signal that there may be a message."""
         os.eventfd_write(self.number(), 1)
 
     def calm(self):
         """Take the signal back; return False if there was none."""
         cdef uint64_t ticks
         if self.timer is not None:
-            read(self.timer.number(), &ticks, sizeof(ticks))  # it has been seen; unread there would be no next one
+            read(self.timer.number(), &ticks, sizeof(ticks))  # an unread tick would stay readable
         try:
             os.eventfd_read(self.number())
         except BlockingIOError:
@@ -199,7 +199,7 @@ cdef class Event(Descriptor):
             timer, poller = Descriptor(ticking(), "a queue's timer"), Poll("a queue's epoll")
             poller.add(self.number())
             poller.add(timer.fd)
-            if self.poller is None:  # else another thread was faster
+            if self.poller is None:  # otherwise another thread was faster
                 self.timer, self.poller = timer, poller
         self.number()
         self.timer.number()

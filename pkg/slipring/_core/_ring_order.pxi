@@ -14,7 +14,7 @@ _MOST_STORED = 1 << 16  # indices; 512 kB
 
 
 cdef const void *_data_of(array, int kind, uint64_t length, str what) except? NULL:
-    """Return where a contiguous array of `length` values lies; by numpy's own interface, as a memoryview is slow."""
+    """Return the data of a contiguous array of `length` values, through numpy's C API: a memoryview is slow."""
     if not (cnp.PyArray_Check(array) and cnp.PyArray_TYPE(array) == kind and cnp.PyArray_NDIM(array) == 1
             and cnp.PyArray_IS_C_CONTIGUOUS(array) and <uint64_t> cnp.PyArray_DIM(array, 0) == length):
         raise TypeError(f"{what} must be a contiguous array of {length} values, not {array!r}")
@@ -26,7 +26,7 @@ cdef const void *_data_of(array, int kind, uint64_t length, str what) except? NU
 cdef class IndexOrder:
     """The indices below `n`, one for each of `length` places (default n).
 
-    They ascend; the class methods make other orders, of which `key` and `array` are the parameters.
+    They ascend; the class methods make other orders, whose parameters are `key` and `array`.
     """
 
     def __init__(self, uint64_t n, length=None, int kind=SR_ORDER_ASCENDING, uint64_t key=0, array=None):
@@ -45,7 +45,7 @@ cdef class IndexOrder:
 
     @classmethod
     def stored(cls, indices):
-        """Return the order that a contiguous array of int64 holds."""
+        """Return the order in a contiguous array of int64."""
         return cls(len(indices), None, SR_ORDER_STORED, 0, indices)
 
     @classmethod
@@ -57,7 +57,7 @@ cdef class IndexOrder:
 
     @classmethod
     def drawn(cls, uint64_t n, uint64_t length, uint64_t key, bounds=None):
-        """Return indices that are drawn with replacement, all alike or by weight.
+        """Return indices that are drawn with replacement, with equal probability or by weight.
 
         `bounds` are the n cumulative weights as float64, ascending; the last one is 1.
         """
@@ -100,7 +100,7 @@ cdef class Slices:
         return self.n > 0
 
     cdef void write(self, int64_t *out) noexcept:
-        """Write the present slice's `n` indices."""
+        """Write the current slice's `n` indices."""
         cdef uint64_t i
         if self.indices.order.kind != SR_ORDER_ASCENDING:
             sr_order_write(&self.indices.order, self.first, 1, self.n, out)

@@ -48,10 +48,10 @@ def build():
 
 
 def memory_available(root=""):
-    """Return (free, size, limit, file) of what processes may still write before a limit is met.
+    """Return (free, size, limit, file) of the memory that processes may still use; None if nothing limits it.
 
-    None: nothing limits them. `free` is the bytes left, `size` the limit's own bytes, `limit` its name, `file` where it
-    stands. `root` is put before /proc and /sys.
+    `free` is the bytes left, `size` the limit's own bytes, `limit` its name, `file` the file that states it. `root` is
+    put before /proc and /sys.
     """
     cdef c.sr_memory_info room
     directory = os.fsencode(root)
@@ -74,7 +74,7 @@ cdef uint64_t forks() noexcept:
 
 
 cdef void copy_large(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept nogil:
-    """Copy pieces, one after the other, that together are larger than the caches."""
+    """Copy pieces one after the other; together they exceed the caches."""
     c.sr_copy_rows(to, sources, n, nbytes)
 
 
@@ -96,7 +96,7 @@ cdef uint64_t coarse_clock() noexcept:
 
 @contextlib.contextmanager
 def forking_worker():
-    """Mark what this thread forks in the block as slipring's workers: they need no copies of batches."""
+    """Mark the processes that this thread forks in the block as slipring's workers: they need no copies of batches."""
     c.sr_fork_of_worker(True)
     try:
         yield
@@ -108,7 +108,7 @@ def warn_of_record(path, error):
     """Warn that there will be no record file."""
     import warnings
 
-    why = "it is there, and no record of slipring's" if error == EEXIST else os.strerror(error)
+    why = "the file exists, and is not a record of slipring" if error == EEXIST else os.strerror(error)
     warnings.warn(f"SLIPRING_RECORD: nothing is recorded in {path!r}: {why}", RuntimeWarning, stacklevel=2)
 
 
@@ -118,10 +118,10 @@ def now():
 
 
 cdef class Meter:
-    """The counters of what the consumer has taken so far; stats() reads them."""
+    """Counters of the batches that the consumer has taken; stats() reads them."""
 
     def add_read(self, uint32_t outcome, uint64_t n_bytes, uint64_t ns):
-        """Count a remote read that serves no segment; see `Segment.add_read`."""
+        """Count a remote read outside of any segment; see `Segment.add_read`."""
         cdef uint32_t at = c.SR_READ_LOST_NS if outcome else c.SR_READ_NS
         if outcome >= c.SR_READ_BYTES:
             raise ValueError(f"no outcome of a read is {outcome}")
@@ -156,10 +156,10 @@ cdef inline bint is_usable(Segment ring) noexcept:
 cdef class Segment:
     """One process's handle on a segment.
 
-    It has `slots` slots, and as `participants` the workers + 1. `backing` is 'auto', 'shm', 'memfd', or the absolute
-    path of a directory on a tmpfs. `capacity` is the payload bytes to reserve per slot, committed as needed; 0 reserves
-    as much as fits, at most 16 GiB. `push`: producers claim free slots themselves (Queue); otherwise a consumer
-    dispatches tasks (Loader). `label` is the name that people know it by.
+    It has `slots` slots, and `participants` is the number of workers + 1. `backing` is 'auto', 'shm', 'memfd', or the
+    absolute path of a directory on a tmpfs. `capacity` is the payload bytes to reserve per slot, committed as needed;
+    0 reserves as much as fits, at most 16 GiB. `push`: producers claim free slots themselves (Queue); otherwise a
+    consumer dispatches tasks (Loader). `label` is the name that observers show.
 
     If not even the control pages can be committed, or nothing can be reserved, the constructor raises SegmentFull. If
     `backing` is a directory on a disk, it raises ValueError. Other errors of the system are OSErrors.
@@ -212,15 +212,15 @@ cdef class Segment:
         self.own_number = 0 if push and fd < 0 else -1
 
     def __dealloc__(self):
-        # Leases and fills refer to their ring, so nobody in this process uses the mapping any more.
+        # Leases and fills refer to their ring, so no code of this process uses the mapping any more.
         if self.ptr != NULL:
             if self.own_number >= 0 and self.fork_generation == c.sr_fork_generation():
-                c.sr_release_free(self.ptr, self.own_number)  # unless there are others
+                c.sr_release_free(self.ptr, self.own_number)  # without effect if there are other participants
                 c.sr_leave(self.ptr, self.own_number)
             c.sr_destroy(self.ptr)
 
     def __reduce__(self):
-        # Only while a process is being started: the descriptor travels, never a name.
+        # Only while a process is being started: the descriptor is sent, never a name.
         from multiprocessing.context import assert_spawning
         from multiprocessing.reduction import DupFd
 
@@ -344,7 +344,7 @@ cdef class Segment:
         return c.sr_cancel_retirement(self.ptr, participant) == 0
 
     def recover(self, uint32_t participant, bint thread=False):
-        """Release what a dead participant held; return how many tasks will be redone. A thread's arrays stay."""
+        """Release a dead participant's slots; return how many tasks will be redone. A thread's arrays stay valid."""
         self.made()
         return check((c.sr_recover_thread if thread else c.sr_recover)(self.ptr, participant))
 
@@ -364,7 +364,7 @@ cdef class Segment:
         return self.own_number
 
     def leave(self):
-        """Give the number back unless something is still held under it; the next use takes another one."""
+        """Release the participant number unless it still has slots; the next use takes a number again."""
         if self.own_number >= 0 and not self.forked and c.sr_leave(self.ptr, self.own_number) == 0:
             self.own_number = -1
 
@@ -378,7 +378,7 @@ cdef class Segment:
         return c.sr_set_polled(self.ptr) == 0 if from_now_on else c.sr_polled(self.ptr)
 
     def reopen(self):
-        """Undo `close` after every worker has gone: the segment serves the next workers."""
+        """Undo `close` after every worker has ended: the segment serves the next workers."""
         self.made()
         check(c.sr_reopen(self.ptr))
 
@@ -388,10 +388,10 @@ cdef class Segment:
         check(c.sr_close(self.ptr))
 
     def release_free(self):
-        """Give back the memory of all slots for good, now or when the last view of a batch has gone.
+        """Release the memory of all slots for good, now or when the last view of a batch is deleted.
 
-        The consumer calls it after `close`, when the workers have gone. Their own children may live on, and have the
-        segment mapped.
+        The consumer calls it after `close`, when the workers have ended. Children of workers may live on and still map
+        the segment.
         """
         self.usable()
         self.over = True
@@ -433,7 +433,7 @@ cdef class Segment:
         return self.await_ready(slot, deadline_in(seconds) if seconds > 0 else 0, -1)
 
     cdef int await_ready(self, int slot, uint64_t deadline, int death_fd) except -2:
-        """Wait likewise until a time of `clock` (0: only look), or until the descriptor `death_fd` is readable."""
+        """Do the same until a time of `clock` (0: do not wait), or until the descriptor `death_fd` is readable."""
         cdef uint32_t found = 0, wanted = c.SR_ANY if slot < 0 else <uint32_t> slot
         cdef int rc = -EINTR
         if not is_usable(self):
@@ -451,7 +451,7 @@ cdef class Segment:
         """Make `await_ready` return without a batch, from now on and at once; with `on` false, undo that."""
         return check(c.sr_interrupt(self.ptr, on))
 
-    # ---- what Ring, leases and fills ask of the C ring
+    # ---- calls of the C ring for Ring, leases and fills
 
     cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL:
         """Return a free slot's task area, with `nbytes` of it committed."""
@@ -492,7 +492,7 @@ cdef class Segment:
         return c.sr_payload(self.ptr, slot)
 
     cdef uint64_t committed(self, uint32_t slot) noexcept:
-        """Return the payload bytes that may be touched: never more than are mapped, whatever the shared word says."""
+        """Return the usable bytes of the payload: never more than are mapped, even if the shared word is wrong."""
         return min(c.sr_slot_committed(self.ptr, slot), self.capacity)
 
     cdef const c.sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept:
@@ -570,7 +570,7 @@ cdef class Segment:
             check(rc)
 
     cdef int claim_slot(self, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1:
-        """Queue mode: claim a free slot, waiting until a time of `clock` (0: only ask); return 0 if there is none."""
+        """Queue mode: claim a free slot; wait until a time of `clock` (0: do not wait). Return 0 if there is none."""
         cdef int rc = c.sr_claim_free(self.ptr, participant, 0, slot, gen)
         if rc == -ETIMEDOUT and deadline > 0:
             rc = -EINTR
@@ -585,7 +585,7 @@ cdef class Segment:
         return 1
 
     cdef uint64_t alloc(self, uint32_t participant, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1:
-        """Take `nbytes` of a slot's payload, committed; return their offset."""
+        """Allocate and commit `nbytes` of a slot's payload; return their offset."""
         cdef c.sr_alloc_error why
         cdef uint64_t offset = 0
         memset(&why, 0, sizeof(why))
@@ -599,7 +599,7 @@ cdef class Segment:
         return offset
 
     cdef int commit_later(self, uint32_t participant, uint32_t slot, uint64_t nbytes, c.sr_alloc_error *why) except 1:
-        """Commit memory that was refused, as soon as slots in use give theirs back; or return a negative code."""
+        """Commit memory that was refused, as soon as used slots release theirs; return 0 or a negative code."""
         cdef uint64_t waited = 0
         cdef int rc
         try:
@@ -617,9 +617,10 @@ cdef class Segment:
             c.sr_end_wait_memory(self.ptr, participant)
 
     def add_read(self, uint32_t outcome, uint64_t n_bytes, uint64_t ns):
-        """Count an attempt to read a remote file: 0, it succeeded, or the place in `READ_COUNTS` of why it failed.
+        """Count an attempt to read a remote file; `outcome` is 0 for success, or a failure's place in `READ_COUNTS`.
 
-        Return how many ended so before, in all processes. A forked child counts in its parent's segment.
+        Return the number of earlier attempts with this outcome, in all processes. A forked child counts in its parent's
+        segment.
         """
         if outcome >= c.SR_READ_BYTES:
             raise ValueError(f"no outcome of a read is {outcome}")
@@ -653,7 +654,7 @@ cdef class Segment:
         c.sr_set_copy_time(self.ptr, slot, <uint64_t> (seconds * 1e9))
 
     def note_loop(self, double wait, double step):
-        """Record a step of the loop in seconds, and how long of it the loop waited for what a thread takes."""
+        """Record the seconds of a step of the loop, and how long it waited in the step for a batch from a thread."""
         self.made()
         c.sr_add_loop_step(self.ptr, <uint64_t> (wait * 1e9), <uint64_t> (step * 1e9))
 
@@ -672,7 +673,7 @@ cdef class Segment:
         return check(c.sr_range_done(self.ptr, participant, slot, which, gen, result))
 
     cdef int propose(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1:
-        """Return 0 if this participant decides how the rows lie; else DIRECT or STAGED."""
+        """Return 0 if this participant decides on the rows' layout; else DIRECT or STAGED."""
         cdef int rc = -ETIMEDOUT
         while rc == -ETIMEDOUT or rc == -EINTR:
             with nogil:

@@ -13,9 +13,9 @@ from libc.string cimport memset
 
 cdef extern from *:
     """
-    /* The fill that the calling thread works on: what slipring.empty() allocates from. Borrowed. */
+    /* The fill that the calling thread works on, and slipring.empty() allocates from. Borrowed. */
     static __thread PyObject *slipring_current_fill = NULL;
-    /* What a sample of the thread's last batch took. Fast ones are timed by the coarse clock. */
+    /* Duration of a sample of the thread's last batch. Fast ones are timed by the coarse clock. */
     static __thread uint64_t slipring_sample_ns = UINT64_MAX;
     /* The sample that the calling thread reads for a batch that another thread makes. Borrowed. */
     static __thread PyObject *slipring_current_reading = NULL;
@@ -25,10 +25,10 @@ cdef extern from *:
     uint64_t slipring_sample_ns
 
 cdef extern from *:
-    const uint64_t NO_INDEX "(UINT64_C(1) << 63)"  # in the place of an index: the row
+    const uint64_t NO_INDEX "(UINT64_C(1) << 63)"  # marks a row in place of an index
 
 POISON = 0xDB
-cdef uint64_t PRECISE_NS = 2000  # who reads samples faster than that is not to pay for the precise clock
+cdef uint64_t PRECISE_NS = 2000  # for faster samples, the precise clock would cost too much
 READ, DECODE, RESIZE = range(3)  # stages of `spent`
 
 
@@ -44,7 +44,7 @@ cdef class Lease:
     cdef void release(self) noexcept:
         # A forked child holds a copy of this object, but the lease is its parent's.
         if self.active and self.fork_generation == forks():
-            # Arrays that worker code keeps are not poisoned: they are its own.
+            # Arrays that worker code keeps are not poisoned: they belong to it.
             if self.ring.poison and not self.result.flags & HELD:
                 memset(self.payload, POISON, min(self.result.bytes, self.limit))
             self.ring.release(self.slot, self.gen)
@@ -60,7 +60,7 @@ cdef Lease take(Segment ring, uint32_t participant, uint32_t slot):
     lease.ring, lease.slot = ring, slot
     if not ring.take(participant, slot, &lease.gen, &lease.result):
         return None
-    lease.fork_generation = ring.fork_generation  # this process's, or it could not have taken
+    lease.fork_generation = ring.fork_generation  # this process's, or take() would have failed
     lease.active = True
     lease.payload = ring.payload(slot)
     lease.limit = ring.committed(slot)
@@ -75,7 +75,7 @@ cdef Lease take(Segment ring, uint32_t participant, uint32_t slot):
 cdef class Hold:
     """The base object of arrays that worker code got inside a slot.
 
-    If one of them outlives the publish, the slot does not circulate until the last has gone.
+    If one of them outlives the publish, the slot does not circulate until the last is dropped.
     """
 
     def __dealloc__(self):
@@ -93,7 +93,7 @@ cdef Fill make_fill(Segment ring, uint32_t participant, uint32_t slot, uint32_t 
 
 
 cdef object part_of(rows, uint32_t first, uint32_t end):
-    """Return a range of what a sampler gave for a batch; of a set, which has no slices, a list."""
+    """Return a range of a batch's indices; a list if they have no slices, as a set."""
     try:
         return rows[first:end]
     except (TypeError, KeyError):
@@ -106,7 +106,7 @@ cdef class Room:
 
     cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL:
         """Return `nbytes` of it; they stay where they are until the next call."""
-        raise TypeError("a Room is what has memory")
+        raise TypeError("a Room itself has no memory")
 
     cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept:
         """Return the offset of `data` in it; UINT64_MAX if not all of `data` lies in it."""
@@ -191,7 +191,7 @@ cdef class Fill(Room):
         return first, min(first + self.task.chunk, self.task.rows)
 
     def indices(self):
-        """Return the indices of this slot or range: what the sampler gave, or that part of it."""
+        """Return the indices of this slot or range: the sampler's own object, or a part of it."""
         cdef const int64_t *at = <const int64_t *> self.ring.task_area(self.slot)
         cdef uint32_t i, first = 0, end = self.task.rows
         if self.range < SR_MAX_RANGES:
@@ -237,7 +237,7 @@ cdef class Fill(Room):
     cdef bint is_kept(self) noexcept:
         """Return whether any code has an array of this slot, or a view of one."""
         cdef Hold hold = self.hold
-        return hold is not None and Py_REFCNT(hold) > 2  # this function and this fill have one each
+        return hold is not None and Py_REFCNT(hold) > 2  # one reference is this function's, one this fill's
 
     cdef uint64_t limit(self) noexcept:
         return self.ring.committed(self.slot)
@@ -253,7 +253,7 @@ cdef class Fill(Room):
         return hold
 
     def rewind(self, bint hard=False, uint64_t keep=0):
-        """Forget what was allocated, to write an error in place of a batch.
+        """Forget all allocations, to write an error in place of a batch.
 
         Arrays that worker code keeps stay as they are, unless `hard`: then they must not be used any more, and there is
         room for the error even if no memory is left. The first `keep` bytes stay in any case.
@@ -265,7 +265,7 @@ cdef class Fill(Room):
         cdef uint32_t which
         cdef uint64_t limit = self.limit()
         if kept and self.range == SR_FINISH:
-            # What is kept may be what another worker has staged.
+            # Another worker may have staged the memory of these arrays.
             for which in range(self.task.n_ranges):
                 self.end = max(self.end, min(self.result_of(which).bytes, limit))
         self.ring.rewind(self.participant, self.slot, self.gen)
@@ -281,7 +281,7 @@ cdef class Fill(Room):
         self.ring.note_parts(self.slot, &self.parts)
 
     cdef void begin_row(self, uint32_t row, object index) noexcept:
-        """Record that the sample of a row, of the slot or the range, is read from now on."""
+        """Record that reading the sample of a row (of the slot or the range) begins."""
         cdef uint64_t now = tick()
         self.end_row(now)
         row = self.of_batch(row)
@@ -293,7 +293,7 @@ cdef class Fill(Room):
         return row + self.range * self.task.chunk if self.range < SR_MAX_RANGES else row
 
     cdef int64_t shown_index(self, uint32_t row, object index) noexcept:
-        """Return an index as it is recorded; the row of the batch if it is not such a number."""
+        """Return an index as it is recorded; the row of the batch if it is not an int of 64 bits."""
         cdef int64_t shown = <int64_t> (NO_INDEX | row)
         if PyLong_CheckExact(index):
             shown = PyLong_AsLongLongAndOverflow(index, &self.overflow)
@@ -318,14 +318,14 @@ cdef class Fill(Room):
 
     cdef int publish(self, sr_result *result) except -1:
         self.check()
-        # Whoever still refers to the hold, besides this fill, is an array that worker code kept.
+        # All other references to the hold come from arrays that worker code keeps.
         cdef Hold hold = self.hold
         self.hold = None
         cdef bint held = hold is not None and (Py_REFCNT(hold) > 1 or self.ring.stays(self.slot))
         result.flags = (result.flags & (SET_APART | WITH_STATE)) | (HELD if held else 0)
         self.ring.publish(self.participant, self.slot, self.gen, result, held)
         self.done = True
-        # Only now: a slot that was not published is not to be given back by this hold.
+        # Only now: this hold must not release a slot that was not published.
         if held:
             hold.published = True
         return 0
@@ -359,7 +359,7 @@ cdef class Fill(Room):
     # ---- cooperative slots
 
     cdef const sr_result *result_of(self, uint32_t which) except NULL:
-        """Return what a range staged; SR_WHOLE: the settled layout."""
+        """Return the staged result of a range; SR_WHOLE: the settled layout."""
         if which != SR_WHOLE and which >= self.task.n_ranges:
             raise IndexError(f"range {which} of {self.task.n_ranges}")
         return self.ring.result_of(self.slot, which)
@@ -379,13 +379,13 @@ cdef class Fill(Room):
         return rc
 
     def propose_layout(self):
-        """Return 0 if this worker decides how the rows lie, else DIRECT or STAGED."""
+        """Return 0 if this worker decides on the rows' layout, else DIRECT or STAGED."""
         self.check()
         return self.ring.propose(self.participant, self.slot, self.gen)
 
 
 cdef Fill current_fill():
-    """Return the `Fill` that this thread works on, or None. A child's inherited one is its parent's."""
+    """Return the `Fill` that this thread works on, or None. A forked child must not use its parent's."""
     cdef Fill fill
     if slipring_current_fill == NULL:
         return None
@@ -404,7 +404,7 @@ cdef uint64_t tick() noexcept:
 
 
 cdef sr_parts *current_parts() noexcept:
-    """Return where the calling thread records what its sample takes; NULL if it reads for no batch."""
+    """Return the record for the times of this thread's sample; NULL if it reads for no batch."""
     cdef Fill fill = current_fill()
     if fill is not None:
         return &fill.parts
@@ -425,13 +425,13 @@ def skip():
     return True
 
 
-# ---- samples that are read beside one another, by other threads than the one that makes the batch
+# ---- samples that other threads read, concurrently, for the thread that makes the batch
 
 
 @cython.final
 @cython.auto_pickle(False)
 cdef class Reading:
-    """A context in which the calling thread reads one sample; it records what reading takes.
+    """A context in which the calling thread reads one sample; it records how long that takes.
 
     It may be entered several times, one after the other, for the steps of a coroutine.
     """
@@ -453,12 +453,12 @@ def wait_for_row(uint32_t row, index):
     """Report to observers that this is the first sample of the batch which is still missing."""
     cdef Fill fill = current_fill()
     if fill is not None:
-        fill.row_since = 0  # what it takes, its `Reading` knows
+        fill.row_since = 0  # the row's `Reading` measures the time
         fill.begin_row(row, index)
 
 
 def end_reading(list asked, list readings, uint64_t since):
-    """Record for the batch that this thread makes what reading its samples took, from `since` to now.
+    """Record how long reading the samples of this thread's batch took, from `since` to now.
 
     Stages that ran concurrently are recorded as their parts of that time. Return how many samples were skipped, if no
     batch is made in a slot.
@@ -498,7 +498,7 @@ def end_reading(list asked, list readings, uint64_t since):
 
 
 def at_row(uint32_t row, index):
-    """Record the row at which a dataset that makes its batches itself is; None as index: it is at none any more."""
+    """Record the row that a dataset with batches of its own reads; `index` None: it has read all rows."""
     cdef Fill fill = current_fill()
     if fill is None:
         return
@@ -537,11 +537,11 @@ def current():
     return current_fill()
 
 
-# ---- nobody else makes them: without their slot, each method would need a check
+# ---- no other code may construct them: without a slot, each method would need a check
 
 
 cdef object refuse_to_make(type kind, PyObject *arguments, PyObject *named):
-    raise TypeError(f"a {kind.__name__} is made by what takes or claims a slot")
+    raise TypeError(f"a {kind.__name__} cannot be constructed: it is made when a slot is taken or claimed")
 
 
 (<PyTypeObject *> Lease).tp_new = <newfunc> refuse_to_make

@@ -16,8 +16,8 @@ from slipring._core.worker_info import get_worker_info, swap_thread_info
 cdef class RngGuard:
     """A context in which the caller's generators are put aside.
 
-    `owner` has the generators for the block, and gets them back: as ``states`` what `save_globals` returned (None: it
-    has none), and as ``place``. If `owner` is None, the block sets its own.
+    `owner` has the generators for the block: ``states``, the result of `save_globals` or None, and ``place``. Both are
+    updated at the end. If `owner` is None, the block sets its own generators.
     """
 
     cdef object owner, saved, place

@@ -16,8 +16,8 @@ from slipring.errors import Closed, LoaderTimeout
 
 log = logging.getLogger("slipring")
 
-GRACE_S = 1.0  # at the end, for an iterator that is being asked; what waits for ever is left behind
-TRANSFORM_S = 5.0  # at the end, for a transform of a device that hangs
+GRACE_S = 1.0  # wait at the end for an iterator that is in next(); one that never returns is abandoned
+TRANSFORM_S = 5.0  # wait at the end for a device's transform that hangs
 
 
 class Prefetcher:
@@ -36,7 +36,7 @@ class Prefetcher:
         self._timeout = timeout or None
         self._interrupt = interrupt
         self._thread, self._owner = None, Owner()
-        self._lock = threading.Lock()  # one asks for the first item while another closes
+        self._lock = threading.Lock()  # one thread may request the first item while another closes
 
     def __iter__(self):
         return self
@@ -44,7 +44,7 @@ class Prefetcher:
     def __next__(self):
         """Return the next item.
 
-        If no item comes in time, raise `LoaderTimeout`; the caller may ask again. After `close`, and in a forked child,
+        If no item comes in time, raise `LoaderTimeout`; the call can be repeated. After `close`, and in a forked child,
         raise `Closed`.
         """
         self.begin()
@@ -61,7 +61,7 @@ class Prefetcher:
             raise Closed("the thread that reads ahead is the parent's; make a new iterator after fork")
         with self._lock:
             if self._thread is None and not self._line.stopped:
-                # It refers to the line alone: who drops this object ends it.
+                # The thread refers only to the line, so dropping this object ends it.
                 thread = threading.Thread(target=_run, args=(self._line,), name="slipring-prefetch", daemon=True)
                 stop_at_exit(self._line)
                 thread.start()
@@ -79,7 +79,7 @@ class Prefetcher:
         if thread is None or thread is threading.current_thread():
             return
         if self._interrupt is not None or not self._line.overdue:
-            thread.join(GRACE_S)  # else it is at what has been waited for in vain
+            thread.join(GRACE_S)  # otherwise it is in a read that has timed out already
 
     def __del__(self):
         line = getattr(self, "_line", None)
@@ -131,7 +131,7 @@ class _Line:
         self.items = collections.deque()  # (value, exception or None)
         self.changed = threading.Condition()
         self.stopped = self.over = False
-        self.overdue = False  # who asked last has waited in vain
+        self.overdue = False  # the last wait has timed out
 
     def is_empty(self):
         return not (self.items or self.over or self.stopped)
@@ -164,8 +164,8 @@ class _Line:
 
 def _timed_out(seconds):
     return LoaderTimeout(
-        f"nothing came within timeout={seconds} s from what is read ahead in this process; raise timeout, or "
-        "look at what it waits for"
+        f"no item came within timeout={seconds} s from the iterator that this process reads ahead; raise timeout, or "
+        "find out why it waits"
     )
 
 
@@ -180,7 +180,7 @@ def _run(line):
             value = next(line.iterator)
         except StopIteration:
             break
-        except BaseException as raised:  # whoever waits must not wait for ever
+        except BaseException as raised:  # the waiting thread must not wait for ever
             error = raised
         with line.changed:
             line.items.append((value, error))
@@ -233,14 +233,14 @@ class Ahead:
         self.timeout = None if timeout is None else min(timeout, 1e9)
         self.owner, self.patience = Owner(), TRANSFORM_S
         self.parts, self.last_task = [], None  # of the step that is being made
-        # Only `ready` holds the state. The locks are semaphores that tell a thread to look at it, so that a signal
-        # that is lost to Ctrl-C loses no batch and blocks no thread.
+        # Only `ready` holds the state. The locks are semaphores that wake a thread to check it. If Ctrl-C swallows a
+        # wake-up, no batch is lost and no thread blocks.
         self.ready = collections.deque()
         self.filled, self.room = _semaphore(), _semaphore()
         self.asking = False  # `first` waits for a step
         self.failed = False  # the last step was an exception: the next is made when it is requested
         self.over = self.stopped = False  # no step comes from the thread any more; `stop` has been called
-        self.asked_at = 0  # when the last step was there
+        self.asked_at = 0  # when the last step was returned
         self.thread = None
         if depth:
             self.thread = threading.Thread(target=self._run, name="slipring-preload", daemon=True)
@@ -380,7 +380,7 @@ class Ahead:
                 return not self.over
             if got is None:
                 step = Step(last_task=True, is_end=True)
-                # No call from here on: all of it has happened, or nothing.
+                # No call below, so a signal handler cannot interrupt these steps.
                 self.ready += (step,)
                 self.parts, self.over = [], True
                 self._wake(step)
@@ -398,16 +398,16 @@ class Ahead:
                 step, value = Step(last_task=None if parts else task, error=value), None
                 core.set_aside(self.ready, step)
                 self._wake(step)
-                del step  # or the error's traceback would refer to it
+                del step  # otherwise the error's traceback would refer to it
                 return True
             if slot >= 0:
                 # The time includes the wait for earlier copies in make_room().
                 core.note_copy(slot, (there - begun + now() - took) / 1e9)
             self.last_task = task
             core.set_aside(parts, part)
-            value = part = None  # a lease, if it is on no device
+            value = part = None  # a lease, unless it was copied to a device
         step = Step(parts, self.last_task)
-        # No call from here on, as above.
+        # No call below, as above.
         self.ready += (step,)
         self.parts = []
         self._wake(step)
@@ -421,7 +421,7 @@ def _semaphore():
 
 
 def _set(lock):
-    with contextlib.suppress(RuntimeError):  # it is set
+    with contextlib.suppress(RuntimeError):  # it is set already
         lock.release()
 
 
@@ -432,10 +432,10 @@ def _place(thread):
 
 
 def _forget_batches(error):
-    """Clear the batch from our own frames in the traceback: a user who keeps the exception must not keep a slot."""
+    """Clear the batch from slipring's frames in the traceback: a user who keeps the exception must not keep a slot."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__") in ("slipring._core.stateful", "slipring.torch.device.mover"):
-            with contextlib.suppress(RuntimeError):  # it is running
+            with contextlib.suppress(RuntimeError):  # the frame is running
                 frame.clear()
 
 

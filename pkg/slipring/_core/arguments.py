@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MAX_EPOCH = (1 << EPOCH_BITS) - 1
-MAX_COUNT = (1 << 32) - 1  # of rows in a batch, and whatever else is counted: as csrc/layout.h
+MAX_COUNT = (1 << 32) - 1  # of rows in a batch and of other counts, as in csrc/layout.h
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _MOST_BYTES = 1 << 46
@@ -75,7 +75,7 @@ def size_in_bytes(name: str, value: int | str) -> int:
 
 
 def real(name: str, value: Any, what: str = "a number") -> float:
-    """Return a number of any kind, numpy's too, as a float. NaN and infinity are some: they fail the caller's rule."""
+    """Return any real number, numpy's too, as a float. NaN and infinity pass; the caller's rule must refuse them."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be {what}, not {shown(value)}")
     try:
@@ -85,7 +85,7 @@ def real(name: str, value: Any, what: str = "a number") -> float:
 
 
 def one_each(dataset: Any, indices: Sequence[Any], samples: Iterable[Any]) -> list[Any]:
-    """Return what a dataset has read at once as a list; raise ValueError unless it is a sample for each index."""
+    """Return the samples of one call to a dataset as a list; raise ValueError unless there is one for each index."""
     found = list(samples)
     if len(found) != len(indices):
         raise ValueError(
@@ -165,29 +165,29 @@ def names(name: str, value: Any, what: str = "column", none: str = "all of them"
         raise ValueError(f"{name} must be None ({none}) or name at least one, not {shown(value)}")
     for one in listed:
         if not isinstance(one, str):
-            raise TypeError(f"{name} must be names, and {shown(one)} is none")
+            raise TypeError(f"{name} must be names, and {shown(one)} is not a name")
         if (times := listed.count(one)) > 1:
             raise ValueError(f"{name} must name each {what} once, and {shown(one)} is there {times} times")
     return listed
 
 
 def mask_name(column: str) -> str:
-    """Return the name of the column that says which values of another one were null."""
+    """Return the name of the column that marks the null values of another column."""
     return f"{column}_mask"
 
 
 def null_options(
     columns: Sequence[str] | None, fill_null: Mapping[str, Any] | None, null_mask: Sequence[str] | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the values for nulls and the columns that get a mask, of which `columns` has all if it is given."""
+    """Return the values for nulls, and the columns that get a mask. If `columns` is given, it must have them all."""
     if fill_null is not None and not isinstance(fill_null, Mapping):
         raise TypeError(f"fill_null must be a dict of column to value, or None, not {shown(fill_null)}")
     fill = dict(fill_null or {})
     for name, value in fill.items():
         if not isinstance(name, str):
-            raise TypeError(f"fill_null must have names of columns, and {shown(name)} is none")
+            raise TypeError(f"fill_null must have names of columns, and {shown(name)} is not a name")
         if value is None:
-            raise ValueError(f"fill_null has None for column {name!r}: give a value that is no null")
+            raise ValueError(f"fill_null has None for column {name!r}: give a value that is not null")
     masked = names("null_mask", null_mask, none="no masks") or []
     for option, named in (("fill_null", fill), ("null_mask", masked)):
         missing = next((name for name in named if columns is not None and name not in columns), None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_PATIENCE = 60.0  # seconds: making a cache takes milliseconds, unless who does so has been stopped
+_PATIENCE = 60.0  # seconds: making a cache takes milliseconds, unless the process has been stopped
 
 
 def label_of(name: str) -> str:
@@ -61,7 +61,7 @@ def find(label: str) -> int | None:
     wanted = f"/memfd:{label} (deleted)"
     for pid in _own_processes():
         folder = f"/proc/{pid}/fd"
-        with contextlib.suppress(OSError):  # it has ended meanwhile, or may not be looked at
+        with contextlib.suppress(OSError):  # the process has ended, or denies access
             for number in os.listdir(folder):
                 with contextlib.suppress(OSError):
                     if os.readlink(f"{folder}/{number}") == wanted:
@@ -74,7 +74,7 @@ def _own_processes() -> Iterator[str]:
     try:
         entries = list(os.scandir("/proc"))
     except OSError as error:
-        raise OSError(error.errno, "a cache with a name needs /proc, to find who has it") from error
+        raise OSError(error.errno, "a cache with a name needs /proc, to find the processes that have it") from error
     for entry in entries:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ def _wait_for(address: str, name: str, deadline: float) -> None:
                     f"process {pid} of another user (uid {uid}) holds the place where caches named {name!r} of uid "
                     f"{os.geteuid()} are looked for; choose another name"
                 )
-            theirs.recv(1)  # nothing comes but the end
+            theirs.recv(1)  # returns when the other process closes its socket
         except (ConnectionError, BlockingIOError):
             time.sleep(0.001)  # bound and not listening yet, or just closed: there is no event to wait for
         except TimeoutError:

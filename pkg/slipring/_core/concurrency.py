@@ -25,11 +25,11 @@ from slipring._core.worker_info import swap_thread_info
 from slipring._offered import offered
 from slipring.errors import RemoteError
 
-END_S = 1.0  # to wait for threads at the worker's end; one that is in a read by then is left to its fate
+END_S = 1.0  # wait for threads at the worker's end; a thread that is still reading is abandoned
 
 
 def is_awaitable(thing):
-    """Return whether a thing can be awaited, such as the result of an ``async def``."""
+    """Return whether an object can be awaited, such as the result of an ``async def``."""
     return hasattr(type(thing), "__await__")
 
 
@@ -56,7 +56,7 @@ class Concurrency:
 
     def __init__(self, most):
         self.most = most
-        self.readers, self.ends = {}, {}  # by kind: what has the threads or the loop, and what ends it
+        self.readers, self.ends = {}, {}  # by kind: the object with the threads or the loop, and its finalizer
         self.owner = Owner()
 
     @property
@@ -151,7 +151,7 @@ class Concurrency:
         self._gather([lambda one=one: read(one) for one in asked], asked, rows)
 
     def awaited(self, awaitables, asked, rows):
-        """Await them in the worker's event loop, and write their results to `rows`."""
+        """Await the awaitables in the worker's event loop, and write their results to `rows`."""
         try:
             self._gather([lambda made=made: made for made in awaitables], asked, rows)
         except BaseException:

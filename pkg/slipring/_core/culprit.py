@@ -1,4 +1,4 @@
-"""Which of the requested samples raised an exception.
+"""Record which of the requested samples raised an exception.
 
 The position is an attribute of the exception until the worker takes it. A table of exceptions would keep the frames of
 their tracebacks, which may have arrays in a slot.
@@ -13,12 +13,12 @@ def failed_at(position, error):
 
 
 def failed_among(positions, error):
-    """Translate what an inner call recorded that was made for the samples at these `positions` alone."""
+    """Translate the position recorded by an inner call, which read only the samples at these `positions`."""
     position = take_position(error)
     if position is not None and position < len(positions):
         failed_at(positions[position], error)
 
 
 def take_position(error):
-    """Return the recorded position and remove it, or return None: the exception has none."""
+    """Return the recorded position and remove it, or return None if there is none."""
     return getattr(error, "__dict__", {}).pop(_NAME, None)

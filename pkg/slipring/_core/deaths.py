@@ -17,7 +17,7 @@ class Restarts:
         self.deaths = {}  # sequence number, or ("start", number) -> how many workers died over it in this iteration
 
     def begin_iteration(self):
-        """Sequence numbers begin anew, and what died over them is forgotten."""
+        """Forget the deaths of the last iteration: sequence numbers start again from 0."""
         self.deaths.clear()
 
     def allow(self, number, serving, in_flight, error, replaced=True):
@@ -32,13 +32,13 @@ class Restarts:
 
         if replaced:
             self.on_respawn()
-        then = "Another worker takes its place." if replaced else "It was to leave; others make what it had."
+        then = "Another worker takes its place." if replaced else "It was retiring; other workers make its batches."
         logging.getLogger("slipring").warning("%s\n%s", error, then)
 
     def _may_restart(self, number, serving, in_flight, error):
         """Count a death against its batch, or against the worker's start; if there were too many, say so in `error`."""
         if serving and not in_flight:
-            return True  # somebody killed an idle worker: no batch is to blame
+            return True  # an idle worker was killed: no batch is to blame
         key = in_flight[0][0] if serving else ("start", number)  # it works on the lowest sequence number
         self.deaths[key] = self.deaths.get(key, 0) + 1
         if self.deaths[key] <= self.limit:
@@ -104,15 +104,15 @@ def likely(code, begun=True, forked=True, *, argument):
     if code is not None and code >= 0:
         if begun:
             return (
-                "Likely cause: the dataset or a library called sys.exit, or raised what is no Exception "
+                "Likely cause: the dataset or a library called sys.exit, or raised something other than an Exception "
                 "(KeyboardInterrupt, a panic of Rust code); the traceback is on stderr."
             )
         if forked:
             return "Likely cause: it could not start, or its worker_init_fn called sys.exit; see stderr."
         return (
-            "Likely cause: it could not start; the traceback is on stderr. A script whose workers do not "
-            "begin by a fork makes its loaders under `if __name__ == '__main__':`, and what they are given "
-            f"must be in a module that can be imported, not in a notebook; or use {argument.format('fork')}."
+            "Likely cause: it could not start; the traceback is on stderr. If workers are not forked, a script must "
+            "make its loaders under `if __name__ == '__main__':`, and their arguments must be in a module that can "
+            f"be imported, not in a notebook; or use {argument.format('fork')}."
         )
     return "Likely cause: something outside sent the signal."
 

@@ -27,7 +27,7 @@ class Rule:
         For the documentation of each loader.
     check : callable, optional
         Of (name, value): raises a TypeError or ValueError that names the option, its value and the rule, and may return
-        the value as Python's own type. Without it the type decides: a bool or one of the words of a Literal.
+        the value as Python's own type. Without a check, the type decides: a bool or one of the words of a Literal.
     hint : str
         Follows the text for a word that is not allowed.
     """
@@ -91,7 +91,7 @@ def check(name: str, kind: Any, rule: Rule, value: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        Naming the option, its value and the rule.
+        The option is wrong; the text names the option, its value and the rule.
     """
     if rule.check is not None:
         checked = rule.check(name, value)
@@ -104,7 +104,7 @@ def check(name: str, kind: Any, rule: Rule, value: Any) -> Any:
 
 
 def _words(kind):
-    """The words that a type allows: of a Literal, with None first where it may be None."""
+    """Return the words that a type allows: those of a Literal, after None if it may be None."""
     if get_origin(kind) not in (Union, types.UnionType):
         return get_args(kind) if get_origin(kind) is Literal else ()
     words = tuple(word for part in get_args(kind) for word in _words(part))
@@ -134,7 +134,7 @@ def refuse(given: Mapping[str, Any], refused: Mapping[str, str], loader: str) ->
 
 
 def advice(name: str, names: Iterable[str], known: Mapping[str, str]) -> str:
-    """Return what to say of an argument that is none of `names`; `known` tells of the names of other loaders."""
+    """Return the advice for an argument that is not in `names`; `known` maps names of other loaders to ours."""
     meant = known.get(name, "")
     if meant in names:
         return f". Did you mean {meant!r}?"
@@ -146,10 +146,10 @@ def advice(name: str, names: Iterable[str], known: Mapping[str, str]) -> str:
 def declares(
     options: Mapping[str, tuple[Any, Rule]], *, defaults: Mapping[str, Any] | None = None, **known: str
 ) -> Callable[[_Declared], _Declared]:
-    """Give a class's constructor, or a function, declared options in the place of its ``**options``.
+    """Give a class's constructor, or a function, declared options in place of its ``**options``.
 
-    They appear in its signature. ``{options}`` in its documentation becomes theirs. An unknown
-    argument raises a TypeError that suggests a known one.
+    They appear in its signature, and their documentation replaces ``{options}`` in its own. An unknown argument raises
+    a TypeError that suggests a known one.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def declares(
 
 
 def _documented(text, given, options):
-    """A docstring in numpydoc's form whose line ``{options}`` has become the options' documentation."""
+    """Return a numpydoc docstring with the options' documentation in place of the line ``{options}``."""
     found = re.search(r"^( *)\{options\}$", text, re.M)
     if found is None:
         return text
@@ -203,7 +203,7 @@ def _documented(text, given, options):
 
 
 def _named(kind):
-    """A type as documentation names it."""
+    """Return a type's name for documentation."""
     if words := _words(kind):
         rest = [_named(part) for part in get_args(kind) if part is int or get_origin(part) is tuple]
         return " or ".join([*rest, f"{{{', '.join(map(repr, words))}}}"])

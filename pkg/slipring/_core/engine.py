@@ -2,8 +2,8 @@
 
 import atexit
 import dataclasses
-import logging  # noqa: F401 - its hook at a fork takes its lock behind `_importing`, as the import of the pool does
-import multiprocessing.util  # its end terminates workers; what is registered behind it is called before
+import logging  # noqa: F401 - its fork hook then takes its lock after `_importing`, as the import of the pool does
+import multiprocessing.util  # its exit handler terminates workers; handlers that are registered later run before it
 import os
 import threading
 
@@ -17,7 +17,7 @@ from slipring.errors import Closed, DescriptorClosed
 SPARE_SLOTS = 8  # free slots that an engine must have beyond its tasks in flight to serve more workers than before
 
 _live = WeakRegistry()
-_importing = lock_held_by_forks()  # a child would wait for ever for a module that is half imported
+_importing = lock_held_by_forks()  # a forked child would wait for ever for a half-imported module
 
 
 class Engine:
@@ -51,18 +51,18 @@ class Engine:
         self.started = False
         self.running = 0  # the current iteration's number
         self.unfinished = None  # the same, until that iteration has ended
-        self.left_behind = -1  # a slot that a worker was at, when the last iteration ended
-        self.idle = False  # no iteration lives or begins: whoever comes by may see to the workers
-        self.overdue = False  # the last iteration was left because its batch had not come in time
-        self.pinned_slots = None  # what a layer above keeps as long as the segment; closed before that goes
+        self.left_behind = -1  # a slot that a worker still had when the last iteration ended
+        self.idle = False  # no iteration runs or begins: any thread may reap retired workers
+        self.overdue = False  # the last iteration ended because a batch had not come in time
+        self.pinned_slots = None  # an object of a higher layer; closed before the segment
         self.owner, self.lock = Owner(), ForkLock()
         self.alive = True
         _live.add(self)
         _end_before_join()
 
     def _pool(self, job):
-        # Half of the time to import slipring, so not before it is needed. What registers a class in an ABC at its
-        # import, as compiled modules of numpy do, swallows what a signal's handler raises: Ctrl-C comes behind it.
+        # Imported lazily: this import takes half of `import slipring`. Compiled modules that register a class with an
+        # ABC when they are imported, as numpy's do, swallow exceptions of signal handlers. So Ctrl-C is deferred.
         with _importing, no_interrupt():
             from slipring._core.local_pool import InlinePool, ThreadPool
             from slipring._core.process_pool import ProcessPool
@@ -73,7 +73,7 @@ class Engine:
         options = self.options
         if self.inline:
             return InlinePool(self.ring, job)
-        # Nothing of the engine itself: a cycle would keep the workers of a dropped loader.
+        # No reference to the engine itself: a cycle would keep the workers of a dropped loader.
         restarts = Restarts(options.workers.max_restarts if options.respawns else None, self.counters.respawned)
         if options.method == "thread":
             return ThreadPool(self.ring, job, restarts)
@@ -136,7 +136,7 @@ class Engine:
         if self.pool.resizing and not self.ring.closed:
             self.pool.reap_retired()
         if self.started and (self.ring.closed or not self._has(self.options.num_workers)):
-            self.stop_workers()  # it was interrupted; or the next ones are to know how many they are
+            self.stop_workers()  # the start was interrupted, or the workers must learn their new number
             if self.pool.stuck:
                 self.shut_down()
                 raise Closed("workers of the iteration before could not be ended: iterate again for new ones")
@@ -144,10 +144,10 @@ class Engine:
             if self.ring.closed:
                 self.ring.reopen()
             try:
-                self.started = True  # from here on: what is interrupted is ended again
+                self.started = True  # before the start: an interrupted start must be ended
                 self.pool.start(base_seed)
             except BaseException:
-                self.stop_workers()  # all or none: the next iteration starts them anew
+                self.stop_workers()  # all or none: the next iteration starts them again
                 if self.pool.stuck:
                     self.shut_down()
                 raise
@@ -155,7 +155,7 @@ class Engine:
         return self.running
 
     def end_iteration(self, iteration, tasks):
-        """Cancel what is in flight; persistent workers stay.
+        """Cancel the tasks in flight; persistent workers stay.
 
         The call can be repeated if it was interrupted, but not after another iteration has begun.
         """
@@ -173,7 +173,7 @@ class Engine:
                 self.memory.measure()
             self.stop_workers()
             if self.pool.stuck:
-                self.shut_down()  # they would serve the next iteration as well, beside its own
+                self.shut_down()  # otherwise they would also serve the next iteration, next to its own workers
         self.unfinished = None
         self.idle = True
         self.reap_retired()
@@ -194,7 +194,7 @@ class Engine:
             self.ring.close()
             if self.started:
                 self.pool.stop(self.overdue)
-                self.started = False  # after it: what Ctrl-C interrupts can be done again
+                self.started = False  # only now, so that an interrupted stop can be repeated
 
     def shut_down(self):
         """End the workers and the segment; leases that are still held keep the memory mapped."""
@@ -213,24 +213,24 @@ class Engine:
                 self.ring.release_free()
 
     def _last_look(self):
-        """Return a snapshot of the segment for later reports; None if there is nothing to see."""
+        """Return a snapshot of the segment for later reports; None if there is none."""
         if self.ring.meter.batches == 0 or exiting():
             return None
         try:
             return self.look(self.ring)
-        except (DescriptorClosed, OSError):  # code of the program has closed it: the report knows less
+        except (DescriptorClosed, OSError):  # other code has closed the descriptor: the report contains less
             return None
 
     def __del__(self):
-        # Half-made engines (the segment could not be created) have nothing to end, nor what exit has ended.
+        # An engine without a segment has nothing to end, nor has one that the exit has ended.
         if getattr(self, "alive", False):
             self.shut_down()
 
 
 _exit_begun = threading.Event()
-_with_threads = WeakRegistry()  # what has a thread that asks an engine, and ends it by `stop`
+_with_threads = WeakRegistry()  # objects with a thread that uses an engine; their `stop` ends it
 
-# Whether all has been ended. A __del__ has it as a default argument: the modules may have gone by then.
+# Returns whether the exit has begun. A __del__ needs its own reference: the module may be gone by then.
 exiting = _exit_begun.is_set
 
 
@@ -252,13 +252,13 @@ _finalizer = None  # of this process
 
 
 def _end_before_join():
-    """Register the end of worker processes with multiprocessing.
+    """Register a finalizer with multiprocessing that ends worker processes.
 
     A process that multiprocessing started calls no `atexit`: it sends SIGTERM to its daemons and joins them without a
     limit. Workers ignore that signal if the program handles it. A finalizer with a priority of 0 or more runs earlier.
     """
     global _finalizer
-    if _finalizer is None or not _finalizer.still_active():  # a process forgets its parent's as it begins
+    if _finalizer is None or not _finalizer.still_active():  # a started process forgets its parent's
         _finalizer = multiprocessing.util.Finalize(None, _end_processes, exitpriority=0)
 
 

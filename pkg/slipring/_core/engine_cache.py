@@ -19,7 +19,7 @@ class DeviceCounters:
 class EngineLease:
     """A callable that returns the kept engine to the cache when the iteration ends.
 
-    If an iteration is dropped with its engine, the loan ends without a call.
+    If an iteration is dropped with its engine, the lease ends without a call.
     """
 
     def __init__(self, engines):
@@ -43,7 +43,7 @@ class EngineCache:
         self.counters.add(self.inline)
         self._lock = ForkLock()
         self.engine = None  # the one that is kept
-        self._loan = None  # weak reference to what an iteration has
+        self._loan = None  # weak reference to an iteration's `EngineLease`
         self.iterators = WeakRegistry()  # `close` closes these; each iteration adds itself
 
     def locked(self):
@@ -64,7 +64,7 @@ class EngineCache:
         with self.locked():
             kept = self.engine
             if kept is not None and kept.foreign:
-                kept, self.engine, self._loan = None, None, None  # the parent's: this process has its own
+                kept, self.engine, self._loan = None, None, None  # it is the parent's: this process makes its own
             if self.lent:
                 return Engine(options, job, self.counters), _shut_down
             if kept is not None and not kept.serves(options):
@@ -73,7 +73,7 @@ class EngineCache:
             if kept is None:
                 kept = self.engine = Engine(options, job, self.counters)
             elif kept.started and job.resume is not None and not live_on:
-                kept.stop_workers()  # they persist, and do not know where to go on
+                kept.stop_workers()  # persistent workers do not know the position to resume from
             kept.options = options
             kept.pool.job = job.begun_in(kept.running + 1)
             loan = EngineLease(self)
@@ -116,7 +116,7 @@ class EngineCache:
         with self.locked():
             if self.engine is not None:
                 self.engine.shut_down()
-            self.engine = self._loan = None  # behind it: what Ctrl-C interrupts can be done again
+            self.engine = self._loan = None  # only now, so that an interrupted close can be repeated
 
 
 def _shut_down(engine):

@@ -11,9 +11,9 @@ from slipring._core.text import batch_too_large, segment_full
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, WorkerError, brief, shown
 from slipring.redaction import redacted
 
-_TOO_LARGE, _UNKNOWN = 1000, 1001  # besides the ring's own kinds of limits
-NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # not even for the record of an error
-# Exceptions that mean something to whoever calls next(): raising them there would end the loop silently.
+_TOO_LARGE, _UNKNOWN = 1000, 1001  # in addition to the ring's kinds of limits
+NO_MEMORY = (SegmentFull, BatchTooLarge, DescriptorClosed)  # errors after which not even an error's record has memory
+# Exceptions with a meaning for the caller of next(): raising them there would end the loop silently.
 SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
@@ -42,7 +42,7 @@ def record(error, worker, seq, indices, clear=True, culprit=(None, None)):
 
 
 def shortened(described):
-    """Return the record cut to what is always committed (8 KiB): the traceback's end, and only a small pickle."""
+    """Return the record cut to the committed 8 KiB of any slot: the traceback's end, and only a small pickle."""
     indices, data = described["indices"], described["pickle"]
     if indices and all(type(i) is int and -(1 << 63) <= i < 1 << 63 for i in indices[:128]):
         indices = array.array("q", indices[:128]).tobytes()  # one leaf: as a list, each is one
@@ -61,7 +61,7 @@ def shortened(described):
 
 
 def allocation_error(error):
-    """Return three numbers that say what was short, for a slot that has no room even for a shortened record."""
+    """Return three numbers that describe a lack of memory, for a slot without room for a shortened record."""
     if isinstance(error, SegmentFull):
         kinds = [kind for kind, text in LIMITS.items() if text == error.limit]
         return kinds[0] if kinds else 0, error.needed, error.free
@@ -71,7 +71,7 @@ def allocation_error(error):
 
 
 def from_allocation_error(kind, needed, free, rows, ring):
-    """Return the exception behind the numbers of `allocation_error`; `rows` is (first, end) of the range."""
+    """Return the exception for the numbers of `allocation_error`; `rows` is (first, end) of the range."""
     if kind == _TOO_LARGE:
         return batch_too_large(needed, free, ring.info["limited_by"])
     if kind == _UNKNOWN:
@@ -91,7 +91,7 @@ def _text_of(error):
     try:
         return str(error)
     except Exception as second:
-        return f"<its text cannot be had: {shown(second)}>"
+        return f"<str(exception) failed: {shown(second)}>"
 
 
 def _plain(indices):
@@ -111,7 +111,7 @@ def _pickle(error):
             if type(made) is type(error):
                 if _text_of(made) == _text_of(error):
                     return data
-                # Its constructor has made the text of a text.
+                # The constructor has formatted a text that was formatted already.
                 found = found or data
     return found
 
@@ -149,7 +149,7 @@ def _class(error):
 
 
 def caught(described):
-    """Return the text that users of torch's DataLoader search for: which worker caught what, with its traceback."""
+    """Return the text of torch's DataLoader, for which users search: the exception, its worker and its traceback."""
     kind = described["type"].rpartition(".")[2]
     who = f"DataLoader worker process {described['worker']}"
     return f"Caught {kind} in {who}.\nOriginal {described['traceback']}"
@@ -191,7 +191,7 @@ def rebuild(described, original=None):
         cause = worker_error(f"in {where(described, who)}\n\n{described['traceback'].rstrip()}", described)
     else:
         cause = worker_error(f"in {where(described, 'this process')}", described)
-        # Where it came from itself stays in the chain.
+        # The exception's own context stays in the chain.
         cause.__context__ = original.__context__
         if original.__suppress_context__:
             cause.__cause__ = original.__cause__

@@ -43,7 +43,7 @@ def _run(loop, ended, reads):
             try:
                 loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                continue  # asyncio lets them out besides giving them to who awaits: the worker raises them
+                continue  # asyncio also raises it in the code that awaits: the worker raises that one
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
@@ -61,7 +61,7 @@ async def _turns(sample, make):
 
 
 class _Turns:
-    """An awaitable whose every step runs in the sample's context; ``make()`` returns what it awaits.
+    """An awaitable whose every step runs in the sample's context; ``make()`` returns the inner awaitable.
 
     Between two steps the same thread reads other samples, so the values in `threading.local` are swapped at each step.
     """

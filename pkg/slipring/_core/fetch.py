@@ -69,7 +69,7 @@ def is_stream(dataset):
 
 
 class Fetcher:
-    """The common part: how samples become what the loader delivers.
+    """Base class: makes the values that the loader delivers from samples.
 
     Parameters
     ----------
@@ -84,9 +84,9 @@ class Fetcher:
         self.collate_fn, self.single, self.skip_none = collate_fn, single, skip_none
 
     def box(self, rows):
-        """Return a list with what is delivered, as `Encoder.publish` takes it.
+        """Return a list with the value to deliver, for `Encoder.publish`.
 
-        A sample that is delivered as it is has no other reference then. If a signal handler raises in `publish`, the
+        A sample that is delivered unchanged has no other reference then. If a signal handler raises in `publish`, the
         sample is in `rows` again.
         """
         if self.single and self.collate_fn is None and not self.skip_none:
@@ -138,7 +138,7 @@ class MapFetcher(Fetcher):
         if self.getitems is None:
             samples = self._read_each(indices, rows)
         if samples is not None:
-            seeding.go_back(row)  # that was no sample's beginning
+            seeding.go_back(row)  # no sample has begun yet
             beside.awaited(samples, indices, rows)
 
     def _read_each(self, indices, rows):
@@ -212,7 +212,7 @@ def open_stream(dataset, place):
         return iter(dataset), 0
     if place.get("ended"):
         if hasattr(dataset, "check_place"):
-            load_dataset(dataset, place)  # its iterators know of no other pass
+            load_dataset(dataset, place)  # its iterators do not depend on earlier passes
         elif place["states"]:
             load_stream(dataset, place)
         return iter(dataset), place["batches"]
@@ -230,7 +230,7 @@ def shorter(had, found, of="the iterable dataset where it is read here"):
     """Return the exception for a dataset that ends before the position that a state says was delivered."""
     return ValueError(
         f"the state says that {had} batches were delivered of {of}, which now ends after {found}: the "
-        "dataset may have changed. Resume with the dataset that the state was taken of, or begin anew with "
+        "dataset may have changed. Resume with the dataset that the state was taken of, or start again with "
         "load_state_dict({})"
     )
 
@@ -297,13 +297,13 @@ class StreamFetcher(Fetcher):
         """Return `pickled_states` after the batch that was read last; None if none is due, unless `always`."""
         if self.saved_state[0] != self.position:
             due = self.every.due(self._seq(self.position)) or always
-            # A last batch that is not full: the dataset may be at its beginning again.
+            # After a last batch that is not full, the dataset may be at its beginning again.
             states = pickled_states(self.parts, self.ended, generators) if due else None
             self.saved_state = self.position, states
         return self.saved_state[1]
 
     def states_now(self):
-        """Return the present `states_of`, for a caller in this process; None if neither object has a state."""
+        """Return the current `states_of`, for a caller in this process; None if neither object has a state."""
         states = states_of(self.parts)
         if states and self.ended:
             states["last"] = True
@@ -318,7 +318,7 @@ class StreamFetcher(Fetcher):
         want = self.batch_size
         if not again:
             rows = RowWriter(0, want, rules, skip_none=self.skip_none)
-            # No call comes between: a handler cannot raise.
+            # No call between these lines, so no handler can raise.
             self.rows = rows
             self.position += 1
         if self.failed is not None:

@@ -40,7 +40,7 @@ class FetchThreads:
 
 
 def _read(tasks, reads):
-    """Read samples until the queue gives None. This is the main function of a thread."""
+    """Read samples until the queue returns None. This is the main function of a thread."""
     count_in(reads)
     while (task := tasks.get()) is not None:
         future, sample, read, one = task
@@ -54,4 +54,4 @@ def _read(tasks, reads):
             else:
                 future.set_result(made)
                 del made
-        del task, future, sample, read, one  # not kept until the next one comes
+        del task, future, sample, read, one  # drop the references before the next wait

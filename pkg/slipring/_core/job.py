@@ -1,4 +1,4 @@
-"""What every worker of a loader needs to know: `Job`."""
+"""`Job`: everything that a worker of a loader needs."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from slipring._core.option_values import Options
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What every worker of a loader needs; a worker gets it when it starts."""
+    """The data that all workers of a loader need; a worker gets it when it starts."""
 
     dataset: object
     is_stream: bool
@@ -16,7 +16,7 @@ class Job:
     worker_class: type  # `Worker` or a frontend's own
     rank: int = 0
     share: seeding.Share | None = None  # with rng="sample"; the iteration's epoch is then `Share.epoch`
-    epoch_seeds: bool = True  # random numbers are made of a task's epoch too, and not of its seed alone
+    epoch_seeds: bool = True  # random numbers depend on a task's epoch, too, not only on its seed
     tracked: bool = False  # the states of dataset and iterator travel with the batches
     # Worker number -> the place from which it resumes; see `open_stream`. It holds in iteration `resume_iteration`
     # only: a later one may have the same seed.
@@ -44,11 +44,11 @@ class Job:
         return self if self.resume is None else dataclasses.replace(self, resume_iteration=iteration)
 
     def place_of(self, number, iteration):
-        """Return where a worker resumes in an iteration; None: at the beginning."""
+        """Return the position from which a worker resumes in an iteration; None: the beginning."""
         return None if self.resume is None or iteration != self.resume_iteration else self.resume.get(number)
 
     def not_sent(self, error):
-        """Called before the exception is raised that has kept a worker from being started."""
+        """Hook, called before an exception is raised that prevented the start of a worker."""
 
     def check_start(self):
         """See `Worker.check_start`."""

@@ -1,4 +1,4 @@
-"""What every loader can do, and the loader that `slipring.Loader` and its subclasses are."""
+"""`LoaderMethods`, which all loaders have, and `LoaderCore`, the base of `slipring.Loader` and its subclasses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LoaderMethods:
     _tuner: Tuner | None
     _closed = False
 
-    if TYPE_CHECKING:  # what a loader has of its own
+    if TYPE_CHECKING:  # each loader has its own
 
         @property
         def _options_now(self) -> Options: ...
@@ -70,7 +70,7 @@ class LoaderMethods:
         Raises
         ------
         TypeError, ValueError
-            Naming the value and the rule; also for a loader without workers that is being iterated.
+            The value is wrong, and the text names it and the rule; or a loader without workers is being iterated.
         Closed
             The loader has been closed.
         """
@@ -101,16 +101,17 @@ class LoaderMethods:
         return self._engines.stats(self._options_now.n_slots)
 
     def report(self, *, headroom: object = None, ranks: bool = False) -> Report:
-        """Return the `slipring.monitor.Report`: is the loop waiting for data, by what, and what would help.
+        """Return the `slipring.monitor.Report`: whether the loop waits for data, why, and what would help.
 
-        Nothing of it is measured before it is asked for but what the slots remember anyway.
+        A report costs nothing until you request it: it uses timestamps that each slot records anyway.
 
         Parameters
         ----------
         headroom : float, optional
-            Seconds of a step alone, or the `slipring.replay` that has found them out: how much there is to gain.
+            Seconds of a step without loading, or the `slipring.replay` that measured them. The report then says how
+            much time there is to gain.
         ranks : bool
-            Gather the verdicts of all ranks (torch.distributed): every rank must ask at the same time.
+            Gather the verdicts of all ranks (torch.distributed): every rank must call this at the same time.
 
         Examples
         --------
@@ -129,7 +130,7 @@ class LoaderMethods:
         return made.gathered() if ranks else made  # last: the other ranks get the verdict
 
     def _add_waits(self, made: Report) -> None:
-        """Add to a report what only one kind of loader knows."""
+        """Hook: add the figures to a report that only one kind of loader has."""
 
     def _check_open(self) -> None:
         if self._closed:
@@ -146,7 +147,7 @@ MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
 
 class _Pass(NamedTuple):
-    """What a loader knows of its newest iteration."""
+    """A loader's newest iteration."""
 
     epoch: int
     position: Position
@@ -163,7 +164,7 @@ class LoaderCore(LoaderMethods):
 
     _keeps_states = True  # the states of workers' datasets travel with the batches
 
-    # An adapter's own worker, and what makes an exception of a worker's record: see `Job`, `Iteration`.
+    # An adapter may have its own worker class, and its own way to rebuild exceptions; see `Job` and `Iteration`.
     _worker_class, _rebuild = Worker, staticmethod(error_record.rebuild)
 
     @property
@@ -236,7 +237,7 @@ class LoaderCore(LoaderMethods):
         return loaded if loaded is not None and not loaded.finished and loaded.epoch == self.epoch else None
 
     def _places(self, resume):
-        """Return ({number: place} with which workers begin, whether workers that persist know it already)."""
+        """Return ({number: place} with which workers begin, whether persistent workers know it already)."""
         if resume is not None:
             return reshard.places_of(resume), False
         if self._loaded is not None and self._loaded.finished:
@@ -255,7 +256,7 @@ class LoaderCore(LoaderMethods):
             if not isinstance(self.options.batch_sampler, BatchSampler):
                 first, origin = resume.delivered or 0, resume.origin or 0
             beyond, next_worker = resume.beyond, resume.next_worker
-            if self.is_stream:  # workers know themselves what they have delivered
+            if self.is_stream:  # workers count the batches that they have delivered
                 first, beyond = first + len(beyond), ()
         word = self.epoch if self.options.rng != "sample" else Share.epoch(self.epoch, origin)
         return Position(word, first, beyond, workers, next_worker)
@@ -295,7 +296,7 @@ class LoaderCore(LoaderMethods):
             ) from error
 
     def __len__(self) -> int:
-        """Batches per epoch.
+        """Return the number of batches per epoch.
 
         Raises
         ------
@@ -310,7 +311,7 @@ class LoaderCore(LoaderMethods):
             return n
         return n // o.batch_size if o.drop_last else -(-n // o.batch_size)
 
-    # ---- what `LoaderMethods` asks for
+    # ---- hooks of `LoaderMethods`
 
     @property
     def _options_now(self):
@@ -326,11 +327,11 @@ class LoaderCore(LoaderMethods):
     # ---- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the newest iteration is: after the batch that it returned last.
+        """Return the position of the newest iteration, after the batch that it returned last.
 
         The state has a constant size for map datasets, however much has been read. Batches that raised an exception
-        count as delivered. An iterable dataset adds each worker's place, and a ``Stateful`` dataset or sampler (with
-        ``state_dict`` and ``load_state_dict``) what it says of itself.
+        count as delivered. An iterable dataset adds each worker's position. A ``Stateful`` dataset or sampler (with
+        ``state_dict`` and ``load_state_dict``) adds its own state.
 
         Returns
         -------
@@ -341,8 +342,8 @@ class LoaderCore(LoaderMethods):
         Raises
         ------
         RuntimeError
-            A Stateful object could not say where it is, or is in the middle of a step: a signal handler, the dataset or
-            the sampler has called this while the same thread makes a batch in this process.
+            A Stateful object could not return its state, or is in the middle of a step: a signal handler, the dataset
+            or the sampler has called this while the same thread makes a batch in this process.
 
         Examples
         --------
@@ -377,24 +378,25 @@ class LoaderCore(LoaderMethods):
         return core.built(described, position, epoch=epoch, seed=self.seed, **more).dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Let the next iteration continue where `state_dict` was taken; ``{}`` begins anew.
+        """Let the next iteration continue where `state_dict` was taken; ``{}`` starts from the beginning.
 
-        The same batches come as without the interruption. Iterations that are under way end. `seed` and `epoch` become
-        the state's; if you set `epoch` to another one afterwards, that epoch is read from its beginning. A sampler
-        without ``state_dict`` is read again from its beginning, and must give the same indices.
+        The batches are the same as without the interruption. Current iterations end. `seed` and `epoch` are set from
+        the state; if you change `epoch` afterwards, that epoch is read from its beginning. A sampler without
+        ``state_dict`` is read again from its beginning, and must give the same indices.
 
         Parameters
         ----------
         state_dict : mapping, or sequence of mappings
-            Of ``state_dict()``, of any rank if a `BatchSampler` divides the samples. A list of the states of all ranks
-            is checked. It lets ranks divide an iterable dataset again that has ``rest_of``: ``docs/randomness.md``.
+            From ``state_dict()``, of any rank if a `BatchSampler` divides the samples. A list of the states of all
+            ranks is checked, and lets ranks divide the rest of an iterable dataset that has ``rest_of``; see
+            ``docs/randomness.md``.
 
         Raises
         ------
         AssertionError
-            Workers of another number have read the iterable or Stateful dataset.
+            Another number of workers has read the iterable or Stateful dataset.
         TypeError, ValueError
-            It is no state, or one of another kind of dataset, another order, batch size or division.
+            It is not a state, or the state of another kind of dataset, another order, batch size or division.
         Closed
             The loader has been closed.
         """
@@ -439,7 +441,7 @@ class LoaderCore(LoaderMethods):
     # ---- the end
 
     def close(self) -> None:
-        """End workers and iterations. Batches that are still held stay valid. Safe to call twice."""
+        """End workers and iterations. Batches that are still in use stay valid. Safe to call twice."""
         with self._engines.locked():
             self._closed = True
             self._engines.close()

@@ -19,8 +19,8 @@ class InlinePool(WorkerPool):
         self.ring = ring
         self.job = job
         self.worker = None
-        self.own = Own(ring)  # what is being made, or was when Ctrl-C came
-        self.thread = None  # that makes it
+        self.own = Own(ring)  # the current task, or the one that Ctrl-C interrupted
+        self.thread = None  # the thread that makes it
 
     def start(self, base_seed):
         """Make the worker that lives in the consumer."""
@@ -38,7 +38,7 @@ class InlinePool(WorkerPool):
             self.thread = None
 
     def error_of(self, seq):
-        """Return the exception behind the error record of a task."""
+        """Return the exception for the error record of a task."""
         return self.worker.errors.get(seq)
 
     def states_now(self, received):
@@ -60,7 +60,7 @@ class InlinePool(WorkerPool):
     def end_iteration(self):
         """Release interrupted tasks, and let the worker drop the dataset's iterator."""
         if self.thread not in (None, threading.get_ident()):
-            return  # what another thread is making, it ends itself
+            return  # the other thread ends its task itself
         while (fill := self.own.unfinished()) is not None:
             self.worker.give_up(fill)
         if self.worker is not None:

@@ -1,7 +1,7 @@
 """Measure the private memory of worker processes, and warn before the machine's memory is used up.
 
 A forked worker shares its parent's pages until one of the two writes to them, and reading a Python object writes its
-reference count. For each page, /proc/<pid>/pagemap tells whether only one process maps it. This module asks for some
+reference count. For each page, /proc/<pid>/pagemap shows whether only one process maps it. This module reads some
 thousand evenly spread pages, because smaps_rollup, which walks all of them, is slow (docs/architecture.md has the
 figures).
 """
@@ -20,10 +20,10 @@ from slipring.errors import WorkerMemoryWarning
 
 SETTLED = 4  # batches per slot after which every slot has been touched
 SOME = 16  # the fewest batches for a rate of page faults
-RUNS, RUN = 512, 32  # what is looked at: runs of so many pages; all of a process that has no more
-SPARSE = 1 << 30  # bytes of a mapping from which it may be a mere reserve
-LOOK_S = 5.0  # how often the memory that is left is looked at while batches flow
-SHARE = 100  # of the time; what measuring takes is less than one in so many
+RUNS, RUN = 512, 32  # a sample is so many runs of so many pages; a smaller process is read completely
+SPARSE = 1 << 30  # bytes; a larger mapping may be a mere reservation
+LOOK_S = 5.0  # how often the available memory is checked during an iteration
+SHARE = 100  # measuring takes less than one part in so many of the time
 
 PRESENT, FILE, ALONE = 1 << 63, 1 << 61, 1 << 56  # bits of a pagemap entry
 
@@ -31,7 +31,7 @@ PRESENT, FILE, ALONE = 1 << 63, 1 << 61, 1 << 56  # bits of a pagemap entry
 def private_bytes(pid):
     """Estimate a process's private bytes: pages that it alone maps, without those of the segment and of files.
 
-    The error is some percent of all that the process has. None: /proc does not report it.
+    The error is some percent of the process's memory. Return None if /proc does not report it.
     """
     try:
         if not _proc_is_ours():
@@ -47,7 +47,7 @@ def private_bytes(pid):
         return None
     anonymous = entries[entries & (PRESENT | FILE) == PRESENT]
     alone = np.count_nonzero(anonymous & ALONE)
-    # By the share of those looked at: how many there are in all, the kernel counts itself.
+    # The kernel counts all resident pages itself; the sample gives the share of private ones.
     return resident * int(alone) // max(1, len(anonymous))
 
 
@@ -137,7 +137,7 @@ def _sample(pid, spans):
                 at = max(begin, base)
                 found.append(os.pread(fd, (min(stop, end) - at) * 8, (first + at - base) * 8))
                 if stop > end:
-                    break  # it goes on in the next mapping
+                    break  # the run continues in the next mapping
                 position += step
             base = end
     finally:
@@ -169,12 +169,12 @@ class WorkerMemory:
 
     def __init__(self):
         self.pools = []
-        self.sizes = ()  # as measured last
+        self.sizes = ()  # of the last measurement
         self.warned = False
         self.owner = Owner()
         self._begun = {}  # pid -> its own bytes when it began
-        self._mark = 0  # bytes that were left when it was measured last; at first: when the workers began
-        self._next = 0.0  # measuring
+        self._mark = 0  # bytes available at the last measurement, at first when the workers began
+        self._next = 0.0  # time of the next measurement
         self._noted = ()  # the last two checks of page faults: (meter, batches so far, pid -> its faults)
 
     def watch(self, pool):
@@ -204,9 +204,10 @@ class WorkerMemory:
         return self.sizes
 
     def look(self, ring):
-        """Warn, once, if there is no memory for the workers to grow a second time by what they have grown.
+        """Warn once if the workers cannot grow by as much again as they have grown.
 
-        They are measured only when half of the memory that was left is used up. Return the seconds until the next look.
+        They are measured only when half of the memory that was available has been used. Return the seconds until the
+        next look.
         """
         if self.warned or not self.owner.is_here:
             return float("inf")
@@ -219,7 +220,7 @@ class WorkerMemory:
         self._mark = max(self._mark, free)
         all_began = self._note_begin(living)
         if free <= self._mark // 2:
-            self._mark = free  # whatever comes of it: not again before the next half has gone
+            self._mark = free  # measure again only when half of this has been used
             grown = self._grown(living)
             if sum(grown.values()) >= max(free, size // 16):
                 self.warned = True
@@ -254,7 +255,7 @@ class WorkerMemory:
         return len(self._begun) == len(living)
 
     def _grown(self, living):
-        """Return a dict of worker -> bytes that it has grown by."""
+        """Return {worker: bytes by which it has grown}."""
         grown = {}
         for _, number, pid, _ in living:
             begun, now = self._begun.get(pid), private_bytes(pid)

@@ -1,4 +1,4 @@
-"""The values of a loader's options: which exclude one another, and what follows from them."""
+"""The values of a loader's options, the checks of their combinations, and the values that follow from them."""
 
 import dataclasses
 import os
@@ -27,7 +27,7 @@ _ALL = {**declare.rules(_Explicit), **declare.rules(LoaderOptions, (FlowOptions,
 
 
 def _with_fields(made):
-    """A frozen dataclass with a field for each option."""
+    """Return a frozen dataclass with a field for each option."""
     for name, (kind, rule) in _ALL.items():
         made.__annotations__[name] = kind
         setattr(made, name, rule.default)
@@ -36,17 +36,17 @@ def _with_fields(made):
 
 @_with_fields
 class Options:
-    """What a loader was asked for: an attribute for each option of `LoaderOptions`, ``batch_size`` and ``collate_fn``.
+    """The options of one loader: an attribute for each option of `LoaderOptions`, ``batch_size`` and ``collate_fn``.
 
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, its value and the rule.
+        An argument is wrong; the text names the argument, its value and the rule.
     """
 
     context: object = None  # of multiprocessing; its Process starts workers by `start_method`
     bounds: tuple[int, int] | None = None  # (least, most), if the loader finds the number of workers
-    ahead: int = 0  # batches that an adapter has ready before they are asked for, each in a slot of its own
+    ahead: int = 0  # batches that an adapter has ready before they are requested, each in a slot of its own
 
     if TYPE_CHECKING:
 
@@ -62,10 +62,10 @@ class Options:
             object.__setattr__(self, "bounds", tuple(found))
         self._exclusions()
 
-    # ---- what excludes what
+    # ---- options that exclude one another
 
     def _given(self, *names):
-        # Not by truth: a sampler may be empty, or an array.
+        # Not by their truth value: a sampler may be empty, or an array.
         return [n for n in names if getattr(self, n) is not None and getattr(self, n) is not False]
 
     def _exclusions(self):
@@ -99,7 +99,7 @@ class Options:
             )
 
     def check_dataset(self, is_stream: bool, dataset: Any) -> None:
-        """Check what depends on the kind of dataset."""
+        """Check the options that depend on the kind of dataset."""
         if is_stream:
             self.check_stream(dataset)
         self._check_order(is_stream, dataset)
@@ -126,7 +126,7 @@ class Options:
                 raise ValueError(f"collate_fn puts samples together, {whole}")
 
     def check_stream(self, dataset: Any) -> None:
-        """Refuse what an iterable dataset cannot have."""
+        """Raise ValueError for options that an iterable dataset cannot have."""
         given = self._given("shuffle", "sampler", "batch_sampler")
         for name in ("chunk_size", "fetch_threads"):
             if (value := getattr(self.workers, name)) is not None:
@@ -138,7 +138,7 @@ class Options:
             )
 
     def _check_order(self, is_stream, dataset):
-        """Check what says which samples there are, and in which order."""
+        """Check the options that determine the samples and their order."""
         kinds = [kind.__name__ for kind in type(self.sampler).__mro__]
         if "BatchSampler" in kinds and self.batch_size is not None:
             raise TypeError(
@@ -166,7 +166,7 @@ class Options:
 
     @property
     def auto(self) -> bool:
-        """bool: the loader finds the number of workers; `num_workers` is the one to begin with, or the latest."""
+        """bool: the loader finds the number of workers; `num_workers` is the initial or the latest one."""
         return self.bounds is not None
 
     @property
@@ -185,7 +185,7 @@ class Options:
 
     @property
     def room(self) -> int:
-        """int: workers that the segment has participant numbers for, which a later `resize` can use."""
+        """int: workers for which the segment has participant numbers, which a later `resize` can use."""
         if self.num_workers == 0:
             return 1
         spare = WORKERS_PER_CPU * len(os.sched_getaffinity(0))

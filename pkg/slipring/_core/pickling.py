@@ -22,12 +22,12 @@ from slipring._core import reducers
 from slipring._core._ring import Descriptor, identity, memory_available
 from slipring._core.text import dataset_refused
 
-ALIGNMENT = 64  # bytes: a cache line, and what Arrow asks of its buffers
-CHECKED = 32 << 20  # bytes that are written between two looks at how much memory is left
-NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL, which os has not
+ALIGNMENT = 64  # bytes: a cache line, and Arrow's alignment of buffers
+CHECKED = 32 << 20  # bytes written between two checks of the available memory
+NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL, which os lacks
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
-_arriving = threading.local()  # .given: what came beside the pickle that this thread is reading
+_arriving = threading.local()  # .given: the objects sent with the pickle that this thread is reading
 
 
 class SharedPickle:
@@ -38,7 +38,7 @@ class SharedPickle:
     """
 
     def __init__(self, value):
-        self.value = value  # so that what `given` refers to lives
+        self.value = value  # keeps the objects alive that `given` refers to
         self.file = _File()
         try:
             pickler = _Pickler(self.file)
@@ -87,7 +87,7 @@ def _load(file, place, table, given):
 
 
 def received(number):
-    """Return the object of that number which was sent with the pickle."""
+    """Return the object with that number among those sent with the pickle."""
     return _arriving.given[number]
 
 
@@ -103,7 +103,7 @@ class _File:
                 raise
             fd = os.memfd_create("slipring-dataset", flags)  # a kernel before 6.3
         self.descriptor = Descriptor(fd, "the pickled dataset")
-        os.fchmod(self.descriptor.fd, 0o600)  # it begins open to all who find it in /proc
+        os.fchmod(self.descriptor.fd, 0o600)  # at first, every user who finds it in /proc may open it
         self.end = 0
         self.unchecked = CHECKED
 
@@ -134,7 +134,7 @@ class _File:
                 raise dataset_refused(self.end + needed, needed, room[0], room[2])
 
     def seal(self):
-        """Seal the file: nobody can write to it or change its size from now on."""
+        """Seal the file: no process can write to it or change its size from now on."""
         fcntl.fcntl(self.descriptor.fd, fcntl.F_ADD_SEALS, SEALS)
 
 
@@ -148,7 +148,7 @@ class _Pickler(ForkingPickler):
         self.buffers = array.array("Q")  # first, end, first, end, ...: in the pickle's order
         self.given = []
         self.places = {}
-        self.held = []  # as long as it pickles no other buffer has the address of one of these
+        self.held = []  # keeps these buffers alive, so that no other buffer gets the same address
 
     def _keep_out(self, buffer):
         """Write a buffer to the file; return True to leave it in the pickle. Called by pickle for each buffer."""
@@ -172,7 +172,7 @@ class _Pickler(ForkingPickler):
         return received, (len(self.given) - 1,)
 
 
-# ---- descriptors: multiprocessing asks for them while it starts a process, and nobody is started yet
+# ---- descriptors: multiprocessing sends them while it starts a process, and here no process is starting yet
 
 
 class _Fd:

@@ -1,4 +1,4 @@
-"""This process: what a forked child must not share with it, its processors, and its rank in the job."""
+"""This process: the state that a forked child must not share with it, its processors, and its rank in the job."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOT = ""  # before /proc and /sys; tests put a tree of their own there
+ROOT = ""  # prefix of /proc and /sys; tests put a tree of their own there
 
-# How many processes of a job run on this machine, as those say that start them: torchrun, Open MPI, MPICH.
+# Variables with the number of a job's processes on this machine, set by torchrun, Open MPI and MPICH.
 LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
@@ -52,14 +52,14 @@ class ForkLock:
 
 
 def lock_held_by_forks():
-    """Return a reentrant lock that each fork acquires first, so that a child never sees what it guards half done."""
+    """Return a reentrant lock that each fork acquires first, so that a child never sees guarded data half changed."""
     lock = threading.RLock()
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
     return lock
 
 
 def ranks(environ: Mapping[str, str] = os.environ) -> int:
-    """Return how many ranks of this job share the machine; 1 where nobody says."""
+    """Return how many ranks of this job share the machine; 1 if no variable says so."""
     for name in LOCAL_RANKS:
         text = environ.get(name, "")
         if text.isdigit() and int(text) > 0:
@@ -78,8 +78,9 @@ def global_rank() -> tuple[int, int] | None:
 def cpus(pid: int = 0, environ: Mapping[str, str] = os.environ) -> int:
     """Return how many processors this process, or the process `pid` with that environment, may keep busy; at least 1.
 
-    Those that it may run on, at most its cgroups' quotas; and of what all ranks of the machine share, an equal part.
-    Ranks that are bound to processors of their own (fewer than the cgroup has) share nothing but the quota.
+    These are the processors that it may run on, at most its cgroups' quotas. Processors that all ranks of the machine
+    share are divided equally. Ranks that are bound to processors of their own (fewer than the cgroup has) share only
+    the quota.
     """
     own, among = len(os.sched_getaffinity(pid)), ranks(environ)
     allowed, quota = None, math.inf
@@ -95,12 +96,12 @@ def _read(directory, name):
     try:
         with open(f"{directory}/{name}") as file:
             return file.read().strip()
-    except (OSError, ValueError):  # there is no such limit, or nobody may know
+    except (OSError, ValueError):  # there is no such limit, or it cannot be read
         return ""
 
 
 def _quota(directory, v2):
-    """Processors that a cgroup may use on average; infinity if it has no limit."""
+    """Return the processors that a cgroup may use on average; infinity if it has no limit."""
     if v2:
         fields = _read(directory, "cpu.max").split()
     else:
@@ -111,7 +112,7 @@ def _quota(directory, v2):
 
 
 def _listed(text):
-    """How many numbers "0-3,8" has; None if that is no list."""
+    """Return how many numbers a text such as "0-3,8" lists; None if it is not such a list."""
     count = 0
     for part in text.split(","):
         first, _, last = part.partition("-")

@@ -4,7 +4,7 @@ import contextlib
 import gc
 import logging
 import multiprocessing
-import multiprocessing.connection  # by joins, too late if modules are being imported
+import multiprocessing.connection  # joins import it, which is too late if modules are being imported
 import multiprocessing.process
 import os
 import pickle
@@ -12,8 +12,8 @@ import signal
 import threading
 import time
 
-# Now, not in the first start of a process: who forks while a thread imports leaves the child with a lock
-# that nobody opens.
+# Imported now, not when the first process starts: if a process forks while a thread imports, the child has a lock that
+# no thread will release.
 from multiprocessing import (  # noqa: F401
     forkserver,
     popen_fork,
@@ -23,7 +23,7 @@ from multiprocessing import (  # noqa: F401
 )
 from multiprocessing.reduction import ForkingPickler
 
-import numpy.random  # noqa: F401  by numpy at its first use: a fork in that instant would hang the worker
+import numpy.random  # noqa: F401  numpy imports it at its first use: a fork in that instant would hang the worker
 
 from slipring._core._ring import SERVING, Descriptor, Poll, forking_worker
 from slipring._core.deaths import left_behind, likely, manner, state_of, task_text
@@ -55,7 +55,7 @@ class ProcessPool(ResizablePool):
         self.processes = self.workers
         self.pidfds = {}
         self.poll = Poll("the epoll of a worker pool")  # can be polled itself, from C
-        self.shared = None  # what all workers get of the job, where they do not inherit it
+        self.shared = None  # the parts of the job that are sent to all workers, if they do not inherit them
         self.stuck = False
 
     @property
@@ -66,7 +66,7 @@ class ProcessPool(ResizablePool):
     def start(self, base_seed):
         """Start all processes."""
         if self.method != "fork":
-            # Now, because its own start ends with SIGINT unblocked, whatever it was before.
+            # Now, because its start unblocks SIGINT, even if it was blocked before.
             resource_tracker.ensure_running()
         super().start(base_seed)
 
@@ -77,7 +77,7 @@ class ProcessPool(ResizablePool):
 
     def _start_one(self, number, mask, state_for=None):
         inherited = None if state_for is None else state_for(number)
-        # With SIGINT blocked: between fork and the worker's handler it would print a second traceback.
+        # SIGINT is blocked: between the fork and the worker's handler it would print a second traceback.
         collects = gc.isenabled()
         try:
             with no_collection(), forking_worker(), _environment(self.job.environment()):
@@ -117,7 +117,7 @@ class ProcessPool(ResizablePool):
         try:
             fd = Descriptor(os.pidfd_open(process.pid), f"the pidfd of worker {number}")
             self.poll.add(fd.fd)
-        except ProcessLookupError:  # it has died already, and somebody (the forkserver) has waited for it
+        except ProcessLookupError:  # it has died already, and another process (the fork server) has reaped it
             self.processes[number] = process
             self._died(number, mask, state_for)
             return
@@ -148,10 +148,10 @@ class ProcessPool(ResizablePool):
                     "files, connections and locks in the worker, where they are first used; or use "
                     + argument.format("fork")
                 )
-        # Newer Pythons' fork server runs the script itself, and ends where that has no guard.
+        # In newer Pythons, the fork server runs the script itself, and ends if the script has no guard.
         if self.method == "forkserver" and isinstance(error, (EOFError, ConnectionError)):
             return WorkerDied(
-                f"worker {number} did not begin: the fork server has ended while it was asked for it. "
+                f"worker {number} did not begin: the fork server ended while it was starting it. "
                 f"{likely(1, False, False, argument=argument)}",
                 worker=number,
                 pid=0,
@@ -167,7 +167,7 @@ class ProcessPool(ResizablePool):
         if not self.pidfds:
             return  # they are about to be started, or have been ended
         for number in self._ended():
-            # A worker that is neither here nor replaced would be waited for.
+            # next() would wait for a worker that is neither here nor replaced.
             with no_interrupt(self.forks) as mask:
                 self._died(number, mask, state_for)
         if self.resizing:
@@ -244,8 +244,8 @@ class ProcessPool(ResizablePool):
 
     def _join(self, process, seconds):
         """Wait for a process that has ended, through the process that started it."""
-        # A time would be spent on multiprocessing's pipe, which the worker's own children may keep open. The
-        # fork server's has its exit code, but may be stopped itself.
+        # With a timeout, multiprocessing waits for a pipe that the worker's own children may keep open. Without one, a
+        # fork server that is stopped would block: it has the exit code.
         process.join(seconds if self.method == "forkserver" else None)
 
     def _error(self, number, process, in_flight, serving):
@@ -264,7 +264,7 @@ class ProcessPool(ResizablePool):
 
     def stop(self, overdue=False):
         """End all processes; see `WorkerPool.stop`. If one cannot be killed, the pool leaves it and is `stuck`."""
-        self._forget_shared()  # the next workers get what the dataset is by then
+        self._forget_shared()  # the next workers get the dataset as it is by then
         try:
             self._end(overdue)
         except DescriptorClosed as error:
@@ -285,14 +285,14 @@ class ProcessPool(ResizablePool):
             self._reap(seconds)
             if not self.processes:
                 return
-        # On a loaded machine who has been killed may wait that long for a processor to end on. A zombie whose pidfd
-        # is not readable has threads that do.
+        # On a loaded machine, a killed process may wait that long for a processor to end on. A zombie whose pidfd is
+        # not readable has threads that still wait for one.
         deadline = time.monotonic() + LACK_S
         while time.monotonic() < deadline and any(
             state_of(process.pid) in ("R", "Z") for process in self.processes.values()
         ):
             self._reap(KILL_S)
-        self._reap(0.0)  # who has ended between the two
+        self._reap(0.0)  # workers that ended after the last check
         if not self.processes:
             return
         self.stuck = True
@@ -300,13 +300,13 @@ class ProcessPool(ResizablePool):
             log.warning("%s", left_behind(number, process.pid, KILL_S))
             with no_interrupt():
                 self._forget(number)
-                # Or the interpreter's exit would wait for it.
+                # Otherwise the interpreter's exit would wait for it.
                 multiprocessing.process._children.discard(self.processes.pop(number))
 
     def _send(self, number, workers):
         """Send a signal (None: no signal) to those of the workers that exist."""
         for fd in [self.pidfds[worker] for worker in workers if number and worker in self.pidfds]:
-            # Not through multiprocessing: it thinks a worker dead when the forkserver is.
+            # Not through multiprocessing, which believes that a worker is dead if the fork server is.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(fd.number(), number)
 
@@ -317,7 +317,7 @@ class ProcessPool(ResizablePool):
             gone = self._ended(left)
             for number in gone:
                 self._join(self.processes[number], left)
-            with no_interrupt():  # once for all that have ended: it takes as long as to see to one of them
+            with no_interrupt():  # once for all that have ended: entering it takes as long as handling one of them
                 for number in gone:
                     self._forget(number)
                     _close(self.processes.pop(number))
@@ -330,10 +330,10 @@ class ProcessPool(ResizablePool):
         """Give up the parent's workers in a forked child: this process's exit must not end them."""
         for process in self.processes.values():
             multiprocessing.process._children.discard(process)
-        self.pidfds.clear()  # which closes this process's
+        self.pidfds.clear()  # closes this process's copies
         if self.shared is not None:
             self.shared.close()
-        self.poll.close()  # this process's; nothing is taken out, for that would be the parent's too
+        self.poll.close()  # closes this process's copy; removing descriptors would change the parent's epoll, too
 
 
 @contextlib.contextmanager
@@ -355,7 +355,7 @@ def _close(process):
     """Release a process that has ended."""
     try:
         process.close()
-    except ValueError:  # somebody else waited for it, so that multiprocessing believes it alive for ever
+    except ValueError:  # other code has reaped it, so that multiprocessing believes for ever that it lives
         multiprocessing.process._children.discard(process)
 
 
@@ -385,9 +385,9 @@ def _unpicklable(value, name, above=()):
 def _leave_server():
     """Forget the fork server in a forked child: multiprocessing would wait for another process's child."""
     server = forkserver._forkserver
-    server._lock = threading.Lock()  # a thread that is not here may have had it
+    server._lock = threading.Lock()  # a thread that does not exist here may have held it
     if server._forkserver_pid is not None:
-        with contextlib.suppress(OSError):  # code of the program has closed it
+        with contextlib.suppress(OSError):  # other code has closed it
             os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = server._forkserver_pid = server._forkserver_address = None
         server._forkserver_authkey = None

@@ -140,7 +140,7 @@ class _Reader:
         return tuple(self.node(depth + 1) for _ in range(n))
 
 
-# What follows the tags of leaves.
+# Readers of the data after each tag of a leaf.
 _LEAVES = {
     b"L": lambda reader: None,
     b"D": lambda reader: read_dtype(reader.text()),
@@ -160,12 +160,12 @@ def is_namedtuple(cls):
 
 
 def is_plain_namedtuple(cls):
-    """Return whether the elements of a namedtuple are all that pickle would ask of it."""
+    """Return whether pickle would store nothing but the elements of a namedtuple."""
     return is_namedtuple(cls) and is_pickled_as_usual(cls)
 
 
 def is_plain_dataclass(cls):
-    """Return whether the fields of a dataclass can be all there is to its objects: then they are leaves.
+    """Return whether a dataclass's objects can consist of their fields alone, so that the fields become leaves.
 
     Pickle handles a class that derives from a builtin or customises its pickling. It also handles one whose slots hold
     more than the fields, or go with a ``__dict__``, and one with a property in place of a field.
@@ -178,7 +178,7 @@ def is_plain_dataclass(cls):
     ):
         return False
     names, slots = field_names(cls), slots_of(cls)
-    # Values lie either in the dictionary or in slots: in a class that has both, in who knows which.
+    # Values lie either in the dictionary or in slots. If a class has both, a value may lie in either.
     if slots if cls.__dictoffset__ else not set(slots) <= set(names):
         return False
     return not any(_is_guarded(inspect.getattr_static(cls, name, None)) for name in names)
@@ -200,7 +200,7 @@ def _is_guarded(attribute):
     return hasattr(type(attribute), "__set__") and not isinstance(attribute, types.MemberDescriptorType)
 
 
-# What dataclasses themselves give to those with frozen=True and slots=True.
+# The methods that `dataclasses` itself adds with frozen=True and slots=True.
 _GETSTATES = (None, getattr(object, "__getstate__", None), getattr(dataclasses, "_dataclass_getstate", None))
 _SETSTATES = (None, getattr(dataclasses, "_dataclass_setstate", None))
 
@@ -238,7 +238,7 @@ def find_class(module, qualname):
         found = sys.modules.get(module) or importlib.import_module(module)
         for part in qualname.split("."):
             found = getattr(found, part)
-    except Exception as error:  # whatever the module does when it is imported
+    except Exception as error:  # an import runs code, which can raise anything
         raise BadDefinition(f"class {module}.{qualname}: {_repr(error)}") from None
     return found
 
@@ -246,7 +246,7 @@ def find_class(module, qualname):
 def _repr(error):
     try:
         return repr(error)
-    except Exception:  # an exception of the program's; what it was is what counts
+    except Exception:  # an exception of the user's; its type is enough
         return f"a {type(error).__name__}, whose repr raises"
 
 

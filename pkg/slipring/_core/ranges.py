@@ -28,7 +28,7 @@ def share_layout(encoder, rows):
 
 
 def staged(rows, n, dataset):
-    """Return what the `n` rows of a range need besides their places in the slot, in a list; None: nothing.
+    """Return a list of the data of `n` rows of a range that is not in their places in the slot; None: there is none.
 
     These are the leaves that have no rows, or the samples themselves.
     """
@@ -57,7 +57,7 @@ def end_with_error(encoder, fill, described, allocation_error):
 
 
 def published_parts(fill):
-    """Return what the ranges of a batch have staged, for `assembled`; None if the batch is published already.
+    """Return the values that the ranges of a batch have staged, for `assembled`; None if the batch has been published.
 
     It is published if all its rows are in place, or if a range has failed.
     """
@@ -77,7 +77,7 @@ def published_parts(fill):
     if all(part is None for part in parts):
         publish_range(fill)
         return None
-    fill.indices()  # from now on messages are about all rows
+    fill.indices()  # from now on, messages refer to all rows
     return parts
 
 

@@ -1,4 +1,4 @@
-"""How fast a loop goes, and how much of its time it waits: by its own clock, and by its loaders' statistics."""
+"""The speed of a loop, and the share of its time that it waits: by its own clock, and by its loaders' statistics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PREFIX = "slipring/"
 
-# Sums over a loader's life, of which two looks give the difference.
+# Sums since a loader was made; two looks give the difference.
 SUMS = (
     "batches", "bytes", "copied_batches", "fetch_s", "collate_s", "slot_wait_s", "consumer_wait_s", "respawns",
 )  # fmt: skip
@@ -24,7 +24,7 @@ class LoopTimer:
     """The durations of a loop's steps, and of the wait for a batch in each."""
 
     def __init__(self) -> None:
-        self.steps = 0  # that have got their batch
+        self.steps = 0  # that have received their batch
         self._waited = self._took = self._begun = self._last = 0.0
 
     def begin(self) -> None:
@@ -59,27 +59,27 @@ class LoopTimer:
 
 
 def scalars(now: Stats, before: Stats | None, seconds: float) -> dict[str, float]:
-    """Return what happened between two `slipring.Stats` of a loader, by names for TensorBoard, W&B and others.
+    """Return the figures of a loader between two `slipring.Stats`, with names for TensorBoard, W&B and others.
 
     Parameters
     ----------
     now, before : Stats
-        None: from the beginning.
+        `before` None: from the beginning.
     seconds : float
-        From one to the other.
+        The time between them.
 
     Returns
     -------
     dict
-        - ``slipring/batches_per_s``, ``slipring/mb_per_s``: what was delivered.
-        - ``slipring/wait_share``: the part of the time that was spent waiting for batches, 0 to 1. With
-          ``device=`` a thread waits, ahead of the training, which so waits at most as long.
-        - ``slipring/workers_busy_share``: the part of the workers' time in which they had something to do.
+        - ``slipring/batches_per_s``, ``slipring/mb_per_s``: the delivered batches and bytes.
+        - ``slipring/wait_share``: the share of the time that was spent waiting for batches, 0 to 1. With ``device=``, a
+          thread waits in advance, and the training loop waits at most as long.
+        - ``slipring/workers_busy_share``: the part of the workers' time in which they worked.
         - ``slipring/fetch_ms``, ``slipring/collate_ms``: a worker's time for a batch.
         - ``slipring/copied_share``: the part of the batches that were copied out of their slots.
         - ``slipring/respawns``: workers that were replaced.
 
-        Shares and times for a batch are 0 where there was none.
+        Shares and times for a batch are 0 if there was none.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 class Window:
-    """The scalars from one look to the next, of one loader or of several that a training reads in turn.
+    """The scalars from one look to the next, of one loader or of several that a training loop reads in turn.
 
     Parameters
     ----------
@@ -152,4 +152,4 @@ class Window:
 
 
 for _public in (Window, scalars):
-    _public.__module__ = "slipring.monitor"  # it is pickled, and shown, by its public place
+    _public.__module__ = "slipring.monitor"  # its pickle and its repr have its public name

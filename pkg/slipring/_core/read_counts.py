@@ -11,11 +11,11 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _process = None  # the segment of a worker process
-_others = Meter()  # reads that serve no loader, as while a dataset is made
+_others = Meter()  # reads that serve no loader, such as those of a dataset's constructor
 
 
 def counts():
-    """Return what counts the remote reads of the calling thread; it has ``add_read``."""
+    """Return the object whose ``add_read`` counts the remote reads of the calling thread."""
     fill = current()
     if fill is not None:
         return fill.ring
@@ -25,7 +25,7 @@ def counts():
 
 
 def counted_in():
-    """Return what `count_in` has set for the calling thread."""
+    """Return the object that `count_in` has set for the calling thread."""
     return _thread.counts
 
 

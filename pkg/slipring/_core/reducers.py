@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-SMALL = 1024  # bytes: what has less is copied with the rest of its object
+SMALL = 1024  # bytes; smaller memory is pickled with the rest of its object
 
 
 def reduce(pickler, value):
@@ -86,7 +86,7 @@ def map_array(path, known, first, n, writeable, kind, shape, dtype, offset, stri
         raw = np.memmap(file, np.uint8, "c" if writeable else "r", first, (n,))
     made = array_over(raw, kind, shape, dtype, offset, strides)
     if isinstance(made, np.memmap):
-        made.__array_finalize__(raw)  # it has its file's name, and what else there is
+        made.__array_finalize__(raw)  # it gets the file's name and memmap's other attributes
     return made
 
 
@@ -104,7 +104,7 @@ def file_of(array, first, n):
         status = os.stat(path)
     except OSError:  # it has been deleted, or it never had a name; or there is no /proc
         return None
-    # "s": shared with the file. What was written to a private mapping is nowhere else.
+    # "s": shared with the file. The writes to a private mapping are nowhere else.
     if mode[3] != "s" or first + n > end or (status.st_dev, status.st_ino) != known:
         return None
     return path, known, offset + first - start
@@ -132,7 +132,7 @@ def _reduce_of_torch(torch, pickler, value):
         if type(value) not in table:
             return NotImplemented
         if value.device.type not in ("cpu", "meta"):
-            return pickler.give(value)  # for each process anew: torch counts who has a device's memory
+            return pickler.give(value)  # for each process separately: torch counts the users of a device's memory
         # As torch sends them to processes, they lose their quantizer.
         return value.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if value.is_quantized else NotImplemented
     torchs_own = torch.multiprocessing.reductions.reduce_storage

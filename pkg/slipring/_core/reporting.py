@@ -1,4 +1,4 @@
-"""Make a loader's report, from its segment and from what only its own process knows."""
+"""Make a loader's report, from its segment and from data that only its own process has."""
 
 from slipring._core import process
 from slipring._core._cache import Watch
@@ -17,7 +17,7 @@ def look(ring):
 
 
 def report(loader, name, headroom):
-    """Return the `Report` of a loader, which calls it `name`. `headroom`: the seconds of a step alone.
+    """Return the `Report` of a loader under that name. `headroom`: the seconds of a step without loading.
 
     If the dataset's attribute ``cache`` is a `Cache`, the report has its figures.
     """

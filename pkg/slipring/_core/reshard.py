@@ -1,10 +1,10 @@
-"""Resuming with other ranks, or another batch size, by the position in the order of all ranks.
+"""Resume with other ranks, or another batch size, from the position in the order of all ranks.
 
 A step is a batch of every rank: the next ``world_size * batch_size`` samples of one order, of which each rank takes
 every `world_size`-th. `slipring.BatchSampler` and torch's DistributedSampler divide the order in this way. Training
 ranks are at the same step, so one rank's state says how many samples all ranks have delivered. A stream has no such
-order. Only the states of all ranks together say what is left of it, and only a dataset that has ``rest_of`` can
-divide that again.
+order. Its unread part follows only from the states of all ranks together, and only a dataset that has ``rest_of`` can
+divide that part again.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ _DISTRIBUTED = "torch.utils.data.distributed", "DistributedSampler"
 ADVICE = "Resume with as many ranks and the same batch size, or from a state of the end of an epoch"
 
 
-# ---- who divides
+# ---- the division of samples among ranks
 
 
 def divided(loader):
-    """Return how samples are divided among ranks, as a dict for a state; None: nothing says it.
+    """Return how samples are divided among ranks, as a dict for a state; None if it is unknown.
 
-    "by" is what divides them, "rank" the loader's `rank=` if that was given; "world_size" follows, and for map
-    datasets "batch_size" and "in_order".
+    "by" names the class that divides them. "rank" is the loader's `rank=` if that was given. "world_size" follows, and
+    for map datasets "batch_size" and "in_order".
     """
     if loader.is_stream:
         return _of_a_stream(loader.dataset, loader.rank)
@@ -81,9 +81,9 @@ def position_of(state, ranks):
 
 
 def begin_source(source, state):
-    """Let the next pass of a `slipring.BatchSampler` begin where a checked state says.
+    """Let the next pass of a `slipring.BatchSampler` begin at the position of a checked state.
 
-    Call it when the state is loaded, so that a later ``set_epoch()`` has the last word.
+    Call it when the state is loaded, so that a later ``set_epoch()`` takes precedence.
     """
     place = saved_sampler(state).place
     if not place or not isinstance(source, BatchSampler):
@@ -97,9 +97,9 @@ def begin_source(source, state):
 
 
 class SavedSampler(NamedTuple):
-    """What a state holds of a Stateful sampler: the states of the sampler and of its iterator, each in a tuple.
+    """A Stateful sampler's part of a state: the states of the sampler and of its iterator, each in a tuple.
 
-    None: nothing. `over`: the sampler was at its end, so that its state may say where its next pass begins.
+    None: there is no such state. `over`: the sampler was at its end, so its state may be that of its next pass.
     """
 
     itself: tuple | None = None
@@ -111,7 +111,7 @@ class SavedSampler(NamedTuple):
 
     @property
     def place(self):
-        """What the iterator has said of its position, or None."""
+        """The iterator's own state of its position, or None."""
         return None if self.iterator is None else self.iterator[0]
 
 
@@ -165,7 +165,7 @@ def moved(loader, state):
 
 
 def division_of(state):
-    """Return how a state's samples were divided. `slipring.BatchSampler` says so itself, also in torchdata's states."""
+    """Return how a state's samples were divided. A `slipring.BatchSampler` records it, also in torchdata's states."""
     place, ranks = saved_sampler(state).place, state.ranks
     if isinstance(place, Mapping) and {"position", "batch_size", "world_size"} <= place.keys():
         in_order = True if ranks is None else ranks["in_order"]
@@ -174,7 +174,7 @@ def division_of(state):
 
 
 def _are_alike(then, now):
-    """Return whether a state fits as it is. If one division is unknown, the other must be of a single rank."""
+    """Return whether a state fits unchanged. If one division is unknown, the other must be of a single rank."""
     if then is None or now is None:
         return (then or now or {"world_size": 1})["world_size"] == 1
     same_order = then["by"] == now["by"] or not isinstance(now["by"], str)
@@ -215,10 +215,10 @@ def _check_stream(dataset, then, now):
     if then is None or (ranks_then == ranks_now and not moved_on):
         return
     remedy = (
-        "Give load_state_dict() a list of all ranks' states: what nobody has read is divided anew"
+        "Give load_state_dict() a list of all ranks' states: the unread part is divided again"
         if divides
-        else f"{type(dataset).__name__} has no rest_of(states, num_workers), which would divide anew what nobody "
-        "has read. Resume with as many ranks, or from a state of the end of an epoch"
+        else f"{type(dataset).__name__} has no rest_of(states, num_workers), which would divide the unread part "
+        "again. Resume with as many ranks, or from a state of the end of an epoch"
     )
     raise ValueError(
         f"the state is of {_in_words(then)}; here is {_in_words(now)}, and a place in an iterable dataset is "
@@ -230,7 +230,7 @@ def _check_stream(dataset, then, now):
 
 
 def can_divide(dataset):
-    """Return whether a stream can say what is left of it; see `docs/randomness.md`."""
+    """Return whether a stream can divide its unread part; see `docs/randomness.md`."""
     return callable(getattr(dataset, "rest_of", None))
 
 
@@ -238,7 +238,7 @@ def joined(loader, header, states):
     """Return one state for the states of all ranks, which may come in any order.
 
     `header` is the loader's own state without a position. Raise TypeError or ValueError if these are not all ranks'
-    states of one moment, or if the dataset cannot divide what they leave.
+    states of one moment, or if the dataset cannot divide the unread part.
     """
     ranks = [state.ranks for state in states]
     if len(states) == 1 and header.kind == "map":
@@ -269,11 +269,11 @@ def joined(loader, header, states):
 
 def _joined_streams(loader, header, states):
     if all(state.finished for state in states):
-        return dataclasses.replace(states[0], workers=(), ranks=header.ranks)  # the next epoch is a whole one
+        return dataclasses.replace(states[0], workers=(), ranks=header.ranks)  # the next epoch begins at its beginning
     if not can_divide(loader.dataset):
         raise TypeError(
             f"the iterable dataset ({type(loader.dataset).__name__}) has no rest_of(states, num_workers), which "
-            "divides what nobody has read: resume with as many ranks and workers, each rank from its own state"
+            "divides the unread part: resume with as many ranks and workers, each rank from its own state"
         )
     places = [_worker_states(state) for state in states]
     rest = loader.dataset.rest_of(places, max(1, loader.num_workers))
@@ -282,7 +282,7 @@ def _joined_streams(loader, header, states):
 
 
 def _worker_states(state):
-    """Return what each worker of a rank has reported of its place; None: it has delivered nothing."""
+    """Return the states that each worker of a rank has reported; None: it has delivered nothing."""
     places = places_of(state)
     found = []
     for number in range(max(1, state.num_workers)):

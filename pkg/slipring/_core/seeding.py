@@ -28,22 +28,22 @@ class _Place(threading.local):
     seed = None
     generator = None
     batch = None  # the seed of the whole batch, of which this range is a part
-    row = 0  # of the batch, that `sample_seed` tells of next
+    row = 0  # of the batch: the row for which `sample_seed` returns the next seed
     stream = None  # the seed of a pass over a stream, the same in all its workers
     samples = None  # with rng="sample" the iteration's seed, and the distance between two samples of the batch
 
 
 _thread = _Place()
-NOWHERE = (None, None, None, 0, None, None)  # a place, for `swap_place`, where no batch is being made
+NOWHERE = (None, None, None, 0, None, None)  # the context outside of batches, for `swap_place`
 
 
 def rng() -> np.random.Generator:
     """Return the numpy Generator of the batch (or rows, or stream) that the calling worker makes.
 
-    Not to be confused with the loader's option ``rng=``, which says when generators are seeded, this one too:
-    with each batch, or once in each worker. By default it gives the same numbers whatever the number and kind
-    of workers, also in thread workers, which share Python's and numpy's global generators and therefore never
-    seed them.
+    The loader's option ``rng=`` is something else: it says when generators, including this one, are seeded: with each
+    batch, or once in each worker. By default, this generator gives the same numbers with any number and kind of
+    workers. This includes thread workers: they share Python's and numpy's global generators, and therefore never seed
+    them.
 
     Returns
     -------
@@ -79,8 +79,8 @@ def rng() -> np.random.Generator:
 def sample_seed():
     """Return 64 random bits for the next sample of the batch being made; None outside of a worker.
 
-    They depend on the sample's row in the batch, and so not on the workers that make the batch. Where there is no
-    seed of a batch (streams, ``rng="worker"``), `rng` draws them.
+    They depend on the sample's row in the batch, and so not on the workers that make the batch. If there is no
+    batch seed (streams, ``rng="worker"``), `rng` draws them.
     """
     place = _thread
     if place.samples is not None:
@@ -159,7 +159,7 @@ def set_batch_seed(seed, batch=None, row=0, stream=None):
 
 
 def swap_place(place):
-    """Make `place`, the result of an earlier call, the calling thread's context; return the context of before.
+    """Make `place`, the result of an earlier call, the calling thread's context; return the previous context.
 
     A loader that makes batches in the caller's own thread thus leaves no trace in it, neither for the caller nor for
     another such loader.
@@ -177,7 +177,7 @@ def sample_places(n):
     with each sample.
     """
     place = _thread
-    if place.samples is not None:  # as `BySample`, but for the global generators
+    if place.samples is not None:  # as `BySample`, except for the global generators
         return [(seed, None, seed, 0, None, None) for seed in [_next_sample(place) for _ in range(n)]]
     if place.seed is None:
         return [(None, None, None, 0, place.stream, None)] * n
@@ -190,7 +190,7 @@ def sample_places(n):
 
 
 def row():
-    """Return the row of which `sample_seed` returns the seed next, for `go_back`."""
+    """Return the row for which `sample_seed` returns the next seed, for `go_back`."""
     return _thread.row
 
 
@@ -216,8 +216,8 @@ def _torch():
 def seed_globals(seed):
     """Seed `random`, numpy and, if it is imported, torch from 64 bits.
 
-    ``torch.initial_seed()`` is then this seed: a library that has generators of its own, and seeds them again when it
-    changes, draws what belongs to the batch, whichever worker makes it.
+    ``torch.initial_seed()`` is then this seed. A library that seeds its own generators again when this seed changes
+    then draws the numbers of the batch, whichever worker makes it.
     """
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""Which part of a stream the calling worker reads, and which part of a stream of shards is still unread.
+"""Divide a stream among workers, and find the part of a stream of shards that is still unread.
 
 A pass over shards reads pieces: [number of the shard, its first sample (or row), the seed for random values; None
 stands for the pass's own seed]. The state of a pass has "seed", "shard" (how many pieces are read), "sample" (the next
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 class IterableSource:
-    """The base of the package's iterable datasets: `slipring.torch` registers it as a torch IterableDataset."""
+    """Base class of the package's iterable datasets: `slipring.torch` registers it as a torch IterableDataset."""
 
     _keys: tuple[str, ...]  # of the states of its iterators
 
     def check_place(self, state: Mapping[str, Any], since: int) -> None:
-        """Raise ValueError if an iterator's state does not hold here; loaders call it when they load a state.
+        """Raise ValueError if an iterator's state is not valid here; loaders call it when they load a state.
 
         `since` batches were delivered after the state.
         """
         if not isinstance(state, Mapping) or not state.keys() >= set(self._keys):
             raise ValueError(
-                f"the state is of another dataset: it lacks what {type(self).__name__} says of a position "
+                f"the state is of another dataset: it lacks keys of {type(self).__name__}'s states "
                 f"({', '.join(self._keys)}). Resume with the dataset that the state was taken of"
             )
         size = getattr(self, "batch_size", None)
@@ -68,17 +68,17 @@ class Sharded(IterableSource):
         _check_order(state, self.shuffle)
 
     def rest_of(self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int) -> list[dict[str, Any]]:
-        """Return where this rank's workers begin to read what other ranks, or workers, have not read.
+        """Return the positions from which this rank's workers read what other ranks or workers have not read.
 
-        Shards that nobody has begun are divided anew, and those that were being read go on where they were: no row,
-        or sample, comes twice, none is lost. `slipring.torch.DataLoader.load_state_dict` asks for it.
+        Shards that no worker has begun are divided again. Shards that were being read continue at their position. So no
+        row or sample is read twice, and none is lost. `slipring.torch.DataLoader.load_state_dict` calls this method.
 
         Parameters
         ----------
         states : list of list of dict or None
-            Of each rank of then, of each of its workers: ``{"iterator": state}``, or None where it had begun nothing.
+            For each earlier rank and each of its workers: ``{"iterator": state}``, or None if it had begun nothing.
         num_workers : int
-            Of this rank now; at least 1.
+            Workers of this rank now; at least 1.
 
         Returns
         -------
@@ -114,7 +114,7 @@ class ShardedPass:
     _seed: int
     _pieces: list[list[Any]]
     _divided_anew: bool
-    _place: tuple[int, int]  # how many pieces were read, and what comes next of the one behind them
+    _place: tuple[int, int]  # finished pieces, and the next row or sample of the piece after them
 
     def _begin(self, seed, pieces=None):
         stream = self._stream
@@ -125,7 +125,7 @@ class ShardedPass:
         self._place = 0, pieces[0][1] if pieces else 0
 
     def _reached(self):
-        """Return the position after what was delivered."""
+        """Return the position after the last delivered row or sample."""
         return self._place
 
     def state_dict(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class ShardedPass:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from that position; the shard must give the same again. Batches of rows may be of another size.
+        """Continue from that position; the shard must give the same samples. Batches of rows may have another size.
 
         If the state is of another worker, of other numbers of workers, ranks or shards, or of another ``shuffle``,
         raise ValueError.
@@ -191,13 +191,13 @@ def _check_order(state, shuffle):
     had = state["shuffled"]
     if had != shuffle:
         raise ValueError(
-            f"the state is of shuffle={had}, this is shuffle={shuffle}: the order is another one, so what was read "
-            f"would come again, and other rows not at all. Resume with shuffle={had}"
+            f"the state is of shuffle={had}, this is shuffle={shuffle}: the order differs, so some rows would "
+            f"be read again, and others not at all. Resume with shuffle={had}"
         )
 
 
 def _left(states, shards, shuffle):
-    """Return the pieces that nobody has read, from all ranks' workers' states; pieces already begun come first."""
+    """Return the pieces that no worker has read, from all ranks' workers' states; pieces already begun come first."""
     begun, whole = [], []
     for rank, of_rank in enumerate(states):
         division = [rank, len(states), shards]

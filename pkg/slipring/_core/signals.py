@@ -22,17 +22,17 @@ def no_collection():
 
 @contextlib.contextmanager
 def no_interrupt(handled=False):
-    """Defer the program's signal handlers, Ctrl-C's too, until the end of the block; yield the signal mask of before.
+    """Defer the program's signal handlers, Ctrl-C's too, until the end of the block; yield the previous signal mask.
 
     `handled`: block all signals that have a handler, not only SIGINT. A forked worker must not run the handlers in its
     first instants. Do not use it where a fork server may be started: the server would keep the mask.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # asked first: blocking may raise what was pending
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # queried first: blocking may run pending handlers
     handlers = {n: handler for n in signal.valid_signals() if callable(handler := signal.getsignal(n))}
     blocked = {signal.SIGINT, *(handlers if handled else ())}
     came = []
-    # The mask is for what is started here. It is not enough: a native thread may take the signal, and then
-    # Python's handler runs in the main thread all the same.
+    # Processes that start in the block inherit the mask. It is not enough: a native thread may receive the signal, and
+    # then Python's handler runs in the main thread nevertheless.
     deferred = handlers if threading.current_thread() is threading.main_thread() else {}
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, blocked)

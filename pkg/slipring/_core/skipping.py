@@ -6,7 +6,7 @@ from slipring._core._ring import skip
 
 
 class _Apart(threading.local):
-    skipped = 0  # by this thread, where no batch is made in a slot
+    skipped = 0  # by this thread, outside of batches in slots
 
 
 apart = _Apart()

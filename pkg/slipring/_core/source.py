@@ -65,7 +65,7 @@ class Making:
     def at_rest(self):
         """Wait until no other thread makes a batch.
 
-        Raise RuntimeError if this thread makes one: then a signal handler, the dataset or the sampler asks for the
+        Raise RuntimeError if this thread makes one: then a signal handler, the dataset or the sampler requests the
         state.
         """
         if not self.owner.is_here:  # `busy` is of a thread of the parent
@@ -81,12 +81,12 @@ def opened(source, saved, rng=None, open_source=iter):
     """Return (the sampler's iterator, resumed where a state says; whether sampler or iterator has loaded the state).
 
     `saved` is a `SavedSampler`. The sampler may draw from `rng`, an object with ``get`` and ``put`` for its state;
-    None: from nothing whose state is known. `open_source` returns the sampler's iterator.
+    None: the state of its random numbers is unknown. `open_source` returns the sampler's iterator.
     """
     made, loaded = _loaded(source, saved, open_source)
     if loaded and saved.over:
         drawn_from = None if rng is None else rng.get()
-        if next(made, _END) is not _END:  # it has begun the next pass, which is not its turn yet
+        if next(made, _END) is not _END:  # it has begun the next pass too early
             if rng is not None:
                 rng.put(drawn_from)
             _loaded(source, saved, open_source)
@@ -107,7 +107,7 @@ def _loaded(source, saved, open_source):
 
 
 class SamplerSource:
-    """Lists of indices, one per task, from a sampler; and what is needed to resume after any of them.
+    """Lists of indices, one per task, from a sampler; and the data for a resume after any of them.
 
     Parameters
     ----------
@@ -117,13 +117,13 @@ class SamplerSource:
         Indices per list; 0: the source gives whole lists.
     drop_last : bool
     single : bool
-        There is no batching: each list is what the source gave for one sample.
+        There is no batching: each list is the source's item for one sample.
     resume : State, optional
         The state to resume from.
     made : iterator, optional
         The source's iterator, not yet used; it counts only if nothing resumes.
     begins_there : bool
-        The source itself begins after what was delivered.
+        The source itself begins after the delivered samples.
     """
 
     open_source = staticmethod(iter)
@@ -151,18 +151,18 @@ class SamplerSource:
         # Lists that were drawn ahead of the delivery when the state was taken: they come first.
         self.given = collections.deque(() if resume is None else resume.drawn)
         self.kept = {}  # of a Stateful sampler: sequence number -> its list, until it has been delivered
-        # Whether the sampler has been drawn from: until then it may say what an earlier pass has left.
+        # Whether the sampler has been drawn from: until then its state may be that of an earlier pass.
         self.asked = self.over = False
         self.at = self.saved or None  # the `SavedSampler` that holds until then
         self.making = Making()
-        self.drawn = []  # the next list, as far as it is drawn: what a handler raises meanwhile loses nothing
+        self.drawn = []  # the drawn part of the next list: if a handler raises meanwhile, nothing is lost
         self.first = True  # nothing has been drawn yet in this iteration
-        self.swift = False  # nobody needs to know of the next list but who gets it
+        self.swift = False  # the next list needs no bookkeeping
         self.check = None  # called with each list's length
 
     def lists(self):
         """Return an iterator with a list of indices per task, or a `Failed`; see `slipring._core._iteration`."""
-        return map(self._next, itertools.repeat(None))  # no generator: an exception ends those
+        return map(self._next, itertools.repeat(None))  # no generator: an exception would end it
 
     def _next(self, _):
         if self.swift:
@@ -185,7 +185,7 @@ class SamplerSource:
                     making.busy = False
         if type(indices) is Failed:
             return indices
-        # No call from here on: a handler cannot raise, and the list is given once.
+        # No call from here on: a handler cannot raise, and the list is returned once.
         if self.is_stateful:
             self.kept[self.seq] = indices
             self._forget_delivered()
@@ -214,7 +214,7 @@ class SamplerSource:
             self.kept.pop(seq, None)
 
     def _state_now(self):
-        """Return the `SavedSampler` of now."""
+        """Return the current `SavedSampler`."""
         itself, iterator = (None if self.source is self.made else self.source), self.made
         states = [(copied(part.state_dict()),) if is_stateful(part) else None for part in (itself, iterator)]
         return SavedSampler(*states, over=self.asked and self.over)
@@ -271,13 +271,13 @@ class SamplerSource:
         except StopIteration:
             if self.seq or not self.saved or self.resume.origin:
                 raise
-        # Nothing had been drawn then: what the sampler said of itself was of the end of the pass before.
+        # No index had been drawn when the state was taken: the sampler's own state was from the end of the pass before.
         self.made, self.saved, self.over, self.drawn = self.open_source(self.source), SavedSampler(), False, []
         self._put_draws()
         return self._draw()
 
     def _draw(self):
-        """Return the next list; it stays the same until `_next` has given it away."""
+        """Return the next list; it stays the same until `_next` has returned it."""
         if self.given:
             return self.given[0]
         self.asked = True
@@ -291,7 +291,7 @@ class SamplerSource:
         return drawn if self.group or self.single else drawn[0]
 
     def release(self):
-        """Drop the indices that have not been drawn, so that the next epoch's have room."""
+        """Drop the indices that have not been drawn, to make room for those of the next epoch."""
         self.made = iter(())
         self.draws = SamplerDraws(self.made)
 
@@ -303,15 +303,15 @@ class SamplerSource:
             position = self.position.copy()
             if self.resume is None and self.is_stateful is None:
                 self.open()
-            if self.is_stateful:  # it is asked behind what it has given, also if a resume skips more
+            if self.is_stateful:  # its state is from after the lists that it has given, even if a resume skips more
                 position = position.before(self.seq)
             return position, self._samplers(position)
 
     def _samplers(self, position):
-        """Return the states of a Stateful sampler and its iterator, and what was drawn from them and not delivered."""
+        """Return the states of a Stateful sampler and its iterator, and the lists that were drawn and not delivered."""
         at, drawn = self.at, []
         if self.is_stateful and self.drawn and not self.given:
-            # It was interrupted: what was drawn comes first.
+            # `_next` was interrupted: the drawn indices come first.
             with contextlib.suppress(StopIteration):
                 drawn = [indices for indices in [self._draw()] if type(indices) is not Failed]
         if self.is_stateful and not self.asked and not self.to_skip and at is None:

@@ -50,10 +50,10 @@ class StartupWatchdog:
         if self.method != "fork":
             return "it imports modules, or unpickles the dataset"
         if threads == 1:
-            return "what runs after a fork (os.register_at_fork) takes that long"
+            return "functions that run after a fork (os.register_at_fork) take that long"
         return (
-            f"likely it waits for a lock that one of this process's {threads} threads held when it was "
-            "forked, and that nobody opens in it. Start the loader before the threads, or use "
+            f"it probably waits for a lock that one of this process's {threads} threads held at the fork, and that no "
+            "thread of the worker will release. Start the loader before the threads, or use "
             + self.argument.format("forkserver")
         )
 

@@ -1,4 +1,4 @@
-"""What a loader's state contains, and how a state is checked before it is loaded.
+"""The contents of a loader's state, and the checks before a state is loaded.
 
 The protocol is torchdata's: ``state_dict()`` and ``load_state_dict()`` of the loader, and of a dataset, its iterator or
 a sampler that have them (``Stateful``).
@@ -21,7 +21,7 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """What a state must have in common with the loader that loads it.
+    """The properties of a loader that a state must match.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Described:
     dataset : object
     num_workers : int
     rank : int or None
-        As the loader was given it.
+        The loader's ``rank=``.
     in_order : bool
     source : iterable or None
         The sampler, or the batch sampler; None: the loader sets the order itself.
@@ -38,7 +38,7 @@ class Described:
     batch_size : int or None
         Samples per batch; 0: there is no batching; None: a batch sampler does not say.
     order : str or None
-        What must be the same for a position in the order to hold; None: unknown.
+        A description of the order: positions are valid only in the same order; None: unknown.
     """
 
     is_stream: bool
@@ -106,7 +106,7 @@ class State:
 
 
 def unpickled(states):
-    """Return the states of a dataset and its iterator as plain values; raise the error that came in their place."""
+    """Return the states of a dataset and its iterator as plain values; raise the error that was sent in their place."""
     if isinstance(states, Exception):
         raise states
     if not isinstance(states, bytes):
@@ -117,7 +117,7 @@ def unpickled(states):
             f"a worker's dataset (or its iterator) could not say where it is in a way that can be sent to "
             f"this process, by pickle; so there is no state of this iteration. In the worker:\n{states.text}"
         )
-    states.pop("generators", None)  # for a dead worker's replacement alone
+    states.pop("generators", None)  # only for a dead worker's replacement
     return states
 
 
@@ -201,7 +201,7 @@ def checked(loader, state):
         if kind == "iterable" and (unsaid or state.dropped):
             warnings.warn(
                 "the iterable dataset has no state_dict()/load_state_dict(), nor has its iterator: each "
-                "worker reads again, and drops, what was delivered before",
+                "worker reads again, and drops, the batches that were delivered before",
                 stacklevel=3,
             )
     return copied(state)
@@ -265,7 +265,7 @@ def _check_counts(loader, state, start):
 
 
 def place_of(worker):
-    """Return a `WorkerPosition` as a state has it; None: nothing is known of the worker."""
+    """Return a `WorkerPosition` in the form that states have; None: nothing is known of the worker."""
     if not worker.batches and worker.state is None and not worker.again:
         return None
     states = unpickled(worker.state)
@@ -289,7 +289,7 @@ def positions_of(num_workers, places):
 
 
 def raw_places(position):
-    """Return {number: place} of a `Position`'s workers, with their states as they came."""
+    """Return {number: place} of a `Position`'s workers, with their states as they were received."""
     return {
         number: {"batches": worker.batches, "states": worker.state, "again": [*worker.again]}
         for number, worker in enumerate(position.workers or ())
@@ -297,7 +297,7 @@ def raw_places(position):
 
 
 def initial(described, **more):
-    """Return the state of a loader whose pass has not begun; Stateful objects say how it begins."""
+    """Return the state of a loader whose pass has not begun; Stateful objects report their initial states."""
     source, dataset = described.source, described.dataset
     said = {}
     if says_how_it_begins(source):
@@ -310,7 +310,7 @@ def initial(described, **more):
 
 
 def says_how_it_begins(thing):
-    """Return whether a dataset or sampler is Stateful between two passes; an iterator's place is of one pass."""
+    """Return whether a dataset or sampler is Stateful between two passes; an iterator's state belongs to one pass."""
     return is_stateful(thing) and not hasattr(thing, "__next__")
 
 

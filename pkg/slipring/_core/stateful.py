@@ -1,4 +1,4 @@
-"""What Stateful objects say of their position, as torchdata's protocol has it: ``state_dict``, ``load_state_dict``."""
+"""Query Stateful objects for their states, by torchdata's protocol: ``state_dict`` and ``load_state_dict``."""
 
 import contextlib
 import copy
@@ -54,10 +54,10 @@ class StateError:
 
 
 def pickled_states(parts, last=False, generators=None):
-    """Return the pickled states of what `stateful_parts` returned, or None if that is nothing.
+    """Return the pickled states of the objects from `stateful_parts`, or None if there are none.
 
     If a state cannot be queried or pickled, return a pickled `StateError`. `last`: no batch follows, and the dataset
-    may already be at its beginning again. `generators` returns where the worker's generators are, for `seeding.go_on`.
+    may already be at its beginning again. `generators` returns the state of the generators, for `seeding.go_on`.
     """
     if not parts:
         return None
@@ -68,7 +68,7 @@ def pickled_states(parts, last=False, generators=None):
         if generators is not None:
             states["generators"] = generators()
         return pickle.dumps(states)
-    except Exception:  # no batch is to be lost over it
+    except Exception:  # this must not cost a batch
         return pickle.dumps(StateError(traceback.format_exc()))
 
 
@@ -98,7 +98,7 @@ class SnapshotInterval:
 
 
 def attempt(function, *arguments):
-    """Return (what a function returns, None) or (None, its exception). The exception of a signal handler is raised."""
+    """Return (a function's result, None) or (None, its exception). The exception of a signal handler is raised."""
     try:
         return function(*arguments), None
     except Exception as error:

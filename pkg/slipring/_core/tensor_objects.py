@@ -18,7 +18,7 @@ from slipring._core.tensors import BY_NAME, is_plain
 
 
 def dumps(value, buffer_callback):
-    """Return what ``pickle.dumps(value, 5, buffer_callback=...)`` does, with tensors out of band."""
+    """Return the result of ``pickle.dumps(value, 5, buffer_callback=...)``, with tensors out of band."""
     out = io.BytesIO()
     _Pickler(out, 5, buffer_callback=buffer_callback).dump(value)
     return out.getbuffer()
@@ -39,13 +39,13 @@ class _Pickler(pickle.Pickler):
             attributes = vars(value)
             if kind is torch.Tensor and not attributes and not value.requires_grad:
                 return parts
-            # The attributes by themselves: they may refer to the tensor.
+            # The attributes are set separately: they may refer to the tensor.
             return _dress, (kind, *parts, value.requires_grad), attributes, None, None, _set_attributes
 
 
 @functools.lru_cache(maxsize=1024)
 def _says_no_more(kind):
-    """Return whether a class of tensors leaves it to Tensor how its objects are pickled."""
+    """Return whether a class of tensors leaves the pickling of its objects to Tensor."""
     own = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
     return (
         kind.__reduce_ex__ is torch.Tensor.__reduce_ex__
@@ -95,7 +95,7 @@ def _strided_parts(tensor):
 
 def _strided(data, name, shape, strides):
     array = np.frombuffer(data, np.uint8)
-    if not array.flags.writeable:  # what a cache keeps: torch would write to it all the same
+    if not array.flags.writeable:  # the memory of a cache: torch would write to it nevertheless
         array = array.copy()
     flat = torch.from_numpy(array).view(BY_NAME[name])
     return flat.view(shape) if strides is None else flat.as_strided(shape, strides)

@@ -8,7 +8,7 @@ import torch
 
 from slipring.errors import CorruptBatch
 
-# What numpy has no dtype for travels as integers of the same size.
+# Dtypes that numpy lacks are sent as integers of the same size.
 _CARRIERS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16), 4: (torch.int32, np.int32)}
 _NUMPY = {
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
@@ -101,7 +101,7 @@ def restore(array, name, requires_grad):
             tensor = torch.empty(array.shape, dtype=tensor.dtype)  # from numpy, all its strides are 0
         tensor = tensor if tensor.dtype is dtype else tensor.view(dtype)
         return tensor.requires_grad_() if requires_grad else tensor
-    except (TypeError, RuntimeError, ValueError) as error:  # a dtype that torch has no use for
+    except (TypeError, RuntimeError, ValueError) as error:  # a dtype that torch does not support
         raise unusable(array, name, error) from None
 
 

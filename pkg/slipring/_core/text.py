@@ -68,7 +68,7 @@ def short(text: str, most: int) -> str:
 
 
 def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
-    """Return the SegmentFull for `needed` bytes where `limit` (a text) leaves `free`."""
+    """Return the SegmentFull for `needed` bytes of which `limit` (a text) leaves `free`."""
     text = (
         f"no memory for a batch: {megabytes(needed)} ({needed} bytes) more are needed, {megabytes(free)} "
         f"({free} bytes) are free within {limit}; use fewer slots (slots={slots} now), a smaller batch_size "
@@ -78,7 +78,7 @@ def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
 
 
 def cache_refused(needed: int, free: int, limit: str) -> SegmentFull:
-    """Return the SegmentFull where not even a cache's first pages find room."""
+    """Return the SegmentFull for a cache without memory for its first pages."""
     text = (
         f"no room for a cache's first pages: {megabytes(needed)} ({needed} bytes) are needed, {megabytes(free)} "
         f"({free} bytes) may be taken within {limit}"
@@ -87,7 +87,7 @@ def cache_refused(needed: int, free: int, limit: str) -> SegmentFull:
 
 
 def dataset_refused(whole: int, needed: int, free: int, limit: str) -> SegmentFull:
-    """Return the SegmentFull where what all workers share of a dataset finds no room."""
+    """Return the SegmentFull for a dataset without memory for the parts that all workers share."""
     text = (
         f"no memory to hand the dataset to workers: {megabytes(whole)} at least, of which {megabytes(needed)} "
         f"({needed} bytes) are still to be written, and {megabytes(free)} ({free} bytes) are free within {limit}; "
@@ -97,7 +97,7 @@ def dataset_refused(whole: int, needed: int, free: int, limit: str) -> SegmentFu
 
 
 def segment_refused(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
-    """Return the SegmentFull where not even the smallest segment can be reserved."""
+    """Return the SegmentFull if not even the smallest segment can be reserved."""
     text = (
         f"no room to reserve a segment: {megabytes(needed)} ({needed} bytes) of addresses are needed for "
         f"{slots} slots, {megabytes(free)} ({free} bytes) may be taken within {limit}; close loaders and "
@@ -111,7 +111,7 @@ def batch_too_large(needed: int, capacity: int, limited_by: str | None) -> Batch
     """Return the BatchTooLarge for a slot of `capacity` bytes; `limited_by` made it smaller than wanted."""
     shrunk, remedy = "", f"raise slot_bytes to at least {needed}"
     if limited_by:
-        shrunk = f" (reserved less than asked for because of {limited_by})"
+        shrunk = f" (reserved less than requested because of {limited_by})"
         remedy = "raise that limit, use fewer slots"
     text = (
         f"a batch of at least {megabytes(needed)} does not fit a slot of {megabytes(capacity)}{shrunk}; "
@@ -124,7 +124,7 @@ def task_too_large(needed: int, room: int, slot_bytes: int, limited_by: str | No
     """Return the BatchTooLarge for indices that do not fit the `room` that a slot has for them."""
     remedy = f"use a smaller batch_size (at most {room // 8} whole numbers)"
     if limited_by:
-        remedy += f", or raise {limited_by}, because of which less was reserved"
+        remedy += f", or raise {limited_by}, which has reduced the reserve"
     elif room == slot_bytes:  # no more than for the batch itself
         remedy += ", or raise slot_bytes"
     text = (
@@ -142,7 +142,7 @@ FORKED = (
 
 
 def slots_held(slots: int, free: int) -> SlotsHeld:
-    """Return the SlotsHeld where all slots are in use and only `free` of them can come back."""
+    """Return the SlotsHeld for a loader with all slots in use, of which only `free` can be released."""
     return SlotsHeld(
         f"all {slots} slots are held ({slots - free} of them by batches you keep, by computations still running on a "
         "device, or by worker code that keeps arrays from slipring.empty), so no batch can be made; drop batches, wait "
@@ -153,7 +153,7 @@ def slots_held(slots: int, free: int) -> SlotsHeld:
 
 
 def timed_out(seconds: float, seq: int, workers: int, method: str) -> LoaderTimeout:
-    """Return the LoaderTimeout where a batch has not come in time."""
+    """Return the LoaderTimeout for a batch that has not come in time."""
     return LoaderTimeout(
         f"no batch within timeout={seconds} s: batch {seq} is still being made by {workers} workers (start method "
         f"{method!r}); raise timeout, use more workers, or look at what they wait for (`slipring dump {process.pid()}` "
@@ -172,7 +172,7 @@ def message_refused(refused: SegmentFull, maxsize: int) -> SegmentFull:
 
 
 def descriptor_closed(what: str) -> DescriptorClosed:
-    """Return the DescriptorClosed of a process whose descriptor of `what` has gone."""
+    """Return the DescriptorClosed for this process's descriptor of `what`."""
     return DescriptorClosed(
         f"slipring's file descriptor of {what} in this process (pid {process.pid()}) has been closed by other code, "
         "such as os.closerange(), or a library that makes a daemon of its process. No file that has its number now was "

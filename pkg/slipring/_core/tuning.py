@@ -1,10 +1,10 @@
 """Find the best number of workers while the loader runs (`num_workers="auto"`).
 
-The consumer looks now and then, between two batches. It sees windows: some batches that came with a fixed number of
+The consumer checks from time to time, between two batches. It measures windows: some batches with a fixed number of
 workers. A window has the rate of batches, the share of the time that the consumer waited, how long workers were busy
-with each batch, and how much of that was processor time. From these follows how many workers are needed so that the
-consumer need not wait. They are started if processors, memory and the upper bound allow it. They are kept if the next
-window shows that they made the loader faster. Of those that brought little, as many go as bring nothing.
+with each batch, and how much of that was processor time. These give the number of workers with which the consumer need
+not wait. New workers are started if processors, memory and the upper bound allow it. They are kept if the next window
+shows that they made the loader faster. If they brought little, the workers that bring nothing are retired.
 """
 
 import dataclasses
@@ -30,35 +30,35 @@ from slipring._core.tuning_window import (
 
 log = logging.getLogger("slipring")
 
-# A search takes no more batches than this, or than so many for each worker of the upper bound. Those that come while
-# workers start do not count.
+# A search takes at most so many batches, or so many for each worker of the upper bound. Batches that come while workers
+# start do not count.
 BATCHES, BATCHES_EACH = 200, 25
-SKIP = 8  # batches that are made before something is measured, at least
-WINDOW, LONG_WINDOW = 16, 48  # batches of a window; of one that is over sooner than that:
+SKIP = 8  # batches that are made before a measurement, at least
+WINDOW, LONG_WINDOW = 16, 48  # batches of a window; of one that takes less than:
 WINDOW_NS = 100_000_000
 MOSTLY_WAITING = 0.3  # share of a worker's busy time on a processor, below which it waits for something else
-MEMORY_SHARE = 0.8  # of the memory that is left may go to new workers
-AGAIN_NS = 5_000_000_000  # how often a settled number is looked at
-LOOK_NS = 50_000_000  # and whether an iteration is longer than the last one
+MEMORY_SHARE = 0.8  # of the available memory may go to new workers
+AGAIN_NS = 5_000_000_000  # how often a settled number is checked
+LOOK_NS = 50_000_000  # how often to check whether an iteration is longer than the last one
 NEVER = (1 << 63) - 1
-# What is summed: ns, batches, ns of waiting, working and on processors, iterations from their begin.
+# Sums: ns, batches, ns of waiting, of working and on processors, iterations measured from their beginning.
 NOTHING = (0, 0, 0, 0, 0, 0)
 CHANGED = 2.0  # start again if the workers' time per second of the consumer, or per batch, changes by this factor
-MOSTLY = 0.5  # of its time: a consumer that waits longer says nothing by its own time, which is short then
+MOSTLY = 0.5  # of its time: if a consumer waits longer, its own time is too short to tell anything
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """How ``num_workers="auto"`` has come to its number.
+    """The result of ``num_workers="auto"``, and how it was found.
 
     Attributes
     ----------
     workers : int
-        The number at present.
+        The current number.
     history : tuple of (int, float, float)
-        What was measured: workers, batches per second, share of the time that the consumer waited.
+        The measurements: workers, batches per second, share of the time that the consumer waited.
     settled : bool
-        Nothing is tried any more, unless the work changes.
+        No other number is tried, unless the work changes.
     reason : str
         Why it stopped there, or what it waits for, in a sentence.
 
@@ -78,7 +78,7 @@ class Tuning:
 
 
 class Tuner:
-    """The search for one loader's number of workers, from `workers` on and between `least` and `most`.
+    """The search for one loader's number of workers, from `workers` on, between `least` and `most`.
 
     If an epoch has enough batches, its windows lie between its first batches and its tail, in which not all workers
     have something to do. Shorter epochs are measured from end to end, as many as make a window, without the time
@@ -95,11 +95,11 @@ class Tuner:
         self.meter = self._pool = None
         self.prefetch, self.slots, self.served = 1, None, most
         self.begun_at = None  # the number of batches before this iteration; None: there is none
-        self.anew = False  # workers begin with each iteration
+        self.anew = False  # workers start again with each iteration
         self.whole = False  # iterations are measured from end to end
         self.last = 0  # batches of the last iteration
-        self.stretched = False  # something of this iteration is measured
-        self.counted = None  # the number of batches up to which `spent` has them; None: they do not count now
+        self.stretched = False  # a part of this iteration has been measured
+        self.counted = None  # the number of batches that `spent` includes; None: batches do not count now
         self._found, self._reason = False, Tuning.reason
         self._begin_anew()
 
@@ -107,10 +107,10 @@ class Tuner:
         self._found = False
         self.spent = 0  # batches so far
         self.begun_with = len(self.history)
-        self.before = self.doubt = None  # the window before the last change; one that said too little
+        self.before = self.doubt = None  # the window before the last change; a window that is not clear enough
         self.windows = {}  # number of workers -> its window
         self.more = None  # while fewer workers are tried: the window of more workers, which brought little or nothing
-        self.stale = 0  # batches that may be in flight, made by the workers of before
+        self.stale = 0  # batches that may be in flight, made by the previous workers
         self.found = None  # the window of the number that was settled on
         self._warm_up()
 
@@ -139,7 +139,7 @@ class Tuner:
         return saturation(self.workers, measured) if self.settled else None
 
     def stop(self, workers, reason):
-        """Fix the number that a caller has set. A look that is under way then changes nothing any more."""
+        """Fix the number that a caller has set. A concurrent look then changes nothing."""
         self._given = workers, reason
         log.info("num_workers='auto' ends at %s", _told(workers, reason))
 
@@ -165,7 +165,7 @@ class Tuner:
         goes_on = self.anew or (engine.pool is self.pool and engine.pool.at_target)
         self.meter, self.prefetch = engine.ring.meter, options.prefetch_factor
         self._pool = weakref.ref(engine.pool)
-        # Each worker has one, and so has who takes them: more workers would wait for slots.
+        # Each worker has one slot, and so has the consumer: more workers would wait for slots.
         self.slots = engine.ring.n_slots
         self.served = max(self.least, self.slots - 1 - options.ahead)
         if not goes_on:
@@ -203,12 +203,12 @@ class Tuner:
 
     @property
     def _skipped(self):
-        """Batches that are not measured, as they were made by the workers of before."""
+        """int: batches that are not measured, because the previous workers made them."""
         return max(SKIP, self._ahead, self.stale) if self.spent else SKIP
 
     @property
     def _shortest(self):
-        """Batches of the shortest iteration that has batches between its first ones and its tail."""
+        """int: batches of the shortest iteration that has batches between its first ones and its tail."""
         return max(SKIP, self._ahead) + self._ahead + WINDOW
 
     # ---- windows
@@ -231,7 +231,7 @@ class Tuner:
         self.since, self.stretched = self._counts(), True
 
     def _measured(self, at=None):
-        """Return the sums, with what has been added since `_open`."""
+        """Return the sums, including those since `_open`."""
         if self.since is None:
             return self.sums
         counts = self._counts(at)
@@ -256,11 +256,11 @@ class Tuner:
         changed = None
         if self._workers != before:
             changed = dataclasses.replace(options, num_workers=self._workers)
-        return changed if self._given is None else None  # no call behind this: nobody comes between
+        return changed if self._given is None else None  # no call below, so no handler can change it
 
     def _look(self, exhausted):
         if self._given is not None or exhausted or not self._has_them:
-            # The tail of an iteration tells nothing; what its run cannot have, the next one begins with.
+            # The tail of an iteration tells nothing. A number that this iteration cannot have begins with the next one.
             if not self.whole:
                 self._close()
             self.look_next = NEVER
@@ -296,7 +296,7 @@ class Tuner:
         least_ns = AGAIN_NS if self._found else WINDOW_NS
         full = max(WINDOW if took >= WINDOW_NS and not self._found else LONG_WINDOW, 3 * self.workers)
         if batches < full or (self._found and took < least_ns):
-            each = min(took, busy / self.workers) / max(1, batches)  # in a burst, the first says too little
+            each = min(took, busy / self.workers) / max(1, batches)  # during a burst, `took` is too short
             missing = min(max(1, full - batches) * each, max(least_ns - took, each))
             self._again_in(int(missing * 0.8))
             return None
@@ -362,7 +362,7 @@ class Tuner:
         self._change(fewer)
 
     def _no_faster(self, window, more):
-        """Return why the number of a window is enough, although its consumer waits."""
+        """Return the reason why the number of a window is enough, although its consumer waits."""
         return (
             f"{more.workers} workers were {'no' if more.rate < window.rate * WORTH else 'hardly'} faster than "
             f"{window.workers} "
@@ -391,7 +391,7 @@ class Tuner:
             return fewer, waits + (", and fewer workers would hardly be enough" if n > 1 else "")
         if n > by_cpu and window.on_cpu >= MOSTLY_WAITING:
             return by_cpu, self._limit(window)
-        # As many as are missing, if they wait for something else most of the time; else twice as many at most.
+        # All that are missing, if workers wait for something else most of the time; otherwise at most twice as many.
         more = max(enough, n + max(1, n // 4))
         if window.on_cpu >= MOSTLY_WAITING:
             more = min(more, 2 * n)
@@ -425,11 +425,11 @@ class Tuner:
         left = MEMORY_SHARE * free / process.ranks()
         fits = more if each <= 0 else min(more, int(left // each))
         return fits, (
-            f"another one would take about {megabytes(int(each))}, and {megabytes(int(left))} may be taken of what is "
-            f"left of {limit} ({file})"
+            f"another one would take about {megabytes(int(each))}, and {megabytes(int(left))} may be taken from the "
+            f"rest of {limit} ({file})"
         )
 
-    # ---- what comes of it
+    # ---- results
 
     def _change(self, workers):
         log.debug("num_workers='auto': %d workers in place of %d", workers, self._workers)
@@ -450,8 +450,8 @@ class Tuner:
         """Check, seldom, whether the work has changed, so that another number may be best."""
         self._again_in(AGAIN_NS)
         if self._has_changed(window):
-            log.info("num_workers='auto': the work has changed, and is measured anew")
-            self._reason = "the work has changed, and is measured anew"
+            log.info("num_workers='auto': the work has changed, and is measured again")
+            self._reason = "the work has changed, and is measured again"
             self._begin_anew()
 
     def _has_changed(self, window):

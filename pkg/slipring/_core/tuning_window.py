@@ -17,11 +17,11 @@ class TuningWindow:
 
     workers: int
     batches: int
-    step: float  # from one to the next
+    step: float  # from one batch to the next
     waited: float  # of that, by the consumer
     busy: float  # summed over workers: reading and collating
-    cpu: float  # of that, on a processor, or kept from one by others
-    first: float = 0.0  # of the waiting, for the first batch of an iteration, which takes what it takes
+    cpu: float  # of that, on a processor, or waiting for one
+    first: float = 0.0  # of the waiting, for the first batch of an iteration, which no number of workers avoids
 
     @property
     def supply(self) -> float:
@@ -35,7 +35,7 @@ class TuningWindow:
 
     @property
     def wait_share(self) -> float:
-        """float: of the consumer's time."""
+        """float: the share of the consumer's time that it waits."""
         return min(1.0, (self.waited - self.first) / self.step)
 
     @property
@@ -49,7 +49,7 @@ class TuningWindow:
         return min(1.0, self.cpu / self.busy) if self.busy > 0 else 1.0
 
     def with_(self, other):
-        """Return this window and another one as one."""
+        """Return one window for this one and another."""
         batches = self.batches + other.batches
 
         def mean(name):
@@ -71,7 +71,7 @@ def is_doubtful(before, window):
 
 
 def is_slower(before, window):
-    """Return whether fewer workers made the loop slower, and not the loop itself."""
+    """Return whether fewer workers, and not the loop itself, made the loop slower."""
     waited = window.waited - before.waited
     return window.rate < before.rate * COSTS and waited > (window.step - before.step) / 2
 

@@ -26,7 +26,7 @@ from slipring.errors import SlipringError, state_half_made
 
 
 class Worker:
-    """Fills slots, in a process of its own, in a thread, or in the consumer itself.
+    """A worker that fills slots, in a process of its own, in a thread, or in the consumer itself.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ class Worker:
     inherited : tuple or None
         (session, batches, state) of a worker that died and whose stream this worker continues: the state is the newest
         that it published in that session, after that many batches; None: it published none. `inherited` is None if
-        nobody had this number before.
+        no worker had this number before.
     """
 
     inherited = None
     loaded = False  # the map dataset has loaded the state from which it resumes
-    keeps_globals = True  # a state has the process's own generators too, which takes 0.3 ms
+    keeps_globals = True  # a state has the process's own generators too
     turn = 0  # the batch of its stream that comes next, in this iteration
 
     @classmethod
@@ -72,11 +72,11 @@ class Worker:
         )
         self.stream = None
         self.iteration = None
-        self.epoch = 0  # of the current iteration, as random numbers are made of it
+        self.epoch = 0  # of the current iteration, for seeds
         self.base_seed = 0
         self.states = None  # inline: the generators' states between two batches of a stream
-        self.place = seeding.NOWHERE  # inline: what slipring.rng() goes on with
-        self.errors = {}  # inline: sequence number -> the very exception that its error record stands for
+        self.place = seeding.NOWHERE  # inline: the context from which slipring.rng() continues
+        self.errors = {}  # inline: sequence number -> the exception itself, for which its error record stands
         self.is_guest = (
             kind == "inline" and job.options.collate_fn is None and getattr(job.dataset, "draws_as_caller", False)
         )
@@ -84,7 +84,7 @@ class Worker:
     # ---- life
 
     def begin(self, base_seed):
-        """Introduce the worker to itself, run `worker_init_fn`, and tell the consumer."""
+        """Set the worker's info and seeds, run `worker_init_fn`, and report that the worker serves."""
         self._introduce(base_seed)
         if self.kind == "process":
             self._seed_process(base_seed)
@@ -113,7 +113,7 @@ class Worker:
                 heap.note_batch(fill.used)
 
     def close(self):
-        """End what the worker has for itself: its threads, its event loop."""
+        """End the worker's own threads and its event loop."""
         self.concurrency.close()
 
     # ---- one task
@@ -139,8 +139,8 @@ class Worker:
             make(fill, begun)
         except Exception as error:
             if self.kind == "inline" and from_handler(error):
-                take_position(error)  # of no use to the caller
-                raise  # not the dataset's: the batch is made again, when it is asked for again
+                take_position(error)  # the caller does not need it
+                raise  # not the dataset's exception: the next call makes the batch again
             last = self._fail(fill, error)
         except BaseException as error:
             if self.kind != "thread":
@@ -152,7 +152,7 @@ class Worker:
             self._attempt(self._finish, fill, now())
 
     def give_up(self, fill):
-        """Give back a fill of an iteration that is over. (Not by an abort: worker code may keep arrays in it.)"""
+        """Release a fill of an iteration that has ended. No abort: worker code may keep arrays in the slot."""
         if fill.range in (None, FINISH):
             fill.rewind()
             self.encoder.publish(fill, [None], END)
@@ -160,7 +160,7 @@ class Worker:
             self.encoder.stage(fill, [None], END)
 
     def forget_iteration(self):
-        """Let go of what belongs to the current iteration."""
+        """Drop everything that belongs to the current iteration."""
         self.iteration = self.stream = self.states = None
         self.turn = 0
         self.errors = {}
@@ -186,10 +186,10 @@ class Worker:
                 if self.kind == "inline" and not self.is_guest:
                     self.states = seeding.save_globals()
         self._resume_dataset(fill)
-        self.iteration = fill.iteration  # at last: a handler that raises meanwhile has all of it done again
+        self.iteration = fill.iteration  # last: if a handler raises before, all of this is repeated
 
     def _resume_dataset(self, fill):
-        """Have a map dataset load its state, in the first session that has a task for this worker."""
+        """Load the state of a map dataset, in the first iteration that has a task for this worker."""
         job = self.job
         if self.loaded or job.is_stream or job.resume is None:
             return
@@ -207,7 +207,7 @@ class Worker:
         fill.__exit__()  # the slot is for the batch that is due
         try:
             for seq, indices in batches:
-                with contextlib.suppress(Exception):  # it was raised then
+                with contextlib.suppress(Exception):  # it was raised when the batch was delivered
                     self.fetcher.box(self._read(fill, seq, indices, 0, len(indices), None))
         finally:
             fill.__enter__()
@@ -216,7 +216,7 @@ class Worker:
         return fill.epoch if self.job.epoch_seeds else 0
 
     def _seed(self, fill, seq, first_row):
-        """Seed what is seeded per range of rows."""
+        """Seed the generators that are seeded per range of rows."""
         if self.options.rng == "worker" or self.job.is_stream:
             return
         batch = seed = seeding.batch_seed(fill.seed, self.epoch, seq, 0, self.job.rank)
@@ -229,7 +229,7 @@ class Worker:
             self.job.share.begin(fill.seed, fill.epoch, seq, first_row)
 
     def _guard(self):
-        """In the consumer's own process: use its global generators, and put them back, or leave them to the dataset."""
+        """Return a context that, inline, restores the caller's global generators or leaves them to the dataset."""
         if self.kind != "inline":
             return contextlib.nullcontext()
         return AsWorker(self, self.info) if self.is_guest else RngGuard(self)
@@ -243,7 +243,7 @@ class Worker:
             fetched = rows.fetched_at(begun)
             box = self.fetcher.box(rows) if whole else None
         if whole:
-            del rows  # nobody else keeps samples when the batch is published
+            del rows  # no other reference keeps samples when the batch is published
             self._publish(fill, box, begun, fetched, self._state_of_dataset(fill))
         else:
             box = ranges.staged(rows, end - first, self.job.dataset)
@@ -289,20 +289,20 @@ class Worker:
         with self._guard():
             if self.stream is None:
                 self.stream = self._begin_stream(fill)
-            # What was read behind the states that it goes on from; who took over from a dead worker goes
-            # through what that one has published.
+            # `behind` batches were read after the loaded states. A dead worker's replacement also reads again all that
+            # the dead worker has published.
             behind = -self.stream.position
             while not self.stream.ended and self.stream.position < fill.sequence:
                 self._repeat(fill)
             if self.stream.position < 0:
                 raise shorter(behind, behind + self.stream.position)
-            # Made already, in the consumer's process: a handler has raised, and it is asked for again.
+            # `again`: inline, a handler has raised while this batch was being made.
             rules = LIST if self.options.batch_size is None else self.rules()
             more = self.stream.read(rules, again=self.stream.position > fill.sequence)
             fetched = self.stream.rows.fetched_at(begun)
             box = self.stream.box(self.stream.rows) if more else [None]
             if self.kind != "inline":
-                self.stream.rows = None  # nobody else keeps samples when the batch is published
+                self.stream.rows = None  # no other reference keeps samples when the batch is published
             state = self._state_of_stream(not more)
         if more:
             self._publish(fill, box, begun, fetched, state)
@@ -310,15 +310,15 @@ class Worker:
             self.encoder.publish(fill, box, END, state=state)
 
     def _state_of_stream(self, always):
-        """Return what travels with the batch, an error or the stream's end: bytes, or None if no state is due."""
+        """Return the state to send with a batch, an error or the stream's end: bytes, or None if none is due."""
         if self.kind == "inline" or not (self.job.tracked or self.options.respawns):
-            return None  # without workers, `state_dict` asks
+            return None  # without workers, `state_dict` queries it
         return self.stream.states(always, self._generators if self.options.respawns else None)
 
     def states_now(self, half_made):
-        """Return (True, what dataset and iterator say of their place), without workers; None: they say nothing.
+        """Return (True, states of dataset and iterator), without workers; None as states: neither is Stateful.
 
-        (False, None): nothing has been read in this session, so that what was loaded still holds. `half_made`: samples
+        (False, None): nothing has been read in this iteration, so the loaded state still holds. `half_made`: samples
         were read for a batch that has not been delivered; raise RuntimeError if the states would count them.
         """
         stream, dataset = self.stream, self.job.dataset
@@ -343,7 +343,7 @@ class Worker:
         return 0 if rows is None else rows.bytes_in(fill)
 
     def _turn_to(self, fill):
-        """Refuse to pass over a batch of which nobody has died: it would be lost without a word."""
+        """Raise an error if a batch would be skipped although no worker has died: it would be lost silently."""
         heir = self.turn == 0 and self.inherited is not None
         if fill.sequence > self.turn and not heir:
             raise SlipringError(
@@ -359,7 +359,7 @@ class Worker:
         if states is None or isinstance(states, StateError):
             return self._open_stream(resumed, delivered(resumed))
         place = {"batches": batches, "states": states}
-        if iteration != fill.iteration:  # the dataset is as an earlier session has left it, if that came to its end
+        if iteration != fill.iteration:  # the dataset is as an earlier iteration left it, if that one reached its end
             return self._open_stream({**place, "batches": 0, "ended": True} if states.get("last") else None, 0)
         if states.get("last"):
             load_stream(self.job.dataset, place)
@@ -374,7 +374,7 @@ class Worker:
     def _open_stream(self, place, before):
         """Return the fetcher of this session.
 
-        `place`: where it continues, None at its beginning; an earlier iteration delivered `before` batches of the pass.
+        `place` is its position, None for the beginning; an earlier iteration delivered `before` batches of the pass.
         """
         o = self.options
         return StreamFetcher(
@@ -384,7 +384,7 @@ class Worker:
         )
 
     def _repeat(self, fill):
-        """Read and drop a batch that was published; its errors too, and its draws in collate_fn."""
+        """Read and drop a batch that was published, with its errors and the draws of collate_fn."""
         with contextlib.suppress(Exception):
             collates = self.options.collate_fn is not None
             if self.stream.read(LIST if collates else DROP) and collates:
@@ -410,7 +410,7 @@ class Worker:
     # ---- errors
 
     def _culprit(self, fill, error):
-        """Index and row of the sample that raised an exception; (None, None): it was no single one."""
+        """Return index and row of the sample that raised an exception; (None, None) if it was no single sample."""
         row, asked = take_position(error), fill.asked_for
         if row is None or asked is None or row >= len(asked):
             return None, None
@@ -421,7 +421,7 @@ class Worker:
         culprit = self._culprit(fill, error)
         if self.kind != "inline":
             return error_record.record(error, self.number, fill.seq, fill.asked_for, culprit=culprit)
-        # Of several ranges' errors the first rows' counts; a debugger wants the frames as they were.
+        # Of several ranges' errors, that of the first rows counts; debuggers need the frames as they were.
         self.errors.setdefault(fill.seq, error)
         return error_record.record(error, self.number, fill.seq, fill.asked_for, clear=False, culprit=culprit)
 
@@ -435,7 +435,7 @@ class Worker:
             del error
             return ranges.end_with_error(self.encoder, fill, described, allocation_error)
         if fill.kind == TASK_NEXT and self.stream.position > fill.sequence and self.stream.continues_after_errors:
-            # To repeat the read, and drop it, would lose rows if it succeeds: a server may have failed.
+            # Repeating and dropping the read would lose rows if it succeeds: a server may have failed.
             state = self._state_of_stream(True)
         fill.rewind()
         try:
@@ -447,7 +447,7 @@ class Worker:
 
 
 def _ended():
-    """A stream that is at its end."""
+    """Return a stream that is at its end."""
     stream = StreamFetcher((), None, None, False)
     stream.ended = True
     return stream

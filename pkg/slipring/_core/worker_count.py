@@ -1,4 +1,4 @@
-"""How many workers there are and how they start, where a program does not say."""
+"""Defaults for the number of workers and for how they start."""
 
 import os
 import warnings
@@ -11,9 +11,9 @@ from slipring.errors import shown
 
 StartMethod = Literal["fork", "forkserver", "spawn", "thread"]
 START_METHODS = get_args(StartMethod)
-# Workers, where "auto" finds out how many are best; or as many as processors, if those are fewer.
+# Workers at the beginning of "auto"; or as many as processors, if those are fewer.
 BEGIN_WITH = 4
-MOST_UNASKED = 64  # of such workers, if nobody says and there are not more processors
+MOST_UNASKED = 64  # upper bound of "auto", if none is given and there are not more processors
 WORKERS_PER_CPU = 4  # more may wait for disks and networks, but hardly for processors
 
 
@@ -26,7 +26,7 @@ def default_start_method() -> str:
 
 
 def warn_of_many_workers(num_workers: int) -> None:
-    """Warn where a loader will have far more workers than there are processors for it."""
+    """Warn if a loader will have far more workers than there are processors for it."""
     cpus = len(os.sched_getaffinity(0))
     if num_workers > WORKERS_PER_CPU * cpus:
         warnings.warn(
@@ -58,7 +58,7 @@ def worker_count(name: str, value: Any) -> Any:
 
 
 def bounds(num_workers: Any, slots: int | None = None) -> tuple[int, int, int]:
-    """Return (workers to begin with, the fewest, the most) of a loader that finds out how many are best.
+    """Return (workers to begin with, the fewest, the most) for a loader that finds the best number.
 
     It begins with no more than its slots serve, of which the consumer has one.
 

@@ -1,4 +1,4 @@
-"""What a worker knows about itself: `get_worker_info`."""
+"""`get_worker_info`: which worker runs the calling code."""
 
 import dataclasses
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class WorkerInfo:
-    """What `get_worker_info` returns.
+    """The number, seed and dataset of a worker, as `get_worker_info` returns them.
 
     Attributes
     ----------
@@ -71,10 +71,10 @@ def set_worker_info(info: WorkerInfo | None, *, whole_process: bool) -> None:
 
 
 def inform_torch() -> None:
-    """Have ``torch.utils.data.get_worker_info()`` describe this worker process, once the program has imported torch.
+    """Make ``torch.utils.data.get_worker_info()`` describe this worker process, once the program has imported torch.
 
-    Libraries ask it, and ``torch.initial_seed()``, in order to draw other numbers in each worker. torch has one answer
-    for a whole process, so that threads and ``num_workers=0`` have none.
+    Libraries call it, and ``torch.initial_seed()``, in order to draw other numbers in each worker. torch has one info
+    per process, so threads and ``num_workers=0`` have none.
     """
     global _told_torch
     if _told_torch is _process or _process is None:

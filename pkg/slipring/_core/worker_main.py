@@ -14,17 +14,17 @@ from slipring._core.read_counts import count_process_in
 FUNCTIONS = (
     "collate_fn",
     "worker_init_fn",
-)  # options that are the program's, as its dataset is, and may be large
+)  # options with the program's own objects, which may be large
 PARTS = ("dataset", *FUNCTIONS)
 
 
 def parts_of(job):
-    """Return what `PARTS` names of a job."""
+    """Return the parts of a job that `PARTS` names."""
     return (job.dataset, *(getattr(job.options, name) for name in FUNCTIONS))
 
 
 class SentJob:
-    """Arrives in a worker's process as the job itself.
+    """A job on its way to a worker's process, where it arrives as the `Job` itself.
 
     Parameters
     ----------
@@ -48,14 +48,13 @@ def _arrived(rest, parts):
 
 
 def _ignore(signum, frame):
-    """What reaches the consumer too is its business; it ends the workers. (SIG_IGN passes to children.)"""
+    """Ignore a signal: the consumer receives it, too, and ends the workers. (SIG_IGN would pass to children.)"""
 
 
 def _leave_signals_to_consumer():
-    """Undo the handlers that a worker has from its parent: a checkpoint is not for it to write.
+    """Replace the handlers that a worker has from its parent, so that it writes no checkpoint, for example.
 
-    Ctrl-C, and what a job's scheduler sends, goes to all processes. A signal that Python does not handle
-    does what it did.
+    Ctrl-C and the signals of a job's scheduler go to all processes. A signal without a Python handler keeps its action.
     """
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -69,14 +68,14 @@ def process_main(ring, number, job, base_seed, mask, inherited=None, collects=Tr
     Parameters
     ----------
     mask : set of signal.Signals
-        The signal mask to go back to: SIGINT has been blocked around the start.
+        The signal mask to restore: SIGINT is blocked during the start.
     inherited : tuple, optional
         See `Worker`.
     collects : bool
-        Whether the garbage collector is to run.
+        Whether to run the garbage collector.
     """
-    # What a fork has brought along is the parent's to collect. The end of a tensor on a device, whose use by
-    # streams has been recorded, is a call of CUDA's, which fails in a forked process: torch would abort.
+    # Objects from before the fork are the parent's to collect. Freeing a device's tensor whose use by streams has been
+    # recorded calls CUDA, which fails in a forked process: torch would abort.
     gc.freeze()
     if collects:
         gc.enable()
@@ -92,7 +91,7 @@ def process_main(ring, number, job, base_seed, mask, inherited=None, collects=Tr
 
 
 def run(worker, base_seed):
-    """Live a worker's life, in its process or thread."""
+    """Run a worker from its beginning to its end, in its process or thread."""
     try:
         try:
             worker.begin(base_seed)
@@ -119,7 +118,7 @@ def serve_failure(worker, error):
 
 
 def one_thread():
-    """Workers are the parallelism: torch and OpenMP get one thread in each."""
+    """Give torch and OpenMP one thread: the workers are the parallelism."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch = sys.modules.get("torch")
     if hasattr(torch, "set_num_threads"):

@@ -14,7 +14,7 @@ GRACE_S = 5.0  # for a worker to end its batch before it is terminated
 class WorkerPool(Protocol):
     """The workers of one segment, of any kind."""
 
-    job: Job  # what a new worker must know
+    job: Job  # for new workers
     death_fd: int = -1  # a descriptor, readable while a dead worker waits for `check`; -1: none can die
     # Workers remain that did not end when they were asked to. The segment is then of no more use.
     stuck: bool = False
@@ -33,8 +33,8 @@ class WorkerPool(Protocol):
     def check(self, state_for: Callable[[int], tuple[int, int, bytes | None]] | None = None) -> None:
         """Find dead workers; replace them or raise `WorkerDied`.
 
-        `state_for` is called with a dead worker's number. It returns from where the replacement continues (see
-        `Worker.inherited`).
+        `state_for` is called with a dead worker's number. It returns the position from which the replacement continues
+        (see `Worker.inherited`).
         """
 
     def stop(self, overdue: bool = False) -> None:
@@ -48,7 +48,7 @@ class WorkerPool(Protocol):
 
 
 class ResizablePool(WorkerPool):
-    """Workers that come and go while others work: the common part of processes and threads."""
+    """A pool whose workers start and retire while others work: the common part of processes and threads."""
 
     def __init__(self, ring, job, restarts):
         self.ring = ring
@@ -90,7 +90,7 @@ class ResizablePool(WorkerPool):
         return not self.resizing and all(self.ring.participant(number + 1)[1] == SERVING for number in self.workers)
 
     def _match(self):
-        """Start those that are missing, dismiss those that are too many; again, if it was interrupted."""
+        """Start missing workers and retire surplus ones; the call can be repeated if it was interrupted."""
         staying = [number for number in sorted(self.workers) if number not in self.retiring]
         self.retiring.update(staying[self.target :])
         for number in self.retiring:
@@ -101,7 +101,7 @@ class ResizablePool(WorkerPool):
                 staying.append(number)
         for number in range(self.ring.n_participants - 1):
             if len(staying) >= self.target or self.ring.closed:
-                break  # or all numbers are taken, by those that leave: when one of them has gone
+                break  # retiring workers may have all other numbers; a later call starts the rest
             if number not in self.workers:
                 self._begin(number)
                 staying.append(number)

@@ -1,1 +1,1 @@
-"""Files that are not on this machine: ranges of them, attempts, and what is kept of them on a disk here."""
+"""Remote files: reads of ranges, repeated attempts, and a cache on a local disk."""

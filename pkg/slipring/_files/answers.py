@@ -1,4 +1,4 @@
-"""What an HTTP answer says of its bytes: their place in a file, the state of the file, and their digest."""
+"""Check the bytes of an HTTP answer: their place in the file, the state of the file, and their digest."""
 
 import base64
 import hashlib
@@ -8,7 +8,7 @@ from slipring._files.attempts import Damaged
 
 _RANGE = re.compile(r"bytes (\d+)-")
 _DIGESTS = re.compile(r"(?:^|[\s,])(sha-256|sha-512)=:?([A-Za-z0-9+/]+=*)", re.IGNORECASE)
-# Of the bytes that come, and of the whole file: RFC 9530, and what it replaces.
+# Digests of the answer's bytes, and of the whole file: RFC 9530, and the headers that it replaces.
 _OF_THE_ANSWER, _OF_THE_FILE = ("Content-Digest",), ("Repr-Digest", "Digest")
 
 
@@ -20,17 +20,17 @@ def check(headers, data, start, tag):
     succeed, and ValueError if the file has changed.
     """
     if headers.get("Content-Encoding", "identity") != "identity":
-        return  # ETag and digests are of what was encoded
+        return  # ETag and digests refer to the encoded bytes
     etag = headers.get("ETag")
     if tag and etag and tag not in (etag, headers.get("Last-Modified")):
         raise ValueError(f"the file has changed: its tag was {tag} and is {etag}; create the dataset again")
     came = _RANGE.match(headers.get("Content-Range", ""))
     if start is not None and came and int(came[1]) != start:
-        raise Damaged(f"the bytes from {came[1]} on came where those from {start} on were asked for")
+        raise Damaged(f"the bytes from {came[1]} on came where those from {start} on were requested")
     for name in _OF_THE_ANSWER + (_OF_THE_FILE if start is None else ()):
         for algorithm, told in _DIGESTS.findall(headers.get(name, "")):
             _compare(name, hashlib.new(algorithm.lower().replace("-", ""), data), told)
-    if start is None and "Content-MD5" in headers:  # of a range some servers tell that of the file
+    if start is None and "Content-MD5" in headers:  # for a range, some servers send the digest of the file
         _compare("Content-MD5", hashlib.md5(data), headers["Content-MD5"])
 
 

@@ -18,19 +18,19 @@ from slipring.redaction import redacted
 
 FIRST_S, LONGEST_S = 0.1, 5.0  # to wait before the second attempt, and before any later one
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-# Without Python 3.11 these three are different.
+# Before Python 3.11, these three are different classes.
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError)
-_LATER = {408, 425, 429}  # statuses of HTTP below 500 that say: not now
-# Of libraries whose errors are not the system's: of the connection or an answer, not of what was asked for.
+_LATER = {408, 425, 429}  # HTTP statuses below 500 that mean: try again later
+# Classes of libraries that are no OSErrors: errors of the connection or an answer, not of the request.
 _BROKEN = {
     ("aiohttp", "ClientError"),
     ("botocore", "FlexibleChecksumError"),
     ("botocore", "ConnectionError"),
     ("botocore", "HTTPClientError"),
 }
-# What servers that limit requests say, where no status is passed on: codes of S3, in pyarrow's words too.
+# Texts of servers that limit requests, if no status is passed on: codes of S3, also in pyarrow's wording.
 _LIMITED = ("SlowDown", "SLOW_DOWN", "ServiceUnavailable", "SERVICE_UNAVAILABLE", "Throttl", "THROTTL")
-# What pyarrow's S3 says only in words.
+# Refusals that pyarrow's S3 reports only as text.
 _REFUSED = (
     "ACCESS_DENIED",
     "INVALID_ACCESS_KEY_ID",
@@ -39,15 +39,15 @@ _REFUSED = (
     "ExpiredToken",
     "MISSING_",
 )
-_jitter = random.Random()  # never the program's own: its numbers depend on a seed, not on a server
+_jitter = random.Random()  # not the program's own generator: its numbers must not depend on a server
 
 
 class Short(OSError):
-    """An answer has another number of bytes than were asked for."""
+    """An answer with another number of bytes than requested."""
 
 
 class Damaged(OSError):
-    """An answer has other bytes than were asked for."""
+    """An answer with other bytes than requested."""
 
 
 def is_transient(error):
@@ -59,14 +59,14 @@ def is_transient(error):
         return status in _LATER or status >= 500
     if isinstance(error, _TIMEOUTS):
         return True
-    if isinstance(error, OSError):  # also aiohttp's ClientOSError, and what s3fs makes of botocore's errors
-        # What is invalid (S3's statuses 400, 412 and 416) stays so.
+    if isinstance(error, OSError):  # also aiohttp's ClientOSError, and s3fs's translations of botocore's errors
+        # An invalid request (S3's statuses 400, 412 and 416) stays invalid.
         return error.errno != errno.EINVAL and not any(word in str(error) for word in _REFUSED)
     return any((kind.__module__.partition(".")[0], kind.__name__) in _BROKEN for kind in type(error).__mro__)
 
 
 def _outcome(error, transient):
-    """Return the name in `READ_COUNTS` of why an attempt failed."""
+    """Return the name in `READ_COUNTS` of the reason why an attempt failed."""
     if not transient:
         return "rejected"
     if isinstance(error, _TIMEOUTS):
@@ -108,10 +108,10 @@ def _status(error):
 
 
 def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None):
-    """Return what ``attempt(seconds)`` returns, and repeat the attempt while that is useful.
+    """Return the result of ``attempt(seconds)``, and repeat the attempt while that is useful.
 
     `attempt` gets the seconds that it may take. `timeout` is the limit for all attempts together, `each` for one,
-    both in seconds. `url`, `wanted`, `start` and `stop` say in the error what was to be read. Raise RemoteError with
+    both in seconds. `url`, `wanted`, `start` and `stop` describe the read in the error. Raise RemoteError with
     the last attempt's error as its cause. If that error's text has a secret, the cause is an OSError with the rest of
     the text. An ImportError of an attempt is raised as it is.
     """
@@ -122,7 +122,7 @@ def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None
         try:
             result = attempt(max(0.001, min(each, end - time.monotonic())))
         except Exception as error:
-            if isinstance(error, ImportError) or from_handler(error):  # a library that is missing stays so
+            if isinstance(error, ImportError) or from_handler(error):  # a missing library stays missing
                 raise
             transient = is_transient(error)
             wait = min(LONGEST_S, FIRST_S * 2 ** (number - 1)) * _jitter.uniform(0.5, 1)
@@ -136,8 +136,8 @@ def persist(attempt, url, wanted, attempts, timeout, each, start=None, stop=None
             n_bytes = len(result) if isinstance(result, bytes) else 0
             counts().add_read(0, n_bytes, time.monotonic_ns() - begun)
             return result
-        time.sleep(wait)  # the server is to be left alone: there is no event to wait for
-    raise failed  # here, so that the error as the library made it is not its context
+        time.sleep(wait)  # give the server time: there is no event to wait for
+    raise failed  # here, so that the library's own error is not its context
 
 
 def _without_secrets(error):

@@ -126,7 +126,7 @@ class DiskCache:
 
     @contextlib.contextmanager
     def _locked(self):
-        """Lock `TOTAL` and give its descriptor, or None if somebody else keeps it locked."""
+        """Lock `TOTAL` and give its descriptor, or None if another process keeps it locked."""
         fd = os.open(os.path.join(self.folder, TOTAL), os.O_RDWR | os.O_CREAT, 0o666)
         with os.fdopen(fd, "r+b", buffering=0):
             end = time.monotonic() + LOCK_S

@@ -1,4 +1,4 @@
-"""Names that distinguish files, wherever they are: by protocol, endpoint and place, never by who may read them.
+"""Names that distinguish files, wherever they are: by protocol, endpoint and place, never by credentials.
 
 fsspec's own ids do not do that: `fsid` is the same for all S3 endpoints, or missing, and a token has the credentials.
 """
@@ -9,8 +9,8 @@ import os
 import pickle
 import re
 
-# Options that say who reads, or how, are left out of a name; all others, also those that nobody here knows, may say
-# where files lie. The name is a hash that nobody turns round: what is missing here costs a second copy, no secret.
+# Options with credentials, and options of how to read, are left out of a name. All others, including unknown ones, may
+# determine where files lie. The name is a one-way hash: an option that is missing here costs a second copy, no secret.
 _WHO_OR_HOW = re.compile(
     r"""(?:X_)? (?:  # as headers begin
     (?:\w+_)? (?:token|password|passwd|passphrase|secret|credentials?)  # who
@@ -38,7 +38,7 @@ def token_of(options, filesystem=None):
     written = io.BytesIO()
     try:
         _Places(written).dump(_places(options) if filesystem is None else filesystem)
-    except Exception:  # whatever the pickling of an option raises: what is kept by this name is never found again
+    except Exception:  # pickling an option may raise anything; data under this name is never found again
         return os.urandom(16).hex()
     return _short(written.getvalue())
 
@@ -54,7 +54,7 @@ def _short(data):
 
 
 class _Places(pickle.Pickler):
-    """Writes file systems without what says who reads, or how."""
+    """A pickler that writes file systems without credentials and options of how to read."""
 
     def __init__(self, file):
         super().__init__(file, protocol=4)
@@ -68,7 +68,7 @@ class _Places(pickle.Pickler):
     def reducer_override(self, value):
         if not any((kind.__module__, kind.__qualname__) in _SYSTEMS for kind in type(value).__mro__):
             return NotImplemented
-        if hasattr(value, "storage_options"):  # fsspec's, which keeps what it was made with
+        if hasattr(value, "storage_options"):  # fsspec's, which keeps its constructor's arguments
             made_with = *value.storage_args, value.storage_options
         else:
             made_with = value.__reduce__()[1]
@@ -77,7 +77,7 @@ class _Places(pickle.Pickler):
 
 
 def _places(options):
-    """Return the options without those that say who reads, or how."""
+    """Return the options without credentials and options of how to read."""
     places = {}
     for name, value in options.items():
         if _WHO_OR_HOW.fullmatch(str(name).replace("-", "_")):

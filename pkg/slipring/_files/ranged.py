@@ -7,8 +7,8 @@ from fsspec.utils import merge_offset_ranges
 from slipring._files.storage import BLOCK
 from slipring.redaction import redacted
 
-MOST = 1 << 22  # bytes that are read at most beyond what was asked for
-GAP = 1 << 20  # between two ranges that are read as one: less than a request takes in time
+MOST = 1 << 22  # bytes that are read at most beyond the request
+GAP = 1 << 20  # bytes between two ranges that are read as one: reading them takes less time than a request
 
 
 class GrowingReadAhead(BaseCache):

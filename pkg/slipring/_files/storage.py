@@ -19,30 +19,30 @@ from slipring._files.identity import name_of, token_of
 from slipring.errors import RemoteError, shown, told
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-# Bytes of one request: a larger range is asked for in pieces, each of which has the time of an attempt.
+# Bytes of one request: a larger range is requested in pieces, each of which has the time of an attempt.
 PIECE = 1 << 23
 BLOCK = 1 << 18  # bytes that a reader of headers requests at least, and the disk cache's unit for them
-_NOT_FORKED = ("s3", "gcs", "abfs", "hdfs")  # pyarrow's that have threads of their own
+_NOT_FORKED = ("s3", "gcs", "abfs", "hdfs")  # pyarrow's file systems with threads of their own
 
 
 class Storage:
     """How URLs are read: the ``storage=`` of `slipring.images.Tar`, `slipring.arrow.TableDataset` and others.
 
-    Without one, URLs are read by fsspec with these defaults. Each process makes its connections for itself, with its
-    first read; what crosses a fork, or is pickled, is how to make them.
+    Without a storage, URLs are read by fsspec with these defaults. Each process makes its own connections, at its first
+    read; a fork or a pickle passes on only the parameters.
 
     Parameters
     ----------
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Has all paths, with or without the URL's beginning; pyarrow's is read through fsspec. None: fsspec's for each
-        URL.
+        The file system of all paths, with or without the URL's scheme; pyarrow's is read through fsspec. None: fsspec's
+        for each URL.
     storage_options : mapping, optional
         For fsspec's file system: credentials, ``endpoint_url``, and whatever else it takes.
     attempts : int
         How often a request is tried. Timeouts, broken connections and answers, and the statuses 408, 425, 429 and
-        500 to 599 are tried again; what does not exist or may not be read is not.
+        500 to 599 are tried again; files that do not exist or may not be read are not.
     timeout : float
-        Seconds for all attempts of one request together, of 8 MiB at most.
+        Seconds for all attempts of one request, which has at most 8 MiB, together.
     attempt_timeout : float
         Seconds for one attempt.
     disk_cache : path, optional
@@ -53,7 +53,7 @@ class Storage:
     Raises
     ------
     ModuleNotFoundError
-        fsspec, or its part for a URL, is not installed; at the first read of such a URL.
+        fsspec, or its part for a URL, is not installed. The first read of such a URL raises it.
 
     Examples
     --------
@@ -136,7 +136,7 @@ class Storage:
         from slipring._files.ranged import joined
 
         kept, first = self._disk(), start - start % BLOCK
-        sized = f"{tag} {size}"  # the last block of a file that has grown was shorter, and no tag may tell
+        sized = f"{tag} {size}"  # if a file has grown, its last block was shorter, and there may be no tag
         on_grid = start == first and (stop % BLOCK == 0 or stop == size)
         blocks = dict.fromkeys(range(first, stop, BLOCK))
         for at in blocks:
@@ -167,8 +167,8 @@ class Storage:
         def attempt(system, path, left):
             data = system.read(path, start, stop, left, tag)
             if start is not None and len(data) != stop - start:
-                came = f"{len(data)} bytes came where {stop - start} were asked for"
-                if len(data) > stop - start:  # and would come again
+                came = f"{len(data)} bytes came where {stop - start} were requested"
+                if len(data) > stop - start:  # another attempt would return the same
                     raise ValueError(f"{came}: does the server answer requests of ranges?")
                 raise Short(came)
             return data
@@ -200,7 +200,7 @@ class Storage:
         return RangedFile(url, size, lambda start, stop: self._read_in_blocks(url, start, stop, tag, size), grid=BLOCK)
 
     def _persist(self, attempt, url, wanted, start=None, stop=None):
-        """Return what ``attempt(system, path, seconds)`` returns; creating the file system is part of the attempt."""
+        """Return the result of ``attempt(system, path, seconds)``; creating the file system is part of the attempt."""
 
         def made_and_tried(left):
             end = time.monotonic() + left
@@ -214,7 +214,7 @@ class Storage:
             try:
                 return tried(system)
             except Exception as error:
-                # Credentials that were good may have expired: who makes a file system anew asks for them anew.
+                # Good credentials may have expired: a new file system requests them again.
                 if not (is_refused(error) and system.has_answered) or from_handler(error):
                     raise
                 self._forget(protocol, system)
@@ -233,7 +233,7 @@ class Storage:
         if system is None:
             try:
                 system = systems[protocol] = make()
-            except FileNotFoundError as error:  # of a key's file, say: nobody has looked for what is wanted
+            except FileNotFoundError as error:  # such as a key file: the requested file was not searched for
                 if from_handler(error):
                     raise
                 why = f"its file system cannot be made: {type(error).__name__}: {told(error)}"
@@ -271,9 +271,9 @@ class Storage:
         if self._recipe is not None:
             of = Pyarrow if self._is_pyarrow else lambda system: system
             return lambda: Remote(of(pickle.loads(self._recipe)))
-        fsspec.get_filesystem_class(protocol)  # a kind of URL that nobody knows, or whose library is missing
+        fsspec.get_filesystem_class(protocol)  # raises for an unknown kind of URL, or a missing library
         options = self._options
-        if protocol in ("http", "https"):  # what is compressed on its way has other ranges
+        if protocol in ("http", "https"):  # compressed answers have other ranges
             options = {**options, "headers": {"Accept-Encoding": "identity", **options.get("headers", {})}}
         if protocol in ("s3", "s3a"):  # botocore would try again within an attempt, and the timeout hide why
             options = {
@@ -294,7 +294,7 @@ class Storage:
         return mine["disk"]
 
 
-Storage.__module__ = "slipring"  # it is pickled, and shown, by its public place
+Storage.__module__ = "slipring"  # its pickle and its repr have its public name
 
 
 def _is_of_pyarrow(filesystem):
@@ -309,7 +309,7 @@ def _threads_of(filesystem):
     """Return the type of pyarrow's file system if it has threads of its own, which do not survive a fork; else None."""
     while hasattr(filesystem, "base_fs"):
         filesystem = filesystem.base_fs
-    if hasattr(filesystem, "handler"):  # somebody's in Python, who may have no name for it
+    if hasattr(filesystem, "handler"):  # a file system in Python, which may have no name for it
         return None
     return filesystem.type_name if filesystem.type_name in _NOT_FORKED else None
 
@@ -330,5 +330,5 @@ def locate(name: str, value: Any, storage: Storage | None) -> tuple[list[str], S
         return [os.path.abspath(path) for path in paths], None
     if len(urls) < len(paths):
         here = next(path for path in paths if not _URL.match(path))
-        raise ValueError(f"{shown(urls[0])} is a URL and {shown(here)} is none: give all of one kind")
+        raise ValueError(f"{shown(urls[0])} is a URL and {shown(here)} is not: give all of one kind")
     return paths, Storage() if storage is None else storage

@@ -10,7 +10,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 
 from slipring._files.answers import check
 
-# What tells of a change, by whoever has it, best first: s3fs and http, gcsfs, adlfs, and others.
+# Fields that change with a file, best first: of s3fs and http, gcsfs, adlfs, and others.
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "Last-Modified", "mtime", "updated")
 
 
@@ -24,12 +24,12 @@ class Pyarrow(ArrowFSWrapper):
         return path.partition("://")[2] or path
 
     def cat_file(self, path, start=None, end=None):
-        """Read as fsspec would, which takes no range that begins at 0, and needs more calls for all of a file."""
+        """Read a range; fsspec's own method takes no range that begins at 0, and needs more calls for a whole file."""
         with self.fs.open_input_file(path) as file:
             return file.read() if start is None else file.read_at(end - start, start)
 
     def find(self, path, detail=True):
-        """List all files below; fsspec would ask for each folder."""
+        """List all files below; fsspec would send a request for each folder."""
         from pyarrow.fs import FileSelector
 
         try:
@@ -42,7 +42,7 @@ class Pyarrow(ArrowFSWrapper):
 
 
 class Remote:
-    """A file system whose calls have seconds. A tag changes with the contents, as far as the server tells."""
+    """A file system whose calls have a time limit. A tag changes with the contents, as far as the server reports it."""
 
     has_answered = False  # its credentials, if it has any, were good
 
@@ -61,7 +61,7 @@ class Remote:
         try:
             found = self._call("info", path, seconds=seconds)
         except FileNotFoundError:
-            if self._is_http:  # it says so of every failure; a read tells them apart
+            if self._is_http:  # it reports every failure like this; a read distinguishes them
                 self.read(path, 0, 1, seconds)
                 raise ConnectionError("the server does not answer a question about the file") from None
             raise
@@ -75,7 +75,7 @@ class Remote:
         return found.get("size"), _tag(found)
 
     def read(self, path, start, stop, seconds, tag=""):
-        """Return the bytes [start, stop), or all; raise if the answer says that the tag is another one."""
+        """Return the bytes [start, stop), or all; raise an exception if the answer has another tag."""
         if self._is_s3 and start is not None and tag:
             return self._run(self._read_if_same(path, start, stop, tag), seconds)
         if not self._is_http:
@@ -86,7 +86,7 @@ class Remote:
             headers["of"] = answer.headers
 
         data = self._call("cat_file", path, start=start, end=stop, seconds=seconds, raise_for_status=keep_headers)
-        if "of" in headers:  # nothing is asked for an empty range
+        if "of" in headers:  # an empty range sends no request
             check(headers["of"], data, start, tag)
         return data
 
@@ -108,7 +108,7 @@ class Remote:
 
     def find(self, root, seconds):
         """Return (path, tag) of all files below."""
-        strict = {"on_error": "raise"} if self._is_http else {}  # by itself it leaves out what fails
+        strict = {"on_error": "raise"} if self._is_http else {}  # by default it leaves out folders that fail
         found = self._call("find", root, detail=True, seconds=seconds, **strict)
         return [(path, _tag(info)) for path, info in sorted(found.items()) if info.get("type") == "file"]
 
@@ -121,14 +121,14 @@ class Remote:
         """Return the result of one of the file system's coroutines."""
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(made, seconds), self._fs.loop)
         try:
-            return future.result(seconds + 1)  # one more, for a loop that is held up
+            return future.result(seconds + 1)  # one more, for a loop that is delayed
         except BaseException:
             future.cancel()
             raise
 
 
 def within(seconds, read):
-    """Return what `read` returns, or raise TimeoutError; `read` then goes on in a thread that nobody waits for."""
+    """Return the result of `read`, or raise TimeoutError; `read` then continues in an abandoned thread."""
     future = Future()
 
     def run():
@@ -141,13 +141,13 @@ def within(seconds, read):
     try:
         return future.result(seconds)
     except concurrent.futures.TimeoutError:
-        if future.done():  # it was the read's own
+        if future.done():  # the read itself raised it
             raise
         raise TimeoutError(f"no answer within {seconds:.1f} s") from None
 
 
 def _is_async(system):
-    """Return whether it has coroutines; a wrapper (``dir://``) claims them whatever the file system below has."""
+    """Return whether a file system has coroutines; a wrapper (``dir://``) claims them even if it wraps none."""
     below = getattr(system, "fs", None)
     return system.async_impl and (below is None or _is_async(below))
 

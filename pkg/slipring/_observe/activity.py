@@ -7,16 +7,16 @@ from slipring._core.text import seconds
 from slipring._observe.jobs import lives, namespace, state_of
 from slipring._observe.snapshot import index_text, state_name
 
-SERVING = 2  # a participant's status, of a worker that has begun
+SERVING = 2  # status of a participant that takes tasks
 INDICES = 1  # a task's kind: its indices lie in the slot
 DUE = ("task", "claimed", "shared", "ready")  # states of a slot whose batch has not been taken
-SEEN_S = 1e-3  # of a job that has ended, less is not told: the newest stamp may be that of its beginning
+SEEN_S = 1e-3  # shorter times of a job that has ended are not shown: the newest stamp may be their own
 LETTERS = {"T": "stopped", "t": "traced", "Z": "dead", "X": "dead", "D": "in the kernel"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Activity:
-    """What a participant does, or was doing when a job ended."""
+    """The activity of a participant now, or when its job ended."""
 
     name: str  # "consumer", "worker 0", "made by the loop", or "participant 3" of a queue
     pid: int  # as this PID namespace numbers it; if that is unknown, as the job does
@@ -74,7 +74,7 @@ class Activity:
             "not begun": "had not begun" if was else "not begun",
         }[self.what]
         if self.since_s is not None and not (was and self.since_s < SEEN_S):
-            # Where it begins is known, not when the job has ended.
+            # The beginning is known, the end of the job is not.
             told += f"{', for at least' if was else ' for'} {seconds(self.since_s)}"
         if long and self.seq is not None:
             first = f", from index {self.first_index} on" if self.first_index is not None else ""
@@ -129,7 +129,7 @@ def _at_work(snapshot, job, number, participant, lying, claimed, by_rows):
         told = {"what": "reading", "since_s": since, "row": row, "slot": place}
         at = lying.get(place)
         if at is None or state_name(at["state"]) not in ("claimed", "shared"):
-            return told  # it has gone on meanwhile
+            return told  # it has another batch now
         told.update(_batch(at["batch"], at["task_rows"]))
         if int(at["task_kind"]) == INDICES:
             if row == 0:
@@ -140,8 +140,8 @@ def _at_work(snapshot, job, number, participant, lying, claimed, by_rows):
     if participant["needs_memory_for"]:
         return {"what": "waiting for memory"}
     if slot is not None:
-        # Samples that are read one by one are told of, so that this one has read them all, or is about to begin.
-        # Without a row `at_since` is when it had read the last one: of this batch, or of one before.
+        # A worker reports each sample that it reads one by one, so this one has read all of them, or is about to begin.
+        # Without a row, `at_since` is when it had read its last sample, of this batch or of an earlier one.
         claimed_at, read_at = int(slot["batch"]["claimed_at"]), int(participant["at_since"])
         by_rows = (by_rows or read_at >= claimed_at) and int(slot["task_kind"]) == INDICES
         what, begun = ("collating", max(claimed_at, read_at)) if by_rows else ("making", claimed_at)
@@ -183,7 +183,7 @@ def _consumer(snapshot, job, claimed):
         told["since_s"] = _ago(snapshot, last)
     slots = snapshot.slots[snapshot.slots["batch"]["run"] == snapshot.segment_info["run"]]
     late = snapshot.participants[snapshot.there & (snapshot.participants["status"] < SERVING)]
-    if snapshot.inline and claimed:  # it makes the batch that it has asked for
+    if snapshot.inline and claimed:  # it makes the batch that it has requested
         slot = next(iter(claimed.values()))
         its = _batch(slot["batch"], slot["task_rows"])
         told["since_s"] = _ago(snapshot, slot["batch"]["claimed_at"])

@@ -11,24 +11,24 @@ from slipring._observe.retries import retries
 from slipring._observe.snapshot import index_text, states
 
 BOUND = 0.10  # of its time: a loop that waits longer is bound by its data
-EXPLAINS = 0.5  # of the waiting: what explains as much is the cause
+EXPLAINS = 0.5  # of the waiting: a cause must explain so much of it
 SLOWER = 2.0  # times as long as the others: a slow worker
-NEAR = 400  # batches, the last ones, by which workers are compared
-RARE = 0.25  # of the batches at most: some slow samples, and not the dataset
+NEAR = 400  # newest batches, by which workers are compared
+RARE = 0.25  # of the batches at most: then some samples are slow, not the dataset
 OUTLIER = 6.0  # times the median: a slow sample
-PER_CPU = 4  # workers that wait, for each processor: what is advised at most
+PER_CPU = 4  # most workers per processor to advise, if they wait
 TINY = 200e3  # ns to make a batch
 SLICE = 30e6  # ns for which others may have the processor
-LONG = 1e9  # ns of a wait or step that has not ended, to be told of by itself
+LONG = 1e9  # ns of an unfinished wait or step, to be reported by itself
 BUSY = 0.75  # of its time: a worker that does not wait for tasks
 ON_CPU = 0.6  # of its time: a worker that computes, and does not wait for something
 COPIED = 0.2  # of the batches: copied because slots are short
-GROWN = 64 << 20  # bytes that a worker has copied of its parent's, worth a word
-SHORT = 0.25  # of the memory that was left: what the workers have copied of their parent's
+GROWN = 64 << 20  # bytes that a worker has copied of its parent's memory, to be reported
+SHORT = 0.25  # of the memory that was available: copies of the parent's memory
 PAGE, COPY_NS = 4096, 1000  # to copy a page, with the fault
 FAULT_NS = 2500  # the cost of a page fault, which fills a page with zeros
 FAULTS = 0.2  # the smallest share of a batch's time that page faults must take
-COSTS = 0.05  # of the workers' processor time: what copying takes, at least
+COSTS = 0.05  # of the workers' processor time: copying must take so much
 
 
 def _no_workers(f, known):
@@ -54,7 +54,7 @@ def _epoch_start(f, known):
         advice = "The workers stay, and still their first batches take that long: have fewer, longer epochs."
     return (
         "epoch_start",
-        f"It waits at the beginning of each epoch ({seconds(each)}, {n} seen), and hardly behind it.",
+        f"It waits at the beginning of each epoch ({seconds(each)}, {n} seen), and hardly later.",
         advice,
     )
 
@@ -83,12 +83,12 @@ def _sample(f, known):
     slow = (slowest > OUTLIER * max(usual, np.median(slowest))) & (slowest > EXPLAINS * f.table["fetch_ns"])
     if not slow.any() or slow.mean() > RARE:
         return None
-    # A batch is waited for together with those behind it, which were not begun in time.
+    # The wait for a slow batch includes the batches after it, which were not begun in time.
     excess = (slowest[slow] - usual).sum()
     if excess < EXPLAINS * f.waited[~f.first].sum() or excess < 1e6:
         return None
     if f.queued > 0.15 and slowest.max() < SLICE:
-        return None  # whoever is interrupted is slow, whatever it reads
+        return None  # an interrupted worker is slow with any sample
     order = np.argsort(slowest[slow])[::-1]
     found = {}
     for row in f.table[slow][order]:
@@ -104,7 +104,7 @@ def _sample(f, known):
 
 
 def _times_as_long(f):
-    """Return participant -> how many times as long as the others it takes for a batch, at the same time: the median.
+    """Return {participant: its time per batch as a multiple of the others' at the same time, the median}.
 
     Each batch is compared with those that others made meanwhile: a slow beginning is slow for all of them.
     """
@@ -146,7 +146,7 @@ def _worker(f, known):
     queued = min(1 - cpu, float(its["queued_ns"]) / told)
     if queued > 0.2:
         why = f"for {queued:.0%} of that time it is ready to run, and has no processor"
-        advice = "Something else has its processor: use fewer workers, or move what runs beside them."
+        advice = "Another program uses its processor: use fewer workers, or move that program."
     elif cpu < ON_CPU:
         why = f"for {1 - cpu:.0%} of that time it waits in the dataset"
         advice = "Look at what only this worker waits for: a file system, a connection, a lock."
@@ -170,7 +170,7 @@ def _kept(f, known):
     held, n = _held(f), f.snapshot.segment_info["n_slots"]
     copied = known.copied_share or 0.0
     much = copied >= COPIED
-    # Not where the workers have all they need.
+    # Not if the workers have enough slots.
     if n <= f.n_workers + 2 or not (much or (n - held <= f.n_workers + 1 and f.busy < BUSY)):
         return None
     text = f"The program, or a computation on a device, keeps {held} batches, of {n} slots."
@@ -182,7 +182,7 @@ def _kept(f, known):
     return (
         "kept",
         text,
-        f"Let batches go (del batch, or keep copies of what is needed), or give Memory(slots={2 * n}). If no variable "
+        f"Release batches (del batch, or keep copies of needed data), or give Memory(slots={2 * n}). If no variable "
         "keeps them, the device is behind the loop: wait for its computations (jax.block_until_ready).",
     )
 
@@ -204,7 +204,7 @@ def _gil(f, known):
     # Threads that wait for the lock are neither on a processor nor ready to run, and all together have about one.
     cores = f.on_cpu * f.busy * f.n_workers
     bound = f.wait_share >= BOUND
-    least, most = (0.5, 1.4) if bound else (0.8, 1.2)  # threads may wait for files too, and nobody for them
+    least, most = (0.5, 1.4) if bound else (0.8, 1.2)  # threads may also wait for files, and the loop for none of them
     if not least < cores < most or f.on_cpu > ON_CPU or f.computing > 0.9:
         return None
     also = "" if bound else ", and so does the step"
@@ -237,7 +237,7 @@ def _tiny(f, known):
         return None
     return (
         "tiny",
-        f"Batches cost less than what it takes to hand one over: to make one takes {seconds(each / 1e9)}.",
+        f"Making a batch costs less than handing it over: it takes {seconds(each / 1e9)}.",
         "Make them larger (batch_size=), or leave workers out (num_workers=0).",
     )
 
@@ -380,7 +380,7 @@ def _sampler(f, known):
     lately = f.table[~f.first]["waited_ns"]
     return (
         "sampler",
-        f"For {asking:.0%} of that no worker is waited for, but the sampler, which says what comes next: "
+        f"For {asking:.0%} of that time the loop waits for the sampler, and not for a worker: "
         f"{seconds(float(lately.mean()) * asking / 1e9)} for each batch.",
         "Draw the indices at once (an array, in place of a loop), or give slipring's own sampling "
         "(shuffle=True): more workers do not help.",
@@ -413,7 +413,7 @@ def _consumer(f, known):
     fewer = f" {f.enough} would do." if 0 < f.enough < f.n_workers else ""
     return (
         "consumer",
-        f"Not data-bound: the loop waits {f.wait_share:.1%} of its time, the step is what takes it. The workers are "
+        f"Not data-bound: the loop waits {f.wait_share:.1%} of its time, the rest is its step. The workers are "
         f"{f.busy:.0%} busy.{fewer}",
         "",
     )
@@ -434,7 +434,7 @@ IF_BOUND = (
 IF_NOT = (_memory, _copying, _gil, _unpickling, _consumer, _ok)
 
 
-# ---- words
+# ---- texts
 
 
 def _crowded(f):

@@ -1,6 +1,6 @@
 """Slipring's segments on this machine: found by the files that processes have open, and watched from outside.
 
-Nothing is written, and no process is stopped or asked. Therefore a job that hangs can be watched like one that runs.
+Nothing is written, and no process is stopped or queried. Therefore a job that hangs can be watched like one that runs.
 """
 
 import os
@@ -21,7 +21,7 @@ PROC = "/proc"
 PF_EXITING = 4  # of the kernel's flags of a task
 
 
-# ---- what /proc says about processes
+# ---- processes in /proc
 
 
 class Process(NamedTuple):
@@ -60,13 +60,13 @@ def lives(state):
 
 
 def state_of(pid, started):
-    """Return the state of a process that began at tick `started`; "": it has gone, and its pid may be another's."""
+    """Return the state of a process that began at tick `started`; "": it has ended, and its pid may be another's."""
     found = process_of(pid) if pid else None
     return found.state if found is not None and started in (0, found.started) else ""
 
 
 def one_line(text):
-    """Return another process's text as one line that does nothing to a terminal."""
+    """Return another process's text as one line without control characters."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
@@ -284,7 +284,7 @@ class WatchedJob:
         return next((path for path, key, _ in open_files(pid) if key[1] == slots), None)
 
     def _mapped_behind(self, pid, data_off):
-        """Return the inode of what a process has mapped directly after the controls; None if it is no other file."""
+        """Return the inode of the file that a process maps directly after the controls; None if it is the same file."""
         end = None
         with open(f"{PROC}/{pid}/maps") as file:
             for line in file:
@@ -305,7 +305,7 @@ def open_files(pid):
     with os.scandir(f"{PROC}/{pid}/fd") as entries:
         for entry in entries:
             try:
-                # How it is open, which costs no look at the file itself.
+                # The descriptor's mode; the file itself is not touched.
                 if entry.stat(follow_symlinks=False).st_mode & 0o600 != 0o600:
                     continue
                 found = os.stat(entry.path)
@@ -325,7 +325,7 @@ class Search:
     def look(self, pid):
         """Return the segments that a process has open, each as a `WatchedJob` or as (pid, why it cannot be watched).
 
-        Raise PermissionError if the process may not be looked at.
+        Raise PermissionError if the process may not be inspected.
         """
         found = {}
         for path, key, name in open_files(pid):
@@ -345,11 +345,11 @@ class Search:
                 if key in self.jobs:
                     self.jobs[key].holders.setdefault(pid, int(os.path.basename(path)))
         except OSError:
-            return  # it has ended, or is somebody else's
+            return  # it has ended, or belongs to another user
 
     def _open(self, pid, path, key, name):
         try:
-            # Neither waits for a writer, should it be a FIFO by now, nor becomes this process's terminal.
+            # The flags: do not wait for a writer if it is a FIFO by now, and do not get a controlling terminal.
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
             return  # not for this user, or closed
@@ -358,7 +358,7 @@ class Search:
             if os.pread(fd, len(MAGIC), 0) == MAGIC:
                 self.jobs[key] = WatchedJob(Watch(fd), key, name.removesuffix(" (deleted)"))
         except InRecordFile:
-            return  # the process has that open as well
+            return  # the process has the record file open as well
         except (NoSegment, OSError) as error:
             self.refused[key] = pid, f"the segment of process {pid} cannot be watched: {error}"
         finally:
@@ -376,7 +376,7 @@ def check_proc():
 
 
 def jobs():
-    """Return (jobs, refused) for the segments of this user's processes; for root, of everybody's.
+    """Return (jobs, refused) for the segments of this user's processes; for root, of all users' processes.
 
     `jobs` is a list of `WatchedJob`, `refused` a list of (pid, reason) for segments that cannot be watched.
     """
@@ -434,7 +434,7 @@ def _why_unseen(pid):
     except OverflowError:
         return f"there is no process {pid}: the number is too large"
     except PermissionError:
-        pass  # somebody else's
+        pass  # another user's
     if hides_processes():
         return f"/proc hides process {pid} (hidepid): ask as its user, or as root"
     return f"there is no process {pid} in /proc"

@@ -2,7 +2,7 @@
 
 A launcher (torchrun, mpirun, srun) tells each rank its number by environment variables. Collective operations make all
 ranks equally slow, and a rank waits for the slowest one within its step. So its own figures say that it is not
-data-bound: ranks are compared by what their workers can supply.
+data-bound: ranks are compared by the rates that their workers can supply.
 """
 
 import dataclasses

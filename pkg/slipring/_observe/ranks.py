@@ -1,8 +1,8 @@
-"""What the ranks of a job say, each of its own loader, and which of them hold up the others.
+"""The verdicts of a job's ranks, each on its own loader, and the ranks that hold up the others.
 
 Collective operations make all ranks equally slow: a rank waits within its step for the slowest one. So shares of
-waiting say little about who is slow. Ranks are compared by what their workers can supply, and by what their steps take
-without the time in which a collective operation has not been entered by all. torch.distributed remembers when this
+waiting hardly show which rank is slow. Ranks are compared by the rates that their workers can supply, and by their
+steps without the time that they wait in collective operations for other ranks. torch.distributed remembers when this
 process entered its newest collective operations.
 """
 
@@ -23,8 +23,8 @@ from slipring._observe.rates import Figures
 CLEARLY = 1.25  # times as long as the fastest rank's: clearly slower
 ALIKE = 0.8  # of the slowest rank's time: as slow as that one
 AT_PACE = 0.6  # of the time from batch to batch: workers that take so long per batch set the pace
-FEW_OPERATIONS = 8  # collective operations, of which nothing is concluded
-NEWEST = 512  # collective operations that a rank tells of
+FEW_OPERATIONS = 8  # collective operations; fewer allow no conclusion
+NEWEST = 512  # collective operations that a rank reports
 # The flight recorders of torch.distributed, by backend. They have no public name.
 RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 
@@ -32,7 +32,7 @@ RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 def gather(verdict, snapshot):
     """Return the verdicts and times of all ranks as dicts with their rank, the one that waits longest first.
 
-    Empty where torch.distributed is not in use. It is a collective call: every rank must come here.
+    Empty if torch.distributed is not in use. This is a collective call: every rank must make it.
 
     Besides the verdict's fields, each dict has "batch_s", the time from batch to batch, "supply_s", the time in which
     the rank's workers make one, and "own_s", the time of a step without waiting for other ranks; None if unknown.

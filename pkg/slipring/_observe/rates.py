@@ -7,7 +7,7 @@ import numpy as np
 
 from slipring._observe.snapshot import published, states
 
-WINDOW_S = 5.0  # what rates are of
+WINDOW_S = 5.0  # the time that rates cover
 
 
 class Figures:
@@ -17,8 +17,8 @@ class Figures:
         self.snapshot, self.cpus = snapshot, cpus  # the CPUs that the loop's process may keep busy
         table = snapshot.taken
         self.table = table
-        self.first = table["step_ns"] == 0  # of their runs: they wait for workers to begin, or for the caller
-        # The very first wait of a loader is once in its life, and no part of its pace.
+        self.first = table["step_ns"] == 0  # the first of their runs: they wait for workers to begin, or for the caller
+        # The first wait of a loader occurs once in its life, and is no part of its rate.
         self.waited = np.where(self.first & (table["run"] == 1), 0.0, table["waited_ns"].astype(np.float64))
         self.step = table["step_ns"].astype(np.float64)
         self.made_in = (table["fetch_ns"] + table["collate_ns"]).astype(np.float64)
@@ -36,7 +36,7 @@ class Figures:
         self.busy = min(1.0, self.made_in[steady].sum() / max(1.0, self._capacity(steady)))
         told = max(1.0, float(serving["reported_ns"].sum()))
         self.on_cpu = min(1.0, float(serving["cpu_ns"].sum()) / told)
-        # The kernel counts each delay until a process has a processor, also where it is woken between two batches.
+        # The kernel counts each delay until a process has a processor, also when it is woken between two batches.
         self.delayed = float(serving["queued_ns"].sum()) / told
         self.queued = min(self.delayed, 1 - self.on_cpu)
 
@@ -46,17 +46,17 @@ class Figures:
         if not len(table) or snapshot.inline or snapshot.segment_info["push"]:
             return 0.0, 0.0
         since = float(max(0, snapshot.at_ns - int(table["taken_at"][-1])))
-        if snapshot.segment_info["ready_waiters"]:  # behind a step, of whose end nothing is known
+        if snapshot.segment_info["ready_waiters"]:  # after a step whose end is not known
             return max(0.0, since - float(np.median(self.step))), 0.0
         lying = snapshot.slots[snapshot.slots["batch"]["run"] == snapshot.segment_info["run"]]
         ahead = {"task", "claimed", "shared", "ready"} & set(states(lying))
         return 0.0, since if ahead else 0.0
 
     def _capacity(self, steady):
-        """Return the ns that all workers had for the batches: of each worker, while it was there.
+        """Return the ns that all workers had for the batches: each worker's while it existed.
 
-        A worker whose batches are all remembered came with the first of them. A worker without a batch reports when
-        it came.
+        A worker whose batches are all remembered began with the first of them. A worker without a batch reports its
+        beginning.
         """
         table, snapshot = self.table[steady], self.snapshot
         took = (self.waited + self.step)[steady]
@@ -68,7 +68,7 @@ class Figures:
                 continue
             its = done[done["participant"] == number]
             there = np.ones(len(table), bool)
-            if len(its) + 2 >= participant["batches"]:  # one or two may just be about to be seen
+            if len(its) + 2 >= participant["batches"]:  # one or two may not be visible yet
                 there &= table["taken_at"] >= (its["claimed_at"].min() if len(its) else participant["at_since"])
             if not told[number]:  # it was there until it left
                 there &= table["taken_at"] <= participant["at_since"]
@@ -84,7 +84,7 @@ class Figures:
     def asking_share(self):
         """float: the part of the waiting that was not for a worker, because the batch was already there.
 
-        The loop was then asking for the next task: the sampler, or the iterator that is the plan.
+        The loop then waited for the next task: for the sampler, or the plan's iterator.
         """
         waited = self.table["waited_ns"].astype(np.float64)
         there = self.table["published_at"] <= self.table["taken_at"] - self.table["waited_ns"]
@@ -126,7 +126,7 @@ class Figures:
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What the loop has received recently."""
+    """The rates at which the loop has received batches recently."""
 
     batches: float  # per second
     bytes: float  # per second

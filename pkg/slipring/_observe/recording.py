@@ -35,7 +35,7 @@ class Recording:
             last = int(got["number"][-1])
             self.lost += last - self._next + 1 - len(got)
             self._next = last + 1
-            self._kept.append(got if len(got) > MANY else got.copy())  # a few are not to keep the room of all
+            self._kept.append(got if len(got) > MANY else got.copy())  # a few must not keep the memory of all
         if n > MANY:
             self._pause = max(LEAST_S, self._pause / 2)
         elif n < FEW:
@@ -53,13 +53,13 @@ class Recording:
         return got if late else got[:whole]
 
     def end(self):
-        """Copy what is left in the recorder and in the slots."""
+        """Copy the remaining batches of the recorder and the slots."""
         slots = self.watch.slots()
         self.poll()
         self.ended_at = now()
         lying = slots["batch"].copy()
         used = np.array([state not in ("free", "trimmed") for state in states(slots)], bool)
-        lying["freed_at"][used] = 0  # it is of the batch before
+        lying["freed_at"][used] = 0  # it belongs to the previous batch
         kept = {key for part in self._kept for key in zip(part["run"].tolist(), part["seq"].tolist())}
         keys = zip(lying["run"].tolist(), lying["seq"].tolist())
         new = np.array([key not in kept for key in keys], bool)

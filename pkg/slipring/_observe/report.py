@@ -1,4 +1,4 @@
-"""What a loader tells of itself: the verdict, and the figures behind it."""
+"""A loader's report: its verdict, and the figures behind it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 NOTHING_KNOWN = Known()
-SLOWEST = 10  # batches and samples that are told
+SLOWEST = 10  # batches and samples that are listed
 WIDE = 1000  # columns of a report as text, so that no sentence is wrapped
 HTML = '<pre style="white-space: pre-wrap">{code}</pre>'
 STAGE_NAMES = {
@@ -50,11 +50,11 @@ class WorkerRow:
     fetch_s, collate_s : float
         For a batch, on average.
     busy : float
-        Share of its time, since it serves, that it does not wait for tasks.
+        Share of its time, since it began to serve, in which it does not wait for tasks.
     on_cpu : float
         Share of its busy time in which it has a processor.
     private_bytes : int or None
-        Memory of its own.
+        Its private memory.
     """
 
     worker: int
@@ -77,8 +77,8 @@ class Report:
         By name, since the loader's segment was made: "queued", "fetch", "collate", "ready", "waited", "copy", "step",
         "lease".
     shares : dict of str to float
-        Of "fetch" and "collate" in the workers' time, and, of fetching, of "read", "decode" and "resize" where the
-        dataset tells them; "hits" of the lookups in a cache.
+        Shares of "fetch" and "collate" in the workers' time; of "read", "decode" and "resize" in fetching, if the
+        dataset reports them; of "hits" in the lookups of a cache.
     workers : list of Row
     slowest_batches, slowest_samples : list of dict
         The ten that took longest to make, or to read, since the beginning.
@@ -87,13 +87,13 @@ class Report:
         "refused", "rejected"); "bytes"; "ns" of those that succeeded, "lost_ns" of the others and of the pauses after
         them.
     waits : dict of str to float
-        Seconds that workers have waited, or worked, by the names that the source has for it; of `slipring.ray.Loader`.
+        Seconds that workers have waited or worked, by the source's own names; only of `slipring.ray.Loader`.
     memory : dict
         Bytes: "segment", "workers", "cache".
     ranks : list of dict
-        What each rank's loader says, where it was asked for; the one that waits longest first. Also its seconds
-        from batch to batch ("batch_s"), those in which its workers make one ("supply_s"), and those of a step without
-        waiting for other ranks ("own_s").
+        The verdict of each rank's loader, if requested; the rank that waits longest comes first. Each also has the
+        seconds from batch to batch ("batch_s"), the seconds in which the rank's workers make a batch ("supply_s"), and
+        the seconds of a step without waiting for other ranks ("own_s").
 
     Examples
     --------
@@ -149,7 +149,7 @@ class Report:
         self._snapshot, self._known = snapshot, known
 
     def add_waits(self, waits: Mapping[str, float], **known: Any) -> None:
-        """Add the times that the source reports, by its own names, and give the verdict again.
+        """Add the times that the source reports, by its own names, and update the verdict.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class Report:
         self.verdict = verdict(self._snapshot, dataclasses.replace(self._known, **known))
 
     def gathered(self) -> Report:
-        """Return this report with the verdicts of all ranks, where torch.distributed is up; all ranks must ask."""
+        """Return this report with the verdicts of all ranks, if torch.distributed is used; all ranks must call this."""
         self.ranks = gather(self.verdict, self._snapshot)
         found = judged(self.ranks)
         if found:
@@ -202,7 +202,7 @@ class Report:
     def scalars(self, prefix: str = "slipring/") -> Mapping[str, float]:
         """Return name -> number, for TensorBoard, W&B and MLflow.
 
-        Rates are of the batches that are remembered, quantiles in ms since the beginning.
+        Rates are those of the remembered batches; quantiles, in ms, are those of all batches.
         """
         told = {
             "batches_per_s": self.rates["batches_per_s"],
@@ -259,7 +259,7 @@ class Report:
         return rows
 
     def notes(self) -> list[str]:
-        """Return what there is to say besides tables, a line each."""
+        """Return the lines of text besides the tables."""
         rates = f"{self.rates['batches_per_s']:,.1f} batches/s, {self.rates['mb_per_s']:,.1f} MB/s"
         lines = [f"{self.sums['batches']:,} batches, {mb(self.sums['bytes'])} MB; lately {rates}."]
         if self.reads["attempts"]:
@@ -309,7 +309,7 @@ class Report:
         return console
 
     def __rich__(self) -> Any:
-        """What rich prints."""
+        """Return the object that rich prints."""
         from rich.console import Group
         from rich.text import Text
 
@@ -320,7 +320,7 @@ class Report:
         return Group(*parts)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook shows."""
         try:
             return str(self._drawn().export_html(inline_styles=True, code_format=HTML))
         except ImportError:
@@ -360,7 +360,7 @@ def _shares(sums, stages):
 
 
 def _rates(snapshot):
-    """Of the batches that are remembered; without what is between two runs."""
+    """Return the rates over the remembered batches, without the time between two runs."""
     table = snapshot.table[snapshot.table["kind"] == 1] if snapshot.segment_info["push"] else snapshot.taken
     times = np.sort(table["taken_at"][table["taken_at"] > 0]).astype(np.float64)
     spent = float((table["waited_ns"] + table["step_ns"]).sum()) / 1e9
@@ -425,7 +425,7 @@ def _sample(row):
 
 
 def _headroom(alone, snapshot):
-    """What the step takes alone, next to what it takes with its data, of the batches that are remembered."""
+    """Compare the step's duration without loading with that of the remembered batches."""
     if alone is None:
         return None
     alone = float(getattr(alone, "step_s", alone))
@@ -449,7 +449,7 @@ def _headroom(alone, snapshot):
     }
 
 
-# ---- words
+# ---- texts
 
 
 def _texts_of(row):
@@ -460,4 +460,4 @@ def _texts_of(row):
     ]
 
 
-Report.__module__ = "slipring.monitor"  # it is pickled, and shown, by its public place
+Report.__module__ = "slipring.monitor"  # its pickle and its repr have its public name

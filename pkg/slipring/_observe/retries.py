@@ -2,14 +2,14 @@
 
 from slipring._core.text import megabytes, seconds
 
-FETCHING = 0.5  # of the time to fetch: remote reads are what fetching does
+FETCHING = 0.5  # of the time to fetch: remote reads must take so much
 LOST = 0.2  # of the time of remote reads: failed attempts and the pauses after them are the cause
-# Name of the count -> what happened, and what to do about it.
+# Name of the count -> (description, advice).
 REPEATED = {
     "refused": (
         "refused with 429 or 5xx",
         "The server limits requests, or cannot serve them: request less at once (fewer workers or fetch_threads, "
-        "larger shards or row groups), and keep what was read (Storage(disk_cache=)).",
+        "larger shards or row groups), and keep the data that was read (Storage(disk_cache=)).",
     ),
     "timeouts": (
         "no answer in time",

@@ -11,7 +11,7 @@ from slipring._core._cache import NO_INDEX, PARTICIPANT, RECORD, SLOT, STAGES, S
 from slipring._core._ring import now
 
 RETIRED = 2  # a participant's `retiring`: it claims nothing more
-FIRST_NS, PER_OCTAVE = 256, 8  # buckets of the segment's histograms, as csrc/record.c has them
+FIRST_NS, PER_OCTAVE = 256, 8  # buckets of the segment's histograms, as in csrc/record.c
 STATE_MASK = np.uint64(0xF)
 ENDED = 3  # `kind` of a stream's end; 4 is a batch without samples. Neither is delivered
 
@@ -45,7 +45,7 @@ class Stage:
     max_s: float
 
 
-Stage.__module__ = "slipring.monitor"  # it is pickled, and shown, by its public place
+Stage.__module__ = "slipring.monitor"  # its pickle and its repr have its public name
 
 
 def bucket_of(ns):
@@ -117,7 +117,7 @@ def batches(watch, since=0):
 
     `since` is the number of the first record to read. A batch that still lies in a slot has the number 0.
     """
-    slots = watch.slots()["batch"]  # first: what is used again meanwhile is among the records
+    slots = watch.slots()["batch"]  # first: batches whose slots are reused meanwhile are among the records
     kept = watch.records(since)
     lying = slots[(slots["dispatched_at"] > 0) & (slots["kind"] < ENDED) | (slots["published_at"] > 0)]
     lying = lying[lying["kind"] < ENDED]
@@ -162,7 +162,7 @@ class Snapshot:
 
     def __init__(self, watch, at_ns=None):
         self.at_ns = now() if at_ns is None else at_ns
-        self.participants = watch.participants()  # first: what they have published is in the table
+        self.participants = watch.participants()  # first: the table then has the batches that they have published
         self.slots = watch.slots()
         self.table = batches(watch)  # of `RECORD`: all batches that are remembered, by dispatch
         self.sums, self._stages = watch.totals()
@@ -216,7 +216,7 @@ class Snapshot:
 
     @property
     def told(self):
-        """numpy.ndarray of bool: `there`; if all workers have left, all that there were."""
+        """numpy.ndarray of bool: `there`; if all workers have left, all former workers."""
         there = self.there
         if not there.any():
             there = self.participants["pid"] > 0

@@ -17,16 +17,16 @@ from slipring._observe.rates import Figures
 from slipring._observe.retries import retries
 from slipring._observe.snapshot import states
 
-FEW = 8  # batches, of which nothing is concluded
+FEW = 8  # batches; fewer allow no conclusion
 HANGS = 10.0  # seconds for one sample or batch at least: a worker that hangs
-TIMES = 10  # as long as any before
+TIMES = 10  # times as long as any before
 NAMED_S = 1.0  # a shorter activity is not worth a sentence
 NAMED = 4  # workers in one sentence
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What a loader's figures say.
+    """The conclusion from a loader's figures.
 
     Attributes
     ----------
@@ -35,13 +35,13 @@ class Verdict:
         "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "ray", "retries",
         "rank", "hung", "starting", "stopped" or "no_workers".
     sentence : str
-        The whole of it, for people.
+        The verdict in words.
     advice : str
-        What would help; empty where nothing needs help.
+        The remedy; empty if none is needed.
     wait_share : float
         How much of its time the loop has waited for batches, from 0 to 1.
     data_bound : bool
-        Whether that is a tenth or more.
+        Whether `wait_share` is a tenth or more.
 
     Examples
     --------
@@ -63,12 +63,12 @@ class Verdict:
         return f"{self.sentence} {self.advice}".strip()
 
 
-Verdict.__module__ = "slipring.monitor"  # it is pickled, and shown, by its public place
+Verdict.__module__ = "slipring.monitor"  # its pickle and its repr have its public name
 
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What only the loader's own process knows; None: that is not known."""
+    """Facts that only the loader's own process knows; None: unknown."""
 
     copied_share: float | None = None  # the part of the batches that was copied because slots were short
     pickled: float | None = None  # pickled leaves per batch
@@ -80,7 +80,7 @@ class Known:
     free_bytes: int | None = None  # memory available
     parent_bytes: int | None = None  # memory of the consumer's process alone
     cache_full: str = ""  # why a cache has refused entries; empty: it has not
-    cache_bytes: int | None = None  # what all samples would take in the cache
+    cache_bytes: int | None = None  # the size of all samples in the cache
     forked: bool = False  # whether workers began with their parent's memory
     faults: float | None = None  # page faults per batch, in its worker
     own_collate: bool | None = None  # whether a `collate_fn` was given
@@ -96,7 +96,7 @@ class Known:
 
 
 def verdict(snapshot, known=None):
-    """Return the `Verdict` on what a snapshot shows of a loader."""
+    """Return the `Verdict` on the loader that a snapshot shows."""
     if snapshot.segment_info["push"]:
         return _of_queue(snapshot)
     known = known or Known()
@@ -113,7 +113,7 @@ def verdict(snapshot, known=None):
     if not len(snapshot.participants) and snapshot.segment_info["loop_steps"] >= FEW:
         return _without_segment(f)
     if len(f.table) < FEW:
-        # A hang in these batches leaves this verdict for good: it has to name who is busy, and with what.
+        # If one of these batches hangs, this verdict stays: it must name the busy workers, and what they do.
         told = [f"Too early to tell: {len(f.table)} batches so far.", *under_way(snapshot)]
         if f.step_now >= NAMED_S * 1e9:
             told.append(f"The loop has been in its step for {seconds(f.step_now / 1e9)}.")
@@ -150,7 +150,7 @@ def _of_queue(snapshot):
     waiting = states(snapshot.slots).count("ready")
     if waiting >= snapshot.segment_info["n_slots"] - 1:
         lies = f" A message lies {seconds(lie.p50_s)} until it is got." if lie.count else " Nobody has got any."
-        return Verdict("consumer", f"The queue is full: who puts waits.{lies}")
+        return Verdict("consumer", f"The queue is full: producers wait.{lies}")
     if lie.count < FEW:
         return Verdict("unknown", f"Too early to tell: {lie.count} messages so far.")
     return Verdict(
@@ -160,7 +160,7 @@ def _of_queue(snapshot):
     )
 
 
-# ---- what has been busy with one thing for too long, does not start, or is stopped
+# ---- workers that hang, do not start, or are stopped
 
 
 def hung(snapshot, forked=False):
@@ -214,7 +214,7 @@ def not_starting(snapshot, forked=False):
     found = starting(snapshot, forked)
     if found is None or found[0] < HANGS or not snapshot.segment_info["ready_waiters"]:
         return None
-    # While other workers deliver batches, one that starts slowly stops nobody.
+    # While other workers deliver batches, one that starts slowly delays no batch.
     if snapshot.at_ns - int(snapshot.table["taken_at"].max(initial=0)) < HANGS * 1e9:
         return None
     return found[1:]
@@ -241,5 +241,5 @@ def stopped(snapshot):
     more = f", and {len(still) - 4} more" if len(still) > 4 else ""
     return (
         f"Stopped, by a signal or a debugger: {named}{more}.",
-        f"`kill -CONT {' '.join(map(str, still))}` has them go on.",
+        f"`kill -CONT {' '.join(map(str, still))}` lets them continue.",
     )

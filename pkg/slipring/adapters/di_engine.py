@@ -1,4 +1,4 @@
-"""DI-engine's AsyncDataLoader: batches of what a data source returns, made by workers."""
+"""DI-engine's AsyncDataLoader: workers make the batches from the results of a data source."""
 
 from __future__ import annotations
 
@@ -36,28 +36,26 @@ class AsyncDataLoader:
     """An endless iterator over the batches of a data source.
 
     Parameters
-    ----------
     data_source : callable or dict
-        ``data_source(batch_size)`` returns a list of dicts (samples, put together at once; or of trees of
-        treetensor), or of callables
-        without parameters, each of which makes a sample in a worker, or a dict: a batch as it is. It is
-        called by a thread, at most ``2 * max(1, num_workers)`` batches before they are asked for. A
-        dict in its place is every batch.
+        ``data_source(batch_size)`` returns one of three: a list of samples (dicts, or trees of treetensor),
+        which are put together at once; a list of callables without parameters, each of which makes a sample in
+        a worker; or a dict, which is the batch itself. A thread calls it, at most ``2 * max(1, num_workers)``
+        batches ahead. A dict given as `data_source` is every batch.
     batch_size : int
     device : str
-        Where batches go; 'cpu' leaves them in shared memory. From elsewhere they are copied ahead of time.
+        Where batches go; 'cpu' leaves them in shared memory. For another device they are copied ahead of time.
     chunk_size : int, optional
-        Samples that a worker makes at a time, where there are several: they share each batch. Must divide
+        With several workers, how many samples each of them makes at a time: they share each batch. Must divide
         `batch_size`. A batch has at most 56 such shares; default: one per worker.
     collate_fn : callable, optional
-        Samples to batch; default `default_collate`.
+        Makes a batch of a list of samples; default `default_collate`.
     num_workers : int
         0 and 1 mean one process.
 
     Raises
     ------
     TypeError, ValueError, RuntimeError, AssertionError
-        At construction; AssertionError for sizes that do not fit, as DI-engine raises it.
+        Raised at construction. If the sizes do not fit, it is an AssertionError, as in DI-engine.
 
     Examples
     --------
@@ -71,7 +69,7 @@ class AsyncDataLoader:
     >>> loader.close()
     """
 
-    _closed = True  # until all is there
+    _closed = True  # until __init__ has finished
 
     data_source: Callable[[int], Any] | Mapping[str, Any]
     batch_size: int
@@ -120,35 +118,35 @@ class AsyncDataLoader:
     def _rows_per_range(self, workers):
         wanted = self.chunk_size or -(-self.batch_size // workers)
         if workers == 1 or wanted >= self.batch_size:
-            return None  # a batch is one worker's
+            return None  # one worker makes a whole batch
         return max(wanted, -(-self.batch_size // MAX_RANGES))
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        """Return the next batch, for the caller's current stream. StopIteration after `close`.
+        """Return the next batch, for the caller's current stream. After `close`, raise StopIteration.
 
         Raises
         ------
         Exception
-            What the source, a worker, `collate_fn` or the device raised for this batch.
+            The exception that the source, a worker, `collate_fn` or the device raised for this batch.
         """
         if self._closed:
             raise StopIteration
         try:
             return next(self._batches)
         except Closed:
-            if self._closed:  # by another thread
+            if self._closed:  # another thread has closed it
                 raise StopIteration from None
             raise
 
     def stats(self) -> Stats:
-        """Return the `slipring.Stats` of what the workers made."""
+        """Return the `slipring.Stats` of the workers' batches."""
         return self._loader.stats()
 
     def close(self) -> None:
-        """End workers and threads. Batches still held stay valid. Safe to call twice."""
+        """End workers and threads. Batches that are still held stay valid. Safe to call twice."""
         if not self._closed:
             self._closed = True
             self._batches.close()
@@ -159,10 +157,10 @@ class AsyncDataLoader:
 
 
 class _Source:
-    """What the data source returns, as (kind, value); lives in the thread that is ahead."""
+    """Iterate over (kind, value) pairs of the data source; lives in the thread that runs ahead."""
 
     def __init__(self, loader, check_length):
-        # Not the loader: who drops that ends this thread.
+        # Keeps no reference to the loader, so that dropping the loader ends this thread.
         self.data_source, self.batch_size = loader.data_source, loader.batch_size
         self.collate_fn, self.check_length = loader.collate_fn, check_length
 
@@ -183,14 +181,14 @@ class _Source:
 
 
 class _Calls:
-    """The dataset: a sample is what its callable returns."""
+    """The dataset of the core loader: calling an item of the work makes the sample."""
 
     def __getitem__(self, work):
         return work()
 
 
 class _Ordered:
-    """Batches in the order in which the source gave them, whoever makes them: see `DeviceIteration`."""
+    """Batches in the order of the source, whichever process makes them: see `DeviceIteration`."""
 
     received = before_return = None
     note_loop = staticmethod(lambda *_: None)
@@ -199,11 +197,11 @@ class _Ordered:
         self.core, self.source, self.work, self.prefetch_depth = core, source, work, prefetch_depth
         core.finish_batch = as_tensors
         self._engine, self.note_copy, self.timed_out = core._engine, core.note_copy, core.timed_out
-        self.order = collections.deque()  # what has been requested of the source, and not been received
-        self.next = None  # (kind, value): what is received next
+        self.order = collections.deque()  # requested of the source and not yet received
+        self.next = None  # (kind, value) of the batch to receive next
 
     def take(self):
-        """Return (batch, slot, whether it is an exception); None at the end."""
+        """Return (batch, slot, whether it is an exception), or None at the end."""
         while self.next is None:
             while len(self.order) < self.prefetch_depth and not (self.order and self.source.would_wait()):
                 try:
@@ -224,7 +222,7 @@ class _Ordered:
         return self.core.take() if kind == WORK else (value, -1, kind == ERROR)
 
     def set_aside(self, items, item):
-        """Append `item`, which is made of the batch that `take` returned, to `items`."""
+        """Append `item`, made of the batch that `take` returned, to `items`."""
         if self.next[0] == WORK:
             self.core.set_aside(items, item)
         else:
@@ -232,12 +230,12 @@ class _Ordered:
         self.next = None
 
     def commit_upto(self, last):
-        """Count all that were set aside: nobody asks for the position."""
+        """Count all that were set aside: no state of this iteration is ever saved."""
         self.core.commit_upto(True)
 
     @property
     def is_live(self):
-        """bool: whether the iteration goes on."""
+        """bool: whether the iteration is still running."""
         return self.core.is_live
 
     @property
@@ -269,7 +267,7 @@ class _Ordered:
 
 
 def default_collate(samples: Sequence[Any]) -> Any:
-    """Put samples together as DI-engine does, in the slot where there is one.
+    """Put samples together as DI-engine does, in the slot if there is one.
 
     Parameters
     ----------
@@ -279,14 +277,14 @@ def default_collate(samples: Sequence[Any]) -> Any:
     Returns
     -------
     value
-        Tensors: of samples of shape (1,) a tensor of shape (B,), else (B, ...); float32 of Python's floats,
-        int64 of ints. Lists for text, and under keys that begin with ``collate_ignore``. A dict for trees of
-        treetensor, all their tensors put together; one such tree alone is a batch, as a dict.
+        A tensor for tensors: of shape (B,) if the samples have shape (1,), else (B, ...). Python's floats become
+        float32 and ints int64. Text, and values under keys that begin with ``collate_ignore``, become lists. Trees
+        of treetensor become a dict of all their tensors put together; a single tree is a batch, as a dict.
 
     Raises
     ------
     TypeError
-        For anything else.
+        For any other value.
     """
     if isinstance(samples, _trees()):
         return samples.json()
@@ -321,14 +319,14 @@ def default_collate(samples: Sequence[Any]) -> Any:
 
 
 def _branches(samples):
-    """What trees hold, put together; none of their keys is ignored."""
+    """Collate the tensors of trees; no key is ignored here."""
     if not isinstance(samples[0], Mapping):
         return default_collate(samples)
     return {key: _branches([sample[key] for sample in samples]) for key in samples[0]}
 
 
 def _trees():
-    """treetensor's class of trees of tensors, where the program uses it: a tuple of one, or of none."""
+    """Return a tuple of treetensor's tree class, empty if the program does not use treetensor."""
     theirs = sys.modules.get("treetensor.torch")
     return () if theirs is None else (theirs.Tensor,)
 

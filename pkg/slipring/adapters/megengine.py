@@ -1,4 +1,4 @@
-"""MegEngine's DataLoader: ``from slipring.adapters.megengine import DataLoader``. Needs no megengine."""
+"""MegEngine's DataLoader: ``from slipring.adapters.megengine import DataLoader``. megengine need not be installed."""
 
 from __future__ import annotations
 
@@ -56,34 +56,34 @@ class DataLoader:
     Parameters
     ----------
     dataset
-        With ``__getitem__`` (read by a map sampler), or a stream: with ``__iter__`` alone, or derived from
-        megengine's StreamDataset.
+        Either a map with ``__getitem__``, read by a map sampler, or a stream: it has ``__iter__`` alone, or is
+        derived from megengine's StreamDataset.
     sampler : optional
-        For a map: gives lists of indices (MegEngine's, or of this module). For a stream: a StreamSampler,
-        which says the batch size. Default: one sample per batch, in order.
+        For a map: it gives lists of indices (MegEngine's sampler, or one of this module). For a stream: a
+        StreamSampler, which sets the batch size. Default: one sample per batch, in order.
     transform : optional
-        ``apply_batch(samples)`` for each batch of a map, ``apply(sample)`` for each sample of a stream.
+        ``apply_batch(samples)`` transforms each batch of a map, ``apply(sample)`` each sample of a stream.
     collator : optional
         ``apply(samples)`` makes a batch of them; default `slipring.default_collate`.
     num_workers : int
     timeout : float
         Seconds to wait for a batch; 0 waits for ever.
     preload : bool
-        The next batch is on the device before it is asked for, its arrays as megengine's tensors, or as
-        torch's where there is no megengine.
+        Copy the next batch to the device ahead of time. Arrays become megengine's tensors, or torch's if megengine
+        is not installed.
     parallel_stream : bool
-        Each worker iterates the dataset, and takes its share by `get_worker_info`. False: this process
-        iterates it, in a thread, and workers transform.
+        True: each worker iterates the dataset and takes its share by `get_worker_info`. False: a thread of this
+        process iterates the dataset, and the workers transform.
 
-    What is set on the loader's attributes between two passes counts from the next one on. What a worker
-    process raises comes as a RuntimeError (a `slipring.WorkerError`) whose cause it is.
+    Attributes of the loader can be set between two passes: they count from the next pass on. If a worker process
+    raises an exception, it comes as the cause of a RuntimeError (a `slipring.WorkerError`).
 
     Raises
     ------
     TypeError, ValueError, AssertionError
-        At construction; AssertionError where dataset and sampler do not match, as MegEngine raises it.
+        Raised at construction. If dataset and sampler do not match, it is an AssertionError, as in MegEngine.
     ImportError
-        ``preload=True`` and neither megengine nor torch.
+        ``preload=True``, and neither megengine nor torch is installed.
 
     Examples
     --------
@@ -145,7 +145,7 @@ class DataLoader:
         self.collator = Collator() if collator is None else collator
         self.num_workers, self.timeout = num_workers, timeout
         self.preload, self.parallel_stream = preload, parallel_stream
-        self.every = 0  # so many batches times are printed; 0: never
+        self.every = 0  # print times once per so many batches; 0: never
         if int(os.environ.get("MGE_DATA_MONITOR", "0")):
             self.every = max(1, int(os.environ.get("MGE_DATA_MONITOR_FREQUENCY", "10")))
         if stream and num_workers > 1 and not parallel_stream:
@@ -157,7 +157,7 @@ class DataLoader:
         growth.check_copies(num_workers)
 
     def _given(self):
-        """What a pass is made of: it may be set between two passes."""
+        """Return the attributes that a pass is made from: the user may set them between two passes."""
         return (
             *(self.dataset, self.sampler, self.transform, self.collator),
             *(self.num_workers, self.timeout, self.preload, self.parallel_stream),
@@ -165,7 +165,7 @@ class DataLoader:
 
     def _core(self):
         workers, kind = self.num_workers, {}
-        if workers == 0 and (self.timeout or self.preload):  # somebody else has to be able to wait for it
+        if workers == 0 and (self.timeout or self.preload):  # a wait has a limit if a thread makes the batches
             workers, kind = 1, {"workers": Workers(start_method="thread")}
         dataset, stream = self.dataset, self.datakind == "stream"
         if stream and self.num_workers:
@@ -182,7 +182,7 @@ class DataLoader:
         if type(self.transform) is not PseudoTransform or type(self.collator) is not Collator or self.every:
             kind["collate_fn"] = _Pipe(transform, stream, collate, self.every)
         if self.preload and own.there("megengine"):
-            kind["memory"] = Memory(copy="always")  # what it copies from, it keeps
+            kind["memory"] = Memory(copy="always")  # the copy to a tensor may happen after the slot is free
         core = Loader if self.num_workers == 0 else own.StreamCore if stream else own.MapCore
         return core(dataset, num_workers=workers, timeout=self.timeout, seed=0, persistent_workers=False, **kind)
 
@@ -244,7 +244,7 @@ class _Iterator:
 
 
 def _warn_of_order(sampler):
-    """Tell the log of what a StreamSampler was given for nothing: nobody asks it for an order."""
+    """Warn of overridden methods of a StreamSampler that are never called."""
     kind = type(sampler)
     base = next(k for k in kind.__mro__ if k.__name__ == "StreamSampler")
     for name in ("sample", "batch", "__iter__"):
@@ -253,7 +253,7 @@ def _warn_of_order(sampler):
 
 
 def _method(argument, thing, name):
-    """A method that an argument must have."""
+    """Return a method that an argument must have."""
     method = getattr(thing, name, None)
     if not callable(method):
         raise TypeError(f"{argument} must have a method {name}, which {shown(thing)} has not")
@@ -261,7 +261,7 @@ def _method(argument, thing, name):
 
 
 def _say(text):
-    """Print a line that no other process's falls into: text and end in one write."""
+    """Print a whole line in one write, so that another process's line cannot split it."""
     print(f"{text}\n", end="", flush=True)
 
 
@@ -269,7 +269,7 @@ def _say(text):
 
 
 class _Pipe:
-    """Transform (of each sample, or of all) and collator of a batch, and their times."""
+    """Transform the samples of a batch, one by one or all at once, collate them, and time both."""
 
     def __init__(self, transform, each, collate, every):
         self.transform, self.each, self.collate, self.every = transform, each, collate, every
@@ -292,7 +292,7 @@ class _Pipe:
 
 
 def _preloaded(core):
-    """A core iterator's batches with megengine's tensors, or torch's on its device, ready one ahead."""
+    """Iterate over a core iterator's batches as megengine's tensors, or torch's, one batch ahead."""
     if own.there("megengine"):
         ahead = Prefetcher(map(own.as_tensors, core), 1, core.hand_over_timeout(), core.interrupt, core.timed_out)
         ahead.begin()

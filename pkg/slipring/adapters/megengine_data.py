@@ -1,4 +1,4 @@
-"""What MegEngine's loader is given: datasets, transforms and collators."""
+"""The other arguments of MegEngine's loader: datasets, transforms and collators."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from slipring import default_collate
 from slipring._core.arguments import flag, iterable
 from slipring.errors import shown
 
-# What a transform can be told of the parts of a sample; besides names that end with "category" or "info".
+# The parts of a sample that a transform may know, besides names that end with "category" or "info".
 _PARTS = {"image", "coords", "boxes", "mask", "keypoints", "polygons"}
 
 
 class Dataset(ABC):
-    """Base of datasets that are indexed. (MegEngine's own, and anything with these two methods, will do.)
+    """Base of datasets that are read by index. (MegEngine's own class, or any with these two methods, serves too.)
 
     Examples
     --------
@@ -43,7 +43,7 @@ class Dataset(ABC):
 
 
 class StreamDataset(Dataset):
-    """Base of datasets that are iterated. (MegEngine's own, and anything with only ``__iter__``, will do.)
+    """Base of datasets that are iterated. (MegEngine's own class, or any with only ``__iter__``, serves too.)
 
     Examples
     --------
@@ -60,28 +60,28 @@ class StreamDataset(Dataset):
         """Return an iterator of samples."""
 
     def __getitem__(self, index: Any) -> Any:
-        raise _NotOfStreams(f"a stream cannot be asked for sample {shown(index)}: iterate it")
+        raise _NotOfStreams(f"a stream has no sample {shown(index)}: iterate it")
 
     def __len__(self) -> int:
         raise _NotOfStreams("a stream has no length: iterate it")
 
 
 class _NotOfStreams(AssertionError, TypeError):
-    """MegEngine's AssertionError; a TypeError too, so that ``list(stream)`` does without a length."""
+    """MegEngine's AssertionError; a TypeError too, so that ``list(stream)`` works without a length."""
 
 
 class ArrayDataset(Dataset):
-    """Sample i is the tuple of the elements i of all arrays.
+    """A dataset of arrays: sample i is the tuple of element i of each array.
 
     Parameters
     ----------
     *arrays : array_like
-        Of one length.
+        All of one length.
 
     Raises
     ------
     ValueError
-        They have several lengths.
+        The arrays differ in length.
 
     Examples
     --------
@@ -106,17 +106,17 @@ class ArrayDataset(Dataset):
 
 
 class ConcatDataset(Dataset):
-    """Several datasets, one behind the other.
+    """Several datasets, one after the other.
 
     Parameters
     ----------
     datasets : iterable
-        Of datasets that are indexed.
+        Datasets that are read by index.
 
     Raises
     ------
     AssertionError
-        There are none, or one is a stream.
+        `datasets` is empty, or one of them is a stream.
 
     Examples
     --------
@@ -157,7 +157,7 @@ class ConcatDataset(Dataset):
 
 
 class Transform(ABC):
-    """Base of transforms. (MegEngine's own, and anything with these two methods, will do.)
+    """Base of transforms. (MegEngine's own class, or any with these two methods, serves too.)
 
     Examples
     --------
@@ -182,7 +182,7 @@ class Transform(ABC):
 
 
 class PseudoTransform(Transform):
-    """Changes nothing: the default of `DataLoader`.
+    """The transform that changes nothing: the default of `DataLoader`.
 
     Examples
     --------
@@ -201,18 +201,18 @@ class Compose(Transform):
     Parameters
     ----------
     transforms : list
-        Each with `apply`; it is given `order` as its attribute of that name.
+        Each has `apply`, and gets `order` as its attribute of that name.
     batch_compose : bool
-        Each transform gets the whole batch (its `apply_batch`), instead of all of them sample by sample.
+        Give each transform the whole batch (by its `apply_batch`). False: transform sample by sample.
     shuffle_indices : list of tuple of int, optional
-        Groups of transforms, by their numbers from 1, whose places are drawn for each sample.
+        Groups of transforms, by their numbers from 1. For each sample, the places within a group are drawn.
     order : sequence of str, optional
-        What the parts of a sample are: 'image' (the default), 'boxes', 'mask', ...
+        The names of a sample's parts: 'image' (the default), 'boxes', 'mask', ...
 
     Raises
     ------
     ValueError, NotImplementedError
-        For an order that is none, or names of parts that nobody knows; for both of the other two at once.
+        `order` is not a sequence or names an unknown part; `batch_compose` and `shuffle_indices` are both given.
 
     Examples
     --------
@@ -254,9 +254,9 @@ class Compose(Transform):
 
     def _check_part(self, name):
         if not isinstance(name, str):
-            raise TypeError(f"order must be names, and {shown(name)} is none")
+            raise TypeError(f"order must be names, and {shown(name)} is not a name")
         if name == "batch":
-            raise ValueError("order must name parts of a sample, and 'batch' is none")
+            raise ValueError("order must name parts of a sample, and 'batch' is not a part")
         known = name in _PARTS or name.endswith(("category", "info")) or hasattr(self, f"_apply_{name}")
         if not known:
             raise NotImplementedError(f"order must name parts that are known, not {shown(name)}: {sorted(_PARTS)}")
@@ -280,7 +280,7 @@ class Compose(Transform):
         return input
 
     def _drawn(self):
-        """The transforms in the order of one sample, from numpy's global generator."""
+        """Return the transforms in the order for one sample, from numpy's global generator."""
         order = list(self.transforms)
         for group in self.shuffle_indices or ():
             for place, drawn in zip(group, np.random.permutation(group).tolist(), strict=True):
@@ -292,7 +292,7 @@ class Compose(Transform):
 
 
 class Collator:
-    """Base of collators, and the default. (MegEngine's own, and anything with `apply`, will do.)
+    """Base of collators, and the default. (MegEngine's own class, or any with `apply`, serves too.)
 
     Examples
     --------
@@ -302,5 +302,5 @@ class Collator:
     """
 
     def apply(self, inputs: list[Any]) -> Any:
-        """Return the batch: `slipring.default_collate`, in the slot."""
+        """Return the batch that `slipring.default_collate` makes in the slot."""
         return default_collate(inputs)

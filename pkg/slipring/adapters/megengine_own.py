@@ -1,4 +1,4 @@
-"""What MegEngine's adapter needs of MegEngine, where it is installed: tensors, ranks, seeds, its worker info."""
+"""The adapter's link to MegEngine, if it is installed: tensors, ranks, seeds, worker info."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DATALOADER = "megengine.data.dataloader"
 
 
 def there(name):
-    """Whether a package can be imported."""
+    """Return whether a package can be imported."""
     return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
@@ -38,7 +38,7 @@ def seed():
 
 
 def rank_and_world_size():
-    """Return this process's rank and how many there are, if the program runs MegEngine's processes."""
+    """Return this process's rank and the number of ranks, if the program runs MegEngine's processes."""
     theirs = sys.modules.get("megengine.distributed")
     if theirs is None or not theirs.is_distributed():
         return 0, 1
@@ -50,7 +50,7 @@ def rank_and_world_size():
 
 @dataclasses.dataclass(init=False)
 class WorkerInfo:
-    """What `get_worker_info` returns: number of this worker, how many there are, this one's seed.
+    """The result of `get_worker_info`: this worker's number, the number of workers, and this worker's seed.
 
     Examples
     --------
@@ -80,17 +80,17 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 def prepare_workers():
-    """Import MegEngine's loader, if there is one, so that workers of streams can tell it who they are."""
+    """Import MegEngine's loader, if installed, so that `StreamWorker` can introduce itself there."""
     if there("megengine"):
         importlib.import_module(_DATALOADER)
 
 
 class StreamWorker(Worker):
-    """A worker whose number MegEngine's own get_worker_info() knows too. (Of maps it says nothing either.)"""
+    """A worker whose number MegEngine's own get_worker_info() returns too. (For maps, MegEngine returns None.)"""
 
     def begin(self, base_seed):
         if self.kind == "process":
-            prepare_workers()  # a spawned one has not inherited it
+            prepare_workers()  # a spawned process has not inherited the import
         super().begin(base_seed)
 
     def _introduce(self, base_seed):
@@ -101,7 +101,7 @@ class StreamWorker(Worker):
 
 
 def rebuild(described, original=None):
-    """Return a RuntimeError in MegEngine's words for a worker's exception, which is its cause."""
+    """Return a RuntimeError in MegEngine's words, caused by a worker's exception."""
     cause = error_record.rebuild(described, original)
     known = cause if isinstance(cause, WorkerError) else cause.__cause__
     error = WorkerError(error_record.caught(described), **vars(known))
@@ -110,13 +110,13 @@ def rebuild(described, original=None):
 
 
 class MapCore(Loader):
-    """What the workers of a map run on."""
+    """The core loader of a map."""
 
     _rebuild = staticmethod(rebuild)
 
 
 class StreamCore(MapCore):
-    """What the workers of a stream run on."""
+    """The core loader of a stream."""
 
     _worker_class = StreamWorker
     _keeps_states = False

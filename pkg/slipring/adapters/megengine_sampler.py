@@ -37,32 +37,32 @@ class Sampler(ABC):
 
 
 class MapSampler(Sampler):
-    """Base of samplers of indices: what `sample` returns, of that what `scatter` leaves, as `batch` cuts it.
+    """Base of samplers of indices: `sample` draws them, `scatter` keeps this rank's, `batch` cuts them.
 
     Parameters
     ----------
     dataset
-        With a length.
+        It must have a length.
     batch_size : int
-        At most what the rank has.
+        At most the number of samples of the rank.
     drop_last : bool
         Drop a last batch that is not full.
     num_samples : int, optional
-        Per epoch and all ranks; default the dataset's length.
+        Samples per epoch, of all ranks together; default: the dataset's length.
     world_size, rank : int, optional
-        Which of how many shares. Default: what megengine.distributed says, where that is in use.
+        The number of shares, and which of them to take. Default: as megengine.distributed says, if it is in use.
     seed : int, optional
-        Of the order. Ranks must have the same: where there are several, the default is 0.
+        Seed of the order. All ranks must have the same: if there are several, the default is 0.
 
     Attributes
     ----------
     num_samples : int
-        Of this rank, per epoch.
+        Samples of this rank per epoch.
 
     Raises
     ------
     ValueError
-        Naming the argument, its value and the rule.
+        An argument is wrong; the text names the argument, its value and the rule.
 
     Examples
     --------
@@ -116,7 +116,7 @@ class MapSampler(Sampler):
         self.num_samples = -(-n // self.world_size)
 
     def _take(self, indices):
-        """Sample these instead of all."""
+        """Sample these indices instead of all."""
         if indices is not None and not isinstance(indices, Sequence):
             raise ValueError(f"indices must be a list, or another sequence, or None, not {shown(indices)}")
         self.indices = indices
@@ -128,7 +128,7 @@ class MapSampler(Sampler):
         raise NotImplementedError
 
     def scatter(self, indices: Sequence[Any]) -> list[Any]:
-        """Return this rank's share of a list of indices: equally many, the first again where they run out."""
+        """Return this rank's share of indices; shares are equally long, so the first indices may come twice."""
         places = range(self.rank, -(-len(indices) // self.world_size) * self.world_size, self.world_size)
         return [indices[place % len(indices)] for place in places]
 
@@ -201,7 +201,7 @@ class RandomSampler(MapSampler):
 
 
 class ReplacementSampler(MapSampler):
-    """`num_samples` indices drawn with replacement, by weight where weights are given.
+    """`num_samples` indices drawn with replacement, by weight if `weights` is given.
 
     Parameters
     ----------
@@ -235,12 +235,12 @@ class ReplacementSampler(MapSampler):
         self.weights = BatchSampler(len(dataset), weights=weights).weights
 
     def sample(self) -> Sequence[Any]:
-        n = self.num_samples * self.world_size  # each rank's own: nothing is used again
+        n = self.num_samples * self.world_size  # each rank draws its own: no index is shared out twice
         return self.rng.choice(len(self.dataset), n, p=self.weights).tolist()
 
 
 class Infinite(MapSampler):
-    """Another sampler, epoch after epoch, without end. It has that one's attributes.
+    """Another sampler, repeated epoch after epoch without end. It has the attributes of that sampler.
 
     Examples
     --------
@@ -258,7 +258,7 @@ class Infinite(MapSampler):
         self.sampler, self.sampler_iter = sampler, iter(sampler)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "sampler":  # it is not there yet, in a copy
+        if name == "sampler":  # a copy does not have it yet
             raise AttributeError(name)
         return getattr(self.sampler, name)
 
@@ -271,14 +271,14 @@ class Infinite(MapSampler):
             if batch is not None:
                 return batch
             self.sampler_iter = iter(self.sampler)
-        raise StopIteration  # it has no batches at all
+        raise StopIteration  # an epoch has no batches
 
     def __len__(self) -> int:
         return np.iinfo(np.int64).max
 
 
 class StreamSampler(Sampler):
-    """Says how many samples of a stream make a batch.
+    """Sets how many samples of a stream make a batch.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Paddle's DataLoader. Where paddle is not installed, leaves stay arrays."""
+"""Paddle's DataLoader. If paddle is not installed, leaves stay arrays."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _tuning = {"use": False}
 
 
 def set_autotune_config(use_autotune: bool, tuning_steps: int = 500) -> None:
-    """Have loaders that are made from now on find out how many workers are best, while they are iterated.
+    """Have loaders made from now on find the best number of workers while they are iterated.
 
-    `num_workers` is the number at present. ``paddle.incubate.autotune.set_config`` is heeded as well. `tuning_steps`
-    is checked and means nothing else: as many batches are measured as it takes, 200 at most, and each is delivered.
+    `num_workers` is the present number. ``paddle.incubate.autotune.set_config`` has the same effect. `tuning_steps` is
+    checked and otherwise ignored: measuring takes at most 200 batches, and every batch is delivered.
     """
     flag("use_autotune", use_autotune)
     integer("tuning_steps", tuning_steps, 1)
@@ -42,7 +42,7 @@ def set_autotune_config(use_autotune: bool, tuning_steps: int = 500) -> None:
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Return the `slipring.WorkerInfo` of this worker process; None in others, whether or not a thread is a worker."""
+    """Return the `slipring.WorkerInfo` of this worker process; None in other processes, even in worker threads."""
     return process_worker_info()
 
 
@@ -52,29 +52,29 @@ class DataLoader:
     Parameters
     ----------
     dataset
-        With ``__getitem__`` and ``__len__``, or ``__iter__`` (paddle's IterableDataset, or any).
+        It has ``__getitem__`` and ``__len__``, or ``__iter__`` (paddle's IterableDataset, or any iterable).
     feed_list : list, optional
-        Names, or what has a `name`: the keys of batches where ``return_list=False``.
+        Names, or objects with a `name`: the keys of batches if ``return_list=False``.
     places : optional
-        One or a list of: paddle places, 'cpu', 'gpu:x', 'gpu_pinned'. With several, a step is a list of
-        batches, one for each; too few at the end are dropped.
+        One of these or a list of them: paddle places, 'cpu', 'gpu:x', 'gpu_pinned'. With several, a step is a list of
+        batches, one for each place; if the last ones are too few, they are dropped.
     return_list : bool
-        False, with a `feed_list`: a step is a list of dicts, one for each place, as ``Executor.run(feed=)``
-        takes it.
+        False, with a `feed_list`: a step is a list of dicts, one for each place, which ``Executor.run(feed=)``
+        takes.
     batch_sampler, batch_size, shuffle, drop_last, collate_fn, num_workers, timeout, worker_init_fn
     persistent_workers
-        As paddle's. Orders are drawn from numpy's global generator, as there.
+        As paddle's. Orders are drawn from numpy's global generator, as in paddle.
     use_buffer_reader : bool
-        With ``num_workers=0``: a thread prepares batches. (Workers always do.)
+        With ``num_workers=0``: have a thread prepare batches. (With workers, they are always prepared.)
     prefetch_factor : int
-        Batches in flight: at most this many for each worker, or for each place if there are more of them.
+        Batches in flight: at most this many per worker, or per place if there are more places than workers.
     use_shared_memory : bool
-        Accepted; it is always used.
+        Accepted, and ignored: workers always use shared memory.
 
     Raises
     ------
     ValueError, TypeError
-        At construction; they are also the AssertionErrors that paddle raises.
+        Raised at construction; each is also an AssertionError, as in paddle.
 
     Examples
     --------
@@ -162,7 +162,7 @@ class DataLoader:
 
     @property
     def num_workers(self) -> int:
-        """int: worker processes; where they are tuned, as many as there are at present."""
+        """int: worker processes; if they are tuned, their present number."""
         return self._loader.tuning.workers if self._tuned else self._num_workers
 
     def _core(self):
@@ -173,14 +173,14 @@ class DataLoader:
         else:
             kind["prefetch_factor"] = max(1, ahead // max(1, workers))
             if self.worker_init_fn is not None:
-                kind["rng"] = "worker"  # it may seed generators, and Paddle does not seed them again
+                kind["rng"] = "worker"  # it may seed generators, and Paddle does not seed them again afterwards
         if workers:
             kind["worker_init_fn"] = functools.partial(own.begin, self.worker_init_fn)
         elif self.use_buffer_reader:
             workers, kind = 1, {"workers": Workers(start_method="thread"), "prefetch_factor": ahead}
         if self.batch_sampler is not None and not self.is_stream:
             kind["batch_sampler"] = self.batch_sampler
-            kind["rank"] = getattr(self.batch_sampler, "local_rank", None)  # of a DistributedBatchSampler
+            kind["rank"] = getattr(self.batch_sampler, "local_rank", None)  # set on a DistributedBatchSampler
         else:
             kind["batch_size"] = self.batch_size
             kind["drop_last"] = self.drop_last and self.batch_size is not None
@@ -202,8 +202,8 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         if self.num_workers and (not self.persistent_workers or self._loader.epoch == 0):
-            self._loader.seed = int(np.random.randint(0, sys.maxsize))  # the draw that paddle makes here
-        elif not self.num_workers:  # it makes none; random numbers still follow numpy's generator
+            self._loader.seed = int(np.random.randint(0, sys.maxsize))  # paddle makes this draw here
+        elif not self.num_workers:  # paddle draws nothing; random numbers still follow numpy's generator
             ahead = np.random.RandomState()
             ahead.set_state(np.random.get_state())
             self._loader.seed = int(ahead.randint(0, sys.maxsize))
@@ -243,7 +243,7 @@ class DataLoader:
 
 
 class _Iterator:
-    """One epoch: batches as the caller wants them, times noted."""
+    """One epoch: give batches the caller's form, and note times."""
 
     def __init__(self, loader, core):
         self._loader, self._core = loader, core
@@ -267,7 +267,7 @@ class _Iterator:
                 error.args = (f"DataLoader 1 workers exit unexpectedly, pids: {error.pid}\n{error}",)
                 raise
         parts, self._parts = self._parts, []
-        # For an executor's feed=: a list of dicts, also of one.
+        # An executor's feed= takes a list of dicts, even for a single place.
         return parts if len(parts) > 1 or loader.makes_dicts else parts[0]
 
     def _fed(self, batch, place):

@@ -1,4 +1,4 @@
-"""What Paddle's adapter needs of Paddle, where it is installed: tensors, places, its workers and its figures."""
+"""The adapter's link to Paddle, if it is installed: tensors, places, workers and figures."""
 
 import contextlib
 import importlib.util
@@ -12,12 +12,12 @@ from slipring.errors import shown
 
 
 def installed():
-    """Return the package; None if there is none."""
+    """Return the package; None if it is not installed."""
     return importlib.import_module("paddle") if importlib.util.find_spec("paddle") else None
 
 
 def places(paddle, wanted):
-    """Return a list of the places that an argument names; without paddle the only one is 'cpu'."""
+    """Return a list of the places in an argument; without paddle, 'cpu' is the only place."""
     listed = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
     if not listed:
         raise ValueError(f"places must be one place or more, not {shown(wanted)}")
@@ -31,14 +31,14 @@ def places(paddle, wanted):
 
 
 def is_tuned():
-    """Whether `paddle.incubate.autotune.set_config` has asked for loaders that find out how many workers are best."""
+    """Return whether `paddle.incubate.autotune.set_config` has turned the tuning of workers on."""
     return bool(getattr(sys.modules.get("paddle.io.reader"), "USE_AUTOTUNE", False))
 
 
 def tensor(paddle, leaf, place):
-    """Return an array as a tensor, over the same memory where it stays on the CPU; other leaves as given.
+    """Return an array as a tensor, which shares its memory if `place` is the CPU; other leaves as given.
 
-    In static mode an eager tensor would be the end of the process: what an executor is fed with is made.
+    In static mode an eager tensor would abort the process, so that the tensor is one that an executor is fed with.
     """
     if not isinstance(leaf, np.ndarray):
         return leaf
@@ -47,7 +47,7 @@ def tensor(paddle, leaf, place):
     if not isinstance(place, paddle.CPUPlace) or leaf.dtype.kind not in "biufc":
         return paddle.to_tensor(leaf, place=place)
     try:
-        # paddle 2's from_dlpack copies, and knows no bool; this keeps the array, and with it the slot.
+        # paddle 2's from_dlpack copies, and fails for bool; this way keeps the array and its slot alive.
         make = paddle.base.core.eager.Tensor
         return make(value=leaf, place=place, persistable=False, zero_copy=True, name="", stop_gradient=True)
     except (AttributeError, TypeError):
@@ -56,7 +56,7 @@ def tensor(paddle, leaf, place):
 
 def _fed(paddle, leaf, place):
     made = paddle.base.core.LoDTensor()
-    # It keeps the array, and with it the slot, where that is as paddle lays arrays out.
+    # The tensor keeps the array and its slot alive if the array has paddle's layout.
     shared = isinstance(place, paddle.CPUPlace) and leaf.flags.c_contiguous and leaf.flags.writeable
     made.set(leaf, place, shared)
     return made
@@ -64,7 +64,7 @@ def _fed(paddle, leaf, place):
 
 @contextlib.contextmanager
 def noted(paddle, iterator):
-    """Its profiler has a range around each step, and its timer knows what the reader costs."""
+    """Give each step a range in paddle's profiler, and tell paddle's timer how long the reader takes."""
     if paddle is None:
         yield
         return
@@ -81,7 +81,7 @@ def noted(paddle, iterator):
 
 
 def begin(function, number):
-    """Introduce a worker process to paddle, before the user's own function."""
+    """Make a worker process known to paddle, before the user's own function."""
     theirs = sys.modules.get("paddle.io.dataloader.worker")
     if theirs is not None:
         info = theirs._worker_info = get_worker_info()
@@ -91,7 +91,7 @@ def begin(function, number):
 
 
 def collate(function, whole, samples):
-    """Return what `function`, or None, makes of samples (`whole`) or of one sample, tensors as arrays."""
+    """Collate samples (`whole`) or convert one sample, by `function` if given, with tensors as arrays."""
     if function is None and whole:
         if any(_is_tensor(leaf) for leaf in leaves_of(samples[0])):
             samples = [_as_arrays(sample) for sample in samples]

@@ -22,7 +22,7 @@ class BatchSampler:
     Parameters
     ----------
     dataset, sampler
-        One of the two; a sampler gives indices.
+        Exactly one of the two; a sampler gives indices.
     shuffle : bool
     batch_size : int
     drop_last : bool
@@ -30,7 +30,8 @@ class BatchSampler:
     Raises
     ------
     ValueError, TypeError
-        Naming the argument, its value and the rule; they are also the AssertionErrors that paddle raises.
+        An argument is wrong; the text names the argument, its value and the rule. Each is also an AssertionError, as in
+        paddle.
 
     Examples
     --------
@@ -82,7 +83,7 @@ class BatchSampler:
 
 
 class EndlessSampler:
-    """The `batch_sampler` of a loader whose dataset is iterable: None for each sample of a batch, for ever.
+    """The `batch_sampler` of a loader whose dataset is iterable: without end, one None for each sample of a batch.
 
     Parameters
     ----------
@@ -98,4 +99,4 @@ class EndlessSampler:
 
 
 class NoLength(ValueError, TypeError):
-    """Paddle's ValueError; a TypeError too, so that ``list(loader)`` does without a length."""
+    """Paddle's ValueError; a TypeError too, so that ``list(loader)`` works without a length."""

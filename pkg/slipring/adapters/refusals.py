@@ -1,4 +1,4 @@
-"""Bad arguments, refused by the exceptions that the original raises."""
+"""Refuse bad arguments by the exceptions that the original library raises."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _Init = TypeVar("_Init", bound="Callable[..., None]")
 
 
 def refusing_by(kind: type[Exception]) -> Callable[[_Init], _Init]:
-    """Have the ValueErrors and TypeErrors that a constructor raises be exceptions of `kind` too.
+    """Make the ValueErrors and TypeErrors of a constructor exceptions of `kind` too.
 
     Parameters
     ----------
     kind : type
-        What programs written for the original catch.
+        The exception that programs written for the original library catch.
     """
 
     def decorate(init):

@@ -42,7 +42,7 @@ else:
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What can say where it is, and be told: a dataset, its iterator, a sampler, a loader.
+    """An object that can save its position and return to it: a dataset, its iterator, a sampler, a loader.
 
     Examples
     --------
@@ -52,34 +52,34 @@ class Stateful(Protocol):
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place, as plain values."""
+        """Return the position, as plain values."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Return to that position."""
 
 
 class RandomSampler(torch.utils.data.RandomSampler):
-    """Indices in a random order, from a generator of the sampler's own.
+    """Indices in a random order, drawn from the sampler's own generator.
 
-    It is seeded once, from torch's global generator, when the sampler is made, as torchdata's is. So a state
-    that holds the generator says what the order of later epochs will be.
+    The generator is seeded once, from torch's global generator, when the sampler is made, as in torchdata. A state
+    that contains the generator therefore determines the order of later epochs.
 
     Parameters
     ----------
     data_source : Sized
-        Whose indices are drawn.
+        Its length is the number of indices.
     replacement : bool
         Draw each index from all of them.
     num_samples : int, optional
-        Indices per pass; default as many as there are. Without replacement further permutations follow where
-        there are fewer.
+        Indices per pass; default: the length of `data_source`. If more are wanted without replacement, further
+        permutations follow.
     generator : torch.Generator, optional
-        What is drawn from.
+        The generator to draw from.
 
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, its value and the rule.
+        An argument is wrong; the text names the argument, its value and the rule.
 
     Examples
     --------
@@ -111,11 +111,11 @@ class RandomSampler(torch.utils.data.RandomSampler):
             left -= len(drawn)
 
 
-_AT_ONCE = 32  # indices with replacement are drawn so many at a time, as torchdata draws them
+_AT_ONCE = 32  # indices that are drawn at a time with replacement, as in torchdata
 
 
 class StatefulDistributedSampler(DistributedSampler[Any]):
-    """torch's DistributedSampler, which can say how many indices it has given, and goes on behind those.
+    """torch's DistributedSampler, able to save how many indices it has given and to continue after them.
 
     Parameters
     ----------
@@ -156,12 +156,12 @@ class StatefulDistributedSampler(DistributedSampler[Any]):
         return {"yielded": self.yielded}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Have the next pass begin behind so many indices.
+        """Skip so many indices in the next pass.
 
         Raises
         ------
         ValueError
-            It is no such state.
+            It is not the state of such a sampler.
         """
         if "yielded" not in state_dict:
             raise ValueError(f"this is no state of a StatefulDistributedSampler: {shown(state_dict)}")
@@ -171,7 +171,7 @@ class StatefulDistributedSampler(DistributedSampler[Any]):
 
 
 def _signature():
-    """Return DataLoader's, with what torchdata adds to torch's arguments directly behind these."""
+    """Return the signature of DataLoader, with torchdata's additions directly after torch's arguments."""
     signature = inspect.signature(DataLoader.__init__)
     parameters = dict(signature.parameters)
     at = list(parameters).index("in_order") + 1
@@ -187,7 +187,7 @@ if TYPE_CHECKING:
     class StatefulDataLoader(DataLoader[T_co]):
         snapshot_every_n_steps: int | None
 
-        # What `collate_fn` returns is the batch, as in `slipring.torch.DataLoader`.
+        # The batch type is the return type of `collate_fn`, as in `slipring.torch.DataLoader`.
         @overload
         def __init__(
             self: StatefulDataLoader[_Made], dataset: Samples[_Sample], batch_size: None, shuffle: bool | None = None,
@@ -228,11 +228,11 @@ else:
     class StatefulDataLoader(DataLoader[T_co]):
         """`torchdata.stateful_dataloader.StatefulDataLoader` over slipring's ring.
 
-        It is `slipring.torch.DataLoader` by torchdata's name, with torchdata's order of a shuffled epoch
-        (`RandomSampler`). torchdata's arguments stand where torchdata has them; slipring's may follow by name.
-        A state is exact after every batch, whatever `snapshot_every_n_steps` is, and has its own form. The number says
-        how often workers ask Stateful objects for their states; a resume reads the samples after that again.
-        A state that torchdata 0.11 has saved can be loaded. See ``docs/adapters.md`` for what differs.
+        It is `slipring.torch.DataLoader` under torchdata's name, with torchdata's order of a shuffled epoch
+        (`RandomSampler`). torchdata's arguments have torchdata's places; slipring's may follow by name. A state is
+        exact after every batch, whatever `snapshot_every_n_steps` is, and has slipring's own form. The number sets how
+        often workers save the states of Stateful objects; when a loader resumes, it reads the later samples again.
+        It also loads a state that torchdata 0.11 has saved. See ``docs/adapters.md`` for the differences.
 
         Parameters
         ----------
@@ -246,7 +246,7 @@ else:
         Raises
         ------
         TypeError, ValueError, RuntimeError
-            At construction; for torch's arguments with torch's text.
+            Raised at construction; for torch's arguments with torch's text.
 
         Examples
         --------
@@ -280,38 +280,38 @@ else:
 
         @property
         def snapshot_every_n_steps(self):
-            """int: how often workers ask Stateful objects for their states."""
+            """int: how often workers save the states of Stateful objects."""
             return self.workers.snapshot_every_n_steps
 
         @snapshot_every_n_steps.setter
         def snapshot_every_n_steps(self, every):
             self.workers = dataclasses.replace(self.workers, snapshot_every_n_steps=every)
 
-        # Clients that make a loader anew from its attributes (Lightning) look here for their names.
+        # Lightning, which makes a new loader from the attributes of another, looks here for their names.
         __init__.__signature__ = _SIGNATURE
 
 
 def torchdata_state(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return where a loader is in the form of torchdata 0.11, so that torchdata's own loader continues from there.
+    """Return a loader's position in the form of torchdata 0.11, so that torchdata's own loader continues from there.
 
     Parameters
     ----------
     loader : slipring.torch.DataLoader
-        Or a `StatefulDataLoader`. torchdata's loader needs the same dataset, batches and number of workers, and
+        It may be a `StatefulDataLoader`. torchdata's loader needs the same dataset, batches and number of workers, and
         ``shuffle=True`` if this one has it.
 
     Returns
     -------
     dict
-        For `load_state_dict` of ``torchdata.stateful_dataloader.StatefulDataLoader``.
+        The argument for `load_state_dict` of ``torchdata.stateful_dataloader.StatefulDataLoader``.
 
     Raises
     ------
     TypeError
-        `loader` is not such a loader.
+        `loader` is not a `slipring.torch.DataLoader`.
     ValueError
-        torchdata's form cannot say it: batches out of order, batches since a worker's last snapshot, a Stateful
-        sampler that was asked ahead.
+        torchdata's form cannot express the position: batches out of order, batches since a worker's last snapshot,
+        or a Stateful sampler that was read ahead.
 
     Examples
     --------

@@ -26,38 +26,38 @@ _log = logging.getLogger("slipring")
 
 
 class MultiLoader:
-    """The samples of an iterable dataset, read by several processes, in the order in which they arrive.
+    """The samples of an iterable dataset, read by several processes, in the order of arrival.
 
-    As `webdataset.multi.MultiLoader`, over slipring's ring. Neither torch nor webdataset is needed. Each
-    worker iterates its own copy of the dataset, with ``WORKER`` and ``NUM_WORKERS`` in its environment, so
-    that webdataset's splitters give each its share. The end comes when every worker's copy is at its end. A
-    dataset may start processes itself; a worker's end waits for those that are no daemons, as every process's
-    does, and after some seconds goes without them.
+    It replaces `webdataset.multi.MultiLoader`, over slipring's ring, and needs neither torch nor webdataset. Each
+    worker iterates its own copy of the dataset, with ``WORKER`` and ``NUM_WORKERS`` in its environment, so that
+    webdataset's splitters give each worker its share. The iteration ends when every worker has iterated its copy. A
+    dataset may start processes. A worker that ends waits for those that are not daemons, as every process does;
+    after some seconds the loader no longer waits for the worker.
 
-    Arrays in samples are views on shared memory: writable, and valid as long as they are referred to.
+    Arrays in samples are views on shared memory: writable, and valid while anything refers to them.
 
     Parameters
     ----------
     dataset : iterable
-        Of samples of any kind. What it raises is raised here, and the iteration can go on.
+        An iterable of samples of any kind. An exception of the dataset is raised here, and the iteration can continue.
     workers : int
-        Processes. 0 reads in this one, when a sample is asked for.
+        Number of processes. 0 reads in this process, one sample at a time.
     verbose : bool
-        Tell the logger ``"slipring"`` (at level INFO) of each beginning and end.
+        Log each beginning and end to the logger ``"slipring"``, at level INFO.
     nokill : bool
-        An earlier iteration may go on when another begins; else it is ended then.
+        Let an earlier iteration continue when another begins. False: the earlier one is ended.
     prefix : str
-        Has no meaning here: there is no socket.
+        Ignored: no socket is used.
     worker_options : slipring.Workers, optional
         How workers start, read and are replaced.
     **slipring
         `slipring.Loader`'s further arguments, by name: ``prefetch_factor`` (samples in flight per worker),
-        ``timeout``, ``seed``, ``memory``, ... Its ``workers`` is called `worker_options` here.
+        ``timeout``, ``seed``, ``memory``, ... The loader's ``workers`` is called `worker_options` here.
 
     Raises
     ------
     TypeError, ValueError
-        At construction.
+        Raised at construction.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class MultiLoader:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_live": ()}  # a copy, here or in another process, has iterations of its own
+        return {**self.__dict__, "_live": ()}  # a copy has iterations of its own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -127,12 +127,12 @@ class MultiLoader:
 
     def _with_an_end(self, samples):
         yield from samples
-        if samples in self._live:  # else it was killed
+        if samples in self._live:  # else `kill` ended it
             self._live.discard(samples)
             _log.info("all workers have come to the end")
 
     def kill(self) -> None:
-        """End all iterations and their workers. Samples that are held stay valid; it can be used again."""
+        """End all iterations and their workers. Held samples stay valid, and the loader can be used again."""
         for samples in self._live:
             samples.close()
             if self.verbose:
@@ -140,12 +140,12 @@ class MultiLoader:
         self._live = WeakRegistry()
 
     def stats(self) -> Stats:
-        """Return the `slipring.Stats` since the loader was made; its batches are samples."""
+        """Return the `slipring.Stats` since the loader was made; a batch of its figures is a sample."""
         return self._loader.stats()
 
 
 class _Worker(Worker):
-    """A worker that is no daemon in its own eyes: its dataset may start processes."""
+    """A worker whose process is not a daemon, so that its dataset may start processes."""
 
     def begin(self, base_seed):
         if self.kind == "process":
@@ -154,14 +154,14 @@ class _Worker(Worker):
 
 
 class _Core(Loader):
-    """What `MultiLoader` runs on."""
+    """The core loader of a `MultiLoader`."""
 
     _worker_class = _Worker
     _keeps_states = False
 
 
 class _Iterated:
-    """A dataset that could be indexed too, and is not."""
+    """A dataset that has indices too, but is iterated."""
 
     def __init__(self, dataset):
         self.dataset = dataset

@@ -1,6 +1,6 @@
-"""Arrow data as leaves: an Arrow IPC stream in the slot, read back with no copy; and tables as datasets.
+"""Arrow data as leaves: an Arrow IPC stream in the slot, read back with no copy. Also tables as datasets.
 
-Imported only when Arrow data is met, so that slipring itself never imports pyarrow.
+Imported only when a batch has Arrow data, so that slipring itself never imports pyarrow.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Rows", "TableDataset", "collate"]
 
-_KIND = b"slipring.kind"  # in the stream's schema: what was packed
-_COLUMN = "slipring.array"  # the one column that stands for a bare array
+_KIND = b"slipring.kind"  # key in the stream's schema: the kind of value that was packed
+_COLUMN = "slipring.array"  # name of the only column for a bare array
 _THOROUGH = os.environ.get("SLIPRING_DEBUG", "0") not in ("", "0")
 
 
 def pack(value: object, empty: Callable[..., NDArray[Any]]) -> NDArray[np.uint8] | None:
-    """Return a uint8 array from `empty` with `value` as an IPC stream; None for what must be pickled.
+    """Return `value` as an IPC stream in a uint8 array from `empty`; None if the value must be pickled.
 
     Parameters
     ----------
     value : pyarrow.RecordBatch, pyarrow.Table, pyarrow.Array or pyarrow.ChunkedArray
     empty : callable
-        ``empty(shape, dtype)`` returns an array, inside the slot in a worker.
+        ``empty(shape, dtype)`` returns an array; in a worker it lies in the slot.
     """
     if isinstance(value, pa.RecordBatch):
         kind, batches, schema = b"batch", [value], value.schema
@@ -69,7 +69,7 @@ def _write(batches, schema, sink):
 
 
 def restore(memory: memoryview) -> Any:
-    """Return the value that `pack` packed; its buffers lie in `memory` (a memoryview of bytes)."""
+    """Return the value that `pack` packed; its buffers lie in `memory`."""
     try:
         return _restore(pa.ipc.open_stream(pa.py_buffer(memory)))
     except (pa.ArrowException, OSError, LookupError, ValueError) as error:
@@ -80,7 +80,7 @@ def _restore(stream):
     metadata = dict(stream.schema.metadata or {})
     kind = metadata.pop(_KIND, b"table")
     schema = stream.schema.with_metadata(metadata or None)
-    # Sizes are always checked, what lies inside (offsets, UTF-8) only in the debug mode: it costs a pass.
+    # Sizes are always checked. Offsets and UTF-8 are checked only in debug mode, because that reads all the data.
     batches = []
     for batch in stream:
         batch.validate(full=_THOROUGH)

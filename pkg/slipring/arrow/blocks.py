@@ -1,6 +1,6 @@
-"""Arrow data as columns of a stream: as arrays if rows have a fixed size, else as it is.
+"""Arrow data as columns of a stream: as arrays if rows have a fixed size, else as Arrow data.
 
-It is imported only when a stream has a block of Arrow data, or text.
+Imported only when a stream has a block of Arrow data, or of text.
 """
 
 import numpy as np
@@ -48,9 +48,9 @@ def as_column(values):
 
 
 def filled(column, name, fill_null):
-    """Return (the column with its nulls replaced, an array that says where they were).
+    """Return (the column with its nulls replaced, an array that is true at each null).
 
-    A masked array's masked values are its nulls. Raise Unfit if the column's type does not have the value, or Arrow
+    Masked values of a masked array are its nulls. Raise Unfit if the column's type does not have the value, or Arrow
     cannot fill the column.
     """
     if not isinstance(column, np.ndarray):
@@ -62,7 +62,7 @@ def filled(column, name, fill_null):
 
 
 def _value_like(dtype, name, fill_null):
-    """Return `value_for` a numpy array, in an array of its dtype."""
+    """Return `value_for` a numpy array, as an array of its dtype."""
     plain = dtype.newbyteorder("=")
     if dtype.kind in "mM":  # Arrow has no multiples of a unit
         plain = np.dtype(f"{dtype.kind}8[{np.datetime_data(dtype)[0]}]")
@@ -80,7 +80,7 @@ def _value_like(dtype, name, fill_null):
 def as_numpy(column):
     """Return an Arrow array as a numpy array with the same rows; None if rows have no fixed size.
 
-    Only bools and dates are copied. Raise Unfit if there are nulls, at whatever depth.
+    Only bools and dates are copied. Raise Unfit if there are nulls at any depth.
     """
     shape, kind, order = [len(column)], column.type, None
     if isinstance(kind, pa.FixedShapeTensorType):
@@ -108,7 +108,7 @@ def _no_nulls(column):
     return column
 
 
-# ---- rows of what has no fixed size: record batches
+# ---- rows without a fixed size: record batches
 
 
 def rest_of(columns):
@@ -117,7 +117,7 @@ def rest_of(columns):
 
 
 def own(batch):
-    """Return the same rows in their own memory, dictionaries included: nothing refers to the original memory."""
+    """Return a copy of the rows, dictionaries included, that refers to no other memory."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -132,7 +132,7 @@ def joined(batches):
 
 
 def _unified(table):
-    """Return a table with one dictionary for each column that has some, with wider indices if they are too many."""
+    """Return a table with one dictionary per column of dictionaries, with wider indices if there are too many."""
     try:
         return table.unify_dictionaries()
     except pa.ArrowInvalid:
@@ -152,22 +152,22 @@ def _wide(table):
 
 
 class Pool:
-    """Rows by their place in a buffer of `size` places, in their own memory."""
+    """A copy of some rows, each at its place in a buffer of `size` places."""
 
     def __init__(self, size):
         self._size = size
-        # One attribute, so that no signal's handler can come between: the rows, and which of them is in each place.
+        # (the rows, the row in each place): one attribute, so that a signal handler never sees only one of them new.
         self._kept = None, np.empty(size, np.int64)
 
     def put(self, places, batch, taken):
-        """Store the rows in these places; `taken` are the places of all others."""
+        """Store the rows in these places; `taken` are the places of all other rows."""
         table, numbers = pa.Table.from_batches([own(batch)]), self._kept[1].copy()
         before = self._kept[0]
         if before is not None:
-            if before.num_rows > 2 * self._size:  # most of them have been drawn
+            if before.num_rows > 2 * self._size:  # most of the rows have been drawn
                 before = pa.Table.from_batches([self.take(taken)])
                 numbers[taken] = np.arange(len(taken))
-            if before.schema != table.schema:  # one of them has wider dictionaries
+            if before.schema != table.schema:  # one schema has wider dictionaries
                 before, table = _wide(before), _wide(table)
             table = pa.concat_tables([before, table])
         numbers[places] = np.arange(table.num_rows - len(places), table.num_rows)

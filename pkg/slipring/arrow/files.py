@@ -14,16 +14,16 @@ from slipring._core.process import Owner
 from slipring.errors import RemoteError
 from slipring.redaction import redacted
 
-END = 1 << 16  # bytes that the first request for a remote file reads, at its end
-FILES = 64  # that a process keeps open, of a dataset
+END = 1 << 16  # bytes at the end of a remote file that the first request reads
+FILES = 64  # files of a dataset that a process keeps open
 
 
 class Stamp(NamedTuple):
-    """What tells that a file has changed."""
+    """The size and time of a file, which change when the file does."""
 
     size: int
-    changed: int | str  # a time, or what a server tells in its place
-    machine: str | None = None  # None: `changed` holds everywhere
+    changed: int | str  # a time, or the server's tag
+    machine: str | None = None  # None: `changed` is the same on every machine
 
     @classmethod
     def of(cls, fd):
@@ -32,7 +32,7 @@ class Stamp(NamedTuple):
         return cls(stat.st_size, stat.st_mtime_ns, machine())
 
     def is_as(self, other):
-        """Return whether nothing indicates a change. A copy on another machine may have another time."""
+        """Return whether the file looks unchanged. On another machine a copy may have another time."""
         return self.size == other.size and (self.changed == other.changed or self.machine != other.machine)
 
 
@@ -47,16 +47,15 @@ def machine():
 
 
 def stamp_afar(url, storage):
-    """Return the stamp of a URL's file."""
+    """Return the stamp of a file at a URL."""
     return Stamp(*storage._info(url))
 
 
 def open_table(path, columns, storage=None, known=None):
-    """Open a file of either kind, of which `columns` (None: all) are to be read.
+    """Open a file of either kind, to read `columns` (None: all).
 
-    `path` may be a URL, which `storage` reads. `known` is (stamp, metadata) from another reader of the same file, so
-    that they are not requested again. Raise ValueError if the file is of neither kind, cannot be read, or lacks a
-    column.
+    `path` may be a URL, which `storage` reads. `known` is (stamp, metadata) from another reader of the same file, which
+    saves the requests for them. Raise ValueError if the file is of neither kind, cannot be read, or lacks a column.
     """
     stamp, footer = known or (None, None)
     afar = None
@@ -83,7 +82,7 @@ def open_table(path, columns, storage=None, known=None):
 
 
 def _magic_by_the_end(afar, size):
-    """Return the first bytes. Parquet and IPC repeat them after their footers, which are needed anyway."""
+    """Return the first bytes. Parquet and IPC repeat them at the end, which must be read anyway for the footer."""
     if not afar.has(max(0, size - 6), size):
         afar.ahead([(max(0, size - END), size)])
     tail = afar.range(max(0, size - 6), size)
@@ -95,14 +94,14 @@ def _magic_by_the_end(afar, size):
 class OpenedTables:
     """The open files and decoded row groups of a dataset, for all threads of this process.
 
-    One thread at a time uses a file. At most `most` decoded row groups are kept. A forked child
-    opens the files again.
+    One thread at a time uses a file. At most `most` decoded row groups are kept. A forked child opens the files
+    for itself.
     """
 
     def __init__(self, most):
         self.owner, self._most = Owner(), most
         self._lock = threading.Lock()
-        self._files = collections.OrderedDict()  # an open file that nobody reads from -> its number
+        self._files = collections.OrderedDict()  # an open file that no thread uses -> its number
         self._kept, self._mapped = collections.OrderedDict(), {}  # row group -> table
 
     def table(self, group):
@@ -114,7 +113,7 @@ class OpenedTables:
             return self._mapped.get(group)
 
     def keep(self, group, table, mapped):
-        """Store a row group's table: for ever if it lies in a mapped file, else until `most` others have come."""
+        """Store a row group's table: permanently if it is mapped, else until `most` others have come."""
         with self._lock:
             if mapped:
                 self._mapped[group] = table
@@ -132,7 +131,7 @@ class OpenedTables:
             return file
 
     def give_back(self, number, file):
-        """Make the file available to the next reader; the file that was returned longest ago may be closed."""
+        """Make the file available to the next reader; close the least recently used file if there are too many."""
         with self._lock:
             self._files[file] = number
             while len(self._files) > FILES:
@@ -142,7 +141,7 @@ class OpenedTables:
 class Parquet:
     """A Parquet file; see `open_table`."""
 
-    may_wait = True  # a row group is read, and decoded
+    may_wait = True  # for reading and decoding a row group
 
     def __init__(self, path, columns, stamp, afar=None, footer=None):
         self.path, self.stamp, self._afar = path, stamp, afar
@@ -167,7 +166,7 @@ class Parquet:
         return table.combine_chunks(), False
 
     def _chunks(self, group):
-        """Yield the [begin, end) in the file of each column that is read."""
+        """Yield the [begin, end) in the file of each column to read."""
         of_group = self.metadata.row_group(group)
         for number in range(of_group.num_columns):
             column = of_group.column(number)
@@ -178,13 +177,13 @@ class Parquet:
 
 
 class Ipc:
-    """An Arrow IPC file or stream, which is mapped; see `open_table`.
+    """An Arrow IPC file or stream, mapped; see `open_table`.
 
-    A remote file's record batches are read when they are requested. A remote stream has no index, so it is read as a
+    A remote file's record batches are read on request. A remote stream has no index, so it is read as a
     whole.
     """
 
-    metadata = None  # the bytes of the footer of a file behind a URL
+    metadata = None  # the footer's bytes, for a file at a URL
 
     def __init__(self, path, columns, stamp, stream, afar=None):
         self.path, self.stamp = path, stamp
@@ -209,10 +208,10 @@ class Ipc:
             or stream
             or (self.file.num_record_batches and not self.is_mapped(self.file.get_batch(0)))
         ):
-            # What is not asked for is not decompressed. Of a mapped file this would make copies.
+            # This decompresses only the columns to read. For a mapped file it would make copies.
             options.included_fields = [whole.get_field_index(name) for name in self.schema.names]
             self.file = read(self.memory, options=options)
-        # A stream has no index: its batches' headers are read once, from front to end.
+        # A stream has no index, so all headers of its batches are read once.
         self.batches = list(self.file) if stream else None
 
     def batch(self, group):
@@ -227,7 +226,7 @@ class Ipc:
     def counts(self):
         if self.metadata is None:
             return [self.batch(i).num_rows for i in range(len(self))]
-        # A footer tells no rows, only batches do: of them a column of few bytes is read.
+        # A footer has no row counts. They are in the batches, of which only the narrowest column is read.
         options = pa.ipc.IpcReadOptions(use_threads=False)
         options.included_fields = [min(range(len(self.types)), key=lambda at: _width(self.types[at]))]
         with _as_raised(self.memory):
@@ -243,25 +242,25 @@ class Ipc:
         if not isinstance(self.memory, pa.Buffer):
             return False
         begin, end = self.memory.address, self.memory.address + self.memory.size
-        # A buffer may be None, or have no bytes: then it lies anywhere.
+        # A buffer may be None or empty; its address then means nothing.
         return all(begin <= buffer.address < end for column in batch.columns for buffer in column.buffers() if buffer)
 
 
 @contextlib.contextmanager
 def _as_raised(afar):
-    """Raise the exception of a remote read itself: pyarrow's reader of IPC makes an OSError of its text."""
+    """Raise the exception of a remote read itself: pyarrow's IPC reader turns it into an OSError."""
     try:
         yield
     except OSError:
         failed = getattr(getattr(afar, "cache", None), "failed", None)
         if failed is None:
             raise
-        afar.cache.failed = None  # it leads back to the file
+        afar.cache.failed = None  # it refers to the file, in a cycle
         raise failed from failed.__cause__
 
 
 def _width(kind):
-    """Return the bits of a value; for types other than the plain ones, a large number."""
+    """Return the bits of a value; a large number for types without a fixed width."""
     try:
         return kind.bit_width
     except ValueError:

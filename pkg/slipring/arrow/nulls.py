@@ -1,4 +1,4 @@
-"""Nulls of an Arrow column: values that replace them, and a mask that says where they were."""
+"""Nulls of an Arrow column: the values that replace them, and a mask of their places."""
 
 import math
 
@@ -10,11 +10,11 @@ from slipring.errors import shown
 
 
 class Unfit(ValueError):
-    """An error for values that cannot be a column: numpy or Arrow has no place for them."""
+    """An error for values that cannot be a column, because numpy or Arrow has no type for them."""
 
 
 def is_number(kind):
-    """Return whether numpy has the type, with as many bytes per value."""
+    """Return whether numpy has the type, in the same number of bytes per value."""
     of = pa.types
     return of.is_integer(kind) or of.is_floating(kind) or of.is_boolean(kind) or _is_time(kind)
 
@@ -44,7 +44,7 @@ def mask_type(kind):
 def value_for(name, kind, fill_null):
     """Return the value that replaces a column's nulls, as an Arrow scalar: from `fill_null`, or zero.
 
-    None: nulls stay, because the batch has a place for them. Raise Unfit if the column's type, `kind`, does not have
+    Return None if nulls stay because the batch can hold them. Raise Unfit if the column's type, `kind`, does not have
     the value.
     """
     kind = _value_type(kind)
@@ -83,8 +83,8 @@ def _exactly(value, kind):
 def fill(name, column, value):
     """Return (the column with `value` in place of its nulls, its mask), both as Arrow arrays.
 
-    Nulls within tensors and lists of a fixed size count too; the mask is true at each null. `value` is as `value_for`
-    returns it. Raise Unfit if Arrow cannot fill columns of this type.
+    Nulls within tensors and lists of a fixed size count too, and the mask is true at each null. `value` comes from
+    `value_for`. Raise Unfit if Arrow cannot fill columns of this type.
     """
     try:
         filled, mask = _filled(column, value, np.zeros(len(column), bool))

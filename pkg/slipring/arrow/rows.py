@@ -1,4 +1,4 @@
-"""Rows of record batches: put together, taken, and as samples."""
+"""Rows of record batches: joined, selected, and as samples."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# An array of these refers to all the bytes of the array that it was taken from.
+# An array of such a type keeps alive all the bytes of the array that it was taken from.
 _VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
 
 
 class Rows:
-    """Rows of a record batch as a sequence of record batches of one row, made when they are asked for.
+    """Rows of a record batch as a sequence of record batches of one row, made on access.
 
     Parameters
     ----------
@@ -48,17 +48,17 @@ class Rows:
 
 
 def collate(rows: Rows | Iterable[pa.RecordBatch] | pa.RecordBatch) -> pa.RecordBatch:
-    """Put the rows of a `TableDataset` together as one ``pyarrow.RecordBatch``: a ``collate_fn``.
+    """Join the rows of a `TableDataset` into one ``pyarrow.RecordBatch``; usable as a ``collate_fn``.
 
     Parameters
     ----------
     rows : Rows, or list of pyarrow.RecordBatch
-        Lists come from batches that several workers share (``chunk_size``).
+        A list comes from a batch that several workers share (``chunk_size``).
 
     Raises
     ------
     TypeError
-        A sample is no record batch: the dataset was not made with ``returns='record_batch'``.
+        A sample is not a record batch: the dataset was not made with ``returns='record_batch'``.
     """
     if isinstance(rows, pa.RecordBatch):  # batch_size=None
         return rows
@@ -75,12 +75,12 @@ def collate(rows: Rows | Iterable[pa.RecordBatch] | pa.RecordBatch) -> pa.Record
 
 
 def take(table, numbers):
-    """Return the rows of a table, of any type, that an array numbers."""
+    """Return the rows of a table with these numbers, for columns of any type."""
     if not len(numbers):
         return table.slice(0, 0)
     try:
         return table.take(pa.array(numbers))
-    except pa.ArrowNotImplementedError:  # views and run-end encodings
+    except pa.ArrowNotImplementedError:  # take() lacks views and run-end encodings
         return pa.concat_tables([table.slice(number, 1) for number in numbers.tolist()])
 
 
@@ -89,7 +89,7 @@ def empty(schema):
 
 
 def one_batch(table):
-    """Return the rows of a table as one record batch, which refers to no other rows."""
+    """Return the rows of a table as one record batch that keeps no other rows alive."""
     for at, field in enumerate(table.schema):
         for view, plain in _VIEWS:
             if field.type == view:

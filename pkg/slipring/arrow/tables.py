@@ -27,53 +27,52 @@ if TYPE_CHECKING:
     from slipring._files.storage import Storage
 
 RETURNS = ("rows", "record_batch")
-OWN = ("_open_here", "_footers", "_asked")  # attributes of each process
-OPENED_AT_ONCE = 16  # files afar, when the dataset is made
+OWN = ("_open_here", "_footers", "_asked")  # attributes that a process does not pass on
+OPENED_AT_ONCE = 16  # remote files that are opened at once when the dataset is made
 
 
 class TableDataset:
     """The rows of Arrow IPC or Parquet files, read a batch at a time.
 
-    Each process opens the files for itself when it reads the first row, and keeps 64 of them open: what crosses a
-    fork, or is pickled, is paths, row counts and what tells that a file has changed. IPC files are mapped, and
-    uncompressed ones read with no copy. A worker's `fetch_threads` read row groups of Parquet files, and what lies
-    behind URLs, beside one another.
+    Each process opens the files for itself when it reads the first row, and keeps 64 of them open. A fork or pickle
+    passes on only paths, row counts, and the size and time of each file. IPC files are mapped, and uncompressed ones
+    read with no copy. A worker's `fetch_threads` read row groups of Parquet files, and remote files, in parallel.
 
     Parameters
     ----------
     paths : path, URL or sequence of them
-        Parquet files, Arrow IPC files or IPC streams (Hugging Face datasets' ``.arrow``), told apart by their
-        first bytes. Rows are numbered through all of them. The columns read must be alike in all, in whatever
-        order. The files must stay as they are: a reader that finds another size or time of modification
-        raises ValueError. On another machine, a file may be a copy with another time: there the size must match.
+        Parquet files, Arrow IPC files or IPC streams (Hugging Face datasets' ``.arrow``), distinguished by their
+        first bytes. Rows are numbered across all files. The columns to read must have the same types in all files,
+        in any order. The files must not change: a reader that finds another size or modification time raises
+        ValueError. On another machine, a copy may have another time, but the size must match.
     columns : sequence of str, optional
-        Only these columns are read, at least one, each named once, in this order; default all, in the first
-        file's order.
+        The columns to read, in this order: at least one, each named once. Default: all, in the order of the first
+        file.
     decode : callable, optional
-        Called with each row, a dict of Python values; what it returns is the sample.
+        Called with each row, a dict of Python values; it returns the sample.
     decode_batch : callable, optional
-        Called with the rows asked for as one ``pyarrow.RecordBatch``; returns as many samples.
+        Called with the rows of a batch as one ``pyarrow.RecordBatch``; it returns as many samples.
     returns : {'rows', 'record_batch'}
-        'record_batch': rows are not made into Python values; with ``collate_fn=slipring.arrow.collate`` a
-        batch is a ``pyarrow.RecordBatch`` that lies in its slot.
+        'record_batch': rows do not become Python values. With ``collate_fn=slipring.arrow.collate`` a batch is a
+        ``pyarrow.RecordBatch`` in its slot.
     cached_groups : int
-        Row groups (compressed record batches) that each worker keeps decoded. A mapped record batch costs
-        nothing and is always kept.
+        Row groups (compressed record batches) that each worker keeps decoded. Mapped record batches cost nothing and
+        are always kept.
     storage : slipring.Storage, optional
         How URLs are read.
     fill_null, null_mask
-        As `slipring.stream` has them, for rows and record batches: each row, and what `decode` and `decode_batch` are
-        called with, has values in the place of nulls, and the masks behind the columns.
+        As in `slipring.stream`, for rows and record batches. Each row, and each argument of `decode` and
+        `decode_batch`, has values in place of nulls, and the masks after the columns.
 
     Raises
     ------
     ValueError
-        There is no file, a file is of neither kind, lacks a column or has it with another type. `columns` is
+        There is no file, or a file is of neither kind, lacks a column or has it with another type. `columns` is
         empty, or has a name twice. A column's type does not have its value of `fill_null`.
     TypeError
-        `paths` is a table in memory: it would be pickled to each worker.
+        `paths` is a table in memory, which would be pickled to each worker.
     OSError
-        A file cannot be opened; of a URL a `slipring.errors.RemoteError`.
+        A file cannot be opened; for a URL, a `slipring.errors.RemoteError`.
 
     Examples
     --------
@@ -123,13 +122,13 @@ class TableDataset:
         self._check()
         self._forget()
         self._survey()
-        self._stored = self.schema  # of the rows as the files have them
+        self._stored = self.schema  # the rows' schema as stored in the files
         self._check_nulls()
 
     def _forget(self):
-        """Begin as a dataset that has opened nothing: here, and where it was sent to."""
-        self._footers = {}  # number of a file -> its stamp and footer, for all threads, and forked workers
-        self._asked = {}  # number of a file afar -> the process that has asked whether it has changed
+        """Forget everything opened, as in a dataset that was just sent to this process."""
+        self._footers = {}  # number of a file -> its stamp and footer; all threads and forked workers share them
+        self._asked = {}  # number of a remote file -> the process that has checked it for changes
         self._open_here = OpenedTables(self.cached_groups)
 
     def _check(self):
@@ -144,7 +143,7 @@ class TableDataset:
             raise ValueError("returns='record_batch' makes no samples: drop decode and decode_batch")
 
     def _survey(self):
-        """Count rows and compare schemas; nothing stays open."""
+        """Count rows and compare schemas; leave no file open."""
         groups, counts, self._stamps, self._waits, self.schema = [], [], [], [], None
         for number, (path, (file, rows)) in enumerate(zip(self.paths, self._counted())):
             self._stamps.append(file.stamp)
@@ -172,8 +171,8 @@ class TableDataset:
         self._ends = np.cumsum(np.array(counts, np.int64))
 
     def _check_nulls(self):
-        """Find what fills nulls, and add the masks to the schema; a type that Arrow cannot fill is refused here."""
-        self._fills = {}  # column -> the value, or None: its nulls stay, and only the mask is wanted
+        """Find the values that fill nulls, add the masks to the schema, and refuse types that Arrow cannot fill."""
+        self._fills = {}  # column -> the value; None if nulls stay and only the mask is wanted
         path, stored = redacted(self.paths[0]), self._stored
         for name in dict.fromkeys([*self.fill_null, *self.null_mask]):
             if name not in stored.names:
@@ -192,7 +191,7 @@ class TableDataset:
             self.schema = self.schema.append(pa.field(mask_name(name), mask.type))
 
     def _counted(self):
-        """Yield (file, the rows of its groups) of all; those afar are looked through beside one another."""
+        """Yield (file, the rows of its groups) of all files; remote files are counted in parallel."""
 
         def count(path):
             file = open_table(path, self.columns, self._remote)
@@ -206,7 +205,7 @@ class TableDataset:
 
     @property
     def _told(self):
-        """What tells of each file that it has changed: its size, and a time or what a server has in its place."""
+        """The size of each file and its time, or the server's tag: they change when the file does."""
         return [stamp[:2] for stamp in self._stamps]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -217,7 +216,7 @@ class TableDataset:
         self._forget()
 
     def _check_same(self, number, file):
-        """Raise ValueError if a file is not what it was when the dataset was made, nor as large on another machine."""
+        """Raise ValueError if a file has changed since the dataset was made, or differs in size on this machine."""
         now, then = file.stamp, self._stamps[number]
         if not now.is_as(then):
             raise ValueError(
@@ -235,7 +234,7 @@ class TableDataset:
         return self.__getitems__([operator.index(index)])[0]
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> Any:
-        """Return the samples at `indices`: a list, or for ``returns='record_batch'`` a `Rows`.
+        """Return the samples at `indices`: a list, or a `Rows` for ``returns='record_batch'``.
 
         Raises
         ------
@@ -259,7 +258,7 @@ class TableDataset:
         return samples
 
     def take(self, indices: Sequence[SupportsIndex]) -> pa.RecordBatch:
-        """Return rows as one ``pyarrow.RecordBatch``, in the order of `indices`; errors as `__getitems__`."""
+        """Return rows as one ``pyarrow.RecordBatch``, in the order of `indices`; errors are those of `__getitems__`."""
         pieces = list(self._pieces(indices))
         if not pieces:
             return empty(self.schema)
@@ -272,7 +271,7 @@ class TableDataset:
         return one_batch(together if _is_run(order) else take(together, order))
 
     def _pieces(self, indices):
-        """Yield (places in the batch, table of their rows) for each row group that is touched."""
+        """Yield (places in the batch, table of their rows) for each row group that has some."""
         rows = self._rows(indices)
         which = np.searchsorted(self._ends, rows, side="right")
         for group, table in self._tables(np.unique(which).tolist()):
@@ -283,7 +282,7 @@ class TableDataset:
             yield places, self._filled(found) if self._fills else found
 
     def _filled(self, table):
-        """Return rows with values in the place of nulls, and with the masks."""
+        """Return rows with values in place of nulls, and with the masks."""
         columns = dict(zip(table.schema.names, table.columns))
         for name, value in self._fills.items():
             filled, masks = zip(*(fill(name, chunk, value) for chunk in columns[name].chunks))
@@ -301,7 +300,7 @@ class TableDataset:
         return np.array([i + n if i < 0 else i for i in rows], np.int64)
 
     def _tables(self, groups):
-        """Yield (group, its table); by a worker's threads as many are read at a time as there are threads."""
+        """Yield (group, its table); a worker reads as many at a time as it has threads."""
         missing = [group for group in groups if self._is_to_be_read(group)] if threads() > 1 else []
         ahead, missing = read_in_turn(self._read_ahead, missing), set(missing)
         for group in groups:
@@ -311,7 +310,7 @@ class TableDataset:
         return self._waits[self._groups[group, 0]] and self._opened().table(group) is None
 
     def _group(self, group, read=None):
-        """Return a row group's table: one that is kept, what another thread has read, or what is read now."""
+        """Return a row group's table: a kept one, `read` if another thread has read it, or else read it now."""
         opened = self._opened()
         table = opened.table(group)
         if table is None:
@@ -322,14 +321,14 @@ class TableDataset:
         return table
 
     def _opened(self):
-        """Return what this process has open, and keeps."""
+        """Return the open files and kept row groups of this process."""
         opened = self._open_here
         if not opened.owner.is_here:
             self._open_here = opened = OpenedTables(self.cached_groups)
         return opened
 
     def _read_ahead(self, group):
-        """Return what `_read` does, or the error: it was tried often enough, and is raised in its turn."""
+        """Return the result of `_read`, or its error, which is raised when the group has its turn."""
         try:
             return self._read(group)
         except RemoteError as error:
@@ -344,11 +343,11 @@ class TableDataset:
             file = self._open(number)
         table, mapped = file.read(inside)
         opened.give_back(number, file)
-        # All files' rows look like the first one's, to be put together.
+        # All rows get the schema of the first file, so that tables can be joined.
         return pa.Table.from_arrays([table[name] for name in self._stored.names], schema=self._stored), mapped
 
     def _open(self, number):
-        """Return a file that is as it was when the dataset was made. All of a process share what is in footers."""
+        """Open a file and check that it has not changed. The threads of a process share the footers."""
         known = self._footers.get(number)
         if self._remote is not None and self._asked.get(number) != process.pid():
             stamp = stamp_afar(self.paths[number], self._remote)
@@ -362,7 +361,7 @@ class TableDataset:
 
 
 def _time(changed):
-    """A time of modification, or what a server tells in its place."""
+    """Return a modification time as text, or the server's tag."""
     if isinstance(changed, str):
         return changed or "at a time that the server does not tell"
     nanoseconds = changed
@@ -370,5 +369,5 @@ def _time(changed):
 
 
 def _is_run(numbers):
-    """Whether an array is 0, 1, 2 ..."""
+    """Return whether an array is 0, 1, 2 ..."""
     return bool((numbers == np.arange(len(numbers))).all())

@@ -1,4 +1,4 @@
-"""What has been made once is kept in shared memory: one cache per machine, for workers, loaders and ranks."""
+"""A cache of values in shared memory: one per machine, for workers, loaders and ranks."""
 
 from slipring.cache.cache import Cache, CacheStats
 from slipring.cache.dataset import Cached, cached

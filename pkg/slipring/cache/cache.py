@@ -1,4 +1,4 @@
-"""The cache, as users have it: a budget, perhaps a name, and what it says of itself."""
+"""The public class of the cache: its budget, its name, and its figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("slipring")
 
 @dataclasses.dataclass(frozen=True)
 class CacheStats:
-    """What a cache has done so far, by all processes that share it.
+    """The figures of a cache, over all processes that share it.
 
     Attributes
     ----------
@@ -35,13 +35,13 @@ class CacheStats:
     committed : int
         Bytes of memory that the cache takes, its index included: 8 bytes for each key, in pieces of 64 KiB.
     refused_budget, refused_memory, refused_other : int
-        Values that were made and not kept, because the budget had no room for them; because the machine, or the
-        container, has too little memory left; for another reason: they do not come back from their pickle, their keys
-        are beyond what limits left of the index, another process was at it for a second, too many are being made at a
-        time (1024), or another PID namespace made the cache.
+        Values that were made and not stored: because the budget had no room for them; because too little memory is left
+        on the machine or in the container; for another reason. The other reasons: they cannot be unpickled, memory
+        limits left no room in the index for their keys, another process had been making the entry for a second, 1024
+        entries are being made at the same time, or another PID namespace made the cache.
     recovered, lost_bytes : int
-        Entries that a process had begun when it died, which were then made by another; bytes that it had taken for
-        them.
+        Entries that a process had begun when it died, and that another process made; the bytes that the dead process
+        had taken for them.
     samples : int
         How many samples the dataset has; 0: unknown.
 
@@ -72,43 +72,43 @@ class CacheStats:
 
     @property
     def refused(self) -> int:
-        """int: values that were made and not kept, for whatever reason."""
+        """int: values that were made and not kept, for any reason."""
         return self.refused_budget + self.refused_memory + self.refused_other
 
     @property
     def bytes_for_all(self) -> int | None:
-        """int or None: what all samples would take, by the mean of those that are kept; None: that cannot be told."""
+        """int or None: the bytes of all samples, estimated from the mean of the stored ones; None: unknown."""
         return round(self.bytes / self.entries * self.samples) if self.entries and self.samples else None
 
 
 class Cache(CacheCore):
     """Values by number, in memory that workers, loaders and ranks of one machine share. Nothing is ever evicted.
 
-    For epochs in random order no cache does better than one that keeps what came first (J. Mohan and others, "Analyzing
-    and Mitigating Data Stalls in DNN Training", VLDB 2021: CoorDL). Forked workers and thread workers have it as their
-    parent has; `spawn` and `forkserver` hand it on as an argument, or as part of a dataset. When the last process has
-    gone, however it ended, so has the memory.
+    For epochs in random order, no cache is better than one that keeps the first entries (J. Mohan and others,
+    "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021: CoorDL). Forked workers and thread workers share
+    their parent's cache. With `spawn` and `forkserver`, pass it as an argument, or as part of a dataset. The memory is
+    freed when the last process has ended, in whatever way.
 
     Parameters
     ----------
     budget : int or str
-        Bytes that entries may take: a number, or "32GiB", "500 MB". Memory is taken as entries come. A sixteenth of the
-        machine's (or the container's) memory and 64 MiB stay free in any case.
+        Bytes that entries may take: a number, or "32GiB", "500 MB". Memory is committed as entries are stored. A
+        sixteenth of the machine's (or the container's) memory and 64 MiB stay free in any case.
     name : str, optional
-        Other processes of this user on this machine that open a cache of the same name get the same one: a second
-        loader, a second training, the ranks that torchrun starts. The first one's budget counts. Not across containers.
+        Processes of one user on one machine that open a cache with the same name share it: a second loader, a second
+        training, the ranks that torchrun starts. The budget of the first process counts. Containers do not share it.
     backing : {'memfd', 'shm'} or str
-        Where the memory comes from, if there is no name: a nameless file in memory, in /dev/shm, or in a directory on a
-        tmpfs. The size of /dev/shm does not limit a memfd.
+        Where the memory comes from, if there is no name: a memfd, /dev/shm, or a directory on a tmpfs. The size of
+        /dev/shm does not limit a memfd.
 
     Raises
     ------
     ValueError
-        It is no size, or no name.
+        The size or the name is not valid.
     SegmentFull
-        Not even the cache's first pages find memory.
+        There is no memory for the cache's first pages.
     PermissionError
-        Another user keeps the name's place.
+        Another user holds the name.
 
     Examples
     --------
@@ -125,7 +125,7 @@ class Cache(CacheCore):
     """
 
     name: str | None
-    _held: Any = None  # (a dataset that nothing tells from others, what stands for it): see `dataset.bind`
+    _held: Any = None  # (a dataset without a fingerprint, a random one for it): see `dataset.bind`
 
     def __init__(self, budget: int | str, *, name: str | None = None, backing: str = "memfd") -> None:
         nbytes = size_in_bytes("budget", budget)
@@ -137,7 +137,7 @@ class Cache(CacheCore):
             self._create(nbytes, backing, "slipring-cache" if backing == "memfd" else None)
             self._say_what_fits(nbytes)
             return
-        from slipring._core.cache_names import label_of, open_named  # sockets: who has no name needs none
+        from slipring._core.cache_names import label_of, open_named  # uses sockets, which only a named cache needs
 
         label = label_of(name)
         if open_named(name, self._attach, lambda: self._create(nbytes, "memfd", label)):
@@ -153,7 +153,7 @@ class Cache(CacheCore):
         from multiprocessing.context import get_spawning_popen
         from multiprocessing.reduction import DupFd
 
-        if get_spawning_popen() is None:  # to a pool, or to another program
+        if get_spawning_popen() is None:  # sent to a pool, or to another program
             if self.name is None:
                 raise RuntimeError(
                     "a cache without a name can be handed on only to a process that is being started: give it a name, "
@@ -163,7 +163,7 @@ class Cache(CacheCore):
         return _reopen, (type(self), DupFd(self._fd), self.name)
 
     def __copy__(self) -> Self:
-        return self  # what is shared is not doubled by copying a dataset that has it
+        return self  # a copy of a dataset shares its cache
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -189,7 +189,7 @@ class Cache(CacheCore):
         return CacheStats(**{field.name: info[field.name] for field in dataclasses.fields(CacheStats)})
 
     def report(self) -> str:
-        """Return in words how much is kept, how often it was found, and what budget all samples need.
+        """Return a text with the number of entries, their hits, and the budget that all samples need.
 
         Examples
         --------
@@ -223,14 +223,14 @@ class Cache(CacheCore):
         return "; ".join(parts)
 
     def bind(self, what: str, fingerprint: bytes | str, samples: int = 0) -> None:
-        """Say what the cache holds. Whoever says something else afterwards, in whatever process, is refused.
+        """Declare the contents of the cache. Another declaration afterwards, in any process, raises an exception.
 
         Parameters
         ----------
         what : str
-            In words, for the message.
+            A description, for messages.
         fingerprint : bytes or str
-            What tells it from anything else.
+            A value that only these contents have.
         samples : int
             How many samples there are in all, for `report`; 0: unknown.
 
@@ -239,7 +239,7 @@ class Cache(CacheCore):
         CacheMismatch
             The cache holds something else.
         """
-        import hashlib  # it loads a library of cryptography
+        import hashlib  # it loads a cryptographic library
 
         if not isinstance(what, str):
             raise TypeError(f"what must be a str, in words what the cache holds, not {shown(what)}")
@@ -252,7 +252,7 @@ class Cache(CacheCore):
         number = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
         self._bind(number or 1, samples, what)
 
-    # ---- what is said, once in the life of a cache
+    # ---- messages that are logged once in the life of a cache
 
     def _say_what_fits(self, asked):
         free, size, limit, where = memory_available()
@@ -313,12 +313,12 @@ def _reopen(cls, descriptor, name):
 
 
 def as_cache(value: int | str | Cache) -> Cache:
-    """Return the cache that an argument means: itself, or a new one of that budget."""
+    """Return the cache for an argument: itself, or a new one of that budget."""
     return value if isinstance(value, Cache) else Cache(size_in_bytes("cache", value))
 
 
 def in_words(nbytes: int) -> str:
-    """Return a number of bytes as one reads it."""
+    """Return a number of bytes in readable form."""
     size = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

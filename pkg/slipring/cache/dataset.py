@@ -1,4 +1,4 @@
-"""Any map dataset, with its samples kept."""
+"""Map datasets whose samples are cached."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from slipring.typing import MapDataset
 
 _Sample = TypeVar("_Sample")
-_WRAPPERS = 8  # around each other, which are looked through
-# How the names of torchvision's transforms begin that draw random numbers.
+_WRAPPERS = 8  # nested wrappers that are searched
+# Beginnings of the names of torchvision's random transforms.
 _RANDOM = ("Random", "RandAugment", "AutoAugment", "TrivialAugment", "AugMix", "ColorJitter", "Gaussian", "Elastic")
 
 
 def bind(cache: Cache, what: str, fingerprint: str | None, samples: int, dataset: object, form: str = "") -> None:
-    """Say what a cache holds: samples of `dataset` in some `form`.
+    """Declare the contents of a cache: samples of `dataset` in some `form`.
 
-    `fingerprint` None: nobody but the very object can tell its samples from others.
+    `fingerprint` None: only the object itself identifies its samples.
 
     Raises
     ------
     CacheMismatch
         The cache holds something else.
     ValueError
-        The cache has a name, under which others would take their samples for these.
+        The cache has a name, so that other processes could take their samples for these.
     """
     known = fingerprint is not None
     if not known:
@@ -54,9 +54,9 @@ def bind(cache: Cache, what: str, fingerprint: str | None, samples: int, dataset
 
 
 def _random_part(dataset):
-    """Return what draws random numbers in a dataset of known kind, as a text; None: nothing is known to."""
+    """Return a text that names a random transform in a dataset of known kind; None if there is none."""
     for _ in range(_WRAPPERS):
-        if isinstance(dataset, Cached):  # its samples are kept already
+        if isinstance(dataset, Cached):  # its samples are cached already
             break
         if getattr(dataset, "is_random", False) is True:
             return f"the transform of {shown(dataset)}"
@@ -91,7 +91,7 @@ class Cached(Generic[_Sample]):
     dataset: Any
     cache: Cache
     copy: bool
-    # Where the dataset has one: missing samples are read at once.
+    # Only if the dataset has one: it then reads the missing samples in one call.
     __getitems__: Callable[[Sequence[int]], list[Any]]
 
     def __init__(
@@ -140,7 +140,7 @@ class Cached(Generic[_Sample]):
         return self._given(self.cache.get_or_make(index, lambda: self.dataset[index]))
 
     def _several(self, indices: Sequence[int]) -> list[Any]:
-        """Return several samples; those that are missing are read at once, as the dataset itself reads them."""
+        """Return several samples; the dataset reads the missing ones in one call."""
         indices = [self._checked(index) for index in indices]
         missing = [index for index in dict.fromkeys(indices) if index not in self.cache]
         try:
@@ -171,7 +171,7 @@ class Cached(Generic[_Sample]):
         Parameters
         ----------
         function : callable
-            Arrays that it gets are for reading alone; it copies those that it changes.
+            It gets read-only arrays, and must copy those that it changes.
         """
         return Mapped(self, function)
 
@@ -240,24 +240,24 @@ def cached(
 ) -> Cached[_Sample]:
     """Return a map dataset whose samples are made once on this machine, and then found in shared memory.
 
-    What is random comes behind it, by ``cached(dataset, "8GiB").map(augment)``: a sample that is kept is the same in
-    each epoch. So a warning names a random transform of `slipring.images`, torchvision or Albumentations in `dataset`.
+    Apply random transforms afterwards, with ``cached(dataset, "8GiB").map(augment)``: a cached sample is the same in
+    each epoch. A warning names a random transform of `slipring.images`, torchvision or Albumentations in `dataset`.
 
     Parameters
     ----------
     dataset : map dataset
-        Its samples are what a batch may consist of: arrays, tensors, numbers, strings, and containers of these; other
-        objects are pickled.
+        Its samples consist of the same values as batches: arrays, tensors, numbers, strings, and containers of these;
+        other objects are pickled.
     cache : int, str or Cache
         A budget such as "8GiB", or a cache that several processes share.
     fingerprint : str, optional
-        What tells these samples from others, where the cache has a name: other processes that open it must say the
-        same. Hugging Face's datasets have one of their own.
+        A text that identifies these samples if the cache has a name; other processes that open the cache must give the
+        same one. Hugging Face's datasets have their own.
 
     Returns
     -------
     Cached
-        Arrays in its samples are for reading alone, from the first epoch on, unless `copy`.
+        Arrays in its samples are read-only from the first epoch on, unless `copy` is True.
 
     Raises
     ------
@@ -284,7 +284,7 @@ def cached(
 
 
 def known_fingerprint(dataset: object) -> str | None:
-    """Return what a dataset itself says of its contents: Hugging Face's do."""
+    """Return the fingerprint that a dataset itself has; only Hugging Face's have one."""
     if type(dataset).__module__.partition(".")[0] != "datasets":
         return None
     found = vars(dataset).get("_fingerprint")

@@ -32,5 +32,5 @@ __all__ = [
     "size",
 ]
 
-for _public in (Backend, backend, decode, decode_into, size):  # pickled and documented by the names that users have
+for _public in (Backend, backend, decode, decode_into, size):  # pickled and documented by their public names
     _public.__module__ = __name__

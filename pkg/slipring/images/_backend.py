@@ -1,4 +1,4 @@
-"""The libjpeg that decodes, found at run time: a machine that has only Python has no libjpeg to link to."""
+"""The libjpeg that decodes images, found at run time: a machine with only Python has no libjpeg to link to."""
 
 import dataclasses
 import glob
@@ -13,20 +13,20 @@ _chosen = None
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """What decodes images, and why.
+    """The libraries that decode images, and the reason for the choice.
 
     Attributes
     ----------
     jpeg : str
-        "libjpeg-turbo" with its version, or "Pillow" where no library could be used.
+        "libjpeg-turbo" with its version, or "Pillow" if no library can be used.
     library : str or None
         The file of the library.
     reason : str
-        Why this one; where it is Pillow, what was tried and refused.
+        Why this library was chosen; for Pillow, the libraries that were refused.
     kernels : str
-        The resize's inner loops: "avx2", "neon", or "c".
+        The inner loops of resizing: "avx2", "neon", or "c".
     others : str
-        What decodes all other formats.
+        The decoder of all other formats.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class Backend:
 
 
 def pillow():
-    """Return the module PIL.Image; raise ImportError if Pillow is not installed, with how to get it."""
+    """Return the module PIL.Image; raise ImportError if Pillow is not installed; the error says how to install it."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -57,7 +57,7 @@ def pillow():
 
 
 def _candidates():
-    """Yield (path, why this one), best first."""
+    """Yield (path, reason for this one), best first."""
     import PIL
     from PIL import _imaging  # noqa: F401 - loads the library that it is linked to
 
@@ -96,7 +96,7 @@ def _choose():
 
 
 def backend() -> Backend:
-    """Return what decodes images in this process, and why.
+    """Return the libraries that decode images in this process, and the reason for the choice.
 
     Returns
     -------
@@ -104,8 +104,9 @@ def backend() -> Backend:
 
     Notes
     -----
-    The first call, or the first image, chooses: the libjpeg-turbo of Pillow's wheel, the one that Pillow is linked
-    to, the system's. ``SLIPRING_IMAGES_JPEG`` in the environment names another library, or "pillow" for none.
+    The first call, or the first image, makes the choice, in this order: the libjpeg-turbo of Pillow's wheel, the
+    library that Pillow is linked to, the system's. The environment variable ``SLIPRING_IMAGES_JPEG`` names another
+    library, or "pillow" for none.
     """
     global _chosen
     if _chosen is None:

@@ -1,4 +1,4 @@
-# The mirror of csrc/images/decode.h. Nothing of it needs the GIL.
+# Declarations of csrc/images/decode.h. None of its functions needs the GIL.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 

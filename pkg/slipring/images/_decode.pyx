@@ -21,7 +21,7 @@ cdef list idle = []  # decoders that no thread is using: a thread takes one, or 
 
 
 cdef class JpegDecoder:
-    """libjpeg's state and scratch memory: of one thread at a time."""
+    """libjpeg's state and scratch memory, for one thread at a time."""
 
     cdef sr_decoder *handle
 
@@ -34,7 +34,7 @@ cdef class JpegDecoder:
 
 
 def bind(path):
-    """Use the libjpeg at `path`; returns None, or why it cannot be used."""
+    """Use the libjpeg at `path`; return None, or the reason why it cannot be used."""
     global bound
     cdef bytes name = path.encode()
     cdef char why[JMSG_LENGTH_MAX]
@@ -50,12 +50,12 @@ def bind(path):
 
 
 def kernels():
-    """Return the name of the resize's inner loops: "avx2", "neon" or "c"."""
+    """Return the name of the inner loops of resizing: "avx2", "neon" or "c"."""
     return sr_resize_kernels().decode()
 
 
 def look(data):
-    """Return (width, height, orientation) as a JPEG's header has them; None if `data` is no JPEG."""
+    """Return (width, height, orientation) from a JPEG's header; None if `data` is not a JPEG."""
     cdef const uint8_t[::1] view = memoryview(data).cast("B")
     cdef sr_image picture
     cdef int rc = sr_jpeg_header(&view[0] if view.shape[0] else NULL, view.shape[0], &picture)
@@ -67,7 +67,7 @@ def look(data):
 
 
 cdef int target_of(object out, object table, sr_target *target, Py_buffer *room, Py_buffer *levels) except -1:
-    """Describe an H × W × 3 array; `room` and `levels` hold its memory and its table's until they are released."""
+    """Describe an H × W × 3 array; `room` and `levels` keep its memory and its table until they are released."""
     PyObject_GetBuffer(out, room, PyBUF_STRIDED | PyBUF_WRITABLE)
     try:
         if room.ndim != 3 or room.shape[2] != 3:
@@ -112,20 +112,20 @@ cdef JpegDecoder take():
 
 def decode(data, out, table, box, to, window, int filter, int orientation, bint flip, bint fill, double gap,
            uint64_t most_pixels):
-    """Decode a JPEG's box into `out`. Returns (code, message, width, height): code 0, or one of this module's.
+    """Decode a JPEG's box into `out`; return (code, message, width, height): code 0, or one of this module's.
 
     Parameters
     ----------
     data : buffer of bytes
     out : buffer, H × W × 3, writable
     table : buffer or None
-        3 × 256 values of out's type, which stand for the levels.
+        3 × 256 values of out's type, one for each pixel value of each channel.
     box : (top, left, height, width) or None
     to : (height, width) or None
-        What the box is scaled to; the result is a window of that.
+        The size to which the box is scaled; the result is a window of that.
     window : (top, left)
     orientation : int
-        EXIF's to apply; 0: the file's own.
+        The EXIF orientation to apply; 0: the file's own.
     """
     cdef sr_crop crop
     cdef sr_target target
@@ -158,7 +158,7 @@ def decode(data, out, table, box, to, window, int filter, int orientation, bint 
 
 
 def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, int filter, int orientation, bint flip):
-    """The same of a picture in memory: H × W × 3, C-contiguous. Returns 0 or BAD_BOX."""
+    """Do the same for an image in memory: H × W × 3, C-contiguous. Return 0 or BAD_BOX."""
     cdef sr_crop crop
     cdef sr_target target
     cdef Py_buffer room, levels

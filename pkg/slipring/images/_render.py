@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from slipring.images.transforms import Interpolation
 
-MAX_PIXELS = 178_956_970  # where Pillow, too, refuses: a bomb of a few kB would take all memory, or hours
+MAX_PIXELS = 178_956_970  # Pillow's limit, too: a decompression bomb of a few kB would take all memory, or hours
 _ORIENTATION = 0x0112  # the tag of EXIF
-_LONGEST = 1 << 24  # side of a picture, before and after scaling
+_LONGEST = 1 << 24  # side of an image, before and after scaling
 
 
 def size(data: Buffer, exif: bool = False) -> tuple[int, int]:
@@ -37,7 +37,7 @@ def size(data: Buffer, exif: bool = False) -> tuple[int, int]:
     ----------
     data : bytes-like
     exif : bool
-        As it is to be shown: width and height exchanged where EXIF's orientation says so.
+        Apply EXIF's orientation: exchange width and height if it says so.
 
     Returns
     -------
@@ -47,7 +47,7 @@ def size(data: Buffer, exif: bool = False) -> tuple[int, int]:
     Raises
     ------
     ImageError
-        It is no image that can be read.
+        The bytes are not a readable image.
     """
     encoded("data", data)
     flag("exif", exif)
@@ -74,7 +74,7 @@ def look(data, exif):
     if found is not None:
         return found
     with _open(data) as image:
-        # Pillow itself turns a TIFF, and its releases differ in when they turn the size.
+        # Pillow itself rotates a TIFF; when it exchanges the sizes depends on its release.
         if image.format == "TIFF":
             stored = image.tag_v2[256], image.tag_v2[257]
             return (*stored[:: -1 if _orientation(image) >= 5 else 1], 1)
@@ -82,7 +82,7 @@ def look(data, exif):
 
 
 def _orientation(image):
-    """Return EXIF's orientation; 1 if there is none, or none that can be read."""
+    """Return EXIF's orientation; 1 if there is none, or it cannot be read."""
     try:
         value = image.getexif().get(_ORIENTATION, 1)
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, EOFError, struct.error) as error:
@@ -101,7 +101,7 @@ def decode(
     truncated: Literal["raise", "fill"] = "raise",
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[Any]:
-    """Return a whole image as an array, which is the caller's to change.
+    """Return a whole image as an array, which the caller may change.
 
     Parameters
     ----------
@@ -114,12 +114,12 @@ def decode(
         numbers of a palette, 16 bits of grey. With one channel the array is height × width. (Of colours with 16 bits
         Pillow reads 8.)
     exif, truncated, max_pixels
-        As of `decode_into`.
+        As in `decode_into`.
 
     Raises
     ------
     ImageError
-        The bytes are no image, broken, truncated or larger than `max_pixels`.
+        The bytes are not an image, or the image is broken, truncated or larger than `max_pixels`.
 
     Examples
     --------
@@ -161,13 +161,13 @@ def decode_into(
 ) -> None:
     """Decode a box of an encoded image, scale it to the size of `out`, and write it there.
 
-    What is outside of the box is not decoded. The result is that of Pillow's ``crop`` and ``resize``, each value at
-    most one level away. The GIL is released for the whole of a JPEG.
+    Pixels outside of the box are not decoded. Each value of the result differs by at most one from the result of
+    Pillow's ``crop`` and ``resize``. A JPEG is decoded without the GIL.
 
     Parameters
     ----------
     data : bytes-like
-        A JPEG, or any format that Pillow reads; looked at, not named.
+        A JPEG, or any format that Pillow reads.
     out : numpy.ndarray
         Writable, uint8, height × width × 3 (RGB); rows, pixels and channels may be strided.
     box : (top, left, height, width), optional
@@ -176,22 +176,24 @@ def decode_into(
         Exchange left and right.
     reducing_gap : float, optional
         Allow a JPEG to be decoded at 1/2, 1/4 or 1/8, as long as it stays this many times larger than the
-        result: faster for large pictures, and no longer exact. At least 1; the larger, the nearer.
+        result: faster for large images, but not exact. At least 1; larger numbers give closer results.
     exif : bool
-        Apply EXIF's orientation; `box` is then in the picture as it is shown.
+        Apply EXIF's orientation; `box` then refers to the image with the orientation applied.
     interpolation : {'bilinear', 'bicubic', 'nearest'}
-        The first two are antialiased, as Pillow's. Nearest takes the very pixels that Pillow takes. torchvision's
-        ``InterpolationMode`` and Pillow's ``Resampling`` count as their names.
+        The first two are antialiased, as Pillow's. 'nearest' takes the same pixels as Pillow. Members of torchvision's
+        ``InterpolationMode`` and of Pillow's ``Resampling`` count as their names.
     truncated : {'raise', 'fill'}
-        Refuse an image whose end is missing, as Pillow does, or have grey in its place; in other formats than
-        JPEG what Pillow leaves there, mostly black. WebP is refused in any case: Pillow gives no part of it.
+        Raise an error for an image whose end is missing, as Pillow does, or fill the missing part with grey. In other
+        formats than JPEG, Pillow fills it, mostly with black. A truncated WebP always raises an error, because Pillow
+        returns no part of it.
     max_pixels : int
-        The largest picture that is read.
+        The largest number of pixels that is accepted.
 
     Raises
     ------
     ImageError
-        The bytes are no image, broken, truncated or larger than `max_pixels`; the box lies outside of the picture.
+        The bytes are not an image, or the image is broken, truncated or larger than `max_pixels`, or does not contain
+        the box.
     TypeError, ValueError
         `data` is not bytes-like, `out` is not such an array, or an option is not one of those above.
 
@@ -228,7 +230,7 @@ def decode_into(
 
 
 class ImageReading:
-    """The options with which images are read, checked once; see `decode_into`."""
+    """The options for reading images, checked once; see `decode_into`."""
 
     def __init__(
         self,
@@ -253,7 +255,7 @@ def render(data, out, table, box, to, window, flip, reading):
     """Decode, scale `box` to the size `to`, and write the window of the result that begins at `window`.
 
     `out` may have any strides. `table` has 3 × 256 values of out's dtype for the pixel values of each channel, or is
-    None. `to` is (height, width); None: the size of `out`. `reading` is a `ImageReading`.
+    None. `to` is (height, width); None: the size of `out`. `reading` is an `ImageReading`.
     """
     backend()
     if to is not None and max(to) > _LONGEST:
@@ -270,7 +272,7 @@ def render(data, out, table, box, to, window, flip, reading):
         except ImageError as error:
             if code == _decode.NOT_FOR_US or "truncated" not in str(error):
                 raise
-            # (Where only the mark of the end is missing Pillow may have read it.)
+            # If only the end marker is missing, Pillow may have read the image.
             raise ImageError(
                 "the JPEG is truncated: its end is missing; truncated='fill' has grey in its place"
             ) from error
@@ -283,10 +285,10 @@ def render(data, out, table, box, to, window, flip, reading):
 
 
 def _by_pillow(data, out, table, box, to, window, flip, reading):
-    """Do the same for a format that libjpeg does not decode: Pillow decodes all of it."""
+    """Do the same for a format that libjpeg does not decode, with Pillow, which decodes the whole image."""
     with _open(data) as image:
         pixels = _loaded(image, reading, lambda: np.asarray(image.convert("RGB")))
-        orientation = _orientation(image) if reading.exif else 1  # now: a TIFF is turned by then
+        orientation = _orientation(image) if reading.exif else 1  # only now: loading rotates a TIFF
     crop(np.ascontiguousarray(pixels), out, table, box, to, window, flip, orientation, reading)
 
 
@@ -301,17 +303,17 @@ def _loaded(image, reading, convert):
         return convert()
     except MemoryError:
         raise
-    except Exception as error:  # each format's reader has its own
+    except Exception as error:  # each format's reader raises its own kinds
         if from_handler(error):
             raise
         raise ImageError(f"the {image.format} image is broken: {error}") from error
 
 
 def _upright(image, exif):
-    """Return an image as EXIF's orientation has it shown, if `exif`."""
+    """Return an image with EXIF's orientation applied, if `exif`."""
     from PIL import ImageOps
 
-    image.load()  # a TIFF is turned by that
+    image.load()  # this rotates a TIFF
     return ImageOps.exif_transpose(image) if exif and _orientation(image) != 1 else image
 
 
@@ -331,7 +333,7 @@ def _load_what_is_there(image):
     except OSError as error:
         if "truncated" not in str(error) or from_handler(error):
             raise
-        image.tile = []  # nothing more to decode: what has been is the image
+        image.tile = []  # decode nothing more: the image is the part that has been decoded
 
 
 def _open(data):
@@ -347,7 +349,7 @@ def _open(data):
         raise ImageError(f"no format that can be read: the {len(data)} bytes begin with {start!r}") from None
     except MemoryError:
         raise
-    except Exception as error:  # each format's reader has its own
+    except Exception as error:  # each format's reader raises its own kinds
         if from_handler(error):
             raise
         raise ImageError(f"the image cannot be read: {error}") from error

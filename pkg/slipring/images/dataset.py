@@ -1,4 +1,4 @@
-"""What all datasets of images share: a transform, the kind of values, and a batch made where it will be read."""
+"""The base class of image datasets: it applies transforms, converts values, and decodes batches into their slots."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from slipring.typing import Empty
 
 _log = logging.getLogger("slipring")
-# What an error of the system says of the one file. All else (no descriptor, no memory, a failing disk) is the
-# machine's, and would hit the next file as well.
+# Errors of the system that concern a single file. All others (no descriptor, no memory, a failing disk) concern the
+# machine, and would also occur for the next file.
 _OF_THE_FILE = {
     None,
     errno.ENOENT,
@@ -58,41 +58,42 @@ MAX_SEED = (1 << 64) - 1
 
 @suggests_options
 class ImageDataset(abc.ABC):
-    """A map dataset of encoded images. Subclasses say where bytes and targets come from.
+    """A map dataset of encoded images. Subclasses read the bytes and the targets.
 
     Parameters
     ----------
     transform : Transform or list of Transform, optional
-        RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip. None: the picture as it is.
+        RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip. None: the whole image, unchanged.
     layout : {'NHWC', 'NCHW'}
         Channels last or first.
     dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
-        uint8 are the levels, 0 to 255; the others are (level / 255 - mean) / std. "bfloat16" gives torch's tensors if
-        torch is installed, else arrays of ml_dtypes's dtype; ``dtype=ml_dtypes.bfloat16`` always gives arrays.
+        uint8 has the pixel values, 0 to 255; the others have (value / 255 - mean) / std. "bfloat16" gives torch tensors
+        if torch is installed, otherwise arrays of ml_dtypes's dtype; ``dtype=ml_dtypes.bfloat16`` always gives arrays.
     mean, std : sequence of 3 floats, optional
-        Of red, green and blue, where levels are 0 to 1; so neither is above 1. For the dtypes that are no integers.
+        For red, green and blue, where pixel values are 0 to 1; so none is above 1. Only for floating-point dtypes.
     reducing_gap, exif, truncated, max_pixels
-        As of `decode_into`.
+        As in `decode_into`.
     on_error : {'raise', 'skip'}
-        What becomes of an image that cannot be read: an `~slipring.errors.ImageError` with its path and index, or
-        the next one that can, by index, in its place. A warning of the logger "slipring" names each one that is
-        passed over, ``stats().skipped_samples`` counts them. What is the machine's fault, not the file's (no
-        descriptor or memory left, a failing disk), raises in any case.
+        How to handle an image that cannot be read: raise an `~slipring.errors.ImageError` with its path and index, or
+        use the next readable image, by index, in its place. A warning of the logger "slipring" names each skipped
+        image, and ``stats().skipped_samples`` counts them. Errors of the machine, not the file (no descriptor or memory
+        left, a failing disk), are always raised.
     side : int, optional
-        First shrink a picture whose shorter side is longer than that, antialiased, as most recipes do; then comes the
-        transform. Values are the same with and without `cache`.
+        First shrink an image whose shorter side is longer than that, antialiased, as most recipes do; the transform
+        follows. Values are the same with and without `cache`.
     cache : int, str or slipring.Cache, optional
-        Keep what was read, once per machine: a budget such as "32GiB", or a cache that other loaders and ranks share.
+        Keep the images that were read, once per machine: a budget such as "32GiB", or a cache that other loaders and
+        ranks share.
     what : {'pixels', 'encoded'}
-        What is kept: pictures as they were decoded (and shrunk), or the encoded bytes, which take far less memory and
-        are decoded each time. Targets are kept with them, but those of `Folder`.
+        The form to cache: images that are decoded (and shrunk), or the encoded bytes, which take far less memory and
+        are decoded each time. Targets are cached, too, except those of `Folder`.
     target_transform : callable, optional
         Called with each target, also with one from the cache; its result takes the target's place.
 
     Raises
     ------
     CacheMismatch
-        The cache holds the images of another dataset, or other forms of these.
+        The cache has the images of another dataset, or these images in another form.
 
     Examples
     --------
@@ -143,7 +144,7 @@ class ImageDataset(abc.ABC):
         self._steps = chain(transform)
         way = next((step.interpolation for step in self._steps if step.resizes), "bilinear")
         self._reading = ImageReading(way, reducing_gap, exif, truncated, max_pixels)
-        # Of a picture that is decoded as a whole, as it is stored: it is turned when a crop is taken of it.
+        # For an image that is decoded as a whole, as it is stored: its crops are rotated.
         self._whole = ImageReading(way, reducing_gap, False, truncated, max_pixels)
         side = integer("side", side, 1, 1 << 24, optional=True)
         one_of("what", what, ("pixels", "encoded"))
@@ -166,7 +167,7 @@ class ImageDataset(abc.ABC):
         if self._size is None:
             self.fetch_into = None  # samples of different sizes are not one array
 
-    # ---- what a subclass is
+    # ---- methods of subclasses
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -176,22 +177,22 @@ class ImageDataset(abc.ABC):
         """Return (bytes of the image, target) at `index`."""
 
     def read_many(self, indices: list[int]) -> Sequence[tuple[Buffer, Any] | None] | None:
-        """Return several samples, read by the worker's threads; None for those that are read in their turn."""
+        """Return several samples, read by the worker's threads; None for those that `read` must read."""
         return read_ahead(self._read_or_fail, indices)
 
     def _read_or_fail(self, index):
-        """Return what `read` does, or the error of a URL that was tried often enough: it is raised in its turn."""
+        """Return the result of `read`, or the error of a URL after the last attempt, to be raised at its sample."""
         try:
             return self.read(index)
         except RemoteError as error:
             return error
 
     def name(self, index: int) -> str | None:
-        """Return where it comes from: a path, for messages."""
+        """Return the image's origin for messages, such as its path."""
         return None
 
     def fingerprint(self) -> str | None:
-        """Return what tells these images and targets from another dataset's, for `cache`; None: nothing does.
+        """Return a text that identifies these images and targets, for `cache`; None: there is none.
 
         A dataset without one cannot share a cache by its name.
         """
@@ -199,12 +200,12 @@ class ImageDataset(abc.ABC):
 
     @property
     def is_random(self) -> bool:
-        """Whether a transform draws random numbers, so that an image is another one in each epoch."""
+        """Whether a transform draws random numbers, so that an image differs in each epoch."""
         return any(step.is_random for step in self._steps)
 
     # ---- samples
 
-    seeds_samples = True  # a batch in `fetch_into` draws for each sample what the sample alone would
+    seeds_samples = True  # for each sample, `fetch_into` draws the same numbers as `__getitem__`
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         """Return (image, target), as an ordinary dataset does.
@@ -240,15 +241,15 @@ class ImageDataset(abc.ABC):
         return self._shown(images), default_collate(targets)
 
     def try_sample(self, index: int, seed: int) -> tuple[Any, Any] | None:
-        """Return (image, target) with the transform's numbers drawn from `seed`, or None: it is to be passed over."""
+        """Return (image, target) with the transform's numbers drawn from `seed`, or None to skip the image."""
         made = self._tried(index, None, seed)
         return made and (self._shown(made[0]), made[1])
 
     def view(self, index: int, seed: int) -> View:
-        """Return what the transforms draw from `seed` for the image at `index`: its box, size, window and mirroring.
+        """Return the numbers that the transforms draw from `seed` for the image at `index`: box, size, window and flip.
 
-        ``try_sample(index, seed)`` returns the image that belongs to it. Only the image's header is decoded here. With
-        `side` the box lies in the image as it was shrunk.
+        ``try_sample(index, seed)`` returns the corresponding image. Only the image's header is decoded here. With
+        `side`, the box lies in the shrunk image.
         """
         data, _ = self.read(self._checked(index))
         width, height, orientation = self._looked(data)
@@ -257,7 +258,7 @@ class ImageDataset(abc.ABC):
         return self._drawn(width, height, orientation, Draws(integer("seed", seed, 0, MAX_SEED)))
 
     def _one(self, index, out, seed, sample=None):
-        """Decode the image at `index`, or the next that can be; returns (array, target)."""
+        """Decode the image at `index`, or the next readable one; return (array, target)."""
         for used in range(index, index + len(self)):
             made = self._tried(used % len(self), out, seed, sample)
             if made is not None:
@@ -266,7 +267,7 @@ class ImageDataset(abc.ABC):
         raise ImageError(f"none of the {len(self)} images can be read, from index {index} on", index=index)
 
     def _read_ahead(self, indices):
-        """Return what was read at once of `indices`; None for what was not, or is kept."""
+        """Return the samples at `indices` that were read in one call; None for the others, and for cached ones."""
         if self.cache is None:
             return self._read_many(indices)
         missing = [index for index in indices if index not in self.cache]
@@ -282,7 +283,7 @@ class ImageDataset(abc.ABC):
         return [None] * len(indices) if samples is None else one_each(self, indices, samples)
 
     def _tried(self, index, out, seed, sample=None):
-        """Decode the image at `index`; returns (array, target), or None where it cannot be and is to be skipped."""
+        """Decode the image at `index`; return (array, target), or None if it cannot be decoded and must be skipped."""
         try:
             if isinstance(sample, RemoteError):
                 raise sample
@@ -300,7 +301,7 @@ class ImageDataset(abc.ABC):
                     raise RemoteError(f"{where}: {error}", **{**error.__dict__, "index": index}) from error
                 raise ImageError(f"{where}: {error}", path=path, index=index) from error
             skipping.skipped()
-            _log.warning("skipped %s", redacted(f"{where}: {error}"))  # a handler may keep what it is given
+            _log.warning("skipped %s", redacted(f"{where}: {error}"))  # a handler may keep its records
             return None
         return image, target if self.target_transform is None else self.target_transform(target)
 
@@ -327,14 +328,14 @@ class ImageDataset(abc.ABC):
         return self._arranged(out)
 
     def _looked(self, data):
-        """Return (width, height, orientation to apply), of a picture that is not too large for an array to be made."""
+        """Return (width, height, orientation to apply) of an image that is not too large for an array."""
         width, height, orientation = look(data, self._reading.exif)
         if width * height > self._reading.max_pixels:
             raise too_large(width, height, self._reading.max_pixels)
         return width, height, orientation if self._reading.exif else 1
 
     def _room(self, width, height, orientation, out, draws):
-        """Return an H × W × 3 array for a sample, and what is to be seen in it of a picture of that size."""
+        """Return an H × W × 3 array for a sample, and the `View` of an image of that size that it shows."""
         view = self._drawn(width, height, orientation, draws)
         if out is None:
             rows, columns = view.window[2:]
@@ -343,20 +344,20 @@ class ImageDataset(abc.ABC):
         return out if self.layout == "NHWC" else out.transpose(1, 2, 0), view
 
     def _drawn(self, width, height, orientation, draws):
-        """Return what the transforms draw for an image that is stored in that size."""
+        """Return the `View` that the transforms draw for an image of that stored size."""
         view = View.whole(width, height) if orientation >= 5 else View.whole(height, width)
         for step in self._steps:
             step.apply(view, draws)
         return view
 
     def _arranged(self, pixels):
-        """Return the array as the layout wants it."""
+        """Return the array in the dataset's layout."""
         return pixels if self.layout == "NHWC" else pixels.transpose(2, 0, 1)
 
-    # ---- pictures that are decoded as a whole, and kept
+    # ---- images that are decoded as a whole, and cached
 
     def _decoded(self, data):
-        """Return (pixels, orientation) of a whole picture as it is stored, shrunk to `side`."""
+        """Return (pixels, orientation) of a whole image as it is stored, shrunk to `side`."""
         width, height, orientation = self._looked(data)
         height, width = self._shrunk(height, width)
         pixels = np.empty((height, width, 3), np.uint8)
@@ -366,14 +367,14 @@ class ImageDataset(abc.ABC):
         return pixels, orientation
 
     def _shrunk(self, height, width):
-        """Return the size of an image after `side`, as torchvision's Resize has it."""
+        """Return the size of an image after `side`, as torchvision's Resize computes it."""
         shorter = min(width, height)
         if self._side is None or shorter <= self._side:
             return height, width
         return tuple(max(1, self._side * n // shorter) for n in (height, width))
 
     def _cropped(self, pixels, orientation, out, draws):
-        """Return the array of a picture in memory."""
+        """Return the array of an image in memory."""
         height, width = pixels.shape[:2]
         out, view = self._room(width, height, orientation, out, draws)
         begun = now()
@@ -382,7 +383,7 @@ class ImageDataset(abc.ABC):
         return self._arranged(out)
 
     def _complete(self):
-        """Have the cache know what it holds. Subclasses of others are complete at their first sample."""
+        """Declare the contents to the cache. Subclasses outside of slipring do so at their first sample."""
         if type(self).fingerprint.__module__.startswith("slipring."):
             self._bind_cache()
 
@@ -390,7 +391,7 @@ class ImageDataset(abc.ABC):
         if self.cache is None or self._bound:
             return
         form = f"{self._what} {self._reading.max_pixels}"
-        if self._what == "pixels":  # and how they came to be
+        if self._what == "pixels":  # and how they were made
             reading = self._whole
             form += f" {self._side} {self._reading.exif} {reading.fill} {backend()}"
             form += f" {reading.filter} {reading.gap}" if self._side is not None else ""
@@ -400,7 +401,7 @@ class ImageDataset(abc.ABC):
         fingerprint = self.fingerprint() if self._knows_its_images() else None
         source, part = self._source()
         if fingerprint is None and self.cache.name is None and source is self:
-            fingerprint = self._token  # of this object, which workers have copies of
+            fingerprint = self._token  # of this object and its copies in workers
         bind(self.cache, what, fingerprint, len(self), source, f"{form} {part}")
         self._bound = True
 
@@ -411,11 +412,11 @@ class ImageDataset(abc.ABC):
         return defines[0] <= min(defines[1:])
 
     def _source(self):
-        """Return the object that samples come from, and which part of them is taken."""
+        """Return the object that the samples come from, and a text for the part of them that is used."""
         return self, ""
 
     def _from_cache(self, index, out, draws, sample):
-        """Return (array, target) from what is kept, which is made first where it is missing and there is room."""
+        """Return (array, target) from the cache; a missing entry is made first if there is room."""
         self._bind_cache()
         entry = self.cache._peek(index, None)
         if entry is None:
@@ -429,7 +430,7 @@ class ImageDataset(abc.ABC):
         return array, entry[2] if len(entry) == 3 else self._target(index)
 
     def _entry(self, index, sample):
-        """Return what is kept of an image."""
+        """Return the cache entry of an image."""
         if self._targets_apart:
             data, *target = (self._data(index),)
         else:
@@ -437,7 +438,7 @@ class ImageDataset(abc.ABC):
         first = self._decoded(data) if self._what == "pixels" else (np.frombuffer(data, np.uint8), 1)
         return (*first, *target)
 
-    # Where it is true there are methods `_data` and `_target`, by index: targets need not be kept.
+    # If true, the methods `_data` and `_target` read by index, and targets need not be cached.
     _targets_apart = False
 
     def _checked(self, index):
@@ -450,7 +451,7 @@ class ImageDataset(abc.ABC):
 
     @property
     def _storage(self):
-        """The dtype of the bytes: numpy itself has no bfloat16."""
+        """The dtype of the memory: numpy itself has no bfloat16."""
         return "uint16" if self.dtype == "bfloat16" else self.dtype
 
     def _shown(self, array):
@@ -467,7 +468,7 @@ _READ = "fingerprint", "read", "read_many"
 
 
 def _render(pixels, table, view, render):
-    """Have a view rendered; what of its window lies beyond the picture is black."""
+    """Render a view; parts of its window outside of the image become black."""
     top, left, height, width = view.window
     first, last = max(0, -top), min(height, view.to[0] - top)
     begin, end = max(0, -left), min(width, view.to[1] - left)

@@ -1,4 +1,4 @@
-"""Class folders of image files, as torchvision's ImageFolder has them."""
+"""Class folders of image files, as torchvision's ImageFolder reads them."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Folder(ImageDataset):
     ----------
     root : path or URL
     transform, layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error
-        As `ImageDataset` has them.
+        As in `ImageDataset`.
     side, cache, what, target_transform
         Likewise.
     extensions : tuple of str
-        Endings of the files that count, in lower case.
+        File name extensions to include, in lower case.
     is_valid_file : callable, optional
-        In place of `extensions`: tells of a path whether it counts.
+        Used in place of `extensions`: returns whether a path is included.
     allow_empty : bool
-        Take classes without a file, too. Behind a URL only files are seen.
+        Include classes without a file. Behind a URL, only files are seen.
     storage : slipring.Storage, optional
         How URLs are read.
 
@@ -141,7 +141,7 @@ class Folder(ImageDataset):
         transform: Transform | Sequence[Transform] | None = None,
         **options: Unpack[ImageOptions],
     ) -> Self:
-        """Return a folder whose samples are listed already: pairs of path and number of the class."""
+        """Return a folder whose samples are given as a list: pairs of path and number of the class."""
         made = cls.__new__(cls)
         ImageDataset.__init__(made, transform, **options)
         made.root, made.classes, made.class_to_idx = os.fspath(root), classes, class_to_idx
@@ -149,7 +149,7 @@ class Folder(ImageDataset):
         return made
 
     def _keep(self, paths, targets):
-        self._paths = StringList(paths)  # in this form workers that read them do not get a copy of them all
+        self._paths = StringList(paths)  # workers that read it do not copy its pages
         self.targets = np.array(targets, np.int64)
         self._targets_apart = type(self).read is Folder.read
         self._complete()
@@ -180,12 +180,12 @@ class Folder(ImageDataset):
         return digest.hexdigest()
 
     def _stamp(self, path):
-        """Return what changes when a file does, as far as this machine or the listing of a URL tells."""
+        """Return a text that changes when a file does, as far as this machine or the listing of a URL shows."""
         if self._remote is not None:
             return self._tags.get(path, "")
         try:
             status = os.stat(path)
-        except OSError:  # whoever reads it is told
+        except OSError:  # reading it raises the error
             return ""
         return f"{status.st_size} {status.st_mtime_ns}"
 
@@ -206,10 +206,10 @@ def _found_here(root):
 
 
 def _found_afar(root, storage):
-    """Return the same of a URL, and what tells that a file has changed, where the server says so."""
+    """Return the same for a URL, and {path: a tag that changes with the file}, if the server sends tags."""
     root = root if root.endswith("://") else root.rstrip("/") + "/"
     found, tags = {}, {}
-    # In URLs of HTTP names are quoted; numbers and order are to be those of the names.
+    # HTTP quotes names in URLs; numbers and order must follow the unquoted names.
     name_of = unquote if root.startswith(("http://", "https://")) else str
     for path, tag in sorted(storage._find(root), key=lambda one: name_of(one[0]).rpartition("/")[::2]):
         name, slash, _ = path.partition("/")

@@ -19,7 +19,7 @@ _Made = TypeVar("_Made", bound=type)
 
 
 class ImageOptions(TypedDict, total=False):
-    """What all datasets of images can be asked for by name; see `ImageDataset`."""
+    """The keyword options of all image datasets; see `ImageDataset`."""
 
     layout: Literal["NHWC", "NCHW"]
     dtype: DTypeLike | torch.dtype

@@ -25,23 +25,23 @@ class Parquet(ImageDataset):
     Parameters
     ----------
     paths : path, URL or sequence of them
-        As `slipring.arrow.TableDataset` takes them.
+        As in `slipring.arrow.TableDataset`.
     transform : Transform or list of Transform, optional
     image : str
-        A column of bytes, or of structs with a field "bytes", as Hugging Face's datasets have it.
+        A column of bytes, or of structs with a field "bytes", as in Hugging Face's datasets.
     target : str or sequence of str
-        A column, whose values become the target; several: a dict of them.
+        A column, whose values become the target; several columns become a dict.
     storage : slipring.Storage, optional
         How URLs are read.
     layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what, target_transform
-        As `ImageDataset` has them.
+        As in `ImageDataset`.
 
     Raises
     ------
     ImportError
         pyarrow is not installed.
     TypeError
-        The column holds something else than bytes.
+        The column has values other than bytes.
 
     Examples
     --------
@@ -97,9 +97,9 @@ class Parquet(ImageDataset):
 
 
 class _Split:
-    """Makes [(bytes, target)] of a record batch; the bytes are Arrow's own, not copied.
+    """Convert a record batch to a list of (bytes, target); the bytes are Arrow's own, not copied.
 
-    It does not refer to the dataset, which so ends, and its connections, with the last reference to it.
+    It does not refer to the dataset, so that the dataset and its connections end with the last reference to it.
     """
 
     def __init__(self, image, target):

@@ -46,8 +46,8 @@ _RECORD = np.dtype(
     ]
 )
 _SUFFIX = ".index.npz"
-_VERSION = 1  # of index files; one of another version is made again
-SCANS = 16  # shards that are looked through at the same time, where they are not here
+_VERSION = 1  # of index files; a file of another version is made again
+SCANS = 16  # remote shards that are scanned concurrently
 
 
 @suggests_options
@@ -57,20 +57,21 @@ class Tar(ImageDataset):
     Parameters
     ----------
     shards : path, URL or sequence of them
-        Uncompressed tar files. Samples are numbered through all of them, as they lie.
+        Uncompressed tar files. Samples are numbered through all of them, in the order of the files.
     transform : Transform or list of Transform, optional
     image : str
-        Endings of the image's file, best first, with ";" between them.
+        Endings of the image file, in order of preference, separated by ";".
     target : str or None
-        Likewise of the target's: ``cls`` and ``index`` are numbers, ``json`` is what it holds, ``txt`` text; any other
-        comes as bytes. None: the sample's name.
+        The same for the target file. ``cls`` and ``index`` are numbers, ``json`` is decoded, ``txt`` is text; other
+        endings give bytes. None: the target is the sample's name.
     index : {'memory', 'beside'} or path
-        Where the index is kept: in memory, or in a file for each shard, beside it or in this folder, which is made
-        anew when the shard's size or time of modification has changed. Shards behind URLs have nothing beside them.
+        Where the index is stored: in memory, or in a file for each shard, beside the shard or in the given folder. It
+        is made again if the shard's size or modification time has changed. Shards behind URLs cannot have files beside
+        them.
     storage : slipring.Storage, optional
         How URLs are read.
     layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what, target_transform
-        As `ImageDataset` has them.
+        As in `ImageDataset`.
 
     Attributes
     ----------
@@ -80,7 +81,7 @@ class Tar(ImageDataset):
     Raises
     ------
     ValueError
-        There is no shard, one is no tar file or compressed, or a sample has no image or no target.
+        There is no shard, a file is not a tar file or is compressed, or a sample has no image or no target.
 
     Examples
     --------
@@ -97,7 +98,7 @@ class Tar(ImageDataset):
     image: str
     target: str | None
     keys: StringList
-    _on = None  # shard -> the open file of who reads in order
+    _on = None  # shard -> its open file, for a thread that reads in order
 
     def __init__(
         self,
@@ -120,14 +121,14 @@ class Tar(ImageDataset):
         self._complete()
 
     def only(self, path: str) -> Tar:
-        """Return the same of this shard alone."""
+        """Return a copy with this shard alone."""
         other = copy.copy(self)
-        other.cache = None  # its numbers are others
+        other.cache = None  # its samples have other numbers
         other._open([path])
         return other
 
     def in_order(self) -> Tar:
-        """Return the same for one thread that reads the samples in their order: shards afar in large pieces."""
+        """Return a copy for one thread that reads the samples in order, remote shards in large pieces."""
         other = copy.copy(self)
         other._on = {}
         return other
@@ -136,7 +137,7 @@ class Tar(ImageDataset):
 
     def _open(self, paths):
         self.paths, self._stamps, records, keys = paths, [], [np.zeros(0, _RECORD)], []
-        self._checked_by = {}  # shard -> the process that has looked whether it has changed
+        self._checked_by = {}  # shard -> the process that has checked whether it has changed
         for number, (stamp, part, names) in enumerate(self._indices(paths)):
             self._stamps.append(stamp)
             part["shard"] = number
@@ -171,7 +172,7 @@ class Tar(ImageDataset):
                         folder, name = os.path.split(member.name)
                         key, _, ending = name.partition(".")
                         if not key or not ending or (key.startswith("__") and key.endswith("__")):
-                            continue  # as webdataset: no sample's
+                            continue  # as in webdataset: the file belongs to no sample
                         files = samples.setdefault(os.path.join(folder, key), {})
                         if ending.lower() in files:
                             raise ValueError(
@@ -203,7 +204,7 @@ class Tar(ImageDataset):
                 if kept["version"] == _VERSION and str(kept["made_of"]) == made_of:
                     return kept["records"].copy(), kept["keys"].tolist()
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            pass  # there is none, or none that can be read
+            pass  # there is none, or it cannot be read
         records, keys = self._make_index(path, stamp)
         try:
             with _replacing(beside, status) as file:
@@ -240,7 +241,7 @@ class Tar(ImageDataset):
         ranges = [(at, at + size)] + ([(target_at, target_at + target_size)] if self._endings else [])
         if self._on is None:
             file = self._opened(shard)
-            file.ahead(ranges)  # one request, for they lie side by side
+            file.ahead(ranges)  # one request, because they are adjacent
         else:
             file = self._on[shard] = self._on.get(shard) or self._opened(shard)
         data, *raw = [file.range(*span) for span in ranges]
@@ -319,7 +320,7 @@ def _replacing(path, status):
 @functools.cache
 def _say_not_kept(folder, reason):
     logging.getLogger("slipring").warning(
-        "the indices of shards cannot be kept in %s: %s. They are made anew each time, as with index='memory'",
+        "the indices of shards cannot be kept in %s: %s. They are made again each time, as with index='memory'",
         folder,
         reason,
     )
@@ -344,7 +345,7 @@ def _first(endings, files, what, key, path):
 
 
 def _decoded(ending, raw):
-    """Return a target's value, as webdataset decodes it."""
+    """Return a target's value, decoded as by webdataset."""
     kind = ending.rpartition(".")[2]
     if kind in ("cls", "cls2", "index", "inx", "id"):
         return int(raw)

@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 class TarStream(Sharded):
     """An iterable dataset of tar shards' samples, (image, target): one shard after the other, each in one worker.
 
-    For shards that `Tar` would have to look through all at once, or that come from slow storage: a worker reads the
-    headers of one shard when it comes to it. Ranks take the shards in turn, and so do the workers of a rank; who has
-    fewer ends earlier.
+    This suits shards that are too many for `Tar` to scan at once, or that lie on slow storage: a worker reads the
+    headers of a shard when it begins the shard. The ranks take shards in turn, and so do the workers of a rank. A
+    worker with fewer shards ends earlier.
 
     Parameters
     ----------
     shards, transform, image, target, index, storage
-        As `Tar` has them.
+        As in `Tar`.
     shuffle : bool
-        Take a rank's shards in another order in each pass, and the samples within each shard. What is drawn depends
-        on the loader's seed alone, not on the workers. Outside of slipring's (torch's loader without workers, a
-        plain loop) Python's ``random`` gives the seed.
+        Shuffle a rank's shards in each pass, and the samples within each shard. The order depends only on the loader's
+        seed, not on the workers. Outside of slipring's loaders (torch's loader without workers, a plain loop), the seed
+        comes from Python's ``random``.
     rank, world_size : int
-        Whose shards these are.
+        The rank whose shards are read, and the number of ranks.
     layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, target_transform
-        As `ImageDataset` has them; with ``on_error="skip"`` nothing comes in a bad image's place.
+        As in `ImageDataset`. With ``on_error="skip"``, no other image replaces a bad one.
 
     Attributes
     ----------
@@ -54,15 +54,15 @@ class TarStream(Sharded):
     Raises
     ------
     ValueError
-        There are fewer shards than ranks, or as `Tar` does for the first of them. For another shard its iterator
-        raises what `Tar` would, when it comes to it; who asks again gets the next shard.
+        There are fewer shards than ranks, or `Tar` raises it for the first shard. An error of a later shard is raised
+        when the iterator begins it; the next call continues with the next shard.
 
     Notes
     -----
     Its iterators have ``state_dict`` and ``load_state_dict``: `slipring.torch.DataLoader` resumes at the sample,
-    without reading what came before. For torch's kind of loader it is an
-    ``IterableDataset`` once `slipring.torch` has been imported. torch's own workers divide shards, too. With a list of
-    all ranks' states other ranks and workers go on: see `rest_of`.
+    without reading the samples before it. After `slipring.torch` has been imported, the class counts as torch's
+    ``IterableDataset``, and torch's own workers divide the shards, too. With a list of all ranks' states, other ranks
+    and workers continue; see `rest_of`.
 
     Examples
     --------
@@ -101,7 +101,7 @@ class TarStream(Sharded):
         self._every = every
         self._numbers = range(len(every))[rank::world_size]
         self._passes = 0  # of this process
-        # The first now: what is wrong with the shards is wrong with it.
+        # The first shard is opened now: an error in the shards usually shows in it.
         if options.get("cache") is not None:
             raise ValueError(
                 "cache is for datasets with numbered samples: a stream has none. images.Tar reads shards so"
@@ -157,18 +157,18 @@ class TarPass(ShardedPass):
             try:
                 made = self._samples.try_sample(number, mix(self._of_shard, number))
             except ImageError:
-                self._place = at, sample + 1  # who asks again gets the next
+                self._place = at, sample + 1  # the next call gets the next sample
                 raise
             except RemoteError as error:
                 if error.missing and not from_handler(error):
-                    self._pass_on()  # the shard has gone: who asks again gets the next one
+                    self._pass_on()  # the shard was deleted: the next call begins the next one
                 raise
             self._place = at, sample + 1
             if made is not None:
                 return made
 
     def _pass_on(self):
-        """To the next piece."""
+        """Move to the next piece."""
         at = self._place[0] + 1
         self._place = at, self._pieces[at][1] if at < len(self._pieces) else 0
         self._samples = None

@@ -1,6 +1,6 @@
-"""Programs that have torchvision: an ImageFolder and its transforms, as a `Folder` that draws the same crops.
+"""Convert torchvision's ImageFolder, with its transforms, to a `Folder` that draws crops from the same distribution.
 
-A class is torchvision's if torchvision's own module, of v1 or v2, has that very class under its name. A program that
+A class is torchvision's if torchvision's own module, of v1 or v2, has this class under its name. A program that
 has such objects has imported these modules, so slipring does not import them.
 """
 
@@ -28,10 +28,10 @@ _MAY_DIFFER = {"__init__", "__repr__", "extra_repr"}  # methods of a subclass th
 
 
 def from_torchvision(dataset: Any, **options: Unpack[ImageOptions]) -> Folder:
-    """Return a `Folder` that gives what a torchvision ``ImageFolder`` gives, decoded by slipring.
+    """Return a `Folder` with the samples of a torchvision ``ImageFolder``, decoded by slipring.
 
     Crops have the same distribution, not the same random numbers. The images are arrays of the shape, dtype and
-    normalisation that the transforms end with.
+    normalisation that the transforms produce.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def from_torchvision(dataset: Any, **options: Unpack[ImageOptions]) -> Folder:
         Its transform is one of torchvision's, or a ``Compose`` of several: Resize, CenterCrop, RandomResizedCrop,
         RandomHorizontalFlip, then ToTensor, PILToTensor, ToImage or ToDtype, then Normalize.
     **options
-        Of `ImageDataset`, beside those that the transforms say: ``on_error="skip"``, for example.
+        Options of `ImageDataset` that the transforms do not determine: ``on_error="skip"``, for example.
 
     Returns
     -------
@@ -48,9 +48,9 @@ def from_torchvision(dataset: Any, **options: Unpack[ImageOptions]) -> Folder:
     Raises
     ------
     TypeError
-        Something else is in the place of the dataset, its loader or a transform; it is named.
+        The dataset, its loader or a transform is not torchvision's; the message names it.
     ValueError
-        A transform has an argument that slipring does not have, or comes in an order that it does not.
+        A transform has an argument that slipring lacks, or the order of the transforms is not supported.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def from_torchvision(dataset: Any, **options: Unpack[ImageOptions]) -> Folder:
 
 
 def _is_known(thing, modules):
-    """Return whether one of torchvision's modules has this very class or function under its name."""
+    """Return whether one of torchvision's modules has this class or function under its name."""
     name = getattr(thing, "__name__", None)
     return any(getattr(sys.modules.get(module), name or "", None) is thing for module in modules)
 
@@ -101,12 +101,12 @@ def _class_of(step):
 
 
 class _Chain:
-    """What a list of torchvision's transforms comes to."""
+    """The steps and options of a `Folder` for a list of torchvision's transforms."""
 
     def __init__(self):
         self.steps = []
-        self.dtype = None  # as long as it is a picture of Pillow's
-        self.scaled = False  # levels are 0 to 1
+        self.dtype = None  # None while the image is still Pillow's
+        self.scaled = False  # pixel values are 0 to 1
         self.mean = self.std = None
 
     def options(self):
@@ -188,7 +188,7 @@ class _Chain:
 
 
 def _size(size):
-    """Return a size as slipring has it: torchvision may have a single number in a list."""
+    """Return a size in slipring's form: torchvision may have a single number in a list."""
     if isinstance(size, (tuple, list)):
         size = tuple(size)
         return size[0] if len(size) == 1 else size

@@ -1,7 +1,7 @@
-"""Which part of a picture becomes the sample, and how large: drawn before anything is decoded.
+"""Transforms: which part of an image becomes the sample, and how large it is. They draw before anything is decoded.
 
-The transforms are torchvision's, but do not touch pixels. They narrow a `View`: a box of the picture, the size to which
-the box is scaled, and the window of that which is wanted. So a chain of them costs one pass over the last window.
+The transforms are torchvision's, but do not touch pixels. They narrow a `View`: a box of the image, the size to which
+the box is scaled, and a window of the scaled box. So a chain of transforms costs one pass over the last window.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class Draws:
 
 @dataclasses.dataclass(slots=True)
 class View:
-    """What is wanted of a picture. All sizes are (height, width), all places (top, left), in pixels.
+    """The part of an image that becomes the sample. Sizes are (height, width) and places (top, left), in pixels.
 
     Attributes
     ----------
     box : (top, left, height, width)
-        Of the picture.
+        The part of the image that is decoded.
     to : (int, int)
-        What the box is scaled to.
+        The size to which the box is scaled.
     window : (top, left, height, width)
-        The part of the scaled box that is wanted. It may reach beyond it: there the sample is black.
+        The part of the scaled box that becomes the sample. Where it reaches beyond the box, the sample is black.
     flip : bool
-        Left and right are exchanged, in the end.
+        Left and right are exchanged at the end.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class View:
 
     @classmethod
     def whole(cls, height: int, width: int) -> View:
-        """The picture as it is."""
+        """Return the view of a whole image."""
         return cls((0, 0, height, width), (height, width), (0, 0, height, width))
 
     @property
@@ -83,8 +83,8 @@ class View:
         return self.to != self.box[2:]
 
     def crop(self, top: int, left: int, height: int, width: int) -> None:
-        """Narrow it to a part of what is seen now."""
-        if self.flip:  # what is seen is mirrored in the end
+        """Narrow the window to a part of itself."""
+        if self.flip:  # the window is mirrored at the end
             left = self.window[3] - left - width
         there = zip((top, left), (height, width), self.window[:2], self.window[2:], self.to)
         for first, size, seen_first, seen, whole in there:
@@ -96,7 +96,7 @@ class View:
         self.window = self.window[0] + top, self.window[1] + left, height, width
 
     def resize(self, height: int, width: int) -> None:
-        """Scale what is seen now. Only once: a second time would need a second pass."""
+        """Scale the window. This can be done once: a second time would need a second pass."""
         top, left, rows, columns = self.window
         if top < 0 or left < 0 or top + rows > self.to[0] or left + columns > self.to[1]:
             raise ValueError("a picture that was padded cannot be resized in the same pass: resize first, then crop")
@@ -108,11 +108,11 @@ class View:
 
 
 class Transform(abc.ABC):
-    """One step; `size` is what comes out of it, or None where that depends on the picture."""
+    """One step; `size` is the size of its result, or None if that depends on the image."""
 
     size: tuple[int, int] | None = None
     resizes: bool = False
-    is_random: bool = False  # what it does is drawn for each sample
+    is_random: bool = False  # whether its effect is drawn for each sample
 
     @abc.abstractmethod
     def apply(self, view: View, draws: Draws) -> None:
@@ -120,16 +120,16 @@ class Transform(abc.ABC):
 
 
 class RandomResizedCrop(Transform):
-    """A box of random area and aspect, scaled to one size: torchvision's, and so the usual one for training.
+    """Crop a box of random area and aspect, and scale it to one size: torchvision's usual transform for training.
 
     Parameters
     ----------
     size : int or (int, int)
-        Of the result: height and width, or both.
+        Height and width of the result; one number for both.
     scale : (float, float)
-        Share of the picture's area, from which the box's is drawn uniformly.
+        Range of the box's share of the image's area, drawn uniformly.
     ratio : (float, float)
-        Width by height, from which the box's is drawn, uniformly in its logarithm.
+        Range of the box's width / height; its logarithm is drawn uniformly.
     flip : float
         Probability that left and right are exchanged.
     interpolation : {'bilinear', 'bicubic', 'nearest'}
@@ -179,7 +179,7 @@ class RandomResizedCrop(Transform):
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
                 return draws.below(height - h + 1), draws.below(width - w + 1), h, w
-        # None of them fitted: the largest box of an allowed aspect, in the middle.
+        # None of them has fitted: take the largest box of an allowed aspect, in the middle.
         w, h = width, height
         if width < self.ratio[0] * height:
             h = max(1, round(width / self.ratio[0]))
@@ -195,12 +195,12 @@ class RandomResizedCrop(Transform):
 
 
 class Resize(Transform):
-    """Scale the picture.
+    """Scale the image.
 
     Parameters
     ----------
     size : int or (int, int)
-        A number: that becomes the shorter side, the aspect stays. Two: height and width.
+        One number is the new length of the shorter side, and the aspect stays; two numbers are height and width.
     interpolation : {'bilinear', 'bicubic', 'nearest'}
         torchvision's ``InterpolationMode`` and Pillow's ``Resampling`` count as their names.
 
@@ -236,12 +236,12 @@ class Resize(Transform):
 
 
 class CenterCrop(Transform):
-    """The middle of the picture; where it is smaller than that, black is put around it.
+    """Crop the middle of the image; a smaller image gets a black border.
 
     Parameters
     ----------
     size : int or (int, int)
-        Height and width, or both.
+        Height and width; one number for both.
 
     Examples
     --------
@@ -259,7 +259,7 @@ class CenterCrop(Transform):
     def apply(self, view: View, draws: Draws) -> None:
         height, width = self.size
         seen_height, seen_width = view.window[2:]
-        # Torchvision pads first, the smaller half before; then the crop's place is rounded.
+        # torchvision pads first, with the smaller half at the top and left; then it rounds the place of the crop.
         top = -((height - seen_height) // 2) if height > seen_height else round((seen_height - height) / 2.0)
         left = -((width - seen_width) // 2) if width > seen_width else round((seen_width - width) / 2.0)
         view.crop(top, left, height, width)
@@ -300,7 +300,7 @@ def chain(transform: Transform | Sequence[Transform] | None) -> tuple[Transform,
     Raises
     ------
     TypeError
-        Something else is among them.
+        A step is not a `Transform`.
     ValueError
         More than one of them resizes.
     """
@@ -318,7 +318,7 @@ def chain(transform: Transform | Sequence[Transform] | None) -> tuple[Transform,
 
 
 def final_size(steps: Sequence[Transform]) -> tuple[int, int] | None:
-    """Return the size that all samples have, or None where it depends on the picture."""
+    """Return the size that all samples have, or None if it depends on the image."""
     for step in reversed(steps):
         if step.size is not None:
             return step.size

@@ -1,4 +1,4 @@
-"""The values of a dataset's arrays: their dtype, and what stands for each of the 256 levels of a channel."""
+"""The values of a dataset's arrays: their dtype, and the value for each of the 256 pixel values of a channel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dtype_name(dtype):
 
 
 def bfloat16_of_numpy(dtype):
-    """Return the dtype of arrays of bfloat16; None if there are to be torch's tensors."""
+    """Return the dtype of arrays of bfloat16; None for torch tensors."""
     if not isinstance(dtype, (type, np.dtype)) and importlib.util.find_spec("torch") is not None:
         return None
     try:
@@ -40,7 +40,7 @@ def _names_a_dtype(dtype):
 
 
 def table_of(dtype, mean, std):
-    """Return the values that stand for the 256 levels of each channel, or None for the levels themselves."""
+    """Return the values for the 256 pixel values of each channel, or None if the pixel values stay as they are."""
     if dtype == "uint8":
         if mean is not None or std is not None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Encoded images that another dataset gives."""
+"""Encoded images from another dataset."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 @suggests_options
 class Bytes(ImageDataset):
-    """A map dataset whose samples hold encoded images: (image, target).
+    """A map dataset over another one whose samples have encoded images: (image, target).
 
     Parameters
     ----------
     dataset : map dataset
-        Its samples are sequences or mappings. The encoded image in them is bytes-like, or a mapping with these under
-        "bytes" and perhaps a file's name under "path", as Hugging Face's datasets have it.
+        Its samples are sequences or mappings. The encoded image in a sample is bytes-like, or a mapping with the bytes
+        under "bytes" and perhaps a file name under "path", as in Hugging Face's datasets.
     transform : Transform or list of Transform, optional
     image, target : int or str
-        Where image and target are in a sample. A sequence's first two, if not given.
+        Index or key of image and target in a sample. The default is a sequence's first two items.
     fingerprint : str, optional
-        What tells these samples from others, where `cache` has a name. Hugging Face's datasets have one of their own.
+        A text that identifies these samples if `cache` has a name. Hugging Face's datasets have their own.
     layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what, target_transform
-        As `ImageDataset` has them.
+        As in `ImageDataset`.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class Bytes(ImageDataset):
 
 
 def encoded_bytes(image: object, index: int) -> Buffer:
-    """Return the bytes of what a sample or a table has for an image."""
+    """Return the encoded bytes of an image that a sample or a table contains."""
     if isinstance(image, dict):
         data = image.get("bytes")
         if data is None and image.get("path"):

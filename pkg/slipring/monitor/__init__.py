@@ -1,4 +1,4 @@
-"""Seeing where the time goes, from inside and outside; figures for other programs: Prometheus, loggers, a bar."""
+"""See where the time goes, from inside and outside; export figures to Prometheus, loggers and a progress bar."""
 
 from slipring._core.rates import Window, scalars
 from slipring._observe.report import Report
@@ -11,4 +11,4 @@ from slipring.monitor._replay import Replay
 __all__ = ["Metrics", "Progress", "Replay", "Report", "Stage", "Verdict", "Window", "prometheus", "scalars"]
 
 for _public in (Metrics, Progress, Replay, prometheus):
-    _public.__module__ = __name__  # it is pickled, and shown, by its public place
+    _public.__module__ = __name__  # its pickle and its repr have its public name

@@ -1,4 +1,4 @@
-"""The shared part of what works with other libraries: their import, and the callbacks of training libraries."""
+"""Shared code for other libraries: their import, and the callbacks of training libraries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from slipring._core.arguments import integer
 from slipring._core.rates import Window
 
-# What wrappers of loaders call what they wrap: Accelerate's, Lightning's, Ray's and others.
+# Attributes in which wrappers have the wrapped loader: Accelerate's, Lightning's, Ray's and others.
 WRAPPED = ("base_dataloader", "iterables", "dataloader", "loader")
 
 
@@ -18,14 +18,14 @@ def need(module: str, what: str, remedy: str = "slipring[monitor]") -> Any:
     Raises
     ------
     ImportError
-        Naming what wants it, and the extra that brings it.
+        It names the feature that needs the library, and the extra that installs it.
     """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         top = module.partition(".")[0]
         if error.name != top:
-            raise  # it is there, and lacks something itself
+            raise  # it is installed, and lacks a module itself
         raise ImportError(f"{what} needs {top}: pip install {remedy}", name=top) from None
 
 
@@ -45,12 +45,12 @@ def loaders_in(found: Any) -> list[Any]:
 
 
 class StatsSampler:
-    """Says what the loaders of a training did, every so many steps.
+    """A sampler of the figures of a training's loaders, every so many steps.
 
     Parameters
     ----------
     loader : object or None
-        None: what `begin` is given.
+        None: the loader that `begin` gets.
     every : int
     """
 
@@ -61,12 +61,12 @@ class StatsSampler:
         self._window: Window | None = None
 
     def begin(self, trainers: Any) -> None:
-        """Begin with a training, whose own loader is given.
+        """Begin a training; `trainers` is its own loader.
 
         Raises
         ------
         ValueError
-            There is none with figures.
+            There is no loader with figures.
         """
         place = trainers if self.loader is None else self.loader
         loaders = loaders_in(place)
@@ -78,12 +78,12 @@ class StatsSampler:
         self._steps, self._window = 0, Window(loaders)
 
     def step(self) -> dict[str, float] | None:
-        """Count a step; return the scalars where it is time for them."""
+        """Count a step; return the scalars if they are due."""
         if self._window is None:
             return None
         self._steps += 1
         return None if self._steps % self.every else self._window.look()
 
     def end(self) -> None:
-        """Let go of the loaders."""
+        """Drop the loaders."""
         self._window = None

@@ -1,4 +1,4 @@
-"""All loaders of this process for Prometheus, read when it asks."""
+"""Export the figures of all loaders of this process to Prometheus, when it requests them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from wsgiref.simple_server import WSGIServer
 
-# Name of the metric -> the field of `slipring.Stats`, what it says.
+# Name of the metric -> (field of `slipring.Stats`, description).
 COUNTERS = {
     "slipring_batches": ("batches", "Batches delivered"),
     "slipring_bytes": ("bytes", "Payload bytes delivered"),
@@ -29,8 +29,8 @@ COUNTERS = {
     "slipring_remote_refused": ("remote_refused", "Such attempts that the server refused for the moment (429, 5xx)"),
     "slipring_remote_rejected": ("remote_rejected", "Such attempts that the server refused for good"),
     "slipring_remote_bytes": ("remote_bytes", "Bytes that came from files behind URLs"),
-    "slipring_remote_seconds": ("remote_s", "What the attempts took that succeeded, summed"),
-    "slipring_remote_lost_seconds": ("remote_lost_s", "What failed attempts took and the pauses after them, summed"),
+    "slipring_remote_seconds": ("remote_s", "Time of successful attempts, summed"),
+    "slipring_remote_lost_seconds": ("remote_lost_s", "Time of failed attempts and of the pauses after them, summed"),
     "slipring_copied_batches": ("copied_batches", "Batches that were copied out of their slot"),
 }
 GAUGES = {
@@ -45,7 +45,7 @@ class Metrics:
     Attributes
     ----------
     port : int or None
-        Where the server listens; None without one.
+        The port on which the server listens; None without a server.
 
     Examples
     --------
@@ -72,11 +72,11 @@ class Metrics:
         self.port: int | None = None
 
     def describe(self) -> Iterable[Any]:
-        """For prometheus_client: which names there are."""
+        """Return the metric families, for prometheus_client."""
         return self._families().values()
 
     def collect(self) -> Iterator[Any]:
-        """For prometheus_client: the figures of now."""
+        """Yield the current figures, for prometheus_client."""
         families = self._families()
         where = [] if self._rank is None else [self._rank]
         names = set()
@@ -84,7 +84,7 @@ class Metrics:
             names.add(name)
             stats = loader.stats()
             for metric, (field, _) in COUNTERS.items():
-                # Between two sums of an iteration that ends its part is in neither: a counter never goes back.
+                # While an iteration ends, its part may be in neither sum: a counter must never decrease.
                 value = max(self._most.get((name, metric), 0), getattr(stats, field))
                 self._most[name, metric] = value
                 families[metric].add_metric([name, *where], value)
@@ -112,7 +112,7 @@ class Metrics:
         return made
 
     def close(self) -> None:
-        """Stop the server, and show the figures no more. Safe to call twice."""
+        """Stop the server, and no longer export the figures. Safe to call twice."""
         server, thread, registry = self._server, self._thread, self._registry
         self._server = self._thread = self._registry = None
         if server is not None and thread is not None:
@@ -167,27 +167,27 @@ def prometheus(
     *,
     registry: Any = None,
 ) -> Metrics:
-    """Show the figures of this process's loaders to Prometheus, over HTTP.
+    """Export the figures of this process's loaders to Prometheus, over HTTP.
 
-    They are read when Prometheus asks, from ``loader.stats()``: the loop over a loader takes no part in it.
-    Each has the label ``loader``, and ``rank`` where the environment has RANK, as torchrun sets it.
+    They are read from ``loader.stats()`` when Prometheus requests them; the loop over a loader is not involved. Each
+    has the label ``loader``, and the label ``rank`` if the environment variable RANK is set, as torchrun does.
 
     Parameters
     ----------
     port : int or None
-        0: any that is free, which is the result's ``port``. None: no server, as the program shows the registry itself.
+        0: any free port; see the result's ``port``. None: no server, because the program exports the registry itself.
     addr : str
         The address to listen on.
     loaders : iterable or dict of them, optional
-        Which, or by which names. Default: all that live, also those made later; each is named by the class of its
-        dataset and a number.
+        The loaders; a dict has their names. Default: all living loaders, including those made later; each is named by
+        the class of its dataset and a number.
     registry : prometheus_client.CollectorRegistry, optional
-        Default: prometheus_client's own, whose other metrics are shown too.
+        Default: prometheus_client's own, whose other metrics are exported, too.
 
     Returns
     -------
     Metrics
-        To be closed.
+        Close it at the end.
 
     Raises
     ------
@@ -196,9 +196,9 @@ def prometheus(
     OSError
         The port is taken.
     TypeError
-        `loaders` is one loader, or has something that is none.
+        `loaders` is one loader, or has an element that is not a loader.
     ValueError
-        The registry shows loaders already.
+        The registry exports loaders already.
 
     Examples
     --------

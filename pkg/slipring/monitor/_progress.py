@@ -1,4 +1,4 @@
-"""A progress bar that tells whether the loop waits for its batches."""
+"""A progress bar that shows whether the loop waits for its batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOOK_S = 0.5  # how often the figures behind the bar are made anew
+LOOK_S = 0.5  # how often the figures of the bar are updated
 
 
 class Progress(Generic[T]):
@@ -29,7 +29,7 @@ class Progress(Generic[T]):
     ----------
     loader : iterable
     wait_share : float
-        The part of the last pass, or of what there is of it yet, that was spent waiting for batches.
+        The share of the last or current pass that was spent waiting for batches.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class Progress(Generic[T]):
         timer.begin()
         try:
             iterator = iter(self.loader)
-            held: list[T] = []  # no variable of this frame: a batch that is kept here would keep its slot
+            held: list[T] = []  # not a variable of this frame, which would keep the batch and its slot
             while True:
                 try:
                     with timer.step():
@@ -79,7 +79,7 @@ class Progress(Generic[T]):
             bar.close()
 
     def __len__(self) -> int:
-        """Batches of a pass, as the loader says, or `total`."""
+        """Return the number of batches of a pass: `total`, or the loader's length."""
         return operator.index(self._total if self._total is not None else len(self.loader))  # type: ignore[arg-type]
 
 
@@ -95,13 +95,13 @@ def progress(
     Parameters
     ----------
     loader : iterable
-        Any loader, or an iterable of batches. MB/s are told of those that have ``stats()``.
+        Any loader, or an iterable of batches. MB/s are shown if it has ``stats()``.
     total : int, optional
         Batches of a pass; default: the loader's length, if it has one.
     description : str, optional
-        Stands before the bar.
+        The text before the bar.
     file : file, optional
-        Where to; default: ``sys.stderr``.
+        Where the bar is written; default: ``sys.stderr``.
 
     Returns
     -------
@@ -134,4 +134,4 @@ def progress(
     return Progress(loader, total, description, file)
 
 
-progress.__module__ = "slipring"  # it is pickled, and shown, by its public place
+progress.__module__ = "slipring"  # its pickle and its repr have its public name

@@ -1,4 +1,4 @@
-"""The same batch for ever: how fast the training is when it never waits."""
+"""Repeat one batch: how fast a training is without waiting for data."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Replay(Generic[T]):
     Attributes
     ----------
     batch : object
-        The one that comes again and again.
+        The repeated batch.
     steps : int
-        Steps that were measured: all but the first, which has much to warm up.
+        Measured steps: all except the first, which includes warm-up.
 
     Examples
     --------
@@ -47,19 +47,19 @@ class Replay(Generic[T]):
         if self._given == 1:
             self._begun = now
         elif self._given > 1 and self.steps < self._given - 1:
-            self.steps, self._last = self._given - 1, now  # the step before has come to its end
+            self.steps, self._last = self._given - 1, now  # the previous step has ended
         if self._given == self._n:
             raise StopIteration
         self._given += 1
         return self.batch
 
     def __len__(self) -> int:
-        """Return how many steps there are in all.
+        """Return the number of all steps.
 
         Raises
         ------
         TypeError
-            There is no end.
+            The replay has no end.
         """
         if self._n is None:
             raise TypeError("this replay has no end, and so no length: give slipring.replay(loader, n=...)")
@@ -67,7 +67,7 @@ class Replay(Generic[T]):
 
     @property
     def step_s(self) -> float:
-        """float: seconds of a step alone, on average behind the first; NaN before the second has ended."""
+        """float: seconds of a step alone, on average after the first; NaN until the second has ended."""
         if self._begun is None or not self.steps:
             return float("nan")
         return (self._last - self._begun) / self.steps
@@ -79,22 +79,22 @@ class Replay(Generic[T]):
 
 
 def replay(loader: Iterable[T], n: int | None = None) -> Replay[T]:
-    """Give the first batch of a loader again and again: what the training can do when it never waits.
+    """Repeat the first batch of a loader, to measure a training that never waits for data.
 
-    The iteration that made the batch is ended, so that no worker competes with the training. The batch is the
-    very same object in each step, and no copy: a step that writes into it sees in the next what it has written.
+    The iteration that made the batch is ended, so that no worker competes with the training. Each step gets the same
+    object, not a copy: if a step writes to the batch, the next step sees that.
 
     Parameters
     ----------
     loader : iterable
-        Any loader of slipring's, any other's, or an iterable of batches. Slipring's can be used afterwards.
+        Any loader, or an iterable of batches. Loaders of slipring can be used afterwards.
     n : int, optional
-        How many times; None: without end.
+        How many times; None: without limit.
 
     Returns
     -------
     Replay
-        To iterate over. When that is over, `steps` and `step_s` say how long a step took.
+        An iterable. After the loop, `steps` and `step_s` show how long a step took.
 
     Raises
     ------
@@ -124,13 +124,13 @@ def replay(loader: Iterable[T], n: int | None = None) -> Replay[T]:
 
 
 def _end(loader: Any, iterator: Any) -> None:
-    """End an iteration's work, and workers that would wait for the next."""
+    """End an iteration, and the workers that would wait for the next one."""
     rest = getattr(loader, "_rest", None)
     close = getattr(iterator, "close", None)
     if callable(rest):
         rest()
-    elif callable(close) and iterator is not loader:  # a generator that was handed in is the caller's
+    elif callable(close) and iterator is not loader:  # a generator as an argument is the caller's
         close()
 
 
-replay.__module__ = "slipring"  # it is pickled, and shown, by its public place
+replay.__module__ = "slipring"  # its pickle and its repr have its public name

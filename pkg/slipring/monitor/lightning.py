@@ -1,4 +1,4 @@
-"""How much a Lightning training waits for its data, in its own logs. The import needs Lightning."""
+"""Log how much a Lightning training waits for its data. The import needs Lightning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("lightning.pytorch", "pytorch_lightning")  # two packages with the same
 
 
 def _callback() -> type[Any]:
-    """The base class of the package that the program uses."""
+    """Return the base class of the package that the program uses."""
     installed = (name for name in NAMES if importlib.util.find_spec(name.partition(".")[0]))
     name = next((name for name in NAMES if sys.modules.get(name)), None) or next(installed, None)
     if name is None:
@@ -32,17 +32,17 @@ class DataMonitor(_callback()):  # type: ignore[misc]
     loader : loader, optional
         Default: the trainer's own train_dataloader, all of them if it has several.
     every : int
-        Steps from one line to the next.
+        Steps between two lines.
 
     Attributes
     ----------
     last : dict
-        What was logged last.
+        The figures that were logged last.
 
     Raises
     ------
     ValueError
-        When a training begins whose loader is none of slipring's.
+        A training begins whose loader is not slipring's.
 
     Examples
     --------
@@ -56,11 +56,11 @@ class DataMonitor(_callback()):  # type: ignore[misc]
         self._sampler = StatsSampler(loader, every)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Lightning's: begin."""
+        """Begin; called by Lightning."""
         self._sampler.begin(trainer.train_dataloader)
 
     def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        """Lightning's: log, where it is time to."""
+        """Log the figures if they are due; called by Lightning."""
         told = self._sampler.step()
         if told is not None:
             self.last = told
@@ -68,5 +68,5 @@ class DataMonitor(_callback()):  # type: ignore[misc]
                 logger.log_metrics(told, step=trainer.global_step)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Lightning's: let go of the loader."""
+        """Drop the loader; called by Lightning."""
         self._sampler.end()

@@ -1,4 +1,4 @@
-"""How much a training by Hugging Face's Trainer waits for its data, in its own logs. The import needs transformers."""
+"""Log how much a training by Hugging Face's Trainer waits for its data. The import needs transformers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class DataMonitor(TrainerCallback):  # type: ignore[misc]
     Parameters
     ----------
     trainer : transformers.Trainer
-        By whose ``log`` it is logged: it reaches ``state.log_history`` and what ``report_to`` names.
+        Its ``log`` gets the figures: they reach ``state.log_history`` and the targets of ``report_to``.
     loader : loader, optional
-        Default: the trainer's own, of its training.
+        Default: the trainer's own training loader.
     every : int
-        Steps from one line to the next.
+        Steps between two lines.
 
     Attributes
     ----------
     last : dict
-        What was logged last.
+        The figures that were logged last.
 
     Raises
     ------
     ValueError
-        When a training begins whose loader is none of slipring's: `slipring.torch.install` makes it one.
+        A training begins whose loader is not slipring's: `slipring.torch.install` changes that.
 
     Examples
     --------
@@ -46,16 +46,16 @@ class DataMonitor(TrainerCallback):  # type: ignore[misc]
         self._trainer, self._sampler = trainer, StatsSampler(loader, every)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Transformers': begin."""
+        """Begin; called by transformers."""
         self._sampler.begin(kwargs.get("train_dataloader"))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Transformers': log, where it is time to."""
+        """Log the figures if they are due; called by transformers."""
         told = self._sampler.step()
         if told is not None:
             self.last = told
             self._trainer.log(dict(told))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Transformers': let go of the loader."""
+        """Drop the loader; called by transformers."""
         self._sampler.end()

@@ -4,4 +4,4 @@ from slipring.ray._loader import Loader
 
 __all__ = ["Loader"]
 
-Loader.__module__ = __name__  # it is pickled, and shown, by its public place
+Loader.__module__ = __name__  # pickles and texts use its public name

@@ -1,4 +1,4 @@
-"""The ingest in its worker: it joins the cluster, takes blocks, and copies their rows into slots."""
+"""The ingest in a worker: it joins the cluster, takes blocks, and copies their rows into slots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slipring.streams._source import Pass, Stream
 
 
 def join(address, namespace, worker):
-    """Join the cluster, as a driver of its own; a worker process calls it once, before it serves."""
+    """Join the cluster as a separate driver; a worker process calls it once, before it serves."""
     import ray
 
     if not ray.is_initialized():
@@ -39,7 +39,7 @@ def join(address, namespace, worker):
 
 
 class BlockWorker(Worker):
-    """A worker in which only a `collate_fn` could draw from the process's own generators."""
+    """A worker of whose code only a `collate_fn` can draw from the process's own generators."""
 
     @classmethod
     def check_start(cls, job):
@@ -48,7 +48,7 @@ class BlockWorker(Worker):
 
     @classmethod
     def environment(cls, job):
-        """Make ray.init() in the program's main module, which a worker imports, join the cluster, never start one."""
+        """Make ray.init() in the program's main module, which a worker imports, join the cluster and not start one."""
         return {"RAY_ADDRESS": job.dataset.address}
 
     @property
@@ -58,12 +58,12 @@ class BlockWorker(Worker):
 
 
 class BlockStream(Stream):
-    """Batches of the blocks that a `Coordinator` hands out, as an iterable dataset for the workers of a loader.
+    """Batches of the blocks that a `Coordinator` hands out, as an iterable dataset for a loader's workers.
 
-    `address` is the cluster's, `coordinator` the pickled handle of the actor, `split` as `cluster.split_of` returns it.
-    `collate_fn` converts each batch into the delivered value; None delivers the batch itself. A worker requests
-    `prefetch` blocks in advance. With `keep`, the coordinator keeps blocks until they are released. The other options
-    are those of `slipring.stream`.
+    `address` is the cluster's. `coordinator` is the pickled handle of the actor, and `split` comes from
+    `cluster.split_of`. `collate_fn` converts each batch into the delivered value; None delivers the batch itself. A
+    worker requests `prefetch` blocks in advance. With `keep`, the coordinator keeps blocks until they are released. The
+    other options are those of `slipring.stream`.
     """
 
     _keys = ("rows", "shuffled", "divided", "execution", "from")
@@ -73,8 +73,8 @@ class BlockStream(Stream):
         self.address, self.coordinator, self.collate_fn, self.pictures = address, coordinator, collate_fn, pictures
         self.rank, self.world_size = split
         self.prefetch, self.keep = prefetch, keep
-        self.key = secrets.token_hex(8)  # of the loader
-        self.generation = 0  # of passes, which the coordinator knows: see `Coordinator.reset`
+        self.key = secrets.token_hex(8)  # the loader's name for the coordinator
+        self.generation = 0  # the coordinator's number for these passes: see `Coordinator.reset`
 
     def __iter__(self):
         self._passes += 1
@@ -107,7 +107,7 @@ class BlockPass(Pass):
     def _begin(self, seed, rows=0, raised=0):
         super()._begin(seed, rows, raised)
         self._blocks = None
-        self._from = 0, 0  # the first block that is read, and how many rows come before it
+        self._from = 0, 0  # the first block to read, and the number of rows before it
 
     def open(self):
         from ray import cloudpickle
@@ -127,7 +127,7 @@ class BlockPass(Pass):
             stream.prefetch,
             self._feed,
             pictures,
-            # A block that outlasts the batch in which it begins: a call more or less is what costs there.
+            # A block that lasts more than one batch: the next request waits for a `release`, which saves a call.
             2 * stream.batch_size if stream.keep else 0,
         )
         self._done = self._from  # the block in which the last batch ended, and the rows before that block
@@ -140,12 +140,12 @@ class BlockPass(Pass):
         self.made.skip(self.behind - before)
 
     def catch_up(self):
-        large, self._blocks.large = self._blocks.large, 0  # many may be passed over: ask ahead for each
+        large, self._blocks.large = self._blocks.large, 0  # many blocks may be skipped: request each in advance
         while True:
             try:
                 missing = self.made.catch_up()
             except (BlockError, ImageError):
-                continue  # it was raised then
+                continue  # this pass has raised it before
             break
         self._blocks.large = large
         if missing:
@@ -159,7 +159,7 @@ class BlockPass(Pass):
         if self.made is None:
             self.open()
         stream, blocks = self._stream, self._blocks
-        if stream.keep:  # the batches of their rows have been published: nobody needs them again
+        if stream.keep:  # the batches of these rows are published, so no worker needs their blocks again
             blocks.release(self._done[0])
         waited = blocks.waited
         begun = time.perf_counter_ns()
@@ -188,7 +188,7 @@ class BlockPass(Pass):
             **super().state_dict(),
             "rows": self._rows,
             "execution": [self._stream.key, self._stream.generation],
-            # The first block that is needed, and the rows before it. Another execution reads from the first block.
+            # The first block needed, and the number of rows before it. Another execution reads from the first block.
             "from": list(self._from if blocks is None else self._done),
             "raised": self._raised if blocks is None else self._feed.raised,
             "waits": [asked_ns, got_ns, self._copied, self._collated],
@@ -202,9 +202,10 @@ class BlockPass(Pass):
 
 
 class BlockFeed(Feed):
-    """A `Feed` of blocks that counts the rows of the valid ones.
+    """A `Feed` of blocks that counts the rows of valid blocks.
 
-    Blocks with numbers below `known` have raised their errors in an earlier pass. `raised` is the same of this pass.
+    Blocks with numbers below `known` have raised their errors in an earlier pass. `raised` is that number for this
+    pass.
     """
 
     def __init__(self, stream, rows, known):
@@ -226,28 +227,28 @@ class BlockFeed(Feed):
 
 
 class Coming:
-    """A requested block: its reference, then the block itself, which Ray's own thread gets during the copying."""
+    """A requested block: first its reference, then the block, which a Ray thread fetches during the copying."""
 
     def __init__(self, call):
-        self.taken = call.future()  # of what `Coordinator.take` returns
-        # A Future of the block, once `get` was called; its result is None if there is no reference.
+        self.taken = call.future()  # the result of `Coordinator.take`
+        # A Future of the block, or of None if there is no reference; made by `get`.
         self.block = None
 
     def get(self):
-        """Let the block be read as soon as its reference is there; without this call it stays unread in the store."""
+        """Fetch the block as soon as its reference arrives; without this call it stays in the store unread."""
         if self.block is None:
             self.block = Future()
-            # A future keeps its callbacks. Through this object they would be a cycle, and the block stay in the store.
+            # A future keeps its callbacks. A callback bound to this object would be a cycle that keeps the block.
             self.taken.add_done_callback(partial(_taken, self.block))
 
 
 def _taken(block, taken):
-    """Get a block, now that there is a reference; it runs in Ray's thread, which reports errors to nobody."""
+    """Fetch a block whose reference has arrived. This runs in Ray's thread, where an exception would be lost."""
     try:
         found = None if taken.exception() is not None else taken.result()
         if isinstance(found, tuple):
             found[0][0].future().add_done_callback(partial(_got, block))
-        else:  # who looks at `taken` is told why
+        else:  # reading `taken` gives the reason
             block.set_result(None)
     except BaseException as error:
         block.set_exception(error)
@@ -262,25 +263,25 @@ def _got(block, got):
 
 
 class Blocks:
-    """The blocks of one worker, in order, as `Columns`. An exception costs at most the block that it is about.
+    """The blocks of one worker, in order, as `Columns`. An exception costs at most the block that it concerns.
 
     `first` is the number of the first block; `run` and `worker` are those of `Coordinator.take`. `ahead` blocks are
-    requested before they are needed. After a block of `large` rows or more, the next one is requested by the next
-    `release`, in one call; 0: never.
+    requested before they are needed. After a block of at least `large` rows, the next request is made by the next
+    `release`, in the same call; 0: never.
     """
 
     def __init__(self, coordinator, run, worker, first, ahead, feed, pictures, large):
         import ray
 
-        from slipring.ray import _columns as columns  # pyarrow's and Ray's data
+        from slipring.ray import _columns as columns  # imports pyarrow and Ray's data
 
         self._ray, self._columns = ray, columns
         self._coordinator, self._run, self._worker, self._ahead = coordinator, run, worker, ahead
         self._feed, self._pictures, self.large = feed, pictures, large
-        self._calls = collections.deque()  # what was asked for
-        self._next = first  # to be asked for
+        self._calls = collections.deque()  # requested, not yet taken
+        self._next = first  # number of the next block to request
         self._parts = []
-        # The number of the block given last, and (that number, the rows before it).
+        # The number of the latest block; (that number, the rows before it).
         self.at, self.place, self._released = first, (first, feed.rows), first
         # Blocks so far, and the time spent waiting for references and for blocks.
         self.count = self.asked_ns = self.got_ns = 0
@@ -299,7 +300,7 @@ class Blocks:
         return self._columns.Columns(self._parts.pop(), self.at, self._pictures, self._feed.rows)
 
     def _take(self):
-        """Take the next block's record batches. Nothing refers to the block before it any more."""
+        """Take the next block's record batches. Nothing refers to the previous block now."""
         begun = time.perf_counter_ns()
         self._ask(1)
         number, coming = self._next - len(self._calls), self._calls[0]
@@ -310,14 +311,14 @@ class Blocks:
         if taken is None:
             raise StopIteration
         if isinstance(taken, Exception):
-            raise taken  # and again for whoever asks again: the data is not at its end
+            raise taken  # every later call raises it too: the data is not at its end
         self._calls.popleft()
         self.at, self.place = number, (number, self._feed.rows)
         self.count += 1
         references, rows, _ = taken
         del taken
         try:
-            # Of what must come from elsewhere, Ray has that brought first which is waited for.
+            # ray.get makes Ray fetch this block before the others.
             block = coming.block.result() if coming.block.done() else self._ray.get(references[0])
         finally:
             del coming, references

@@ -1,4 +1,4 @@
-"""A loader's side of Ray's cluster: its address there, the data that it was given, and its `Coordinator`."""
+"""A loader's side of Ray's cluster: its address, the data that the loader reads, and its `Coordinator`."""
 
 import weakref
 from functools import partial
@@ -6,8 +6,8 @@ from functools import partial
 from slipring._core.process import Owner
 from slipring.errors import LoaderTimeout, shown
 
-ANSWER_S = 30  # for the coordinator to answer
-END_S = 5  # for an execution to be ended in good order, at the most
+ANSWER_S = 30  # limit for an answer of the coordinator
+END_S = 5  # limit for ending an execution in an orderly way
 
 
 def place():
@@ -58,14 +58,14 @@ def split_of(iterator):
 
 
 def look_at_order(iterator):
-    """Find out whether the data's order repeats; return a function of a timeout (in seconds) that returns the answer.
+    """Find out whether the data's order repeats; return a function from a timeout in seconds to the answer.
 
     The answer is (whether Ray keeps the order, names of the steps that shuffle with another seed each time). Only a
-    split's coordinator has its dataset. It is asked now, because it may be dead when the answer is needed.
+    split's coordinator has its dataset. It is called now, because it may be dead later.
     """
     import ray
 
-    def look(owner):  # Ray sends it as it is: the coordinator's process need not have slipring
+    def look(owner):  # Ray pickles it by value: the coordinator's process may lack slipring
         steps = []
         for step in owner._base_dataset._logical_plan.dag.post_order_iter():
             seed = getattr(step, "seed_config", None)
@@ -75,14 +75,14 @@ def look_at_order(iterator):
 
     coordinator = getattr(iterator, "_coord_actor", None)
     if coordinator is None:
-        found = look(iterator)  # now: the iterator keeps the data's blocks in the object store
+        found = look(iterator)  # look now: keeping the iterator would keep the data's blocks in the store
         return lambda timeout: found
     asked = coordinator.__ray_call__.remote(look)
     return lambda timeout: ray.get(asked, timeout=timeout)
 
 
 def why_unordered(kept, shuffles):
-    """Return why another execution of the data may give other rows; None if it gives the same."""
+    """Return the reason why another execution may give other rows, or None."""
     if not kept:
         return (
             "Ray Data gives blocks in the order in which its tasks end. Set "
@@ -119,14 +119,14 @@ class Ingest:
         )
         self.coordinator = made.remote(iterator, keep, turns)
         self.pickled = cloudpickle.dumps(self.coordinator)
-        self.begun = set()  # the passes that the coordinator knows
+        self.begun = set()  # the passes that the coordinator has begun
         self.generation = 0  # number of the last reset
-        self._owner = Owner()  # Ray has no connection in a forked child
+        self._owner = Owner()  # a forked child has no connection to Ray
         self._end = weakref.finalize(self, _end, self.coordinator, self._owner)
-        self._end.atexit = False  # an actor ends with the process that has made it
+        self._end.atexit = False  # an actor ends with its creator's process
 
     def begin(self, run, known):
-        """Note a new pass; return a function that tells the coordinator that the pass is over, read or abandoned.
+        """Note a new pass; return a function that ends it at the coordinator, whether or not it was read fully.
 
         `known` is the pass's name for the coordinator.
         """
@@ -134,7 +134,7 @@ class Ingest:
         return partial(_over, self.coordinator, known, self._end, self._owner)
 
     def reset(self, timeout):
-        """Let the coordinator forget all passes, so that one of them can begin again, in new workers."""
+        """Make the coordinator forget all passes, so that one of them can begin again in new workers."""
         import ray
 
         self.generation += 1
@@ -164,13 +164,13 @@ class Ingest:
             raise ValueError(f"a state would be of no use: {why}")
 
     def stats(self, timeout):
-        """Return what ``Dataset.stats()`` says of the latest execution."""
+        """Return the text of ``Dataset.stats()`` for the latest execution."""
         import ray
 
         return ray.get(self.coordinator.stats.remote(), timeout=timeout)
 
     def close(self):
-        """End the actor, and what it began in the cluster."""
+        """End the actor and the executions that it began in the cluster."""
         import ray
 
         if self._end.alive and self._owner.is_here and ray.is_initialized():
@@ -180,7 +180,7 @@ class Ingest:
 
 
 def _over(coordinator, run, ending, owner):
-    """Tell a `Coordinator` that a pass is over. The finalizer `ending` is alive as long as the actor."""
+    """End a pass at its `Coordinator`. The finalizer `ending` is alive as long as the actor."""
     import ray
 
     if ending.alive and owner.is_here and ray.is_initialized():
@@ -188,7 +188,7 @@ def _over(coordinator, run, ending, owner):
 
 
 def _end(coordinator, owner):
-    """End a `Coordinator`: Ray keeps an actor whose handle was pickled, even if nothing refers to it."""
+    """Kill a `Coordinator`: Ray keeps an actor whose handle was pickled, even if nothing refers to it."""
     import ray
 
     if owner.is_here and ray.is_initialized():

@@ -1,4 +1,4 @@
-"""A block of Ray Data as columns: tensors as arrays without a copy, images to be decoded, the rest as Arrow."""
+"""A block of Ray Data as columns: tensors as arrays without a copy, images to decode, the rest as Arrow."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from slipring.errors import BlockError
 
 
 def batches_of(block, rows):
-    """Return the record batches of a block, without a copy of what is Arrow data; `rows`: (first, end), or None."""
+    """Return the record batches of a block; Arrow data is not copied. `rows` is (first, end), or None for all."""
     if not isinstance(block, pa.Table):
         block = BlockAccessor.for_block(block).to_arrow()
     if rows is not None:
@@ -27,8 +27,8 @@ def batches_of(block, rows):
 class Columns(Mapping):
     """A record batch as the dict that `slipring.streams._blocks.Feed` reads.
 
-    `number` is the number of its block, `first` that of its first row in the stream. `pictures` decodes some columns;
-    None: there are none to decode.
+    `number` is the number of its block, and `first` that of its first row in the stream. `pictures` decodes some
+    columns; None: there are no columns to decode.
     """
 
     def __init__(self, batch, number, pictures, first):
@@ -44,7 +44,7 @@ class Columns(Mapping):
         return name in self.batch.schema.names  # without making an array of it
 
     def __getitem__(self, name):
-        """Return a column; raise BlockError if it has nulls, or is of a type that a batch cannot hold."""
+        """Return a column; raise BlockError if it has nulls or a type that a batch cannot hold."""
         column = self.batch.column(name)
         if self.pictures is not None and name in self.pictures.transforms:
             return self.pictures.column(name, column, self.first)
@@ -79,13 +79,13 @@ def refused(column, why):
 
 
 def bytes_of(name, column):
-    """Return a function of a row's number that gives the row's bytes, without a copy, for a column of encoded images.
+    """Return a function from a row's number to the row's bytes, uncopied, for a column of encoded images.
 
     Raise BlockError if the column holds something else, or nulls.
     """
     nulls = column.null_count
-    if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:  # Hugging Face's
-        column = column.field("bytes")  # which has bytes of a struct that is null, too
+    if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:  # a Hugging Face image
+        column = column.field("bytes")  # a null struct still has bytes here
         nulls = max(nulls, column.null_count)
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
         raise refused(name, f"is {column.type}, but the bytes of pictures are expected")

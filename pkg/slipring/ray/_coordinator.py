@@ -14,25 +14,25 @@ from ray.data.dataset import MaterializedDataset
 
 
 class Coordinator:
-    """The coordinator that draws block references from a ``ray.data.DataIterator`` for the workers of one loader.
+    """Draw block references from a ``ray.data.DataIterator`` for the workers of one loader.
 
-    No block's bytes pass through it. The actor reserves no CPU, lies on the loader's node, and ends with the process
-    that has started it. Several threads call it concurrently. With `keep`, it keeps blocks until they are released,
-    so that they can be handed out again; else it drops each block as it hands it out. With `turns`, block i belongs
-    to worker ``i % turns``; 0: to the worker that asks first.
+    No block's bytes pass through it. The actor reserves no CPU, is on the loader's node, and ends with the process
+    that started it. Several threads call it concurrently. With `keep`, it keeps blocks until they are released, so
+    that it can hand them out again; else it drops each block as it hands it out. With `turns`, block i belongs to
+    worker ``i % turns``; with 0, to the first worker that requests one.
     """
 
     def __init__(self, iterator, keep, turns):
         self.iterator, self.keep, self.turns = iterator, keep, turns
         self.source = None  # the iterator that each pass executes
-        self.lock = threading.Lock()  # of who draws
+        self.lock = threading.Lock()  # held by the thread that draws
         self.run, self.over, self.generation = None, set(), 0
         self._end()
 
     def reset(self, generation, timeout):
-        """Forget all passes of earlier generations, so that an epoch may begin again; late calls of those are refused.
+        """Forget all passes of earlier generations, so that an epoch can begin again; refuse their late calls.
 
-        Wait at most `timeout` seconds for a call that draws (0: for ever); return False if nothing was done in time.
+        Wait at most `timeout` seconds for a call that is drawing (0: for ever); return False if that is too short.
         """
         if not self.lock.acquire(timeout=timeout or -1):
             return False
@@ -45,22 +45,21 @@ class Coordinator:
         return True
 
     def end(self, run):
-        """End a pass whose batches nobody needs any more."""
+        """End a pass whose batches are no longer needed."""
         with self.lock:
             if run == self.run:
                 self._end()
                 self.run = None
 
     def take(self, run, worker, number, first=0):
-        """Return a worker's block of that number; None: there are fewer.
+        """Return a worker's block of that number, or None if there are fewer.
 
         A block is ([reference], (first, end) of its rows or None for all, its size in bytes). If the data has ended
-        with an exception, that is returned, not raised: Ray would log it for each call that was made ahead. `run` is
-        the pass, as (generation, the pass's seed); a new one starts the data again. The same number may be requested
-        again as long as the block is kept. A call costs both processes more than its work, so this one includes
-        `release`, with `first`.
+        with an exception, it is returned and not raised: Ray would log it for each outstanding call. `run` is the
+        pass, as (generation, the pass's seed); a new one starts the data again. A block can be requested again while
+        it is kept. A call costs both processes more than its work, so this one includes `release`, with `first`.
         """
-        # At once: who draws may wait for the room that this makes in the store.
+        # Before the lock: a thread that draws may be waiting for this room in the store.
         self.release(run, worker, first)
         with self.lock:
             if run != self.run:
@@ -90,7 +89,7 @@ class Coordinator:
         return (self.source or self.iterator).stats()
 
     def kept(self):
-        """Return how many blocks are kept."""
+        """Return the number of kept blocks."""
         return sum(len(held) for held in self.held.values())
 
     def _begin(self, run):
@@ -100,13 +99,13 @@ class Coordinator:
             if self.source is None:
                 self.source = _with_blocks(self.iterator)
             self.bundles, _, self.executor = self.source._to_ref_bundle_iterator()
-        except Exception as error:  # of the first block already
+        except Exception as error:  # making the first block has failed
             self.failure = error
             return
         self.blocks = (part for bundle in self.bundles for part in _parts(bundle))
 
     def _draw(self, worker):
-        """Add the data's next block to those of the worker that is to get it."""
+        """Draw the next block and add it to those of its worker."""
         try:
             block = next(self.blocks, None)
         except Exception as error:
@@ -117,13 +116,13 @@ class Coordinator:
         if self.turns:
             worker = self.number % self.turns
         self.number += 1
-        ray.wait(block[0], timeout=0, fetch_local=True)  # have it brought to this node
+        ray.wait(block[0], timeout=0, fetch_local=True)  # bring it to this node
         number = self.drawn.get(worker, 0)
         self.held.setdefault(worker, {})[number] = block
         self.drawn[worker] = number + 1
 
     def _end(self):
-        """End a pass, at its end or in the middle."""
+        """End a pass, finished or not."""
         if getattr(self, "blocks", None) is not None:
             self._finish()
         self.drawn, self.held, self.failure, self.blocks = {}, {}, None, None
@@ -135,7 +134,7 @@ class Coordinator:
 
 
 def _with_blocks(iterator):
-    """Return an iterator that knows the blocks of a materialized dataset, so that a pass executes nothing.
+    """Return an iterator that has a materialized dataset's blocks, so that a pass executes nothing.
 
     Ray drops its cache of these blocks when it pickles the iterator for this actor. Without the cache, each pass would
     begin with an execution. Other iterators are returned as they are.

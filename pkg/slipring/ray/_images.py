@@ -1,4 +1,4 @@
-"""Columns of encoded images, decoded where the batch will be read."""
+"""Columns of encoded images, decoded directly into the batch."""
 
 import copy
 import logging
@@ -26,7 +26,7 @@ def pictures_of(images, options):
 
 
 class Pictures:
-    """The decoders of image columns, one for each column of `transforms`; `options` are those of `ImageDataset`.
+    """The decoders of image columns, one per column of `transforms`. `options` are those of `ImageDataset`.
 
     Raise TypeError or ValueError for a wrong transform or option, or if a transform leaves images of different sizes.
     """
@@ -43,7 +43,7 @@ class Pictures:
         return made
 
     def column(self, name, column, first):
-        """Return a column to be decoded; `first` is the number of its first row in the stream."""
+        """Return a column to decode; `first` is the number of its first row in the stream."""
         return Encoded(name, self.transforms[name], column, self.seed, first)
 
 
@@ -58,7 +58,7 @@ class ColumnDecoder(ImageDataset):
             raise ValueError("image_options has target_transform=, but a column of images has no targets: leave it out")
         if self._size is None:
             raise ValueError(
-                f"images[{name!r}] = {transform!r} leaves pictures of different sizes, which are no array: end with "
+                f"images[{name!r}] = {transform!r} leaves images of different sizes, which fit no array: end with "
                 "RandomResizedCrop, CenterCrop or Resize((height, width))"
             )
         if self.dtype == "bfloat16":
@@ -83,9 +83,9 @@ class ColumnDecoder(ImageDataset):
 
 
 class Encoded(Written):
-    """A column of encoded images; raise BlockError if it holds something else, or nulls.
+    """A column of encoded images. Raise BlockError if it holds something else, or nulls.
 
-    `seed` and a row's number make the transform's random numbers. `first` is the number of the first row in the
+    `seed` and a row's number determine the transform's random numbers. `first` is the number of the first row in the
     stream.
     """
 
@@ -97,7 +97,7 @@ class Encoded(Written):
             mix(seed, zlib.crc32(name.encode())),
             first,
         )
-        self._column, self._bytes = column, bytes_of(name, column)  # which lie in the column
+        self._column, self._bytes = column, bytes_of(name, column)  # the bytes are in the column's memory
 
     def write(self, out, first):
         for n, row in enumerate(out):
@@ -110,8 +110,8 @@ class Encoded(Written):
                     _log.warning("skipped row %d, column %r: %s", number, self._name, str(error))
                     return n, None
                 placed = ImageError(
-                    f"column {self._name!r}, row {number} of the stream: {error}. The row is passed over: whoever asks "
-                    "for the next batch goes on behind it",
+                    f"column {self._name!r}, row {number} of the stream: {error}. The row is skipped: the next "
+                    "request continues after it",
                     index=number,
                 )
                 placed.__cause__ = error

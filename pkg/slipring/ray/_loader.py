@@ -1,4 +1,4 @@
-"""The ingest of Ray Data: batches of an exact size, made outside of the training process."""
+"""The ingest of Ray Data: batches of an exact size, made outside the training process."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from slipring.images.options import ImageOptions
     from slipring.images.transforms import Transform
 
-# The times in a worker's state, by their names in `Dataset.stats()`.
-WAITS = ("In get RefBundles", "In ray.get()")  # for what other processes of Ray do
+# The times in a worker's state, under their names in `Dataset.stats()`.
+WAITS = ("In get RefBundles", "In ray.get()")  # waits for other Ray processes
 TIMES = (*WAITS, "In batch creation", "In collate_fn")
 
 
-# Options that it cannot have, and why.
+# Options that this loader refuses, and why.
 REFUSED_WITH_RAY = {
     **REFUSED,
     "worker_init_fn": "a worker joins the cluster when it starts. Give collate_fn what it needs",
@@ -47,42 +47,43 @@ REFUSED_WITH_RAY = {
     prefetch_batches="prefetch_blocks", local_shuffle_buffer_size="local_shuffle",
 )  # fmt: skip
 class Loader(CoreLoader[Any]):
-    """Batches of an exact size from a ``ray.data.DataIterator``, made in processes of their own.
+    """Batches of an exact size from a ``ray.data.DataIterator``, made in separate processes.
 
-    Such a process joins the cluster, takes block after block, copies each row once, from Ray's object store to the
-    slot that the training reads, and lets go of a block when its rows are copied.
+    A worker joins the cluster and takes one block after another. It copies each row once, from Ray's object store to
+    the slot that the training process reads, and releases a block when its rows are copied.
 
     Parameters
     ----------
     iterator : ray.data.DataIterator or ray.data.Dataset
-        As ``ray.train.get_dataset_shard`` or ``Dataset.streaming_split`` gives it. All ranks of a split begin each
-        epoch together.
+        The result of ``ray.train.get_dataset_shard`` or ``Dataset.streaming_split``, for example. All ranks of a split
+        begin each epoch together.
     batch_size : int
-        Rows per batch. With several workers each fills batches from its own blocks, and each one's last may have
-        fewer.
+        Rows per batch. Each of several workers fills batches from its own blocks, and its last batch may have fewer
+        rows.
     columns : sequence of str, optional
-        Only these, in this order; default all of the first block's, which all blocks then must have.
+        The columns to read, in this order. Default: all columns of the first block, which every block must then have.
     collate_fn : callable, optional
-        Makes of each batch, a dict of column to values, what is handed out; in the worker.
+        Called in the worker with each batch, a dict of column to values; it returns the value to deliver.
     images : dict of str to Transform, or list of Transform; optional
-        Columns of encoded pictures, and what becomes of them: each is decoded into the batch by the worker. See
+        Columns of encoded images, and their transforms. The worker decodes each image into the batch. See
         `slipring.images`.
     image_options : dict, optional
-        For all of them: layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side; see
+        Options for all of these columns: layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error,
+        side; see
         `slipring.images.ImageDataset`.
     local_shuffle : int
-        Draw the rows of a batch at random from a buffer of so many, at least `batch_size`, in each worker's own
-        memory. 0: rows come in the blocks' order.
+        Draw the rows of a batch at random from a buffer of so many rows, at least `batch_size`, in each worker's own
+        memory. 0: rows keep the order of the blocks.
     fill_null, null_mask
-        As `slipring.stream` has them; not for columns of Ray's tensor types or of pictures.
+        As in `slipring.stream`; not for columns of images or of Ray's tensor types.
     prefetch_blocks : int
-        Blocks that each worker asks for ahead, and has brought to this node.
+        Blocks that each worker requests in advance, so that Ray brings them to this node.
     {options}
 
     Raises
     ------
     TypeError, ValueError
-        At construction, naming argument, value and rule.
+        An argument is wrong; the text names the argument, its value and the rule.
     RuntimeError
         This process is not connected to a cluster.
 
@@ -97,12 +98,12 @@ class Loader(CoreLoader[Any]):
 
     Notes
     -----
-    Workers are processes that are spawned, persist and join the cluster when they start. With ``in_order=True`` their
-    batches come in turn, and block i belongs to worker ``i % num_workers``. Otherwise a worker takes the next block
+    Workers are spawned, persist, and join the cluster when they start. With ``in_order=True`` their batches come in
+    turn, and block i belongs to worker ``i % num_workers``. Otherwise a worker takes the next block
     when it needs one. With ``Workers(on_death='respawn')``, the default without `local_shuffle`, no row is lost or
     delivered twice: a block is kept until the batch with its last row is published. A shuffle buffer is lost with its
     worker. The `timeout` of the first batch includes the time until Ray's tasks have started. The same `seed` draws the
-    same rows and crops, if Ray delivers the same blocks.
+    same rows and crops, provided that Ray delivers the same blocks.
     """
 
     options: Options
@@ -124,7 +125,7 @@ class Loader(CoreLoader[Any]):
         **options: Unpack[RayOptions],
     ) -> None:
         self._ingest = None
-        self._past = [0] * len(TIMES)  # ns, of passes that are over
+        self._past = [0] * len(TIMES)  # ns, of finished passes
         given = cluster.iterator_of(iterator)
         refuse(options, REFUSED_WITH_RAY, "slipring.ray.Loader")
         num_workers = integer("num_workers", options.pop("num_workers", 1), 1, MAX_WORKERS)
@@ -202,20 +203,20 @@ class Loader(CoreLoader[Any]):
     def _reset(self):
         self._ingest.reset(self.options.timeout)
         self.dataset.generation = self._ingest.generation
-        self._rest()  # the workers have the generation before
+        self._rest()  # the workers still have the previous generation
 
     # ---- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the newest iteration is: see `slipring.Loader.state_dict`.
+        """Return the position of the newest iteration: see `slipring.Loader.state_dict`.
 
         Raises
         ------
         ValueError
-            Another pass would give other rows: Ray's order is not kept, a shuffle of Ray's has no seed, or the worker
-            that is first takes the next block.
+            Another pass would give other rows: Ray's order is not kept, one of Ray's shuffles has no seed, or the
+            first free worker takes the next block.
         LoaderTimeout
-            A split's coordinator does not say how it shuffles.
+            A split's coordinator does not answer how its data is shuffled.
         """
         self._check_repeats()
         return super().state_dict()
@@ -229,8 +230,8 @@ class Loader(CoreLoader[Any]):
         Raises
         ------
         AssertionError, TypeError, ValueError
-            It is no state, or one of another number of workers, another shuffle or another rank of a split; or as for
-            `state_dict`, of this loader's data and options.
+            The argument is not a state, or its number of workers, shuffle or rank of a split differs; or, as for
+            `state_dict`, this loader's data and options do not allow a state.
         LoaderTimeout
             As for `state_dict`.
         """
@@ -240,7 +241,7 @@ class Loader(CoreLoader[Any]):
         self._past = times
 
     def _check_repeats(self):
-        """Raise ValueError where another pass over the data may give other rows."""
+        """Raise ValueError if another pass over the data may give other rows."""
         if not self._turns and self.options.num_workers > 1:
             raise ValueError(
                 "a state would be of no use: with in_order=False the first worker that is ready takes the next block. "
@@ -249,7 +250,7 @@ class Loader(CoreLoader[Any]):
         self._ingest.check_repeats(self.options.timeout or None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies are refused.
+        """Refuse to copy or pickle the loader.
 
         Raises
         ------
@@ -264,14 +265,14 @@ class Loader(CoreLoader[Any]):
     # ---- figures, end
 
     def _add_waits(self, made):
-        """Add the times that ``Dataset.stats()`` has, by their names there."""
+        """Add the times of ``Dataset.stats()``, under their names there."""
         times = dict(zip(TIMES, self._times()))
         waits = {name: ns / 1e9 for name, ns in times.items()}
         waits["Total time user thread is blocked"] = made.stages["waited"].total_s
         made.add_waits(waits, block_wait_ns=sum(times[name] for name in WAITS), block_ns=sum(times.values()))
 
     def data_stats(self) -> str:
-        """Return what ``Dataset.stats()`` says of the latest execution, which is not this process's.
+        """Return the text of ``Dataset.stats()`` for the latest execution, which runs outside this process.
 
         Raises
         ------
@@ -281,7 +282,7 @@ class Loader(CoreLoader[Any]):
         return self._ingest.stats(self.options.timeout or None)
 
     def _times(self):
-        """Return the ns of each of `TIMES`, up to the newest state of each worker."""
+        """Return the ns of each of `TIMES`, as of each worker's newest state."""
         newest = self._newest
         workers = () if newest is None else newest.position.workers
         states = [unpickled(worker.state) for worker in workers if worker.at >= 0]
@@ -289,12 +290,12 @@ class Loader(CoreLoader[Any]):
         return [sum(ns) for ns in zip(self._past, *waits)]
 
     def close(self) -> None:
-        """End workers and iterations, and what was begun in the cluster. Batches that are held stay valid."""
+        """End workers, iterations and the executions begun in the cluster. Batches that are held stay valid."""
         super().close()
         if self._ingest is not None:
             self._ingest.close()
 
 
 def pass_seed(seed, epoch):
-    """Return a pass's seed as a worker finds it: see `slipring._core.worker.Worker`."""
+    """Return a pass's seed, as a worker computes it: see `slipring._core.worker.Worker`."""
     return mix(mix(seed, epoch) & MASK_62, epoch)

@@ -1,4 +1,4 @@
-"""Streams of blocks, rebatched: for programs that read them with `slipring.stream`, or with a loader of torch's."""
+"""Streams of blocks, rebatched: read them with `slipring.stream` or with a torch loader."""
 
 from slipring.streams._loader import stream
 from slipring.streams._shards import ShardStream
@@ -7,4 +7,4 @@ from slipring.streams._source import Stream
 __all__ = ["ShardStream", "Stream", "stream"]
 
 for _public in (ShardStream, Stream, stream):
-    _public.__module__ = __name__  # it is pickled, and shown, by its public place
+    _public.__module__ = __name__  # pickles and texts use its public name

@@ -1,4 +1,4 @@
-"""The blocks of a stream's source: record batches, tables or dicts of arrays, checked and viewed as columns."""
+"""The blocks of a stream's source: record batches, tables or dicts of arrays, checked and seen as columns."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,11 @@ from slipring._core._rebatch import Block
 from slipring._core.arguments import mask_name
 from slipring.errors import BlockError, shown
 
-_OBJECTS = "OUST"  # kinds of dtypes without numbers: text, bytes, Python's objects
+_OBJECTS = "OUST"  # kinds of dtypes without numbers: text, bytes, Python objects
 
 
 class Written:
-    """A column whose rows are made where they will be read: a dict's value in place of an array.
+    """A column whose rows are made directly in the batch: a value of a block's dict, in place of an array.
 
     `shape` is the shape of one row.
     """
@@ -28,8 +28,8 @@ class Written:
     def write(self, out, first):
         """Make the rows from `first` on, as many as the array `out` has.
 
-        Return (number of rows made, error). If that is fewer than requested, the next row is skipped because of
-        `error`, an exception; if it is None, the row is skipped silently.
+        Return (number of rows made, error). If that is fewer than requested, the next row is skipped: because of
+        `error`, an exception, or silently if it is None.
         """
         raise NotImplementedError
 
@@ -37,12 +37,12 @@ class Written:
 class Feed:
     """The view of a stream's blocks as columns; each block must match the first.
 
-    Only the stream's `columns` are read, in this order; None: all of the first block. `fill_null` is {column: the value
-    that replaces its nulls}. `null_mask` names the columns that get a mask, which says where they had nulls. Without a
-    value of their own they are filled with 0.
+    Only `columns` are read, in this order; None: all columns of the first block. `fill_null` is {column: the value that
+    replaces its nulls}. `null_mask` names the columns that get a mask, which is true at each null. Their nulls become 0
+    unless `fill_null` has a value for them.
     """
 
-    within = "the stream"  # what the next block is part of, for errors
+    within = "the stream"  # the place of the next block, for errors
 
     def __init__(self, stream):
         self._columns = stream.columns
@@ -50,16 +50,16 @@ class Feed:
         self._fill_null, self._null_mask = stream.fill_null, stream.null_mask
         self._skip_none = stream.skip_none
         self._nullable = tuple(dict.fromkeys([*stream.fill_null, *stream.null_mask]))
-        self._read_names = None  # what is read of every block: all that it has, or `columns`
-        self._kinds = None  # name -> what every block must have: (dtype, shape of a row), or the Arrow type
-        self._names = ()  # of those that are arrays
-        self._schema = None  # of a record batch that had all that
+        self._read_names = None  # the columns to read of every block: `columns`, or all that it has
+        self._kinds = None  # name -> every block's (dtype, shape of a row), or Arrow type
+        self._names = ()  # columns that are arrays
+        self._schema = None  # the schema of a record batch that had all of them
 
     def read(self, given, number, batch):
-        """Return the `Block` of what the source has given; None: it has no rows; a list: blocks to read in its place.
+        """Return the `Block` of an item of the source, None if it has no rows, or a list of blocks to read instead.
 
-        Raise BlockError if it is no block, or does not match the blocks before; the error names the block's `number`,
-        and the `batch` that needs it.
+        Raise BlockError if it is not a block, or does not match the blocks before. The error names the block's
+        `number`, and the `batch` that needs it.
         """
         if given is None and self._skip_none:
             return None
@@ -68,7 +68,7 @@ class Feed:
         except BlockError as error:
             placed = BlockError(
                 f"block {number} of {self.within}, for batch {batch} of batch_size={self._batch_size}: {error}. The "
-                "block is passed over: whoever asks for the next batch goes on behind it"
+                "block is skipped: the next request continues after it"
             )
             placed.column, placed.block, placed.batch = error.column, number, batch
             raise placed from error.__cause__
@@ -122,7 +122,7 @@ class Feed:
         return made
 
     def _of_columns(self, columns):
-        """Return the Block of {name: array, masked array or Arrow array}; None if it has no rows."""
+        """Return the Block of {name: array, masked array or Arrow array}, or None if it has no rows."""
         if not columns:
             raise BlockError("the block has no column")
         rows, first = -1, None
@@ -159,7 +159,7 @@ class Feed:
         )
 
     def _fill(self, columns):
-        """Replace the nulls in the columns that the options name; return the masks, {name: array}."""
+        """Replace the nulls of the columns in `fill_null` and `null_mask`; return the masks, {name: array}."""
         arrow, masks = _arrow_blocks(), {}
         for name in self._nullable:
             if name not in columns:
@@ -187,7 +187,7 @@ class Feed:
     # ---- for the rebatcher
 
     def own(self, rest):
-        """Return the rows of a record batch in memory of their own."""
+        """Return a copy of a record batch's rows that refers to no other memory."""
         return _arrow_blocks().own(rest)
 
     def joined(self, rests):
@@ -195,7 +195,7 @@ class Feed:
         return _arrow_blocks().joined(rests)
 
     def pool(self, size):
-        """Return a store for record batches' rows, by their place in a buffer."""
+        """Return a store for rows of record batches, each at its place in a buffer."""
         return _arrow_blocks().Pool(size)
 
     def named(self, arrays, rest):
@@ -207,7 +207,7 @@ class Feed:
 
 
 def _column(values, name):
-    """Return a dict's value as an array, a masked array if it is one, or an Arrow array; a `Written` stays as it is."""
+    """Return a dict's value as an array, masked array or Arrow array; a `Written` is returned unchanged."""
     if isinstance(values, Written):
         return values
     if isinstance(values, Mapping):
@@ -238,7 +238,7 @@ def _column(values, name):
 
 
 def _seen(column, name):
-    """Return a masked array, or an Arrow array whose rows have a fixed size, as a plain array; nulls are an error."""
+    """Return a masked array, or Arrow array of rows of fixed size, as a plain array. Nulls are an error."""
     if isinstance(column, np.ma.MaskedArray):
         if np.ma.is_masked(column):
             raise _error(
@@ -279,7 +279,7 @@ def _error(column, text):
 
 
 def _arrow(value):
-    """Return `slipring.arrow.blocks` if the value is Arrow data or gives some, else None: others need no pyarrow."""
+    """Return `slipring.arrow.blocks` if the value offers Arrow data, else None: then pyarrow is not needed."""
     if hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"):
         return _arrow_blocks()
     return None

@@ -35,7 +35,7 @@ def stream(
     null_mask: Sequence[str] | None = None,
     **options: Unpack[StreamOptions],
 ) -> Loader[dict[str, Any]]:
-    """Return a loader of batches of an exact size from blocks of any: record batches, tables or dicts of arrays.
+    """Return a loader of batches of an exact size from blocks of any size.
 
     Each row is copied once, from its block to the slot that the training process reads. A block is released when its
     last row has been copied.
@@ -45,44 +45,44 @@ def stream(
     batches : iterable of blocks, or callable
         A block is a ``pyarrow.RecordBatch``, a ``pyarrow.Table``, an object with Arrow's interface for either (such as
         a polars frame), or a dict of arrays with one row per sample. All blocks have the same columns. An iterator is
-        read once. Another iterable (a list, a ``pyarrow.Table``) is read again in each epoch. A function of
+        read once. Any other iterable (a list, a ``pyarrow.Table``) is read again in each epoch. A function of
         ``(worker, num_workers)`` is called in the worker and returns an iterable of that worker's part.
     batch_size : int
-        Rows per batch. With several workers each fills batches from its own part, and each one's last may have fewer.
+        Rows per batch. Each of several workers fills batches from its own part, and its last batch may have fewer rows.
     columns : sequence of str, optional
-        Only these columns, in this order; default all of the first block's, which all blocks then must have.
+        The columns to read, in this order. Default: all columns of the first block, which every block must then have.
     shuffle_buffer : int
-        Draw the rows of a batch at random from a buffer of so many, at least `batch_size`, in each worker's own
-        memory. 0: rows come in the source's order. Columns without a fixed size per row are slower to draw.
+        Draw the rows of a batch at random from a buffer of so many rows, at least `batch_size`, in each worker's own
+        memory. 0: rows keep the source's order. Columns without a fixed size per row are slower to draw.
     fill_null : dict of str to scalar, optional
-        Column -> the value that comes in the place of its nulls, which the column's type must have: a number, a bool,
-        a ``datetime``, for text a str. It also fills nulls within lists of a fixed size and tensors, and the masked
+        Column -> the value that replaces its nulls, and that the column's type must have: a number, a bool, a
+        ``datetime``, or a str for text. It also replaces nulls within tensors and lists of a fixed size, and the masked
         values of a ``numpy.ma.MaskedArray``. Needs pyarrow.
     null_mask : sequence of str, optional
-        Columns of which the batch has the mask too: another column, ``"<name>_mask"``, of bools that are true where a
-        value was null, in the shape of the values. Numbers, bools and times that `fill_null` does not name are 0,
-        False and the epoch there; other nulls stay. Needs pyarrow.
+        Columns whose masks the batch has too. A mask is another column, ``"<name>_mask"``, of bools that are true at
+        each null, in the shape of the values. If `fill_null` does not name the column, nulls among numbers, bools and
+        times become 0, False and the epoch; other nulls stay. Needs pyarrow.
     {options}
 
     Returns
     -------
     Loader
         Each batch is a dict of column -> values. Numbers, bools and times are numpy arrays of shape
-        ``(batch_size,)``, Arrow's lists of a fixed size and its tensors of shape ``(batch_size, *shape)``, without a
-        copy out of the slot. Text, bytes and nested columns are ``pyarrow.Array``, in the slot too:
-        `slipring.StringList` takes one of strings.
+        ``(batch_size,)``. Arrow's lists of a fixed size and tensors are arrays of shape ``(batch_size, *shape)``. Text,
+        bytes and nested columns are ``pyarrow.Array``; `slipring.StringList` takes one of strings. All of them are in
+        the slot, without a copy.
 
     Raises
     ------
     TypeError, ValueError
-        At construction, naming argument, value and rule.
+        An argument is wrong; the text names the argument, its value and the rule.
 
     Notes
     -----
-    With ``num_workers=0`` this process makes a batch when you ask for it. Else `batches` must be a function, and each
-    worker reads one part. With ``num_workers=1`` it can also be an iterable, which a thread of this process reads ahead
-    (``Workers(start_method='thread')``). A `timeout` needs a worker, because nothing can end a read in this thread. The
-    same `seed` draws the same rows, if the source gives the same.
+    With ``num_workers=0`` this process makes each batch on request. With workers, `batches` must be a function, and
+    each worker reads one part. With ``num_workers=1`` it can also be an iterable, which a thread of this process reads
+    ahead (``Workers(start_method='thread')``). A `timeout` needs a worker, because nothing can end a read in this
+    thread. The same `seed` draws the same rows, provided that the source gives the same.
 
     The iterator raises `slipring.errors.BlockError` for a block with other columns, or with nulls in a column that
     becomes an array and that neither `fill_null` nor `null_mask` names. The error names the column and the batch. It
@@ -131,6 +131,6 @@ def stream(
         options["workers"] = dataclasses.replace(workers, start_method="thread")
     if timeout and not num_workers:
         raise ValueError(
-            f"timeout={timeout!r} with num_workers=0: nobody is there to end a read in this thread. Give num_workers=1"
+            f"timeout={timeout!r} with num_workers=0: nothing can end a read in this thread. Give num_workers=1"
         )
     return Loader(data, None, **options)

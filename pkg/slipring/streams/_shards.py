@@ -1,4 +1,4 @@
-"""A stream of blocks that is read by shards, so that other ranks and workers can go on with it."""
+"""A stream of blocks that is read by shards, so that other ranks and workers can continue it."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ if TYPE_CHECKING:
 
 
 class ShardStream(Sharded, Stream):
-    """A `Stream` of shards: files, partitions, queries, whose rows come in the same order whoever reads them.
+    """A `Stream` of shards, such as files, partitions or queries, each of which always has the same order of rows.
 
-    Ranks take the shards in turn, and so do the workers of a rank. Its states say how far each shard was read, so
-    other ranks and workers can go on with them: see `rest_of`. `slipring.torch.DataLoader` reads it, as it
-    reads `Stream`, with ``batch_size=None``.
+    Ranks take the shards in turn, and so do the workers of a rank. A state tells how far each shard was read, so that
+    other ranks and workers can continue from it: see `rest_of`. `slipring.torch.DataLoader` reads it with
+    ``batch_size=None``, like a `Stream`.
 
     Parameters
     ----------
     shards : sequence
-        What tells `read` which shard: paths, or anything else that can be pickled.
+        Arguments for `read`: paths, or anything else that can be pickled.
     read : callable
-        Called with a shard in the worker that reads it: returns an iterable of blocks, as `slipring.stream` has them.
+        Called with a shard in the worker that reads it; it returns an iterable of blocks, as for `slipring.stream`.
     batch_size, columns, drop_last
-        As `slipring.stream` has them. A batch goes on from one shard to the next.
+        As in `slipring.stream`. A batch can span several shards.
     shuffle : bool
-        Take a rank's shards in another order in each pass. Rows within a shard come in its order: those of a shuffle
-        buffer would belong to many shards at once, and no state could say which of them were given out.
+        Take a rank's shards in another order in each pass. Rows keep their order within a shard: a shuffle buffer would
+        hold rows of many shards at once, and no state could tell which of them were delivered.
     rank, world_size : int
-        Whose shards these are.
+        The rank that reads, and the number of ranks.
     fill_null, null_mask, skip_none
-        As `slipring.stream` has them.
+        As in `slipring.stream`.
 
     Attributes
     ----------
     shards : list
-        Of all ranks.
+        The shards of all ranks.
     shuffle, rank, world_size
         As given.
 
     Raises
     ------
     TypeError, ValueError
-        At construction, naming argument, value and rule; there are fewer shards than ranks.
+        An argument is wrong, or there are fewer shards than ranks; the text names the argument, its value and the rule.
 
     Notes
     -----
-    When `read`, or what it returns, raises in the middle of a shard, whoever asks for the next batch has the shard
-    opened again, and gets the rows behind those that came.
+    If `read`, or its iterable, raises in the middle of a shard, the next request for a batch opens the shard again and
+    skips the rows that were delivered.
 
     Examples
     --------
@@ -116,14 +116,14 @@ class ShardStream(Sharded, Stream):
 
 
 class ShardPass(ShardedPass, Pass):
-    """One pass of a worker over its shards of a `ShardStream`.
+    """One pass of a worker over its part of a `ShardStream`.
 
     Parameters
     ----------
     stream : ShardStream
     """
 
-    _bad = -1, 0  # (piece, blocks of it up to the last one that raised an error)
+    _bad = -1, 0  # (piece, number of its blocks up to the last that raised)
 
     def _begin(self, seed, rows=0, pieces=None):
         Pass._begin(self, seed, 0)
@@ -142,7 +142,7 @@ class ShardPass(ShardedPass, Pass):
         self._bad = tuple(state.get("raised", self._bad))
 
     def open(self) -> None:
-        """Have the shards read from here on."""
+        """Open the shards from this position on."""
         stream = self._stream
         at, row = self._place
         left = [[number, first] for number, first, _ in self._pieces[at:]]

@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 class Stream(IterableSource):
-    """Blocks of rows as an iterable dataset whose samples are batches of an exact size: for any loader.
+    """Blocks of rows as an iterable dataset whose samples are batches of an exact size, for any loader.
 
-    `slipring.stream` makes one and a loader of it. For torch's kind of loader it is an ``IterableDataset`` once
-    `slipring.torch` has been imported; read it with ``batch_size=None``.
+    `slipring.stream` makes one and a loader for it. After `slipring.torch` is imported it is an ``IterableDataset``,
+    which a torch loader reads with ``batch_size=None``.
 
     Parameters
     ----------
     batches, batch_size, columns, drop_last, shuffle_buffer, fill_null, null_mask, skip_none
-        As `slipring.stream` has them.
+        As in `slipring.stream`.
 
     Raises
     ------
     TypeError, ValueError
-        At construction, naming argument, value and rule.
+        An argument is wrong; the text names the argument, its value and the rule.
 
     Notes
     -----
-    Its iterators have ``state_dict`` and ``load_state_dict``, which count rows. An iterator that goes on reads its
-    source again from the beginning, and drops what was given out before.
+    Its iterators have ``state_dict`` and ``load_state_dict``, which count rows. An iterator that resumes reads its
+    source from the beginning, and drops the rows that were delivered before.
 
     Examples
     --------
@@ -89,12 +89,12 @@ class Stream(IterableSource):
         self.batches, self.batch_size = batches, batch_size
         self.drop_last, self.shuffle_buffer = bool(drop_last), shuffle_buffer
         self.skip_none = bool(skip_none)
-        self._passes = 0  # of this process
-        self._begun = False  # an iterator, which is read once, has been
+        self._passes = 0  # in this process
+        self._begun = False  # whether a pass has begun to read an iterator
 
     @property
     def per_worker(self) -> bool:
-        """bool: whether the source is made by each worker, for its own part."""
+        """bool: whether each worker makes the source of its part."""
         return _is_factory(self.batches)
 
     @property
@@ -107,9 +107,9 @@ class Stream(IterableSource):
         return Pass(self)
 
     def check_place(self, state: Mapping[str, Any], since: int) -> None:
-        """Raise ValueError if an iterator's state does not hold here; loaders call it when they load a state.
+        """Raise ValueError if a state does not fit this stream; loaders call it when they load a state.
 
-        The dataset and the shuffle must be the same, and a source that is an iterator must not have been begun.
+        The dataset and the shuffle must be the same. If the source is an iterator, no pass may have begun to read it.
         `since` batches were delivered after the state.
         """
         super().check_place(state, since)
@@ -134,7 +134,7 @@ class Stream(IterableSource):
         return f"Stream({_named(self.batches)}, batch_size={self.batch_size})"
 
     def _open(self, worker, workers):
-        """Return the blocks that this worker is to read."""
+        """Return the blocks for this worker."""
         if self.per_worker:
             source = self.batches(worker, workers)
             _check_source(source, made_by=self.batches)
@@ -159,7 +159,7 @@ class Stream(IterableSource):
 class Pass(BlockReading):
     """One pass of a worker over its part of a `Stream`."""
 
-    continues_after_errors = True  # its state says where it reads on after an exception
+    continues_after_errors = True  # its state has the place to read on from after an exception
 
     made: Any
     behind: int
@@ -182,7 +182,7 @@ class Pass(BlockReading):
         """Open the source."""
         stream = self._stream
         source = self._source
-        if source is None:  # else a signal handler has interrupted what follows
+        if source is None:  # else a signal handler interrupted the lines below
             source = self._source = stream._open(self._worker, self._workers)
         self._feed = Feed(stream)
         common = source, self._feed, stream.batch_size, stream.drop_last
@@ -196,12 +196,12 @@ class Pass(BlockReading):
         self.made = made
 
     def catch_up(self) -> None:
-        """Read again, and drop, what was given out before."""
+        """Read the rows that were delivered before again, and drop them."""
         while True:
             try:
                 missing = self.made.catch_up()
             except BlockError:
-                continue  # it was raised then
+                continue  # this pass has raised it before
             break
         if missing:
             raise ValueError(
@@ -229,7 +229,7 @@ class Pass(BlockReading):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from `state`: the source is read from its beginning, and must give the same rows again.
 
-        Raise ValueError if the state is of another worker, another number of workers, or another shuffle.
+        Raise ValueError if the worker, the number of workers or the shuffle is not the same as in the state.
         """
         had, has = state["divided"], self._divided
         if had[:2] != has[:2]:
@@ -253,7 +253,7 @@ def _named(source):
 
 
 def _blocks_of(source):
-    """Return an iterator of the blocks of a source that has been checked."""
+    """Return an iterator over the blocks of a checked source."""
     if hasattr(source, "__iter__"):
         return iter(source)
     from slipring.arrow import blocks

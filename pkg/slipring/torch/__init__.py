@@ -1,8 +1,8 @@
-"""slipring under torch's interface: ``from slipring.torch import DataLoader`` is all that changes."""
+"""slipring under torch's interface: only the import of DataLoader changes, to ``from slipring.torch``."""
 
 import torch
 
-TORCH = (2, 6)  # the first with `in_order` and torch.accelerator
+TORCH = (2, 6)  # the first version with `in_order` and torch.accelerator
 
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH:
     raise ImportError(

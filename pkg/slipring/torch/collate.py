@@ -11,7 +11,7 @@ from slipring._core.pytree import is_namedtuple
 from slipring._core.tensors import stack_alike
 from slipring.torch.private import collate as _theirs
 
-# What torch itself has registered; with other entries types may mean something else.
+# The entries that torch itself registers. With others, types may be collated differently.
 _STOCK = {
     torch.Tensor: _theirs.collate_tensor_fn,
     np.ndarray: _theirs.collate_numpy_array_fn,
@@ -58,7 +58,7 @@ def has_stock_rules():
 
 
 def _collate_tensor(batch, *, collate_fn_map=None):
-    """Stack tensors in the slot: what a user's collate_fn gets when it calls torch's default_collate."""
+    """Stack tensors in the slot, for a user's collate_fn that calls torch's default_collate."""
     if current() is not None and all(type(t) is torch.Tensor for t in batch):
         stacked = stack_alike(batch, empty)
         if stacked is not None:
@@ -70,9 +70,9 @@ _IN_SLOT = {**_STOCK, torch.Tensor: _collate_tensor}
 
 
 def collate_in_slot():
-    """Make torch's default_collate stack tensors in the slot, in this process; a worker calls it once.
+    """Make torch's default_collate stack tensors in the slot, in this process. A worker calls it once.
 
-    Entries that the user has registered stay.
+    Entries that the user has registered are kept.
     """
     registered = _theirs.default_collate_fn_map
     if registered.get(torch.Tensor) is _theirs.collate_tensor_fn:
@@ -80,7 +80,7 @@ def collate_in_slot():
 
 
 def core_collate(function):
-    """Return what workers use in place of a loader's `collate_fn`."""
+    """Return the function that workers use for a loader's `collate_fn`."""
     if function is _theirs.default_collate:
         return default_collate
     return convert if function is _theirs.default_convert else function

@@ -1,4 +1,4 @@
-"""What the loader's `multiprocessing_context` says about how workers are started."""
+"""The start method in a loader's `multiprocessing_context`."""
 
 import multiprocessing
 import threading
@@ -20,7 +20,7 @@ def start_of(context):
     if isinstance(kind, type) and issubclass(kind, threading.Thread):
         return "thread", None
     if isinstance(kind, type) and issubclass(kind, BaseProcess):
-        # multiprocessing.Process has None there: it starts as the default context does.
+        # multiprocessing.Process has None there: it uses the start method of the default context.
         method = getattr(kind, "_start_method", "") or multiprocessing.get_start_method()
         if method in _METHODS:
             stock = multiprocessing.Process, multiprocessing.get_context(method).Process

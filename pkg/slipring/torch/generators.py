@@ -1,15 +1,15 @@
-"""The generators that set the order of samples and the seeds of workers, and their states as text."""
+"""The generators that determine the order of samples and the seeds of workers, and their states as text."""
 
 import torch
 
 
 def generator_of(loader):
-    """Return the generator that sets the order: that of the sampler, else the loader's; None: torch's global one.
+    """Return the generator of the order: the sampler's, else the loader's; None means torch's global one.
 
-    The sampler may lie within batch samplers.
+    The sampler may be inside batch samplers.
     """
     sampler = loader._index_sampler
-    for _ in range(9):  # a sampler may be its own attribute
+    for _ in range(9):  # limited, because a sampler can be its own attribute
         if hasattr(sampler, "generator"):
             generator = sampler.generator
             if generator is None or isinstance(generator, torch.Generator):
@@ -19,18 +19,18 @@ def generator_of(loader):
 
 
 def seed_generator_of(loader):
-    """Return the loader's generator if the order does not come from it, but only the workers' seeds; else None."""
+    """Return the loader's generator if only the workers' seeds come from it, and not the order; else None."""
     generator = loader.generator
     return generator if isinstance(generator, torch.Generator) and generator is not generator_of(loader) else None
 
 
 def state_of(generator):
-    """Return a generator's state; None: of torch's global one."""
+    """Return a generator's state; None means torch's global one."""
     return torch.get_rng_state() if generator is None else generator.get_state()
 
 
 class OrderRng:
-    """The generator that sets the order, for `SamplerSource.rng`; None: torch's global one."""
+    """The generator of the order, for `SamplerSource.rng`; None means torch's global one."""
 
     def __init__(self, generator):
         self.generator = generator
@@ -53,10 +53,10 @@ def as_text(state):
 
 
 def as_state(text):
-    """Return the state that `as_text` has written as text."""
+    """Return the state from a text of `as_text`."""
     return None if text is None else torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
 
 
 def text_of(generator):
-    """Return the state of a generator as text; None if it is None: torch's global one, or none."""
+    """Return the state of a generator as text, or None for None."""
     return None if generator is None else as_text(generator.get_state())

@@ -1,4 +1,4 @@
-"""The iterators of torch's loader: torch's base class begins an epoch, `Iteration` delivers the batches."""
+"""The iterators of torch's loader: torch's base class begins an epoch, and `Iteration` delivers the batches."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ from slipring.torch.worker import TorchJob, TorchWorker, init_thread
 
 
 class _SamplerUntouched:
-    """A loader as torch's beginning of an epoch sees it, with no sampler for torch to call iter() on."""
+    """A loader for torch's beginning of an epoch, with no sampler for torch to call iter() on."""
 
     _index_sampler = ()
 
@@ -39,14 +39,14 @@ class _SamplerUntouched:
 
 
 class TorchPasses:
-    """Torch's beginning of an epoch, and what libraries use of torch's iterator (MosaicML's, PyG's, Lightning's)."""
+    """Torch's beginning of an epoch, and the attributes of torch's iterator that MosaicML, PyG and Lightning use."""
 
     def __init__(self, loader):
         loader._release_order()
         self._take_number(loader)
         self._epoch = 0
         resume = self._put_generators(loader)
-        before = ended_places(loader.num_workers, resume)  # what datasets know from the epoch before
+        before = ended_places(loader.num_workers, resume)  # what datasets keep from the previous epoch
         resume = self._end_epoch_before(loader, resume)
         if loader.num_workers == 0 and before.get(0):
             load_epoch_before(loader, before[0])
@@ -57,7 +57,7 @@ class TorchPasses:
         keeps_workers = bool(loader.persistent_workers and loader.num_workers)
         self._keeps_seed = keeps_workers and loader.rng == "worker"
         if not keeps_workers and loader.num_workers:
-            before = {}  # workers begin with the dataset as the loader has it
+            before = {}  # new workers begin with the loader's dataset
         self._begin_pass(loader, self._seeded(loader, resume), before)
         if loader.num_workers and isinstance(self._dataset, IterDataPipe):
             # torch draws a second seed for the first epoch, and uses the first.
@@ -67,7 +67,7 @@ class TorchPasses:
     # ---- torch's draws, in torch's order
 
     def _put_generators(self, loader):
-        """Take over the loaded state; set the generator of workers' seeds to where it was before that epoch's seed."""
+        """Take over the loaded state; return the seeds' generator to its state before that epoch's seed."""
         resume, loader._resume = loader._resume, None
         self._seeds = seed_generator_of(loader)
         if self._seeds is not None and resume is not None and resume.rng_seeds is not None:
@@ -83,13 +83,13 @@ class TorchPasses:
         return None
 
     def _begin_as_torch(self, loader, resume):
-        """Run torch's own beginning of an epoch, which also calls iter(sampler).
+        """Run torch's beginning of an epoch, which also calls iter(sampler).
 
-        If the iteration resumes, `Order` makes that call instead, after the state is loaded and the generator is back
-        where it was: a second call might begin another pass.
+        If the iteration resumes, `Order` makes that call instead, after it has loaded the state and restored the
+        generator: a second call might begin another pass.
         """
         begun = loader if resume is None else _SamplerUntouched(loader)
-        # torch draws a seed: in vain if there is one, and then the program has put its generator where it was.
+        # torch draws a seed. If the state has one, the draw is useless, and the program has restored its generator.
         seeded = resume is not None and resume.seed is not None and loader.generator is None
         now = torch.get_rng_state() if seeded else None
         private.BaseIterator.__init__(self, begun)
@@ -98,12 +98,12 @@ class TorchPasses:
         self._index_sampler = loader._index_sampler
 
     def _seeded(self, loader, resume):
-        """Apply the state after torch's own beginning; return it if the epoch resumes in its middle, else None."""
+        """Apply the state after torch's beginning; return it if the epoch resumes in its middle, else None."""
         if resume is None:
             return None
         if resume.seed is not None:
             self._base_seed = resume.seed
-        if resume.finished:  # workers that persist have drawn their seed in an earlier epoch
+        if resume.finished:  # persistent workers have drawn their seed in an earlier epoch
             begin_next_epoch(loader, resume)
             self._rng_before = state_of(generator_of(loader))
             self._sampler_iter = iter(self._index_sampler)
@@ -113,7 +113,7 @@ class TorchPasses:
         return resume
 
     def _read_again(self, count):
-        """Drop the batches delivered before, if the state does not say how many of them each worker has read."""
+        """Drop the batches delivered before, if the state has only their total and not each worker's number."""
         for done in range(count):
             try:
                 next(self)
@@ -130,13 +130,13 @@ class TorchPasses:
         had = self._num_workers
         self._end_epoch_before(loader, self._put_generators(loader))
         self._rng_before = state_of(generator_of(loader))
-        if loader.rng == "worker":  # as torch: their generators continue after everything that was requested
+        if loader.rng == "worker":  # as in torch, their generators continue after all requested batches
             self._drain(position.delivered + len(position.beyond) + self._prefetched)
         self.close()
         loader._release_order()
-        self._take_number(loader)  # now: the end of the last epoch may have found another one
+        self._take_number(loader)  # now: the tuner may have changed it at the end of the last epoch
         private.BaseIterator._reset(self, loader, first_iter)
-        if not self._keeps_seed:  # seeds come from it: each epoch needs its own
+        if not self._keeps_seed:  # each epoch needs its own seed
             self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
         self._epoch += 1
         self._begin_pass(loader, None, before if had == loader.num_workers else {}, live_on=True)
@@ -149,8 +149,8 @@ class TorchPasses:
     # ---- a pass
 
     def _begin_pass(self, loader, resume, before, live_on=False):
-        """Begin a pass of the core. `before`: {number: place} of workers at the end of the epoch before."""
-        self._num_workers = loader.num_workers  # as torch's class has it
+        """Begin a pass of the core. `before` is {worker: place} at the end of the previous epoch."""
+        self._num_workers = loader.num_workers  # torch's iterator has this attribute
         self._factor = loader.prefetch_factor
         is_map = self._dataset_kind == private.DatasetKind.Map
         tracked = not is_map or is_stateful(self._dataset)
@@ -158,7 +158,7 @@ class TorchPasses:
         places = before if resume is None else places_of(resume)
         options = loader._core_options()
         first, beyond = (0, ()) if resume is None else (resume.delivered or 0, resume.beyond)
-        if not is_map:  # workers know themselves what they have delivered
+        if not is_map:  # workers count what they have delivered
             first, beyond = first + len(beyond), ()
         position = Position(
             self._epoch_word(loader, order),
@@ -206,7 +206,7 @@ class TorchPasses:
             return Share.epoch(0, order.origin or 0)
         if isinstance(self._dataset, IterDataPipe):
             return self._shared_seed
-        # If it is no part of the seeds, which each epoch has of its own, it is there for the records alone.
+        # If each epoch has its own seed, this number serves the records alone.
         return self._epoch if self._keeps_seed else loader._epochs
 
     @staticmethod
@@ -235,14 +235,14 @@ class TorchPasses:
     def _before_return(self):
         if self._dataset_kind == private.DatasetKind.Map or self._IterableDataset_len_called is None:
             return None
-        # Not a method: the iterator would refer to itself.
+        # A bound method would make the iterator refer to itself.
         return functools.partial(_check_length, weakref.ref(self))
 
     def state_dict(self):
-        """Return the place after the batch that was handed out last; see `DataLoader.state_dict`."""
+        """Return the position after the latest delivered batch; see `DataLoader.state_dict`."""
         return self._pass.state().dict()
 
-    # ---- what libraries use of torch's iterator
+    # ---- attributes of torch's iterator that libraries use
 
     def _shutdown_workers(self):
         self.close()
@@ -260,9 +260,9 @@ class TorchPasses:
 
     @property
     def _num_yielded(self):
-        """int: how many batches have been delivered, with those that a loaded state counts."""
+        """int: number of delivered batches, including those in a loaded state."""
         position = self.position
-        if position is None:  # torch asks before there is one
+        if position is None:  # torch reads it before there is a position
             return 0
         if self._dataset_kind == private.DatasetKind.Iterable:
             return sum(worker.batches for worker in position.workers)
@@ -270,11 +270,11 @@ class TorchPasses:
 
     @_num_yielded.setter
     def _num_yielded(self, value):
-        """Torch's own beginning sets it to 0; the position counts."""
+        """Ignore the 0 that torch sets at the beginning: the position counts."""
 
 
 def _check_length(iterator):
-    """Warn as torch does if an iterable dataset gives more than its length; `iterator` is a weak reference."""
+    """Warn as torch does if an iterable dataset yields more samples than its length; `iterator` is a weak reference."""
     it = iterator()
     if it is None or it._num_yielded < it._IterableDataset_len_called:
         return
@@ -292,13 +292,13 @@ def _check_length(iterator):
 
 
 def _nothing(engine):
-    """Take back no engine."""
+    """Do nothing, as there is no engine to take back."""
 
 
 class TorchIteration(TorchPasses, Iteration, private.BaseIterator):
-    """Batches as they lie in slots, or as this process makes them."""
+    """Batches in their slots, or made by this process."""
 
-    _prefetched = 0  # batches that count as requested when an epoch is left early
+    _prefetched = 0  # batches that count as requested if an epoch is left early
 
     def _begin_core(self, loader, arguments, hooks):
         if loader.num_workers:

@@ -31,11 +31,11 @@ from slipring.torch.iteration import TorchDeviceIteration, TorchIteration, Torch
 from slipring.torch.order import share, source_of
 from slipring.torch.states import checked, initial
 
-DEFAULTS = {"rng": "worker"}  # as torch's loader does it
+DEFAULTS = {"rng": "worker"}  # as in torch's loader
 REFUSED = {"workers.start_method": "torch has multiprocessing_context= for it"}
 OF_THE_CORE = [name for name in TorchOptions.__annotations__ if name in LoaderOptions.__annotations__]
 
-# torch's kind of loader knows an iterable dataset by its class.
+# A torch loader recognizes an iterable dataset by its class.
 torch.utils.data.IterableDataset.register(IterableSource)
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     _Made = TypeVar("_Made")
     _Sample = TypeVar("_Sample")
 
-    class _Iterator(private.BaseIterator, Generic[T_co]):  # what both iterators have, with workers and without
+    class _Iterator(private.BaseIterator, Generic[T_co]):  # common to both iterators, with and without devices
         def __iter__(self) -> Self: ...
         def __next__(self) -> T_co: ...
         def state_dict(self) -> dict[str, Any]: ...
@@ -68,28 +68,28 @@ else:
     TorchOptions, defaults=DEFAULTS, start_method="multiprocessing_context", seed="generator",
     mp_context="multiprocessing_context",
 )  # fmt: skip
-# torch's parameter is the sample, ours is the batch.
+# The type parameter of torch's class is the sample; slipring's is the batch.
 class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=StandIn):
     """`torch.utils.data.DataLoader`, faster, with `torchdata.stateful_dataloader`'s state.
 
     Every argument of torch's loader has its meaning and default; batches have torch's types. They are views on shared
-    memory: writable, and valid as long as something refers to them. All arguments are attributes of the same name. A
-    state is exact after every batch. `state_dict` itself asks samplers and, without workers, datasets; states name the
-    `rank`, also those of an iterable dataset.
+    memory: writable, and valid while anything refers to them. Each argument is an attribute of the same name. A state
+    is exact after every batch. `state_dict` reads the states of samplers and, without workers, of datasets when it is
+    called. States name the `rank`, also those of an iterable dataset.
 
     Parameters
     ----------
     dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last
     timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor, persistent_workers
     pin_memory_device, in_order
-        As torch's. ``num_workers='auto'`` or ``(least, most)`` finds the best number while batches flow, as
-        `slipring.Loader` does. It implies ``rng='batch'``, so that batches do not depend on the workers.
+        As torch's. ``num_workers='auto'`` or ``(least, most)`` finds the best number while batches are delivered, as in
+        `slipring.Loader`. It implies ``rng='batch'``, so that batches do not depend on the number of workers.
     {options}
 
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        At construction; for torch's arguments with torch's text.
+        Raised at construction; for torch's arguments with torch's text.
 
     Examples
     --------
@@ -115,9 +115,9 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
 
         def __getattr__(self, name: str) -> Any: ...  # the other options
 
-    _bounds = None  # (least, most), if the loader finds the number of workers
+    _bounds = None  # (least, most), if the loader tunes the number of workers
 
-    # What `collate_fn` returns is the batch. Without batching it is given a sample.
+    # The batch has the return type of `collate_fn`, which without batching is called with a sample.
     @overload
     def __init__(
         self: DataLoader[_Made], dataset: Samples[_Sample], batch_size: None, shuffle: bool | None = None,
@@ -140,7 +140,7 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
         in_order: bool = True, device: _Place | None = None, **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
-    # Or what the device's `transform` returns.
+    # The batch has the return type of the device's `transform`.
     @overload
     def __init__(
         self: DataLoader[_Made], dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
@@ -152,7 +152,7 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
         in_order: bool = True, device: Device[_Made], **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
-    # A list with one batch for each device.
+    # A step is a list with one batch for each device.
     @overload
     def __init__(
         self: DataLoader[list[Any]], dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
@@ -164,7 +164,7 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
         in_order: bool = True, device: list[_Place] | tuple[_Place, ...], **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
-    # `default_collate` makes the batch: say what it is by DataLoader[...](...).
+    # `default_collate` makes the batch: declare its type by DataLoader[...](...).
     @overload
     def __init__(
         self, dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
@@ -185,25 +185,25 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         for name, (kind, rule) in rules(TorchOptions).items():
             setattr(self, name, check(name, kind, rule, options.get(name, getattr(DataLoader, name))))
         self.device = _device.checked_device(self.device)
-        # torch itself refuses other text, in its own words.
+        # torch itself refuses other texts, with its own message.
         if isinstance(num_workers, (tuple, list)) or (isinstance(num_workers, str) and num_workers == "auto"):
             num_workers, *found = bounds(worker_count("num_workers", num_workers), self.memory.slots)
             self._bounds = tuple(found)
-            self.rng = "sample" if self.rng == "sample" else "batch"  # batches must not depend on the number
+            self.rng = "sample" if self.rng == "sample" else "batch"  # batches must not depend on the number of workers
         super().__init__(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last,
             timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers, pin_memory_device=pin_memory_device, in_order=in_order,
         )  # fmt: skip
-        # What torch itself finds out at the first batch.
+        # torch would find these errors only at the first batch.
         function("collate_fn", collate_fn)
         function("worker_init_fn", worker_init_fn)
         for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
             if given is not None:
                 iterable(name, given, "an iterable of indices")
         self._begin()
-        # Wrong options raise now, and not at the first batch. (Whether there is an accelerator is asked then: that
-        # may initialize a driver, which a process that is forked later must not have.)
+        # Wrong options raise now, not at the first batch. (The check for an accelerator is later: it may initialize a
+        # driver, which must not happen before a process forks.)
         core = self._core_options(0 if self.device is None else self.device.preload or 0)
         self.rank = core.rank
         share(self)
@@ -214,15 +214,15 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
 
     def _begin(self):
         self._engines = EngineCache()
-        self._concurrency = Concurrency(self.workers.fetch_threads)  # without workers
-        self._newest = None  # `TorchPass`, or the exception to raise where its state is asked for
-        self._epochs = 0  # that have begun
-        self._resume = None  # a loaded state, for the next iterator
+        self._concurrency = Concurrency(self.workers.fetch_threads)  # for iterations without workers
+        self._newest = None  # a `TorchPass`, or an exception to raise when its state is requested
+        self._epochs = 0  # number of epochs begun
+        self._resume = None  # a loaded state for the next iterator
         self._tuner = Tuner(self.num_workers, *self._bounds) if self._bounds else None
         register(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy, here or in another process, has workers and figures of its own.
+        # A copy has its own workers and figures.
         own = {"_engines", "_concurrency", "_newest", "_epochs", "_iterator", "_tuner"}
         return {**{k: v for k, v in self.__dict__.items() if k not in own}, "_iterator": None}
 
@@ -233,7 +233,7 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         self._resume = resume
 
     def _core_options(self, ahead=None):
-        instance("workers", self.workers, Workers, OF_WORKERS)  # it may be set between epochs
+        instance("workers", self.workers, Workers, OF_WORKERS)  # users may set it between epochs
         refuse({"workers": self.workers}, REFUSED, "slipring.torch.DataLoader")
         method, context = start_of(self.multiprocessing_context)
         return Options(
@@ -267,18 +267,18 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
 
     def __iter__(self) -> _Iterator[T_co]:
         if isinstance(self._iterator, TorchPasses) and self._iterator.foreign:
-            self._iterator = None  # a forked child starts workers of its own
+            self._iterator = None  # a forked child starts its own workers
         resume = self._resume
         try:
             iterator = super().__iter__()
         except BaseException:
             if self._resume is None:
-                self._resume = resume  # it has not begun: what was loaded still is where it is to go on
+                self._resume = resume  # the epoch has not begun: the loaded state is still to be resumed
             raise
         return iterator if isinstance(iterator, TorchPasses) else self._of_a_subclass(iterator)
 
     def _of_a_subclass(self, iterator):
-        """Return an iterator that a subclass has made of another class, by its own ``_get_iterator``."""
+        """Handle an iterator of another class that a subclass's ``_get_iterator`` has returned."""
         made = f"{type(self).__name__}._get_iterator() returns a {type(iterator).__name__}"
         self._newest = RuntimeError(f"{made}, so this loader does not know where it is")
         if self._resume is not None:
@@ -289,7 +289,7 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         if self._newest is not None and not isinstance(self._newest, Exception):
             self._newest.release()
 
-    # ---- what `LoaderMethods` asks for
+    # ---- used by `LoaderMethods`
 
     @property
     def _options_now(self):
@@ -302,21 +302,21 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
     def _put_num_workers(self, num_workers):
         self.num_workers = num_workers
         if self.prefetch_factor is None:
-            self.prefetch_factor = 2  # torch's default, with workers
+            self.prefetch_factor = 2  # torch's default with workers
 
     # ---- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the newest iterator is, or was when it was dropped.
+        """Return the position of the newest iterator, even if it has been dropped.
 
-        Of constant size for map datasets, whatever was read so far; streams add each worker's position, and
-        what a ``Stateful`` dataset or sampler says about itself.
+        A state has constant size for map datasets, however much was read. Streams add each worker's position, and the
+        state of each ``Stateful`` dataset or sampler.
 
         Returns
         -------
         dict
-            Of plain values; numbers, text, lists, tuples and dicts (and the states of Stateful objects). It has the
-            same keys at all times, so that torch.distributed.checkpoint can load it.
+            It has plain values: numbers, text, lists, tuples and dicts (and the states of Stateful objects). Its keys
+            are always the same, so that torch.distributed.checkpoint can load it.
         """
         if self._resume is not None:
             return self._resume.dict()
@@ -325,19 +325,19 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         return (initial(self) if self._newest is None else self._newest.state()).dict()
 
     def load_state_dict(self, state_dict: dict[str, Any] | list[dict[str, Any]]) -> None:
-        """Have the next iterator go on where `state_dict` was taken; ``{}`` begins anew.
+        """Resume from a state in the next iterator; ``{}`` starts from the beginning.
 
-        Ranks and batch size may be others than those of the state, which may be any rank's, and a list of all
-        ranks' states; of streams it must be that. ``docs/randomness.md`` has the cases.
+        Ranks and batch size may differ from the state's. The argument may be the state of any rank, or a list of all
+        ranks' states, which streams require. ``docs/randomness.md`` has the cases.
 
         Raises
         ------
         AssertionError
-            An iterable dataset was read by another number of workers.
+            The number of workers for an iterable dataset differs from the state's.
         TypeError
-            It is no dict, nor a list of them.
+            The argument is neither a dict nor a list of dicts.
         ValueError
-            It is no state of this kind of dataset, or of a division that cannot be gone on with.
+            The state is of another kind of dataset, or of a division that cannot be continued.
         """
         if self._tuner is not None and (workers := workers_of(state_dict)):
             self._tuner.begin_with(workers, "the state that was loaded is of as many")
@@ -355,7 +355,7 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
     # ---- the end
 
     def close(self) -> None:
-        """End workers and iterations. Batches still held stay valid. The loader can be used again."""
+        """End workers and iterations. Batches that are still held stay valid. The loader can be used again."""
         self._iterator = None
         self._engines.close()
         self._concurrency.close()
@@ -363,5 +363,5 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
     _rest = close  # for `slipring.replay`
 
 
-for _name, (_, _rule) in rules(TorchOptions).items():  # of loaders of torch's too, that are unpickled as ours
+for _name, (_, _rule) in rules(TorchOptions).items():  # also for torch loaders that are unpickled as slipring's
     setattr(DataLoader, _name, DEFAULTS.get(_name, _rule.default))

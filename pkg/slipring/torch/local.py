@@ -1,4 +1,4 @@
-"""Batches that this process makes when they are requested; they lie in no slot."""
+"""Batches that this process makes on request, outside slots."""
 
 from torch.utils.data import IterDataPipe, MapDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_sharding
@@ -20,7 +20,7 @@ from slipring.torch.collate import convert
 def load_epoch_before(loader, place):
     """Load what the dataset keeps from the previous epoch.
 
-    Call it before torch draws from the generators: a state may have put them where that epoch ended.
+    Call it before torch draws from the generators, whose states at the end of that epoch it may restore.
     """
     if loader._dataset_kind == private.DatasetKind.Map:
         load_dataset(loader.dataset, place)
@@ -33,16 +33,16 @@ class LocalFetcher:
 
     Parameters
     ----------
-    iterator : torch's iterator, which has begun an epoch
+    iterator : torch's iterator, after the beginning of its epoch
     loader : DataLoader
     place : dict or None
-        Where a resumed epoch goes on; see `slipring._core.fetch.open_stream`.
+        The position of a resumed epoch; see `slipring._core.fetch.open_stream`.
     share : Share or None
-        With ``rng="sample"``.
+        For ``rng="sample"``.
     origin : int
         The offset of sequence number 0 in a step.
     rank : int
-        Whose random numbers are drawn.
+        The rank whose random numbers are drawn.
     """
 
     death_fd, resizing = -1, False
@@ -52,7 +52,7 @@ class LocalFetcher:
         self.meter, self.spent_from = loader._engines.inline, 0
         self.seed, self.share, self.rank = iterator._base_seed, share, rank
         self.epoch = 0 if share is None else share.epoch(0, origin)
-        # A step of several devices: a batch may fail after others were made, whose states count then.
+        # With several devices, a batch of a step may fail after others were made: then their states count.
         self.sends_states = loader._several
         self.resumed, self.begun = place is not None, False
         dataset = self.dataset = iterator._dataset
@@ -81,7 +81,7 @@ class LocalFetcher:
         return (self.stream.read(LIST) and [self.stream.collate(self.stream.rows)]) or None
 
     def make(self, seq, indices):
-        """Return the next batch, `END_OF_STREAM` at an iterable dataset's end."""
+        """Return the next batch, or `END_OF_STREAM` at the end of an iterable dataset."""
         before = counted_in()
         try:
             count_in(self.meter)
@@ -95,7 +95,7 @@ class LocalFetcher:
         if self.reader is None:
             batch = self._next_of_stream(indices[1])
         elif self.is_seeded:
-            with RngGuard():  # seeded for the batch, as with any number of workers
+            with RngGuard():  # seeded for the batch, as in workers
                 seed = seeding.batch_seed(self.seed, self.epoch, seq, 0, self.rank)
                 seeding.set_batch_seed(seed, seed)
                 seeding.seed_globals(seed)
@@ -113,7 +113,7 @@ class LocalFetcher:
         try:
             reader.read(indices, rows)
         except Exception as error:
-            take_position(error)  # of no use to the caller
+            take_position(error)  # the caller has no use for it
             raise
         return self._collated(begun, skipped, lambda: reader.collate(rows))
 
@@ -137,7 +137,7 @@ class LocalFetcher:
 
     def _states(self):
         states, error = attempt(self._states_now)
-        return copied(states) if error is None else error.with_traceback(None)  # raised when the state is requested
+        return copied(states) if error is None else error.with_traceback(None)  # state_dict() raises it
 
     def _states_now(self):
         if self.stream is not None:
@@ -155,7 +155,7 @@ class LocalFetcher:
         return True, states
 
     def _tells_of_an_earlier_pass(self):
-        """Return whether the dataset may still be where an earlier pass has left it: a generator has not begun yet."""
+        """Return whether the dataset may still have an earlier pass's position: a generator has not begun yet."""
         return self.stream is not None and not is_stateful(self.stream.iterator)
 
     def drop(self):

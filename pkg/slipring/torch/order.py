@@ -1,4 +1,4 @@
-"""The order of a map dataset's indices: a list of them per task, and how to resume after any task."""
+"""The order of a map dataset's indices: a list of indices per task, and the resume after any task."""
 
 import contextlib
 import inspect
@@ -27,7 +27,7 @@ from slipring.torch.samplers import indices_of, source_behind
 
 
 def _reduced(tensor):
-    """Return a tensor's reduction, as `object.__reduce__` does, without the rest of a storage that others share."""
+    """Return a tensor's reduction, like `object.__reduce__`, without the rest of a shared storage."""
     if tensor.device.type == "cpu" and tensor.dtype == torch.int64:
         return torch.from_numpy, (tensor.numpy(),)
     return tensor.clone().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
@@ -36,23 +36,23 @@ def _reduced(tensor):
 reductions[torch.Tensor] = _reduced
 
 
-# ---- samplers that can say where they are
+# ---- samplers with a position
 
 
 def source_of(loader):
-    """Return (sampler, indices per list, drop_last); 0 per list: the sampler gives each task's indices.
+    """Return (sampler, indices per list, drop_last); with 0 per list, the sampler yields each task's indices.
 
-    torch's own batching cannot say where its sampler is: the same lists are made here.
+    torch's own batching does not reveal its sampler's position, so the same lists are made here.
     """
     sampler = loader._index_sampler
-    # Without batching, each list of a BatchSampler is one index: torch's bulk loading.
+    # Without batching, a BatchSampler's list is one index: torch's bulk loading.
     if loader._auto_collation and type(sampler) is BatchSampler:
         return sampler.sampler, sampler.batch_size, sampler.drop_last
     return sampler, 0, False
 
 
 def batch_size_of(loader):
-    """Return the indices, or samples, per batch; 0: there is no batching; None: a batch sampler does not say."""
+    """Return the indices, or samples, per batch: 0 without batching, None if a batch sampler does not tell."""
     source, size, _ = source_of(loader)
     if size or not loader._auto_collation:
         return size
@@ -61,7 +61,7 @@ def batch_size_of(loader):
 
 
 def kind_of_order(loader):
-    """Return, as text, what must be the same for a position in the order of torch's samplers to hold; None: unknown."""
+    """Return a text that must stay the same for a position in the order of torch's samplers; None: unknown."""
     sampler = source_of(loader)[0]
     while type(sampler) is BatchSampler:
         sampler = sampler.sampler
@@ -76,7 +76,7 @@ def kind_of_order(loader):
 
 
 def described(loader):
-    """Return the `slipring._core.state.Described` of a loader of torch's kind."""
+    """Return the `slipring._core.state.Described` of a torch loader."""
     source, group, _ = source_of(loader)
     return Described(
         is_stream=bool(loader._dataset_kind),
@@ -94,8 +94,7 @@ def described(loader):
 def share(loader):
     """Return this rank's `slipring._core.seeding.Share` of each step, with ``rng="sample"``; else None.
 
-    Raise ValueError if nothing says at which position of all ranks' order a sample is, or if there are no single
-    samples.
+    Raise ValueError if a sample's position in the order of all ranks is unknown, or if there are no single samples.
     """
     if loader.rng != "sample":
         return None
@@ -112,21 +111,21 @@ def share(loader):
 
 
 def end_epoch_before(loader, state):
-    """Let a Stateful sampler end the epoch that a state is of, as it did then."""
+    """End a Stateful sampler's epoch, from which the state is, as it ended then."""
     saved, source = saved_sampler(state), source_of(loader)[0]
     if not saved or isinstance(source, OurBatchSampler):
         return
     made, loaded = opened(source, saved, OrderRng(generator_of(loader)), indices_of)
     if loaded and state.delivered is not None:  # else that epoch has not begun
         draws = SamplerDraws(made)
-        while draws.take([], 4096):  # an exception was raised then
+        while draws.take([], 4096):  # it had raised then too
             pass
 
 
 class Order(SamplerSource):
-    """A `SamplerSource` with the generator that torch's samplers draw from.
+    """A `SamplerSource` with the generator of torch's samplers.
 
-    `made` is the index sampler's iterator, not yet used; it counts only if nothing resumes. `before` is the
+    `made` is the index sampler's iterator, not yet used; it is used only if nothing resumes. `before` is the
     generator's state before `made` was created.
     """
 
@@ -139,31 +138,32 @@ class Order(SamplerSource):
             behind, group, drop_last, single=not loader._auto_collation, resume=resume, made=None if group else made,
             begins_there=behind is not source,
         )  # fmt: skip
-        # Not the loader itself: with persistent workers it keeps the iterator that keeps this.
+        # Not the loader itself: with persistent workers, the loader refers to the iterator that refers to this.
         self.sampler = loader.sampler
-        # The position, in the order of all ranks, of sequence number 0; None: no other ranks have begun this epoch.
+        # The position, in the order of all ranks, of sequence number 0; None: no other number of ranks has begun this
+        # epoch.
         self.origin = None if resume is None else resume.origin
         self.rng = OrderRng(generator_of(loader))
         self.began = None  # the generator's state before the first draw
-        self.before = before  # and before iter(), for samplers that draw there
-        # A state of torchdata's has that of a generator which torch's sampler would make by itself.
+        self.before = before  # its state before iter(), for samplers that draw there
+        # A state of torchdata has the state of a generator that torch's sampler would make itself.
         self.samplers_rng = resume is not None and resume.rng_is_the_samplers
         self._texts = {}
 
     # ---- drawing
 
     def open(self):
-        """Start with the sampler, without drawing from it."""
+        """Open the sampler, without drawing from it."""
         if self.is_stateful is not None:
             return
         if self.made is None:
             self.before = self.rng.get()
         super().open()
         if self.is_stateful or inspect.isgenerator(self.made):
-            self.before = None  # it loads its state, or has drawn nothing
+            self.before = None  # it loads its state, or has not drawn
 
     def _open_and_draw(self):
-        """Open the sampler and return the first list. Here samplers draw the whole order from their generator."""
+        """Open the sampler and return the first list. Samplers draw the whole order from their generator here."""
         resume = self.resume
         if resume is None or resume.rng is None:
             self.open()
@@ -182,10 +182,10 @@ class Order(SamplerSource):
 
     @contextlib.contextmanager
     def _generator_put_to(self):
-        """Give the function that sets the state of the order's generator.
+        """Yield the function that sets the state of the order's generator.
 
-        torch's global generator is restored afterwards, unless the state is from before the first batch. Then these
-        draws are the ones that were still to come, and those of the dataset follow them.
+        torch's global generator is restored afterwards, unless the state is from before the first batch. In that case
+        these draws were still to come, and those of the dataset follow them.
         """
         if self.rng.generator is not None:
             yield self.rng.put
@@ -203,7 +203,7 @@ class Order(SamplerSource):
                 if self.resume.delivered or self.resume.beyond:
                     torch.set_rng_state(now)
 
-    # ---- the place
+    # ---- the position
 
     def state(self):
         """Return (a copy of the iteration's `Position`, this order's part of the state there)."""
@@ -212,7 +212,7 @@ class Order(SamplerSource):
         return position, {**self._generators(), **more, **own}
 
     def _generators(self):
-        """Return the generator's states, as text."""
+        """Return the generators' states, as text."""
         if self.began is None:  # nothing has been drawn yet
             resume = self.resume
             if resume is not None and resume.rng is not None:

@@ -1,4 +1,4 @@
-"""Errors in torch's words, which users of torch's loader recognize."""
+"""Errors in torch's words, which users of torch's loader know."""
 
 import pickle
 import signal
@@ -9,11 +9,11 @@ from slipring.torch.private import KeyErrorMessage
 
 
 def rebuild(described, original=None):
-    """Return the exception to raise for an error record: of the original's class, with torch's text.
+    """Return the exception to raise for an error record: of the original class, with torch's text.
 
     As in torch, the text contains the worker's traceback, and a class that takes no text becomes RuntimeError. The
-    cause is a `WorkerError` with the worker, the batch number and the indices. If `original` is given, it is the
-    exception itself, which was raised in this process.
+    cause is a `WorkerError` with the worker, the batch number and the indices. If `original` is given, it is returned:
+    it is the exception itself, raised in this process.
     """
     if original is not None:
         return original
@@ -28,15 +28,15 @@ def rebuild(described, original=None):
 def _class(described):
     try:
         return pickle.loads(described["class"])
-    except Exception:  # a class made in the worker: RuntimeError stands for it
+    except Exception:  # a class that was made in the worker: use RuntimeError
         return RuntimeError
 
 
 def _attributes(described):
-    """Return what an exception has besides its text."""
+    """Return the attributes of an exception besides its text."""
     try:
         return vars(pickle.loads(described["pickle"]))
-    except Exception:  # it was too large, or cannot be rebuilt here: the text has it all
+    except Exception:  # it was too large, or cannot be rebuilt here; the text has the same information
         return {}
 
 
@@ -46,7 +46,7 @@ def _made(kind, text):
     if kind is KeyError:
         return KeyError(KeyErrorMessage(text))  # its str() is not a repr
     try:
-        # A class that takes its text by this name says so by having it, for torch.
+        # For torch, a class that has this attribute takes its text by this name.
         made = kind(message=text) if getattr(kind, "message", None) else kind(text)
     except Exception:
         return RuntimeError(text)
@@ -54,7 +54,7 @@ def _made(kind, text):
 
 
 def in_torchs_words(error, timeout):
-    """Return a WorkerDied or LoaderTimeout (of `timeout` seconds) with torch's text before ours."""
+    """Return a WorkerDied or LoaderTimeout (of `timeout` seconds) with torch's text before slipring's."""
     if isinstance(error, WorkerDied):
         code = error.exitcode
         if code is not None and code < 0:

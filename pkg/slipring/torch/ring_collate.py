@@ -1,4 +1,4 @@
-"""For a torch DataLoader that must keep its own workers: its batches come through the ring all the same."""
+"""Batches through the ring for a torch DataLoader that must keep its own workers."""
 
 from __future__ import annotations
 
@@ -23,36 +23,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger("slipring")
-_here = weakref.WeakValueDictionary()  # key -> RingCollate, of this process
-PATIENCE_S, SHORT_S = 1.0, 0.05  # how long a worker waits for a slot: until it has waited in vain, and then
+_here = weakref.WeakValueDictionary()  # key -> RingCollate of this process
+PATIENCE_S, SHORT_S = 1.0, 0.05  # limits of a worker's wait for a slot: at first, and after a wait that failed
 
 
 class RingCollate:
-    """A `collate_fn` that sends each batch through shared memory: no pickle, and no file per tensor.
+    """A `collate_fn` that sends each batch through shared memory, without a pickle or a file per tensor.
 
-    What goes through torch's own queue in the batch's place is a number; when torch reads it there, the batch
-    is taken from its slot. For loaders that cannot be `slipring.torch.DataLoader`, which does more: it
-    collates in the slot, needs no pipe at all, and replaces dead workers.
+    A number goes through torch's own queue in place of the batch. When torch reads the number, the batch is taken from
+    its slot. This is for loaders that cannot be `slipring.torch.DataLoader`, which does more: it collates in the slot,
+    needs no pipe, and replaces dead workers.
 
     Parameters
     ----------
     collate_fn : callable, optional
-        What makes the batch, in the worker; torch's ``default_collate`` by default.
+        Makes the batch, in the worker; default: torch's ``default_collate``.
     slots : int
-        Batches that may be in flight or kept as views; at least 3. When few are left, a batch is copied out.
-        Each process that starts workers has so many.
+        Batches that can be in flight or kept as views; at least 3. When few are left, batches are copied out. Each
+        process that starts workers has this many.
     slot_bytes : int, optional
-        As `slipring.Queue`.
+        As in `slipring.Queue`.
 
     Notes
     -----
-    Iterators that are alive at once share the slots, and each has ``prefetch_factor * num_workers`` batches
-    in flight. Those of one that nobody asks for at the moment would keep all slots from the others. So a
-    batch that finds no slot for a second (and then, in that worker, for 50 ms) goes torch's own way, and the
-    logger "slipring" says so once per worker.
+    Iterators that are alive at once share the slots. Each has ``prefetch_factor * num_workers`` batches in flight, so
+    that an idle iterator could keep all slots from the others. Therefore a batch that finds no slot for a second (and
+    later, in that worker, for 50 ms) goes through torch's queue. The logger "slipring" reports it once per worker.
 
-    A batch that nobody asks for any more (the loop was left early) is dropped when its worker has ended and
-    another is started.
+    If a loop is left early, its remaining batches are dropped when their worker has ended and another is started.
 
     Examples
     --------
@@ -82,25 +80,25 @@ class RingCollate:
         self._mine = True
 
     def _begin(self):
-        self._mine = False  # the queue: it is the parent's, into which this process puts if it is a worker
+        self._mine = False  # the parent made the queue, and a worker puts batches into it
         self._count = itertools.count()
         self._patience = PATIENCE_S
         self._lock = threading.Lock()
-        self._early = {}  # (worker's pid, number) -> batch: published before the one that was asked for
+        self._early = {}  # (worker's pid, number) -> batch that was read before its turn
         _here.setdefault(self._key, self)
 
     def _own(self):
-        """Have a queue of this process's own, into which the workers put that it starts."""
+        """Make this process's own queue, for the workers that it starts."""
         self._queue, self._mine = None, True
         try:
             self._queue = Queue(*self._size)
-        except (SlipringError, OSError) as error:  # what is being started must not fail by it
+        except (SlipringError, OSError) as error:  # the start of the worker must not fail
             log.warning(f"RingCollate has no slots in process {process.pid()}, whose batches go torch's way: {error}")
 
     def prepare(self) -> None:
-        """Before this process may start a worker: see that what it finds in the slots can be dropped."""
+        """Before this process may start a worker, make a queue of its own and drop abandoned batches."""
         if torch.utils.data.get_worker_info() is not None:
-            return  # of a worker's children none puts or takes anything
+            return  # a worker's children put and take no batches
         if not self._mine:
             self._own()
         self.forget()
@@ -115,7 +113,7 @@ class RingCollate:
         self._begin()
 
     def __call__(self, samples: list[Any]) -> Any:
-        """Collate `samples`; in a worker the result is what torch's queue carries in the batch's place."""
+        """Collate `samples`; a worker returns a substitute for the batch, to send through torch's queue."""
         batch = self.collate_fn(samples)
         if torch.utils.data.get_worker_info() is None or self._queue is None:
             return batch
@@ -124,7 +122,7 @@ class RingCollate:
             self._queue.put((number, batch), timeout=self._patience)
         except queue.Full:
             self._tell_of_few_slots()
-            return batch  # whom torch waits for may be another iterator's worker: nobody would empty a slot
+            return batch  # waiting longer could be for ever: torch may be waiting for another iterator's worker
         return _InSlot(self._key, number)
 
     def _tell_of_few_slots(self):
@@ -133,13 +131,13 @@ class RingCollate:
         self._patience = SHORT_S
         log.warning(
             f"none of RingCollate's {self._size[0]} slots became free within {PATIENCE_S:g} s: this worker's "
-            "batches go through torch's own queue where there is none. Raise slots= to prefetch_factor * "
+            "batches go through torch's own queue if there is none. Raise slots= to prefetch_factor * "
             "num_workers for each iterator that is alive at once, and the batches that are kept; a loop that "
             "is slower than its workers loses nothing by it"
         )
 
     def take(self, number: tuple[int, int]) -> Any:
-        """Return the batch of that number, which has been published."""
+        """Return the batch of that number, which must have been published."""
         with self._lock:
             while number not in self._early:
                 self._next()
@@ -156,9 +154,9 @@ class RingCollate:
         self._early[number] = batch
 
     def forget(self) -> None:
-        """Drop what ended workers have published and nobody will ask for.
+        """Drop batches of ended workers, which no iterator will take.
 
-        A worker of torch's ends when all that it sent has been read, or nobody reads it any more.
+        A torch worker ends when all its batches have been read, or when its iterator is gone.
         """
         if not self._mine or self._queue is None:
             return
@@ -170,7 +168,7 @@ class RingCollate:
 
 
 class _InSlot:
-    """Stands for a batch in torch's queue; what is unpickled is the batch."""
+    """A substitute for a batch in torch's queue; unpickling it gives the batch."""
 
     def __init__(self, key, number):
         self.key, self.number = key, number
@@ -192,7 +190,7 @@ def _before_fork():
 
 
 def _after_fork():
-    """In the child: another thread may have held a lock."""
+    """Make new locks in the child, because another thread of the parent may have held one."""
     for collate in list(_here.values()):
         collate._begin()
 

@@ -1,4 +1,4 @@
-"""The orders of torch's own samplers, as an array of 8 bytes per index in place of a list of 40.
+"""The orders of torch's own samplers, as arrays with 8 bytes per index in place of lists with 40.
 
 Indices and draws are those of torch 2.13's `RandomSampler.__iter__` and `DistributedSampler.__iter__`.
 """
@@ -18,7 +18,7 @@ _OF_RANDOM, _OF_DISTRIBUTED = RandomSampler.__iter__, DistributedSampler.__iter_
 
 
 def indices_of(sampler):
-    """Return what ``iter(sampler)`` returns: the same indices, drawn from the same generators at the same time."""
+    """Return an iterator like ``iter(sampler)``: the same indices, drawn from the same generators at the same time."""
     made_by = type(sampler).__iter__
     if made_by is _OF_RANDOM and not sampler.replacement and _on_cpu(sampler.generator):
         return _random(sampler)
@@ -38,7 +38,7 @@ def order_of_ranks(sampler):
 def listed(order, first, count, step=1):
     """Return an iterator over `count` indices as ints, at the places first, first + step, ... of an `IndexOrder`.
 
-    All of it is compiled: no signal handler can raise within it and lose indices.
+    All of it is compiled code, so no signal handler can raise within it and lose indices.
     """
     parts = map(order.part, itertools.count(first, _CHUNK * step), itertools.repeat(_CHUNK), itertools.repeat(step))
     return itertools.islice(itertools.chain.from_iterable(map(np.ndarray.tolist, parts)), count)
@@ -49,13 +49,13 @@ def _on_cpu(generator):
 
 
 def _has_its_length(sampler):
-    """Return whether the dataset is as long as a DistributedSampler has found it; if not, torch raises an error."""
+    """Return whether the dataset still has the length known to a DistributedSampler; if not, torch raises an error."""
     n, total = len(sampler.dataset), sampler.total_size
     return n > 0 and (n >= total if sampler.drop_last else n <= total < n + sampler.num_replicas)
 
 
 def _drawn(n, generator):
-    drawn = np.empty(n, np.int64)  # numpy asks for huge pages, in which a permutation is faster
+    drawn = np.empty(n, np.int64)  # numpy requests huge pages, which make a permutation faster
     torch.randperm(n, generator=generator, out=torch.from_numpy(drawn))
     return IndexOrder.stored(drawn)
 
@@ -67,7 +67,7 @@ def _random(sampler):
     for _ in range(sampler.num_samples // n):
         yield from listed(_drawn(n, generator), 0, n)
     rest = sampler.num_samples % n
-    if rest or generator is sampler.generator:  # torch draws it in any case: the user's generator shows it
+    if rest or generator is sampler.generator:  # torch draws it in any case, and the user's generator shows that
         yield from listed(_drawn(n, generator), 0, rest)
 
 
@@ -75,21 +75,21 @@ def _random(sampler):
 
 
 def source_behind(source, resume):
-    """Return the source of the indices: a `Rest` if a state resumes with other batches than torch's sampler makes."""
+    """Return the source of the indices: a `Rest` if a state resumes with other batches than the sampler's."""
     if resume is None or resume.origin is None or isinstance(source, BatchSampler):
         return source
     return Rest(source, position_of(resume, resume.ranks))
 
 
 class Rest:
-    """The indices that a DistributedSampler gives its rank of the order after a position; all ranks get as many."""
+    """The indices after a position in the order that a DistributedSampler gives its rank; all ranks get as many."""
 
     def __init__(self, sampler, position):
         self.sampler, self.position = sampler, position
 
     def __iter__(self):
         sampler, ranks = self.sampler, self.sampler.num_replicas
-        left = max(0, len(sampler.dataset) - self.position)  # the last step counts as a whole one
-        # Without drop_last the order's first indices follow its last ones, as at the end of any epoch of torch's.
+        left = max(0, len(sampler.dataset) - self.position)  # negative if the last step was not full
+        # Without drop_last the first indices of the order follow the last, as at the end of torch's epochs.
         count = left // ranks if sampler.drop_last else -(-left // ranks)
         return listed(order_of_ranks(sampler), self.position + sampler.rank, count, ranks)

@@ -1,7 +1,7 @@
 """States of torch's loader.
 
-The protocol is torchdata's: ``state_dict()`` and ``load_state_dict()`` of the loader, and of a dataset, its iterator
-or a sampler that have them (``Stateful``).
+The protocol is torchdata's: the loader has ``state_dict()`` and ``load_state_dict()``. So may a dataset, its iterator
+and a sampler (``Stateful``).
 """
 
 import dataclasses
@@ -19,21 +19,21 @@ from slipring.torch.order import described, end_epoch_before
 
 @dataclasses.dataclass
 class TorchPass:
-    """What a loader knows of its newest iteration, also after the iterator has gone.
+    """A loader's knowledge of its newest iteration, kept after the iterator is gone.
 
     Attributes
     ----------
     described : slipring._core.state.Described
-        Of the loader when the iteration began.
+        The loader when the iteration began.
     position : Position
     source : Order or None
         None: the dataset is iterable.
     seed : int
         The workers' base seed.
     seeded : bool
-        The next epoch of persistent workers has the same seed.
+        Whether the next epoch of persistent workers has the same seed.
     generator, seeds : torch.Generator or None
-        Those of the order and of the workers' seeds; None: torch's global one, or the order's.
+        The generators of the order (None: torch's global one) and of the workers' seeds (None: the order's).
     rng_seeds : str or None
         The state of `seeds` before `seed` was drawn.
     iterator : weakref.ref
@@ -50,7 +50,7 @@ class TorchPass:
     iterator: weakref.ref
 
     def state(self):
-        """Return the `State` of where the iteration is."""
+        """Return the `State` of the iteration's position."""
         iterator = self.iterator()
         if iterator is not None:
             iterator.ask_state()
@@ -69,7 +69,7 @@ class TorchPass:
 
 
 def initial(loader):
-    """Return the `State` of an iteration that has not begun; Stateful objects say how it begins."""
+    """Return the `State` of an iteration that has not begun; Stateful objects may add theirs."""
     return core.initial(
         described(loader),
         rng_next=as_text(state_of(generator_of(loader))),
@@ -78,7 +78,7 @@ def initial(loader):
 
 
 def begin_next_epoch(loader, state):
-    """Set the generator to where a finished epoch has left it, and let a Stateful sampler end that epoch."""
+    """Set the generator to its state after a finished epoch, and let a Stateful sampler end that epoch."""
     end_epoch_before(loader, state)
     text = state.rng_next
     if text is None:
@@ -91,7 +91,7 @@ def begin_next_epoch(loader, state):
 
 
 def checked(loader, state):
-    """Return the state to resume from, in our own form. Errors are those of `DataLoader.load_state_dict`."""
+    """Return the state to resume from, in slipring's form. Errors are those of `DataLoader.load_state_dict`."""
     here = described(loader)
     if isinstance(state, Mapping) and torchdata_states.is_theirs(state):
         state = torchdata_states.translated(loader, core.header(here), state)

@@ -1,4 +1,4 @@
-"""States of torchdata's StatefulDataLoader: loaded, and written for it, as far as they say enough."""
+"""States of torchdata's StatefulDataLoader: read and written, as far as they have the information."""
 
 import dataclasses
 
@@ -15,9 +15,9 @@ def is_theirs(state):
 
 
 def translated(loader, header, state):
-    """Return torchdata's state in our own form; `header` is what the loader's own states begin with.
+    """Return torchdata's state in slipring's form; `header` is the beginning of this loader's own states.
 
-    Raise ValueError if the state does not say enough; the message names the missing part.
+    Raise ValueError if the state lacks information; the message names the missing part.
     """
     snapshot = state.get("_snapshot")
     main = snapshot["_main_snapshot"] if snapshot else state
@@ -34,7 +34,7 @@ def translated(loader, header, state):
         next_worker = snapshot["_last_yielded_worker_id"] + 1 if snapshot else 1
         made = dataclasses.replace(made, workers=places, next_worker=next_worker)
     if header.kind == "iterable":
-        # Without states nothing says how many of them each worker has read.
+        # Without states, only their total is known, not each worker's number.
         return made if places else dataclasses.replace(made, dropped=yielded)
     return dataclasses.replace(made, delivered=yielded, **_order(loader, main, lag, finished))
 
@@ -48,21 +48,21 @@ def _refuse(lag, what):
 
 
 def _places(workers):
-    """Return where each worker was, as far as its dataset or iterator says so."""
+    """Return each worker's position, as far as its dataset or iterator saves it."""
     places = {}
     for worker in workers:
         fetcher = worker.get("fetcher_state") or {}
         found = {"dataset": worker.get("dataset_state"), "iterator": fetcher.get("dataset_iter_state")}
         states = {name: state for name, state in found.items() if state is not None}
         if states and fetcher.get("fetcher_ended"):
-            states["last"] = True  # torchdata's own workers read it once more
+            states["last"] = True  # torchdata's own workers read the iterator once more
         if states:
             places[worker.get("worker_id", 0)] = {"batches": 0, "states": states}
     return places
 
 
 def _order(loader, main, lag, finished):
-    """Return what the state says about the sampler, or about the generator of torchdata's own random sampler."""
+    """Return the part of the state on the sampler, or on the generator of torchdata's own random sampler."""
     saved_state, over = main.get("_sampler_iter_state"), finished
     if isinstance(saved_state, dict) and "samples_yielded" in saved_state:  # of torchdata's batching
         over = finished or bool(saved_state["samples_yielded"] % (source_of(loader)[1] or 1))
@@ -81,7 +81,7 @@ def _order(loader, main, lag, finished):
 
 
 def _after_an_epoch(loader, begun):
-    """Return the generator's state after an epoch that started at `begun`; None: it is torch's global generator."""
+    """Return the generator's state after an epoch that started at `begun`; None for torch's global generator."""
     generator = generator_of(loader)
     if generator is None:
         return None
@@ -94,13 +94,13 @@ def _after_an_epoch(loader, begun):
     return as_text(end)
 
 
-# ---- the other way
+# ---- from slipring's form to torchdata's
 
 
 def in_their_form(loader, state):
-    """Return a state of this loader as torchdata 0.11 saves it.
+    """Return a state of this loader in the form of torchdata 0.11.
 
-    Raise ValueError if torchdata's form cannot express it; the message says what.
+    Raise ValueError if torchdata's form cannot express it; the message names the part.
     """
     count, places = state.num_workers, places_of(state)
     _check_theirs(state, places)
@@ -180,9 +180,9 @@ def _their_order(loader, state, yielded):
 
 
 def _generator_of_an_epoch(loader, state):
-    """Return the state of the generator that draws the epoch's order; after an epoch's end, that of the next epoch.
+    """Return the state of the generator of the epoch's order; after an epoch's end, that of the next epoch's.
 
-    None: torch's global generator decides it when the epoch begins.
+    Return None if torch's global generator determines it when the epoch begins.
     """
     text = state.rng_next if state.finished else state.rng
     if text is None:
@@ -195,5 +195,5 @@ def _generator_of_an_epoch(loader, state):
     drawn = torch.empty((), dtype=torch.int64).random_(generator=generator).item()
     if own:  # torch draws the workers' seed before the order, torchdata after it
         return generator.get_state()
-    # torch's sampler seeds a generator of its own from the global one, for each epoch.
+    # torch's sampler seeds its own generator from the global one in each epoch.
     return torch.Generator().manual_seed(drawn).get_state()

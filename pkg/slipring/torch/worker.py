@@ -25,12 +25,12 @@ from slipring.torch.collate import collate_in_slot, default_collate, has_stock_r
 
 @dataclasses.dataclass(frozen=True)
 class TorchJob(Job):
-    """What every worker needs to know, with the additions of torch's loader."""
+    """The description of a loader's work for every worker, with the additions of torch's loader."""
 
     method_argument = "multiprocessing_context={!r}"
 
     def not_sent(self, error):
-        """Warn as torch does, in its words."""
+        """Warn in torch's words."""
         if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
             warnings.warn(
                 "Got pickle error when attempting to start a worker Process. "
@@ -71,7 +71,7 @@ class TorchWorker(Worker):
         into = whole_batches(self.job.dataset, self.job.share is not None)
         if self.options.collate_fn is default_collate and into is not None:
             self.fetcher.into = into
-            self.fetcher.whole = self._whole  # as torch's default collation: tensors, over the same bytes
+            self.fetcher.whole = self._whole  # as torch's default collation: tensors over the same bytes
         super().begin(base_seed)
 
     def _seed_process(self, base_seed):
@@ -86,7 +86,7 @@ class TorchWorker(Worker):
         if self.options.rng != "worker":
             super()._enter_iteration(fill)
         else:
-            # The generators were seeded when the worker began: they go on from epoch to epoch.
+            # The generators were seeded when the worker began, and continue from epoch to epoch.
             self.forget_iteration()
             self.iteration, self.epoch = fill.iteration, self._epoch_of(fill)
             seeding.set_batch_seed(mix(fill.seed, self.epoch, self.number), stream=mix(fill.seed, self.epoch))

@@ -1,1 +1,1 @@
-"""A batch's way to a device: streams, events, slots registered as pinned memory."""
+"""Moving a batch to a device: streams, events, and slots that are registered as pinned memory."""

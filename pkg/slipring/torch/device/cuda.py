@@ -1,7 +1,7 @@
-"""Devices at the level of streams and events, with no more than `slipring.torch.preload` needs.
+"""Devices at the level of streams and events, for `slipring.torch.preload`.
 
-Two classes serve all devices: `Cpu`, where a batch is ready as it lies in its slot, and `Accelerator` for whatever
-torch supports. Tests put a third class in `KINDS`: it delays, and fails on demand.
+Two classes serve all devices: `Cpu`, where a batch is used in its slot, and `Accelerator` for every other device of
+torch. Tests put a third class in `KINDS`: it delays, and fails on demand.
 """
 
 import collections
@@ -16,11 +16,11 @@ import torch
 from slipring.errors import shown, told
 from slipring.options import Device
 
-_idle = collections.defaultdict(list)  # device -> streams that nobody copies on
+_idle = collections.defaultdict(list)  # device -> streams that are not in use
 
 
 class Cpu:
-    """The host itself: nothing is copied, and nothing has to be waited for."""
+    """The host itself, to which nothing is copied."""
 
     copies = False
 
@@ -33,7 +33,7 @@ class Cpu:
 
 
 class Accelerator:
-    """The device of `torch.accelerator`: CUDA, ROCm, XPU or another. Without an index, `device` is the current one.
+    """The device of `torch.accelerator`: CUDA, ROCm, XPU or another. Without an index in `device`, the current one.
 
     Streams and events come from the device's own module: `torch.Event` ignores ``blocking`` (torch 2.13), so a thread
     that waits for one spins.
@@ -48,14 +48,14 @@ class Accelerator:
         self.module = torch.get_device_module(device)
 
     def thread(self):
-        """Return a context for a thread of ours: nothing it does invalidates graph captures of other threads."""
+        """Return a context for a slipring thread: its calls invalidate no graph captures of other threads."""
         return _relaxed_capture() if self.device.type == "cuda" else contextlib.nullcontext()
 
     def take_stream(self):
-        """Return a stream to copy on; nobody else copies on it until `give_stream`.
+        """Return a stream to copy on, reserved until `give_stream`.
 
-        A few streams are reused: torch keeps freed memory for the stream that it was allocated on. A new stream for
-        each epoch would hold the memory of several batches for ever.
+        A few streams are reused: torch keeps freed memory for the stream that it was allocated on, so that a new stream
+        for each epoch would hold the memory of several batches permanently.
         """
         try:
             return _idle[self.device].pop()
@@ -63,7 +63,7 @@ class Accelerator:
             return self.module.Stream(self.device)
 
     def give_stream(self, stream):
-        """Let others copy on this stream."""
+        """Make this stream available again."""
         _idle[self.device].append(stream)
 
     def current_stream(self):
@@ -77,8 +77,8 @@ class Accelerator:
     @contextlib.contextmanager
     def on(self, stream):
         """Return a context in which this device is the current one, and new work goes to `stream`."""
-        # Leaving a stream sets the device of before: in a thread of ours the first one, on which CUDA then
-        # makes a context, half a gigabyte for each rank. Leaving a device does so only where there is one.
+        # Leaving a stream restores the previous device. In a slipring thread that is device 0, on which CUDA then
+        # makes a context of half a gigabyte per rank. Leaving a device avoids this.
         with self.module.device(self.device), self.module.stream(stream):
             yield
 
@@ -87,22 +87,22 @@ class Accelerator:
         return tensor.to(self.device, non_blocking=True)
 
     def stage(self, tensor):
-        """Return a copy in pinned memory of torch's own; torch guards its reuse."""
-        # Not tensor.pin_memory(): it refuses what overlaps itself, and keeps gaps, for which the copy
-        # from there would take another one, unpinned.
+        """Return a copy in torch's own pinned memory; torch guards its reuse."""
+        # tensor.pin_memory() refuses tensors that overlap themselves, and keeps gaps: the copy to the device would then
+        # go through another, unpinned copy.
         return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
     def mark_use(self, tensor, stream):
-        """Keep the memory of a tensor of this device until the work that `stream` has received so far is done."""
+        """Keep the memory of a tensor of this device until the work queued on `stream` so far is done."""
         for part in _memory_of(tensor):
             part.record_stream(stream)
 
     def owns(self, tensor):
-        """Return whether a tensor lies on this device."""
+        """Return whether a tensor is on this device."""
         return tensor.device == self.device
 
     def register(self, address, nbytes):
-        """Make host memory readable for the device; return None, or why it is refused."""
+        """Make host memory readable for the device; return None, or the reason why it is refused."""
         if self.device.type != "cuda":
             return f"{self.device.type} devices cannot register host memory"
         driver = _driver()
@@ -113,7 +113,7 @@ class Accelerator:
         return None if refused is None else f"cuMemHostRegister: {refused}"
 
     def unregister(self, address):
-        """Undo a registration; all copies from that memory must be done."""
+        """Undo a registration; all copies from that memory must have finished."""
         driver = _driver()
         code = _called(driver, self.device.index, driver.cuMemHostUnregister, _pointer(address))
         refused = _refusal(driver, code)
@@ -122,7 +122,7 @@ class Accelerator:
 
 
 def _memory_of(tensor):
-    """Return the strided tensors that a tensor of any layout consists of."""
+    """Return the strided tensors in a tensor of any layout."""
     if tensor.is_nested:
         return [tensor.values()]
     if tensor.layout is torch.sparse_coo:
@@ -134,8 +134,8 @@ def _memory_of(tensor):
     return [tensor]
 
 
-# ---- the CUDA driver, asked directly: torch's cudart has no capture modes, and an error that the runtime
-# remembers would be raised by the next kernel
+# ---- the CUDA driver, called directly: torch's cudart has no capture modes, and the next kernel would raise an error
+# that the runtime remembers
 
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: for every device
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -161,14 +161,14 @@ def _relaxed_capture():
     try:
         yield
     finally:
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))  # it has been given what was before
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))  # the exchange has put the previous mode here
 
 
 def _called(driver, index, function, *arguments):
-    """Return the code of a driver call; meanwhile torch's context of that device is current in the calling thread.
+    """Return the code of a driver call, made with torch's context of that device.
 
-    The thread may have used no device before: it can be one that calls close(), or one that collects garbage.
-    Whichever it is, graph captures of other threads stay valid.
+    The thread may not have used a device before: close() or the garbage collector can run in any thread. Graph captures
+    of other threads stay valid.
     """
     device, context = ctypes.c_int(), ctypes.c_void_p()
     code = driver.cuDeviceGet(ctypes.byref(device), index)
@@ -178,7 +178,7 @@ def _called(driver, index, function, *arguments):
     try:
         code = driver.cuCtxPushCurrent_v2(context)
         if code:
-            return code  # and there is nothing to pop but what somebody else has pushed
+            return code  # nothing was pushed, so there is nothing to pop
         try:
             with _relaxed_capture():
                 return function(*arguments)
@@ -196,15 +196,15 @@ def _refusal(driver, code):
     return f"{(name.value or b'error').decode()} ({code})"
 
 
-# ---- which one
+# ---- choice of the device
 
 KINDS = {"cpu": Cpu}  # device type -> class; all others are torch's accelerator
 
 
 def checked(name, value):
-    """Return the `torch.device` that an argument names.
+    """Return the `torch.device` in an argument.
 
-    Raise TypeError or ValueError if it names none, in torch's words, or none that this machine has.
+    Raise TypeError or ValueError, in torch's words, if it is not a device, or is one that this machine lacks.
     """
     try:
         device = torch.device(value)
@@ -223,13 +223,13 @@ def checked(name, value):
 def accelerator():
     """Return the `torch.device` of this machine's accelerator, or None.
 
-    torch's own answer is the type that it was built for: "cuda", even if the machine has none.
+    torch itself names the type that it was built for: "cuda", even if the machine has no such device.
     """
     return torch.accelerator.current_accelerator() if torch.accelerator.device_count() else None
 
 
 def open_device(device):
-    """Return this module's object for a `torch.device`."""
+    """Return the `Cpu` or `Accelerator` for a `torch.device`."""
     return KINDS.get(device.type, Accelerator)(device)
 
 

@@ -1,4 +1,4 @@
-"""Batches on their way to a device: copied from pinned slots on a stream of our own, guarded by events."""
+"""Batches on the way to a device: copied from pinned slots on a separate stream, guarded by events."""
 
 import collections
 import copy
@@ -13,32 +13,32 @@ import torch
 from slipring._core.pytree import is_namedtuple
 
 _PLAIN = {str, bytes, int, float, bool, complex, type(None)}
-# Batches handed out that the caller's stream may not be done with. Their memory is free only then, and a
-# stream takes many steps ahead: of replayed graphs, which are no work to queue, hundreds.
+# Delivered batches that the caller's stream may still use: their memory is free only after that. A stream can be many
+# steps ahead, and hundreds if it replays graphs, which are quick to queue.
 LAG = 4
 _RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 
 class Moved:
-    """A batch that is on its device, `place`, once `event` has completed; None: it is there already."""
+    """A batch that is on its device, `place`, when `event` has completed; None: it is there already."""
 
     __slots__ = ("event", "place", "tensors", "value")
 
     def __init__(self, value, place, tensors=(), event=None):
-        # tensors: all in `value` that the copying stream has allocated
+        # tensors: those in `value` that the copying stream has allocated
         self.value, self.place, self.tensors, self.event = value, place, tensors, event
 
 
 class Mover:
-    """The copier of batches to `places`, which are objects of `slipring.torch.device.cuda`.
+    """Copy batches to `places`, which are objects of `slipring.torch.device.cuda`.
 
-    `memory_format` applies to leaves with as many dimensions as it is meant for; `transform` receives the batch on
-    the device. With `non_blocking`, a batch is handed out once the caller's stream is ordered after the copy, else
-    when the copy is done. `count` is a `DeviceCounters`.
+    `memory_format` applies to leaves with the number of dimensions for it. `transform` receives the batch on the
+    device. With `non_blocking`, a batch is delivered when the caller's stream is ordered after the copy, else when the
+    copy is done. `count` is a `DeviceCounters`.
     """
 
     def __init__(self, places, memory_format, transform, non_blocking, count):
-        # pins: the RegisteredSlots of the segment in which the batches lie; None: they lie elsewhere
+        # pins: the RegisteredSlots of the segment that has the batches; None: another memory has them
         self.places, self.count, self.pins = places, count, None
         # The device that registers memory; None if all are the CPU.
         self.host = next((place for place in places if place.copies), None)
@@ -55,13 +55,13 @@ class Mover:
         return stream
 
     def follow_caller(self):
-        """Order later copies after the work that the caller's streams have received so far."""
+        """Order later copies after the work that is now queued on the caller's streams."""
         for place, stream in zip(self.places, self.streams, strict=True):
             if stream is not None:
                 stream.wait_stream(place.current_stream())
 
     def copy_to_device(self, number, value, slot):
-        """Return a batch as `Moved` to the place of that number; `slot` is where the batch lies, -1 for no slot."""
+        """Return a batch as `Moved` to the place with that number; `slot` has the batch, or is -1."""
         place, stream = self.places[number], self.streams[number]
         if not place.copies:
             if self.pins is not None and slot in self.pins.registered:
@@ -75,7 +75,7 @@ class Mover:
                 moved = each_leaf(value, lambda leaf: self._moved(leaf, place, stream, pinned, staged))
                 if self.transform is not None:
                     moved = self.transform(moved)
-        finally:  # also where it failed in the midst: copies may be in flight all the same
+        finally:  # also after an exception, when copies may be in flight
             event.record(stream)
             if pinned:
                 self.pins.hold(event, value)
@@ -90,7 +90,7 @@ class Mover:
             return leaf.to(place.device) if has_to(leaf) else leaf
         host = leaf.detach()
         if place.owns(host):
-            place.mark_use(host, stream)  # a dataset in this process has made it there
+            place.mark_use(host, stream)  # a dataset in this process has made it on the device
         if _is_strided(host) and host.nbytes and host.data_ptr() not in pinned:
             host = place.stage(host)
             staged.append(True)
@@ -116,7 +116,7 @@ class Mover:
         return moved.value
 
     def _hold_back(self, place, current):
-        """Wait until the caller's stream is done with all but the last `LAG` batches that it was given."""
+        """Wait until the caller's stream has finished with all but the last `LAG` batches."""
         event, handed = place.new_event(), self.handed[place]
         event.record(current)
         handed.append(event)
@@ -124,7 +124,7 @@ class Mover:
             handed.popleft().synchronize()
 
     def make_room(self):
-        """Release slots that have been copied from, before another batch is requested."""
+        """Release slots whose copies are done, before another batch is requested."""
         if self.pins is not None:
             self.pins.make_room(self.n_copying)
 
@@ -135,7 +135,7 @@ class Mover:
 
 
 def _copied(leaf):
-    """Return a leaf that is no view of a pinned slot: nothing guards a copy that others make from there."""
+    """Return a copy of a leaf of a pinned slot: the user's own copies from the slot would be unguarded."""
     if isinstance(leaf, torch.Tensor):
         return leaf.detach().clone().requires_grad_(leaf.requires_grad)
     return leaf if type(leaf) in _PLAIN else copy.deepcopy(leaf)
@@ -169,7 +169,7 @@ def each_leaf(value, function):
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         made = copy.copy(value)
         for field in dataclasses.fields(value):
-            # Frozen ones too.
+            # This works for frozen ones too.
             object.__setattr__(made, field.name, each_leaf(getattr(value, field.name), function))
         return made
     return function(value)
@@ -179,7 +179,7 @@ def _filled(like, made):
     """Return `made` as the type of `like`, an unusual mapping or sequence, with the other attributes of `like`."""
     clone = copy.copy(like)
     if isinstance(made, dict) and hasattr(clone, "update"):
-        clone.update(made)  # an OrderedDict, a defaultdict
+        clone.update(made)  # such as an OrderedDict or a defaultdict
         return clone
     if isinstance(clone, list):
         clone[:] = made

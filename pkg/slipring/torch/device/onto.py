@@ -1,4 +1,4 @@
-"""The batches of any iteration on a device: what adapters other than torch's need of preload."""
+"""The batches of any iteration on a device: the preload of adapters other than torch's."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def _as_tensor(leaf):
 
 
 def one_device(given):
-    """Return the `Device` that an argument stands for, with the default of `preload` filled in."""
+    """Return the `Device` for an argument, with the default of `preload` filled in."""
     device = _device.checked_device(given)
     if isinstance(device.device, list):
         raise ValueError(f"device={shown(given)}: batches go to one device. Make a loader for each rank")
@@ -45,8 +45,8 @@ def one_device(given):
 def on_device(core, device, convert=as_tensors):
     """Return a `DeviceIteration` with the batches of `core` on one device, each converted by `convert` first.
 
-    `device` is as `slipring.torch.device.cuda.checked_device` returns it. `core` is an `Iteration` that has begun; the
-    limit for its waiting counts for next() from now on. Or another object that `DeviceIteration` takes.
+    `device` comes from `slipring.torch.device.cuda.checked_device`. `core` is an `Iteration` that has begun, or another
+    object that `DeviceIteration` takes. The limit of its waits applies to next() from now on.
     """
     places = [_device.open_device(device.device)]
     mover = Mover(places, device.memory_format, device.transform, device.non_blocking, DeviceCounters())

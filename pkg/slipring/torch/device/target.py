@@ -1,4 +1,4 @@
-"""The devices to which a loader of torch's kind moves its batches."""
+"""The devices to which a loader with torch's interface moves its batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipring.torch.device.registered import RegisteredSlots
 
 
 class DeviceMethods:
-    """What ``device=`` and ``pin_memory=`` of a loader mean: a part of `slipring.torch.DataLoader`."""
+    """The ``device=`` and ``pin_memory=`` of a loader: a part of `slipring.torch.DataLoader`."""
 
     @property
     def slipring_device(self) -> Device | None:
@@ -21,12 +21,12 @@ class DeviceMethods:
 
     @property
     def _target(self):
-        """Device or None: `device`, which users may set between epochs, unchecked."""
+        """Device or None: `device`, unchecked, because users may set it between epochs."""
         return self.device if self.device is None or isinstance(self.device, Device) else Device(self.device)
 
     @property
     def _places(self):
-        """list: the devices of `_target`; empty without one."""
+        """list: the devices of `_target`; empty if it is None."""
         target = self._target
         if target is None:
             return []
@@ -47,17 +47,17 @@ class DeviceMethods:
 
     @property
     def _pins(self):
-        """bool: whether batches of workers are to be pinned, as torch pins them."""
+        """bool: whether to pin batches of workers, as torch does."""
         on_cpu = all(torch.device(place).type == "cpu" for place in self._places)
         if not (self.pin_memory and self.num_workers and on_cpu):
             return False
         return torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps"
 
     def _mover(self, engine):
-        """Return what copies batches to the devices; `engine`: in whose slots they lie, or None."""
+        """Return the `Mover` to the devices; `engine` has the slots of the batches, or is None."""
         target = _device.checked_device(self.device)
         if target is None:
-            target = Device("cpu")  # to be pinned
+            target = Device("cpu")  # for pinning only
         places = [_device.open_device(torch.device(place)) for place in self._places or ["cpu"]]
         transform = _pinning(target.transform) if self._pins else target.transform
         mover = Mover(places, target.memory_format, transform, target.non_blocking, self._engines.moves)
@@ -69,19 +69,19 @@ class DeviceMethods:
 
     @staticmethod
     def _unpin(engine):
-        """Undo what an earlier epoch has registered, before views of it get out; see `RegisteredSlots`."""
+        """Undo an earlier epoch's registrations before views of its slots are delivered; see `RegisteredSlots`."""
         if engine is not None and engine.pinned_slots is not None:
             engine.pinned_slots.close()
             engine.pinned_slots = None
 
 
 def _pinning(transform):
-    """What has a batch pinned in the thread that preloads, so that the copy is not part of next()."""
+    """Return a transform that pins a batch in the thread that preloads, so that next() need not."""
     device = torch.accelerator.current_accelerator().type
     index = torch.accelerator.current_device_index()
 
     def pin(batch):
-        torch.accelerator.set_device_index(index)  # of the thread
+        torch.accelerator.set_device_index(index)  # it is set per thread
         batch = private.pin_memory.pin_memory(batch, device)
         return batch if transform is None else transform(batch)
 

@@ -1,1 +1,1 @@
-"""slipring's loader in the place of torch's."""
+"""slipring's loader in place of torch's."""

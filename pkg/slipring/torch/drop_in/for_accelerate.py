@@ -1,4 +1,4 @@
-"""Our arguments in the table from which Accelerate recreates loaders, while our loader is installed."""
+"""slipring's arguments in the table from which Accelerate recreates loaders, while `install` is in effect."""
 
 import functools
 import sys
@@ -7,15 +7,15 @@ import threading
 from slipring.torch.drop_in.standin import StandIn
 from slipring.torch.loader import DataLoader
 
-# Its own loaders have an argument of the same name, for where they send batches.
+# Accelerate's own loaders have an argument of the same name: the place to which they send batches.
 ALIASES = {"device": "slipring_device"}
 
 _lock = threading.Lock()
-_undo = None  # takes back what `extend` has changed
+_undo = None  # undoes the changes of `extend`
 
 
 def extend():
-    """Make Accelerate keep our arguments, if it has been imported."""
+    """Make Accelerate keep slipring's arguments, if it has been imported."""
     global _undo
     client = sys.modules.get("accelerate.data_loader")
     table = getattr(client, "_PYTORCH_DATALOADER_KWARGS", None)
@@ -33,7 +33,7 @@ def extend():
 
 
 def restore():
-    """Undo `extend`, except for what somebody else has changed since."""
+    """Undo `extend`, except for later changes by other code."""
     global _undo
     with _lock:
         if _undo is not None:
@@ -50,9 +50,9 @@ def _take_back(table, added, adapter, init, ours):
 
 
 def _for_torchdatas_too(init, added):
-    """Return the adapter's `init`, wrapped: on demand it makes torchdata's loader from the same arguments.
+    """Return the adapter's `init`, wrapped so that it can make torchdata's loader from the same arguments.
 
-    torchdata's loader gets none of our arguments; our loader gets them by their own names.
+    torchdata's loader gets none of slipring's arguments; slipring's loader gets them under their own names.
     """
 
     @functools.wraps(init)

@@ -1,4 +1,4 @@
-"""Our DataLoader in torch's place, for programs and libraries that name torch's."""
+"""slipring's DataLoader in torch's place, for programs and libraries that use torch's name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from slipring.torch.drop_in import for_accelerate
 from slipring.torch.drop_in.standin import StandIn, Stock
 from slipring.torch.loader import DataLoader
 
-_warned = weakref.WeakSet()  # classes that were warned of
+_warned = weakref.WeakSet()  # classes that a warning has named
 _lock = ForkLock()
 _depth = 0
-_changed = []  # (namespace, name) where Stock was, and DataLoader is now
+_changed = []  # (namespace, name) of each replaced Stock
 
 
 class Installed:
-    """What `install` returns: ``with install(): ...`` ends with `uninstall`."""
+    """The result of `install`: ``with install(): ...`` ends with `uninstall`."""
 
     def __enter__(self) -> Installed:
         return self
@@ -30,25 +30,25 @@ class Installed:
 
 
 def install() -> Installed:
-    """Put `slipring.torch.DataLoader` in the place of torch's, for this process.
+    """Replace torch's DataLoader by `slipring.torch.DataLoader` in this process.
 
-    ``torch.utils.data.DataLoader`` and every global of an imported module that is torch's class become ours;
-    what is imported later finds ours. Loaders made by torch's class before stay as they are, and still are
-    instances of ``torch.utils.data.DataLoader``. Calls nest: as many of `uninstall` take it back.
+    ``torch.utils.data.DataLoader``, and every global of an imported module that is torch's class, become slipring's
+    class; later imports find it too. Earlier loaders of torch's class are unchanged, and still instances of
+    ``torch.utils.data.DataLoader``. Calls nest: `uninstall` must be called as often to undo them.
 
-    Only names are replaced. A reference in a closure, a default argument, or an attribute of a class goes on
-    to make torch's loaders, as do classes that were derived from torch's before (a warning names them).
-    Processes started by spawn call it for themselves.
+    Only names are replaced. A closure, a default argument or a class attribute that refers to torch's class still makes
+    torch's loaders. So do classes that were derived from torch's before; a warning names them. Processes that are
+    started by spawn must call it themselves.
 
     Returns
     -------
     Installed
-        For ``with install(): ...``.
+        A context manager, for ``with install(): ...``.
 
     Notes
     -----
-    Accelerate makes loaders anew from a table of torch's arguments; ours are added to it, so that they are
-    kept. With its ``use_stateful_dataloader`` it makes torchdata's loaders, as it does without.
+    Accelerate recreates loaders from a table of torch's arguments. `install` adds slipring's arguments to it, so that
+    Accelerate keeps them. With ``use_stateful_dataloader`` Accelerate still makes torchdata's loaders.
 
     Examples
     --------
@@ -61,8 +61,8 @@ def install() -> Installed:
     """
     global _depth
     with _lock.here():
-        _tell_of_derived()  # first: where warnings are errors, nothing has been changed
-        # Also when nested: modules may have been imported since.
+        _tell_of_derived()  # first: if warnings are errors, nothing has changed yet
+        # Also for nested calls: modules may have been imported since.
         for namespace in _namespaces():
             for name, value in list(namespace.items()):
                 if value is Stock and not _steps_over(namespace, name):
@@ -71,21 +71,21 @@ def install() -> Installed:
         copyreg.pickle(Stock, _reduce_stock)
         StandIn.installed = True
         for_accelerate.extend()
-        StandIn.before_init = for_accelerate.extend  # it may be imported between this and the first loader
+        StandIn.before_init = for_accelerate.extend  # Accelerate may be imported later
         _depth += 1
     return Installed()
 
 
 def uninstall() -> None:
-    """Take back one `install`; the last one restores the names that `install` replaced, and nothing else.
+    """Undo one `install`; the last call restores the names that `install` replaced, and nothing else.
 
-    A name that other code has changed since stays as it is. A module that was imported between `install` and
-    `uninstall` keeps our class, and a loader that was made in that time stays ours.
+    A name that other code has changed since is left alone. A module that was imported between `install` and
+    `uninstall` keeps slipring's class, and a loader that was made in that time stays slipring's.
 
     Raises
     ------
     RuntimeError
-        It is not installed.
+        `uninstall` was called more often than `install`.
     """
     global _depth
     with _lock.here():
@@ -106,14 +106,14 @@ def uninstall() -> None:
 
 
 def _namespaces():
-    """Yield the globals of all modules but ours, without triggering those that load on first use."""
+    """Yield the globals of all modules but slipring's, without triggering lazy modules."""
     for key, module in list(sys.modules.items()):
         if key.partition(".")[0] != "slipring" and issubclass(type(module), types.ModuleType):
             yield object.__getattribute__(module, "__dict__")
 
 
 def _steps_over(namespace, name):
-    """Return whether a class derived from torch's says ``super(DataLoader, self)``: that must be its true base."""
+    """Return whether a class derived from torch's calls ``super(DataLoader, self)``, which needs its true base."""
     for cls in _all_below(Stock):
         for function in vars(cls).values():
             if isinstance(function, types.FunctionType) and function.__globals__ is namespace:
@@ -123,7 +123,7 @@ def _steps_over(namespace, name):
 
 
 def _tell_of_derived():
-    """Warn once of each class that was derived from torch's: it continues to make torch's loaders."""
+    """Warn once of each class that was derived from torch's: it still makes torch's loaders."""
     derived = [
         cls
         for cls in _all_below(Stock)
@@ -148,7 +148,7 @@ def _all_below(cls):
 
 
 def _reduce_stock(loader):
-    """Pickle a loader of torch's class; pickle would look for that class where ours is now."""
+    """Pickle a loader of torch's class; by name, pickle would find slipring's class."""
     _, _, *state = object.__reduce_ex__(loader, 2)
     return _blank_stock, (), *state
 

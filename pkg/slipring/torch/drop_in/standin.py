@@ -19,21 +19,21 @@ Stock = torch.utils.data.DataLoader
 class StandIn(abc.ABCMeta):
     """The metaclass of our loader: while `installed`, instance checks also accept torch's loaders.
 
-    Only the class derived directly from torch's accepts them. Clients that ask
+    Only the class derived directly from torch's accepts them. Libraries that call
     ``isinstance(loader, torch.utils.data.DataLoader)`` also mean earlier loaders and classes derived from torch's. It
-    is an ABCMeta, so that ``class Mine(DataLoader, SomeABC)`` stays possible. Its registry of virtual subclasses is
-    not used, because what the registry remembers cannot be forgotten.
+    is an ABCMeta, so that ``class Mine(DataLoader, SomeABC)`` is possible. Its registry of virtual subclasses is not
+    used, because classes cannot be removed from it.
     """
 
     installed: bool = False
-    before_init: Callable[[], object] | None = None  # while installed: called before a loader is made
+    before_init: Callable[[], object] | None = None  # called before a loader is made, while installed
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(name, bases, namespace, **kwargs)
         cls._stands_in = Stock in bases
         if cls._stands_in:
             for extra, default in cls.extras().items():
-                setattr(cls, extra, default)  # for loaders of torch's that were pickled, and are ours now
+                setattr(cls, extra, default)  # for pickled torch loaders that are unpickled as slipring's
             for attribute, own in namespace.items():
                 theirs = getattr(Stock, attribute, None)
                 if isinstance(own, types.FunctionType) and callable(theirs):
@@ -63,10 +63,10 @@ class StandIn(abc.ABCMeta):
 
 
 def _for_either(own, theirs, is_init):
-    """Return a method that calls `own`, but `theirs` for a loader that is torch's.
+    """Return a method that calls `own` for slipring's loaders and `theirs` for torch's.
 
     A class derived from torch's loader before `install` may call ``torch.utils.data.DataLoader.__init__(self, ...)``,
-    by a name that is ours by now.
+    where the name now means slipring's class.
     """
 
     @functools.wraps(own)
