@@ -109,7 +109,7 @@ def over_http(seconds: float, n: int, batches: int, rounds: int) -> Iterator[tup
     """Yield (dataset, samples/s one after the other, by `n` threads, median of the rounds' ratios)."""
     from slipring import images
     from slipring.arrow import TableDataset
-    from tests.remote.server import Running
+    from tests.support.http_server import Running
 
     crop = images.CenterCrop(32)
     with tempfile.TemporaryDirectory() as name:

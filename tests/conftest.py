@@ -18,10 +18,10 @@ import pytest
 # Set before numpy is imported: OpenBLAS would start one thread per CPU, and these threads spin after each fork.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from tests import warm
-from tests.leaks import Snapshot, name_semaphores
+from tests.support import warm
+from tests.support.leaks import Snapshot, name_semaphores
 from tests.support.options import grouped
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 failed = pytest.StashKey[bool]()
 stderr = pytest.StashKey[int]()

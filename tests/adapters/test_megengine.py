@@ -23,7 +23,7 @@ from slipring.adapters.megengine import (
 )
 from tests.adapters.images import Images, Pair, die, fail, labels, leave
 from tests.adapters.streams import Numbers
-from tests.datasets import flat
+from tests.support.datasets import flat
 from tests.support.inside import memory as growth
 
 WORKERS = [0, 2]

@@ -11,7 +11,7 @@ from slipring import LoaderTimeout, WorkerError
 from slipring.adapters.megengine import Collator, DataLoader, StreamDataset, StreamSampler, Transform
 from tests.adapters.images import Images, fail
 from tests.adapters.streams import Numbers
-from tests.datasets import flat, wait_for_file
+from tests.support.datasets import flat, wait_for_file
 
 WORKERS = [0, 2]
 

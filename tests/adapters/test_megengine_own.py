@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests import warm
+from tests.support import warm
 
 # As much of MegEngine as tells a worker who it is, where MegEngine has it.
 STAND_IN = {

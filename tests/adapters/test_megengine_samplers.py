@@ -19,7 +19,7 @@ from slipring.adapters.megengine import (
     StreamSampler,
 )
 from tests.adapters.images import Images, labels
-from tests.datasets import flat
+from tests.support.datasets import flat
 
 
 def test_samplers_give_batches_of_indices():

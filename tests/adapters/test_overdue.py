@@ -9,7 +9,7 @@ import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
 from slipring.adapters import megengine, paddle, paddle_own, webdataset
-from tests.datasets import patiently, wait_for_file
+from tests.support.datasets import patiently, wait_for_file
 from tests.support.inside import ahead, local_pool, process_pool
 from tests.support.options import grouped
 

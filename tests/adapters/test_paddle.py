@@ -14,7 +14,7 @@ import pytest
 from slipring.adapters import paddle as adapter
 from slipring.adapters.paddle import BatchSampler, DataLoader
 from tests.adapters.images import Images, Made, Pair, import_paddle, labels, plain
-from tests.datasets import flat
+from tests.support.datasets import flat
 
 WORKERS = [0, 2]
 

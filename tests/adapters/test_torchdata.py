@@ -15,7 +15,7 @@ from slipring import Memory, Workers  # noqa: E402
 from slipring.adapters import torchdata as adapter  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.adapters.stateful import Drawing, Numbers, Own, made  # noqa: E402
-from tests.datasets import after  # noqa: E402
+from tests.support.datasets import after  # noqa: E402
 
 # torchdata's own use of torch warns, and so does fast-forwarding, there as here.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from slipring import Loader  # noqa: E402
 from slipring.arrow import TableDataset, collate  # noqa: E402
 from slipring.streams import Stream  # noqa: E402
-from tests.nulls import COLUMNS, UNFIT  # noqa: E402
+from tests.support.nulls import COLUMNS, UNFIT  # noqa: E402
 
 
 def write(path, columns, form="file"):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from slipring import Loader  # noqa: E402
 from slipring.arrow import Rows, TableDataset, collate  # noqa: E402
-from tests.parts import slow  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 
 N, GROUP = 103, 10
 FORMS = ("parquet", "file", "stream", "zstd")

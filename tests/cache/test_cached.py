@@ -10,7 +10,7 @@ import pytest
 
 import slipring
 from slipring.errors import CacheMismatch
-from tests.parts import one_fast
+from tests.support.parts import one_fast
 from tests.support.options import grouped
 
 

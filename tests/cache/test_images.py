@@ -14,8 +14,8 @@ from tests.support.options import grouped
 pytest.importorskip("PIL")
 from PIL import Image
 
-from tests.images.pictures import encoded, pixels
-from tests.images.shards import files, shard
+from tests.support.pictures import encoded, pixels
+from tests.support.shards import files, shard
 
 N = 24
 CROP = images.RandomResizedCrop((16, 20), flip=0.5)

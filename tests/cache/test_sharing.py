@@ -14,8 +14,8 @@ import pytest
 
 import slipring
 from slipring.errors import CacheMismatch
-from tests.fault.procs import ROOT, state, until, wait_dead
-from tests.leaks import read
+from tests.support.processes import ROOT, state, until, wait_dead
+from tests.support.leaks import read
 from tests.support import inside
 from tests.support.inside import find, label_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from slipring._cli import bench_dataset, limits, sweep
 from slipring._cli.sweep import Case, Row
-from tests import warm
+from tests.support import warm
 
 DATASETS = """
 import threading, time

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from tests.fault.procs import ROOT, state, until, wait_dead
-from tests.fault.scenes import Gate
+from tests.support.processes import ROOT, state, until, wait_dead
+from tests.support.scenes import Gate
 from tests.support.inside import Activity
-from tests.watched import fails, run, watched
+from tests.support.watched import fails, run, watched
 
 HUNG = 1234  # row 2 of the batch that begins with 1232
 

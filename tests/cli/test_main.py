@@ -12,8 +12,8 @@ import pytest
 
 from slipring._cli import main as cli
 from slipring.errors import SegmentFull
-from tests import warm
-from tests.watched import watched
+from tests.support import warm
+from tests.support.watched import watched
 
 
 def command(*arguments, **options):

@@ -9,9 +9,9 @@ import subprocess
 
 import pytest
 
-from tests.fault.procs import state, until
+from tests.support.processes import state, until
 from tests.support.inside import attach, judged, observing, rank_of
-from tests.watched import run, watched
+from tests.support.watched import run, watched
 
 SHORT, LONG = 0.002, 0.06
 

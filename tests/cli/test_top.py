@@ -15,11 +15,11 @@ from fcntl import ioctl
 
 import pytest
 
-from tests import warm
-from tests.fault.procs import ROOT, state, until
-from tests.fault.scenes import Gate
+from tests.support import warm
+from tests.support.processes import ROOT, state, until
+from tests.support.scenes import Gate
 from tests.support.inside import observing
-from tests.watched import fails, run, watched
+from tests.support.watched import fails, run, watched
 
 TOP = [sys.executable, "-m", "slipring", "top"]
 

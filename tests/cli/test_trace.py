@@ -12,11 +12,11 @@ import sys
 import numpy as np
 import pytest
 
-from tests import warm
-from tests.fault.procs import ROOT, state, until
-from tests.fault.scenes import Gate
+from tests.support import warm
+from tests.support.processes import ROOT, state, until
+from tests.support.scenes import Gate
 from tests.support.inside import RECORD, Recording, attach
-from tests.watched import fails, run, watched
+from tests.support.watched import fails, run, watched
 
 TRACE = [sys.executable, "-m", "slipring", "trace"]
 

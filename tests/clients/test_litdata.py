@@ -10,7 +10,7 @@ from litdata.streaming.dataloader import CacheDataLoader  # noqa: E402
 
 import slipring.torch  # noqa: E402
 from tests.clients.points import Points  # noqa: E402
-from tests.parity.common import assert_same  # noqa: E402
+from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
 class Ours(CacheDataLoader, slipring.torch.DataLoader):

@@ -10,7 +10,7 @@ from monai.transforms import Compose, EnsureTyped, RandFlipd, RandGaussianNoised
 from monai.utils import set_determinism  # noqa: E402
 
 import slipring.torch  # noqa: E402
-from tests.parity.common import assert_same  # noqa: E402
+from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
 @pytest.fixture(params=["processes", "threads"])

@@ -10,7 +10,7 @@ import anndata  # noqa: E402
 from scvi.data import AnnDataManager, fields  # noqa: E402
 
 import slipring.torch  # noqa: E402
-from tests.parity.common import assert_same  # noqa: E402
+from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
 class Ours(scvi_dataloaders.AnnDataLoader, slipring.torch.DataLoader):

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 streaming = pytest.importorskip("streaming", reason="pip install mosaicml-streaming")
 
 import slipring.torch  # noqa: E402
-from tests.parity.common import assert_same  # noqa: E402
+from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
 class Ours(streaming.StreamingDataLoader, slipring.torch.DataLoader):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.trip import same_array
+from tests.support.trip import same_array
 
 DTYPES = [
     *"?bBhHiIlLqQefdgFDG", "S1", "S7", "U1", "U5", "V3", "M8[D]", "M8[ns]", "M8[25s]", "M8", "m8[us]",

@@ -8,7 +8,7 @@ import pytest
 import slipring
 from tests.support.inside import BadDefinition, default_collate, parse
 from tests.support.options import grouped
-from tests.trip import same_array
+from tests.support.trip import same_array
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 NAMES = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.support.inside import COPY_ALWAYS, COPY_AUTO, pytree
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 Pair = collections.namedtuple("Pair", "first second")
 

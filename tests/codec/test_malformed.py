@@ -11,7 +11,7 @@ import pytest
 from slipring.errors import CorruptBatch
 from tests.fuzz.case import LEAF, Case, Window
 from tests.support.inside import COPY_ALWAYS, COPY_AUTO, probe, pytree, receive
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 Point = collections.namedtuple("Point", "x y")
 

@@ -22,7 +22,7 @@ from tests.support.inside import (
     range_done,
     view,
 )
-from tests.trip import Trip, address
+from tests.support.trip import Trip, address
 
 RECORDS = 600  # bytes: what records and definition of a few leaves take at most
 

@@ -7,7 +7,7 @@ import pytest
 
 import slipring
 from tests.support.inside import COPY_ALWAYS, pytree
-from tests.trip import address
+from tests.support.trip import address
 
 
 class Thing:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.inside import COPY_ALWAYS, COPY_AUTO, empty
-from tests.trip import address, same_array
+from tests.support.trip import address, same_array
 
 SHAPES = [(4,), (1,), (), (2, 3), (1, 3), (3, 1), (2, 3, 4), (2, 1, 4), (1, 1, 2), (2, 3, 4, 5), (2, 1, 3, 1)]
 

@@ -13,7 +13,7 @@ import pytest
 
 import slipring
 from tests.support.inside import Encoder
-from tests.trip import same_array
+from tests.support.trip import same_array
 
 Point = collections.namedtuple("Point", "x y")
 

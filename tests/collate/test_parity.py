@@ -14,7 +14,7 @@ from torch.utils.data import default_collate as torch_collate  # noqa: E402
 
 import slipring  # noqa: E402
 from slipring import Loader  # noqa: E402
-from tests.datasets import Point, Record, Values  # noqa: E402
+from tests.support.datasets import Point, Record, Values  # noqa: E402
 
 WAYS = ["call", "0", "2", "2 in chunks"]
 

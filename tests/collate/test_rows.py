@@ -15,7 +15,7 @@ from slipring.loader import Loader
 from tests.collate.drawn import LEAVES, ROWS, described, drawn_samples, outcome, row_by_row
 from tests.support.inside import NUMPY, RowWriter, default_collate
 from tests.support.options import grouped
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 
 @pytest.mark.parametrize("seed", range(60))

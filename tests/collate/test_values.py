@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.inside import default_collate
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 Point = collections.namedtuple("Point", "x y")
 

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests.fault.procs import until
+from tests.support.processes import until
 
 CGROUP = pathlib.Path("/sys/fs/cgroup")
 

@@ -27,7 +27,7 @@ import numpy as np
 
 import slipring
 from slipring import Memory
-from tests.leaks import Snapshot, name_semaphores
+from tests.support.leaks import Snapshot, name_semaphores
 
 SOURCE = Path(__file__).with_suffix(".c")
 ROWS, SIZE = 24, 4

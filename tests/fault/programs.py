@@ -23,9 +23,9 @@ import numpy as np
 import slipring
 from slipring import Loader, Workers
 from slipring.errors import DescriptorClosed, SlipringError, WorkerDied
-from tests.fault.procs import LONG_S, worker_pids
-from tests.fault.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
-from tests.leaks import name_semaphores
+from tests.support.processes import LONG_S, worker_pids
+from tests.support.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
+from tests.support.leaks import name_semaphores
 from tests.support.inside import engine_of
 from tests.support.inside import memory as growth
 from tests.support.options import grouped

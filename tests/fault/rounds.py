@@ -26,8 +26,8 @@ import slipring
 from slipring.errors import LoaderTimeout
 from tests.fault import mortal
 from tests.fault.kills import HANG_S, MODES
-from tests.fault.procs import alive
-from tests.leaks import Snapshot
+from tests.support.processes import alive
+from tests.support.leaks import Snapshot
 from tests.support.inside import engine_of, engines_of, process_pool
 from tests.support.options import grouped
 

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from tests.fault.procs import until
+from tests.support.processes import until
 from tests.fault.step_job import HANG_S, main
 from tests.fault.step_parts import Child, shared
 from tests.fault.step_queue import VICTIM, QueueJob

@@ -17,7 +17,7 @@ from collections import Counter
 
 from tests.fault import points
 from tests.fault.steps import COLUMNS, MUST_BE_ZERO
-from tests.leaks import Snapshot
+from tests.support.leaks import Snapshot
 
 POINTS = points.load(sys.argv[3])
 HOWS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, 0)

@@ -11,7 +11,7 @@ import traceback
 
 import numpy as np
 
-from tests.fault.procs import sleeps_in_futex, state, until
+from tests.support.processes import sleeps_in_futex, state, until
 from tests.fault.step_job import HANG_S, POINTS
 
 # isort: split

@@ -12,7 +12,7 @@ import signal
 
 import numpy as np
 
-from tests.fault.procs import until
+from tests.support.processes import until
 from tests.fault.step_job import HANG_S, HOWS, POINTS, Job, main
 from tests.fault.step_parts import (
     EACH,

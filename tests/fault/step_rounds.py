@@ -15,7 +15,7 @@ from tests.fault.steps import MODES
 # step_job has put the points into it by now.
 from slipring.errors import LoaderTimeout, WorkerDied
 from tests.fault import mortal
-from tests.fault.procs import state, until
+from tests.support.processes import state, until
 from tests.fault.rounds import Mode, compare, noted
 from tests.support.inside import engine_of, manner, process_pool
 

@@ -10,7 +10,7 @@ import pytest
 
 import slipring
 from tests.fault.cgroups import cgroup_v1, cgroup_v2, oom_kills
-from tests.fault.procs import LONG_S, ROOT
+from tests.support.processes import LONG_S, ROOT
 from tests.fault.test_full import fill
 
 pytestmark = pytest.mark.fault

@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from tests.fault.procs import run
+from tests.support.processes import run
 
 pytestmark = [
     pytest.mark.fault,

@@ -10,9 +10,9 @@ import pytest
 
 from slipring import Loader, default_collate
 from slipring.errors import WorkerDied
-from tests.fault.procs import Program, alive, circulating, wait_dead, worker_pids
-from tests.fault.scenes import Death, Once, Rows, plain
-from tests.fault.scenes import respawning as options
+from tests.support.processes import Program, alive, circulating, wait_dead, worker_pids
+from tests.support.scenes import Death, Once, Rows, plain
+from tests.support.scenes import respawning as options
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.fault import points
-from tests.fault.procs import ROOT, told
+from tests.support.processes import ROOT, told
 from tests.fault.steps import ELSEWHERE, MUST_BE_ZERO, QUICK_JOBS
 
 # The first test compiles the ring.

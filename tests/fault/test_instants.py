@@ -10,8 +10,8 @@ import shutil
 
 import pytest
 
-from tests.fault.procs import run
-from tests.parts import fast, one_fast, slow
+from tests.support.processes import run
+from tests.support.parts import fast, one_fast, slow
 
 pytestmark = [
     pytest.mark.fault,

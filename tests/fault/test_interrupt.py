@@ -12,10 +12,11 @@ import threading
 import pytest
 
 from slipring import Loader, Workers
-from tests.fault.procs import LONG_S, Program, circulating, until, wait_dead, waits, worker_pids
-from tests.fault.scenes import Gate, Rows
-from tests.parts import slow
+from tests.support.processes import LONG_S, Program, circulating, until, wait_dead, waits, worker_pids
+from tests.support.scenes import Gate, Rows
+from tests.support.parts import slow
 from tests.support.inside import engine_of, no_interrupt
+from tests.support.signals import handling
 
 pytestmark = pytest.mark.fault
 
@@ -270,12 +271,9 @@ def test_system_calls_that_go_on_behind_a_signal_still_do_after_a_workers_start(
         assert libc.sigaction(int(signal.SIGUSR1), None, act) == 0
         return bool(act[17] & 0x10000000)  # sa_flags lie behind the handler and 1024 bits of mask
 
-    before = signal.signal(signal.SIGUSR1, lambda *_: None)
-    try:
+    with handling(lambda *_: None):
         signal.siginterrupt(signal.SIGUSR1, False)
         assert restarts()
         with no_interrupt():
             pass
         assert restarts()
-    finally:
-        signal.signal(signal.SIGUSR1, before)

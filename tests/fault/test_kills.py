@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.fault.kills import MODES, MUST_BE_ZERO
-from tests.fault.procs import told
+from tests.support.processes import told
 from tests.fault.rounds import Mode, compare
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]

@@ -13,9 +13,9 @@ import pytest
 
 from slipring import Loader, Memory, Workers, default_collate
 from slipring.errors import WorkerDied
-from tests.fault.procs import LONG_S, worker_pids
-from tests.fault.scenes import Death, Sized
-from tests.leaks import read
+from tests.support.processes import LONG_S, worker_pids
+from tests.support.scenes import Death, Sized
+from tests.support.leaks import read
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 

@@ -8,8 +8,8 @@ import pytest
 
 from slipring import Loader
 from slipring.errors import SlipringError
-from tests.datasets import Squares
-from tests.fault.scenes import Once
+from tests.support.datasets import Squares
+from tests.support.scenes import Once
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 

@@ -14,8 +14,8 @@ import pytest
 
 from slipring import Queue
 from slipring.errors import ShutDown
-from tests.fault.procs import sleeps_in_futex, until, wait_dead
-from tests.parts import slow
+from tests.support.processes import sleeps_in_futex, until, wait_dead
+from tests.support.parts import slow
 from tests.support.inside import count_of
 
 fork = multiprocessing.get_context("fork")

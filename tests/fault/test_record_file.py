@@ -9,9 +9,9 @@ import pytest
 
 import slipring
 from slipring import Workers
-from tests.datasets import Squares, flat, numbers
-from tests.fault.procs import Program, wait_dead
-from tests.fault.scenes import Gate
+from tests.support.datasets import Squares, flat, numbers
+from tests.support.processes import Program, wait_dead
+from tests.support.scenes import Gate
 from tests.support.inside import NoSegment, Watch, engine_of, observing
 
 records = observing("snapshot")

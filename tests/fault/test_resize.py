@@ -10,10 +10,10 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
-from tests.fault.procs import Program, alive, circulating, kill_worker, until, wait_dead, worker_pids
-from tests.fault.scenes import Gate, Rows, plain
-from tests.fault.scenes import respawning as options
-from tests.parts import slow
+from tests.support.processes import Program, alive, circulating, kill_worker, until, wait_dead, worker_pids
+from tests.support.scenes import Gate, Rows, plain
+from tests.support.scenes import respawning as options
+from tests.support.parts import slow
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 

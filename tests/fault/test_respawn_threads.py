@@ -10,8 +10,8 @@ import pytest
 import slipring
 from slipring import Loader
 from slipring.errors import WorkerDied
-from tests.fault.procs import circulating
-from tests.fault.scenes import Death, Once, Raise, ResumableByIterator, Rows, Stream
+from tests.support.processes import circulating
+from tests.support.scenes import Death, Once, Raise, ResumableByIterator, Rows, Stream
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 

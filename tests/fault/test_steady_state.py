@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from slipring import Loader, Workers
-from tests.fault.procs import Program, until
-from tests.fault.scenes import Gate, Images
-from tests.leaks import open_fds, read
+from tests.support.processes import Program, until
+from tests.support.scenes import Gate, Images
+from tests.support.leaks import open_fds, read
 from tests.support.inside import engine_of, memory_available
 from tests.support.inside import memory as growth
 

@@ -6,15 +6,16 @@ import multiprocessing
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from slipring import Loader, Memory, Workers
-from tests.datasets import wait_for_file
-from tests.fault.procs import alive, until, wait_dead, worker_pids
-from tests.fault.scenes import Rows
-from tests.monitor.hogs import processor_hog
+from tests.support.datasets import wait_for_file
+from tests.support.processes import alive, until, wait_dead, worker_pids
+from tests.support.scenes import Rows
 from tests.support.inside import engine_of, process_pool
 
 pytestmark = pytest.mark.fault
@@ -61,6 +62,20 @@ class Spinning(Rows):
         self.path.touch()
         while True:
             pass
+
+
+BURN = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); print(flush=True)\nwhile True: pass"
+
+
+@contextlib.contextmanager
+def processor_hog(cpu):
+    """Run a process that uses all of one processor."""
+    with subprocess.Popen([sys.executable, "-c", BURN, str(cpu)], stdout=subprocess.PIPE) as hog:
+        try:
+            hog.stdout.readline()
+            yield
+        finally:
+            hog.kill()
 
 
 def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, caplog, tmp_path):

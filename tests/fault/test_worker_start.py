@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from slipring import Loader, WorkerDied, Workers
-from tests.datasets import Values
-from tests.fault.procs import LONG_S, until
+from tests.support.datasets import Values
+from tests.support.processes import LONG_S, until
 from tests.support.inside import engine_of, startup
 from tests.support.options import grouped
 

@@ -34,7 +34,7 @@ from tests.fuzz.edges import Edges
 from tests.fuzz.mutate import mutated
 from tests.fuzz.values import CORPUS
 from tests.support.inside import COPY_ALWAYS, COPY_AUTO, _codec, probe, pytree, receive
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 LAST = Path("build/fuzz/last.bin")
 FOUND = Path(__file__).parent / "found"

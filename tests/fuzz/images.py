@@ -20,7 +20,7 @@ from slipring import images
 from slipring.errors import ImageError
 from slipring.images._render import ImageReading, render
 from slipring.images.transforms import Draws, View
-from tests.images.pictures import any_jpeg
+from tests.support.pictures import any_jpeg
 
 LAST = Path("build/fuzz/last.jpg")
 ROOM = 1 << 22

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.fuzz.case import Window
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 CORPUS = Path(__file__).parent / "corpus"
 Point = collections.namedtuple("Point", "x y")

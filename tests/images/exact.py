@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 
 from slipring import images
-from tests.images.pictures import any_jpeg, box_in, by_pillow, error
+from tests.support.pictures import any_jpeg, box_in, by_pillow, error
 
 
 def off(draw, bicubic, large=False):

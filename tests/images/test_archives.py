@@ -9,8 +9,8 @@ import pytest
 import slipring
 from slipring import images
 from slipring.errors import ImageError
-from tests.images.pictures import encoded, pixels
-from tests.images.shards import files, plain, shard
+from tests.support.pictures import encoded, pixels
+from tests.support.shards import files, plain, shard
 from tests.support.options import grouped
 
 FIT = images.Resize((12, 16))

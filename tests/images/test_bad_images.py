@@ -12,7 +12,8 @@ from PIL import Image
 
 from slipring import images
 from slipring.errors import ImageError, SlipringError
-from tests.images.pictures import by_pillow, encoded, error, pixels
+from tests.support.pictures import by_pillow, encoded, error, pixels
+from tests.support.signals import Raised
 
 GOOD = encoded(pixels(375, 500), quality=90)
 
@@ -248,10 +249,6 @@ def test_a_failure_leaves_the_decoder_as_it_was():
         assert np.array_equal(decode(GOOD), want)
 
 
-class Stop(Exception):
-    """What a signal's handler raises."""
-
-
 @pytest.fixture
 def interrupt():
     """A function that has a handler raise an exception."""
@@ -269,7 +266,7 @@ def interrupt():
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("kind", [Stop, OSError], ids=["own", "OSError"])
+@pytest.mark.parametrize("kind", [Raised, OSError], ids=["own", "OSError"])
 @pytest.mark.parametrize("where", ["open", "convert", "getexif"])
 def test_what_a_handler_raises_while_pillow_reads_is_no_fault_of_the_image(
     where, kind, on_error, interrupt, monkeypatch

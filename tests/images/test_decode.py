@@ -17,8 +17,8 @@ from slipring.errors import ImageError
 from slipring.images import _backend
 from tests.images.exact import off, worst
 from tests.images.lossless import lossless
-from tests.images.pictures import SAMPLINGS, any_jpeg, box_in, by_pillow, encoded, error, pixels, resampled
-from tests.parts import slow
+from tests.support.pictures import SAMPLINGS, any_jpeg, box_in, by_pillow, encoded, error, pixels, resampled
+from tests.support.parts import slow
 
 SEEDS = [0, 1, *map(slow, range(2, 6))]
 ORIENTATION = 0x0112
@@ -262,7 +262,7 @@ PROGRAM = """
 import sys, random, zlib
 import numpy as np
 from slipring import images
-from tests.images.pictures import any_jpeg, box_in
+from tests.support.pictures import any_jpeg, box_in
 draw, total = random.Random(5), 0
 for number in range(60):
     data, height, width, _ = any_jpeg(draw)
@@ -334,7 +334,7 @@ def test_the_backend_says_what_decodes_and_why():
 @pytest.mark.parametrize("library", ["pillow", "/nowhere/libjpeg.so", "libm.so.6"])
 def test_without_a_library_pillow_decodes_jpegs_too(library):
     program = (
-        "import numpy as np; from slipring import images; from tests.images.pictures import *\n"
+        "import numpy as np; from slipring import images; from tests.support.pictures import *\n"
         "data = encoded(pixels(120, 160)); out = np.empty((50, 60, 3), np.uint8)\n"
         "images.decode_into(data, out, (3, 5, 100, 90), flip=True)\n"
         "assert error(out, by_pillow(data, (3, 5, 100, 90), (50, 60), flip=True)) <= 1\n"

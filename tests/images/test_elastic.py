@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import slipring  # noqa: E402
 from slipring import images  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.images.shards import files, shard  # noqa: E402
+from tests.support.shards import files, shard  # noqa: E402
 
 SIZES = (10, 7, 1, 12, 5, 9, 4)  # samples of each shard
 WHOLE = [100 * k + n for k, size in enumerate(SIZES) for n in range(size)]

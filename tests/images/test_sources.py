@@ -14,7 +14,7 @@ import pytest
 import slipring
 from slipring import Workers, images
 from slipring.errors import ImageError
-from tests.images.pictures import encoded, pixels
+from tests.support.pictures import encoded, pixels
 from tests.support.options import grouped
 
 N = 37

@@ -10,9 +10,10 @@ import pytest
 import slipring
 from slipring import images
 from slipring.errors import ImageError
-from tests.images.pictures import encoded, pixels
-from tests.images.shards import files, plain, shard
+from tests.support.pictures import encoded, pixels
+from tests.support.shards import files, plain, shard
 from tests.support.options import grouped
+from tests.support.signals import handling
 
 FIT = images.Resize((12, 16))
 SIZES = (10, 7, 1, 12, 5)  # samples of each shard
@@ -174,14 +175,11 @@ def test_what_a_handler_raises_while_an_image_is_read_costs_no_sample(shards):
         return read(index)
 
     data._samples.read = interrupted
-    before = signal.signal(signal.SIGUSR1, raises)
-    try:
+    with handling(raises):
         it = iter(data)
         with pytest.raises(OutOfTime):
             next(it)
         assert [target["number"] for _, target in it] == numbers(0)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_bad_image_is_named_and_the_next_comes_behind_it(tmp_path):

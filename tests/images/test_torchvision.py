@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from slipring import images
-from tests.images.pictures import encoded, error, pixels
+from tests.support.pictures import encoded, error, pixels
 
 
 def loads():

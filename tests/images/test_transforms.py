@@ -9,7 +9,7 @@ from PIL import Image
 
 from slipring import images
 from slipring.images.transforms import Draws, View
-from tests.images.pictures import encoded, error, pixels
+from tests.support.pictures import encoded, error, pixels
 
 
 class One(images.ImageDataset):

@@ -10,7 +10,7 @@ import pytest
 
 import slipring
 from slipring import Workers
-from tests.datasets import patiently
+from tests.support.datasets import patiently
 from tests.loader.kinds import KINDS, every_kind
 from tests.support.options import grouped
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipring import BatchSampler, Loader, rng
-from tests.datasets import flat
+from tests.support.datasets import flat
 
 
 def test_indices_come_in_order_in_batches():

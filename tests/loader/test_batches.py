@@ -11,15 +11,11 @@ import pytest
 import slipring
 from slipring import Loader, Memory, Workers
 from slipring.errors import SlotsHeld
-from tests.datasets import Squares, flat, numbers
+from tests.support.datasets import Squares, batches_of, flat, numbers
 from tests.support.options import grouped
 
 WORKERS = [(0, None), (2, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "spawn")]
-
-
-def batches_of(n, size):
-    return [list(range(k, min(k + size, n))) for k in range(0, n, size)]
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)

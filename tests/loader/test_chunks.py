@@ -5,7 +5,7 @@ import pytest
 
 import slipring
 from slipring import Loader, Workers
-from tests.datasets import (
+from tests.support.datasets import (
     Echo,
     Failing,
     Fetched,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import slipring
 from slipring import BatchSampler, Loader, StringList
-from tests.datasets import flat
+from tests.support.datasets import flat
 from tests.support.options import grouped
 
 RANKS = range(1, 9)

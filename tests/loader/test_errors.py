@@ -10,7 +10,7 @@ import pytest
 import slipring
 from slipring import Loader, LoaderTimeout, Memory, WorkerError, Workers
 from slipring.errors import Closed
-from tests.datasets import (
+from tests.support.datasets import (
     Awkward,
     Failing,
     NoPickle,

@@ -9,7 +9,7 @@ import pytest
 BEGIN = """
 import gc, os, sys, threading
 from slipring import Loader, Workers
-from tests.datasets import Random, Shard, Squares, leave_be
+from tests.support.datasets import Random, Shard, Squares, leave_be
 
 KWARGS = dict({kwargs})
 

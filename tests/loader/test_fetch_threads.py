@@ -12,11 +12,12 @@ import pytest
 
 import slipring
 from slipring import Workers
-from tests.datasets import Fetched, Into, Squares, flat, numbers, patiently
-from tests.leaks import Snapshot
+from tests.support.datasets import Fetched, Into, Squares, flat, numbers, patiently
+from tests.support.leaks import Snapshot
 from tests.loader.kinds import KINDS, every_kind
 from tests.support.inside import skipping
 from tests.support.options import grouped
+from tests.support.signals import Raised
 
 
 class Together:
@@ -209,10 +210,6 @@ def test_threads_end_with_their_worker():
         list(loader)
         assert len(readers() - before) in (3, 6)  # one worker may have made all batches
     assert readers() <= before
-
-
-class Raised(Exception):
-    """What a signal handler raises."""
 
 
 @pytest.mark.parametrize("dataset", [Squares(50), AsyncSquares(50)], ids=["threads", "coroutines"])

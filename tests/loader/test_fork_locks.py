@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
-from tests.fault.procs import until
+from tests.support.processes import until
 from tests.support.inside import observing
 
 CAUSE = "JAX and TensorFlow start threads.*'forkserver', or create the workers before"

@@ -3,52 +3,19 @@
 import gc
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
-import tempfile
 import threading
-import traceback
 
 import pytest
 
 from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
-from tests.datasets import Shard, Squares, flat, numbers
-from tests.leaks import started_by_us
+from tests.support.datasets import Shard, Squares, batches_of, flat, numbers
+from tests.support.leaks import started_by_us
+from tests.support.processes import in_child
 
 WORKERS = [(0, None), (2, "fork"), (2, "forkserver"), (2, "spawn"), (2, "thread")]
-
-
-def in_child(function):
-    """Call a function in a forked child; return what it returned.
-
-    By way of a file: a pipe would not end while a process that another thread forked meanwhile has it too.
-    """
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below, after the child
-    pid = os.fork()
-    if pid == 0:
-        try:
-            try:
-                answer = True, function()
-            except BaseException:
-                answer = False, traceback.format_exc()
-            pickle.dump(answer, file)
-            file.flush()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    with file:
-        file.seek(0)
-        answer = file.read()
-    assert status == 0 and answer, f"the child ended with {status}"
-    fine, value = pickle.loads(answer)
-    assert fine, value
-    return value
-
-
-def batches_of(n, size):
-    return [list(range(k, min(k + size, n))) for k in range(0, n, size)]
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)

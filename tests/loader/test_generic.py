@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from tests.datasets import Squares
+from tests.support.datasets import Squares
 
 CLASSES = ["slipring.Loader", "slipring.torch.DataLoader", "slipring.adapters.torchdata.StatefulDataLoader"]
 

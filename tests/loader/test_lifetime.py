@@ -13,18 +13,25 @@ import pytest
 import slipring
 from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
-from tests.datasets import Shard, Squares, Stream, Waiting, Where, flat, leave_be, numbers, wait_for_file
-from tests.leaks import started_by_us
+from tests.support.datasets import (
+    Shard,
+    Squares,
+    Stream,
+    Waiting,
+    Where,
+    batches_of,
+    flat,
+    leave_be,
+    numbers,
+    wait_for_file,
+)
+from tests.support.leaks import started_by_us
 from tests.support.inside import local_pool
 from tests.support.options import grouped
 
 WORKERS = [(0, None), (2, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "spawn")]
 PERSISTENT_OR_NOT = [(*kind, True) for kind in EVERY_KIND] + [(*kind, False) for kind in WORKERS]
-
-
-def batches_of(n, size):
-    return [list(range(k, min(k + size, n))) for k in range(0, n, size)]
 
 
 # ---- epochs ----

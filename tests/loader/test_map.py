@@ -7,7 +7,7 @@ import pytest
 
 import slipring
 from slipring import Loader, Workers
-from tests.datasets import (
+from tests.support.datasets import (
     Counting,
     Echo,
     Fetched,

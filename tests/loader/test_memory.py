@@ -11,7 +11,7 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import WorkerMemoryWarning
-from tests.fault.procs import state, until
+from tests.support.processes import state, until
 from tests.support.inside import engine_of, engines_of, memory_available
 from tests.support.inside import memory as growth
 from tests.support.options import grouped

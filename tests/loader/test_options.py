@@ -8,7 +8,7 @@ import pytest
 
 from slipring import Loader, Memory, Workers
 from slipring.errors import shown
-from tests.datasets import Into, Squares, Stream, leave_be
+from tests.support.datasets import Into, Squares, Stream, leave_be
 from tests.support.inside import Options
 from tests.support.options import grouped
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slipring import BatchSampler, Loader
-from tests.datasets import flat
+from tests.support.datasets import flat
 from tests.support.inside import IndexOrder
 from tests.support.memory import growth
 

@@ -9,7 +9,7 @@ import pytest
 
 from slipring import Loader, LoaderTimeout
 from slipring.errors import Closed
-from tests.datasets import Squares, numbers, patiently
+from tests.support.datasets import Squares, numbers, patiently
 from tests.support.inside import Handed, IdentityDataset, Prefetcher, ReadHere, engine
 
 

@@ -8,13 +8,13 @@ import pytest
 import slipring
 from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
-from tests.datasets import Squares, flat, numbers
+from tests.support.datasets import Numbered, Squares, flat, numbers
 from tests.support.inside import ResizablePool, engine_of
 from tests.support.options import grouped
+from tests.support.resizing import plain, resized
 
 METHODS = ["fork", "thread"]
 EVERY_METHOD = [*METHODS, "forkserver", "spawn"]
-CHANGES = {5: 4, 20: 1, 40: 6, 41: 2, 60: 3}  # after so many batches -> so many workers
 
 
 class Drawn:
@@ -27,14 +27,6 @@ class Drawn:
         return i, int(slipring.rng().integers(1 << 60)), float(np.random.random())
 
 
-class Numbered:
-    """A stream of which each worker has its share."""
-
-    def __iter__(self):
-        me = slipring.get_worker_info()
-        return iter([(i, me.id, me.num_workers) for i in range(me.id, 60, me.num_workers)])
-
-
 class Said:
     """Which worker makes a sample."""
 
@@ -44,20 +36,6 @@ class Said:
     def __getitem__(self, i):
         me = slipring.get_worker_info()
         return i, me.id, me.num_workers
-
-
-def plain(batch):
-    return [part.tolist() for part in batch]
-
-
-def resized(loader, changes=CHANGES):
-    """The batches of an epoch with changes."""
-    got = []
-    for k, batch in enumerate(loader):
-        got.append(plain(batch))
-        if k in changes:
-            loader.resize(changes[k])
-    return got
 
 
 def at_work(loader):
@@ -135,7 +113,7 @@ def test_streams_keep_their_shares_until_the_epoch_ends(persistent):
     with Loader(Numbered(), 2, num_workers=2, persistent_workers=persistent) as loader:
         for workers, change in ((2, 3), (3, 3), (3, 1), (1, 1)):
             got = resized(loader, {4: change})
-            assert {n for batch in got for n in batch[2]} == {workers}
+            assert {n for batch in got for n in batch[1]} == {workers}
             assert sorted(n for batch in got for n in batch[0]) == list(range(60))
 
 

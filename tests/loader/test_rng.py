@@ -9,7 +9,7 @@ import pytest
 
 import slipring
 from slipring import Loader, Workers
-from tests.datasets import (
+from tests.support.datasets import (
     Random,
     RandomStream,
     Squares,
@@ -19,7 +19,7 @@ from tests.datasets import (
     seed_numpy,
     seed_random,
 )
-from tests.fault.scenes import Gate, Rows
+from tests.support.scenes import Gate, Rows
 from tests.support.inside import seeding
 from tests.support.options import grouped
 
@@ -252,7 +252,7 @@ def test_the_generator_is_one_numpy_generator_per_batch(start_method):
 WITHOUT_TORCH = """
 import sys
 import slipring
-from tests.datasets import Random
+from tests.support.datasets import Random
 for num_workers, start_method in ((0, None), (1, "fork"), (1, "thread")):
     dataset = Random(use_globals=start_method != "thread")
     workers = slipring.Workers(start_method=start_method)

@@ -8,16 +8,7 @@ import pytest
 import slipring
 from slipring import Loader, Workers
 from slipring.errors import Closed
-from tests.datasets import Squares
-
-
-class Numbers:
-    """A stream; each of two workers reads every other number."""
-
-    def __iter__(self):
-        info = slipring.get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        return iter(range(first, 800, step))
+from tests.support.datasets import Shard, Squares
 
 
 class Gated(Squares):
@@ -53,7 +44,7 @@ def ask(iterator, threads, take):
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "thread")])
-@pytest.mark.parametrize("dataset", [range(800), Numbers()], ids=["map", "stream"])
+@pytest.mark.parametrize("dataset", [range(800), Shard(800)], ids=["map", "stream"])
 def test_each_batch_goes_to_one_of_several_threads(dataset, num_workers, start_method):
     with Loader(dataset, 2, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         for _ in range(2):

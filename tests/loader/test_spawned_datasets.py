@@ -16,8 +16,8 @@ import pytest
 import slipring
 from slipring import Loader, Memory, SegmentFull, StringList, Workers
 from slipring.errors import DescriptorClosed
-from tests.fault.procs import kill_worker, until, wait_dead, worker_pids
-from tests.loader.spawned import Counting, Parts, address_of, as_it_is, is_shared, mapping_of
+from tests.support.processes import kill_worker, until, wait_dead, worker_pids
+from tests.support.spawned import Counting, Parts, address_of, as_it_is, is_shared, mapping_of
 from tests.support.inside import engine_of, pickling
 
 STARTED = ["spawn", "forkserver"]
@@ -144,7 +144,7 @@ def test_the_file_goes_with_the_workers_of_an_epoch_and_with_the_loader():
 
 def test_the_file_goes_with_a_consumer_that_is_killed():
     program = (
-        "from slipring import Loader, Workers\nfrom tests.loader.spawned import Counting\n"
+        "from slipring import Loader, Workers\nfrom tests.support.spawned import Counting\n"
         "import signal\n"
         "if __name__ == '__main__':\n"
         "    loader = Loader(Counting(), 1, num_workers=1, workers=Workers(start_method='spawn'))\n"

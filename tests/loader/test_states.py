@@ -4,34 +4,18 @@ import itertools
 import json
 import multiprocessing
 import pickle
-import warnings
 
 import numpy as np
 import pytest
 
 import slipring
 from slipring import BatchSampler, Loader, Workers
-from tests.loader.kinds_of_states import (
-    FORKED,
-    KINDS,
-    SIZE,
-    Counting,
-    Forwards,
-    N,
-    Read,
-    first_of_worker,
-    flat,
-    made,
-    taken,
-)
+from tests.loader.kinds_of_states import FORKED, KINDS, SIZE, Forwards, N, Read, made, taken
+from tests.support.datasets import flat
+from tests.support.stateful import Counting, first_of_worker
 from tests.support.states import check_state
 
-
-@pytest.fixture(autouse=True)
-def _quietly():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
@@ -233,7 +217,7 @@ def test_a_stream_that_raised_is_read_again_behind_the_exception(num_workers):
 def test_a_stateful_map_dataset_reads_again_behind_its_last_state():
     def loader():
         workers = Workers(start_method="fork", snapshot_every_n_steps=6)
-        return Loader(Read(), SIZE, num_workers=2, workers=workers)
+        return Loader(Read(N), SIZE, num_workers=2, workers=workers)
 
     with loader() as one:
         whole = taken(iter(one))
@@ -249,8 +233,7 @@ def test_a_stateful_map_dataset_reads_again_behind_its_last_state():
 
 class Uneven(Counting):
     def __iter__(self):
-        info = slipring.get_worker_info()
-        self.n = 8 if info is None or info.id == 0 else 40
+        self.n = 8 if first_of_worker() == 0 else 40
         return super().__iter__()
 
 

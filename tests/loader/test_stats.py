@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from slipring import Loader, Memory, Stats, Workers
-from tests.datasets import Echo, Opaque, Squares, Values, as_list
-from tests.fault.procs import until
+from tests.support.datasets import Echo, Opaque, Squares, Values, as_list
+from tests.support.processes import until
 from tests.support.inside import Watch, engine_of, rates
 from tests.support.options import grouped
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipring import Loader, Workers
-from tests.datasets import (
+from tests.support.datasets import (
     Counting,
     Informed,
     Shard,

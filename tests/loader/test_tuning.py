@@ -17,29 +17,19 @@ import weakref
 import pytest
 
 from slipring import Loader, Workers
-from tests.datasets import Squares, numbers
-from tests.fault.procs import until
-from tests.leaks import Snapshot, read
-from tests.loader.test_resize import Numbered, plain
+from tests.support.datasets import Numbered, Slow, Squares, numbers
+from tests.support.processes import until
+from tests.support.leaks import Snapshot, read
+from tests.support.resizing import plain
 from tests.loader.tuned import ENDLESS, Tuned
 from tests.support.inside import BATCHES, NEVER, Options, Tuner, Tuning, engine_of, process, tuner_of, tuning
 
 
-class Slow:
-    """Samples that come from far away; so many that no epoch ends."""
-
-    def __len__(self):
-        return 1 << 40
-
-    def __getitem__(self, i):
-        time.sleep(0.001)
-        return i
-
-
 class Held(Slow):
-    """The same, of which each worker keeps some memory for itself."""
+    """Each worker keeps some memory for itself."""
 
     def __init__(self):
+        super().__init__(ENDLESS, 0)
         self.kept = {}
 
     def __getitem__(self, i):
@@ -48,9 +38,10 @@ class Held(Slow):
 
 
 class Locked(Slow):
-    """The same, of which one worker at a time can read a sample."""
+    """One worker at a time can read a sample."""
 
     def __init__(self):
+        super().__init__(ENDLESS, 0)
         self.lock = multiprocessing.get_context("fork").Lock()
 
     def __getitem__(self, i):
@@ -78,7 +69,7 @@ def cpus(monkeypatch):
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_a_number_within_its_bounds_is_found_and_logged(method, caplog):
     caplog.set_level(logging.INFO, "slipring")
-    with Loader(Slow(), 2, workers=Workers(start_method=method), num_workers=(None, 12)) as loader:
+    with Loader(Slow(ENDLESS, 0.001), 2, workers=Workers(start_method=method), num_workers=(None, 12)) as loader:
         assert loader.tuning == Tuning(loader.options.num_workers)
         settle(loader)
         found = loader.tuning
@@ -241,7 +232,7 @@ def test_streams_have_one_number_in_each_epoch():
             settled = loader.tuning.settled
             epoch = [plain(batch) for batch in loader]
             assert sorted(n for batch in epoch for n in batch[0]) == list(range(60))
-            seen.append({n for batch in epoch for n in batch[2]})
+            seen.append({n for batch in epoch for n in batch[1]})
     assert all(len(numbers) == 1 for numbers in seen)
     assert seen[-1] == {loader.tuning.workers}
 
@@ -260,7 +251,7 @@ def test_a_number_that_the_rule_decides_on_comes_to_work(monkeypatch):
             tuner._change(5)
 
     monkeypatch.setattr(Tuner, "_go_on", decide)
-    with Loader(Slow(), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
+    with Loader(Slow(ENDLESS, 0.001), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
         for _ in loader:
             if len(engine_of(loader).pool.workers) == 5:
                 break
@@ -268,7 +259,7 @@ def test_a_number_that_the_rule_decides_on_comes_to_work(monkeypatch):
 
 
 def test_resize_ends_it():
-    with Loader(Slow(), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
+    with Loader(Slow(ENDLESS, 0.001), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
         for count, _ in enumerate(loader):
             if count == 3:
                 loader.resize(3)

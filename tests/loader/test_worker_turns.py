@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.inside import BATCH, COPY_AUTO, ERROR, Job, Options, Worker, receive
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 
 class Numbers:

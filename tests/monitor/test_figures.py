@@ -8,7 +8,7 @@ import pytest
 
 import slipring
 from slipring.monitor import Window, scalars
-from tests.datasets import Squares
+from tests.support.datasets import Squares
 from tests.support.inside import rates
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import slipring
-from tests.fault.procs import ROOT, state, until
+from tests.support.processes import ROOT, state, until
 from tests.support.inside import NoJob, attach, jobs, observing
-from tests.watched import watched
+from tests.support.watched import watched
 
 
 def test_a_job_is_found_once_by_its_consumer_and_by_its_workers():
@@ -23,8 +23,8 @@ def test_a_job_is_found_once_by_its_consumer_and_by_its_workers():
         for pid in (program.pid, *program.told["workers"]):
             (job,) = attach(pid)
             assert job.key == found[0].key and job.pid == program.pid
-            assert job.name.endswith("-m tests.watched")
-            assert "tests.watched held" in job.named(arguments=True)
+            assert job.name.endswith("-m tests.support.watched")
+            assert "tests.support.watched held" in job.named(arguments=True)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_job_in_another_pid_namespace_is_found_by_its_number_here():
     if os.wait()[1]:
         pytest.skip("this process may not make a PID namespace")
     inside = "import ctypes, os, sys; ctypes.CDLL(None).unshare(0x20000000); "
-    inside += "pid = os.fork(); pid or os.execv(sys.executable, [sys.executable, '-m', 'tests.watched', *sys.argv[1:]])"
+    inside += "pid = os.fork(); pid or os.execv(sys.executable, [sys.executable, '-m', 'tests.support.watched', *sys.argv[1:]])"
     inside += "; print(pid, flush=True); sys.exit(os.waitpid(pid, 0)[1])"
     program = subprocess.Popen(
         [sys.executable, "-c", inside, "held", '{"num_workers": 1}'],

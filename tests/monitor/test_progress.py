@@ -11,7 +11,7 @@ import pytest
 
 import slipring
 from slipring import Memory
-from tests.datasets import Squares, flat, numbers
+from tests.support.datasets import Squares, flat, numbers
 from tests.support.inside import progress_module
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import slipring
 from slipring import Workers
-from tests.datasets import Squares
-from tests.fault.procs import until
+from tests.support.datasets import Squares
+from tests.support.processes import until
 
 client = pytest.importorskip("prometheus_client")
 

@@ -10,7 +10,7 @@ import pytest
 
 import slipring
 from slipring import Memory, Workers
-from tests.datasets import Squares, Where
+from tests.support.datasets import Squares, Where
 
 
 def children():

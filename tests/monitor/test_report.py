@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.fault.procs import until
+from tests.support.processes import until
 from tests.support.inside import engine_of
 
 

@@ -8,10 +8,10 @@ import os
 import pytest
 
 import slipring
-from tests.fault.procs import until
-from tests.fault.scenes import Gate
+from tests.support.processes import until
+from tests.support.scenes import Gate
 from tests.support.inside import Snapshot, Watch, activities, attach, engine_of, look, now, starting, verdict
-from tests.watched import watched
+from tests.support.watched import watched
 
 
 @pytest.fixture

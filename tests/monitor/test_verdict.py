@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.fault.procs import state, until, worker_pids
+from tests.support.processes import state, until, worker_pids
 from tests.monitor.simulated import Job
 from tests.support.inside import (
     READ_COUNTS,

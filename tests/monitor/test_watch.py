@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.datasets import Squares, flat, numbers
-from tests.fault.procs import until, worker_pids
-from tests.fault.scenes import Gate, Rows
+from tests.support.datasets import Squares, flat, numbers
+from tests.support.processes import until, worker_pids
+from tests.support.scenes import Gate, Rows
 from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, NoSegment, Watch, engine_of, observing
 
 records = observing("snapshot")

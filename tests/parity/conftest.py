@@ -5,7 +5,7 @@ Ours has no part in that, so it is for `make test-all`.
 
 import pytest
 
-from tests.parts import slow
+from tests.support.parts import slow
 
 
 @pytest.fixture(params=[slow("torch"), "slipring"])

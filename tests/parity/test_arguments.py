@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import Values  # noqa: E402
-from tests.parity.common import Sized, Stream  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
+from tests.support.torch_datasets import Sized, Stream  # noqa: E402
 
 NUMBERS = Values(list(range(10)))
 CONTEXT = multiprocessing.get_context("fork")

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 
-from tests.datasets import as_is  # noqa: E402
-from tests.parity.common import (  # noqa: E402
+from tests.support.datasets import as_is  # noqa: E402
+from tests.support.torch_datasets import (  # noqa: E402
     Custom,
     Fetched,
     Made,
@@ -26,7 +26,7 @@ from tests.parity.common import (  # noqa: E402
     raises,
     torchs_and_more,
 )
-from tests.parts import slow  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 
 WORKERS = [0, 1, slow(2)]
 DTYPES = [

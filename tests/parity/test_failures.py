@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from tests.parity.common import (  # noqa: E402
+from tests.support.torch_datasets import (  # noqa: E402
     Dying,
     Failing,
     FailingSampler,

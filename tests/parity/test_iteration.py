@@ -13,7 +13,7 @@ from torch.utils import data  # noqa: E402
 
 import slipring  # noqa: E402
 from slipring import Loader  # noqa: E402
-from tests.datasets import Shard, Shards, Stream, Values, flat  # noqa: E402
+from tests.support.datasets import Shard, Shards, Stream, Values, flat  # noqa: E402
 
 
 class Torches(data.Dataset):
@@ -28,7 +28,7 @@ class Torches(data.Dataset):
 
 
 class TorchStream(data.IterableDataset):
-    """Yields what `tests.datasets.Stream` does; knows both kinds of worker."""
+    """Yields what `tests.support.datasets.Stream` does; knows both kinds of worker."""
 
     def __init__(self, *lengths):
         self.lengths = lengths

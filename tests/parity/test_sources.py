@@ -9,9 +9,9 @@ from torch.utils import data  # noqa: E402
 from torch.utils.data.datapipes.iter import IterableWrapper  # noqa: E402
 from torch.utils.data.datapipes.map import SequenceWrapper  # noqa: E402
 
-from tests.datasets import Values  # noqa: E402
-from tests.parity.common import Sized, Stream, assert_as_torch, batches  # noqa: E402
-from tests.parts import slow  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
+from tests.support.torch_datasets import Sized, Stream, assert_as_torch, batches  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 
 WORKERS = [0, 2]
 NUMBERS = Values(list(range(11)))

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader as Theirs  # noqa: E402
 from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: E402
 
 from slipring.torch import DataLoader as Ours  # noqa: E402
-from tests.parts import slow  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 
 
 class Drawn(Dataset):

@@ -16,8 +16,8 @@ from torch.nn.utils import rnn  # noqa: E402
 
 from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device.mover import each_leaf, tensors_in  # noqa: E402
-from tests.datasets import Values  # noqa: E402
-from tests.parity.common import Made, Pair, Record, Stream  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
+from tests.support.torch_datasets import Made, Pair, Record, Stream  # noqa: E402
 
 DEVICE = "privateuseone"
 

@@ -16,9 +16,10 @@ torch = pytest.importorskip("torch")
 
 from slipring.errors import Closed, LoaderTimeout, SlotsHeld  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
-from tests.datasets import patiently  # noqa: E402
-from tests.parity.common import Made, Stream  # noqa: E402
+from tests.support.datasets import patiently  # noqa: E402
+from tests.support.torch_datasets import Made, Stream  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
+from tests.support.signals import Raised  # noqa: E402
 
 DEVICES = ["cpu", "privateuseone"]
 
@@ -214,10 +215,6 @@ def test_a_device_that_has_failed_does_not_keep_the_loader_from_ending(lab, monk
         next(batches)
 
 
-class Interrupt(Exception):
-    """What the signal handler raises."""
-
-
 def test_interrupts_at_any_instant_stop_nothing(lab):
     """Ctrl-C may cost the batch that is being handed out; the iteration goes on."""
 
@@ -227,7 +224,7 @@ def test_interrupts_at_any_instant_stop_nothing(lab):
         nonlocal armed
         if armed:  # once in each next(), wherever in it; not in what this test does besides
             armed = False
-            raise Interrupt
+            raise Raised
 
     def send(stop, main):
         pause = random.Random(3)
@@ -249,7 +246,7 @@ def test_interrupts_at_any_instant_stop_nothing(lab):
                     except StopIteration:
                         over = True
                     armed = False
-                except Interrupt:
+                except Raised:
                     interrupts += 1
         finally:
             armed = False

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.procs import until
-from tests.leaks import SHM, Snapshot
+from tests.support.processes import until
+from tests.support.leaks import SHM, Snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,7 +109,7 @@ def another_program(source):
 
 def seen_by_a_bystander(monkeypatch, before):
     """What would be found if what this process has started were not its own."""
-    monkeypatch.setattr("tests.leaks.started_by_us", lambda *apart_from: set())
+    monkeypatch.setattr("tests.support.leaks.started_by_us", lambda *apart_from: set())
     return before.leaks()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from slipring import Queue
 from slipring.errors import ShutDown, TooManyProcesses
-from tests.loader.test_forks import in_child
+from tests.support.processes import in_child
 from tests.support.inside import count_of
 
 # ---- the end

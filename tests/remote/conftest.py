@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.remote.server import Running
+from tests.support.http_server import Running
 
 NEEDED = ("fsspec", "aiohttp", "pyarrow", "PIL")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -36,8 +36,8 @@ def folder(tmp_path_factory):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from tests.images.pictures import encoded, pixels
-    from tests.images.shards import files, shard
+    from tests.support.pictures import encoded, pixels
+    from tests.support.shards import files, shard
 
     folder = tmp_path_factory.mktemp("served")
     for number in range(2):

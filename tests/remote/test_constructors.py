@@ -11,6 +11,7 @@ from slipring.errors import LoaderTimeout, RemoteError
 from tests.remote.sources import plain, source
 from tests.support.inside import read_of
 from tests.support.options import grouped
+from tests.support.signals import handling
 
 local = pytest.importorskip("fsspec.implementations.local")
 
@@ -150,13 +151,10 @@ def test_what_a_signals_handler_raises_in_a_constructor_is_no_failure_of_it(fold
             os.kill(os.getpid(), signal.SIGUSR1)
             return True
 
-    before = signal.signal(signal.SIGUSR1, give_up)
-    try:
+    with handling(give_up):
         Flaky.errors = Interrupted()
         with pytest.raises(Stops):
             read_of(slipring.Storage(**QUICK))(f"flaky://{folder}/0.tar", 0, 10)  # in this thread
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_constructor_that_blocks_holds_up_its_worker_until_the_loaders_timeout(folder):

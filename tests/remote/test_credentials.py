@@ -9,7 +9,7 @@ import pytest
 import slipring
 from slipring import images
 from slipring.errors import RemoteError
-from tests.images.shards import files, shard
+from tests.support.shards import files, shard
 from tests.remote.sources import CROP, plain
 from tests.support.options import grouped
 

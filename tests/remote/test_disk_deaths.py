@@ -12,6 +12,7 @@ import pytest
 
 from slipring._files.disk import DiskCache
 from tests.remote.disks import LARGE, SIZE, bytes_below, data_of, entry_of, exit_of, files_below, forked
+from tests.support.signals import handling
 
 pytestmark = pytest.mark.fault
 
@@ -173,12 +174,9 @@ def test_an_exception_of_a_signal_handler_is_no_failure_of_the_cache(disk, monke
     def handler(*args):
         raise TimeoutError("mine")
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
+    with handling(handler):
         cache = DiskCache(str(disk), LARGE)
         monkeypatch.setattr(os, "rename", lambda *args: signal.raise_signal(signal.SIGUSR1))
         with pytest.raises(TimeoutError, match="mine"):
             cache.put("name", b"bytes")
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     assert files_below(disk) == [] and caplog.messages == []

@@ -9,9 +9,9 @@ import pytest
 import slipring
 from slipring import Workers, images
 from slipring.errors import ImageError, RemoteError
-from tests.images.pictures import encoded, pixels
-from tests.images.shards import files, shard
-from tests.remote.server import Running
+from tests.support.pictures import encoded, pixels
+from tests.support.shards import files, shard
+from tests.support.http_server import Running
 from tests.remote.sources import CROP, MAPS, plain, source
 from tests.support.inside import read_of
 from tests.support.options import grouped

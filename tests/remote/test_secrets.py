@@ -10,7 +10,7 @@ import slipring
 from slipring import images
 from slipring.errors import ImageError, RemoteError, shown
 from slipring.redaction import redacted
-from tests.images.shards import files, shard
+from tests.support.shards import files, shard
 from tests.remote.sources import source
 from tests.support.inside import read_of
 

@@ -14,7 +14,7 @@ import slipring
 from slipring import Workers, images
 from slipring._files.attempts import is_transient
 from slipring.errors import RemoteError
-from tests.fault.procs import until
+from tests.support.processes import until
 from tests.remote.sources import MAPS, plain, source
 from tests.support.inside import info_of, read_of
 

@@ -16,7 +16,8 @@ import pytest
 from slipring import Queue
 from slipring.errors import BatchTooLarge, Closed, CorruptBatch, SegmentFull, SlotLost
 from tests.support.inside import Pickled, Ring, _ring, mix
-from tests.trip import Trip
+from tests.support.trip import Trip
+from tests.support.signals import Raised, handling
 
 LONG_S = 600  # the watchdog is there before
 
@@ -202,30 +203,23 @@ def test_closing_ends_all_waiting(trip, wait):
     assert not trip.ring.closed and trip(5) == 5
 
 
-class Interrupt(Exception):
-    pass
-
-
 def test_a_signal_ends_a_wait_with_its_handlers_exception(trip):
     def handler(signum, frame):
-        raise Interrupt
+        raise Raised
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
+    with handling(handler):
         for wait in (lambda: trip.ring.claim(1, -1), lambda: trip.ring.wait_ready(-1, 60)):
             main, done = threading.get_ident(), threading.Event()
             waiting = threading.Thread(target=kill_until, args=(main, done))
-            with pytest.raises(Interrupt):
+            with pytest.raises(Raised):
                 waiting.start()
                 wait()
             done.set()
             waiting.join()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def kill_until(thread, done):
-    """Interrupt a thread, again if the signal came before it began to wait."""
+    """Interrupt a thread; do it again if the signal came before the thread began to wait."""
     while not done.wait(0.05):
         signal.pthread_kill(thread, signal.SIGUSR1)
         if done.wait(1):

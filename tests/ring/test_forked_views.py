@@ -14,11 +14,11 @@ import pytest
 
 import slipring
 from slipring import Loader, Memory, Queue, Workers
-from tests.datasets import Squares, numbers
-from tests.loader.test_forks import in_child
+from tests.support.datasets import Squares, numbers
+from tests.support.processes import in_child
 from tests.support.inside import count_of, engine_of
 from tests.support.options import grouped
-from tests.trip import address
+from tests.support.trip import address
 
 fork = multiprocessing.get_context("fork")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import warm
+from tests.support import warm
 
 PACKAGE = Path(__file__).resolve().parents[2] / "pkg" / "slipring"
 HEAP = 1 << 9  # a type flag: of what `class` in Python makes

@@ -11,7 +11,7 @@ import pytest
 
 from slipring.errors import Closed
 from tests.support.inside import COPY_ALWAYS, COPY_AUTO, COPY_NEVER, ERROR, Lease, receive
-from tests.trip import address
+from tests.support.trip import address
 
 HOLDERS = {
     "the array": lambda a: a,
@@ -225,7 +225,7 @@ def test_an_error_record_keeps_no_slot(trip):
 
 POISONED = """
 import numpy as np
-from tests.trip import Trip, address
+from tests.support.trip import Trip, address
 import ctypes
 from tests.support.inside import empty
 trip = Trip()
@@ -250,7 +250,7 @@ STALE = """
 import ctypes, sys
 import numpy as np
 from slipring import Loader, Memory, Workers
-from tests.datasets import Squares, numbers
+from tests.support.datasets import Squares, numbers
 workers, memory = Workers(start_method=sys.argv[1]), Memory(copy=sys.argv[2])
 with Loader(Squares(8), 2, num_workers=2, workers=workers, memory=memory) as loader:
     for epoch in range(3):

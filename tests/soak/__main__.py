@@ -23,7 +23,7 @@ from importlib.util import find_spec
 
 from bench import machine
 from tests.fault.rounds import Killer, expect_deaths
-from tests.leaks import Snapshot
+from tests.support.leaks import Snapshot
 from tests.soak.judge import LEAST, judge, table
 from tests.soak.lives import Lives
 from tests.soak.plants import PLANTS
@@ -91,7 +91,7 @@ def run(minutes, seed, quick, plants):
 
 
 def marked():
-    """Begin anew with a mark that orphans are known by (see `tests.leaks`), unless somebody has set one."""
+    """Begin anew with a mark that orphans are known by (see `tests.support.leaks`), unless somebody has set one."""
     if "SLIPRING_TEST_RUN" not in os.environ:
         os.environ["SLIPRING_TEST_RUN"] = f"soak {os.getpid()}"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 
 import slipring
-from tests.datasets import Opaque, as_list
+from tests.support.datasets import Opaque, as_list
 
 LISTED = ("ragged", "pickled", "keys")  # what no stacking fits: their batches are lists of samples
 KINDS = ("rows", "dicts", "texts", *LISTED)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.fault.procs import ROOT
+from tests.support.processes import ROOT
 from tests.soak.__main__ import WRONG
 from tests.soak.judge import LEAST, Quantity, judge
 from tests.soak.plants import PLANTS

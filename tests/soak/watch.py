@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from tests.leaks import link, open_fds, read, started_by_us
+from tests.support.leaks import link, open_fds, read, started_by_us
 from tests.soak.judge import Quantity
 
 MIB = 2.0**20

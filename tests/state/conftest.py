@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.parts import slow
+from tests.support.parts import slow
 
 
 @pytest.fixture(params=[slow("torchdata"), "slipring"])

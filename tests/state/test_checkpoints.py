@@ -16,8 +16,9 @@ from torch.utils.data import DistributedSampler  # noqa: E402
 from slipring import BatchSampler  # noqa: E402
 from slipring.adapters.torchdata import StatefulDistributedSampler  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.parts import slow  # noqa: E402
-from tests.state.test_states import Backwards, Counting, Plain  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
+from tests.support.stateful import Backwards  # noqa: E402
+from tests.support.torch_datasets import Counting, PlainRange  # noqa: E402
 
 N = 24
 
@@ -61,7 +62,7 @@ KINDS = {
     "a stateful dataset": lambda: {"dataset": Remembers()},
     "a stateful dataset, snapshots": lambda: {"dataset": Remembers(), "snapshot_every_n_steps": 3},
     "a stateful stream": lambda: {"dataset": Counting(N)},
-    "a stream without a state": lambda: {"dataset": Plain()},
+    "a stream without a state": lambda: {"dataset": PlainRange()},
 }
 
 

@@ -18,8 +18,9 @@ import slipring  # noqa: E402
 from slipring import BatchSampler  # noqa: E402
 from slipring.adapters.torchdata import StatefulDataLoader, StatefulDistributedSampler  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import as_is, flat  # noqa: E402
-from tests.parts import slow  # noqa: E402
+from tests.support.datasets import as_is, flat  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
+from tests.support.torch_datasets import as_lists  # noqa: E402
 
 N = 90
 RANKS = range(1, 9)
@@ -71,10 +72,6 @@ def job(kind, ranks, step, **options):
     return [kind(rank, ranks, step // ranks, **options) for rank in range(ranks)]
 
 
-def numbers(batches):
-    return [torch.as_tensor(batch).tolist() for batch in batches]
-
-
 def steps(of_ranks):
     return [sorted(flat(step)) for step in zip(*of_ranks, strict=True)]
 
@@ -82,7 +79,7 @@ def steps(of_ranks):
 def states_after(loaders, taken):
     """Each rank's state after so many batches, as a checkpoint has it, and the steps."""
     iterators = [iter(loader) for loader in loaders]
-    seen = steps([numbers(itertools.islice(iterator, taken)) for iterator in iterators])
+    seen = steps([as_lists(itertools.islice(iterator, taken)) for iterator in iterators])
     states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
     for loader in loaders:
         loader.close()
@@ -96,7 +93,7 @@ def resumed(loaders, state):
 
 
 def rest_of(loaders):
-    found = steps([numbers(loader) for loader in loaders])
+    found = steps([as_lists(loader) for loader in loaders])
     for loader in loaders:
         loader.close()
     return found
@@ -167,7 +164,7 @@ def test_states_of_both_ends_of_an_epoch_have_whole_epochs_behind_them(kind, tak
     first = job(kind, 2, 12)
     states, _ = states_after(first, taken)
     if taken:
-        assert [numbers(loader) for loader in first] and states[0]["finished"] is False
+        assert [as_lists(loader) for loader in first] and states[0]["finished"] is False
         states = [loader.state_dict() for loader in first]
         assert states[0]["finished"]
     rest = rest_of(resumed(job(kind, 3, 12), states))
@@ -241,7 +238,7 @@ def test_a_state_that_torchdata_has_saved_of_our_sampler_goes_on_in_other_ranks(
             for rank in range(n)
         ]
         iterators = [iter(loader) for loader in loaders]
-        seen = steps([numbers(itertools.islice(iterator, 1)) for iterator in iterators])
+        seen = steps([as_lists(itertools.islice(iterator, 1)) for iterator in iterators])
         state = loaders[m % n].state_dict()
         del iterators
         got = seen + rest_of(resumed(job(Ours, m, step, **options), state))

@@ -14,13 +14,10 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import IterableDataset, get_worker_info  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import flat  # noqa: E402
+from tests.support.datasets import flat  # noqa: E402
+from tests.support.torch_datasets import as_lists  # noqa: E402
 
 WORKERS = [0, 2]
-
-
-def numbers(batches):
-    return [torch.as_tensor(batch).tolist() for batch in batches]
 
 
 def resumed(loaders, states):
@@ -92,7 +89,7 @@ def read(loaders, taken):
     seen = []
     for loader, n in zip(loaders, taken, strict=True):
         iterator = iter(loader)
-        seen += flat(numbers(itertools.islice(iterator, n)))
+        seen += flat(as_lists(itertools.islice(iterator, n)))
     states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
     for loader in loaders:
         loader.close()
@@ -105,9 +102,9 @@ def read(loaders, taken):
 def test_what_nobody_has_read_of_a_stream_is_read_once_by_other_ranks_and_workers(taken, m, before, behind):
     states, seen = read(streams(len(taken), num_workers=before), taken)
     new = resumed(streams(m, num_workers=behind), states[::-1])
-    rest = [flat(numbers(loader)) for loader in new]
+    rest = [flat(as_lists(loader)) for loader in new]
     assert sorted(seen + flat(rest)) == list(range(70))
-    later = [flat(numbers(loader)) for loader in new]  # the next epoch is a whole one
+    later = [flat(as_lists(loader)) for loader in new]  # the next epoch is a whole one
     assert sorted(flat(later)) == list(range(70))
     for loader in new:
         loader.close()
@@ -119,16 +116,16 @@ def test_a_stream_can_be_divided_again_before_and_behind_its_first_batch():
         states, more = read(resumed(streams(ranks), states), taken)
         seen += more
     (last,) = resumed(streams(1, num_workers=2), states)
-    assert sorted(seen + flat(numbers(last))) == list(range(70))
+    assert sorted(seen + flat(as_lists(last))) == list(range(70))
     last.close()
 
 
 @pytest.mark.parametrize("m", [1, 3])
 def test_a_stream_that_all_ranks_have_read_begins_the_next_epoch(m):
     loaders = streams(2)
-    assert len(flat(numbers(loaders[0])) + flat(numbers(loaders[1]))) == 70
+    assert len(flat(as_lists(loaders[0])) + flat(as_lists(loaders[1]))) == 70
     new = resumed(streams(m), [loader.state_dict() for loader in loaders])
-    assert sorted(flat(flat(numbers(loader)) for loader in new)) == list(range(70))
+    assert sorted(flat(flat(as_lists(loader)) for loader in new)) == list(range(70))
 
 
 def test_a_stream_is_refused_by_name_where_it_cannot_be_divided():

@@ -12,17 +12,27 @@ from tests.support.options import grouped
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: E402
+from torch.utils.data import IterableDataset, get_worker_info  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.parity import samplers  # noqa: E402
-from tests.parts import fast  # noqa: E402
+from tests.support import samplers, stateful  # noqa: E402
+from tests.support.parts import fast  # noqa: E402
 
 CASES = 40
 EPOCHS = 6  # more than any case begins
 
 
-class Numbers(Dataset):
+class Reads(stateful.Reads):
+    """Sample i: i, and how many samples this copy has read."""
+
+    def __getitem__(self, i):
+        _, reads = super().__getitem__(i)
+        return 1000 * reads + i
+
+
+class Draws:
+    """What the generators draw for each sample."""
+
     def __init__(self, n):
         self.n = n
 
@@ -30,92 +40,37 @@ class Numbers(Dataset):
         return self.n
 
     def __getitem__(self, i):
-        return i
-
-
-class Reads(Numbers):
-    """Counts what it has read, and says so."""
-
-    reads = 0
-
-    def __getitem__(self, i):
-        self.reads += 1
-        return 1000 * self.reads + i
-
-    def state_dict(self):
-        return {"reads": self.reads}
-
-    def load_state_dict(self, state):
-        self.reads = state["reads"]
-
-
-class Draws(Numbers):
-    """What the generators draw for each sample."""
-
-    def __getitem__(self, i):
         return torch.tensor([i, torch.rand(()), random.random()], dtype=torch.float64)
 
 
-class Stream(IterableDataset):
-    """Cannot say where it is. Workers have unequal shares."""
+class Stream(stateful.Plain, IterableDataset):
+    """Has no state. Workers have unequal shares."""
 
     def __init__(self, n):
         self.n = n
 
-    def share(self):
+    def items(self):
         info = get_worker_info()
         worker = 0 if info is None else info.id
         return range(1000 * worker, 1000 * worker + self.n // (worker + 1))
 
-    def __iter__(self):
-        return iter(self.share())
+
+class Laps(stateful.Laps, Stream):
+    """Its state says how far it has been read, and how often."""
 
 
-class Laps(Stream):
-    """Says where it is, and how often it was read; at its end it is at its beginning."""
-
-    at = laps = 0
-
-    def __iter__(self):
-        while self.at < len(self.share()):
-            self.at += 1
-            yield 10000 * self.laps + self.share()[self.at - 1]
-        self.at, self.laps = 0, self.laps + 1
-
-    def state_dict(self):
-        return {"at": self.at, "laps": self.laps}
-
-    def load_state_dict(self, state):
-        self.at, self.laps = state["at"], state["laps"]
-
-
-class OwnIterator(Stream):
-    """Is its own iterator, and can say where that is."""
-
-    def __iter__(self):
-        self.left = list(self.share())
-        return self
-
-    def __next__(self):
-        if not self.left:
-            raise StopIteration
-        return self.left.pop(0)
-
-    def state_dict(self):
-        return {"left": list(self.left)}
-
-    def load_state_dict(self, state):
-        self.left = list(state["left"])
+class OwnIterator(stateful.OwnIterator, Stream):
+    """Is its own iterator, with a state."""
 
 
 class Told(Stream):
-    """Dataset and iterator both say something."""
+    """The dataset and its iterator both have a state."""
 
     passes = 0
 
     def __iter__(self):
         self.passes += 1
-        return Place([10000 * self.passes + i for i in self.share()])
+        return Place([10000 * self.passes + i for i in self.items()])
 
     def state_dict(self):
         return {"passes": self.passes}
@@ -169,7 +124,7 @@ class Case:
         self.pick = random.Random(seed)
         choice = self.pick.choice
         self.stream = choice([False, True])
-        self.dataset = choice([Stream, Laps, OwnIterator, Told] if self.stream else [Numbers, Numbers, Reads])
+        self.dataset = choice([Stream, Laps, OwnIterator, Told] if self.stream else [range, range, Reads])
         self.sampler = None if self.stream else choice(SAMPLERS)
         self.n = choice([5, 12, 13])
         batch_size, workers = choice([None, 1, 2, 4]), choice([0, 0, 1, 2, 3])
@@ -185,7 +140,7 @@ class Case:
             "preload": choice([None, None, 1]),
         }
         # With its generator in the state, and seeds per batch, neither workers nor resumes change a bit.
-        self.free = self.dataset is Numbers and self.sampler == "shuffle" and self.options["rng"] == "batch"
+        self.free = self.dataset is range and self.sampler == "shuffle" and self.options["rng"] == "batch"
         if self.free:
             self.dataset = Draws
         self.stops = [

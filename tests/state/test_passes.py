@@ -13,8 +13,8 @@ from torch.utils import data  # noqa: E402
 
 from slipring.adapters.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import as_is  # noqa: E402
-from tests.parts import fast  # noqa: E402
+from tests.support.datasets import as_is  # noqa: E402
+from tests.support.parts import fast  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 

@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import IterableDataset, Sampler, get_worker_info  # noqa: E402
 
-from tests.parity.common import Made  # noqa: E402
+from tests.support import stateful  # noqa: E402
+from tests.support.torch_datasets import Made  # noqa: E402
 
 
 @pytest.fixture
@@ -188,25 +189,17 @@ def test_a_stateful_stream_goes_on_behind_its_exceptions(make, num_workers, take
     assert given(iter(resumed)) == given(iterator)
 
 
-class CountedRows:
-    """A map dataset whose state counts the rows that its process has read; one row raises."""
+class CountedRows(stateful.Reads):
+    """A map dataset whose state counts the rows that its process has read; row 7 raises."""
 
-    at = 0
-
-    def __len__(self):
-        return 20
+    def __init__(self):
+        super().__init__(20)
 
     def __getitem__(self, i):
-        self.at += 1
+        _, count = super().__getitem__(i)
         if i == 7:
             raise ValueError(f"bad {i}")
-        return 100 * i + self.at
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
+        return 100 * i + count
 
 
 class WholeBatches(CountedRows):
@@ -233,18 +226,14 @@ def test_a_stateful_map_dataset_goes_on_behind_its_exceptions(make, dataset, bat
     assert given(iter(resumed)) == rest
 
 
-class Shuffled(Sampler):
+class Shuffled(stateful.Walk, Sampler):
     """An order of its own, which only its state tells."""
 
     def __init__(self, seed):
         self.order = torch.randperm(20, generator=torch.Generator().manual_seed(seed)).tolist()
-        self.at = 0
 
-    def __iter__(self):
-        while self.at < len(self.order):
-            self.at += 1
-            yield self.order[self.at - 1]
-        self.at = 0
+    def items(self):
+        return self.order
 
     def __len__(self):
         return len(self.order)
@@ -286,24 +275,19 @@ def test_what_came_out_of_order_does_not_come_again(make, num_workers):
     assert sorted(given(iter(resumed))) == [3, 5, *range(8, 20)]
 
 
-class Short(IterableDataset):
-    """At its end it is at its beginning again."""
+class Uneven(IterableDataset):
+    """Worker 0 has three items, each other one eight."""
 
-    def __init__(self):
-        self.at = 0
-
-    def __iter__(self):
+    def items(self):
         info = get_worker_info()
-        while self.at < (3 if info is None or info.id == 0 else 8):
-            self.at += 1
-            yield self.at + (0 if info is None else 100 * info.id)
-        self.at = 0
+        worker = 0 if info is None else info.id
+        return range(100 * worker + 1, 100 * worker + (9 if worker else 4))
 
-    def state_dict(self):
-        return {"at": self.at}
 
-    def load_state_dict(self, state):
-        self.at = state["at"]
+class Short(stateful.Walk, Uneven):
+    """After its last item it is at its beginning again."""
+
+
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -343,24 +327,18 @@ def test_a_state_behind_what_was_too_little_for_a_last_batch_goes_on_with_the_ne
     assert numbers(resumed) == numbers(first)
 
 
-class Reads(Made):
-    """A map dataset that counts what it has read, and says so."""
+class Reads(stateful.Reads):
+    """A map dataset that counts its reads, those of bad samples too."""
 
     def __init__(self, n, bad=()):
-        super().__init__(int, n)
-        self.reads, self.bad = 0, bad
+        super().__init__(n)
+        self.bad = bad
 
     def __getitem__(self, i):
-        self.reads += 1
+        _, reads = super().__getitem__(i)
         if i in self.bad:
             raise ValueError(f"bad {i}")
-        return 100 * self.reads + i
-
-    def state_dict(self):
-        return {"reads": self.reads}
-
-    def load_state_dict(self, state):
-        self.reads = state["reads"]
+        return 100 * reads + i
 
 
 @pytest.mark.parametrize("taken", [5, 6, 7])
@@ -375,20 +353,8 @@ def test_a_worker_that_has_no_task_left_is_told_in_the_next_epoch(make, taken):
     assert [head + given(iter(resumed)), given(iter(resumed))] == whole
 
 
-class Laps(Short):
+class Laps(stateful.Laps, Uneven):
     """Counts its passes."""
-
-    laps = 0
-
-    def __iter__(self):
-        yield from (1000 * self.laps + value for value in super().__iter__())
-        self.laps += 1
-
-    def state_dict(self):
-        return {"at": self.at, "laps": self.laps}
-
-    def load_state_dict(self, state):
-        self.at, self.laps = state["at"], state["laps"]
 
 
 @pytest.mark.parametrize("dataset", [lambda: Reads(7), Laps])

@@ -9,7 +9,7 @@ import pytest
 
 import slipring
 from slipring.errors import BlockError, LoaderTimeout
-from tests.datasets import patiently
+from tests.support.datasets import patiently
 from tests.support.options import grouped
 
 pa = pytest.importorskip("pyarrow")

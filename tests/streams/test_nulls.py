@@ -6,7 +6,7 @@ import pytest
 import slipring
 from slipring.errors import BlockError
 from slipring.streams import ShardStream, Stream
-from tests.nulls import COLUMNS, UNFIT
+from tests.support.nulls import COLUMNS, UNFIT
 from tests.support.options import grouped
 
 pa = pytest.importorskip("pyarrow")

@@ -15,10 +15,7 @@ torch = pytest.importorskip("torch")
 from slipring import Loader  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.support.inside import ahead_of, engine_of, engines_of, source_of_pass  # noqa: E402
-
-
-class Raised(Exception):
-    """What the handler raises."""
+from tests.support.signals import Raised, handling  # noqa: E402
 
 
 @pytest.fixture
@@ -28,9 +25,8 @@ def interrupt():
     def handler(number, frame):
         raise Raised
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    yield lambda: signal.raise_signal(signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
+    with handling(handler):
+        yield lambda: signal.raise_signal(signal.SIGUSR1)
 
 
 class Numbers(torch.utils.data.Dataset):

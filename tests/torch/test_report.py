@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 import slipring  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
-from tests.datasets import Slow  # noqa: E402
+from tests.support.datasets import Slow  # noqa: E402
 from tests.support.inside import attach  # noqa: E402
 
 

@@ -10,8 +10,10 @@ from tests.support.options import grouped
 torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.loader.test_resize import plain, resized  # noqa: E402
-from tests.parts import slow  # noqa: E402
+from tests.support import datasets  # noqa: E402
+from tests.support.resizing import plain, resized  # noqa: E402
+from tests.support.stateful import Reads  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 from tests.support.inside import BATCHES, LONG_WINDOW, engines_of, tuner_of  # noqa: E402
 
 pytestmark = [
@@ -34,31 +36,19 @@ class Drawn:
         return i, torch.rand(2), random.random()
 
 
-class Numbered(torch.utils.data.IterableDataset):
-    """A stream of which each worker has its share."""
-
-    def __iter__(self):
-        me = torch.utils.data.get_worker_info()
-        return iter([(i, me.num_workers) for i in range(me.id, 60, me.num_workers)])
+class Numbered(datasets.Numbered, torch.utils.data.IterableDataset):
+    """The stream, of torch's class."""
 
 
-class Counted:
-    """A map dataset with a state: how many samples this worker has read."""
+class Counted(Reads):
+    """A map dataset of 80 samples with a state."""
 
-    read = 0
-
-    def __len__(self):
-        return 80
+    def __init__(self):
+        super().__init__(80)
 
     def __getitem__(self, i):
-        self.read += 1
+        super().__getitem__(i)
         return i, torch.utils.data.get_worker_info().num_workers
-
-    def state_dict(self):
-        return {"read": self.read}
-
-    def load_state_dict(self, state):
-        self.read = state["read"]
 
 
 @pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])

@@ -9,7 +9,7 @@ import torch
 from slipring.torch.collate import default_collate
 from tests.collate.drawn import LEAVES, ROWS, drawn_samples, outcome, row_by_row
 from tests.support.inside import TORCH, RowWriter
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 LAYOUTS = [
     lambda tensor: tensor,

@@ -10,7 +10,7 @@ from torch.utils.data import DistributedSampler, RandomSampler  # noqa: E402
 
 from slipring.errors import SlipringError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import flat  # noqa: E402
+from tests.support.datasets import flat  # noqa: E402
 from tests.support.memory import growth  # noqa: E402
 
 N = 10_007

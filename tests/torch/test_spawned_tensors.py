@@ -14,9 +14,9 @@ torch = pytest.importorskip("torch")
 
 from slipring import Loader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.fault.procs import worker_pids  # noqa: E402
-from tests.loader.spawned import Parts, as_it_is, is_shared, mapping_of  # noqa: E402
-from tests.parts import one_fast  # noqa: E402
+from tests.support.processes import worker_pids  # noqa: E402
+from tests.support.spawned import Parts, as_it_is, is_shared, mapping_of  # noqa: E402
+from tests.support.parts import one_fast  # noqa: E402
 from tests.support.options import grouped  # noqa: E402
 
 
@@ -122,8 +122,8 @@ def test_a_tensor_in_shared_memory_stays_one_for_all_also_for_a_respawned_worker
     method, strategy = way
     program = f"""
 import os, signal, torch
-from tests.loader.spawned import Parts, as_it_is, write_seven
-from tests.fault.procs import worker_pids
+from tests.support.spawned import Parts, as_it_is, write_seven
+from tests.support.processes import worker_pids
 from slipring import Loader, Workers
 if __name__ == "__main__":
     torch.multiprocessing.set_sharing_strategy({strategy!r})

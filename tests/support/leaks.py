@@ -16,7 +16,7 @@ import threading
 import time
 from multiprocessing import forkserver, resource_tracker
 
-from tests import warm
+from tests.support import warm
 
 SHM = "/dev/shm"
 

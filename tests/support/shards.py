@@ -4,7 +4,7 @@ import io
 import tarfile
 
 from slipring import images
-from tests.images.pictures import encoded, pixels
+from tests.support.pictures import encoded, pixels
 
 
 def files(n, first=0):

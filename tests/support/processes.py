@@ -4,13 +4,16 @@ import contextlib
 import json
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
 
-from tests import warm
-from tests.leaks import parent, pids, read
+from tests.support import warm
+from tests.support.leaks import parent, pids, read
 from tests.support.inside import engine_of
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -80,6 +83,33 @@ def kill_worker(loader, number):
     """
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(engine_of(loader).pool.pidfds[number].fd, signal.SIGKILL)
+
+
+def in_child(function):
+    """Call a function in a forked child; return what it returned.
+
+    A file carries the result: a pipe would stay open in processes that another thread forks meanwhile.
+    """
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below, after the child
+    pid = os.fork()
+    if pid == 0:
+        try:
+            try:
+                answer = True, function()
+            except BaseException:
+                answer = False, traceback.format_exc()
+            pickle.dump(answer, file)
+            file.flush()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    with file:
+        file.seek(0)
+        answer = file.read()
+    assert status == 0 and answer, f"the child ended with {status}"
+    fine, value = pickle.loads(answer)
+    assert fine, value
+    return value
 
 
 def circulating(ring):

@@ -1,4 +1,4 @@
-"""An HTTP server with ranges, and with the faults of real ones: ``python -m tests.remote.server FOLDER '{...}'``.
+"""An HTTP server with ranges, and with the faults of real ones: ``python -m tests.support.http_server FOLDER '{...}'``.
 
 A process of its own. It prints its port, and ends when its standard input does. Its options, as JSON: ``seed``,
 ``fail`` and ``stall`` (the part of requests that fail, or stop in the middle of the answer and say nothing more),
@@ -199,7 +199,7 @@ class Running:
     """The server in a process of its own."""
 
     def __init__(self, folder, port=0, **options):
-        command = [sys.executable, "-m", "tests.remote.server", str(folder), json.dumps(options), str(port)]
+        command = [sys.executable, "-m", "tests.support.http_server", str(folder), json.dumps(options), str(port)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.port = int(self.process.stdout.readline())
         self.url = f"http://127.0.0.1:{self.port}"

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch.utils import data
 
-from tests.datasets import Values
+from tests.support import stateful
+from tests.support.datasets import Values
 
 Pair = collections.namedtuple("Pair", "left right")
 
@@ -67,6 +68,14 @@ class Stream(data.IterableDataset):
         if self.lengths is not None:
             return iter(range(100 * worker, 100 * worker + self.lengths[worker]))
         return iter(range(worker, self.n, workers) if self.sharded else range(self.n))
+
+
+class Counting(stateful.Counting, data.IterableDataset):
+    """The iterable dataset with a state, of torch's class."""
+
+
+class PlainRange(stateful.PlainRange, data.IterableDataset):
+    """The iterable dataset without a state, of torch's class."""
 
 
 class Sized(Stream):
@@ -238,6 +247,11 @@ class Dying(data.Dataset):
         if i == self.bad:
             self.how()
         return i
+
+
+def as_lists(batches):
+    """Return batches as lists of numbers."""
+    return [torch.as_tensor(batch).tolist() for batch in batches]
 
 
 # ---- comparison

@@ -1,4 +1,4 @@
-"""A program that is watched from outside, and how a test starts it: ``python -m tests.watched SCENE OPTIONS``.
+"""A program that is watched from outside, and how a test starts it: ``python -m tests.support.watched SCENE OPTIONS``.
 
 It prints a line of JSON where the test wants it, and reads a line where it waits for the test.
 """
@@ -18,9 +18,9 @@ import numpy as np
 
 import slipring
 from slipring._cli.main import main as command
-from tests import warm
-from tests.fault.procs import ROOT, until
-from tests.fault.scenes import Gate, Rows
+from tests.support import warm
+from tests.support.processes import ROOT, until
+from tests.support.scenes import Gate, Rows
 from tests.support.inside import SERVING, engine_of
 from tests.support.options import grouped
 
@@ -270,7 +270,7 @@ class Watched:
 
     def __init__(self, scene, options, environment, start):
         self.process = start(
-            [sys.executable, "-m", "tests.watched", scene, json.dumps(options)],
+            [sys.executable, "-m", "tests.support.watched", scene, json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -46,6 +46,11 @@ def numbers(batches):
     return out
 
 
+def batches_of(n, size):
+    """Return the numbers below `n` in batches of `size`."""
+    return [list(range(k, min(k + size, n))) for k in range(0, n, size)]
+
+
 def flat(lists):
     """The elements of lists, in one."""
     return list(itertools.chain.from_iterable(lists))
@@ -221,6 +226,13 @@ def wait_for_file(path):
         _never.wait(0.01)
 
 
+def share(n):
+    """Return this worker's part of ``range(n)``; all of it without workers."""
+    info = slipring.get_worker_info()
+    first, step = (0, 1) if info is None else (info.id, info.num_workers)
+    return range(first, n, step)
+
+
 class Stream:
     """Yields `lengths[worker]` pairs (worker, number); without workers `lengths[0]`."""
 
@@ -241,9 +253,19 @@ class Shard:
         self.n = n
 
     def __iter__(self):
-        info = slipring.get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        yield from range(first, self.n, step)
+        yield from share(self.n)
+
+
+class Numbered:
+    """A stream of (number, number of workers); each worker yields its share of range(n)."""
+
+    def __init__(self, n=60):
+        self.n = n
+
+    def __iter__(self):
+        workers = slipring.get_worker_info().num_workers
+        for i in share(self.n):
+            yield i, workers
 
 
 class Shards:

@@ -42,7 +42,7 @@ READ_AT_START = (
     "LC_",
     "TZ",
 )
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 servers = {}  # whether it has imported torch -> Server
 starting = threading.Lock()
 adopted = set()  # pids of orphans that were reparented to this process
@@ -120,7 +120,7 @@ class Server:
         self.environment = dict(os.environ)
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
+            command = [sys.executable, "-m", "tests.support.warm", str(theirs.fileno())]
             command += ["torch"] if with_torch else []
             self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT)
 
