@@ -1,7 +1,7 @@
 """How fast is slipring, next to other loaders, on this machine?
 
 Run ``python -m bench --help`` from the repository root, or ``make bench``. See ``docs/benchmarks.md`` for
-what is measured, how, and with which bias.
+the workloads, the method and its biases.
 
 =====================  ======================================================================
 ``questions/``         one file per question: its data, its batch, its targets, its bias

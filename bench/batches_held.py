@@ -3,7 +3,7 @@
     python -m bench.batches_held [prefetch_factor]
 
 Two workers make batches of 38.5 MB. PSS does not see what torch's workers have sent and nobody has mapped yet,
-so shared files are counted by their blocks, each once, and of processes what is theirs. The most in an epoch.
+so each shared file counts once, with its blocks, and each process with its private memory. The maximum of an epoch.
 """
 
 import os

@@ -114,7 +114,7 @@ def _reap(pid: int) -> dict[str, Any]:
 
 
 def _kill_group(pid: int) -> None:
-    """Kill what is left of the fork and its workers."""
+    """Kill the remaining processes of the fork and its workers."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     with suppress(ChildProcessError):

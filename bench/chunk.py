@@ -1,7 +1,7 @@
 """How soon is the first batch there, if workers share it? ``python -m bench.chunk``.
 
 Question
-    Time from the beginning of an epoch to its first batch, where decoding is what takes the time: one worker
+    Time from the beginning of an epoch to its first batch, if decoding takes most of the time: one worker
     for each batch, and with ``chunk_size`` several workers for each.
 Data
     The photographs of question (a), 64 a batch; or your own (``--data``).

@@ -36,7 +36,7 @@ NOTHING = 0.0
 
 
 class Deadly:
-    """Numbers; who reads the one in the middle dies of it, once each time it is armed."""
+    """Numbers; the process that reads the middle one dies, once each time the dataset is armed."""
 
     def __init__(self, length: int) -> None:
         self.length = length

@@ -36,7 +36,7 @@ def _pick(draw: random.Random, data: bytes, whole: bool) -> Pick:
 
 
 def check_form(leaves: list[np.ndarray], batch_size: int) -> str | None:
-    """Say what is wrong with a batch of random crops, or None: its shape, or pictures without any contrast."""
+    """Return the error of a batch of random crops, or None: a wrong shape, or pictures without contrast."""
     pictures = leaves[0]
     if pictures.shape not in ((batch_size, SIDE, SIDE, 3), (batch_size, 3, SIDE, SIDE)):
         return f"pictures of shape {pictures.shape}"

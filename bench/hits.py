@@ -9,8 +9,8 @@ Machine, command, result
     Printed. System calls are counted by strace in a process of its own, between two marks; where there is no strace
     they are not counted.
 Bias
-    64 entries, asked for in turn: index and headers lie in the processor's caches. Figures hold for what is warm,
-    which is what they are about.
+    64 entries, asked for in turn: index and headers lie in the processor's caches. The figures hold for warm
+    caches, which they are meant to measure.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def marked() -> None:
 
 
 def rows() -> list[tuple[str, str]]:
-    """Return what is printed: names and figures."""
+    """Return the printed names and figures."""
     calls: dict[str, Any] = system_calls() or {}
     return [
         (what, f"{us:.2f} µs, {faults:.3g} page faults, {_count(calls.get(what))} system calls")

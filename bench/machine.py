@@ -30,7 +30,7 @@ def describe(rivals: Iterable[Rival] = tuple(RIVALS.values()), module: str = "be
 
 
 def versions(rivals: Iterable[Rival]) -> dict[str, str]:
-    """List the versions of numpy, Pillow and the rivals; "-" for what is not installed."""
+    """List the versions of numpy, Pillow and the rivals; "-" if a package is not installed."""
     names = ["numpy", "pillow", *(name for rival in rivals for name in rival.packages)]
     return {name: _version(name) for name in dict.fromkeys(names)}
 

@@ -81,8 +81,8 @@ class Question:
         Batches are random crops, different each time: they are checked by their form, and each rival's decoder is
         compared with Pillow's.
     epochs
-        So many pass before the clock starts, because it is a question of later ones; what was found and the memory that
-        was taken are told, too.
+        How many epochs pass before the clock starts, because the question is about later ones. The cached samples and
+        their memory are reported, too.
     quick_rivals
         The keys of those that it is asked of with ``--quick``, where fewer.
     """

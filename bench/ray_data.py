@@ -13,7 +13,7 @@ Machine, command, result
 Bias
     Of short epochs, all but the first count, from ``iter()`` to the end. Of the others, what an epoch takes until its
     first batch does not count. The training sums a pixel of each row, and asks for
-    the next batch. ``slipring`` has one worker for what is ready and two to decode; Ray's tasks may use as many
+    the next batch. ``slipring`` has one worker for ready arrays and two to decode; Ray's tasks may use as many
     processors as there are. All of a process counts as the training's: Ray's threads of the executor and of
     ``iter_torch_batches``, slipring's of preload.
 """
@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--only", choices=RIVALS, help="this question")
     parser.add_argument("--one", nargs=3, metavar=("QUESTION", "RIVAL", "ADDRESS"), help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="print what was measured as one object")
+    parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
     asked = parser.parse_args()
     import ray
 

@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def rivals(self) -> tuple[Rival, ...]:
-        """All who are asked anything."""
+        """All rivals that are measured for at least one question."""
         asked = (rival for question in self.questions for rival in self.rivals_of(question))
         return tuple({rival.key: rival for rival in asked}.values())
 
@@ -161,7 +161,7 @@ def run(plan: Plan, step: Callable[[str], None] = lambda _: None) -> dict[str, A
     plan
         What to do.
     step
-        Called before each measurement with what comes next, for a progress bar.
+        Called before each measurement with its description, for a progress bar.
 
     Returns
     -------

@@ -11,7 +11,7 @@ Machine, command, result
     Below the table stands how the medians have grown with the number of workers.
 Bias
     With more workers than processors all of this is work for processors, in turn: a machine with as many processors
-    starts and ends workers side by side. `slipring.Loader` needs no torch, so what is forked and ended is smaller.
+    starts and ends workers side by side. `slipring.Loader` needs no torch, so its workers are smaller.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Ready:
 
 
 def maker(rival: str) -> Any:
-    """Import a rival; return what makes its loader of (dataset, workers, method)."""
+    """Import a rival; return a function that makes its loader from (dataset, workers, method)."""
     if rival == "slipring.Loader":
         from slipring import Loader
 

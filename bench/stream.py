@@ -159,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", nargs=2, metavar=("RIVAL", "FORM"), help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="print what was measured as one object")
+    parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
     asked = parser.parse_args()
     if asked.one:
         print(json.dumps(measure(*asked.one)))

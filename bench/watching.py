@@ -7,7 +7,7 @@ Data
     A job of tiny batches (four float32 each, made by one worker, which the loop lets go of), as many as go. For
     `top` also one that hangs, by SIGSTOP, which leaves the processors to it.
 Machine, command, result
-    Printed. "attach" is what happens in the process that looks: from its PID to what is seen, the frame drawn. "whole
+    Printed. "attach" is the observer's time from the job's PID to the snapshot and the drawn frame. "whole
     command" is `python -m slipring top PID --once`, most of which is the interpreter and its imports. The slowdown is
     of the rates of the same job in turns of a few seconds, without and with the trace (A-B-A-B-...), while that
     records; what it does afterwards, writing the file, is not in it.

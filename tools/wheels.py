@@ -89,7 +89,7 @@ def environment(place, python, *packages, env=None):
 
 
 def unpack_sdist():
-    """Build the sdist, and unpack it in WORK/src; what has not changed keeps its time, and is not compiled again."""
+    """Build the sdist, and unpack it in WORK/src; unchanged files keep their mtime, so they are not compiled again."""
     DIST.mkdir(exist_ok=True)
     run(
         sys.executable,
@@ -118,7 +118,7 @@ def unpack_sdist():
         if not (source / name).exists() or not filecmp.cmp(WORK / top / name, source / name, shallow=False):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(WORK / top / name, source / name)
-            os.utime(source / name)  # newer than what was made of it while it was already edited elsewhere
+            os.utime(source / name)  # newer than objects that were compiled while the file was edited elsewhere
     shutil.rmtree(WORK / top)
     return archive, source
 

@@ -1,6 +1,6 @@
 """SPDL's ``iterate_in_subprocess``: one subprocess and one SharedMemorySegmentPool per worker, taken in turn.
 
-As its documentation recommends: the pool has room for what the queue holds and what is being written and
+As its documentation recommends, the pool holds the batches in the queue, one being written and one being
 read, and views are handed out without a copy. The source yields new arrays for each batch, as `np.stack`
 makes them; `spdl_kept` is the same with a source that keeps its arrays.
 """

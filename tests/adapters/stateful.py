@@ -1,4 +1,4 @@
-"""Datasets that can say where they are, for the tests of torchdata's adapter, and what reads them."""
+"""Datasets with a state for the tests of torchdata's adapter, and a function that makes their loaders."""
 
 import torch
 from torch.utils import data

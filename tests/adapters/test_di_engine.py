@@ -136,8 +136,8 @@ def test_a_collate_fn_of_ones_own_gets_the_list_of_samples():
 
 @pytest.mark.parametrize("ready", [False, True])
 def test_batches_are_moved_to_a_device_ahead_of_time(lab, ready):  # noqa: F811
-    """Kept: a thread moves batches to the device, look-ahead there. Fixed: ordered by events, from registered
-    slots (what the workers made), or pinned copies (what was ready)."""
+    """Kept: a thread moves batches to the device ahead of time. Fixed: events order the copies, from registered
+    slots (samples that workers made), or pinned copies (ready samples)."""
     loader = AsyncDataLoader(Source(sample, ready=ready), 4, "privateuseone", num_workers=2)
     lab.await_copies(1)  # before anybody asks
     for k in range(6):

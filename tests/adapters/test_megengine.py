@@ -346,7 +346,7 @@ def test_preload_makes_megengines_tensors_where_it_is_installed(monkeypatch, num
         assert all(type(label) is Tensor for label in labels)
         assert [label.data.tolist() for label in labels] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     for _ in loader:
-        break  # what is in flight ends with the iteration
+        break  # batches in flight end with the iteration
 
 
 def test_preload_without_any_tensors_is_refused(monkeypatch):

@@ -27,7 +27,7 @@ def long_grace(monkeypatch):
 
 @pytest.fixture
 def slow(tmp_path):
-    """Where it is told how far a dataset is, and what has threads go on."""
+    """A folder where the dataset reports its progress, and an event that lets its threads continue."""
     yield tmp_path, (over := threading.Event())
     over.set()
 

@@ -50,7 +50,7 @@ for places in (1, 2):
         theirs = steps(paddle.io.DataLoader, [x, y], places, return_list)
         ours = steps(DataLoader, [x, y], places, return_list)
         if places == 2:
-            # Paddle gives what is left at the end to the first places.
+            # Paddle gives the remaining batches at the end to the first places.
             theirs = [step for step in theirs if len(step) == places]
         if return_list and places == 1:
             ours = [list(step) for step in ours]

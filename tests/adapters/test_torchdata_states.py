@@ -31,7 +31,7 @@ def test_a_stateful_map_dataset_goes_on_with_or_without_batching(stateful, setti
     assert [s[0] if batch_size is None else [i for i, _ in s] for s in other] == (
         [s[0] if batch_size is None else [i for i, _ in s] for s in rest]
     )
-    if setting == (0, False):  # with workers, what was read ahead has drawn too
+    if setting == (0, False):  # with workers, prefetched samples have drawn too
         other.load_state_dict(state)
         assert list(other) == rest
 

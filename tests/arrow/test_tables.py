@@ -293,7 +293,7 @@ def test_record_batches_lie_in_their_slots(path, chunk_size):
         allocated = pa.total_allocated_bytes()
         for batch in loader:
             assert type(batch) is pa.RecordBatch
-            # Its buffers are the slot's. Threads of Arrow's may let go of what was read before.
+            # Its buffers are the slot's. Arrow's threads may release earlier batches.
             assert pa.total_allocated_bytes() <= allocated
             assert batch.to_pylist() == rows[n : n + batch.num_rows]
             n += batch.num_rows

@@ -56,7 +56,7 @@ static inline uint64_t dispatch(sr_ring *ring, uint32_t slot, uint64_t seq, uint
     return gen;
 }
 
-/* Claims what is there without waiting; the slot. */
+/* Claims a dispatched task without waiting; returns its slot. */
 static inline uint32_t claim(sr_ring *ring, uint32_t participant, uint32_t *range, uint64_t *gen)
 {
     uint32_t slot = UINT32_MAX, r;

@@ -336,7 +336,7 @@ static void begin(void)
 static void everything_is_free(void)
 {
     uint32_t slot;
-    CHECK_OK(sr_pick_free(ring, &slot)); /* discards what is left of old runs */
+    CHECK_OK(sr_pick_free(ring, &slot)); /* discards the rest of old iterations */
     for (uint32_t i = 0; i < plan.slots; i++) {
         if (state_of(ring, i) != SR_FREE)
             fprintf(stderr, "slot %u\n", i);

@@ -1,7 +1,7 @@
 /* Threads and processes that find, make, give up and wait for a cache's entries at random, and die at any instant.
  *
- * Few keys are at issue at a time: a window that moves on when its first one is there. Checked throughout: what is
- * found holds what its key asks for, a word that is READY stays as it is, an entry is made once. In the end all can be
+ * Few keys are at issue at a time: a window that moves on when its first one is there. Checked throughout: a found
+ * entry holds its key's value, a word that is READY stays as it is, an entry is made once. In the end all can be
  * found.
  */
 #define _GNU_SOURCE
@@ -155,7 +155,7 @@ static void threads_make_each_entry_once(void)
 {
     uint64_t until = sr_now() + seconds() * 1000 * MS;
     begin();
-    cache->view = cache->base + cache->data_off; /* so that the thread sanitizer sees who reads what was written */
+    cache->view = cache->base + cache->data_off; /* so that the thread sanitizer sees each read of written bytes */
     pthread_t clock;
     CHECK_OK(pthread_create(&clock, NULL, takes_part, NULL));
     pthread_t others[3];

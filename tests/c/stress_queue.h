@@ -110,7 +110,7 @@ static void queue_main(void)
     for (uint32_t p = 1; p <= plan.workers; p++)
         if (produces(p))
             end_worker(p);
-    /* Consumers take what is left. In the kill runs one may just have died: replace it. */
+    /* Consumers take the remaining messages. In the kill runs one may just have died: replace it. */
     while (something_is_under_way()) {
         for (uint32_t p = 2; plan.kills && p <= plan.workers; p += 2)
             if (waitpid(pids[p], NULL, WNOHANG) == pids[p]) {

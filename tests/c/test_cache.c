@@ -1,4 +1,4 @@
-/* A cache's entries, its header, and what is said about it. */
+/* A cache's entries, its header and its statistics. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -90,7 +90,7 @@ static void keys_far_apart_take_memory_for_the_words_round_them(void)
     for (int i = 0; i < 6; i++)
         check_entry(cache, keys[i], 100);
     CHECK_OK(fstat(sr_cache_fd(cache), &file));
-    CHECK_EQ(file.st_blocks * 512, info_of(cache).committed); /* what was only looked at took nothing */
+    CHECK_EQ(file.st_blocks * 512, info_of(cache).committed); /* lookups alone take no memory */
     sr_cache_destroy(cache);
 }
 

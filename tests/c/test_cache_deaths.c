@@ -136,7 +136,7 @@ static void a_dead_one_that_wrote_anything_does_no_harm(void)
         sr_store_relaxed(&f->key, keys[i]); /* 5 is somebody else's */
         CHECK_EQ(sr_cache_recover(cache), 1);
         CHECK_EQ(numbers_taken(cache), 1);
-        CHECK_EQ(look(cache, 0), -EAGAIN); /* its entry stays lost: who waits makes his own */
+        CHECK_EQ(look(cache, 0), -EAGAIN); /* its entry stays lost: a waiting process makes its own */
         CHECK_EQ(sr_cache_wait(cache, 0, in_ms(20)), -ETIMEDOUT);
         sr_store_relaxed(&cache->index[0], 0);
     }
@@ -194,7 +194,7 @@ static void who_was_taken_for_dead_takes_nothing_from_others(void)
     sr_cache_destroy(cache);
 }
 
-/* In the forked child of who makes entry 1. */
+/* In the forked child of the process that makes entry 1. */
 static void has_a_copy_of_the_fill(sr_cache *cache, void *fill)
 {
     sr_fill copy = *(sr_fill *)fill;

@@ -105,7 +105,7 @@ static void entries_take_the_memory_there_is_and_not_more(void)
     CHECK_MOUNTED(!info_of(cache).full && info_of(cache).used < 8 * MIB);
     for (uint64_t i = 0; i < n; i++)
         check_entry(cache, i, MIB);
-    CHECK_MOUNTED(make_entry(cache, n, 1000) == 0); /* who asks all the same finds what is left */
+    CHECK_MOUNTED(make_entry(cache, n, 1000) == 0); /* a request all the same finds the remaining memory */
     CHECK_MOUNTED(make_entry(cache, SR_CACHE_KEYS - 1, 8) == 0);
     check_entry(cache, n, 1000);
     sr_cache_destroy(cache);

@@ -84,7 +84,7 @@ static void a_refused_alloc_takes_nothing(void)
     CHECK_EQ(why.free, MIB);
     CHECK_EQ(sr_alloc(ring, 1, 0, UINT64_MAX, 64, &at, &why), -EFBIG);
     CHECK_EQ(why.needed, UINT64_MAX);
-    CHECK_OK(sr_alloc(ring, 1, 0, MIB - 128, 64, &at, NULL)); /* exactly what is left */
+    CHECK_OK(sr_alloc(ring, 1, 0, MIB - 128, 64, &at, NULL)); /* exactly the rest */
     CHECK_EQ(at, 128);
     CHECK_EQ(sr_alloc(ring, 1, 0, 1, 1, &at, NULL), -EFBIG);
     sr_store_relaxed(&ring->slots[0].cursor, UINT64_MAX - 3); /* what only a broken writer could leave */

@@ -1,6 +1,6 @@
 /* What changes while a sleeper looks, before it is announced or after, is never missed. A look takes long here, because
  * there are many slots, and the change is made behind it: in the first slot, at a random moment. Nobody rescans (see
- * the Makefile), so what is missed is a hang. */
+ * the Makefile), so a missed change is a hang. */
 #include "fixture.h"
 
 enum { MANY = 1000 };

@@ -1,4 +1,4 @@
-/* The flight recorder: what is left of batches, and what all of them together say. */
+/* The flight recorder: the records of past batches, and what the records show together. */
 #include <sys/resource.h>
 
 #include "watching.h"

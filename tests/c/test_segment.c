@@ -402,7 +402,7 @@ static void the_mapping_is_not_dumped(void)
     CHECK_OK(mprotect(plain + page, page, PROT_READ | PROT_WRITE));
     CHECK_OK(madvise(plain + page, page, MADV_DONTDUMP));
     if (is_dumped(plain + page))
-        SKIP("/proc/self/smaps does not tell here what is left out of a dump");
+        SKIP("/proc/self/smaps does not show here which pages a dump leaves out");
     sr_ring *ring = make_ring(2, 2, 0);
     CHECK(!is_dumped(ring->base));
     sr_destroy(ring);

@@ -60,7 +60,7 @@ static void every_inconsistent_header_is_refused(void)
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
         for (size_t i = 0; i < 2 * sizeof odd / sizeof *odd; i++) {
             uint64_t *word = (uint64_t *)((char *)ring->header + fields[f]), was = *word;
-            *word = i % 2 ? odd[i / 2] : was + odd[i / 2]; /* what it is, and what is next to that */
+            *word = i % 2 ? odd[i / 2] : was + odd[i / 2]; /* an odd value, or one near the right one */
             if (*word != was && !(fields[f] == offsetof(sr_header, records_off) && *word == 0))
                 must_be_refused(sr_fd(ring));
             *word = was;
@@ -94,7 +94,7 @@ static void a_file_that_is_cut_short_is_refused(void)
     int file = memfd_create("cut", MFD_CLOEXEC);
     CHECK_EQ(pwrite(file, bytes, length, 0), (int64_t)length);
     CHECK_OK(open_watch(file, true, &watch));
-    CHECK_OK(ftruncate(file, 100)); /* what was copied stays */
+    CHECK_OK(ftruncate(file, 100)); /* copied values stay */
     sr_slot_view slot;
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN);
     CHECK_EQ(sr_watch_records(watch, 0, seen, SR_RECORDS), 0);

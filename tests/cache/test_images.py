@@ -284,7 +284,7 @@ def test_a_stream_takes_no_cache(tmp_path):
         images.TarStream(shard(tmp_path / "a.tar", files(3)), cache="1MiB")
 
 
-# ---- what is whose
+# ---- which entries belong to which dataset
 
 
 def test_one_cache_serves_loaders_with_other_crops(root):

@@ -293,7 +293,7 @@ def test_the_numbers_of_workers_up_to_a_most():
     assert bench_dataset.up_to(8) == [0, 1, 2, 4, 8]
 
 
-# ---- what is said of figures
+# ---- the verdict on the figures
 
 
 def row(workers=1, rate=100.0, method="fork", transport=True, size=10, error=None, **figures):
@@ -319,14 +319,14 @@ SCENES = {
         [row(0, fetch_s=0.9), dataclasses.replace(row(0, 300, fetch_s=0.9, transport=False), batches=30)],
         "dataset CPU", 0, False,
     ),
-    "transport, of what is put together": (
+    "transport, of collated batches": (
         [row(1, fetch_s=0.2, collate_s=0.8), row(1, 300, fetch_s=0.2, transport=False)], "transport", 1, False,
     ),
     "waking": ([row(1, fetch_s=0.1, slot_wait_s=0.9, consumer_wait_s=0.9)], "hand-over", 1, False),
     "waking, and no faster without transport": (
         [row(1, 793_049, fetch_s=0.1, consumer_wait_s=0.9), row(1, 757_193, transport=False)], "hand-over", 1, False,
     ),
-    "waking, for what is copied": (
+    "waking, for copied batches": (
         [row(1, fetch_s=0.1, consumer_wait_s=0.9), row(1, 300, transport=False)], "transport", 1, False,
     ),
     "the GIL": (

@@ -1,4 +1,4 @@
-"""slipring dump: what was, and what is being done."""
+"""slipring dump: past batches, and current activities."""
 
 import json
 import os
@@ -221,7 +221,7 @@ def test_the_file_of_a_job_that_runs_tells_what_is_being_done(capsys, tmp_path):
     with watched("held", {"SLIPRING_RECORD": str(record)}, num_workers=1) as program:
         segment = dumped(capsys, record)
         assert not segment["ended"] and participant(segment, "consumer")["pid"] == program.pid
-        # Its workers may still be at what is made ahead.
+        # Its workers may still be making batches ahead.
         until(
             lambda: dumped(capsys, program.pid)["batches"] == dumped(capsys, record)["batches"],
             "both tell the same",

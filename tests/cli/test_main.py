@@ -63,7 +63,7 @@ def test_a_wrong_option_of_a_command_is_a_usage_error():
 
 @pytest.fixture
 def planted(monkeypatch):
-    """A function that makes a command of what is called as its main."""
+    """A function that makes a command from a main function."""
 
     def plant(main):
         module = type(sys)("slipring._cli.planted")

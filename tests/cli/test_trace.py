@@ -174,7 +174,7 @@ def test_a_hung_worker_is_seen_in_the_trace(tmp_path):
     assert last["args"]["first_index"] == 76 and last["dur"] >= 0.3e6 and last["args"]["bytes"] == 0
 
 
-# ---- what is recorded
+# ---- the recorded batches
 
 
 class Ring:

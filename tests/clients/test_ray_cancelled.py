@@ -1,4 +1,4 @@
-"""Jobs of Ray's that end while a loader reads: who reads is told, and nothing stays behind."""
+"""Jobs of Ray's that end while a loader reads: the reader gets an error, and nothing stays behind."""
 
 import os
 import subprocess

@@ -199,7 +199,7 @@ def test_who_waits_for_a_producer_that_hangs_is_told_in_time(tmp_path):
             for batch in batches:
                 found += len(batch["id"])
         go.touch()
-        while True:  # who asks again waits again
+        while True:  # each call of next() waits again
             try:
                 found += sum(len(batch["id"]) for batch in batches)
                 break

@@ -90,7 +90,7 @@ def test_arrays_of_many_dimensions_arrive(trip, ndim):
 
 
 def test_large_arrays_arrive(trip):
-    # Larger than what is copied without the GIL, and than what is written past the caches.
+    # Larger than the limits for copies without the GIL and for streaming stores.
     for mebibytes in (1, 5):
         sent = np.random.default_rng(0).integers(0, 255, mebibytes << 20, np.uint8)
         assert same_array(sent, trip(sent))

@@ -1,4 +1,4 @@
-"""The default collation: what comes out for what went in."""
+"""The default collation: samples in, batches out."""
 
 import collections
 import dataclasses

@@ -48,7 +48,7 @@ def test_every_byte_arrives_while_the_device_is_kept_busy(options):
             for images, labels in loader:
                 assert images.device.type == labels.device.type == "cuda"
                 for _ in range(5):
-                    busy = busy @ busy * 1e-3  # what comes next on this stream is late
+                    busy = busy @ busy * 1e-3  # later work on this stream is late
                 wrong += (images != (labels % 251).to(torch.uint8)[:, None]).sum()
                 seen += len(labels)
                 del images, labels

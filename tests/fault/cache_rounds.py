@@ -2,8 +2,8 @@
 
 python -m tests.fault.cache_rounds MODE KILLS SECONDS SEED
 
-Each process asks for random keys, makes what is missing, and compares every byte. In the end of a round all
-keys must be found or made again, and then nothing of the cache be left.
+Each process asks for random keys, makes missing entries, and compares every byte. At the end of a round all
+keys must be found or made again; then the cache must leave nothing behind.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 /* Have the n-th call of one function fail, once: preloaded (LD_PRELOAD), before libc's own.
  *
- * Only what goes through a dynamic symbol is seen: what our modules, numpy and the interpreter call, not what libc
- * calls within itself. The count is shared with forked children, so that one call fails among all of them.
+ * It sees only calls through a dynamic symbol: those of our modules, numpy and the interpreter, not those that libc
+ * makes within itself. The count is shared with forked children, so that one call fails among all of them.
  */
 #define _GNU_SOURCE
 #include <dirent.h>

@@ -377,7 +377,7 @@ def held():
 
 
 def left_behind(before):
-    """What there is beyond `before`, as lines; what is on its way out gets time to go."""
+    """Return what exists beyond `before`, as lines; processes and threads that are ending get time to end."""
     end_at = time.monotonic() + LEAK_GRACE_S
     while left := held() - before:
         if time.monotonic() > end_at:
@@ -471,7 +471,7 @@ def short(outcome):
 
 
 def go_through(lib, operation, function, name, stride, draw, verbose):
-    """Return (calls, cases in which one failed, Counter of outcomes, [what was wrong])."""
+    """Return (calls, cases in which one failed, Counter of outcomes, [errors])."""
     counted = in_child(lambda: one(lib, operation, function, -1, name))
     wrong = [f"counting: {text}" for text in counted["wrong"]]
     outcomes, failed = Counter(), 0
@@ -499,7 +499,7 @@ def program(args):
 
         torch.set_num_threads(1)  # a forked process cannot use OpenMP's others
     for of in dict.fromkeys(OPERATIONS[operation][0] for operation in operations):
-        case = subject(of)  # what is imported and opened once
+        case = subject(of)  # to import modules and open files that stay
         case.make()
         case.afterwards()
         case.end()

@@ -53,7 +53,7 @@ def handler(signum, frame):
 
 
 def library(folder):
-    """Compile and load what makes a signal come."""
+    """Compile and load the library that sends the signal."""
     made = Path(folder) / "instants.so"
     include = sysconfig.get_path("include")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", f"-I{include}", SOURCE, "-o", made], check=True)
@@ -382,7 +382,7 @@ def go_through(lib, adapter, workers, what, name, stride=1, seed=1, kinds=("hand
 
 
 def left_behind(before):
-    """Return what is left, as lines: descriptors, processes, segments, and the generator of a batch."""
+    """Return leaks as lines: descriptors, processes, segments, and the generator of a batch."""
     gc.collect()  # frames that a traceback keeps
     found = before.leaks(wait_s=LEAK_GRACE_S)
     try:
@@ -404,7 +404,7 @@ def warmed_up(adapter, workers, name):
 
 
 def try_out(lib, adapter, workers, what, name, args):
-    """Go through one case; return (instants, None) or (None, what was wrong)."""
+    """Go through one case; return (instants, None) or (None, the error)."""
     before = warmed_up(adapter, workers, name)
     try:
         count = go_through(lib, adapter, workers, what, name, args.stride, args.seed)

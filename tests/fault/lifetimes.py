@@ -159,7 +159,7 @@ class Life:
                 one.left.remove(number)
         self.held += self.draw.sample(held, self.draw.randrange(4))
 
-    # ---- with what is held
+    # ---- with batches that are held
 
     def slice(self):
         if self.held:
@@ -298,7 +298,7 @@ class Life:
         assert os.waitpid(pid, 0)[1] == 0, "a forked child has seen something else"
 
     def live(self, seconds):
-        """Do what comes until the time is over; leave in random order."""
+        """Do random actions until the time is over; then release everything in random order."""
         end, names, weights = time.monotonic() + seconds, list(ACTIONS), list(ACTIONS.values())
         while time.monotonic() < end:
             (name,) = self.draw.choices(names, weights)
@@ -330,7 +330,7 @@ def main():
         torch.set_num_threads(1)
     faulthandler.dump_traceback_later(2 + WATCHDOG_S, exit=True)
     warm = Life(0)
-    warm.live(2)  # what is imported and opened once
+    warm.live(2)  # to import modules and open files that stay
     for seed in args.seeds:
         faulthandler.dump_traceback_later(args.seconds + WATCHDOG_S, exit=True)
         before = what_is_held()

@@ -448,7 +448,7 @@ def steady(what, method, batches, path):
 
 
 def closing(method, directory):
-    """A worker closes all that it has open; each line says who makes the batches."""
+    """A worker closes all its open descriptors; each line names the process that makes the batches."""
     with Loader(Closing(directory, 1 << 30, 1 << 30), 1, num_workers=1, workers=Workers(start_method=method)) as loader:
         for batch in loader:
             say("batch", pid=int(batch[0, 0]))

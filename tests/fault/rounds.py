@@ -91,7 +91,7 @@ class Mode:
 
 
 def noted(batch):
-    """A batch as (which samples, what is in it)."""
+    """Return a batch as (its sample numbers, a checksum of its contents)."""
     ids, values = (np.asarray(part) for part in batch)
     return ids.tobytes(), zlib.crc32(values.tobytes())
 

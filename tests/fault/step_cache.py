@@ -119,7 +119,7 @@ def finish(cache, fill, me, account):
 
 
 def have(cache, key, me, account, patience_s=None):
-    """Find an entry, or make it; returns whether it is there, which it is not if who makes it has stopped."""
+    """Find an entry, or make it; return False if the process that makes it has stopped."""
     while True:
         found = cache.look(key)
         if isinstance(found, bytes):
@@ -148,7 +148,7 @@ def come_to_the_ends_of_memory():
 def fill(cache, me, account):
     """Make entries while another process waits for them; give one up; find one too large; wait for the other's."""
     come_to_the_ends_of_memory()
-    label = ctypes.create_string_buffer(b"what is cached", 448)
+    label = ctypes.create_string_buffer(b"a cache of steps", 448)
     ok(LIB.sr_cache_bind(cache.handle, ctypes.c_uint64(4711), ctypes.c_uint64(5), label))
     LIB.sr_cache_may_report(cache.handle)
     LIB.sr_cache_count(cache.handle, 0, ctypes.c_uint64(1))

@@ -65,7 +65,7 @@ class Job:
         """What comes before the orders of a round."""
 
     def one(self, orders):
-        """What a round is; counts what is wrong."""
+        """Run a round; count its errors."""
         raise NotImplementedError
 
     def wrong(self, what):

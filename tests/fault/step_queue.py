@@ -228,7 +228,7 @@ class QueueJob(Job):
         gate.close()
         self.judge(q, (self.account.put[0], 2))
 
-    # ---- what is true afterwards
+    # ---- conditions that hold afterwards
 
     def usable(self, q):
         """Every slot can be filled."""
@@ -272,7 +272,7 @@ class QueueJob(Job):
         if any(found.values()):
             self.details.append(f"after {self.orders}: {found}")
         if (got[~due] > 0).any():
-            self.wrong(f"after {self.orders} what was not published is got: {got}, {due}")
+            self.wrong(f"after {self.orders} a message arrives that was not published: {got}, {due}")
         if tuple(account.put) != put:
             self.wrong(f"after {self.orders} {account.put} were put, not {put}")
 

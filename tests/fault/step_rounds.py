@@ -74,7 +74,7 @@ class LoaderJob(Job):
             got.append(noted(batch))
 
     def go_on(self):
-        """Let who was stopped go on."""
+        """Let the stopped processes continue."""
         for strike in POINTS.strikes():
             if strike.done and strike.how == signal.SIGSTOP:
                 strike.how = 0
@@ -170,7 +170,7 @@ class LoaderJob(Job):
         {"raise": self.raises, "parent": self.parent}.get(self.kind, self.respawn)(orders)
 
     def peace(self):
-        """Note what is to be delivered, and who comes by where when nobody dies."""
+        """Note the expected batches, and which process passes which points when no process dies."""
         self.want = []
         with self.mode.loader(SEED) as loader:
             for _ in range(self.mode.epochs):

@@ -75,7 +75,7 @@ def test_who_never_takes_a_batch_can_end_with_dead_workers(death, end):
 
 
 def test_a_fork_of_the_users_with_leases_held_is_not_disturbed_by_deaths(tmp_path):
-    """The child reads what its parent holds and ends; then workers die, and what was held stays as it was."""
+    """The child reads its parent's batches and ends; then workers die, and the batches stay unchanged."""
     data = dies(160, tmp_path, (100,))
     with Loader(data, **grouped(**options())) as loader:
         it = iter(loader)

@@ -41,7 +41,7 @@ def test_a_file_that_gets_the_segments_number_in_a_worker_is_not_touched(tmp_pat
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_that_has_closed_everything_lives_as_long_as_its_consumer(tmp_path, method):
-    """Also where its watch of the consumer looks again: at what is another file by then, always readable."""
+    """This holds even if its descriptor of the consumer has become another file, which is always readable."""
     with Program("closing", method, tmp_path) as program:
         pid = json.loads(program.line())["pid"]
         os.kill(pid, signal.SIGSTOP)

@@ -129,7 +129,7 @@ def test_a_worker_that_cannot_be_started_stops_those_that_were(method, after):
 
 
 @pytest.mark.alone  # the kernel counts the processes of a user
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user who has no other processes")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user without other processes")
 def test_without_processes_iter_says_so_and_leaves_nothing():
     with Program("few_processes", 54321) as program:
         works, closed = json.loads(program.line()), json.loads(program.line())
@@ -237,7 +237,7 @@ def read_names(kind, run):
 
 
 def in_own_mounts(script):
-    """The program `backing` after `script` has changed what is mounted, for it alone."""
+    """Run the program `backing` after `script` has changed the mounts for it alone."""
     if shutil.which("unshare") is None:
         pytest.skip("unshare is missing")
     mine = f"set -e; mount --make-rprivate /; {script}; exec {sys.executable} -m tests.fault.programs backing"

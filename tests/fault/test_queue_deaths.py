@@ -1,4 +1,4 @@
-"""A queue whose producers and consumers are killed: what was put is got once, and nobody waits for ever."""
+"""A queue whose producers and consumers are killed: each message arrives once, and no process waits for ever."""
 
 import mmap
 import multiprocessing
@@ -51,7 +51,7 @@ def message(producer, number):
 
 
 def check(got, account):
-    """Count a message; its content is what was put."""
+    """Count a message, and check its content."""
     number = got["number"]
     assert got["rows"].shape == (1 + number % 3000,) and (got["rows"] == number).all()
     account.got[got["producer"], number] += 1
@@ -68,7 +68,7 @@ def produce(q, me, first, account):
                     rows = s.empty(1 + number % 3000, np.int64)
                     rows[:] = number
                     s.put({"producer": me, "number": number, "rows": rows})
-                    del rows  # who waits for a slot while it keeps another can lock the queue
+                    del rows  # a producer that waits for a slot while it keeps another can lock the queue
             number += 1
             account.put[me] = number
     except ShutDown:

@@ -1,4 +1,4 @@
-"""A stream's worker dies: the next one goes on behind what was published, by its state or by replay."""
+"""A stream's worker dies: the next one continues after the published batches, by its state or by replay."""
 
 import collections
 import logging

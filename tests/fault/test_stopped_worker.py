@@ -77,7 +77,7 @@ def test_close_ends_what_is_stopped_also_when_the_forkserver_has_gone(monkeypatc
     loader.close()
     for pid in pids.values():
         wait_dead(pid)
-    forkserver.ensure_running()  # multiprocessing sees what has happened, and starts another
+    forkserver.ensure_running()  # multiprocessing notices the death, and starts another
 
 
 def test_a_worker_that_does_not_listen_to_sigterm_is_killed(tmp_path, monkeypatch):

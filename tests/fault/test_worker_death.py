@@ -108,7 +108,7 @@ def test_a_forked_child_takes_nothing_out_of_what_the_consumer_watches():
         watched = engine_of(loader).pool.death_fd
         assert select.select([watched], [], [], 0)[0] == []
         if (child := os.fork()) == 0:
-            os._exit(0)  # what is done in a child has been done
+            os._exit(0)  # the handlers of fork have run in the child
         assert os.waitpid(child, 0)[1] == 0
         pid = worker_pids(loader)[1]
         os.kill(pid, signal.SIGKILL)

@@ -57,7 +57,7 @@ class Window:
         return Case(table_off, n_leaves, def_off, def_bytes, used, def_hash, bytearray(self.map[at : at + used]))
 
     def poke(self, slot, case):
-        """Write a case into a slot, over what has been published there."""
+        """Write a case into a slot, over the published batch."""
         at = self.payload_at(slot)
         self.map[at : at + len(case.payload)] = bytes(case.payload)
         kind, flags, pickled = RESULT.unpack_from(self.map, self.result_at(slot))[6:]

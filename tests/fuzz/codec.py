@@ -5,10 +5,10 @@ Each case goes through `_codec.probe`, in memory that ends where the payload end
 written by a worker that follows no rules.
 
 With tests/fuzz/edges.c preloaded and modules built for it (SLIPRING_BUILD=fuzz) a case that takes a new edge
-is mutated in its turn. ``--grow`` leaves in tests/fuzz/found what is needed of those, smallest first.
+is mutated in its turn. ``--grow`` keeps those that are needed to take all edges in tests/fuzz/found, smallest first.
 
 Not fuzzed: the opcodes of pickles. `pickle.loads` runs whatever it is given, so a stand-in takes its place
-that reads every byte of the pickle and its buffers; what is tested is their framing. For the same reason no
+that reads every byte of the pickle and its buffers; this tests their framing. For the same reason no
 module is imported for the sake of a mutated name. Arrow data is validated in full before it is read, as the
 debug mode does; without that, what lies inside its buffers is trusted as a pickle is.
 """
@@ -186,7 +186,7 @@ class Fuzzer:
         return needed
 
     def grow(self):
-        """Write what is needed of the cases found, as far as there is room for."""
+        """Write the cases that are needed to take all edges, as far as the limit allows."""
         FOUND.mkdir(exist_ok=True)
         for path in FOUND.glob("*.bin"):
             path.unlink()

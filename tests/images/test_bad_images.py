@@ -98,7 +98,7 @@ def test_what_is_there_of_a_truncated_jpeg_can_be_had():
     out = decode(data, (0, 0, 100, 100), truncated="fill")
     assert error(out, by_pillow(GOOD, (0, 0, 100, 100), (32, 32))) <= 1
     grey = decode(data, (340, 400, 30, 30), truncated="fill")
-    assert np.ptp(grey) <= 2, "what is missing has one colour"
+    assert np.ptp(grey) <= 2, "the missing part has one colour"
 
 
 def unfinished(progressive):
@@ -133,7 +133,7 @@ def test_a_box_of_a_jpeg_whose_end_is_missing_has_the_pixels_of_the_whole_image(
 
 
 def test_a_box_of_a_progressive_jpeg_without_its_last_scans_has_pillows_pixels():
-    """It has the mark of its end, so Pillow reads it: libjpeg estimates what is missing from the blocks around."""
+    """It has its end marker, so Pillow reads it: libjpeg estimates the missing values from the surrounding blocks."""
     for seed in range(8):
         whole = encoded(pixels(150, 200, seed), progressive=True)
         scans = [at for at in range(len(whole)) if whole[at : at + 2] == b"\xff\xda"]
@@ -151,7 +151,7 @@ def test_what_is_there_of_a_truncated_file_of_another_format_can_be_had(format):
     # (A BMP begins at its foot.)
     there, missing = ((180, 0, 20, 100), (0, 0, 20, 100))[:: 1 if format == "BMP" else -1]
     assert error(decode(data, there, truncated="fill"), by_pillow(whole, there, (32, 32))) <= 1
-    assert not decode(data, missing, truncated="fill").any(), "what is missing is black"
+    assert not decode(data, missing, truncated="fill").any(), "the missing part is black"
     assert error(decode(whole, truncated="fill"), by_pillow(whole, None, (32, 32))) <= 1
 
 

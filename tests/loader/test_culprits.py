@@ -78,7 +78,7 @@ class Twice(AtOnce):
 
 
 def kept_but_one():
-    """A cache in front of a dataset that reads what is missing; two samples of the batch with 777 are not missing."""
+    """A cache of a dataset that reads missing samples at once; it has two samples of the batch with 777."""
     data = slipring.cached(Twice(), "1MiB")
     _ = data[768], data[770]
     return data

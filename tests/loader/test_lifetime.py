@@ -314,7 +314,7 @@ def test_a_copy_of_a_loader_goes_on_with_its_next_epoch(num_workers):
         assert numbers(loader) not in (first, second)
 
 
-# ---- what is dropped ----
+# ---- loaders and iterators that are dropped ----
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)

@@ -271,7 +271,7 @@ def test_what_has_no_form_of_its_own_is_pickled_and_counted():
         assert loader.stats().pickled_leaves == 2
 
 
-# ---- who makes what ----
+# ---- which worker makes which batch ----
 
 
 def test_batches_are_made_by_the_workers():
@@ -292,7 +292,7 @@ def test_static_dispatch_gives_each_worker_its_turn():
 
 
 def test_one_slow_batch_does_not_keep_the_other_workers_from_going_on(tmp_path):
-    """All other batches are there before the slow one is let go: each worker takes what is next."""
+    """All other batches come before the slow one is released: each worker takes the next task."""
     gate = tmp_path / "gate"
     with Loader(Waiting(gate, at=3, n=8), num_workers=2, prefetch_factor=4, in_order=False) as loader:
         iterator = iter(loader)

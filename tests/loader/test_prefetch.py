@@ -39,7 +39,7 @@ def no_thread_is_left():
 
 
 class Gated:
-    """Gives what is put into it; counts how often it was asked."""
+    """Yields the items of its queue; counts how often it was asked."""
 
     def __init__(self):
         self.queue, self.asked = queue.Queue(), threading.Semaphore(0)

@@ -1,4 +1,4 @@
-"""Spawned workers map what is large in their dataset from one file, in which it lies once."""
+"""Spawned workers map the large parts of their dataset from one file, which contains each part once."""
 
 import contextlib
 import gc
@@ -211,7 +211,7 @@ def test_what_dataset_and_collate_fn_share_they_share_in_the_worker():
         assert all(same for _, same in loader)
 
 
-# ---- what is sent
+# ---- the bytes that are sent
 
 
 class Measured(np.ndarray):

@@ -1,4 +1,4 @@
-"""stats(): what has been done, how long it took, where the memory is."""
+"""stats(): counts of batches, times and memory."""
 
 import contextlib
 import dataclasses

@@ -204,7 +204,7 @@ def test_no_number_is_advised_where_the_loader_finds_it_or_where_there_are_many(
     assert verdict(at[2], Known(tuned=True)).advice.endswith("or more workers, which wait side by side.")
 
 
-# ---- what comes next
+# ---- the next batches' indices
 
 
 def test_a_sampler_that_takes_the_time_is_told_from_workers():

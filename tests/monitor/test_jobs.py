@@ -128,7 +128,7 @@ def test_a_job_is_there_until_its_loader_is_closed():
         assert not job.is_there()
 
 
-# ---- what is no job
+# ---- processes and files that are no job
 
 
 def test_a_process_that_has_ended_is_told_of():
@@ -226,7 +226,8 @@ def test_a_job_in_another_pid_namespace_is_found_by_its_number_here():
     if os.wait()[1]:
         pytest.skip("this process may not make a PID namespace")
     inside = "import ctypes, os, sys; ctypes.CDLL(None).unshare(0x20000000); "
-    inside += "pid = os.fork(); pid or os.execv(sys.executable, [sys.executable, '-m', 'tests.support.watched', *sys.argv[1:]])"
+    inside += "command = [sys.executable, '-m', 'tests.support.watched', *sys.argv[1:]]; "
+    inside += "pid = os.fork(); pid or os.execv(sys.executable, command)"
     inside += "; print(pid, flush=True); sys.exit(os.waitpid(pid, 0)[1])"
     program = subprocess.Popen(
         [sys.executable, "-c", inside, "held", '{"num_workers": 1}'],

@@ -21,7 +21,7 @@ def seen_later(loader):
     return verdict(Snapshot(Watch(engine_of(loader).ring.controls), at_ns=now() + LATER))
 
 
-# ---- who has left
+# ---- workers that have left
 
 
 def test_those_that_leave_behind_an_epochs_end_are_waited_for_by_the_next_call(tmp_path):
@@ -89,7 +89,7 @@ def test_those_that_have_left_are_not_listed_by_the_command(capsys):
     assert "worker 0" in dump and "worker 1, pid" not in dump
 
 
-# ---- who has died
+# ---- workers that have died
 
 
 def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path):

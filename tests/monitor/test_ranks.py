@@ -228,7 +228,7 @@ def test_the_report_of_a_rank_names_the_one_that_holds_it_up(distributed):
     json.loads(mine.json())
 
 
-# ---- real ranks: sleeps stand for reading, computing and what comes behind a collective operation
+# ---- real ranks: sleeps stand for reading, for computing and for the work after a collective operation
 
 
 class Reads:

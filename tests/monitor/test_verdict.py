@@ -1,4 +1,4 @@
-"""The verdict names what was planted in a simulated job, and nothing where nothing was.
+"""The verdict names the cause that a simulated job has, and none if it has none.
 
 `bench/verdicts.py` plants the same causes in real loaders.
 """

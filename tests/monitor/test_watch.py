@@ -17,7 +17,7 @@ from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, No
 
 records = observing("snapshot")
 
-# ---- what is seen ----
+# ---- what an observer sees ----
 
 
 def test_every_batch_that_was_taken_is_seen_with_its_times():
@@ -126,7 +126,7 @@ def test_a_queues_messages_are_seen():
     assert (table["dispatched_at"] == 0).all()
 
 
-# ---- what is refused ----
+# ---- segments that are refused ----
 
 
 def memory(content):
@@ -187,7 +187,7 @@ def test_a_closed_descriptor_is_an_os_error():
 def test_a_damaged_segment_is_read_without_harm(segment, seed):
     rng = np.random.default_rng(seed)
     words = np.frombuffer(segment, np.uint64).copy()
-    at = rng.integers(16, len(words), 20_000)  # all but what is checked
+    at = rng.integers(16, len(words), 20_000)  # all but the checked words
     odd = np.array([0, 1, 7, 1 << 32, 1 << 63, (1 << 64) - 1], np.uint64)
     words[at] = rng.choice(odd, len(at))
     fd = memory(words.tobytes())

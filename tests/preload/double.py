@@ -1,8 +1,8 @@
 """A device that is none: streams and events whose work is put off until somebody waits for it.
 
-It is the slowest device that keeps the rules, and so shows who breaks them: a copy reads its source when
-it is carried out, not when it is queued; what is read without an order after the copy is rubbish;
-registrations, and who may use what memory, are kept account of. Tensors lie in host memory.
+It is the slowest device that keeps the rules, and so shows each breach of them: a copy reads its source when
+it is carried out, not when it is queued; a read that is not ordered after the copy gets rubbish. The device
+keeps account of registrations, and of the streams that may use each memory. Tensors lie in host memory.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ class Stream:
         self.wait_event(event)
 
     def wait_event(self, event):
-        self.work.append(event)  # what comes behind it needs it
+        self.work.append(event)  # later work waits for it
 
     def advance(self, until):
         """Do all work up to the event `until` (None: all there is), and what it has to wait for."""
@@ -78,7 +78,7 @@ class Lab:
     quick : bool
         Work is done as soon as anybody looks, instead of when somebody waits.
     capturing : bool
-        A thread captures a graph: who has not asked for relaxed mode may wait for nothing.
+        A thread captures a graph: a thread that is not in relaxed mode must not wait.
     fail_at : set of int
         Which copies of a leaf fail, counted from 0.
     refuse : str or None

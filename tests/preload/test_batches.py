@@ -1,4 +1,4 @@
-"""What a batch looks like on its device, and what is remembered of those that were handed out."""
+"""The form of a batch on its device, and the record of the batches that were returned."""
 
 import collections
 import dataclasses

@@ -326,7 +326,7 @@ class Bag:
 
 @pytest.fixture
 def pinned(monkeypatch):
-    """The accelerator is a stand-in: what is pinned is noted, with the thread that did it."""
+    """The accelerator is a stand-in, which notes each tensor that is pinned, and the thread that pins it."""
     noted, third = [], threading.Event()
 
     def pin_tensor(batch, device):

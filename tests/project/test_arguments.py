@@ -1,4 +1,4 @@
-"""Nonsense for every argument of what is public: refused at once, by an error that names argument and value."""
+"""Nonsense for every argument of every public name: refused at once; the error names argument and value."""
 
 import inspect
 import io
@@ -110,7 +110,7 @@ class Face:
         return f"{self.module}.{self.name}".removeprefix("slipring.")
 
     def given(self, folder):
-        """Return (what is called, the arguments that it needs)."""
+        """Return (the callable, the arguments that it needs)."""
         called = getattr(pytest.importorskip(self.module), self.name)
         return called, self.base(folder) if callable(self.base) else self.base
 
@@ -268,7 +268,7 @@ def folder(tmp_path_factory):
 
 
 def refusal_of(called, arguments, name):
-    """Return what is wrong with how this is refused; None: nothing."""
+    """Return the fault of the error that this raises, or None."""
     value = arguments[name]
     try:
         made = called(**arguments)

@@ -247,7 +247,7 @@ def test_a_hang_in_c_ends_the_run_and_shows_where(tmp_path):
         "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n"
         "    ctypes.PyDLL(None).sleep(600)\n",
         "-o",
-        "watchdog_grace=5",  # of the whole test, with what comes before the function
+        "watchdog_grace=5",  # of the whole test, with its fixtures
     )
     assert status == 1
     assert "Timeout" in output and "in test_hangs" in output

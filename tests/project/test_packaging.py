@@ -1,4 +1,4 @@
-"""What a user gets: the sdist has all that a build needs, the metadata promise what is kept."""
+"""Packages: the sdist has every file that a build needs, and the metadata is true."""
 
 import ast
 import email
@@ -50,7 +50,7 @@ def version():
 
 
 def sources():
-    """The repository's files that belong into an sdist: what git tracks, or in an sdist, what is there."""
+    """Return the files that belong in an sdist: those that git tracks or, in an unpacked sdist, all of them."""
     if (ROOT / ".git").exists():
         listed = subprocess.run(["git", "ls-files", *NEEDED], cwd=ROOT, capture_output=True, text=True, check=True)
         return {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
@@ -64,7 +64,7 @@ def sources():
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
-    """An open sdist of this tree and its top folder, built with what is installed: no network."""
+    """An open sdist of this tree and its top folder, built with installed packages: no network."""
     out = tmp_path_factory.mktemp("sdist")
     command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT]
     done = subprocess.run(command, cwd=out, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""`slipring._platform.check` names what is missing and the remedy."""
+"""`slipring._platform.check` names the missing part and the remedy."""
 
 import importlib.util
 import os

@@ -19,7 +19,7 @@ QUICK = {"attempts": 3, "timeout": 50.0}
 
 
 class Flaky(local.LocalFileSystem):
-    """Local files by URLs of their own; the constructor raises what is in `errors`, one after the other."""
+    """Local files with URLs of their own; the constructor raises the exceptions in `errors` in order."""
 
     protocol = "flaky"
     cachable = False

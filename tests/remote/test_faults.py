@@ -195,7 +195,7 @@ def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_o
             got = [plain(next(iterator))]
             server.kill()
             failed = None
-            while failed is None:  # what was read ahead comes first
+            while failed is None:  # prefetched batches come first
                 try:
                     got.append(plain(next(iterator)))
                 except RemoteError as error:

@@ -49,7 +49,7 @@ def extension_types():
     return found
 
 
-# Of a plain object; and what waits for ever by its nature, or ends the process.
+# Names of a plain object; and methods that wait for ever by their nature, or end the process.
 PLAIN = set(dir(object)) - {"__reduce__", "__reduce_ex__", "__repr__"}
 
 

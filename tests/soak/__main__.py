@@ -36,7 +36,7 @@ WRONG = ("lost", "doubled", "reordered", "changed")
 
 
 def run(minutes, seed, quick, plants):
-    """ReentrantLock after turn; returns (record, counts, what was left behind)."""
+    """Run turn after turn; return (record, counts, leaks)."""
     record, counts, rng = (
         Record(),
         Counter(dict.fromkeys((*WRONG, "batches", "respawns"), 0)),

@@ -31,7 +31,7 @@ QUICK = ("map", "chunks", "stream, by state")  # of the modes of the fault run
 
 @dataclasses.dataclass
 class Life:
-    """A loader and what is done with it."""
+    """A loader and the actions on it."""
 
     adapter: str
     method: str
@@ -145,7 +145,7 @@ def came(life, iterator, kept, most):
 
 
 def check(life, got, want, broken, counts):
-    """Add up what is wrong with an epoch's deliveries."""
+    """Count the wrong deliveries of an epoch."""
     if broken and life.in_order:
         want = want[: len(got)]
     elif broken:

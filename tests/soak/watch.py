@@ -154,7 +154,7 @@ class Record:
         self.used, self.stride, self.seen = 0, 1, 0
 
     def add(self, seconds, found):
-        """Note what was found after so many seconds."""
+        """Record the quantities after so many seconds."""
         if self.seen % self.stride == 0:
             if self.used == ROWS:
                 self.rows[: ROWS // 2] = self.rows[::2]

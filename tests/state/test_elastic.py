@@ -127,7 +127,7 @@ def test_with_steps_of_another_size_nothing_comes_twice_and_nothing_is_lost(kind
     rest = rest_of(resumed(job(kind, m, m * other), states[0]))
     left = N - 3 * n * size
     assert set(flat(seen)) | set(flat(rest)) == set(range(N))
-    assert len(flat(rest)) == left + -left % m  # what comes twice is what makes the ranks' shares equal, at the end
+    assert len(flat(rest)) == left + -left % m  # repeated samples at the end make the ranks' shares equal
     assert not set(flat(rest[:-1])) & set(flat(seen))
 
 

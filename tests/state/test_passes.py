@@ -51,7 +51,7 @@ class Grouped(Sampled):
 
 
 class Told(Sampled):
-    """Stateful, and its own iterator: it says which pass is under way, and what is left of it."""
+    """Stateful, and its own iterator: its state is the number of the pass and the indices left in it."""
 
     left = ()
 

@@ -1,4 +1,4 @@
-"""When what is Stateful is asked for its state, and that every state is exact all the same."""
+"""When Stateful objects are asked for their states, and that every state is exact all the same."""
 
 import signal
 import threading

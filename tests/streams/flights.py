@@ -1,4 +1,4 @@
-"""A real Flight server on the loopback, and who reads it: ``python -m tests.streams.flights reads|resumes``."""
+"""A real Flight server on the loopback, and its readers: ``python -m tests.streams.flights reads|resumes``."""
 
 import sys
 

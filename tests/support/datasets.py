@@ -15,7 +15,7 @@ import slipring
 
 
 def patiently(batches):
-    """The next batch of who has a timeout, on a machine that may be slow or while workers are still being started."""
+    """Return the next batch of an iterator with a timeout; the machine may be slow, or the workers still start."""
     while True:
         with contextlib.suppress(slipring.LoaderTimeout):
             return next(batches)

@@ -129,7 +129,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         return key not in open(keys).read().split()
 
     def send_error_of_s3(self, body):
-        """As S3 answers: what has expired is said in a body, which a HEAD request does not get."""
+        """Answer as S3 does: the body says what has expired, and a HEAD request gets no body."""
         text = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
         self.send_response(400)
         self.send_header("Content-Type", "application/xml")

@@ -100,7 +100,7 @@ def coordinator_of(loader):
 
 
 def ahead_of(iterator):
-    """Return what makes the batches of an iterator on a device before they are requested."""
+    """Return the part of an iterator that moves its batches to a device before they are requested."""
     return iterator.ahead
 
 
@@ -130,5 +130,5 @@ def info_of(storage):
 
 
 def token_of(storage):
-    """Return what makes two storages of the same options one in a cache."""
+    """Return the token by which a cache recognizes storages with the same options."""
     return storage._token

@@ -1,7 +1,7 @@
 """What a test run holds of the machine: processes, threads, files in /dev/shm, open file descriptors.
 
-The checks look only at what can be ours, and give what is on its way out time to go, so that other work on
-the machine, or a slow one, does not fail a test.
+The checks consider only resources that can be ours, and give processes and threads time to end. So other work on
+the machine, or a slow machine, does not fail a test.
 """
 
 import contextlib
@@ -145,7 +145,7 @@ def shm_files():
     if os.path.isdir(SHM):
         with os.scandir(SHM) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # of somebody who was quicker
+                with contextlib.suppress(FileNotFoundError):  # another process has removed it
                     stat = entry.stat(follow_symlinks=False)
                     found[entry.name] = stat.st_dev, stat.st_ino
     return found
@@ -214,7 +214,7 @@ def cuda_is_up():
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What was there at one time, to be compared with what is there later."""
+    """The resources in use at one time, to compare with those in use later."""
 
     pids: frozenset[int]  # of all processes of the machine
     threads: set[threading.Thread]

@@ -94,7 +94,7 @@ class Gate:
     def __enter__(self):
         for end in ("at", "go"):
             os.mkfifo(f"{self.path}.{end}")
-        # Read and write: opening does not wait, and what is written stays for who comes later.
+        # Read and write: opening does not wait, and written bytes stay for processes that come later.
         self._at = os.open(f"{self.path}.at", os.O_RDWR | os.O_CLOEXEC)
         self._go = os.open(f"{self.path}.go", os.O_RDWR | os.O_CLOEXEC)
         return self
@@ -279,14 +279,14 @@ def respawning(**changed):
     }
 
 
-# ---- descriptors that are closed by who did not open them ----
+# ---- descriptors that are closed by code that did not open them ----
 
 MARK = b"not slipring's" * 600
 FILES = 40
 
 
 def close_and_open(directory):
-    """Close what other code has opened, as who makes a daemon does, and open files that get its numbers."""
+    """Close descriptors of other code, as a process that becomes a daemon does, and open files with these numbers."""
     os.closerange(3, 256)
     files = [open(os.path.join(directory, str(k)), "wb+") for k in range(FILES)]  # noqa: SIM115 - stay open
     for file in files:

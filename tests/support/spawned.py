@@ -1,4 +1,4 @@
-"""Datasets that say, in a worker, what has become of their parts: for the tests of how they are sent."""
+"""Datasets that report, in a worker, how their parts have arrived: for the tests of spawned workers."""
 
 import os
 

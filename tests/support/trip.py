@@ -51,7 +51,7 @@ class Trip:
         """
         fill = self.claim(indices)
         with fill:
-            # Nothing but the box refers to the value: what is left of it later is what a worker kept.
+            # Only the box refers to the value: an array that exists later is one that the worker kept.
             box = [value() if callable(value) else value]
             value = None
             self.encoder.publish(fill, box, kind, state=state)

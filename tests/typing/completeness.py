@@ -1,7 +1,7 @@
 """No public name is unknown, or a guess, to pyright: ``python -m tests.typing.completeness``, part of `make lint`.
 
 What pyright's ``--verifytypes`` calls public are all modules without an underscore, which most of ours do without.
-Public are the names in `__all__` of those below, and what is in these names.
+Public are the names in `__all__` of the modules below, and the members of these names.
 """
 
 import importlib

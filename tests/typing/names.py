@@ -12,7 +12,7 @@ import slipring
 import slipring.monitor
 from slipring import errors
 
-# ---- arrays in the slot, and what is put together of them
+# ---- arrays in the slot, and batches of them
 
 assert_type(slipring.empty(3), NDArray[np.float64])
 assert_type(slipring.empty((2, 3), np.uint8), NDArray[np.uint8])
