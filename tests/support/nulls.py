@@ -44,7 +44,7 @@ COLUMNS = {
     ),
 }  # fmt: skip
 
-# (a column, a value that its type does not have, what the error says)
+# (a column, a value that its type cannot represent, the text of the error)
 UNFIT = [
     (pa.array([1, None], pa.int8()), 300, "300 (int) for column 'x', whose values are int8"),
     (pa.array([1, None], pa.uint8()), -1, "-1 (int) for column 'x', whose values are uint8"),
