@@ -49,7 +49,7 @@ def test_indices_of_an_array_are_plain_numbers_whatever_the_order(how):
 
 
 class Labelled:
-    """As pandas' series: asked by labels, and an array by its places."""
+    """Like a pandas series: indexed by labels, but an array by positions."""
 
     def __init__(self, values):
         self.values = values

@@ -1,4 +1,4 @@
-"""Which sample it was that failed: in the message, and as attributes of WorkerError."""
+"""The sample that failed: in the message, and in attributes of WorkerError."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def refuse(sample):
 
 
 class Twice(AtOnce):
-    """Its samples are mapped in an inner call, for several indices at a time."""
+    """It transforms its samples in an inner call, for several indices at a time."""
 
     inner = slipring.cached(AtOnce(), "1MiB").map(refuse)
 
@@ -146,7 +146,7 @@ def test_an_index_whose_repr_raises_does_not_hide_the_datasets_error(workers):
 
 
 class Local(Unshowable):
-    """Cannot be pickled either, and the exception that says so has no text."""
+    """Cannot be pickled either, and the error of pickling has no text."""
 
     class Unsaid(TypeError):
         def __str__(self):

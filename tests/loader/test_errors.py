@@ -1,4 +1,4 @@
-"""Errors: in the dataset, in collate_fn, in worker_init_fn, in a sampler; the wait that took too long."""
+"""Errors: in the dataset, in collate_fn, in worker_init_fn, in a sampler; timeouts."""
 
 import threading
 import traceback
@@ -334,7 +334,7 @@ def test_an_error_in_the_samplers_iter_is_raised_and_the_loader_still_works(num_
         assert kinds(outcomes(iter(loader)))[:2] == ["batch", "batch"]
 
 
-# ---- what cannot be sent to a new process ----
+# ---- objects that cannot be sent to a new process ----
 
 
 class Holder:
@@ -379,7 +379,7 @@ def test_a_cycle_does_not_keep_the_culprit_from_being_named():
         iter(loader)
 
 
-# ---- time ----
+# ---- timeouts ----
 
 
 @pytest.mark.parametrize("start_method", ["fork", "thread"])

@@ -1,4 +1,4 @@
-"""The interpreter's exit with loaders in use: exit code 0, nothing on stderr, nobody left."""
+"""The interpreter's exit with loaders in use: exit code 0, nothing on stderr, no process left."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ if __name__ == "__main__":
     main()
 """
 
-# What the program does before it comes to its end, or leaves.
+# Actions of the program before it ends or exits.
 SCENES = {
     "nothing iterated": "loader = Loader(Squares(100), 4, **KWARGS)",
     "closed": """

@@ -1,4 +1,4 @@
-"""Loaders and forks: a child has iterations of its own, and leaves those of its parent alone."""
+"""Loaders and forks: a child has its own iterations, and does not change those of its parent."""
 
 import gc
 import multiprocessing
@@ -170,7 +170,7 @@ def test_a_grandchild_is_a_child_too():
 
 
 def test_a_child_can_iterate_although_a_thread_of_its_parent_was_about_to():
-    """The thread is in the midst of iter() when the fork comes."""
+    """The thread is inside iter() during the fork."""
     inside, go_on = threading.Event(), threading.Event()
 
     class Slow:
@@ -199,7 +199,7 @@ def numbers():
     with slipring.Loader(range(8), 4, num_workers=0) as loader:
         return [batch.tolist() for batch in loader]
 
-class Finder:  # a thread's import of the module is under way when the fork comes
+class Finder:  # a thread is importing the module during the fork
     def find_spec(name, path=None, target=None):
         if name == sys.argv[1]:
             inside.set()
@@ -222,14 +222,14 @@ print(os.waitpid(pid, 0)[1])
 
 @pytest.mark.parametrize("module", ["slipring._core.process_pool", "slipring._core.worker_main"])
 def test_a_child_can_iterate_although_a_thread_of_its_parent_was_at_the_first_loader(module):
-    # From Python 3.12 on a fork beside a thread is warned of.
+    # From Python 3.12 on, a fork in a process with threads causes a warning.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGINNING, module]
     run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=220)
     assert (run.stdout, run.stderr) == ("0\n", "")
 
 
 class Forked:
-    """Pickles as a number, in two processes; the second is to do nothing more."""
+    """Pickles as a number in two processes; the second one must do nothing more."""
 
     def __init__(self, i):
         self.i = i
@@ -263,7 +263,7 @@ def test_a_child_forked_while_a_worker_writes_a_batch_publishes_nothing(chunk, c
 
 
 class Cycle:
-    """Garbage that only the collector finds, and that says in which process it ended."""
+    """Garbage that only the collector finds; it records the process that collects it."""
 
     def __init__(self, path):
         self.me, self.path = self, path
@@ -274,7 +274,7 @@ class Cycle:
 
 
 class Collecting:
-    """Each sample says whether the collector runs by itself, and has it run."""
+    """Each sample is whether the automatic collector is on; reading it runs the collector."""
 
     def __len__(self):
         return 4

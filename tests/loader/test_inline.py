@@ -1,4 +1,4 @@
-"""num_workers=0: the caller's own thread makes the batches, and nobody else notices."""
+"""num_workers=0: the caller's own thread makes the batches, without an effect on other threads."""
 
 import random
 import threading
@@ -96,7 +96,7 @@ def test_out_of_order_a_slow_worker_does_not_end_up_with_all_tasks():
 
 
 class Keeping:
-    """Keeps every array that it has made inside a slot."""
+    """Keeps every array that it makes in a slot."""
 
     def __init__(self):
         self.kept = []
@@ -156,7 +156,7 @@ def test_after_ctrl_c_the_next_epoch_is_whole_and_no_slot_is_lost(chunk_size):
 
 
 class Closing:
-    """An iterable dataset that notes when its generator is closed."""
+    """An iterable dataset that records the end of its generator."""
 
     def __init__(self):
         self.closed = 0

@@ -1,4 +1,4 @@
-"""Map datasets: which samples come, in which batches, and how the dataset is asked for them."""
+"""Map datasets: their samples, their batches, and the calls of the dataset."""
 
 import threading
 
@@ -244,7 +244,7 @@ def test_a_collate_fn_makes_the_batch(num_workers, start_method):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_arrays_from_empty_are_not_copied(num_workers):
-    """What is made inside the slot lies there: the batch is no larger than its arrays."""
+    """Arrays that are made in the slot stay there: the batch is no larger than its arrays."""
     with Loader(Into(64), 64, num_workers=num_workers) as loader:
         [(rows, which)] = list(loader)
         exact = rows.nbytes + which.nbytes

@@ -13,7 +13,7 @@ from tests.support.inside import Options
 from tests.support.options import grouped
 
 BAD = {
-    # argument: (value, exception, what the message must say besides the argument's name)
+    # argument: (value, exception, a text that the message must contain besides the argument's name)
     "batch_size": [
         (0, ValueError, "0"),
         (-3, ValueError, "-3"),
@@ -182,7 +182,7 @@ def test_whole_batches_leave_nothing_to_collate():
 
 
 class Both(Into):
-    """Whole batches, and samples for those who need them."""
+    """Makes whole batches, and single samples for callers that need them."""
 
     def __getitem__(self, i):
         return i

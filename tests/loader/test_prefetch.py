@@ -1,4 +1,4 @@
-"""What is read ahead by a thread, and samplers that have to wait for their batches."""
+"""Prefetching by a thread, and samplers that have to wait for their batches."""
 
 import gc
 import os
@@ -172,7 +172,7 @@ def test_a_forked_child_ends_although_a_thread_was_at_work_when_it_was_forked():
 
 
 class Slow:
-    """A batch sampler whose second batch is there only when the first has been delivered."""
+    """A batch sampler whose second batch is ready only after the first was delivered."""
 
     def __init__(self):
         self.delivered = threading.Event()

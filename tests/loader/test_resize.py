@@ -1,4 +1,4 @@
-"""loader.resize(n): workers come and go in the middle of an epoch, and nobody notices but by the time it takes."""
+"""loader.resize(n): workers start and end in the middle of an epoch, and the batches stay the same."""
 
 import threading
 
@@ -28,7 +28,7 @@ class Drawn:
 
 
 class Said:
-    """Which worker makes a sample."""
+    """Sample i is (i, its worker, the number of workers)."""
 
     def __len__(self):
         return 200
@@ -39,7 +39,7 @@ class Said:
 
 
 def at_work(loader):
-    """Workers that are there and stay."""
+    """Return the number of workers that are not retiring."""
     pool = engine_of(loader).pool
     return len(pool.workers) - len(pool.retiring)
 
@@ -54,7 +54,7 @@ def test_every_byte_is_that_of_a_fixed_number(method, how):
         assert at_work(loader) == 3 and loader.options.num_workers == 3
     if how == {"in_order": False}:
         want, got = [sorted(epoch) for epoch in want], [sorted(epoch) for epoch in got]
-    if method == "thread":  # the process's own generators are left alone in it
+    if method == "thread":  # threads do not touch the process's own generators
         want, got = ([[b[:2] for b in epoch] for epoch in epochs] for epochs in (want, got))
     assert got == want
 
@@ -93,7 +93,7 @@ def test_those_that_are_too_many_end_with_their_batch(method):
         assert pool.target == 2 and len(pool.retiring) == 3 - (5 - len(pool.workers))
         rest = flat(numbers(batches))
         assert rest == list(range(1, 2000))
-        while pool.retiring:  # nobody waits for them but who wants to know
+        while pool.retiring:  # only this test waits for them
             pool.reconcile()
         assert sorted(pool.workers) == [0, 1]
 
@@ -130,7 +130,7 @@ def test_more_than_the_segment_has_room_for_come_with_the_next_epoch():
 
 
 def test_a_second_number_that_comes_into_the_midst_of_the_first_is_not_lost(monkeypatch):
-    """As from a signal's handler, or another thread."""
+    """As a signal handler or another thread may call it."""
     first = ResizablePool.resize
 
     def interrupted(pool, num_workers):
@@ -197,7 +197,7 @@ def test_another_thread_may_ask_while_one_waits_for_a_batch():
                 begun.set()
                 gate.wait()
             if i == 1:
-                gate.set()  # only a second worker comes here
+                gate.set()  # only a second worker reads sample 1
             return super().__getitem__(i)
 
     with Loader(Held(40), 1, num_workers=1, prefetch_factor=2, workers=Workers(start_method="thread")) as loader:

@@ -1,4 +1,4 @@
-"""Several threads that ask one iterator: each batch goes to one of them."""
+"""Several threads that use one iterator: each batch goes to one of them."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ from tests.support.datasets import Shard, Squares
 
 
 class Gated(Squares):
-    """Has its first sample when `gate` is set."""
+    """Its samples wait until `gate` is set."""
 
     def __init__(self):
         super().__init__(8)
@@ -25,7 +25,7 @@ class Gated(Squares):
 
 
 def ask(iterator, threads, take):
-    """Have so many threads exhaust an iterator; returns the exceptions that ended them."""
+    """Let `threads` threads exhaust an iterator; return the exceptions that ended them."""
     ends = []
 
     def run():
@@ -77,7 +77,7 @@ def test_close_ends_the_waits_of_all_threads():
     closer = threading.Thread(target=loader.close)
     closer.start()
     thread.join()
-    dataset.gate.set()  # the worker ends its batch before it goes
+    dataset.gate.set()  # the worker finishes its batch before it ends
     closer.join()
     assert len(ends) == 3 and {type(end) for end in ends} <= {Closed, StopIteration}
 

@@ -35,7 +35,7 @@ def test_after_any_batch_the_rest_comes_as_without_the_interruption(kind, num_wo
             loader.load_state_dict(state)
             assert json.loads(json.dumps(loader.state_dict())) == state
             assert begun + taken(iter(loader)) == whole, count
-            if kind != "stateful-map" or num_workers == 0:  # new workers begin with the dataset as it is here
+            if kind != "stateful-map" or num_workers == 0:  # new workers start with this process's dataset
                 assert taken(iter(loader)) == later, count
 
 
@@ -67,7 +67,7 @@ def test_out_of_order_exactly_the_other_batches_come(kind):
 
 
 class Held:
-    """Numbers, of which one of the second batch comes only when the tenth batch has been read."""
+    """Numbers; one of the second batch waits until the tenth batch is read."""
 
     def __init__(self):
         self.read = multiprocessing.get_context("fork").Event()
@@ -104,7 +104,7 @@ def test_batches_that_were_delivered_before_their_turn_do_not_come_again(order):
         other.load_state_dict(state)
         rest = taken(iter(other))
     assert sorted(flat(begun + rest)) == list(range(N))
-    with loader(0) as other:  # its sampler has not drawn the batches again that were delivered before their turn
+    with loader(0) as other:  # its sampler skips batches that were delivered before their turn
         other.load_state_dict(state)
         begun += taken(iter(other), 1)
         state = check_state(other.state_dict())
@@ -339,7 +339,7 @@ def test_a_state_at_the_end_has_what_the_dataset_says_there(num_workers):
 
 
 class Slow(Counting):
-    """The same, but worker 0 gives nothing before `gate` is set."""
+    """The same, but worker 0 waits for `gate`."""
 
     def __init__(self):
         super().__init__()
@@ -358,7 +358,7 @@ def test_out_of_order_each_worker_of_an_iterable_dataset_continues_at_its_own_pl
     dataset = Slow()
     with loader() as one:
         batches = iter(one)
-        begun = taken(batches, 2)  # of worker 1
+        begun = taken(batches, 2)  # worker 1's batches
         state = json.loads(json.dumps(check_state(one.state_dict())))
         dataset.gate.set()
     assert state["delivered"] == 0 and len(state["beyond"]) == 2

@@ -1,4 +1,4 @@
-"""The state of a `slipring.Loader` behind signal handlers, in threads, and of an iterator that has gone."""
+"""The state of a `slipring.Loader` after signal handlers, in threads, and after its iterator was dropped."""
 
 import signal
 import threading
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no stat
 
 
 class Asking(Counting):
-    """Asks for the loader's state while it gives a sample."""
+    """Requests the loader's state while it makes a sample."""
 
     def __iter__(self):
         for sample in super().__iter__():
@@ -54,7 +54,7 @@ def test_a_signal_handler_can_ask_within_next(num_workers):
 
 def test_a_state_behind_an_interrupted_next_is_refused():
     class Object(Counting):
-        """An iterator of its own, which an exception does not end."""
+        """Its own iterator, which continues after an exception."""
 
         def __iter__(self):
             return self
@@ -167,7 +167,7 @@ def test_an_exception_while_a_batch_is_unpickled_takes_its_place_and_ctrl_c_cost
 
 
 def raised_at(index):
-    """Indices, at one of which a signal comes."""
+    """Yield indices; raise a signal at one of them."""
     for i in range(12):
         if i == index:
             signal.raise_signal(signal.SIGUSR1)
@@ -224,7 +224,7 @@ def test_a_loader_that_is_used_while_a_handlers_exception_is_handled_delivers_it
 
 
 class Failing(Backwards):
-    """A sampler that raises an exception once, in the midst, and can go on."""
+    """A sampler that raises an exception once, in the middle, and can continue."""
 
     failed = False
 

@@ -1,4 +1,4 @@
-"""States that do not fit a `slipring.Loader`, or that are those of other ranks."""
+"""States that do not fit a `slipring.Loader`, or that belong to other ranks."""
 
 import numpy as np
 import pytest
@@ -94,7 +94,7 @@ def test_a_state_that_cannot_be_said_is_raised_where_it_is_asked_for(num_workers
 
 
 class Divided:
-    """An iterable dataset that divides what nobody has read: samples first, first + step, ..."""
+    """An iterable dataset whose ranks divide the samples that no rank has read."""
 
     def __init__(self, rank, world_size, n=40):
         self.rank, self.world_size, self.n = rank, world_size, n

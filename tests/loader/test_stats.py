@@ -124,7 +124,7 @@ def test_times_are_summed_where_they_were_spent(num_workers, chunk_size):
     assert stats.fetch_s >= 16 * 0.01
     assert stats.collate_s >= 4 * 0.02
     if num_workers:
-        assert stats.consumer_wait_s > 0  # though one batch or another may have been there before
+        assert stats.consumer_wait_s > 0  # even if some batches were ready before
 
 
 def test_a_slow_consumer_makes_workers_wait():
@@ -203,7 +203,7 @@ def test_a_loop_timer_knows_what_steps_wait_and_take(monkeypatch):
 
 
 class Spending:
-    """Reading and collating take a while each, which `took` notes."""
+    """Reading and collating take some time each; `took` records it."""
 
     def __init__(self):
         self.took = {"fetch_s": 0.0, "collate_s": 0.0}

@@ -1,4 +1,4 @@
-"""num_workers="auto" over several epochs: short ones, those that are broken off, streams."""
+"""num_workers="auto" over several epochs: short ones, interrupted ones, streams."""
 
 import itertools
 
@@ -16,7 +16,7 @@ def auto(data, most=6, least=None, **options):
 
 
 def settle(loader, epoch=lambda loader: sum(1 for _ in loader)):
-    """Go through epochs until nothing is tried any more; return the numbers of their batches."""
+    """Go through epochs until the search has ended; return the numbers of their batches."""
     counts = []
     while not loader.tuning.settled:
         counts.append(epoch(loader))
@@ -146,7 +146,7 @@ def test_work_that_has_changed_is_measured_anew(monkeypatch, n):
     assert job.tuning.workers == 6
 
     def batches(count):
-        """So many more, whatever the epochs."""
+        """The search takes so many more batches, for epochs of any length."""
         yield from itertools.islice(itertools.chain.from_iterable(iter(lambda: job.epoch(n), None)), count)
 
     for _ in batches(1000):
@@ -169,22 +169,22 @@ def test_work_that_has_become_more_is_measured_anew(monkeypatch):
         list(job.epoch(10))
         if job.tuning.workers > 1 and job.tuning.settled:
             break
-    assert job.tuning.settled and job.tuning.workers == 4  # 60 ms of work for each step of 20 ms, and some more
+    assert job.tuning.settled and job.tuning.workers == 4  # 60 ms of work for each step of 20 ms, and a margin
 
 
 def test_the_first_batchs_wait_and_what_is_between_epochs_ask_for_no_more_workers(monkeypatch):
     job = Tuned(monkeypatch, each=8.0, step=9.95, least=2, most=8)
     job.settle(5, between=1000.0)
     assert job.tried == [2]
-    # Nothing but each epoch's first batch was waited for, 8 ms of 58.
+    # The loop waited for each epoch's first batch only, 8 ms of 58.
     assert job.tuning.history == ((2, pytest.approx(5 / 0.058), 0.0),)
 
 
-# ---- somebody else sets the number
+# ---- resize() during the search
 
 
 def test_a_resize_amidst_a_look_is_not_lost(monkeypatch):
-    """As from another thread, or a signal's handler: the look that it comes into must change nothing any more."""
+    """As another thread or a signal handler does: a look that is in progress must not change the number."""
     asked = []
 
     def go_on(tuner, window):

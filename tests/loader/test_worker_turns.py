@@ -1,4 +1,4 @@
-"""A worker of a stream is given its batches one by one, and passes over none of them unless it took over."""
+"""A worker of a stream gets its batches one by one, and skips none unless it replaces a dead worker."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def worker_of(trip, mark=None):
 
 
 def ask(trip, worker, sequence):
-    """Have the worker do the task for batch `sequence` of its stream; returns (kind, what it published)."""
+    """Let the worker make batch `sequence` of its stream; return (kind, published value)."""
     slot = trip.ring.pick_free()
     trip.ring.dispatch(slot, None, 0, 0, trip.seq, 0, sequence, 2, 0, False)  # addressed to participant 1
     trip.seq += 1
