@@ -1,7 +1,7 @@
-"""A system call that fails is survived or said; objects may be made and dropped in any order.
+"""A failed system call is survived or reported; objects may be made and dropped in any order.
 
-`python -m tests.fault.calls` fails every call of every operation, `python -m tests.fault.lifetimes` lives longer; here
-some of both, others at each seed.
+`python -m tests.fault.calls` fails every call of every operation, `python -m tests.fault.lifetimes` runs longer; the
+tests here run a part of both, which depends on the seed.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Code closes descriptors that it did not open: an error names them, and no other file is taken for ours."""
+"""Code closes descriptors that it did not open: an error names them, and no other file is mistaken for ours."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def test_a_worker_that_has_closed_everything_lives_as_long_as_its_consumer(tmp_p
         os.kill(pid, signal.SIGSTOP)
         until(lambda: state(pid) == "T", "it has stopped")
         os.kill(pid, signal.SIGCONT)
-        end = time.monotonic() + 2.5  # its watch looks once a second
+        end = time.monotonic() + 2.5  # its watch checks once a second
         while time.monotonic() < end:
             assert json.loads(program.line())["pid"] == pid
         os.kill(program.pid, signal.SIGKILL)
@@ -81,7 +81,7 @@ def test_a_child_that_closes_everything_makes_its_own_loader_and_disturbs_no_par
 
 
 def without_descriptors():
-    """As many as there may be are open; returns them."""
+    """Open as many descriptors as the limit allows; return them."""
     taken = []
     with contextlib.suppress(OSError):
         while True:
@@ -91,7 +91,7 @@ def without_descriptors():
 
 @pytest.fixture
 def few_descriptors():
-    """A limit that is soon met."""
+    """A low limit on descriptors."""
     had = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, had[1]))
     yield
@@ -110,7 +110,7 @@ def test_a_poll_needs_no_further_descriptor():
         os.write(writers[1], b"x")
         assert poll.ready(60) == {readers[1]}
         poll.remove(readers[1])
-        poll.remove(readers[1])  # it is not looked at: nothing
+        poll.remove(readers[1])  # the poll does not check it: no effect
         assert poll.ready() == set()
     finally:
         for fd in (*taken, *readers, *writers):
@@ -120,7 +120,7 @@ def test_a_poll_needs_no_further_descriptor():
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_worker_pool_names_its_descriptor_that_was_closed(caplog, number):
-    """The epoll (0), or a worker's pidfd (1)."""
+    """Return the descriptor of the epoll (0), or of a worker's pidfd (1)."""
     with Loader(Rows(80), 8, num_workers=1, workers=Workers(start_method="fork")) as loader:
         it = iter(loader)
         next(it)
@@ -179,7 +179,7 @@ def test_a_queues_event_writes_into_no_other_file(tmp_path):
         with pytest.raises(DescriptorClosed, match="a queue's event"):
             call()
     del event
-    assert os.fstat(file).st_size == 0  # and it is still open
+    assert os.fstat(file).st_size == 0  # and the file is still open
     os.close(file)
 
 
@@ -222,7 +222,7 @@ def test_a_cache_without_its_descriptor_says_so_when_it_needs_memory(tmp_path):
 
 def test_a_queue_whose_event_is_another_file_by_now_is_not_sent_with_that(tmp_path):
     with contextlib.closing(Queue(2)) as queue:
-        queue.fileno()  # from now on puts signal
+        queue.fileno()  # from now on put() signals
         number = queue.event.fd
         os.close(number)
         assert os.open(tmp_path / "mine", os.O_CREAT | os.O_RDWR) == number

@@ -1,4 +1,4 @@
-"""Deaths at each step of the C ring, for a minute: `make steps` is the whole run."""
+"""Deaths at each step of the C ring, for a minute; `make steps` is the whole run."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def build():
 
 
 def in_a_build_with_points(build, *lines):
-    """What a program says that has the points as `P`."""
+    """Return the output of a program that has the points as `P`."""
     program = "\n".join(["from tests.fault.points import load", f"P = load({str(build)!r})", *lines])
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -34,7 +34,7 @@ def test_every_point_has_a_name_of_its_own(build):
     names = said.splitlines()
     assert len(set(names)) == len(names) > 150
     assert {"sr_publish: before cas &s->state", "sr_publish: after cas &s->state"} < set(names)
-    # What is said of points that nobody comes by must be about points.
+    # Each reason for a point that no process passes must name an existing point.
     assert [what for what in ELSEWHERE if not any(name.startswith(what) for name in names)] == []
 
 
@@ -62,7 +62,7 @@ def test_a_death_at_any_step_loses_repeats_and_reorders_nothing(build):
     assert {what: total[what] for what in MUST_BE_ZERO} == dict.fromkeys(MUST_BE_ZERO, 0)
     assert total["unreached"] == [], "points that no mode comes by: a mode that does, or a line in ELSEWHERE"
     assert code == 0
-    # Somebody was struck at nearly every point, in each of the modes; "raise" has mostly raised.
+    # A process was hit at nearly every point in each mode; "raise" has mostly raised.
     assert total["struck"] >= total["points"] - total["missed"] > 40 * len(QUICK_JOBS)
     assert total["missed"] < total["points"] / 20
     assert total["raised"] > 60

@@ -1,7 +1,7 @@
-"""What a signal's handler raises, at any instruction of iter(), next() and close(), loses nothing and leaves nothing.
+"""An exception of a signal handler, at any instruction of iter(), next() and close(), loses and leaks nothing.
 
-`python -m tests.fault.instants` goes through all of them; here some, from another one on at each seed. Each case is a
-process of its own: frames that were interrupted are no business of other tests.
+`python -m tests.fault.instants` tests all instructions; the tests here some, which depend on the seed. Each case is a
+process of its own, because interrupted frames would disturb other tests.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
 ]
 SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
-# (what, workers) -> every how many-th instruction
+# (operation, workers) -> the stride between instructions
 STRIDES = {
     ("next", 0): 61,
     ("next", 2): 5,
@@ -31,7 +31,7 @@ with_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 
 
 def go_through(adapter, workers, what, source, stride):
-    """Run one case; fails with what the program says of it."""
+    """Run one case; fail with the program's output."""
     options = {
         "adapter": adapter,
         "workers": workers,

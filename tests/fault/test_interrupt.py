@@ -1,4 +1,4 @@
-"""Ctrl-C in a terminal reaches the consumer and its workers at once: one clean traceback, and all end."""
+"""Ctrl-C in a terminal reaches the consumer and its workers at the same time: one clean traceback, and all end."""
 
 import ctypes
 import os
@@ -21,7 +21,7 @@ from tests.support.signals import handling
 pytestmark = pytest.mark.fault
 
 TIMES = int(os.environ.get("SLIPRING_TEST_INTERRUPTS", "6"))  # in each mode
-# Seconds within which a program has gone through making a loader, two epochs and closing.
+# Seconds in which a program makes a loader, iterates two epochs and closes it.
 ROUND_S = {"fork": 0.15, "spawn": 0.8, "forkserver": 0.8, "thread": 0.1}
 
 
@@ -49,7 +49,7 @@ def test_ctrl_c_at_a_random_instant_gives_one_traceback_and_ends_all(method, per
             assert err.rstrip().endswith("KeyboardInterrupt"), message
             assert len(re.findall("Traceback", err)) == 1, message
             assert "Exception ignored" not in err, message
-            # CPython forgets why it ends when another thread evaluates a string at that moment.
+            # CPython loses the reason for its exit if another thread evaluates a string at that moment.
             assert code == -signal.SIGINT or (method, code) == ("thread", 1), message
 
 
@@ -74,7 +74,7 @@ def test_an_iteration_can_go_on_after_ctrl_c_in_next(tmp_path, method):
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_no_python_code_runs_when_an_iteration_goes_at_the_end_of_its_loop(method):
-    """A handler's exception would be lost in it: Python has nobody to raise it to."""
+    """A handler's exception would be lost in it: Python cannot raise it to any caller."""
     called = []
 
     def note(frame, event, arg):
@@ -93,7 +93,7 @@ def test_no_python_code_runs_when_an_iteration_goes_at_the_end_of_its_loop(metho
 
 
 def test_ctrl_c_while_the_pool_is_imported_comes_behind_it():
-    """Compiled modules that register classes at their import swallow what a handler raises there."""
+    """Compiled modules that register classes at their import swallow a handler's exception there."""
     script = (
         "import abc, signal, sys\n"
         "from slipring import Loader\n"
@@ -112,7 +112,7 @@ def test_ctrl_c_while_the_pool_is_imported_comes_behind_it():
 
 
 class OutOfTime(TimeoutError):
-    """What a signal's handler raises."""
+    """The exception that a signal handler raises."""
 
 
 @pytest.mark.parametrize("adapter", ["numpy", "torch"])
@@ -162,7 +162,7 @@ def test_the_programs_handlers_do_not_run_in_workers(number):
 
 
 class InterruptedOnce:
-    """Gives batches of indices; Ctrl-C comes before the third."""
+    """Yields batches of indices; Ctrl-C comes before the third."""
 
     def __iter__(self):
         self.given, self.interrupted = 0, False
@@ -188,7 +188,7 @@ def test_an_iteration_can_go_on_after_ctrl_c_in_its_sampler():
 
 
 def interrupt_when_waiting(pids, number=signal.SIGINT):
-    """A signal (SIGINT) to the workers, whom it does not impress, and then to this process."""
+    """Send a signal (SIGINT) to the workers, which ignore it, and then to this process."""
     until(lambda: waits(os.getpid()), "the consumer waits")
     for pid in pids:
         os.kill(pid, number)
@@ -269,7 +269,7 @@ def test_system_calls_that_go_on_behind_a_signal_still_do_after_a_workers_start(
     def restarts():
         libc, act = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint64 * 32)()
         assert libc.sigaction(int(signal.SIGUSR1), None, act) == 0
-        return bool(act[17] & 0x10000000)  # sa_flags lie behind the handler and 1024 bits of mask
+        return bool(act[17] & 0x10000000)  # sa_flags follow the handler and 1024 bits of mask
 
     with handling(lambda *_: None):
         signal.siginterrupt(signal.SIGUSR1, False)

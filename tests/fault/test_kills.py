@@ -1,4 +1,4 @@
-"""The fault run, for less than a minute: `make fault KILLS=10000` is the long one."""
+"""The fault run, for less than a minute; `make fault KILLS=10000` is the long one."""
 
 import os
 from collections import Counter
@@ -41,7 +41,7 @@ def test_workers_killed_at_random_instants_lose_repeat_and_reorder_nothing():
     assert code == 0
     assert {what: total[what] for what in MUST_BE_ZERO} == dict.fromkeys(MUST_BE_ZERO, 0)
     assert total["failed"] == []
-    # Each mode has killed, replaced and gone on; the streams by either way.
+    # In each mode workers were killed and replaced, and the loader continued; streams used both ways.
     assert total["kills"] >= total["respawns"] > len(modes)
     assert total["resumed"] > 0 and total["replayed"] > 0 and total["batches"] > 100 * len(modes)
 

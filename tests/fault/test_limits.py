@@ -1,4 +1,4 @@
-"""Limits of the system and of containers: an error with numbers, or less reserve, and never a kill."""
+"""Limits of the system and of containers: an error with numbers, or a smaller reservation, and never a kill."""
 
 import errno
 import json
@@ -23,7 +23,7 @@ ROWS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
 
 
 def fill_up(size, run=None, **options):
-    """What tests.fault.programs.fill_up tells; `run` goes before the command."""
+    """Return the output of tests.fault.programs.fill_up; `run` is a prefix of the command."""
     arguments = ["fill_up", json.dumps({"size": size, **options})]
     if run is None:
         with Program(*arguments) as program:
@@ -95,7 +95,7 @@ def test_a_limit_on_address_space_lowers_the_reserve_and_leaves_room_for_the_res
     assert "RLIMIT_AS" in told["stats"]["slot_bytes_limited_by"]
     slots = told["stats"]["slots"]
     assert 4 * MB < told["stats"]["slot_bytes"] * slots < limit
-    # 15 batches of 4 MB fit any of these limits.
+    # 15 batches of 4 MB fit into any of these limits.
     assert told["came"][:15] == ["batch"] * 15
 
 
@@ -109,7 +109,7 @@ def test_a_limit_on_address_space_that_leaves_nothing_refuses_the_segment():
 def test_without_descriptors_iter_says_so_and_leaves_nothing(method):
     with Program("few_descriptors", method) as program:
         code, out, err = program.end()
-    # Workers have the same limit, and may not come to life for want of descriptors: they say why.
+    # Workers have the same limit, and may fail to start without descriptors: they report the reason.
     assert code == 0, err
     works, closed = map(json.loads, out.splitlines())
     assert works["rows"] == ROWS
@@ -134,7 +134,7 @@ def test_without_processes_iter_says_so_and_leaves_nothing():
     with Program("few_processes", 54321) as program:
         works, closed = json.loads(program.line()), json.loads(program.line())
         assert works["spare"] >= 2 and set(works["refused"]) <= {"BlockingIOError", "WorkerDied"}
-        # Not one worker. (With one to spare the first may die for want of a thread before the second is forked.)
+        # No worker starts. (With one spare process, the first may lack a thread and die before the second is forked.)
         assert works["refused"][0] == "BlockingIOError"
         assert works["rows"] == [list(range(i, i + 4)) for i in range(0, 16, 4)]
         assert closed["processes"] == 0
@@ -176,9 +176,9 @@ def test_a_full_memory_cgroup_is_an_error_and_nobody_is_killed(cgroup, nested, m
     errors = [e for e in told["came"] if e != "batch"]
     assert errors and {e["type"] for e in errors} == {"SegmentFull"}
     assert "cgroup" in errors[0]["text"] and errors[0]["needed"] > errors[0]["free"]
-    # Most of the limit was there to be used.
+    # The loader may use most of the limit.
     assert told["came"].index(errors[0]) * size > limit // 4
-    # After batches had been let go it went on.
+    # After batches were released, it continued.
     assert "batch" in told["came"][told["came"].index(errors[0]) :]
 
 
@@ -214,7 +214,7 @@ def test_workers_that_copy_what_they_read_are_warned_of_before_the_kernel_kills(
         ):
             assert part in told[0]["text"]
         assert len([line for line in told if line["at"] == "warned"]) == 1
-        assert oom_kills(limited) > 0  # it was no false alarm
+        assert oom_kills(limited) > 0  # the warning was no false alarm
 
 
 @pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
@@ -227,7 +227,7 @@ def test_workers_that_copy_nothing_are_not_warned_of(cgroup):
 
 
 def read_names(kind, run):
-    """What tests.fault.programs.read_names tells, however it ends."""
+    """Return the output of tests.fault.programs.read_names, however it ends."""
     command = [*run, sys.executable, "-m", "tests.fault.programs", "read_names", kind, "/data/train/n0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SLOW_S)
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -19,14 +19,14 @@ from tests.support.parts import slow
 from tests.support.inside import count_of
 
 fork = multiprocessing.get_context("fork")
-MOST = 1 << 22  # messages per producer: more than it can put while the others are killed
+MOST = 1 << 22  # messages per producer: more than it can put in the test's time
 
 
 class Account:
-    """What the processes of a test say of themselves, in memory that a kill does not take away."""
+    """Counts of a test's processes, in shared memory that survives a kill."""
 
     def __init__(self, producers):
-        self.put = shared(producers, np.int64)  # puts that have returned
+        self.put = shared(producers, np.int64)  # calls of put() that have returned
         self.got = shared(producers * MOST, np.uint8).reshape(producers, MOST)
         self.stop = shared(1, np.uint8)
 
@@ -104,12 +104,12 @@ def consume_by_select(q, account):
 
 
 def verdict(account, producers, deaths):
-    """Each message that was put is got once; each death may take one with it, and no more."""
+    """Each message arrives once; each death may lose one message, and no more."""
     lost = 0
     for me in range(producers):
         put, got = account.put[me], account.got[me]
         assert got.max() <= 1, f"producer {me}: {np.flatnonzero(got > 1)} came twice"
-        assert not got[put + 1 :].any()  # one may have been put and not counted
+        assert not got[put + 1 :].any()  # one message may be put but not counted
         lost += int(put - got[:put].sum())
     assert lost <= deaths, f"{lost} messages lost with {deaths} deaths"
     assert account.put.sum() > 0
@@ -129,7 +129,7 @@ def test_random_kills_lose_only_what_the_dead_had_taken(victims):
             me = random.randrange(3)
             kill(producers[me])
             first = account.put[me]
-            # What was put and not counted must not be put again under the same number.
+            # A message that was put but not counted must not be put again with the same number.
             account.put[me] = first + 1
             account.got[me, first] |= 128
             producers[me] = start(produce, q, me, first + 1, account)
@@ -146,7 +146,7 @@ def test_random_kills_lose_only_what_the_dead_had_taken(victims):
     for process in consumers:
         process.join()
         assert process.exitcode == 0
-    account.got[account.got >= 128] = 1  # in doubt: put or not, but not twice
+    account.got[account.got >= 128] = 1  # unknown whether it was put; but not twice
     verdict(account, 3, of_consumers)
 
 
@@ -176,7 +176,7 @@ def test_who_polls_misses_nothing_of_producers_that_are_killed():
 
 
 class Dies:
-    """Its pickling is the producer's end."""
+    """Pickling it kills the producer."""
 
     def __reduce__(self):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -287,7 +287,7 @@ def test_a_zombie_counts_as_dead():
     if pid == 0:
         claims_and_dies(q)
     wait_dead(pid)
-    q.put("on")  # nobody has waited for the child yet
+    q.put("on")  # the dead child has not been reaped yet
     os.waitpid(pid, 0)
     assert q.get() == "on"
 
@@ -307,7 +307,7 @@ def test_what_was_put_is_got_after_everybody_who_put_it_has_gone():
 
 
 def test_the_makers_death_ends_nothing():
-    """The process that made the queue has no part that others have not."""
+    """The process that made the queue has the same role as all others."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -319,7 +319,7 @@ def test_the_makers_death_ends_nothing():
                 q.put(i)
 
         def also_after():
-            wait_dead(maker)  # what it puts before is its own to get
+            wait_dead(maker)  # before its death it could get messages itself
             os.write(writer, b"+" if [q.get() for _ in range(20)] == list(range(20)) else b"-")
 
         for part in (after, also_after):

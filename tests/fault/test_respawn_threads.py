@@ -1,4 +1,4 @@
-"""Thread workers that end are replaced as processes are; of a shared batch, only their rows are redone."""
+"""Thread workers that end are replaced as processes are; only their rows of a shared batch are made again."""
 
 import collections
 import os
@@ -21,7 +21,7 @@ THREADS = {"batch_size": 8, "num_workers": 2, "seed": 11, "start_method": "threa
 
 
 class Deadly(Exception):
-    """An exception that cannot be described: asking for its text ends the thread that does."""
+    """An exception whose text cannot be read: str() ends the calling thread."""
 
     def __str__(self):
         sys.exit(1)
@@ -94,7 +94,7 @@ def test_threads_are_not_replaced_for_ever():
 
 
 class Noted(Rows):
-    """Notes each sample that is read."""
+    """Records each sample that is read."""
 
     def __init__(self, n, log, on):
         super().__init__(n, on=on)
@@ -120,7 +120,7 @@ def test_only_the_dead_workers_ranges_are_done_again(tmp_path, method):
 
 
 class Keeping:
-    """Keeps an array of its first batch, that lies in the slot, and ends its thread later."""
+    """Keeps an array of its first batch, which is in the slot, and ends its thread later."""
 
     def __init__(self, died):
         self.died = died

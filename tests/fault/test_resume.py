@@ -24,13 +24,13 @@ KINDS = {"dataset": Resumable, "iterator": ResumableByIterator}
 
 
 def undisturbed(data, epochs=1, **changed):
-    """The batches of the same loader where nobody dies."""
+    """Return the batches of the same loader without deaths."""
     with Loader(data, **grouped(**options(**changed, on_death="raise"))) as loader:
         return [[plain(batch) for batch in loader] for _ in range(epochs)]
 
 
 def reads(path):
-    """How often each sample was read."""
+    """Return how often each sample was read."""
     return collections.Counter(path.read_text().splitlines())
 
 
@@ -52,7 +52,7 @@ def test_a_stateful_stream_goes_on_from_its_state(tmp_path, kind, method):
         stats = loader.stats()
         assert (stats.respawns, stats.resumed_streams, stats.replayed_batches) == (4, 3, 0)
     assert [got] == undisturbed(KINDS[kind](50, tmp_path / "want"), **changed)
-    # Only what the dead had read of the batch in hand is read again.
+    # Only the samples of the dead worker's current batch are read again.
     again = [line for line, times in reads(tmp_path / "log").items() if times > 1]
     assert sorted(again) == sorted(["0 0 16", "1 0 32", "1 0 33", "1 0 34", "1 0 35", "0 0 48"])
 
@@ -60,7 +60,7 @@ def test_a_stateful_stream_goes_on_from_its_state(tmp_path, kind, method):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("delivered", [0, 1])
 def test_what_was_published_and_not_delivered_comes_once(tmp_path, kind, delivered):
-    """The mark lies in a slot that nobody has taken."""
+    """The mark is in a slot whose batch was not taken."""
     data = KINDS[kind](50, tmp_path / "log")
     with Loader(data, **grouped(**options(num_workers=1, prefetch_factor=4))) as loader:
         it = iter(loader)
@@ -83,7 +83,7 @@ def reads_or_none(path):
 
 @pytest.mark.parametrize("kind", [*KINDS, "neither"])
 def test_a_death_behind_the_last_batch_does_not_begin_the_stream_again(tmp_path, kind):
-    """At its end a Stateful dataset says what the next pass begins with."""
+    """At its end, a Stateful dataset's state is the start of the next pass."""
     data = Stream(12) if kind == "neither" else KINDS[kind](12, tmp_path / "log")
     changed = {"num_workers": 1, "prefetch_factor": 2}
     with Loader(data, **grouped(**options(**changed))) as loader:

@@ -1,4 +1,4 @@
-"""Less memory than slots times the largest batch: slots give back what they do not use, and workers wait."""
+"""Less memory than slots times the largest batch: slots release unused memory, and workers wait."""
 
 import contextlib
 import subprocess
@@ -19,7 +19,7 @@ KB, MB = 1 << 10, 1 << 20
 
 
 def seldom_large(n, usual, seed=0):
-    """Sizes of n batches, of which one in ten is twenty times larger."""
+    """Return sizes of n batches; one in ten is twenty times larger."""
     large = np.random.default_rng(seed).random(n) < 0.1
     return np.where(large, 20 * usual, usual).tolist()
 
@@ -38,7 +38,7 @@ def test_batches_of_very_different_sizes_share_what_memory_there_is(small, metho
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_workers_killed_while_memory_is_short_lose_and_repeat_nothing(small, chunk_size):
     sizes = [size for size in seldom_large(200, 64 * KB) for _ in range(4)]
-    # Of a loaded machine some are killed before they serve.
+    # On a loaded machine some workers are killed before they serve.
     options = {"num_workers": 4, "on_death": "respawn", "max_restarts": 1000, "chunk_size": chunk_size}
     rng = np.random.default_rng(0)
     with Loader(Sized(sizes), 4, **grouped(backing=small(64 * MB), start_method="fork", **options)) as loader:

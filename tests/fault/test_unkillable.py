@@ -1,4 +1,4 @@
-"""Who cannot be killed, or whose own children live on, does not keep the consumer from its end."""
+"""Workers that cannot be killed, or whose own children survive, do not keep the consumer from ending."""
 
 import contextlib
 import logging
@@ -21,12 +21,12 @@ from tests.support.inside import engine_of, process_pool
 pytestmark = pytest.mark.fault
 
 METHODS = ["fork", "spawn", "forkserver"]
-FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")  # of the second version the kernel lets a frozen process die
+FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")  # cgroup v1: with v2 the kernel lets a frozen process die
 
 
 @pytest.fixture
 def frozen():
-    """A cgroup that is frozen: call it with a process to put it there."""
+    """A function that puts a process into a frozen cgroup."""
     place = FREEZER / f"slipring-test-{os.getpid()}"
     try:
         place.mkdir()
@@ -44,14 +44,14 @@ def frozen():
     (place / "freezer.state").write_text("THAWED")
     for pid in pids:
         wait_dead(pid)
-        with contextlib.suppress(ChildProcessError):  # the fork server's
+        with contextlib.suppress(ChildProcessError):  # it is a child of the fork server
             os.waitpid(pid, 0)
     until(lambda: not (place / "cgroup.procs").read_text(), "all have left")
     place.rmdir()
 
 
 class Spinning(Rows):
-    """Its first sample takes a processor for ever, whatever SIGTERM says."""
+    """Its first sample uses a processor for ever, and ignores SIGTERM."""
 
     def __init__(self, path):
         super().__init__(8)
@@ -90,7 +90,7 @@ def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, 
     state_of = process_pool.state_of
 
     def looked(pid):
-        """Once it has been seen to want a processor, it may have one."""
+        """Give the process a processor after it was seen waiting for one."""
         state = state_of(pid)
         if state == "R":
             with contextlib.suppress(ProcessLookupError):
@@ -120,12 +120,12 @@ def test_close_gives_up_on_a_frozen_worker_with_a_warning(frozen, monkeypatch, c
         it.close()
     assert f"worker 1 (pid {pid}) has not ended 0.2 s after SIGKILL" in caplog.text
     assert pid not in [p.pid for p in multiprocessing.active_children()]
-    assert len(list(loader)) == 10  # with a segment and workers of its own
+    assert len(list(loader)) == 10  # with a new segment and new workers
     loader.close()
 
 
 class Parent(Rows):
-    """A sample starts a process that outlives its worker."""
+    """Each sample starts a process that outlives its worker."""
 
     def __init__(self, path):
         super().__init__(80)
@@ -146,7 +146,7 @@ class Parent(Rows):
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_worker_has_started_does_not_keep_its_end_from_being_seen(tmp_path, monkeypatch, method):
     for name in ("GRACE_S", "TERM_S", "KILL_S"):
-        monkeypatch.setattr(process_pool, name, 1e6)  # whoever waits for the wrong thing waits for ever
+        monkeypatch.setattr(process_pool, name, 1e6)  # a wait for the wrong event takes for ever
     path = tmp_path / "pid"
     with Loader(Parent(os.fspath(path)), 8, num_workers=1, workers=Workers(start_method=method)) as loader:
         assert len(list(loader)) == 10
@@ -158,7 +158,7 @@ RECORDER = 300_000  # bytes, most of them records
 
 
 def in_memory(fd):
-    """Bytes of memory that a segment has."""
+    """Return how many bytes of memory a segment has."""
     return os.fstat(fd).st_blocks * 512
 
 

@@ -1,4 +1,4 @@
-"""A worker that dies is told of once, with all that is known, and nothing is lost with it."""
+"""A dead worker is reported once, with all known facts, and no other batch is lost with it."""
 
 import os
 import select
@@ -56,7 +56,7 @@ def test_a_death_is_raised_with_all_that_is_known_after_what_was_ready(tmp_path,
         assert circulating(ring) == (ring.n_slots, ring.n_slots)
         for pid in pids.values():
             wait_dead(pid)
-        # The mark is there: nobody dies in the second run.
+        # The mark exists: no worker dies in the second iteration.
         assert [b[1].tolist() for b in loader] == [list(range(i, i + 8)) for i in range(0, 400, 8)]
 
 
@@ -69,7 +69,7 @@ def test_an_idle_worker_that_is_killed_is_noticed_when_its_batch_is_awaited(meth
             it = iter(loader)
             pids = worker_pids(loader)
             assert next(it)[1][0] == 0
-            assert gate.arrived() == pids[0]  # it holds the third batch
+            assert gate.arrived() == pids[0]  # it makes the third batch
             until(lambda: sleeps_in_futex(pids[1]), "worker 1 has nothing to do")
             os.kill(pids[1], signal.SIGKILL)
             wait_dead(pids[1])
@@ -82,7 +82,7 @@ def test_an_idle_worker_that_is_killed_is_noticed_when_its_batch_is_awaited(meth
 
 
 def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_property):
-    """The promise is 200 ms; the bound here only says that no wait is without an end."""
+    """The promise is 200 ms; the bound here only excludes a wait without an end."""
     with Gate(tmp_path / "gate") as gate:
         delays = []
         for _ in range(5):
@@ -118,7 +118,7 @@ def test_a_forked_child_takes_nothing_out_of_what_the_consumer_watches():
 
 
 def test_a_death_is_noticed_where_others_do_the_work_and_no_wait_is_long():
-    """Dynamic dispatch does not need the dead one; without a look at it, half the speed would be gone."""
+    """Batches come without the dead worker; unless its death is noticed, half the throughput is lost."""
     with Loader(Rows(64), 8, num_workers=2, workers=Workers(start_method="fork")) as loader:
         assert len(list(loader)) == 8
         pid = worker_pids(loader)[0]
@@ -154,7 +154,7 @@ def test_a_worker_killed_while_it_writes_its_batch_leaves_no_half_batch(tmp_path
 
 
 class Valued:
-    """Samples as dicts with one value that only pickle knows, which calls `action` when it is pickled."""
+    """Samples are dicts with a value that must be pickled; pickling it calls `action`."""
 
     def __init__(self, data, action):
         self.data = data
