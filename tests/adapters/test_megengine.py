@@ -36,7 +36,7 @@ class Pickled(Exception):
 
 
 class Doubling(Transform):
-    """Knows which of its methods was asked."""
+    """Records which of its methods was called."""
 
     def apply(self, sample):
         return sample * 2
@@ -207,7 +207,7 @@ def test_otherwise_this_process_reads_and_workers_transform():
 
 
 def test_a_stream_that_one_process_reads_for_many_is_warned_of(caplog):
-    """Kept: warning when that will be slow."""
+    """Kept: a warning when this will be slow."""
     DataLoader(Numbers(), StreamSampler(2), num_workers=2, parallel_stream=True)
     DataLoader(Numbers(), StreamSampler(2), num_workers=1)
     assert not caplog.records

@@ -1,4 +1,4 @@
-"""slipring.adapters.paddle in static mode: what an executor is fed with, as Paddle's own loader gives it."""
+"""slipring.adapters.paddle in static mode: the executor gets the same feed as from Paddle's own loader."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 from tests.adapters.images import import_paddle
 
-# In a process of its own: the mode is the whole program's, and an eager tensor made in it is the end of that.
+# In its own process: the mode applies to the whole program, and an eager tensor in that mode ends the process.
 PROGRAM = """
 import sys
 import numpy as np

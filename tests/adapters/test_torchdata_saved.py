@@ -1,4 +1,4 @@
-"""States that torchdata 0.11 itself has saved: slipring goes on where torchdata would."""
+"""States that torchdata 0.11 itself has saved: slipring continues where torchdata would."""
 
 import pickle
 
@@ -41,7 +41,7 @@ def distributed(n):
 
 
 def saved(loader, taken, exhausted=False):
-    """torchdata's state after so many batches, and after the end of the epoch."""
+    """Return torchdata's state after `taken` batches, or after the end of the epoch."""
     iterator = iter(loader)
     for _ in range(taken):
         next(iterator)

@@ -1,4 +1,4 @@
-"""States that are written for torchdata 0.11: its own loader goes on where slipring's would."""
+"""States that are written for torchdata 0.11: its own loader continues where slipring's would."""
 
 import pickle
 
@@ -54,7 +54,7 @@ def numbers(batches):
 
 
 def taken_from(loader, taken):
-    """Read so many batches, and return the state there for torchdata, and the rest of the epoch."""
+    """Read `taken` batches; return the state for torchdata and the rest of the epoch."""
     iterator = iter(loader)
     for _ in range(taken):
         next(iterator)

@@ -1,4 +1,4 @@
-"""`slipring bench-dataset` measures a user's dataset, and says what limits it."""
+"""`slipring bench-dataset` measures a user's dataset, and names its bottleneck."""
 
 import dataclasses
 import json
@@ -84,7 +84,7 @@ def slow_collate(samples):
 
 @pytest.fixture
 def bench(tmp_path):
-    """A function that runs the command where the datasets lie; returns what it printed, as an object by default."""
+    """A function that runs the command in the datasets' folder; it returns the output, parsed by default."""
     (tmp_path / "sets.py").write_text(DATASETS)
 
     def run(*arguments, json_too=True, code=0):
@@ -172,17 +172,17 @@ def test_what_a_dataset_takes_is_in_its_row(bench, dataset, options, name, each_
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel counts no delays")
 def test_the_time_on_a_processor_is_told_from_the_time_that_is_slept(tmp_path):
     case = Case(1, "thread", 8)
-    sweep.Announce(str(tmp_path))(0)  # this thread is the worker
+    sweep.Announce(str(tmp_path))(0)  # this thread acts as the worker
 
     def spent(spend):
         begun, used = time.perf_counter(), time.thread_time()
-        time.sleep(0.001)  # the kernel adds up what a thread has used when it stops
+        time.sleep(0.001)  # the kernel adds up a thread's processor time when it stops
         before, queued = sweep._processor_time(str(tmp_path), case)
         spend()
         time.sleep(0.001)
         after, queued_now = sweep._processor_time(str(tmp_path), case)
         assert queued_now >= queued
-        # Others may have the processor for any time, but then this thread does not use it.
+        # Other threads may get the processor for any time; this thread's own time does not grow then.
         assert after - before <= time.thread_time() - used
         return after - before, time.perf_counter() - begun
 
@@ -205,7 +205,7 @@ def test_the_time_on_a_processor_is_that_of_the_batches_that_are_measured(monkey
 
 
 class LettingIn:
-    """A dataset whose index 40 lets in a worker that waits at a FIFO."""
+    """A dataset whose worker waits at a FIFO at index 40."""
 
     def __init__(self, path):
         self.path = path
@@ -297,7 +297,7 @@ def test_the_numbers_of_workers_up_to_a_most():
 
 
 def row(workers=1, rate=100.0, method="fork", transport=True, size=10, error=None, **figures):
-    """A second of a case, its workers busy with reading unless told otherwise."""
+    """Return a row for one second of a case; its workers are busy with reading by default."""
     times = {"fetch_s": float(max(1, workers)), "cpu_s": float(max(1, workers)), "queued_s": 0.0}
     case = Case(workers, method, size, transport)
     return Row(case, 10, rate, 1.0, 1.0, error=error, **{**times, **figures})

@@ -14,11 +14,11 @@ from tests.support.scenes import Gate
 from tests.support.inside import Activity
 from tests.support.watched import fails, run, watched
 
-HUNG = 1234  # row 2 of the batch that begins with 1232
+HUNG = 1234  # row 2 of the batch that starts with 1232
 
 
 def dumped(capsys, what, *options):
-    """The only segment of a dump."""
+    """Return the only segment of a dump."""
     code, out, err = run(capsys, "dump", what, "--json", *options)
     assert (code, err) == (0, "")
     (segment,) = json.loads(out)["segments"]
@@ -175,7 +175,7 @@ def test_a_queue_is_told_of_by_its_participants(capsys):
 
 @pytest.fixture
 def crashed(tmp_path):
-    """The record file of a job that was killed while a worker hung, and that worker's pid."""
+    """The record file of a job that was killed while a worker hung, and this worker's pid."""
     record = tmp_path / "record"
     with Gate(tmp_path / "gate") as gate:
         options = {"gate": gate.path, "index": HUNG, "num_workers": 2, "n": 4000}
@@ -213,7 +213,7 @@ def test_times_of_a_file_are_told_by_its_newest_stamp(capsys, crashed):
     assert max(stamps) <= segment["at_ns"]
     (it,) = (each for each in segment["participants"] if each["pid"] == pid)
     assert it["what"] == "reading"
-    assert 0 <= it["since_s"] < 3600  # of this file, whatever this machine's clock says
+    assert 0 <= it["since_s"] < 3600  # from this file's times, not from this machine's clock
 
 
 def test_the_file_of_a_job_that_runs_tells_what_is_being_done(capsys, tmp_path):

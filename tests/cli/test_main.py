@@ -1,4 +1,4 @@
-"""The command: what it says without one, and how each ends."""
+"""The command line: its text without a subcommand, and the exit codes."""
 
 import contextlib
 import os
@@ -129,7 +129,7 @@ def test_ctrl_c_ends_a_command_quietly_with_130(tmp_path, workers):
     )  # fmt: skip
     while not (tmp_path / "begun").exists() and process.poll() is None:
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all processes
     out, err = process.communicate()
     assert (process.returncode, out, err) == (130, "", "")
 

@@ -1,4 +1,4 @@
-"""torch.compile'd steps that consume our batches."""
+"""Compiled steps (torch.compile) that consume our batches."""
 
 import shutil
 
@@ -45,7 +45,7 @@ def test_a_compiled_step_gives_what_the_plain_step_gives(backend, monkeypatch):
             pytest.skip("inductor needs g++")
         from torch._inductor import config
 
-        monkeypatch.setattr(config, "compile_threads", 1)  # the pool of compilers stays otherwise
-        monkeypatch.setattr(config, "cpp_cache_precompile_headers", False)  # these stay outside of tmp_path
+        monkeypatch.setattr(config, "compile_threads", 1)  # otherwise the pool of compilers stays
+        monkeypatch.setattr(config, "cpp_cache_precompile_headers", False)  # these would stay outside of tmp_path
     compiled = torch.compile(step, backend=backend, fullgraph=True)
     assert losses(compiled) == pytest.approx(losses(step), rel=1e-4)

@@ -1,4 +1,4 @@
-"""The scalars of a loader: what their names say."""
+"""The scalars of a loader have the values that their names say."""
 
 import subprocess
 import sys

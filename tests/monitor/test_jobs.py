@@ -1,4 +1,4 @@
-"""Jobs are found by what their processes have open."""
+"""Jobs are found by the open files of their processes."""
 
 import ctypes
 import os
@@ -238,7 +238,7 @@ def test_a_job_in_another_pid_namespace_is_found_by_its_number_here():
     )
     try:
         here = int(program.stdout.readline())
-        assert '"pid": 1,' in program.stdout.readline()  # there
+        assert '"pid": 1,' in program.stdout.readline()  # in its namespace
         (job,) = attach(here)
         assert job.elsewhere and job.pid == here and job.number(1) == here
         assert job.number(int(job.watch.participants()["pid"][1])) in job.holders

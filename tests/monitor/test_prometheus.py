@@ -1,4 +1,4 @@
-"""Prometheus reads the figures of living loaders, over HTTP."""
+"""Prometheus reads the figures of live loaders over HTTP."""
 
 import gc
 import re
@@ -21,7 +21,7 @@ from slipring.monitor import prometheus  # noqa: E402
 
 
 def scrape(metrics):
-    """{(name, labels): value} of what the server shows."""
+    """Return {(name, labels): value} of the server's figures."""
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics") as page:
         text = page.read().decode()
     lines = re.findall(r"^(slipring_\w+)\{([^}]*)\} (\S+)$", text, re.M)
@@ -30,7 +30,7 @@ def scrape(metrics):
 
 @pytest.fixture
 def shown():
-    """A function that shows loaders in a registry of its own, until the test's end."""
+    """A function that exports loaders in a separate registry until the test ends."""
     opened = []
 
     def show(*args, **kwargs):
@@ -152,7 +152,7 @@ def test_no_counter_goes_back_while_iterations_begin_and_end(shown):
         try:
             for _ in range(30):
                 list(loader)
-                pair = iter(loader), iter(loader)  # a second engine, whose figures are folded at its end
+                pair = iter(loader), iter(loader)  # a second engine, whose figures are added to the totals at its end
                 next(pair[1])
                 del pair
             until(lambda: len(seen) > 1, "it has been looked at twice")

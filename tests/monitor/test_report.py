@@ -1,4 +1,4 @@
-"""What a report shows, and that it can be had at odd moments."""
+"""The contents of a report, also at unusual moments."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What can be seen of a loader's segment, from its own process and from others."""
+"""Observations of a loader's segment, from its own process and from others."""
 
 import itertools
 import os
@@ -130,7 +130,7 @@ def test_a_queues_messages_are_seen():
 
 
 def memory(content):
-    """A file that has no name."""
+    """Return the descriptor of a file without a name."""
     fd = os.memfd_create("test", os.MFD_CLOEXEC)
     os.write(fd, content)
     return fd
@@ -138,7 +138,7 @@ def memory(content):
 
 @pytest.fixture
 def segment():
-    """The bytes of a small segment, as far as they are watched."""
+    """Return the bytes of a small segment that observers read."""
     with slipring.Loader(Squares(8), 4, num_workers=1, persistent_workers=True) as loader:
         list(loader)
         fd = engine_of(loader).ring.controls

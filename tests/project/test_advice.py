@@ -1,4 +1,4 @@
-"""What loaders advise: arguments that were meant, and those that do not do what they seem to."""
+"""Advice of loaders: misspelt arguments, and arguments whose effect differs from their name."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def test_an_argument_that_is_not_there_is_answered_by_the_one_that_was_meant(nam
         Loader(range(9), **grouped(**{name: None}))
 
 
-ELSEWHERE = {  # of tf.data, Keras and Grain
+ELSEWHERE = {  # arguments of tf.data, Keras and Grain
     "worker_count": "Did you mean 'num_workers'", "use_multiprocessing": ".*Workers\\(start_method=",
     "num_threads": ".*Workers\\(fetch_threads=", "drop_remainder": "Did you mean 'drop_last'",
     "max_queue_size": "Did you mean 'prefetch_factor'", "num_epochs": ".* once for each epoch",

@@ -23,7 +23,7 @@ class Unshowable:
 NUMBERS = [1.5, NAN, float("inf"), 1j, np.float64(2), np.array([1, 2])]
 OTHERS = ["3", b"3", [], {}, object(), np.True_, Unshowable()]
 BLANK = [3, NAN, "x", object(), np.int64(3), True, Unshowable()]
-# What kind of argument it is -> what must be refused. A kind that ends in "?" takes None.
+# Kind of argument -> values that must be refused. A kind that ends in "?" allows None.
 NONSENSE = {
     "count": [True, 0, -1, -HUGE, *NUMBERS, *OTHERS],
     "natural": [True, -1, -HUGE, *NUMBERS, *OTHERS],
@@ -69,10 +69,10 @@ NONSENSE = {
     "shape": [True, -1, HUGE, 1.5, NAN, "x", object()],
     "text or bytes": [3, NAN, True, [], object(), np.arange(3), Unshowable()],
 }
-# Of num_workers: an int, "auto" or (least, most).
+# For num_workers: an int, "auto" or (least, most).
 NONSENSE["workers"] = [*NONSENSE["bounded"], (2, 1), (0, None), (1, 2, 3), (1.5, None), (None, HUGE)]
 NONSENSE["group"] = [None, 3, "x", {}, object(), slipring.Loader, Unshowable()]
-NO_NONE = {"callable", "words", "mapping", "path", "flag"}  # of which some take None
+NO_NONE = {"callable", "words", "mapping", "path", "flag"}  # some of these allow None
 
 LOADER = {
     "batch_size": "count?", "shuffle": "flag?", "sampler": "iterable?", "batch_sampler": "iterable?",
@@ -101,7 +101,7 @@ IMAGES = {
 
 
 class Face:
-    """A public constructor or function: what it needs, and of which kind its arguments are."""
+    """A public constructor or function: its required arguments, and the kinds of all arguments."""
 
     def __init__(self, module, name, base, kinds):
         self.module, self.name, self.base, self.kinds = module, name, base, kinds
@@ -250,7 +250,7 @@ EVERY = [(face, name, kind) for face in FACES for name, kind in face.kinds.items
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder of classes, a tar shard and a table, of images that nobody decodes."""
+    """A class folder, a tar shard and a table, with images that are not decoded."""
     at = tmp_path_factory.mktemp("arguments")
     (at / "classes" / "a").mkdir(parents=True)
     (at / "classes" / "a" / "0.png").write_bytes(b"x")
@@ -309,7 +309,7 @@ def test_every_argument_has_a_kind(folder, face):
         for name, parameter in inspect.signature(called).parameters.items()
         if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     }
-    if repr(face) == "torch.DataLoader":  # torch's own are refused by torch
+    if repr(face) == "torch.DataLoader":  # torch checks its own arguments
         wanted -= set(OF_TORCH)
     assert wanted <= set(face.kinds)
 

@@ -1,4 +1,4 @@
-"""The check that each test leaves nothing behind sees what it should see, and only that."""
+"""The leak check of each test finds every leak, and nothing else."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_pytest(tmp_path, source, *options):
-    """Run `source` as a test file of its own under this project's conftest; returns (exit status, output)."""
+    """Run `source` as a separate test file with this project's conftest; return (exit status, output)."""
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_inner.py").write_text(source)
     done = subprocess.run(
@@ -99,7 +99,7 @@ def test_a_new_child_of_a_child_that_was_there_before_is_reported():
 
 @contextlib.contextmanager
 def another_program(source):
-    """Run `source` where nothing says that a test has started it; yields what it prints first."""
+    """Run `source` without a mark of the test run; yield its first line of output."""
     command = [sys.executable, "-c", f"{source}\nimport sys; sys.stdout.flush(); sys.stdin.read()"]
     env = {name: value for name, value in os.environ.items() if name != "SLIPRING_TEST_RUN"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -108,7 +108,7 @@ def another_program(source):
 
 
 def seen_by_a_bystander(monkeypatch, before):
-    """What would be found if what this process has started were not its own."""
+    """Return the leaks that the check would find if this process's children were not its own."""
     monkeypatch.setattr("tests.support.leaks.started_by_us", lambda *apart_from: set())
     return before.leaks()
 
@@ -122,7 +122,7 @@ def test_what_other_programs_keep_in_dev_shm_is_not_reported(monkeypatch):
     )
     name = f"torch_{2**22}_{uuid.uuid4().hex}"
     with another_program(semaphore) as sem, another_program(f"open('{SHM}/{name}', 'x'); print()"):
-        assert {sem, name} <= set(os.listdir(SHM))  # one is mapped, and nobody holds the other
+        assert {sem, name} <= set(os.listdir(SHM))  # one is mapped, and no process holds the other
         before = dataclasses.replace(before, fds=Snapshot.take().fds)
         assert seen_by_a_bystander(monkeypatch, before) == []
     os.unlink(f"{SHM}/{name}")

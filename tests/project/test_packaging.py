@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# All that a build, the tests and the benchmarks are made of; a folder stands for its sources.
+# All files that builds, tests and benchmarks need; a folder stands for its sources.
 NEEDED = (
     "csrc",
     "pkg",
@@ -44,7 +44,7 @@ SOURCE = {".c", ".h", ".py", ".pyi", ".pyx", ".pxd", ".pxi", ".md", ".txt", ".to
 
 
 def version():
-    """The version as the source has it, read without importing the package."""
+    """Return the version of the source, read without an import of the package."""
     tree = ast.parse((ROOT / "pkg/slipring/_version.py").read_text())
     return next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
 
@@ -115,7 +115,7 @@ def test_the_metadata_promise_what_is_kept(sdist):
 
 
 def links(text):
-    """Where the links of a Markdown page lead."""
+    """Return the targets of a Markdown page's links."""
     return re.findall(r"\]\(([^)]+)\)", text)
 
 
@@ -141,7 +141,7 @@ def test_with_a_home_the_links_of_the_package_page_lead_there(tmp_path):
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A copy of what a build needs: other tests build in the original at the same time."""
+    """A copy of the files that a build needs: other tests build in the original at the same time."""
     place = tmp_path_factory.mktemp("tree")
     for name in ("csrc", "pkg", "tests/steps"):
         shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))

@@ -1,4 +1,4 @@
-"""Tests reach into private parts of slipring by way of tests/support/inside.py alone."""
+"""Tests reach private parts of slipring only through tests/support/inside.py."""
 
 import ast
 import re
