@@ -95,7 +95,7 @@ class Names:
 
 
 def private_kib():
-    """Memory that this process alone has, but for files and shared memory."""
+    """Return the private memory of this process, without files and shared memory."""
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Private_Dirty"))
 

@@ -1,4 +1,4 @@
-"""TableDataset: nulls become values, and masks say where they were."""
+"""TableDataset: nulls become values, and masks have their positions."""
 
 import pickle
 
@@ -16,7 +16,7 @@ from tests.support.nulls import COLUMNS, UNFIT  # noqa: E402
 
 
 def write(path, columns, form="file"):
-    """A file of two row groups."""
+    """Write a file of two row groups."""
     table = pa.table(columns)
     if form == "parquet":
         pq.write_table(table, path, row_group_size=2)

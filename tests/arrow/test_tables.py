@@ -1,4 +1,4 @@
-"""TableDataset: rows of Arrow IPC and Parquet files, and record batches that lie in their slots."""
+"""TableDataset: rows of Arrow IPC and Parquet files, and record batches in their slots."""
 
 import contextlib
 import os
@@ -120,7 +120,7 @@ def test_types_that_pyarrow_has_no_take_for_are_read_too(tmp_path, form):
         batch = TableDataset(path, returns="record_batch").take(indices)
         assert batch.to_pylist() == [expected[i] for i in indices]
         assert batch.schema.field("bytes").type == pa.binary_view()
-        # Of the group that they were taken from nothing comes along.
+        # The rest of their row group does not come along.
         assert batch["bytes"].nbytes < 1100 * len(indices)
 
 

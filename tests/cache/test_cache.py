@@ -1,4 +1,4 @@
-"""A cache in one process: what it keeps, what it gives back, what it refuses."""
+"""A cache in one process: the values that it keeps, returns and refuses."""
 
 import collections
 import copy
@@ -197,7 +197,7 @@ def test_who_waited_a_second_makes_its_own(cache):
     thread = threading.Thread(target=cache.get_or_make, args=(1, slow))
     thread.start()
     assert begun.wait(60)
-    assert cache.get_or_make(1, lambda: "own") == "own"  # it comes back while the other still is at it
+    assert cache.get_or_make(1, lambda: "own") == "own"  # it returns while the other thread still makes the value
     end.set()
     thread.join()
     assert cache.get(1) == "slow"
@@ -336,7 +336,7 @@ def test_shared_memory_of_the_system_can_be_the_backing():
         assert cache.put(1, [1, 2]) and cache.get(1) == [1, 2]
 
 
-# ---- what it says
+# ---- its texts and figures
 
 
 def test_statistics_count_what_happened(cache):

@@ -1,4 +1,4 @@
-"""`slipring.cached`: any map dataset, with its samples made once, in loaders of all kinds."""
+"""`slipring.cached`: any map dataset whose samples are made once, in loaders of all kinds."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from tests.support.options import grouped
 
 
 class Made:
-    """Sample i is (five times i, i); each making of one leaves a byte in a file."""
+    """Sample i is (five times i, i); making a sample appends a byte to a file."""
 
     def __init__(self, path, n=40):
         self.path, self.n = str(path), n
@@ -40,7 +40,7 @@ def shifted(sample):
 
 
 def epochs(data, n=2, **options):
-    """Batches of `n` shuffled epochs, as lists."""
+    """Return the batches of `n` shuffled epochs as lists."""
     with slipring.Loader(data, 8, shuffle=True, seed=5, **grouped(**options)) as loader:
         return [[part.tolist() for part in batch] for _ in range(n) for batch in loader]
 
@@ -58,8 +58,8 @@ WAYS = [
 @pytest.mark.parametrize("options", [*WAYS[:3], *one_fast(WAYS[3:5]), WAYS[5]], ids=str)
 def test_each_sample_is_made_once_and_batches_are_as_without_a_cache(tmp_path, options):
     plain = Made(tmp_path / "plain")
-    chunks = {"chunk_size": options.get("chunk_size"), "num_workers": 1}  # each draws numbers of its own
-    expected = epochs(slipring.cached(plain, 1).map(shifted), **chunks)  # a cache in which nothing fits
+    chunks = {"chunk_size": options.get("chunk_size"), "num_workers": 1}  # each range draws its own numbers
+    expected = epochs(slipring.cached(plain, 1).map(shifted), **chunks)  # a cache that is too small for any sample
     data = Made(tmp_path / "made")
     kept = slipring.cached(data, "8MiB").map(shifted)
     assert epochs(kept, **options) == expected

@@ -1,4 +1,4 @@
-"""One cache for several processes: forked, spawned, strangers that know its name; and their deaths."""
+"""One cache for several processes: forked, spawned, or unrelated ones that know its name; and their deaths."""
 
 import contextlib
 import multiprocessing
@@ -28,7 +28,7 @@ def name():
 
 
 class Program:
-    """A Python program that answers line by line, and is killed in the end."""
+    """A Python program that answers line by line, and is killed at the end."""
 
     def __init__(self, text, **options):
         command = [sys.executable, "-u", "-c", textwrap.dedent(text)]
@@ -56,7 +56,7 @@ class Program:
         self.process.stdout.close()
 
 
-# Opens a cache and does what it is told: Python expressions, one a line.
+# Opens a cache and evaluates Python expressions, one per line.
 OPENED = """
     import os, sys
     import numpy as np
@@ -82,7 +82,7 @@ def program(name):
 
 
 def in_child(function, *arguments):
-    """What a forked child's call returns."""
+    """Call a function in a forked child; return its result."""
     receiver, sender = fork.Pipe(duplex=False)
 
     def run():
@@ -97,7 +97,7 @@ def in_child(function, *arguments):
 
 
 def has_connected(pid):
-    """Whether a process waits for another to get on: it sleeps in recv or connect."""
+    """Return whether a process waits for another one in recv or connect."""
     return read(f"/proc/{pid}/syscall").split()[:1] in ([b"45"], [b"42"], [b"207"], [b"203"], [b"7"], [b"73"])
 
 
@@ -285,7 +285,7 @@ def test_another_dataset_under_the_same_name_is_refused(name, program):
 
 # ---- other users
 
-# Who has become another user may not read the modules of this one.
+# A process that has changed its user cannot read this user's modules.
 AS_ANOTHER = OPENED.replace("    cache =", "    os.setgid(65534); os.setuid(65534)\n    cache =")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
@@ -389,7 +389,7 @@ def test_ranks_that_read_the_same_samples_make_each_once(name, program):
     for one in ranks:
         one.say()
     made = [int(one.hear()) for one in ranks]
-    assert 400 <= sum(made) <= 404, made  # a rank that the machine stops for a second is not waited for
+    assert 400 <= sum(made) <= 404, made  # ranks do not wait for a rank that the machine delays for a second
 
 
 def test_its_socket_is_gone_when_it_has_been_opened(name):

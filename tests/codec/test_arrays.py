@@ -1,4 +1,4 @@
-"""Every kind of numpy array comes out of a slot as it went in."""
+"""Every kind of numpy array comes out of a slot unchanged."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ STRUCTURED = [
 
 
 def filled(dtype, shape):
-    """An array of that dtype with bytes that differ."""
+    """Return an array of a dtype with different bytes."""
     dtype = np.dtype(dtype)
     n = int(np.prod(shape, dtype=int))
     if dtype.kind == "U":

@@ -1,4 +1,4 @@
-"""What lies in the slot already is not copied, and what worker code keeps is not overwritten."""
+"""Arrays that are in the slot already are not copied, and arrays that worker code keeps are not overwritten."""
 
 import gc
 import threading
@@ -24,7 +24,7 @@ from tests.support.inside import (
 )
 from tests.support.trip import Trip, address
 
-RECORDS = 600  # bytes: what records and definition of a few leaves take at most
+RECORDS = 600  # bytes: the maximum for records and treedef of a few leaves
 
 
 def test_outside_a_fill_empty_is_numpys(trip):
@@ -227,7 +227,7 @@ def test_what_nobody_keeps_is_not_copied_although_others_were(trip):
 
     assert trip.bytes_of(keeps) > 2000
     assert trip.bytes_of(keeps_nothing) < 1000 + RECORDS
-    assert trip.bytes_of(lambda: cache[0]) < 1000 + RECORDS  # it lies in another slot: copied anyhow
+    assert trip.bytes_of(lambda: cache[0]) < 1000 + RECORDS  # it is in another slot, and is copied in any case
     assert trip.ring.meter.kept_batches == 1
 
 
@@ -406,7 +406,7 @@ def test_the_rows_of_a_shared_batch_are_written_in_place(trip):
 
 
 def test_arrays_from_empty_are_ordinary_while_a_batch_is_shared(trip):
-    # Only one worker can hold a slot; the sample goes to its row by a copy anyhow.
+    # Only one worker can hold a slot; the sample is copied to its row in any case.
     with trip.claim(range(4), chunk=2) as fill:
         assert not in_slot(empty((3,)))
         rows = RowWriter(0, 2, NUMPY, share_rows(trip))

@@ -1,4 +1,4 @@
-"""An array's dimensions lie in memory in the order in which they lay; gaps are closed."""
+"""An array's dimensions keep their order in memory; gaps are removed."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Samples that do not fit together: the message names the place, both samples and what differs."""
+"""Samples that do not match: the message names the position, both samples and the difference."""
 
 import collections
 import dataclasses

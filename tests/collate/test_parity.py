@@ -1,4 +1,4 @@
-"""Batches hold what torch's default collate holds, in the samples' own containers."""
+"""Batches hold the same values as torch's default_collate, in the samples' own containers."""
 
 import collections
 import dataclasses
@@ -20,7 +20,7 @@ WAYS = ["call", "0", "2", "2 in chunks"]
 
 
 def batch_of(samples, way):
-    """All samples in one batch, made in one of the ways there are."""
+    """Return all samples in one batch, made in one of several ways."""
     if way == "call":
         return slipring.default_collate(samples)
     chunk_size = 2 if "chunks" in way else None
@@ -32,7 +32,7 @@ def batch_of(samples, way):
 
 
 def assert_as_torch(ours, theirs):
-    """The same values in the same places; torch makes tensors of numbers and arrays, and lists of tuples."""
+    """Compare values and positions; torch converts numbers and arrays to tensors, and tuples to lists."""
     if isinstance(theirs, torch.Tensor):
         if isinstance(ours, np.ndarray):
             ours = torch.from_numpy(ours)
@@ -94,7 +94,7 @@ def test_a_batch_holds_what_torchs_does(name, way):
 
 
 def kind_of(value):
-    """The nested types of a value."""
+    """Return the nested types of a value."""
     if isinstance(value, dict):
         return type(value), {k: kind_of(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)) and not (value and isinstance(value[0], (str, bytes))):

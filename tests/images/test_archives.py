@@ -82,7 +82,7 @@ def test_who_may_read_a_shard_may_read_its_index(shards, mode):
 
 def test_an_index_that_cannot_be_kept_is_made_anew_and_that_is_said_once(shards, caplog):
     for path in shards:
-        path.with_name(path.name + ".index.npz").mkdir()  # nothing can replace it
+        path.with_name(path.name + ".index.npz").mkdir()  # no file can replace a folder
     before = sorted(shards[0].parent.iterdir())
     for _ in range(2):
         assert len(images.Tar(shards, FIT, index="beside")) == 30

@@ -1,4 +1,4 @@
-"""Bytes that are no image, and calls that make no sense: an error that names what, the limit and the remedy."""
+"""Bytes that are no image, and invalid calls: the error names the value, the limit and the remedy."""
 
 import io
 import pickle
@@ -102,7 +102,7 @@ def test_what_is_there_of_a_truncated_jpeg_can_be_had():
 
 
 def unfinished(progressive):
-    """JPEGs whose ends are missing, at many places; some of them end with the mark of an end all the same."""
+    """Return JPEGs that are cut off at many places; some of them still have an end marker."""
     draw = random.Random(3)
     for number in range(40):
         sampling, quality = draw.choice(["4:4:4", "4:2:2", "4:2:0"]), draw.choice([60, 90])
@@ -120,7 +120,7 @@ def test_a_box_of_a_jpeg_whose_end_is_missing_has_the_pixels_of_the_whole_image(
         whole = np.empty((height, width, 3), np.uint8)
         try:
             images.decode_into(data, whole, truncated="fill")
-        except ImageError:  # it ends in a table
+        except ImageError:  # it is cut off within a table
             continue
         for _ in range(4):
             rows, columns = draw.randint(5, height), draw.randint(5, width)
@@ -148,7 +148,7 @@ def test_what_is_there_of_a_truncated_file_of_another_format_can_be_had(format):
     data = whole[: len(whole) // 2]
     with pytest.raises(ImageError, match="truncated"):
         decode(data)
-    # (A BMP begins at its foot.)
+    # (A BMP starts at the bottom.)
     there, missing = ((180, 0, 20, 100), (0, 0, 20, 100))[:: 1 if format == "BMP" else -1]
     assert error(decode(data, there, truncated="fill"), by_pillow(whole, there, (32, 32))) <= 1
     assert not decode(data, missing, truncated="fill").any(), "the missing part is black"
@@ -251,7 +251,7 @@ def test_a_failure_leaves_the_decoder_as_it_was():
 
 @pytest.fixture
 def interrupt():
-    """A function that has a handler raise an exception."""
+    """A function that sends a signal, whose handler raises an exception."""
 
     def raise_it(kind):
         def handler(*_):

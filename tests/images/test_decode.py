@@ -1,4 +1,4 @@
-"""decode_into: at most one level from Pillow, whatever the file, the box and the size."""
+"""decode_into: at most 1 off Pillow's pixel values, for any file, box and size."""
 
 import io
 import os
@@ -275,7 +275,7 @@ print(images.backend().kernels, total)
 
 
 def test_the_vector_kernels_run_where_the_processor_has_them():
-    """Some compilers' own look at the processor finds nothing, and all is done by the slow loops."""
+    """The CPU detection of some compilers finds nothing, and then the slow loops run."""
     if os.uname().machine == "aarch64":
         wanted = "neon"
     else:

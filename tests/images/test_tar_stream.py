@@ -16,7 +16,7 @@ from tests.support.options import grouped
 from tests.support.signals import handling
 
 FIT = images.Resize((12, 16))
-SIZES = (10, 7, 1, 12, 5)  # samples of each shard
+SIZES = (10, 7, 1, 12, 5)  # samples per shard
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def stream(shards, transform=FIT, **options):
 
 
 def read(data, loader=slipring.Loader, **options):
-    """The samples' numbers, as a loader gives them."""
+    """Return the numbers of a loader's samples."""
     with loader(data, 4, **grouped(**options)) as batches:
         return numbers_of(batches)
 
@@ -68,7 +68,7 @@ def test_workers_without_a_shard_end_at_once(shards):
 
 
 def pictures(data, **options):
-    """Sample number -> its crop's bytes."""
+    """Return {sample number: its crop's bytes}."""
     with slipring.Loader(data, None, **grouped(**options)) as samples:
         return {int(target["number"]): np.asarray(image).tobytes() for image, target in samples}
 
@@ -108,7 +108,7 @@ def test_it_resumes_at_the_sample(shards, workers, shuffle):
     from slipring.torch import DataLoader
 
     def make():
-        random.seed(7)  # whose numbers are drawn where there is no worker
+        random.seed(7)  # without workers, samples draw from it
         data = stream(shards, images.RandomResizedCrop((12, 16)), shuffle=shuffle)
         return DataLoader(data, 3, num_workers=workers, generator=torch.Generator().manual_seed(7))
 
@@ -134,7 +134,7 @@ def test_the_state_of_another_division_is_refused(shards, other):
 
 def test_torchs_persistent_workers_take_another_order_in_each_pass(shards):
     torch = pytest.importorskip("torch")
-    pytest.importorskip("slipring.torch")  # from then on torch's loader knows what a TarStream is
+    pytest.importorskip("slipring.torch")  # from then on torch's loader accepts a TarStream
     data = stream(shards, FIT, shuffle=True)
     loader = torch.utils.data.DataLoader(data, 4, num_workers=2, persistent_workers=True)
     passes = [[int(n) for _, target in loader for n in target["number"]] for _ in range(3)]
@@ -158,7 +158,7 @@ def test_a_shard_that_cannot_be_read_is_told_once_and_the_next_comes_behind_it(t
 
 
 class OutOfTime(TimeoutError):
-    """What a signal's handler raises."""
+    """The exception that a signal handler raises."""
 
 
 def test_what_a_handler_raises_while_an_image_is_read_costs_no_sample(shards):

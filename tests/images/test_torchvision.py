@@ -1,4 +1,4 @@
-"""ImageFolder and Compose, translated; where torchvision does not load, modules of the same names stand in."""
+"""ImageFolder and Compose, translated; without torchvision, stand-in modules have its names."""
 
 import enum
 import importlib.util
@@ -15,7 +15,7 @@ from tests.support.pictures import encoded, error, pixels
 
 
 def loads():
-    """Whether torchvision can be imported: some of its wheels want libraries that are not there."""
+    """Return whether torchvision can be imported: some of its wheels need missing libraries."""
     if importlib.util.find_spec("torchvision") is None:
         return False
     return subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True).returncode == 0

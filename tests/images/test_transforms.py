@@ -1,4 +1,4 @@
-"""Transforms: the boxes that torchvision would draw, and one pass over the pixels."""
+"""Transforms: the same boxes as torchvision draws, and one pass over the pixels."""
 
 import enum
 import io
@@ -33,7 +33,7 @@ def sample(data, transform, **options):
 
 
 def validated(data, resize, crop):
-    """The usual recipe of validation as torchvision does it with Pillow: Resize, then CenterCrop with black around."""
+    """torchvision's usual validation recipe with Pillow: Resize, then CenterCrop with a black border."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     width, height = image.size
     longer = int(resize * max(width, height) / min(width, height))

@@ -1,4 +1,4 @@
-"""What the CUDA driver is asked, and in which order: seen by a library in its place."""
+"""The calls of the CUDA driver and their order, recorded by a library that replaces it."""
 
 import contextlib
 import ctypes
@@ -128,7 +128,7 @@ def test_what_is_staged_may_overlap_itself_and_gets_no_gaps(place, monkeypatch):
 
 
 class Module:
-    """Contexts as torch.cuda has them: leaving a stream sets a device, leaving a device need not."""
+    """Contexts like torch.cuda's: leaving a stream sets a device, leaving a device need not."""
 
     def __init__(self):
         self.current, self.touched = 0, set()

@@ -1,4 +1,4 @@
-"""What goes wrong comes at its batch's turn, and costs no other batch."""
+"""An error comes in its batch's turn, and loses no other batch."""
 
 import contextlib
 import multiprocessing
@@ -25,7 +25,7 @@ DEVICES = ["cpu", "privateuseone"]
 
 
 def outcomes(lab, batches, ask=12):
-    """First number of each batch, or the exception's type, in the order in which they come."""
+    """Return the first number of each batch, or the exception's type, in order of arrival."""
     found = []
     for _ in range(ask):
         try:
@@ -41,7 +41,7 @@ def outcomes(lab, batches, ask=12):
 
 
 def patient(batches):
-    """What comes, however late."""
+    """Return the next batch, however late."""
     with contextlib.suppress(StopIteration):
         while True:
             yield patiently(batches)
@@ -216,13 +216,13 @@ def test_a_device_that_has_failed_does_not_keep_the_loader_from_ending(lab, monk
 
 
 def test_interrupts_at_any_instant_stop_nothing(lab):
-    """Ctrl-C may cost the batch that is being handed out; the iteration goes on."""
+    """Ctrl-C may lose the batch that next() is returning; the iteration continues."""
 
     armed = over = False
 
     def handler(*_):
         nonlocal armed
-        if armed:  # once in each next(), wherever in it; not in what this test does besides
+        if armed:  # once in each next(), at any point of it; not in this test's own code
             armed = False
             raise Raised
 

@@ -1,4 +1,4 @@
-"""However an iteration ends, its thread ends, its slots are given back, and the process exits."""
+"""However an iteration ends, its thread ends, its slots are released, and the process exits."""
 
 import gc
 import multiprocessing
@@ -78,7 +78,7 @@ def test_close_calls_back_a_thread_that_waits_for_a_worker(lab):
     batches = iter(loader)
     next(batches)
     [thread] = threads()
-    threading.Timer(0.2, gate.set).start()  # for the worker: it ends its batch before it ends
+    threading.Timer(0.2, gate.set).start()  # for the worker, which finishes its batch before it ends
     loader.close()
     assert not thread.is_alive()
     with pytest.raises(Closed):
@@ -111,7 +111,7 @@ def test_the_thread_keeps_no_batch_but_what_is_ready():
             batch = next(batches)
             while not ahead.ready:
                 ahead.filled.acquire(timeout=0.01)
-            assert ring.n_slots - ring.circulating == 2  # this one, and the one that is ready
+            assert ring.n_slots - ring.circulating == 2  # this batch, and the one that is ready
         del batch, batches, ahead
 
 
@@ -126,7 +126,7 @@ def test_what_ends_the_thread_is_raised_where_the_batch_is_waited_for():
 
 
 def test_close_from_another_thread_ends_a_next_that_waits(lab):
-    gate, outcome = os.pipe(), []  # an Event would wait for its sleeper, which may be dead by then
+    gate, outcome = os.pipe(), []  # an Event would wait for its sleeping process, which may be dead by then
 
     def waits(i):
         os.read(gate[0], 1)

@@ -1,4 +1,4 @@
-"""Any iteration's batches on a device ahead of time: what adapters other than torch's use of preload."""
+"""Batches of any iteration on a device ahead of time: the part of preload that other adapters use."""
 
 import pytest
 

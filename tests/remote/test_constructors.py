@@ -1,4 +1,4 @@
-"""A file system whose constructor fails: it is made within the attempt, and what ends it has the URL."""
+"""A file system whose constructor fails: it is called within the attempt, and the error has the URL."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ class Flaky(local.LocalFileSystem):
 
 @pytest.fixture(autouse=True)
 def known():
-    """fsspec knows the URLs of it."""
+    """Register the class's protocol with fsspec."""
     from fsspec.registry import _registry, register_implementation
 
     register_implementation("flaky", Flaky, clobber=True)
@@ -51,7 +51,7 @@ def known():
 
 
 def given(way, folder, **options):
-    """Return (root, storage) that reads a folder by it: by URLs, by an instance, or by pyarrow's around an instance."""
+    """Return (root, storage) for a folder: with URLs, with an instance, or with pyarrow's wrapper of an instance."""
     from pyarrow import fs
 
     if way == "url":
@@ -77,8 +77,8 @@ def test_a_constructor_that_fails_twice_is_called_a_third_time_in_every_process(
     root, storage = given(way, folder, **QUICK)
     Flaky.errors, Flaky.made = failing, 0
     data = source(kind, root, storage=storage)
-    assert Flaky.made >= 3  # two threads look through two shards
-    Flaky.errors = failing  # for the worker, which is forked
+    assert Flaky.made >= 3  # two threads read two shards
+    Flaky.errors = failing  # for the forked worker
     assert rows(data, num_workers=1, start_method="fork") == rows(source(kind, folder))
 
 
@@ -145,7 +145,7 @@ def test_what_a_signals_handler_raises_in_a_constructor_is_no_failure_of_it(fold
         raise Stops
 
     class Interrupted:
-        """Not there when the constructor looks: a signal comes first."""
+        """A list of errors whose check sends a signal first."""
 
         def __bool__(self):
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -158,7 +158,7 @@ def test_what_a_signals_handler_raises_in_a_constructor_is_no_failure_of_it(fold
 
 
 def test_a_constructor_that_blocks_holds_up_its_worker_until_the_loaders_timeout(folder):
-    """It is not interrupted: `attempt_timeout` does not count there."""
+    """It is not interrupted: `attempt_timeout` does not apply there."""
 
     class Blocks:
         def __bool__(self):

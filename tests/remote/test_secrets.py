@@ -61,7 +61,7 @@ def test_messages_and_attributes_of_errors_have_no_credentials():
 @pytest.mark.parametrize("place", ["/nowhere", "/secret", ""])
 @pytest.mark.parametrize("kind", ["Tar", "Folder", "TableDataset"])
 def test_a_file_that_cannot_be_read_is_named_without_credentials(server, serve, folder, place, kind):
-    """Nor are there any in the texts of fsspec and aiohttp, which are printed as causes."""
+    """The texts of fsspec and aiohttp, which are printed as causes, contain none either."""
     url = (server if place else serve(folder, fail=1.0)).url + place
     url = url.replace("://", "://me:hidden@") + "/0.tar" + SIGNED
     read = {

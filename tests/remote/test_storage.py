@@ -1,4 +1,4 @@
-"""What a Storage takes and refuses, what it is for local files, and what it keeps on a disk here."""
+"""Storage: its arguments, its effect on local files, and its disk cache."""
 
 import gc
 import os
@@ -60,7 +60,7 @@ def test_a_kind_of_url_that_nobody_knows_is_refused():
 
 @pytest.mark.parametrize("system", ["fsspec", "pyarrow"])
 def test_a_file_system_that_is_given_reads_the_paths(folder, system):
-    """Also one that blocks: fsspec's and pyarrow's for local files."""
+    """This holds for blocking file systems, too: fsspec's and pyarrow's for local files."""
     import fsspec
     from pyarrow import fs
 
@@ -137,7 +137,7 @@ def test_a_dataset_ends_with_the_last_reference_to_it_and_its_connections_with_i
     gc.disable()
     try:
         del data, system, storage
-        # fsspec's thread may still be at the end of the last read.
+        # fsspec's thread may still be finishing the last read.
         until(lambda: [end() for end in ends] == [None, None], "dataset and connections have ended")
     finally:
         gc.enable()
@@ -202,21 +202,21 @@ def rows(data, **options):
 
 @pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
 def test_what_is_kept_on_a_disk_is_not_asked_for_again(folder, server, disk, kind):
-    def read(num_workers):  # as another process would
+    def read(num_workers):  # as in another process
         data = source(kind, server.url, storage=slipring.Storage(disk_cache=disk))
         return rows(data, num_workers=num_workers)
 
     want = rows(source(kind, folder))
     assert read(2) == want
-    assert read(1) == want  # which of two workers reads which batch, and so which ranges are kept, is their race
+    assert read(1) == want  # two workers would race for the batches, and so for the cached ranges
     before = server.tells("requests")["bytes"]
     assert read(1) == want
     sent = server.tells("requests")["bytes"] - before
-    assert sent == 0 or kind == "Folder"  # whose listing is no file
+    assert sent == 0 or kind == "Folder"  # a folder's listing is not a file
 
 
 class Ranges:
-    """Pieces of a file that is read from afar."""
+    """Pieces of a remote file."""
 
     def __init__(self, url, storage):
         self.url, self.storage = url, storage

@@ -19,7 +19,7 @@ from tests.support.inside import Pickled, Ring, _ring, mix
 from tests.support.trip import Trip
 from tests.support.signals import Raised, handling
 
-LONG_S = 600  # the watchdog is there before
+LONG_S = 600  # more than the watchdog's limit
 
 
 def test_a_batch_larger_than_a_slot_names_both_sizes_and_the_remedy():
@@ -127,7 +127,7 @@ def test_a_handle_that_was_never_made_is_refused():
         Ring.__new__(Ring).begin_iteration(1)
 
 
-# ---- what the handle tells
+# ---- the handle's information
 
 
 @pytest.mark.parametrize("backing", ["shm", "memfd", "auto"])

@@ -1,4 +1,4 @@
-"""Resumes with a loader, or a dataset, that is not as it was when the state was taken."""
+"""Resumes with a loader, or a dataset, that has changed since the state was saved."""
 
 import pytest
 

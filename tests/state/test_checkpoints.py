@@ -1,4 +1,4 @@
-"""States in checkpoints whose formats flatten dicts, and load the keys of a fresh loader's state: torch's own."""
+"""States in torch's distributed checkpoints, which flatten dicts and load the keys of a fresh loader's state."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ N = 24
 
 
 class Remembers(torch.utils.data.Dataset):
-    """A map dataset whose state says more the longer it is read."""
+    """A map dataset whose state grows with each read."""
 
     def __init__(self):
         self.read = {}

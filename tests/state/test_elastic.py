@@ -1,4 +1,4 @@
-"""slipring.torch's states of map datasets with other ranks: any rank's says where all are."""
+"""slipring.torch's states of map datasets with other ranks: one rank's state has the position of all."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ WORKERS = [0, 2]
 
 
 class Ours:
-    """slipring's sampler, under torch's face."""
+    """slipring's sampler in slipring.torch's loader."""
 
     def __new__(cls, rank, ranks, batch_size, drop_last=False, loader=DataLoader, dataset=N, **options):
         sampler = BatchSampler(
@@ -38,7 +38,7 @@ class Ours:
 
 
 class Weighted:
-    """The same, drawn by weights."""
+    """The same, with weights."""
 
     def __new__(cls, rank, ranks, batch_size, drop_last=False, **options):
         given = {"weights": np.arange(N), "seed": 3, "rank": rank, "world_size": ranks}
@@ -60,7 +60,7 @@ class Torchs:
 
 
 class Adapters(Torchs):
-    """torchdata's names."""
+    """The adapter's classes with torchdata's names."""
 
     loader, sampler = StatefulDataLoader, StatefulDistributedSampler
 
@@ -77,7 +77,7 @@ def steps(of_ranks):
 
 
 def states_after(loaders, taken):
-    """Each rank's state after so many batches, as a checkpoint has it, and the steps."""
+    """Return each rank's state after so many batches, as in a checkpoint, and the steps."""
     iterators = [iter(loader) for loader in loaders]
     seen = steps([as_lists(itertools.islice(iterator, taken)) for iterator in iterators])
     states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
@@ -112,9 +112,9 @@ def test_the_steps_stay_the_same_for_any_ranks(kind, n, drop_last):
         full = N // step
         assert seen == whole[:1]
         assert rest[: full - 1] == whole[1:full], (m, step)
-        if kind is not Weighted:  # which draws with replacement
+        if kind is not Weighted:  # it draws with replacement
             together = flat(seen) + flat(rest)
-            # (torch's samplers may fill the last step of some ranks with the order's first, and not of others.)
+            # (torch's samplers may fill the last step of some ranks, but not of others, with the first samples.)
             exact = full * step if drop_last else N
             assert len(set(together)) == exact or (drop_last and kind is not Ours and len(set(together)) > exact)
             assert len(together) - len(set(together)) < max(m, n)
@@ -183,7 +183,7 @@ class Drawn(Dataset):
 
 class DrawnOurs:
     def __new__(cls, rank, ranks, batch_size, **options):
-        # All ranks', as torch.manual_seed(11) is in each.
+        # The same in all ranks, like torch.manual_seed(11).
         options["generator"] = torch.Generator().manual_seed(11)
         sampler = BatchSampler(N, batch_size, shuffle=True, seed=3, rank=rank, world_size=ranks)
         return DataLoader(Drawn(), batch_sampler=sampler, rng="sample", collate_fn=as_is, **grouped(**options))
@@ -191,7 +191,7 @@ class DrawnOurs:
 
 class DrawnTorchs:
     def __new__(cls, rank, ranks, batch_size, **options):
-        # All ranks', as torch.manual_seed(11) is in each.
+        # The same in all ranks, like torch.manual_seed(11).
         options["generator"] = torch.Generator().manual_seed(11)
         sampler = DistributedSampler(range(N), num_replicas=ranks, rank=rank, seed=3)
         return StatefulDataLoader(
@@ -221,7 +221,7 @@ def drawn_until(loader, taken):
     return loader.state_dict(), rows
 
 
-# ---- what torchdata itself has saved
+# ---- states that torchdata itself has saved
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -243,7 +243,7 @@ def test_a_state_that_torchdata_has_saved_of_our_sampler_goes_on_in_other_ranks(
         del iterators
         got = seen + rest_of(resumed(job(Ours, m, step, **options), state))
         full = N // step
-        # (With workers torchdata asks the sampler for another epoch before the first one.)
+        # (With workers, torchdata requests another epoch of the sampler before the first one.)
         wholes = [[sorted(order[at : at + step]) for at in range(0, full * step, step)] for order in orders]
         assert got[:full] in wholes, m
         assert len(got) == (full if drop_last else -(-N // step)), m
@@ -254,7 +254,7 @@ def test_a_state_that_torchdata_has_saved_of_our_sampler_goes_on_in_other_ranks(
 
 
 class Odd(DistributedSampler):
-    """Divides in blocks, which nobody can know."""
+    """Divides in blocks, which slipring cannot know."""
 
     def __iter__(self):
         share = len(self.dataset) // self.num_replicas

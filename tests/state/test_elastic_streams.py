@@ -1,4 +1,4 @@
-"""slipring.torch's states of streams with other ranks: all ranks' states together say what nobody has read."""
+"""slipring.torch's states of streams with other ranks: all ranks' states together give the unread samples."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ def resumed(loaders, states):
 
 
 class Shards(IterableDataset):
-    """Shards of numbers, divided among ranks and workers; what nobody has read can be divided anew."""
+    """Shards of numbers, divided among ranks and workers; the unread rest can be divided again."""
 
     def __init__(self, rank, ranks):
         self.rank, self.world_size = rank, ranks
@@ -71,7 +71,7 @@ class Reading:
 
 
 class Plain(IterableDataset):
-    """Knows its rank, and cannot be divided anew."""
+    """Knows its rank, and cannot be divided again."""
 
     def __init__(self, rank, ranks):
         self.rank, self.world_size = rank, ranks
@@ -85,7 +85,7 @@ def streams(ranks, dataset=Shards, **options):
 
 
 def read(loaders, taken):
-    """The states of ranks that have read so many batches each, and the samples."""
+    """Return the states of ranks that have read so many batches each, and the samples."""
     seen = []
     for loader, n in zip(loaders, taken, strict=True):
         iterator = iter(loader)
@@ -104,7 +104,7 @@ def test_what_nobody_has_read_of_a_stream_is_read_once_by_other_ranks_and_worker
     new = resumed(streams(m, num_workers=behind), states[::-1])
     rest = [flat(as_lists(loader)) for loader in new]
     assert sorted(seen + flat(rest)) == list(range(70))
-    later = [flat(as_lists(loader)) for loader in new]  # the next epoch is a whole one
+    later = [flat(as_lists(loader)) for loader in new]  # the next epoch is complete
     assert sorted(flat(later)) == list(range(70))
     for loader in new:
         loader.close()
@@ -152,7 +152,7 @@ def test_a_stream_whose_states_are_of_earlier_batches_is_refused():
 
 
 class OfNobody(IterableDataset):
-    """Knows of no ranks; torch.distributed does."""
+    """Does not know about ranks; torch.distributed does."""
 
     def __iter__(self):
         return iter(range(20))
@@ -164,7 +164,7 @@ def save_as_rank(number, folder):
     next(iter(loader))
     torch.save(loader.state_dict(), os.path.join(folder, f"{number}.pt"))
     torch.distributed.destroy_process_group()
-    os._exit(0)  # its threads in C++ are in the way of the interpreter's own end
+    os._exit(0)  # its C++ threads would disturb the interpreter's own exit
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")

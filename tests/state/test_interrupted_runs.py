@@ -1,4 +1,4 @@
-"""Interrupted runs next to uninterrupted ones: stopped, saved and gone on with at random."""
+"""Runs that are interrupted, saved and resumed at random, compared with uninterrupted ones."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from tests.support import samplers, stateful  # noqa: E402
 from tests.support.parts import fast  # noqa: E402
 
 CASES = 40
-EPOCHS = 6  # more than any case begins
+EPOCHS = 6  # more than any case needs
 
 
 class Reads(stateful.Reads):
@@ -31,7 +31,7 @@ class Reads(stateful.Reads):
 
 
 class Draws:
-    """What the generators draw for each sample."""
+    """Sample i is i, and a number from two generators."""
 
     def __init__(self, n):
         self.n = n
@@ -56,7 +56,7 @@ class Stream(stateful.Plain, IterableDataset):
 
 
 class Laps(stateful.Laps, Stream):
-    """Its state says how far it has been read, and how often."""
+    """Its state is its position and the number of passes."""
 
 
 class OwnIterator(stateful.OwnIterator, Stream):
@@ -118,7 +118,7 @@ WAYS = [
 
 
 class Case:
-    """A loader's settings, and where its run is interrupted."""
+    """A loader's settings, and the points where its run is interrupted."""
 
     def __init__(self, seed):
         self.pick = random.Random(seed)
@@ -139,7 +139,7 @@ class Case:
             "rng": choice(["worker", "batch"]),
             "preload": choice([None, None, 1]),
         }
-        # With its generator in the state, and seeds per batch, neither workers nor resumes change a bit.
+        # With its generator in the state, and seeds per batch, workers and resumes change no bit.
         self.free = self.dataset is range and self.sampler == "shuffle" and self.options["rng"] == "batch"
         if self.free:
             self.dataset = Draws
@@ -165,7 +165,7 @@ class Case:
             return [[torch.as_tensor(batch).tolist() for batch in loader] for _ in range(EPOCHS)]
 
     def comparable(self, epochs):
-        """Out of order, only what came counts; and not which worker has read it."""
+        """Return epochs for comparison: out of order, without the order and without the worker of each sample."""
         if self.options["in_order"] or (self.options["num_workers"] < 2 and not self.free):
             return epochs
         if self.dataset is Reads:
@@ -173,7 +173,7 @@ class Case:
         return [sorted(epoch, key=json.dumps) for epoch in epochs]
 
     def interrupted(self, batches):
-        """The same by loaders that go on from each other's states; `batches`: how many an epoch has."""
+        """Return the epochs of loaders that resume from each other's states; an epoch has `batches` batches."""
         loader, seen = self.loader(), Seen()
         for seed, (where, few, way) in enumerate(self.stops, start=2):
             left = batches - len(seen.epochs[-1])
@@ -183,7 +183,7 @@ class Case:
             if self.pick.random() < 0.5:
                 loader = self.loader(seed)
             loader.load_state_dict(way(state))
-            if self.pick.random() < 0.2:  # once more, before anything is read
+            if self.pick.random() < 0.2:  # again, before anything is read
                 loader.load_state_dict(loader.state_dict())
             if older is not loader:
                 older.close()
@@ -198,7 +198,7 @@ class Seen:
         self.epochs, self.iterator = [[]], None
 
     def take(self, loader, batches):
-        """Take so many of an epoch that is under way, or None: all, and its end."""
+        """Take so many batches of the current epoch; None: all, and its end."""
         self.iterator = self.iterator or iter(loader)
         while batches is None or batches > 0:
             batch = next(self.iterator, None)

@@ -1,4 +1,4 @@
-"""Resumes behind which something repeats itself: a seed, an exception, an order that is skipped."""
+"""Resumes after which something repeats: a seed, an exception, an order that is skipped."""
 
 import warnings
 
@@ -14,14 +14,14 @@ from tests.support.torch_datasets import Made  # noqa: E402
 
 @pytest.fixture
 def make(make):
-    """The same, one sample a sequence number."""
+    """The same fixture, with one sample per batch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
         yield lambda *args, **kwargs: make(*args, **{"batch_size": None, **kwargs})
 
 
 def given(iterator, most=100):
-    """What it gives, exceptions among it."""
+    """Return the values of an iterator, and the texts of its exceptions."""
     got = []
     while len(got) < most:
         try:
@@ -34,7 +34,7 @@ def given(iterator, most=100):
 
 
 class Numbers(IterableDataset):
-    """Its iterator goes on behind an exception."""
+    """Its iterator continues after an exception."""
 
     def __init__(self, bad=()):
         self.bad = bad
@@ -62,7 +62,7 @@ class Iterator:
 
 @pytest.mark.parametrize("rng", ["batch", "worker"])
 def test_an_epoch_of_the_same_seed_as_the_resumed_one_is_whole(make, rng):
-    """Workers that persist are told where to go on in one run, not in all that have its seed."""
+    """Persistent workers resume in one iteration, not in each iteration with its seed."""
     first, second = (make(Numbers(), num_workers=2, persistent_workers=True, rng=rng) for _ in range(2))
     torch.manual_seed(1)
     whole = given(iter(first))
@@ -95,7 +95,7 @@ def test_an_epoch_after_a_resume_at_the_end_of_one_has_its_own_seed_and_order(ma
     resumed.load_state_dict(first.state_dict())
     epochs += [[tuple(sample.tolist()) for sample in first] for _ in range(2)]
     again = [[tuple(sample.tolist()) for sample in resumed] for _ in range(2)]
-    if rng == "worker":  # draws of workers that persist cannot go on
+    if rng == "worker":  # draws of persistent workers cannot continue
         epochs, again = ([[i for i, _ in epoch] for epoch in run] for run in (epochs, again))
     assert again == epochs[1:]
     assert len({tuple(epoch) for epoch in epochs}) == 3
@@ -120,7 +120,7 @@ def test_a_stream_goes_on_behind_its_exceptions(make, num_workers, taken, preloa
 
 @pytest.mark.parametrize("preload", [None, 1])
 def test_a_failed_batch_counts_as_delivered_if_batches_may_come_out_of_order(make, preload):
-    """The state names every delivered batch then, not only the number of the last one."""
+    """The state then names every delivered batch, not only the number of the last one."""
     options = {"num_workers": 1, "in_order": False, "preload": preload}
     loader = make(Made(fails_at_2, 6), **options)
     head = given(iter(loader), 4)
@@ -137,7 +137,7 @@ def fails_at_2(i):
 
 
 class Longer(Numbers):
-    """Gives six samples, although its length is three."""
+    """Yields six samples, although its length is three."""
 
     def __len__(self):
         return 3
@@ -145,7 +145,7 @@ class Longer(Numbers):
 
 @pytest.mark.parametrize("preload", [None, 1])
 def test_a_batch_counts_only_after_next_has_returned_it(make, preload):
-    """torch warns of a stream that is longer than it says after the batch is made. The warning is an error here."""
+    """torch warns about a stream that is longer than its len() after it makes the batch. Here this is an error."""
     options = {"num_workers": 1, "preload": preload}
     loader = make(Longer(), **options)
     assert len(loader) == 3
@@ -160,7 +160,7 @@ def test_a_batch_counts_only_after_next_has_returned_it(make, preload):
 
 
 class ToldIterator(Iterator):
-    """Says where it is."""
+    """The same, with a state."""
 
     def state_dict(self):
         return {"at": self.at}
@@ -203,7 +203,7 @@ class CountedRows(stateful.Reads):
 
 
 class WholeBatches(CountedRows):
-    """The same, a batch in one call."""
+    """The same, with one call per batch."""
 
     def fetch_into(self, indices, empty):
         return sum(self[i] for i in indices)
@@ -227,7 +227,7 @@ def test_a_stateful_map_dataset_goes_on_behind_its_exceptions(make, dataset, bat
 
 
 class Shuffled(stateful.Walk, Sampler):
-    """An order of its own, which only its state tells."""
+    """An order of its own, which only its state contains."""
 
     def __init__(self, seed):
         self.order = torch.randperm(20, generator=torch.Generator().manual_seed(seed)).tolist()
@@ -252,7 +252,7 @@ def test_a_state_is_exact_before_what_is_skipped_has_been_drawn(make, look_ahead
     iterator = iter(loader)
     got = given(iterator, 1)
     state = loader.state_dict()
-    # As if some later sequence numbers had come before. (Which one came first is the workers' race.)
+    # As if some later sequence numbers had come before. (The workers race for the first one.)
     later = [seq for seq in range(2, 6) if seq not in state["beyond"]]
     got += [state["sampler"][0]["order"][seq] for seq in later]
     state["beyond"] = sorted(state["beyond"] + later)
@@ -276,7 +276,7 @@ def test_what_came_out_of_order_does_not_come_again(make, num_workers):
 
 
 class Uneven(IterableDataset):
-    """Worker 0 has three items, each other one eight."""
+    """Worker 0 has three items, each other worker eight."""
 
     def items(self):
         info = get_worker_info()
@@ -328,7 +328,7 @@ def test_a_state_behind_what_was_too_little_for_a_last_batch_goes_on_with_the_ne
 
 
 class Reads(stateful.Reads):
-    """A map dataset that counts its reads, those of bad samples too."""
+    """A map dataset that counts its reads, including those of bad samples."""
 
     def __init__(self, n, bad=()):
         super().__init__(n)
@@ -343,7 +343,7 @@ class Reads(stateful.Reads):
 
 @pytest.mark.parametrize("taken", [5, 6, 7])
 def test_a_worker_that_has_no_task_left_is_told_in_the_next_epoch(make, taken):
-    """Seven samples for three workers that persist."""
+    """Seven samples for three persistent workers."""
     first, resumed = (make(Reads(7), num_workers=3, persistent_workers=True) for _ in range(2))
     whole = [given(iter(first)) for _ in range(2)]
     first.load_state_dict({})
@@ -360,7 +360,7 @@ class Laps(stateful.Laps, Uneven):
 @pytest.mark.parametrize("dataset", [lambda: Reads(7), Laps])
 @pytest.mark.parametrize("taken", [0, 1, 2, 5])
 def test_a_state_early_in_an_epoch_knows_workers_from_the_epoch_before(make, dataset, taken):
-    """Those of which nothing has been delivered since."""
+    """The workers whose batches of the new epoch have not been delivered yet."""
     first, resumed = (make(dataset(), num_workers=3, persistent_workers=True) for _ in range(2))
     whole = [given(iter(first)) for _ in range(2)]
     first.load_state_dict({})

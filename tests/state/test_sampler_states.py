@@ -1,4 +1,4 @@
-"""Resumes of samplers: those that say where they are, and those that do not."""
+"""Resumes of samplers with and without a state."""
 
 import pytest
 
@@ -17,7 +17,7 @@ SAMPLERS = [Passes, Counted, OfItsIterator, Both]
 
 
 def after(loader, epochs, taken, exhausted=False):
-    """What is delivered in so many epochs, `taken` batches of the next, and its end."""
+    """Return the batches of some epochs and `taken` batches of the next; if `exhausted`, check that it ends there."""
     got = [as_lists(loader) for _ in range(epochs)]
     iterator = iter(loader)
     got.append(as_lists(next(iterator) for _ in range(taken)))
@@ -67,7 +67,7 @@ def test_a_state_from_before_the_first_epoch_takes_the_same_loader_back_there(ma
 
 
 class DrawsAtOnce(Sampler):
-    """Draws its order from torch's global generator as soon as it is iterated."""
+    """Draws its order from torch's global generator in iter()."""
 
     def __init__(self, n):
         self.n = n

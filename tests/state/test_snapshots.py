@@ -1,4 +1,4 @@
-"""When Stateful objects are asked for their states, and that every state is exact all the same."""
+"""The times when Stateful objects are asked for their states; every state is exact."""
 
 import signal
 import threading
@@ -82,7 +82,7 @@ def test_a_sampler_is_asked_only_when_the_loader_is(num_workers):
 @pytest.mark.parametrize(("every", "least", "most"), [(0, 1, 1), (1, 9, 10), (4, 3, 6), (100, 1, 1)])
 def test_workers_ask_as_often_as_they_are_told_to(every, least, most):
     asked = {}
-    for batch in made(Stream(), 2, every):  # ten of each worker
+    for batch in made(Stream(), 2, every):  # ten batches of each worker
         for value, calls in batch:
             asked[value % 2] = calls
     assert all(least <= calls <= most for calls in asked.values()), asked
@@ -115,7 +115,7 @@ def test_a_state_between_two_snapshots_is_exact(dataset, taken, every):
     other = made(dataset(), 2, every)
     other.load_state_dict(state)
     found = list(other)
-    if dataset is Stream:  # (how often it was asked is no part of the stream)
+    if dataset is Stream:  # (the count of calls is not a part of the stream)
         found, rest = ([[value for value, _ in batch] for batch in run] for run in (found, rest))
     assert found == rest
 
@@ -175,7 +175,7 @@ def test_a_state_dict_that_raises_is_raised_where_the_state_is_asked_for(num_wor
     loader = made(Refusing(), num_workers)
     iterator = iter(loader)
     assert len(next(iterator)) == 2
-    for _ in range(2):  # of the iterator, and of one that is dropped
+    for _ in range(2):  # with the iterator, and after it was dropped
         with pytest.raises((OSError, RuntimeError), match="no place"):
             loader.state_dict()
         iterator = None
@@ -243,7 +243,7 @@ def test_a_sampler_whose_state_fails_gives_every_epoch(batch_size, setting):
 
 
 class Asking(Stream):
-    """Its state needs to be told more, as MosaicML's streams do."""
+    """Its state_dict needs arguments, as that of MosaicML's streams does."""
 
     def state_dict(self, samples, from_beginning=True):
         raise AssertionError

@@ -1,4 +1,4 @@
-"""A loader's state: what users of torchdata's StatefulDataLoader rely on, asked of that class too."""
+"""A loader's state: behaviour that users of torchdata's StatefulDataLoader rely on; that class is tested too."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def workers(setting):
 
 
 class Resumable(data.IterableDataset):
-    """Its iterator knows where it is."""
+    """Its iterator has a state."""
 
     def __init__(self, n=20):
         self.n = n

@@ -1,4 +1,4 @@
-"""slipring.torch's state: what torchdata's tests do not ask for, and torchdata's own states."""
+"""slipring.torch's state beyond torchdata's own tests, and states that torchdata has saved."""
 
 import json
 import random
@@ -175,7 +175,7 @@ def test_a_stream_goes_on_where_each_worker_was(make, dataset, num_workers, take
     assert bool(caught) == (dataset is PlainRange)
     assert resumed.state_dict() == state
     assert got + lists(resumed) == want
-    assert lists(resumed) == want  # the next epoch is a whole one
+    assert lists(resumed) == want  # the next epoch is complete
 
 
 def test_a_stream_cannot_go_on_with_other_workers(make):
@@ -223,7 +223,7 @@ def test_after_a_break_the_state_is_that_of_the_loop(make, num_workers, persiste
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
     assert sorted(i for batch in got + lists(resumed) for i in batch) == list(range(40))
-    assert len(lists(loader)) == 10  # the loader itself begins anew
+    assert len(lists(loader)) == 10  # the loader itself starts from the beginning
     assert loader.state_dict()["finished"]
 
 
@@ -276,11 +276,11 @@ def test_no_state_begins_anew(make):
     assert lists(loader) == [[i] for i in range(6)]
 
 
-# ---- torchdata's
+# ---- torchdata's states
 
 
 def theirs(kind, num_workers, **more):
-    """A state as torchdata 0.11 makes it after `yielded` batches; the parts that matter."""
+    """Return the relevant parts of a state that torchdata 0.11 makes after 3 batches."""
     main = {"_num_workers": num_workers, "_base_seed": 5, "_index_sampler_state": None, **more}
     if num_workers == 0:
         return {
@@ -322,7 +322,7 @@ def test_a_state_of_torchdatas_is_taken_over(make, num_workers):
     loader.load_state_dict(state)
     iterator = iter(loader)
     assert next(iterator).tolist() == got[0]
-    again = loader.state_dict()  # ours now
+    again = loader.state_dict()  # now in our format
     loader.load_state_dict(again)
     assert lists(loader) == got[1:]
 

@@ -1,4 +1,4 @@
-"""Where blocks come from: functions in workers, files, servers; and what cannot be a source."""
+"""Sources of blocks: functions in workers, files, servers; and invalid sources."""
 
 import os
 import subprocess
@@ -134,14 +134,14 @@ def test_a_scanner_of_files_is_a_source(tmp_path, forked):
 @pytest.mark.parametrize("what", ["reads", "resumes"])
 def test_a_flight_servers_streams_are_sources(what):
     pytest.importorskip("pyarrow.flight")
-    # In a process of its own: gRPC's threads and pollers stay, and a fork beside them may hang.
+    # In a separate process: gRPC's threads and pollers stay, and a fork in such a process may hang.
     command = [sys.executable, "-m", "tests.streams.flights", what]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "as it was sent\n"), done.stderr
 
 
 class Drawn:
-    """Blocks with what the worker that reads them draws and is told; a function of (worker, num_workers)."""
+    """Blocks with the draws and the info of the worker; a function of (worker, num_workers)."""
 
     def __call__(self, worker, num_workers):
         for k in range(4):

@@ -1,4 +1,4 @@
-"""Where a stream is, and how another one goes on from there."""
+"""The state of a stream, and another stream that continues from it."""
 
 import json
 import os
@@ -25,7 +25,7 @@ WAYS = [
 
 
 def blocks(worker, num_workers):
-    """Of 23 blocks each worker has its own; that of worker 0 is the longest."""
+    """Yield each worker's share of 23 blocks; worker 0's share is the longest."""
     for number in range(worker, 23, num_workers):
         yield {"x": np.arange(number * 100, number * 100 + number % 5 * 3 + (20 if worker == 0 else 1))}
 

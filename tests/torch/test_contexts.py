@@ -1,4 +1,4 @@
-"""`multiprocessing_context` as an object: workers are started as its Process is."""
+"""`multiprocessing_context` as an object: its Process decides how workers start."""
 
 import functools
 import multiprocessing
@@ -21,7 +21,7 @@ from tests.support.inside import core_options_of  # noqa: E402
 
 
 class Named(data.Dataset):
-    """Each sample names the process and the thread that reads it."""
+    """Each sample is the process and the thread that read it."""
 
     def __len__(self):
         return 8

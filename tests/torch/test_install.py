@@ -1,4 +1,4 @@
-"""slipring's DataLoader in torch's place, and torch's there again."""
+"""install() and uninstall(): slipring's DataLoader replaces torch's, and torch's returns."""
 
 import abc
 import copy
@@ -18,12 +18,12 @@ torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader, install, uninstall  # noqa: E402
 
-# Those of this file.
+# The globals of this module.
 pytestmark = pytest.mark.filterwarnings("ignore:derived from torch's DataLoader before install")
 
 
 class Torchs:
-    """Keeps torch's class where no search finds it: globals of this module are replaced, too."""
+    """Keeps torch's class where no search finds it: install() replaces globals of this module, too."""
 
     DataLoader = torch.utils.data.DataLoader
 
@@ -32,7 +32,7 @@ Imported = torch.utils.data.DataLoader
 
 
 class Named(torch.utils.data.DataLoader):
-    """Derived from torch's class before anything was installed; calls it by name, as older code does."""
+    """Derived from torch's class before install(); calls it by its name, as older code does."""
 
     def __init__(self, dataset, extra):
         torch.utils.data.DataLoader.__init__(self, dataset, batch_size=2)
@@ -48,7 +48,7 @@ class Child(Named):
 
 @pytest.fixture(autouse=True)
 def torchs_again():
-    """Nothing is installed after a test, however it ended."""
+    """Uninstall after each test, however it ended."""
     yield
     while torch.utils.data.DataLoader is DataLoader:
         uninstall()
@@ -56,7 +56,7 @@ def torchs_again():
 
 @pytest.fixture
 def imported(monkeypatch):
-    """A function that makes a module of these globals and has it in sys.modules for this test."""
+    """A function that makes a module with given globals, and adds it to sys.modules for this test."""
 
     def make(kind=types.ModuleType, **names):
         made = kind("a_client")

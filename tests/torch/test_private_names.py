@@ -1,4 +1,4 @@
-"""The canary: what slipring needs of torch without torch's promise. A release that changes it fails here first."""
+"""The private names of torch that slipring needs. A release of torch that changes one fails here first."""
 
 import inspect
 import json
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from slipring.torch import private  # noqa: E402
 
 PACKAGE = Path(private.__file__).resolve().parents[1]
-# Who else may touch one: below the layer of torch.
+# Modules below the layer of torch that may use one.
 ELSEWHERE = {
     "_core/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"],
     "_core/worker_info.py": ["torch.utils.data._utils"],

@@ -1,4 +1,4 @@
-"""What the report of torch's face counts as waiting, where no slot tells it."""
+"""slipring.torch's report counts waiting time that no slot records."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from tests.support.inside import attach  # noqa: E402
 
 
 class Timed(Slow):
-    """It notes how long it is read, on whatever machine."""
+    """It measures how long its reads take on any machine."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -42,7 +42,7 @@ def test_the_wait_for_preload_at_each_epochs_begin_counts():
                 time.sleep(0.005)
         took = time.perf_counter() - begun
         report = loader.report()
-    # The first of the three times is once in a loader's life. Where the loop was held up, it missed one of the others.
+    # The first of the three times occurs once per loader. If the loop was delayed, it missed one of the others.
     assert report.verdict.wait_share >= 0.3 / took
 
 
@@ -68,7 +68,7 @@ def test_what_is_between_two_epochs_of_batches_made_in_the_loop_is_no_part_of_th
             took += time.perf_counter() - begun
             time.sleep(0.2)
         report = loader.report()
-    assert report.verdict.wait_share >= data.took / took  # nearly all; with the pauses a sixth of it
+    assert report.verdict.wait_share >= data.took / took  # nearly all of it; with the pauses a sixth
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,6 @@ def test_a_loader_with_a_batch_sampler_is_named_by_what_that_says(batches, named
     with DataLoader(list(range(12)), batch_sampler=batches, num_workers=1) as loader:
         iterator = iter(loader)
         next(iterator)
-        names = [job.named() for job in attach(os.getpid())]  # also those of other tests' loaders, while batches live
+        names = [job.named() for job in attach(os.getpid())]  # including other tests' loaders while their batches live
         del iterator
     assert sum(name.startswith(f"{named} \u00b7 ") for name in names) == 1

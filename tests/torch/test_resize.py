@@ -1,4 +1,4 @@
-"""torch's face: resize(n) and num_workers="auto"."""
+"""slipring.torch: resize(n) and num_workers="auto"."""
 
 import random
 import time
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 class Drawn:
-    """Samples with random numbers of their own, for which some time is waited."""
+    """Samples with random numbers; each takes `wait` seconds."""
 
     def __init__(self, n=400, wait=0.0):
         self.n, self.wait = n, wait
@@ -37,7 +37,7 @@ class Drawn:
 
 
 class Numbered(datasets.Numbered, torch.utils.data.IterableDataset):
-    """The stream, of torch's class."""
+    """The stream as an IterableDataset."""
 
 
 class Counted(Reads):

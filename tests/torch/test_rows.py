@@ -1,4 +1,4 @@
-"""By torch's rules, too, a batch that is made row by row is the one that collating the list makes."""
+"""With torch's rules, too, a batch that is made row by row equals the collated list."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What else is public, to a type checker. (Nothing here is run.)"""
+"""Other public names, for type checkers. (This code never runs.)"""
 
 import queue
 from collections.abc import Iterator
