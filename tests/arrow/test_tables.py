@@ -63,7 +63,7 @@ def test_rows_are_those_of_the_table(path):
     dataset = TableDataset(path)
     assert len(dataset) == N
     assert [dataset[i] for i in (0, 9, 10, 102, -1, -N, np.int64(3))] == [rows[i] for i in (0, 9, 10, 102, -1, -N, 3)]
-    wanted = [50, 3, 102, 3, -2, 51, 52]  # over several groups, one row twice
+    wanted = [50, 3, 102, 3, -2, 51, 52]  # from several groups, one row twice
     assert dataset.__getitems__(wanted) == [rows[i] for i in wanted]
     assert dataset.take(wanted).to_pylist() == [rows[i] for i in wanted]
     assert dataset.take([]).num_rows == 0 and dataset.take([]).schema.names == dataset.schema.names
@@ -154,7 +154,7 @@ def test_a_batch_reads_each_row_group_once_and_only_its_columns(parquet, monkeyp
     assert read == []
     dataset.__getitems__([95, 3, 91, 4, 3, 99])
     assert sorted(read) == [(0, ("label",)), (9, ("label",))]
-    dataset.__getitems__([90, 98])  # the last one that was read is kept
+    dataset.__getitems__([90, 98])  # the group that was read last is cached
     assert len(read) == 2
 
 
@@ -177,7 +177,7 @@ def test_a_pickle_has_paths_and_counts_and_no_rows(path):
 
 
 class OfOpenFiles:
-    """Says with each label how many descriptors of the tables' files this process has."""
+    """Adds to each label how many descriptors of the tables' files this process has."""
 
     def __init__(self, data, folder):
         self.data, self.folder = data, str(folder)
@@ -266,14 +266,14 @@ def test_a_file_that_has_changed_and_kept_its_size_is_told(tmp_path):
     with pytest.raises(ValueError, match="when the dataset was made"):
         dataset[0]
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert dataset[0] == {"a": 3}  # nothing tells
+    assert dataset[0] == {"a": 3}  # the change cannot be seen
 
 
 @pytest.mark.parametrize("method", ["fork", slow("spawn"), "thread", None])
 @pytest.mark.parametrize("chunk_size", [None, 3])
 def test_every_row_arrives_once_whoever_reads_it(path, method, chunk_size):
     dataset = TableDataset(path, columns=["image", "label"], decode=label_of)
-    dataset[0]  # open in the parent: its workers must not use what it opened
+    dataset[0]  # the parent opens the file: its workers must not use the parent's descriptor
     workers = {"num_workers": 2, "start_method": method} if method else {}
     with Loader(dataset, 8, shuffle=True, seed=3, **grouped(chunk_size=chunk_size, **workers)) as loader:
         batches = list(loader)
@@ -312,7 +312,7 @@ def test_a_column_that_is_kept_keeps_its_slot(path):
         for epoch in range(4):
             for batch in batches if epoch == 0 else loader:
                 seen.add(batch["image"].field("bytes").buffers()[2].address)
-        assert at not in seen and len(seen) <= 7  # the others went round
+        assert at not in seen and len(seen) <= 7  # the other slots are reused
         assert kept.to_pylist() == content == [bytes([i]) * (i + 1) for i in range(4)]
         assert loader.stats().copied_batches == 0
         del kept, batch, batches
@@ -359,7 +359,7 @@ def addresses(column):
 
 
 def lies_in_the_slot(trip, sent):
-    """Send it round; whether all of it was read with no allocation and keeps its slot."""
+    """Send a value; return whether it was read without an allocation and keeps its slot."""
     slot = trip.put(sent)
     allocated = pa.total_allocated_bytes()
     got = trip.take(slot)

@@ -66,7 +66,7 @@ def test_a_wrong_argument_is_refused_in_torchs_words(make, wrong):
         assert ours == theirs
 
 
-# torch's own half-made iterator over workers cannot be dropped without a warning: it is not made here.
+# torch's own half-made iterator with workers cannot be dropped without a warning: it is not made here.
 
 
 @pytest.mark.parametrize("wrong", [3, np.random.default_rng(0)], ids=["number", "numpy's"])
@@ -86,7 +86,7 @@ def test_nothing_to_prefetch_is_refused_at_iter_as_by_torch():
 
 
 class OfNumpy(data.Sampler):
-    """Its attribute `generator` is none of torch's."""
+    """Its attribute `generator` is not torch's."""
 
     def __init__(self):
         self.generator = np.random.default_rng(5)

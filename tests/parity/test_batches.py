@@ -138,7 +138,7 @@ def test_every_dtype_of_torchs_is_kept(make, batch_size, num_workers):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_every_dtype_of_numpys_is_kept(make, num_workers):
-    codes = "?bBhHiIlLefdFD"  # not q and Q: torch knows but one of the types of 64 bits
+    codes = "?bBhHiIlLefdFD"  # without q and Q: torch knows only one of the 64-bit types
     dataset = Made(lambda i: {code: np.full(3, i % 2, code) for code in codes}, 3)
     assert_as_torch(make, dataset, batch_size=2, num_workers=num_workers)
 
@@ -238,7 +238,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_images_lie_in_memory_as_torchs(make, layout, num_workers):
     def image(i):
-        return (torch.arange(60.0).reshape(4, 5, 3) + i).permute(2, 0, 1)  # as decoders give them
+        return (torch.arange(60.0).reshape(4, 5, 3) + i).permute(2, 0, 1)  # as decoders return them
 
     assert_as_torch(make, Made(image, 4), batch_size=2, collate_fn=LAYOUTS[layout], num_workers=num_workers)
 

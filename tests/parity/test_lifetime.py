@@ -183,5 +183,5 @@ def test_what_libraries_use_of_torchs_iterator_is_there(make):
     assert iterator._prefetch_factor == 3
     iterator._shutdown_workers()
     for process in processes:
-        with contextlib.suppress(ValueError):  # ours are closed by then
+        with contextlib.suppress(ValueError):  # our descriptors are closed by then
             assert not process.is_alive()

@@ -1,4 +1,4 @@
-"""Random numbers: bit by bit those of torch's DataLoader, whatever draws them."""
+"""Random numbers of all generators: bit by bit those of torch's DataLoader."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Samplers, streams and data pipes: which samples come, in which order, in which batch."""
+"""Samplers, streams and data pipes: the samples, their order and their batches."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ KINDS = {
 
 
 class Asked(Values):
-    """A sample is what the dataset is asked for: the type of a batch's indices, and one of them."""
+    """A sample is the type of a batch's indices, and one of them."""
 
     def __getitems__(self, indices):
         return [(type(indices).__name__, index) for index in indices]

@@ -1,4 +1,4 @@
-"""The same script on slipring.Queue and on multiprocessing.Queue says the same."""
+"""The same script prints the same with slipring.Queue and with multiprocessing.Queue."""
 
 import multiprocessing
 import queue
@@ -13,7 +13,7 @@ QUEUES = {"multiprocessing": multiprocessing.Queue, "slipring": slipring.Queue}
 
 
 class Point:
-    """Travels by pickle."""
+    """An object that is pickled."""
 
     def __init__(self, x):
         self.x = x
@@ -154,7 +154,7 @@ def test_messages_go_to_another_process_and_come_back(make, start_method):
     process = multiprocessing.get_context(start_method).Process(target=echo, args=(inbox, outbox))
     if isinstance(inbox, slipring.Queue) or start_method == "fork":
         process.start()
-    else:  # multiprocessing.Queue belongs to the context it was made in
+    else:  # multiprocessing.Queue belongs to the context that made it
         pytest.skip("multiprocessing's own queues are made for one start method")
     for message in ({"i": 1}, "x", Point(3)):
         inbox.put(message)

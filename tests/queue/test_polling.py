@@ -1,4 +1,4 @@
-"""fileno(): readable while something may be got, for select, epoll and asyncio, in every process."""
+"""fileno(): readable while get() may succeed, for select, epoll and asyncio, in every process."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ def readable(q, seconds=0.0):
 
 
 def quiet(q):
-    """Whether an empty queue's descriptor is not readable: a tick may come at any time, not at all."""
+    """Return whether an empty queue's descriptor is mostly unreadable: a tick may come at any time."""
     for _ in range(100):
         with pytest.raises(queue.Empty):
             q.get_nowait()
@@ -159,11 +159,11 @@ def test_nobody_takes_back_the_signal_of_a_shutdown():
 
 def test_who_polls_finds_what_was_put_by_a_process_that_died_before_it_could_signal():
     q = Queue(2)
-    fd = q.fileno()  # asked for once, as event loops do: asking is a look
+    fd = q.fileno()  # requested once, as event loops do: fileno() itself checks the queue
     assert quiet(q)
-    for i in range(3):  # a tick alone tells of it, and it is not the last one
+    for i in range(3):  # only a tick reports it, and the tick repeats
         q.put(i)
-        os.eventfd_read(q.event.fd)  # the signal that a killed producer would not have given
+        os.eventfd_read(q.event.fd)  # the signal that a killed producer would not send
         assert select.select([fd], [], [], 60)[0] and q.get_nowait() == i
         with pytest.raises(queue.Empty):
             q.get_nowait()
@@ -198,7 +198,7 @@ def test_no_put_is_missed_between_a_look_and_a_sleep():
     for i in range(3000):
         there.put(i)
         while True:
-            select.select([back.event.fd], [], [])  # without the tick: a miss is a hang
+            select.select([back.event.fd], [], [])  # without the tick: a missed signal is a hang
             try:
                 assert back.get_nowait() == i
                 break

@@ -215,7 +215,7 @@ def test_what_a_handler_raised_in_an_earlier_call_is_not_taken_for_what_unpickli
 
 
 class Puts:
-    """Its pickling puts into the same queue."""
+    """Pickling it puts into the same queue."""
 
     def __init__(self, q):
         self.q = q
@@ -308,7 +308,7 @@ def test_a_slot_that_is_not_put_was_never_there(how):
                     raise ZeroDivisionError
         except ZeroDivisionError:
             pass
-        assert count_of(q)() == (0, 0)  # its maker still has the array
+        assert count_of(q)() == (0, 0)  # the producer still has the array
         assert kept.tolist() == [1] * 10
         del kept
         assert count_of(q)() == (0, 1)

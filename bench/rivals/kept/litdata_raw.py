@@ -1,6 +1,6 @@
 """LitData, from a folder of chunks of decoded pictures, written once; Pillow scales the crop.
 
-An epoch has each picture many times, so that its ends show no more than with others.
+An epoch contains each picture many times, so that its ends show no more than with other rivals.
 """
 
 from __future__ import annotations
