@@ -2,7 +2,7 @@
 
 static bool produces(uint32_t participant) { return participant % 2 == 1; }
 
-/* What a producer sends: its number, a sequence number, rows of both. */
+/* A producer's message: its number, a sequence number, rows of both. */
 static void producer(uint32_t participant, struct chance *c)
 {
     struct kept keep = {0};
@@ -131,7 +131,7 @@ static void queue_main(void)
     }
     printf("      %" PRIu64 " batches, %" PRIu64 " lost with %" PRIu64 " deaths\n", account->delivered, missing,
            deaths);
-    /* Who dies takes at most the one batch with it that it was making, or had just taken. */
+    /* A death loses at most the one batch that the process was making or had just taken. */
     CHECK_OP(missing, <=, deaths);
-    CHECK(plan.kills || account->delivered == attempts - missing); /* one may die before it counts */
+    CHECK(plan.kills || account->delivered == attempts - missing); /* a process may die before it counts a batch */
 }
