@@ -14,9 +14,9 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler  # 
 
 from slipring.adapters.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.support.samplers import Passes  # noqa: E402
 from tests.support import stateful  # noqa: E402
 from tests.support.parts import fast  # noqa: E402
+from tests.support.samplers import Passes  # noqa: E402
 from tests.support.torch_datasets import as_lists  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")

@@ -10,8 +10,8 @@ import pytest
 
 import slipring
 from slipring.errors import CacheMismatch
-from tests.support.parts import one_fast
 from tests.support.options import grouped
+from tests.support.parts import one_fast
 
 
 class Made:

@@ -14,10 +14,10 @@ import pytest
 
 import slipring
 from slipring.errors import CacheMismatch
-from tests.support.processes import ROOT, state, until, wait_dead
-from tests.support.leaks import read
 from tests.support import inside
 from tests.support.inside import find, label_of
+from tests.support.leaks import read
+from tests.support.processes import ROOT, state, until, wait_dead
 
 fork = multiprocessing.get_context("fork")
 

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
+from tests.support.inside import Activity
 from tests.support.processes import ROOT, state, until, wait_dead
 from tests.support.scenes import Gate
-from tests.support.inside import Activity
 from tests.support.watched import fails, run, watched
 
 HUNG = 1234  # row 2 of the batch that starts with 1232

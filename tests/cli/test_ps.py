@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from slipring._cli import dump, look, view
-from tests.support.processes import descendants
 from tests.support.inside import observing
+from tests.support.processes import descendants
 from tests.support.watched import run, watched
 
 

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from tests.support.processes import state, until
 from tests.support.inside import attach, judged, observing, rank_of
+from tests.support.processes import state, until
 from tests.support.watched import run, watched
 
 SHORT, LONG = 0.002, 0.06

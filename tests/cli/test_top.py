@@ -16,9 +16,9 @@ from fcntl import ioctl
 import pytest
 
 from tests.support import warm
+from tests.support.inside import observing
 from tests.support.processes import ROOT, state, until
 from tests.support.scenes import Gate
-from tests.support.inside import observing
 from tests.support.watched import fails, run, watched
 
 TOP = [sys.executable, "-m", "slipring", "top"]

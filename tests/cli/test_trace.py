@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from tests.support import warm
+from tests.support.inside import RECORD, Recording, attach
 from tests.support.processes import ROOT, state, until
 from tests.support.scenes import Gate
-from tests.support.inside import RECORD, Recording, attach
 from tests.support.watched import fails, run, watched
 
 TRACE = [sys.executable, "-m", "slipring", "trace"]

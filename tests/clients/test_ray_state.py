@@ -26,8 +26,8 @@ import slipring.ray  # noqa: E402
 from slipring.ray import _cluster as cluster_of  # noqa: E402
 from slipring.ray._blocks import Coming  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
-from tests.support.processes import until  # noqa: E402
 from tests.support.inside import coordinator_of, ingest_of  # noqa: E402
+from tests.support.processes import until  # noqa: E402
 
 pytestmark = MARKS
 

@@ -23,8 +23,8 @@ pytestmark = [
 from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device import cuda as devices  # noqa: E402
 from tests.support.datasets import Values  # noqa: E402
-from tests.support.torch_datasets import Made  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
+from tests.support.torch_datasets import Made  # noqa: E402
 
 
 def image(i, size=150_528):

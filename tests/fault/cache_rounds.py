@@ -22,8 +22,8 @@ import numpy as np
 import slipring
 from tests.fault.kills import HANG_S, MODES
 from tests.fault.rounds import BY_SIGNAL, expect_deaths
-from tests.support.leaks import Snapshot
 from tests.support.inside import find, label_of
+from tests.support.leaks import Snapshot
 
 KEYS = 200
 PROCESSES = 4

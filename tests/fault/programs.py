@@ -23,12 +23,12 @@ import numpy as np
 import slipring
 from slipring import Loader, Workers
 from slipring.errors import DescriptorClosed, SlipringError, WorkerDied
-from tests.support.processes import LONG_S, worker_pids
-from tests.support.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
-from tests.support.leaks import name_semaphores
 from tests.support.inside import engine_of
 from tests.support.inside import memory as growth
+from tests.support.leaks import name_semaphores
 from tests.support.options import grouped
+from tests.support.processes import LONG_S, worker_pids
+from tests.support.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
 
 
 def say(what, **more):

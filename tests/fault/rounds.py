@@ -26,10 +26,10 @@ import slipring
 from slipring.errors import LoaderTimeout
 from tests.fault import mortal
 from tests.fault.kills import HANG_S, MODES
-from tests.support.processes import alive
-from tests.support.leaks import Snapshot
 from tests.support.inside import engine_of, engines_of, process_pool
+from tests.support.leaks import Snapshot
 from tests.support.options import grouped
+from tests.support.processes import alive
 
 BY_SIGNAL = ("SIGKILL", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT")
 BY_HANDLER = ("SIGUSR1", "SIGUSR2")  # os._exit, out of memory: see `mortal.Mortal`

@@ -13,10 +13,10 @@ import sys
 
 import numpy as np
 
-from tests.support.processes import until
 from tests.fault.step_job import HANG_S, main
 from tests.fault.step_parts import Child, shared
 from tests.fault.step_queue import VICTIM, QueueJob
+from tests.support.processes import until
 
 LIB = ctypes.CDLL(sys.argv[3])
 MEMFD = 2

@@ -11,8 +11,8 @@ import traceback
 
 import numpy as np
 
-from tests.support.processes import sleeps_in_futex, state, until
 from tests.fault.step_job import HANG_S, POINTS
+from tests.support.processes import sleeps_in_futex, state, until
 
 # isort: split
 # At this point step_job has loaded the ring with the points.

@@ -12,7 +12,6 @@ import signal
 
 import numpy as np
 
-from tests.support.processes import until
 from tests.fault.step_job import HANG_S, HOWS, POINTS, Job, main
 from tests.fault.step_parts import (
     EACH,
@@ -31,6 +30,7 @@ from tests.fault.step_parts import (
     survive,
     take_a_number,
 )
+from tests.support.processes import until
 
 # isort: split
 # At this point step_job has loaded the ring with the points.

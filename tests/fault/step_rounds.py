@@ -15,9 +15,9 @@ from tests.fault.steps import MODES
 # At this point step_job has loaded the ring with the points.
 from slipring.errors import LoaderTimeout, WorkerDied
 from tests.fault import mortal
-from tests.support.processes import state, until
 from tests.fault.rounds import Mode, compare, noted
 from tests.support.inside import engine_of, manner, process_pool
+from tests.support.processes import state, until
 
 TIMEOUT_S = 0.1  # the loader's: how long it waits for a stopped worker
 SEED = 7  # every loader's seed

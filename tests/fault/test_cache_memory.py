@@ -10,8 +10,8 @@ import pytest
 
 import slipring
 from tests.fault.cgroups import cgroup_v1, cgroup_v2, oom_kills
-from tests.support.processes import LONG_S, ROOT
 from tests.fault.test_full import fill
+from tests.support.processes import LONG_S, ROOT
 
 pytestmark = pytest.mark.fault
 

@@ -10,11 +10,11 @@ import pytest
 
 from slipring import Loader, default_collate
 from slipring.errors import WorkerDied
+from tests.support.inside import engine_of
+from tests.support.options import grouped
 from tests.support.processes import Program, alive, circulating, wait_dead, worker_pids
 from tests.support.scenes import Death, Once, Rows, plain
 from tests.support.scenes import respawning as options
-from tests.support.inside import engine_of
-from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 

@@ -14,9 +14,9 @@ import pytest
 
 from slipring import Cache, Loader, Queue, Workers
 from slipring.errors import DescriptorClosed
+from tests.support.inside import Descriptor, Event, Poll, engine_of
 from tests.support.processes import Program, alive, state, until, wait_dead, worker_pids
 from tests.support.scenes import MARK, Closing, Rows, contents
-from tests.support.inside import Descriptor, Event, Poll, engine_of
 
 pytestmark = pytest.mark.fault
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests.fault import points
-from tests.support.processes import ROOT, told
 from tests.fault.steps import ELSEWHERE, MUST_BE_ZERO, QUICK_JOBS
+from tests.support.processes import ROOT, told
 
 # The first test compiles the ring.
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(600)]

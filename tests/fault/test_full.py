@@ -7,10 +7,10 @@ import pytest
 
 from slipring import Loader, Memory, SegmentFull, WorkerError, Workers
 from slipring.errors import BatchTooLarge
-from tests.support.processes import circulating
-from tests.support.scenes import Named, Sized
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.processes import circulating
+from tests.support.scenes import Named, Sized
 
 pytestmark = pytest.mark.fault
 

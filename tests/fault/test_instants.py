@@ -10,8 +10,8 @@ import shutil
 
 import pytest
 
-from tests.support.processes import run
 from tests.support.parts import fast, one_fast, slow
+from tests.support.processes import run
 
 pytestmark = [
     pytest.mark.fault,

@@ -12,10 +12,10 @@ import threading
 import pytest
 
 from slipring import Loader, Workers
+from tests.support.inside import engine_of, no_interrupt
+from tests.support.parts import slow
 from tests.support.processes import LONG_S, Program, circulating, until, wait_dead, waits, worker_pids
 from tests.support.scenes import Gate, Rows
-from tests.support.parts import slow
-from tests.support.inside import engine_of, no_interrupt
 from tests.support.signals import handling
 
 pytestmark = pytest.mark.fault

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from tests.fault.kills import MODES, MUST_BE_ZERO
-from tests.support.processes import told
 from tests.fault.rounds import Mode, compare
+from tests.support.processes import told
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

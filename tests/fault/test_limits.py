@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from tests.fault.cgroups import cgroup_v1, cgroup_v2, oom_kills
-from tests.support.processes import ROOT, Program
 from tests.support.parts import slow
+from tests.support.processes import ROOT, Program
 
 SLOW_S = 240.0  # a program at its memory limit reads its own code from the disk again and again
 

@@ -13,11 +13,11 @@ import pytest
 
 from slipring import Loader, Memory, Workers, default_collate
 from slipring.errors import WorkerDied
+from tests.support.inside import engine_of
+from tests.support.leaks import read
+from tests.support.options import grouped
 from tests.support.processes import LONG_S, worker_pids
 from tests.support.scenes import Death, Sized
-from tests.support.leaks import read
-from tests.support.inside import engine_of
-from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 

@@ -9,9 +9,9 @@ import pytest
 from slipring import Loader
 from slipring.errors import SlipringError
 from tests.support.datasets import Squares
-from tests.support.scenes import Once
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.scenes import Once
 
 _testcapi = pytest.importorskip("_testcapi", reason="this interpreter is without its test modules")
 

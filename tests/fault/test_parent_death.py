@@ -10,9 +10,9 @@ import time
 
 import pytest
 
+from tests.support.leaks import new_in_shm, shm_files
 from tests.support.processes import Program, descendants, sleeps_in_futex, state, until, wait_dead
 from tests.support.scenes import Gate
-from tests.support.leaks import new_in_shm, shm_files
 
 pytestmark = pytest.mark.fault
 

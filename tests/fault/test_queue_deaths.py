@@ -14,9 +14,9 @@ import pytest
 
 from slipring import Queue
 from slipring.errors import ShutDown
-from tests.support.processes import sleeps_in_futex, until, wait_dead
-from tests.support.parts import slow
 from tests.support.inside import count_of
+from tests.support.parts import slow
+from tests.support.processes import sleeps_in_futex, until, wait_dead
 
 fork = multiprocessing.get_context("fork")
 MOST = 1 << 22  # messages per producer: more than it can put in the test's time

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from tests.fault.cgroups import cgroup_v1, cgroup_v2, oom_kills
-from tests.support.processes import LONG_S, ROOT, until
 from tests.support.leaks import read
+from tests.support.processes import LONG_S, ROOT, until
 
 pytestmark = pytest.mark.fault
 

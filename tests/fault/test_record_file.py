@@ -10,9 +10,9 @@ import pytest
 import slipring
 from slipring import Workers
 from tests.support.datasets import Squares, flat, numbers
+from tests.support.inside import NoSegment, Watch, engine_of, observing
 from tests.support.processes import Program, wait_dead
 from tests.support.scenes import Gate
-from tests.support.inside import NoSegment, Watch, engine_of, observing
 
 records = observing("snapshot")
 

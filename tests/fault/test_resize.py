@@ -10,12 +10,12 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
+from tests.support.inside import engine_of
+from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import Program, alive, circulating, kill_worker, until, wait_dead, worker_pids
 from tests.support.scenes import Gate, Rows, plain
 from tests.support.scenes import respawning as options
-from tests.support.parts import slow
-from tests.support.inside import engine_of
-from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 

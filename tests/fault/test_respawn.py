@@ -8,12 +8,12 @@ import pytest
 
 from slipring import Loader, default_collate
 from slipring.errors import Closed, WorkerDied
+from tests.support.inside import engine_of
+from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import circulating, kill_worker, wait_dead, worker_pids
 from tests.support.scenes import Death, Once, Rows, Stream, plain
 from tests.support.scenes import respawning as options
-from tests.support.parts import slow
-from tests.support.inside import engine_of
-from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 

@@ -10,10 +10,10 @@ import pytest
 import slipring
 from slipring import Loader
 from slipring.errors import WorkerDied
-from tests.support.processes import circulating
-from tests.support.scenes import Death, Once, Raise, ResumableByIterator, Rows, Stream
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.processes import circulating
+from tests.support.scenes import Death, Once, Raise, ResumableByIterator, Rows, Stream
 
 pytestmark = [pytest.mark.fault, pytest.mark.filterwarnings("ignore:Exception in thread slipring-worker")]
 

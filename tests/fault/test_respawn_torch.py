@@ -12,10 +12,10 @@ from tests.support.options import grouped
 torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader  # noqa: E402
+from tests.support.inside import engines_of  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 from tests.support.processes import sleeps_in_futex, until, wait_dead  # noqa: E402
 from tests.support.scenes import Death, Nth, Once  # noqa: E402
-from tests.support.parts import slow  # noqa: E402
-from tests.support.inside import engines_of  # noqa: E402
 
 pytestmark = pytest.mark.fault
 

@@ -11,12 +11,12 @@ import pytest
 
 from slipring import Loader, default_collate, rng
 from slipring.errors import WorkerDied
+from tests.support.inside import engine_of
+from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import circulating, sleeps_in_futex, until, wait_dead, worker_pids
 from tests.support.scenes import Death, Nth, Once, Raise, Resumable, ResumableByIterator, Stream, plain
 from tests.support.scenes import respawning as options
-from tests.support.parts import slow
-from tests.support.inside import engine_of
-from tests.support.options import grouped
 
 pytestmark = pytest.mark.fault
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from slipring import Loader, Memory, SegmentFull
-from tests.support.processes import kill_worker, until
-from tests.support.scenes import Sized
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.processes import kill_worker, until
+from tests.support.scenes import Sized
 
 pytestmark = pytest.mark.fault
 

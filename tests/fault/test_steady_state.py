@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from slipring import Loader, Workers
-from tests.support.processes import Program, until
-from tests.support.scenes import Gate, Images
-from tests.support.leaks import open_fds, read
 from tests.support.inside import engine_of, memory_available
 from tests.support.inside import memory as growth
+from tests.support.leaks import open_fds, read
+from tests.support.processes import Program, until
+from tests.support.scenes import Gate, Images
 
 # Alone: the counts per batch include checks that run once a second, and on a loaded machine a batch takes long.
 pytestmark = [pytest.mark.fault, pytest.mark.alone]

@@ -9,10 +9,10 @@ import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
 from tests.support.datasets import patiently
-from tests.support.processes import circulating, state, until, wait_dead, worker_pids
-from tests.support.scenes import Gate, Rows, plain
 from tests.support.inside import engine_of, process_pool
 from tests.support.options import grouped
+from tests.support.processes import circulating, state, until, wait_dead, worker_pids
+from tests.support.scenes import Gate, Rows, plain
 
 pytestmark = pytest.mark.fault
 

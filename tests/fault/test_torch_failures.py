@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 from slipring import LoaderTimeout, WorkerDied, WorkerError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.datasets import patiently  # noqa: E402
+from tests.support.parts import one_fast  # noqa: E402
 from tests.support.processes import LONG_S  # noqa: E402
 from tests.support.scenes import Once  # noqa: E402
-from tests.support.parts import one_fast  # noqa: E402
 
 pytestmark = pytest.mark.fault
 

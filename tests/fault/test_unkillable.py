@@ -14,9 +14,9 @@ import pytest
 
 from slipring import Loader, Memory, Workers
 from tests.support.datasets import wait_for_file
+from tests.support.inside import engine_of, process_pool
 from tests.support.processes import alive, until, wait_dead, worker_pids
 from tests.support.scenes import Rows
-from tests.support.inside import engine_of, process_pool
 
 pytestmark = pytest.mark.fault
 

@@ -10,10 +10,10 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
-from tests.support.processes import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
-from tests.support.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
 from tests.support.inside import engine_of, process_pool
 from tests.support.options import grouped
+from tests.support.processes import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
+from tests.support.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
 
 pytestmark = pytest.mark.fault
 

@@ -11,9 +11,9 @@ import pytest
 
 from slipring import Loader, WorkerDied, Workers
 from tests.support.datasets import Values
-from tests.support.processes import LONG_S, until
 from tests.support.inside import engine_of, startup
 from tests.support.options import grouped
+from tests.support.processes import LONG_S, until
 
 pytestmark = pytest.mark.fault
 

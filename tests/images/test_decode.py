@@ -17,8 +17,8 @@ from slipring.errors import ImageError
 from slipring.images import _backend
 from tests.images.exact import off, worst
 from tests.images.lossless import lossless
-from tests.support.pictures import SAMPLINGS, any_jpeg, box_in, by_pillow, encoded, error, pixels, resampled
 from tests.support.parts import slow
+from tests.support.pictures import SAMPLINGS, any_jpeg, box_in, by_pillow, encoded, error, pixels, resampled
 
 SEEDS = [0, 1, *map(slow, range(2, 6))]
 ORIENTATION = 0x0112

@@ -14,8 +14,8 @@ import pytest
 import slipring
 from slipring import Workers, images
 from slipring.errors import ImageError
-from tests.support.pictures import encoded, pixels
 from tests.support.options import grouped
+from tests.support.pictures import encoded, pixels
 
 N = 37
 WAYS = {"process": "fork", "thread": "thread"}

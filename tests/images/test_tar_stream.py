@@ -10,9 +10,9 @@ import pytest
 import slipring
 from slipring import images
 from slipring.errors import ImageError
+from tests.support.options import grouped
 from tests.support.pictures import encoded, pixels
 from tests.support.shards import files, plain, shard
-from tests.support.options import grouped
 from tests.support.signals import handling
 
 FIT = images.Resize((12, 16))

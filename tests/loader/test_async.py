@@ -10,8 +10,8 @@ import pytest
 
 import slipring
 from slipring import Workers
-from tests.support.datasets import patiently
 from tests.loader.kinds import KINDS, every_kind
+from tests.support.datasets import patiently
 from tests.support.options import grouped
 
 

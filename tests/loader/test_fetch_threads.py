@@ -12,10 +12,10 @@ import pytest
 
 import slipring
 from slipring import Workers
-from tests.support.datasets import Fetched, Into, Squares, flat, numbers, patiently
-from tests.support.leaks import Snapshot
 from tests.loader.kinds import KINDS, every_kind
+from tests.support.datasets import Fetched, Into, Squares, flat, numbers, patiently
 from tests.support.inside import skipping
+from tests.support.leaks import Snapshot
 from tests.support.options import grouped
 from tests.support.signals import Raised
 

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
-from tests.support.processes import until
 from tests.support.inside import observing
+from tests.support.processes import until
 
 CAUSE = "JAX and TensorFlow start threads.*'forkserver', or create the workers before"
 

@@ -25,8 +25,8 @@ from tests.support.datasets import (
     numbers,
     wait_for_file,
 )
-from tests.support.leaks import started_by_us
 from tests.support.inside import local_pool
+from tests.support.leaks import started_by_us
 from tests.support.options import grouped
 
 WORKERS = [(0, None), (2, "fork"), (2, "thread")]

@@ -11,10 +11,10 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import WorkerMemoryWarning
-from tests.support.processes import state, until
 from tests.support.inside import engine_of, engines_of, memory_available
 from tests.support.inside import memory as growth
 from tests.support.options import grouped
+from tests.support.processes import state, until
 
 MB = 1 << 20
 

@@ -19,9 +19,9 @@ from tests.support.datasets import (
     seed_numpy,
     seed_random,
 )
-from tests.support.scenes import Gate, Rows
 from tests.support.inside import seeding
 from tests.support.options import grouped
+from tests.support.scenes import Gate, Rows
 
 
 def draws(dataset=None, batch_size=4, epochs=2, **kwargs):

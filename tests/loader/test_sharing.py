@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-import slipring
 from slipring import Loader, Workers
 from slipring.errors import Closed
 from tests.support.datasets import Shard, Squares

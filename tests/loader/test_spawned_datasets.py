@@ -16,9 +16,9 @@ import pytest
 import slipring
 from slipring import Loader, Memory, SegmentFull, StringList, Workers
 from slipring.errors import DescriptorClosed
+from tests.support.inside import engine_of, pickling
 from tests.support.processes import kill_worker, until, wait_dead, worker_pids
 from tests.support.spawned import Counting, Parts, address_of, as_it_is, is_shared, mapping_of
-from tests.support.inside import engine_of, pickling
 
 STARTED = ["spawn", "forkserver"]
 

@@ -11,9 +11,9 @@ import pytest
 
 from slipring import Loader, Memory, Stats, Workers
 from tests.support.datasets import Echo, Opaque, Squares, Values, as_list
-from tests.support.processes import until
 from tests.support.inside import Watch, engine_of, rates
 from tests.support.options import grouped
+from tests.support.processes import until
 
 NAMES = {
     "batches",

@@ -17,12 +17,12 @@ import weakref
 import pytest
 
 from slipring import Loader, Workers
-from tests.support.datasets import Numbered, Slow, Squares, numbers
-from tests.support.processes import until
-from tests.support.leaks import Snapshot, read
-from tests.support.resizing import plain
 from tests.loader.tuned import ENDLESS, Tuned
+from tests.support.datasets import Numbered, Slow, Squares, numbers
 from tests.support.inside import BATCHES, NEVER, Options, Tuner, Tuning, engine_of, process, tuner_of, tuning
+from tests.support.leaks import Snapshot, read
+from tests.support.processes import until
+from tests.support.resizing import plain
 
 
 class Held(Slow):

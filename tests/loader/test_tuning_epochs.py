@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from slipring import Loader, Workers
-from tests.support.datasets import Numbered, Slow, Squares
 from tests.loader.tuned import ENDLESS, Tuned
+from tests.support.datasets import Numbered, Slow, Squares
 from tests.support.inside import BATCHES, LONG_WINDOW, WINDOW, Tuner, Tuning, engine_of, tuner_of
 from tests.support.options import grouped
 

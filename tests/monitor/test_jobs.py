@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import slipring
-from tests.support.processes import ROOT, state, until
 from tests.support.inside import NoJob, attach, jobs, observing
+from tests.support.processes import ROOT, state, until
 from tests.support.watched import watched
 
 

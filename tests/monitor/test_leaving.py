@@ -6,12 +6,12 @@ import os
 import pytest
 
 from slipring import Loader, Workers
-from tests.support.datasets import Squares
-from tests.support.processes import alive, kill_worker, state, until, wait_dead, worker_pids
-from tests.support.scenes import Gate, Rows, respawning
 from tests.monitor.simulated import Job
+from tests.support.datasets import Squares
 from tests.support.inside import NO_SLOT, Figures, Snapshot, Watch, engine_of, look, now, verdict
 from tests.support.options import grouped
+from tests.support.processes import alive, kill_worker, state, until, wait_dead, worker_pids
+from tests.support.scenes import Gate, Rows, respawning
 from tests.support.watched import run, watched
 
 LATER = 60_000_000_000  # ns: after that a worker that still reads the same sample counts as hanging

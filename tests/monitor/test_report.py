@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.support.processes import until
 from tests.support.inside import engine_of
+from tests.support.processes import until
 
 
 def iterated(**options):

@@ -8,9 +8,9 @@ import os
 import pytest
 
 import slipring
+from tests.support.inside import Snapshot, Watch, activities, attach, engine_of, look, now, starting, verdict
 from tests.support.processes import until
 from tests.support.scenes import Gate
-from tests.support.inside import Snapshot, Watch, activities, attach, engine_of, look, now, starting, verdict
 from tests.support.watched import watched
 
 

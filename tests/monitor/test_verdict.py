@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.support.processes import state, until, worker_pids
 from tests.monitor.simulated import Job
 from tests.support.inside import (
     READ_COUNTS,
@@ -28,6 +27,7 @@ from tests.support.inside import (
     verdict,
 )
 from tests.support.options import grouped
+from tests.support.processes import state, until, worker_pids
 
 WAITS = 0.02  # share of a worker's time on a processor if it mostly waits
 

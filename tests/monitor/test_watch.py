@@ -11,9 +11,9 @@ import pytest
 
 import slipring
 from tests.support.datasets import Squares, flat, numbers
+from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, NoSegment, Watch, engine_of, observing
 from tests.support.processes import until, worker_pids
 from tests.support.scenes import Gate, Rows
-from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, NoSegment, Watch, engine_of, observing
 
 records = observing("snapshot")
 

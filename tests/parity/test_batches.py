@@ -11,6 +11,7 @@ from torch.utils import data  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 
 from tests.support.datasets import as_is  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 from tests.support.torch_datasets import (  # noqa: E402
     Custom,
     Fetched,
@@ -26,7 +27,6 @@ from tests.support.torch_datasets import (  # noqa: E402
     raises,
     torchs_and_more,
 )
-from tests.support.parts import slow  # noqa: E402
 
 WORKERS = [0, 1, slow(2)]
 DTYPES = [

@@ -19,8 +19,8 @@ from torch.utils import data  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.datasets import Values  # noqa: E402
-from tests.support.torch_datasets import Made, seed_by_worker  # noqa: E402
 from tests.support.parts import one_fast  # noqa: E402
+from tests.support.torch_datasets import Made, seed_by_worker  # noqa: E402
 
 NUMBERS = Values(list(range(12)))
 SETTINGS = [(0, False), (2, False), (2, True)]

@@ -10,8 +10,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper  # noqa: E402
 from torch.utils.data.datapipes.map import SequenceWrapper  # noqa: E402
 
 from tests.support.datasets import Values  # noqa: E402
-from tests.support.torch_datasets import Sized, Stream, assert_as_torch, batches  # noqa: E402
 from tests.support.parts import slow  # noqa: E402
+from tests.support.torch_datasets import Sized, Stream, assert_as_torch, batches  # noqa: E402
 
 WORKERS = [0, 2]
 NUMBERS = Values(list(range(11)))

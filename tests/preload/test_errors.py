@@ -17,9 +17,9 @@ torch = pytest.importorskip("torch")
 from slipring.errors import Closed, LoaderTimeout, SlotsHeld  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.support.datasets import patiently  # noqa: E402
-from tests.support.torch_datasets import Made, Stream  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
 from tests.support.signals import Raised  # noqa: E402
+from tests.support.torch_datasets import Made, Stream  # noqa: E402
 
 DEVICES = ["cpu", "privateuseone"]
 

@@ -15,10 +15,10 @@ torch = pytest.importorskip("torch")
 
 from slipring.errors import Closed  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
-from tests.support.torch_datasets import Made  # noqa: E402
-from tests.support.parts import one_fast  # noqa: E402
 from tests.support import inside  # noqa: E402
 from tests.support.inside import ahead_of, engines_of  # noqa: E402
+from tests.support.parts import one_fast  # noqa: E402
+from tests.support.torch_datasets import Made  # noqa: E402
 
 DEVICE = "privateuseone"
 

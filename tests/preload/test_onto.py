@@ -7,8 +7,8 @@ torch = pytest.importorskip("torch")
 from slipring import Loader, LoaderTimeout  # noqa: E402
 from slipring.torch.device.cuda import checked_device  # noqa: E402
 from slipring.torch.device.onto import on_device  # noqa: E402
-from tests.support.datasets import Squares, Waiting  # noqa: E402
 from tests.preload.conftest import lab  # noqa: E402, F401 (a fixture)
+from tests.support.datasets import Squares, Waiting  # noqa: E402
 
 
 def numbers(batches):

@@ -17,10 +17,10 @@ from torch.utils.data._utils import pin_memory  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device.mover import LAG  # noqa: E402
 from slipring.torch.device.registered import COPIES  # noqa: E402
-from tests.support.datasets import Values  # noqa: E402
-from tests.support.torch_datasets import Made  # noqa: E402
 from tests.preload.double import RUBBISH  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
+from tests.support.torch_datasets import Made  # noqa: E402
 
 DEVICE = "privateuseone"
 

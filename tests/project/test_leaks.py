@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import until
 from tests.support.leaks import SHM, Snapshot
+from tests.support.processes import until
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,8 +16,8 @@ import pytest
 
 from slipring import Queue
 from slipring.errors import ShutDown
-from tests.support.processes import in_child
 from tests.support.inside import count_of
+from tests.support.processes import in_child
 
 
 def readable(q, seconds=0.0):

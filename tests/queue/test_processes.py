@@ -12,8 +12,8 @@ import pytest
 
 from slipring import Queue
 from slipring.errors import ShutDown, TooManyProcesses
-from tests.support.processes import in_child
 from tests.support.inside import count_of
+from tests.support.processes import in_child
 
 # ---- the end
 

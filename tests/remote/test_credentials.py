@@ -9,9 +9,9 @@ import pytest
 import slipring
 from slipring import images
 from slipring.errors import RemoteError
-from tests.support.shards import files, shard
 from tests.remote.sources import CROP, plain
 from tests.support.options import grouped
+from tests.support.shards import files, shard
 
 pytest.importorskip("s3fs")
 

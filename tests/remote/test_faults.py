@@ -9,12 +9,12 @@ import pytest
 import slipring
 from slipring import Workers, images
 from slipring.errors import ImageError, RemoteError
-from tests.support.pictures import encoded, pixels
-from tests.support.shards import files, shard
-from tests.support.http_server import Running
 from tests.remote.sources import CROP, MAPS, plain, source
+from tests.support.http_server import Running
 from tests.support.inside import read_of
 from tests.support.options import grouped
+from tests.support.pictures import encoded, pixels
+from tests.support.shards import files, shard
 
 SEED = int(os.environ.get("SLIPRING_TEST_SEED", "5"))
 PATIENT = {"attempts": 12, "attempt_timeout": 1.0}

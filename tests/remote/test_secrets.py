@@ -10,9 +10,9 @@ import slipring
 from slipring import images
 from slipring.errors import ImageError, RemoteError, shown
 from slipring.redaction import redacted
-from tests.support.shards import files, shard
 from tests.remote.sources import source
 from tests.support.inside import read_of
+from tests.support.shards import files, shard
 
 SIGNED = (
     "?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=hidden&X-Amz-Security-Token=hidden%2Fhidden"

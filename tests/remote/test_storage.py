@@ -14,9 +14,9 @@ import slipring
 from slipring import Workers, images
 from slipring._files.attempts import is_transient
 from slipring.errors import RemoteError
-from tests.support.processes import until
 from tests.remote.sources import MAPS, plain, source
 from tests.support.inside import info_of, read_of
+from tests.support.processes import until
 
 
 def test_local_files_are_read_without_fsspec(folder):

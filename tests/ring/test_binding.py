@@ -16,8 +16,8 @@ import pytest
 from slipring import Queue
 from slipring.errors import BatchTooLarge, Closed, CorruptBatch, SegmentFull, SlotLost
 from tests.support.inside import Pickled, Ring, _ring, mix
-from tests.support.trip import Trip
 from tests.support.signals import Raised, handling
+from tests.support.trip import Trip
 
 LONG_S = 600  # more than the watchdog's limit
 

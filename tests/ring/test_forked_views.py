@@ -15,9 +15,9 @@ import pytest
 import slipring
 from slipring import Loader, Memory, Queue, Workers
 from tests.support.datasets import Squares, numbers
-from tests.support.processes import in_child
 from tests.support.inside import count_of, engine_of
 from tests.support.options import grouped
+from tests.support.processes import in_child
 from tests.support.trip import address
 
 fork = multiprocessing.get_context("fork")

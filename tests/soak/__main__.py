@@ -23,12 +23,12 @@ from importlib.util import find_spec
 
 from bench import machine
 from tests.fault.rounds import Killer, expect_deaths
-from tests.support.leaks import Snapshot
 from tests.soak.judge import LEAST, judge, table
 from tests.soak.lives import Lives
 from tests.soak.plants import PLANTS
 from tests.soak.residents import residents
 from tests.soak.watch import QUANTITIES, Costs, Record, at_rest
+from tests.support.leaks import Snapshot
 
 TURN_S = 300  # a turn that takes longer hangs
 EPOCHS = 2  # per resident and turn

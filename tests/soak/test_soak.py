@@ -9,11 +9,11 @@ import sys
 import numpy as np
 import pytest
 
-from tests.support.processes import ROOT
 from tests.soak.__main__ import WRONG
 from tests.soak.judge import LEAST, Quantity, judge
 from tests.soak.plants import PLANTS
 from tests.soak.watch import QUANTITIES, ROWS, Record
+from tests.support.processes import ROOT
 
 COUNT = Quantity("descriptors")
 MEMORY = Quantity("heap in use", "MiB", 1.0)

@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 
-from tests.support.leaks import link, open_fds, read, started_by_us
 from tests.soak.judge import Quantity
+from tests.support.leaks import link, open_fds, read, started_by_us
 
 MIB = 2.0**20
 ROWS = 4096  # of the record; if it is full, every other row is dropped

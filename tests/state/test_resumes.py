@@ -288,8 +288,6 @@ class Short(stateful.Walk, Uneven):
     """After its last item it is at its beginning again."""
 
 
-
-
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize(("num_workers", "taken"), [(0, 2), (1, 2), (2, 3), (2, 4)])
 def test_a_stream_does_not_begin_again_behind_a_last_batch_that_was_not_full(make, num_workers, taken, persistent):

@@ -6,9 +6,9 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import Sampler  # noqa: E402
 
-from tests.support.torch_datasets import Made, as_lists  # noqa: E402
-from tests.support.samplers import Both, Counted, OfItsIterator, Passes  # noqa: E402
 from tests.support.parts import slow  # noqa: E402
+from tests.support.samplers import Both, Counted, OfItsIterator, Passes  # noqa: E402
+from tests.support.torch_datasets import Made, as_lists  # noqa: E402
 
 WORKERS = [0, 2]
 

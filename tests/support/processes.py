@@ -13,8 +13,8 @@ import time
 import traceback
 
 from tests.support import warm
-from tests.support.leaks import parent, pids, read
 from tests.support.inside import engine_of
+from tests.support.leaks import parent, pids, read
 
 ROOT = pathlib.Path(__file__).parents[2]
 FUTEX = (b"202", b"98")  # the number of the system call on x86-64 and arm64

@@ -19,10 +19,10 @@ import numpy as np
 import slipring
 from slipring._cli.main import main as command
 from tests.support import warm
-from tests.support.processes import ROOT, until
-from tests.support.scenes import Gate, Rows
 from tests.support.inside import SERVING, engine_of
 from tests.support.options import grouped
+from tests.support.processes import ROOT, until
+from tests.support.scenes import Gate, Rows
 
 # ---- the program
 

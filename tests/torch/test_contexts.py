@@ -16,8 +16,8 @@ from torch.utils import data  # noqa: E402
 
 import slipring  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.support.torch_datasets import Stream  # noqa: E402
 from tests.support.inside import core_options_of  # noqa: E402
+from tests.support.torch_datasets import Stream  # noqa: E402
 
 
 class Named(data.Dataset):

@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support import datasets  # noqa: E402
+from tests.support.inside import BATCHES, LONG_WINDOW, engines_of, tuner_of  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 from tests.support.resizing import plain, resized  # noqa: E402
 from tests.support.stateful import Reads  # noqa: E402
-from tests.support.parts import slow  # noqa: E402
-from tests.support.inside import BATCHES, LONG_WINDOW, engines_of, tuner_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),

@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info  # noqa: E402
 
 from slipring.torch import RingCollate, ring_collate  # noqa: E402
-from tests.support.torch_datasets import assert_same  # noqa: E402
 from tests.support.inside import queue_of  # noqa: E402
+from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
 class Pictures(Dataset):

@@ -15,8 +15,8 @@ from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 import slipring.torch.collate  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.datasets import Values  # noqa: E402
-from tests.support.leaks import started_by_us  # noqa: E402
 from tests.support.inside import ODD, collate_plain  # noqa: E402
+from tests.support.leaks import started_by_us  # noqa: E402
 
 Point = collections.namedtuple("Point", "x y")
 

@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 
 from slipring import Loader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
+from tests.support.options import grouped  # noqa: E402
+from tests.support.parts import one_fast  # noqa: E402
 from tests.support.processes import worker_pids  # noqa: E402
 from tests.support.spawned import Parts, as_it_is, is_shared, mapping_of  # noqa: E402
-from tests.support.parts import one_fast  # noqa: E402
-from tests.support.options import grouped  # noqa: E402
 
 
 class Two:
