@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from slipring.adapters import paddle_own
-from tests.adapters.images import import_paddle
+from tests.support.adapters import import_paddle
 from tests.support.parts import slow
 
 

@@ -122,7 +122,7 @@ def test_batches_follow_di_engines_collation(num_workers, chunk_size, ready):
     loader.close()
 
 
-def test_what_the_collation_does_not_know_is_a_type_error():
+def test_values_unknown_to_the_collation_are_a_type_error():
     for samples in ([None], [object()], [{"x": None}]):
         with pytest.raises(TypeError, match="samples must be"):
             default_collate(samples)

@@ -9,8 +9,8 @@ import pytest
 
 from slipring import LoaderTimeout, WorkerError
 from slipring.adapters.megengine import Collator, DataLoader, StreamDataset, StreamSampler, Transform
-from tests.adapters.images import Images, fail
 from tests.adapters.streams import Numbers
+from tests.support.adapters import Images, fail
 from tests.support.datasets import flat, wait_for_file
 
 WORKERS = [0, 2]

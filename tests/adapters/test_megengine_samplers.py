@@ -18,7 +18,7 @@ from slipring.adapters.megengine import (
     SequentialSampler,
     StreamSampler,
 )
-from tests.adapters.images import Images, labels
+from tests.support.adapters import Images, labels
 from tests.support.datasets import flat
 
 
@@ -139,7 +139,7 @@ class Hard(MapSampler):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_what_a_sampler_overrides_is_heeded(num_workers):
+def test_the_overridden_methods_of_a_sampler_are_called(num_workers):
     def read(sampler):
         return labels(DataLoader(Images(), sampler, num_workers=num_workers))
 

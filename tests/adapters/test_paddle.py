@@ -13,7 +13,7 @@ import pytest
 
 from slipring.adapters import paddle as adapter
 from slipring.adapters.paddle import BatchSampler, DataLoader
-from tests.adapters.images import Images, Made, Pair, import_paddle, labels, plain
+from tests.support.adapters import Images, Made, Pair, import_paddle, labels, plain
 from tests.support.datasets import flat
 
 WORKERS = [0, 2]
@@ -339,7 +339,7 @@ def iterable_dataset():
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_batch_samplers_say_what_is_read(kind, num_workers):
+def test_batch_samplers_decide_which_samples_are_read(kind, num_workers):
     loader = DataLoader(Images(), batch_sampler=[[3, 1], [2]], num_workers=num_workers)
     assert labels(loader) == [[3, 1], [2]] and len(loader) == 2
     sampler = BatchSampler(sampler=[5, 4, 3], batch_size=2, drop_last=True)

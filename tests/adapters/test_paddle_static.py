@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.adapters.images import import_paddle
+from tests.support.adapters import import_paddle
 
 # In its own process: the mode applies to the whole program, and an eager tensor in that mode ends the process.
 PROGRAM = """
@@ -66,7 +66,7 @@ print("held")
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_in_static_mode_a_step_is_what_an_executor_is_fed_with(num_workers):
+def test_in_static_mode_a_step_is_the_feed_of_an_executor(num_workers):
     import_paddle()
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(num_workers)], capture_output=True, text=True, timeout=220

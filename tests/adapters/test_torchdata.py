@@ -118,7 +118,7 @@ def test_three_shuffled_epochs_are_torchdatas_to_the_bit(batch_size):
 
 
 @pytest.mark.parametrize("setting", SETTINGS[1:])
-def test_workers_draw_what_torchdatas_workers_draw(setting):
+def test_workers_draw_the_same_as_torchdatas_workers(setting):
     theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is compared with")
 
     def epochs(cls):

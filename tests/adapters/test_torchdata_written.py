@@ -96,7 +96,7 @@ def test_after_an_epoch_the_next_one_is_whole_and_has_the_order_that_ours_has(ki
     assert sum(map(len, found)) == (23 if "stream" not in kind else 40 if num_workers else 17)
 
 
-def test_what_torchdatas_form_cannot_say_is_refused():
+def test_positions_that_torchdatas_format_cannot_describe_are_refused():
     loader = DataLoader(range(23), 3, sampler=Backwards(23), num_workers=2)
     with pytest.raises(ValueError, match=r"asked ahead.*num_workers=0"):
         taken_from(loader, 2)

@@ -46,7 +46,7 @@ def test_an_index_outside_is_an_index_error(index):
         StringList(WORDS)[index]
 
 
-def test_what_is_no_string_is_told():
+def test_a_value_that_is_no_string_is_reported():
     for bad, text in (
         ([1], "element 0 .* of type int"),
         (["a", None], "element 1 .* of type NoneType"),

@@ -56,7 +56,7 @@ FILLED = [
 ]
 
 
-def test_rows_have_the_values_and_the_masks_whoever_makes_samples_of_them(tmp_path):
+def test_rows_have_the_values_and_the_masks_in_every_kind_of_dataset(tmp_path):
     path, order = table(tmp_path), [3, 0, 0, 2, 1]
     expected = [FILLED[i] for i in order]
     dataset = TableDataset(path, **OPTIONS)

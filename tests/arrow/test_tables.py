@@ -195,7 +195,7 @@ class OfOpenFiles:
 
 
 @pytest.mark.parametrize("options", [{}, {"fetch_threads": 4, "rng": "sample"}], ids=str)
-def test_of_many_files_few_are_open_whoever_reads_them(tmp_path, options):
+def test_of_many_files_few_are_open_in_every_kind_of_worker(tmp_path, options):
     paths = [tmp_path / f"{number}.parquet" for number in range(100)]
     for number, path in enumerate(paths):
         pq.write_table(pa.table({"label": [2 * number, 2 * number + 1]}), path, row_group_size=1)
@@ -206,7 +206,7 @@ def test_of_many_files_few_are_open_whoever_reads_them(tmp_path, options):
     assert 0 < max(files) <= 64 + 4
 
 
-def test_what_cannot_be_read_is_told(tmp_path, parquet):
+def test_an_unreadable_file_is_reported(tmp_path, parquet):
     other = write(tmp_path / "o", "file", pa.table({"label": ["a"]}))
     (tmp_path / "text").write_text("no table at all")
     (tmp_path / "cut").write_bytes(b"PAR1 and no more")
@@ -271,7 +271,7 @@ def test_a_file_that_has_changed_and_kept_its_size_is_told(tmp_path):
 
 @pytest.mark.parametrize("method", ["fork", slow("spawn"), "thread", None])
 @pytest.mark.parametrize("chunk_size", [None, 3])
-def test_every_row_arrives_once_whoever_reads_it(path, method, chunk_size):
+def test_every_row_arrives_once_in_every_kind_of_loader(path, method, chunk_size):
     dataset = TableDataset(path, columns=["image", "label"], decode=label_of)
     dataset[0]  # the parent opens the file: its workers must not use the parent's descriptor
     workers = {"num_workers": 2, "start_method": method} if method else {}

@@ -144,13 +144,13 @@ def test_a_dataset_that_has_a_fingerprint_needs_no_other(tmp_path):
 
 
 @pytest.mark.parametrize("dataset", [iter([1]), {1, 2}, 5])
-def test_what_has_no_numbered_samples_is_refused(dataset):
+def test_a_dataset_without_numbered_samples_is_refused(dataset):
     with pytest.raises(TypeError, match="must have __getitem__ and __len__"):
         slipring.cached(dataset, "8MiB")
 
 
 @pytest.mark.parametrize("function", [None, 5])
-def test_what_cannot_be_called_is_no_map(function):
+def test_an_object_that_cannot_be_called_is_no_map(function):
     with pytest.raises(TypeError, match="must be callable"):
         slipring.cached([1], "8MiB").map(function)
 
@@ -219,7 +219,7 @@ class Several(Made):
         return [(np.full(5, i), i) for i in indices]
 
 
-def test_what_is_missing_is_read_at_once(tmp_path):
+def test_missing_samples_are_read_in_one_call(tmp_path):
     data = Several(tmp_path / "made")
     kept = slipring.cached(data, "8MiB").map(shifted)
     plain = epochs(slipring.cached(Made(tmp_path / "plain"), "8MiB").map(shifted), num_workers=1)

@@ -236,7 +236,7 @@ class Late(images.Folder):
         return f"{super().fingerprint()} {self.version}"
 
 
-def test_a_fingerprint_may_be_of_what_is_set_later(root):
+def test_a_fingerprint_may_depend_on_attributes_that_are_set_later(root):
     assert Late(root, 3)[0][1] == 0
 
 

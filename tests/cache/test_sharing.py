@@ -104,7 +104,7 @@ def has_connected(pid):
 # ---- inherited and handed on
 
 
-def test_what_a_forked_child_makes_its_parent_finds():
+def test_a_parent_finds_the_entries_of_its_forked_child():
     with slipring.Cache("1MiB") as cache:
         assert in_child(cache.put, 1, np.arange(5)) and cache.get(1).tolist() == [0, 1, 2, 3, 4]
         cache.put(2, "parent's")
@@ -171,7 +171,7 @@ def test_processes_that_start_at_once_end_with_one_cache(name, program):
         assert one.ask("[cache.get(i) for i in range(6)]") == "[0, 1, 2, 3, 4, 5]"
 
 
-def test_it_lives_on_without_who_made_it_and_nothing_is_left_of_it(name, program):
+def test_a_cache_outlives_its_maker_and_leaves_nothing_behind(name, program):
     maker, other = program(), None
     assert maker.hear() == "open" and maker.ask("cache.put(1, 'kept')") == "True"
     other = program()
@@ -197,7 +197,7 @@ def test_a_cache_whose_holder_is_stopped_is_found(name, program):
         assert cache.get(1) == "kept"
 
 
-def test_who_dies_while_it_opens_a_cache_keeps_nobody_out(name, program):
+def test_a_process_that_dies_while_it_opens_a_cache_blocks_no_other(name, program):
     dying = program("""
         import time
         from tests.support.inside import cache_names
@@ -212,7 +212,7 @@ def test_who_dies_while_it_opens_a_cache_keeps_nobody_out(name, program):
     assert waiting.hear() == "open"
 
 
-def test_who_is_stopped_while_it_opens_a_cache_is_named(name, program, monkeypatch):
+def test_a_process_that_is_stopped_while_it_opens_a_cache_is_named(name, program, monkeypatch):
     stopped = program("""
         import os, signal
         from tests.support.inside import cache_names

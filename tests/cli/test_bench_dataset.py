@@ -162,7 +162,7 @@ def test_without_rich_the_command_says_what_to_install_before_it_measures(bench,
         ("Small", ("--collate", "sets:slow_collate"), "collate_s", 0.02),
     ],
 )
-def test_what_a_dataset_takes_is_in_its_row(bench, dataset, options, name, each_s):
+def test_the_memory_of_a_dataset_is_in_its_row(bench, dataset, options, name, each_s):
     told = bench(f"sets:{dataset}", *options, "--workers", "1,", "--start-method", "fork", "--batch-size", "8")
     assert len(told["rows"]) == 2
     for row in told["rows"]:
@@ -240,7 +240,7 @@ def test_torchs_loader_is_measured(bench):
     assert "thread workers" in bench("sets:Small", "--torch", "--start-method", "thread", code=2)
 
 
-def test_what_cannot_be_pickled_is_a_row_with_the_reason(bench):
+def test_a_dataset_that_cannot_be_pickled_is_a_row_with_the_reason(bench):
     told = bench("sets:Unpicklable", "--workers", "1,", "--start-method", "fork", "spawn")
     errors = {row["start_method"]: row["error"] for row in told["rows"]}
     assert errors["fork"] is None and "pickle" in errors["spawn"]
@@ -338,7 +338,7 @@ SCENES = {
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_the_verdict_names_what_limits(name):
+def test_the_verdict_names_the_bottleneck(name):
     rows, limit, workers, more = SCENES[name]
     verdict = limits.judge(rows, processors=16)
     assert (verdict.limit, verdict.workers, verdict.more_may_help) == (limit, workers, more), verdict
@@ -370,6 +370,6 @@ def test_no_figures_give_no_verdict():
     assert limits.judge([row(1, error="SegmentFull: no memory")], 2) is None
 
 
-def test_a_case_says_what_it_is():
+def test_a_case_describes_itself():
     assert str(sweep.Case(2, "fork", 8)) == "2 workers by fork, batches of 8"
     assert str(sweep.Case(0, "fork", 8, False)) == "0 workers, batches of 8, dropped in the worker"

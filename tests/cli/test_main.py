@@ -47,7 +47,7 @@ def test_help_imports_no_command():
     assert "usage: slipring " in done.stdout
 
 
-def test_what_is_no_command_is_a_usage_error_that_lists_them():
+def test_an_unknown_command_is_a_usage_error_that_lists_all():
     done = command("bench-datset")
     assert done.returncode == 2 and "invalid choice: 'bench-datset'" in done.stderr
     assert "bench-dataset" in done.stderr and "Traceback" not in done.stderr

@@ -165,7 +165,7 @@ def test_a_segment_that_ends_while_it_is_watched_ends_the_command(end):
         assert re.fullmatch(f"slipring top: process {program.pid} has {said}\n", err)
 
 
-def test_what_is_no_job_is_refused_in_one_line(capsys):
+def test_a_process_that_is_no_job_is_refused_in_one_line(capsys):
     with watched("nothing") as program:
         assert "has no segment of slipring's open" in fails(capsys, "top", program.pid, "--once")
     assert "it has ended" in fails(capsys, "top", program.pid, "--once")
@@ -277,7 +277,7 @@ def test_where_the_job_ends_the_terminal_is_given_back_before_the_reason_is_told
     assert f"slipring top: process {program.pid} has ended".encode() in after
 
 
-def test_whoever_reads_only_the_beginning_ends_it_quietly():
+def test_a_reader_of_only_the_beginning_ends_the_command_quietly():
     with watched("running", num_workers=1) as program:
         shell = f"{' '.join(TOP)} {program.pid} --interval 0.05 | head -n 1"
         done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=ROOT)

@@ -203,7 +203,7 @@ def numbers(recording):
     return [int(n) for part in recording._kept for n in part["number"]]
 
 
-def test_what_comes_between_two_looks_is_kept_once_and_what_is_lost_is_counted():
+def test_records_between_two_looks_are_kept_once_and_lost_ones_are_counted():
     job = Filled()
     job.watch.recorded = 7
     recording = Recording(job)
@@ -288,7 +288,7 @@ def test_a_job_that_ends_ends_the_trace_which_is_written(tmp_path, end):
     check(json.loads(path.read_text())["traceEvents"])
 
 
-def test_ctrl_c_ends_the_trace_early_and_what_there_is_is_written(tmp_path):
+def test_ctrl_c_ends_the_trace_early_and_the_records_so_far_are_written(tmp_path):
     path = tmp_path / "run.json"
     with watched("asked", num_workers=1, batch_size=256) as program:
         trace = began(program, path)
@@ -299,7 +299,7 @@ def test_ctrl_c_ends_the_trace_early_and_what_there_is_is_written(tmp_path):
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-def test_what_cannot_be_traced_or_written_is_refused_in_one_line_and_leaves_nothing(capsys, tmp_path):
+def test_a_trace_that_cannot_be_made_or_written_is_refused_in_one_line_and_leaves_nothing(capsys, tmp_path):
     with watched("nothing") as program:
         said = fails(capsys, "trace", program.pid, "-o", tmp_path / "run.json")
         assert "has no segment of slipring's open" in said
@@ -315,7 +315,7 @@ def test_what_cannot_be_traced_or_written_is_refused_in_one_line_and_leaves_noth
 # ---- the output file
 
 
-def test_a_link_stays_a_link_and_what_lies_beside_it_stays(tmp_path):
+def test_a_link_stays_a_link_and_other_files_beside_it_stay(tmp_path):
     target, link, other = (tmp_path / name for name in ("target", "run.json", "run.json.part"))
     target.write_text("old")
     target.chmod(0o640)

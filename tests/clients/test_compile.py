@@ -39,7 +39,7 @@ def losses(one_step):
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_a_compiled_step_gives_what_the_plain_step_gives(backend, monkeypatch):
+def test_a_compiled_step_gives_the_same_losses_as_the_plain_step(backend, monkeypatch):
     if backend == "inductor":
         if not shutil.which("g++"):
             pytest.skip("inductor needs g++")

@@ -94,7 +94,7 @@ def test_as_many_as_there_are_slots_may_be_held_by_jax():
             np.testing.assert_array_equal(array, expected(k))
 
 
-def test_what_jax_computes_later_reads_the_batch_as_it_was():
+def test_a_later_computation_of_jax_reads_the_unchanged_batch():
     @jax.jit
     def slow(x):
         for _ in range(20):

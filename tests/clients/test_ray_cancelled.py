@@ -55,7 +55,7 @@ def never_ends():
     return made.map_batches(endless)
 
 
-def test_who_reads_a_split_is_told_when_its_driver_is_killed(tmp_path):
+def test_a_reader_of_a_split_gets_an_error_when_its_driver_is_killed(tmp_path):
     with cluster_of_one() as context:
         address, file = context.address_info["gcs_address"], tmp_path / "part"
         command = [sys.executable, "-c", DRIVER, address, str(file)]

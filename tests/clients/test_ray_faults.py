@@ -182,7 +182,7 @@ def test_a_dead_ledger_is_an_error_of_rays():
             list(batches)
 
 
-def test_who_waits_for_a_producer_that_hangs_is_told_in_time(tmp_path):
+def test_a_wait_for_a_producer_that_hangs_ends_with_an_error_in_time(tmp_path):
     go = tmp_path / "go"
 
     def hanging(rows):

@@ -49,7 +49,7 @@ def ids(batches):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"local_shuffle": 50}], ids=["", "two", "shuffled"])
-def test_who_resumes_gets_the_same_batches_as_without_the_interruption(options):
+def test_a_resume_gets_the_same_batches_as_without_the_interruption(options):
     with slipring.ray.Loader(numbers(), 16, seed=3, timeout=WAIT, **grouped(**options)) as loader:
         batches = iter(loader)
         first = ids(next(batches) for _ in range(5))
@@ -318,7 +318,7 @@ def summed(batch):
     return {"sum": batch["id"].sum(), "twice": (batch["id"], batch["id"] * 2)}
 
 
-def test_collate_fn_makes_what_is_handed_out():
+def test_collate_fn_makes_the_delivered_value():
     with slipring.ray.Loader(numbers(), 16, collate_fn=summed, timeout=WAIT) as loader:
         batches = iter(loader)
         for _ in range(3):

@@ -76,7 +76,7 @@ def test_whatever_the_strides_were_an_array_without_gaps_arrives(trip, layout, d
     assert got.flags.writeable and got.flags.aligned
 
 
-def test_what_arrives_can_be_written(trip):
+def test_arrays_that_arrive_can_be_written(trip):
     got = trip(np.arange(5))
     got[2] = 77
     assert got.tolist() == [0, 1, 77, 3, 4]

@@ -74,7 +74,7 @@ def changed(case, leaf=0, **fields):
     return case
 
 
-def test_what_is_sound_is_read(capture):
+def test_valid_batches_are_read(capture):
     case = capture(np.arange(6).reshape(2, 3))
     assert decode(case)[0].tolist() == [[0, 1, 2], [3, 4, 5]]
     case.def_hash = 12345  # the hash only finds the treedef; the bytes decide

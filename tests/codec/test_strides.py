@@ -51,7 +51,7 @@ def test_gaps_are_closed_and_the_order_stays(trip):
         assert same_array(sent, got) and got.strides == like
 
 
-def test_what_repeats_itself_arrives_in_full_and_in_c_order(trip):
+def test_broadcast_arrays_arrive_in_full_and_in_c_order(trip):
     for sent in (
         np.broadcast_to(cuboid((1, 4)), (3, 4)),
         np.broadcast_to(cuboid((3, 1)), (3, 4)),

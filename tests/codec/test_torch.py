@@ -67,7 +67,7 @@ def test_requires_grad_travels_and_the_graph_does_not(trip):
     assert not trip(leaf.detach()).requires_grad
 
 
-def test_what_arrives_can_be_written_and_shares_memory_with_numpy(trip):
+def test_tensors_that_arrive_can_be_written_and_share_memory_with_numpy(trip):
     got = trip(torch.zeros(4))
     got[1] = 5
     assert got.numpy().tolist() == [0, 5, 0, 0]

@@ -208,7 +208,7 @@ def noted(dtype):
     ],
     ids=["number", "text", "swapped", "field"],
 )
-def test_what_a_dtype_has_been_told_besides_arrives(trip, dtype, plain):
+def test_the_metadata_of_a_dtype_arrives(trip, dtype, plain):
     def told(dtype):
         return told(dtype[0]) if dtype.names else (dtype.metadata or {}).get("unit")
 

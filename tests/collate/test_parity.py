@@ -86,7 +86,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_batch_holds_what_torchs_does(name, way):
+def test_a_batch_holds_the_same_values_as_torchs(name, way):
     samples = SAMPLES[name]
     # torch cannot read every array.
     theirs = torch_collate([np.ascontiguousarray(s) for s in samples] if "reversed" in name else samples)
@@ -177,7 +177,7 @@ def test_dtypes_that_differ_become_one_that_holds_all(samples, way):
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 @pytest.mark.parametrize("samples", MIXED)
-def test_in_chunks_dtypes_that_differ_become_the_same_whoever_came_first(samples, num_workers):
+def test_in_chunks_dtypes_that_differ_become_the_same_in_any_order(samples, num_workers):
     with Loader(Values(samples), 3, num_workers=num_workers, workers=Workers(chunk_size=1)) as loader:
         for _ in range(5):
             (mixed,) = loader
@@ -196,7 +196,7 @@ def test_in_chunks_dtypes_that_differ_become_the_same_whoever_came_first(samples
     ],
     ids=["shapes", "keys", "lengths", "kinds"],
 )
-def test_what_torch_cannot_put_together_neither_can_we(samples, way):
+def test_samples_that_torch_cannot_collate_are_an_error_here_too(samples, way):
     with pytest.raises((RuntimeError, KeyError, TypeError)):
         torch_collate(samples)
     with pytest.raises(ValueError, match="cannot be put together"):

@@ -12,7 +12,7 @@ import pytest
 from slipring import Memory, Workers
 from slipring.errors import BatchTooLarge
 from slipring.loader import Loader
-from tests.collate.drawn import LEAVES, ROWS, described, drawn_samples, outcome, row_by_row
+from tests.support.drawn import LEAVES, ROWS, check_rows, described, drawn_samples, outcome
 from tests.support.inside import NUMPY, RowWriter, default_collate
 from tests.support.options import grouped
 from tests.support.trip import Trip
@@ -20,14 +20,7 @@ from tests.support.trip import Trip
 
 @pytest.mark.parametrize("seed", range(60))
 def test_any_samples_make_the_batch_or_the_error_that_their_list_makes(seed):
-    trip = Trip()
-    rng = random.Random(seed)
-    for _ in range(20):
-        samples = drawn_samples(rng, LEAVES)
-        order = [0, *rng.sample(range(1, ROWS), ROWS - 1)]
-        want = outcome(trip, lambda: default_collate(samples))  # noqa: B023
-        got = outcome(trip, lambda: row_by_row(samples, NUMPY, default_collate, order))  # noqa: B023
-        assert got == want, samples
+    check_rows(seed, LEAVES, NUMPY, default_collate)
 
 
 class Values(list):

@@ -86,7 +86,7 @@ def test_a_refusal_is_told_and_staged(monkeypatch):
         assert loader.stats().staged_batches == 3 and loader.stats().registration_refused == "refused"
 
 
-def test_the_driver_refuses_what_is_registered_already():
+def test_the_driver_refuses_memory_that_is_registered_already():
     place = devices.Accelerator(torch.device("cuda"))
     torch.zeros(1, device="cuda")
     host = torch.zeros(1 << 20, dtype=torch.uint8)

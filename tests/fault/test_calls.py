@@ -18,7 +18,7 @@ pytestmark = [
 SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
 
 
-def test_a_worker_that_cannot_be_watched_is_not_kept_and_what_failed_is_said_at_once():
+def test_a_worker_that_cannot_be_watched_is_not_kept_and_the_failure_is_reported_at_once():
     said = run("calls", "--operation", "iter fork", "--function", "epoll_ctl")
     assert said.splitlines()[-1] == "4 calls failed, 0 findings"
 

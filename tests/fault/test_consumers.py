@@ -42,7 +42,7 @@ def kill_all(loader):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("slots", [None, 4])
-def test_who_keeps_every_batch_keeps_what_was_delivered(tmp_path, mode, slots):
+def test_a_loop_that_keeps_every_batch_keeps_the_delivered_values(tmp_path, mode, slots):
     """A new worker overwrites no batch: neither in a leased slot nor in a copy."""
     data = dies(400, tmp_path, (5, 100, 203, 398))
     with Loader(data, **grouped(**options(slots=slots, **MODES[mode]))) as loader:
@@ -58,7 +58,7 @@ def test_who_keeps_every_batch_keeps_what_was_delivered(tmp_path, mode, slots):
 
 @pytest.mark.parametrize("death", ["raise", "respawn"])
 @pytest.mark.parametrize("end", ["close", "drop", "next epoch"])
-def test_who_never_takes_a_batch_can_end_with_dead_workers(death, end):
+def test_a_program_that_never_takes_a_batch_can_end_with_dead_workers(death, end):
     loader = Loader(Rows(400), **grouped(**options(on_death=death)))
     it = iter(loader)
     pids = kill_all(loader)

@@ -39,7 +39,7 @@ def test_every_point_has_a_name_of_its_own(build):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, 0])
-def test_whoever_comes_by_after_the_given_number_of_hits_dies_as_ordered(build, how):
+def test_a_process_that_passes_after_the_given_number_of_hits_dies_as_ordered(build, how):
     code, said, _ = in_a_build_with_points(
         build,
         "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",

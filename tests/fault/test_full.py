@@ -125,7 +125,7 @@ def test_a_full_file_system_refuses_the_segment_and_can_be_used_later(small, wor
         assert [b[1].tolist() for b in loader] == [[0, 1], [2, 3]]
 
 
-def test_what_is_committed_stays_usable_when_the_file_system_fills_up(small):
+def test_committed_memory_stays_usable_when_the_file_system_fills_up(small):
     """Reads and writes of committed pages need no free memory: no SIGBUS, whatever other processes write."""
     place = small(32 * MB)
     with Loader(
@@ -143,7 +143,7 @@ def test_what_is_committed_stays_usable_when_the_file_system_fills_up(small):
         os.unlink(filler)
 
 
-def test_two_workers_that_grow_at_once_share_what_is_left(small):
+def test_two_workers_that_grow_at_once_share_the_remaining_memory(small):
     place = small(24 * MB)
     with Loader(
         Sized([5 * MB] * 40),

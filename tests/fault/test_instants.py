@@ -49,7 +49,7 @@ SOURCES = ["map", "pickled", "sampler", "stream", "copied", "blocks"]
 
 @pytest.mark.parametrize("source", fast(SOURCES, "map", "sampler", "stream", "blocks"))
 @pytest.mark.parametrize(("what", "workers"), STRIDES)
-def test_what_a_signals_handler_raises_at_any_instruction_loses_no_batch(what, workers, source):
+def test_a_handlers_exception_at_any_instruction_loses_no_batch(what, workers, source):
     if source in ("stream", "blocks") and workers == 2:
         pytest.skip("two workers read the stream in turns")
     go_through("numpy", workers, what, source, STRIDES[what, workers])
@@ -57,7 +57,7 @@ def test_what_a_signals_handler_raises_at_any_instruction_loses_no_batch(what, w
 
 @pytest.mark.parametrize("source", fast(["refusing", "failing", "ending"], "failing"))
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_a_signals_handler_raises_loses_no_exception_that_comes_in_a_batchs_place(workers, source):
+def test_a_handlers_exception_loses_no_exception_that_comes_in_a_batchs_place(workers, source):
     go_through("numpy", workers, "next", source, STRIDES["next", workers])
 
 
@@ -69,11 +69,11 @@ def test_what_a_signals_handler_raises_loses_no_exception_that_comes_in_a_batchs
         *map(slow, ("ahead", "at once")),
     ],
 )
-def test_what_a_signals_handler_raises_in_next_of_torchs_drop_in_loses_no_batch(source):
+def test_a_handlers_exception_in_next_of_torchs_drop_in_loses_no_batch(source):
     go_through("torch", 2, "next", source, 41)
 
 
 @with_torch
 @pytest.mark.parametrize("source", one_fast(["map", "pickled", "sampler", "stream", "seeded", "at once"]))
-def test_what_a_signals_handler_raises_in_next_of_torchs_drop_in_without_workers_loses_none(source):
+def test_a_handlers_exception_in_next_of_torchs_drop_in_without_workers_loses_none(source):
     go_through("torch", 0, "next", source, 61)

@@ -116,7 +116,7 @@ class OutOfTime(TimeoutError):
 
 
 @pytest.mark.parametrize("adapter", ["numpy", "torch"])
-def test_an_iteration_can_go_on_after_what_a_signals_handler_raises_in_next(tmp_path, adapter):
+def test_an_iteration_can_continue_after_an_exception_of_a_signal_handler_in_next(tmp_path, adapter):
     def raises(signum, frame):
         raise OutOfTime
 
@@ -227,7 +227,7 @@ def test_ctrl_c_that_a_native_thread_takes_waits_for_the_start_of_a_worker():
         assert (code, err.count("Traceback"), err.rstrip()[-17:]) == (-signal.SIGINT, 1, "KeyboardInterrupt")
 
 
-def test_what_signals_bring_while_a_worker_is_started_comes_behind_it_all_of_it_once():
+def test_signals_during_a_workers_start_are_handled_after_it_each_once():
     seen = []
     numbers = (signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.signal(number, lambda *what: seen.append(what[0])) for number in numbers}

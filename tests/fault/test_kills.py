@@ -25,7 +25,7 @@ SECONDS = int(os.environ.get("SLIPRING_TEST_KILL_SECONDS", "25"))
         ("ABBD", {"lost": 1, "doubled": 1}),
     ],
 )
-def test_the_fault_run_sees_what_is_wrong(got, wrong):
+def test_the_fault_run_notices_faults(got, wrong):
     counts = Counter()
     compare([(c.upper(), c) for c in got], [(c, c) for c in "ABCD"], Mode(), counts)
     assert {what: n for what, n in counts.items() if n} == wrong

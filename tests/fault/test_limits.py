@@ -74,7 +74,7 @@ for size in [10, 1 << 20, 1 << 33, 0] * 3:
 
 
 @pytest.mark.parametrize(("limit", "value"), [("RLIMIT_FSIZE", 100 * MB), ("RLIMIT_AS", 5 * GB)])
-def test_a_queue_within_a_limit_takes_what_fits_and_goes_on_after_what_does_not(limit, value):
+def test_a_queue_within_a_limit_takes_messages_that_fit_and_continues_after_others(limit, value):
     command = [sys.executable, "-c", QUEUE, limit, str(value)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SLOW_S)
     assert done.returncode == 0, done.stderr
@@ -199,7 +199,7 @@ def test_a_memory_cgroup_full_of_the_files_that_were_read_has_room_for_batches(t
 
 @pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
 @pytest.mark.parametrize("nested", [False, True], ids=["its own limit", "an ancestor's limit"])
-def test_workers_that_copy_what_they_read_are_warned_of_before_the_kernel_kills(cgroup, nested):
+def test_workers_that_copy_their_dataset_cause_a_warning_before_the_kernel_kills(cgroup, nested):
     with cgroup(400 * MB, nested) as (procs, limited):
         enter = ["sh", "-c", f'echo $$ > "{procs}"; exec "$@"', "sh"]
         told = read_names("list", enter)

@@ -117,7 +117,7 @@ def verdict(account, producers, deaths):
 
 
 @pytest.mark.parametrize("victims", [slow("producers"), slow("consumers"), "both"])
-def test_random_kills_lose_only_what_the_dead_had_taken(victims):
+def test_random_kills_lose_only_messages_that_the_dead_had_taken(victims):
     random.seed(victims)
     q, account = Queue(6, max_processes=8), Account(3)
     producers = [start(produce, q, me, 0, account) for me in range(3)]
@@ -150,7 +150,7 @@ def test_random_kills_lose_only_what_the_dead_had_taken(victims):
     verdict(account, 3, of_consumers)
 
 
-def test_who_polls_misses_nothing_of_producers_that_are_killed():
+def test_a_polling_process_misses_no_message_of_killed_producers():
     q, account = Queue(4, max_processes=6), Account(2)
     consumer = start(consume_by_select, q, account)
     producers = [start(produce, q, me, 0, account) for me in range(2)]
@@ -223,7 +223,7 @@ HOLDERS = [
 
 @pytest.mark.parametrize("how", ["put", "put_nowait", "timeout", "slot"])
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_what_a_dead_process_held_is_free_for_who_waits(holder, how):
+def test_the_slots_of_a_dead_process_are_free_for_waiting_ones(holder, how):
     q = Queue(1)
     process = start(holder, q)
     process.join()
@@ -246,7 +246,7 @@ def put_soon(q, how):
     return True
 
 
-def test_who_already_waits_notices_a_death():
+def test_a_waiting_process_notices_a_death():
     q, ready = Queue(1), fork.Event()
 
     def holder():
@@ -263,7 +263,7 @@ def test_who_already_waits_notices_a_death():
     waiting.join()
 
 
-def test_a_stopped_process_keeps_what_it_has():
+def test_a_stopped_process_keeps_its_slots():
     q, ready = Queue(1), fork.Event()
 
     def holder():
@@ -297,7 +297,7 @@ def put_and_die(q, what):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_was_put_is_got_after_everybody_who_put_it_has_gone():
+def test_messages_are_got_after_all_producers_have_ended():
     q = Queue(4)
     for number in range(4):
         process = start(lambda number: (q.put(message(0, number)), os.kill(os.getpid(), signal.SIGKILL)), number)

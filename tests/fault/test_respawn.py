@@ -98,7 +98,7 @@ def test_a_death_while_a_batch_is_written_changes_nothing(tmp_path, chunk_size):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("drop_last", [False, slow(True)])
-def test_a_stream_goes_on_behind_what_was_published(tmp_path, method, drop_last):
+def test_a_stream_continues_after_the_published_batches(tmp_path, method, drop_last):
     deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 36): "SIGSEGV", (0, 49): "SIGKILL"}
     data = Stream(50, on={at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()})
     with Loader(data, **grouped(**options(start_method=method, drop_last=drop_last))) as loader:

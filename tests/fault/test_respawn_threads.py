@@ -139,7 +139,7 @@ class Keeping:
         return made
 
 
-def test_what_a_threads_code_keeps_is_its_own_after_its_end(tmp_path):
+def test_arrays_that_a_threads_code_keeps_survive_its_end(tmp_path):
     data = Keeping(Once(tmp_path / "died", Raise(Deadly())))
     options = {**THREADS, "num_workers": 1, "slots": 3, "collate_fn": lambda batch: batch}
     with Loader(data, **grouped(on_death="respawn", **options)) as loader:

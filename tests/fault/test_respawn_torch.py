@@ -178,7 +178,7 @@ def kill_workers(loader):
         wait_dead(process.pid)
 
 
-def test_who_replaces_a_worker_behind_a_resumed_epoch_knows_how_that_ended():
+def test_a_replacement_after_a_resumed_epoch_knows_how_the_epoch_ended():
     """A map dataset that keeps its values from epoch to epoch."""
     with ours(Counts(40), persistent_workers=True) as loader:
         want = [[plain(batch) for batch in loader] for _ in range(4)]
@@ -192,7 +192,7 @@ def test_who_replaces_a_worker_behind_a_resumed_epoch_knows_how_that_ended():
     assert got == want
 
 
-def test_who_replaces_a_worker_in_a_later_epoch_begins_as_that_epoch_did(tmp_path):
+def test_a_replacement_in_a_later_epoch_starts_as_that_epoch_did(tmp_path):
     head, loader = resumed_in_the_first_epoch(Counts(40, {21: Nth(4, tmp_path / "n", Death("SIGKILL"))}))
     with loader:
         got = [head + [plain(batch) for batch in loader]]
@@ -204,7 +204,7 @@ def test_who_replaces_a_worker_in_a_later_epoch_begins_as_that_epoch_did(tmp_pat
     assert first[3] == [61, 65, 61, 65, 69] and first[4][0] == 73
 
 
-def test_who_replaces_a_worker_behind_an_epoch_that_was_left_is_as_the_loader_has_it():
+def test_a_replacement_after_an_abandoned_epoch_starts_with_the_loaders_dataset():
     _, loader = resumed_in_the_first_epoch(Counts(40))
     with loader:
         assert len(list(loader)) == 7

@@ -59,7 +59,7 @@ def test_a_stateful_stream_goes_on_from_its_state(tmp_path, kind, method):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("delivered", [0, 1])
-def test_what_was_published_and_not_delivered_comes_once(tmp_path, kind, delivered):
+def test_published_and_undelivered_batches_come_once(tmp_path, kind, delivered):
     """The mark is in a slot whose batch was not taken."""
     data = KINDS[kind](50, tmp_path / "log")
     with Loader(data, **grouped(**options(num_workers=1, prefetch_factor=4))) as loader:
@@ -109,7 +109,7 @@ def test_a_stateful_dataset_is_in_a_later_pass_what_the_earlier_ones_made_it(tmp
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_replay_draws_what_was_drawn_and_says_so(tmp_path, caplog, method):
+def test_a_replay_draws_the_same_numbers_again_and_says_so(tmp_path, caplog, method):
     data = Stream(50, on={(1, 41): Once(tmp_path / "died", Death("SIGABRT"))})
     changed = {"collate_fn": DrawsToo(), "start_method": method}
     with (

@@ -26,7 +26,7 @@ def seldom_large(n, usual, seed=0):
 
 @pytest.mark.parametrize("options", [{}, {"chunk_size": 2}, {"in_order": False}], ids=str)
 @pytest.mark.parametrize("method", ["fork", "thread"])
-def test_batches_of_very_different_sizes_share_what_memory_there_is(small, method, options):
+def test_batches_of_very_different_sizes_share_the_available_memory(small, method, options):
     sizes = [size for size in seldom_large(400, 128 * KB) for _ in range(4)]
     workers = {"num_workers": 6, "start_method": method}
     with Loader(Sized(sizes), 4, drop_last=False, **grouped(backing=small(100 * MB), **workers, **options)) as loader:
@@ -53,7 +53,7 @@ def test_workers_killed_while_memory_is_short_lose_and_repeat_nothing(small, chu
         assert loader.stats().respawns > 0
 
 
-def test_a_large_batch_takes_what_free_slots_have(small):
+def test_a_large_batch_takes_the_memory_of_free_slots(small):
     sizes = [4 * MB] * 12 + [40 * MB, 1]
     with Loader(Sized(sizes), 1, num_workers=1, prefetch_factor=10, memory=Memory(backing=small(64 * MB))) as loader:
         it = iter(loader)
@@ -87,7 +87,7 @@ def test_batches_that_are_kept_are_refused_memory_and_the_rest_goes_on(small):
         assert 0 < refused < 12
 
 
-def test_who_makes_its_batches_itself_waits_for_nobody(small):
+def test_a_loop_that_makes_its_batches_itself_waits_for_no_worker(small):
     with Loader(Sized([5 * MB] * 12), 1, num_workers=0, memory=Memory(backing=small(32 * MB), copy="never")) as loader:
         kept, refused = [], 0
         it = iter(loader)

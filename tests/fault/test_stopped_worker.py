@@ -48,7 +48,7 @@ def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method,
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_close_ends_also_what_is_stopped(tmp_path, monkeypatch, method):
+def test_close_ends_stopped_workers_too(tmp_path, monkeypatch, method):
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     monkeypatch.setattr(process_pool, "TERM_S", 0.1)
     loader = Loader(Rows(80), 8, num_workers=3, workers=Workers(start_method=method))
@@ -62,7 +62,7 @@ def test_close_ends_also_what_is_stopped(tmp_path, monkeypatch, method):
     assert kept[1].tolist() == list(range(8))
 
 
-def test_close_ends_what_is_stopped_also_when_the_forkserver_has_gone(monkeypatch):
+def test_close_ends_stopped_workers_also_without_the_forkserver(monkeypatch):
     """multiprocessing then considers its workers dead, and would not signal them."""
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     monkeypatch.setattr(process_pool, "TERM_S", 0.1)

@@ -144,7 +144,7 @@ class Parent(Rows):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_a_worker_has_started_does_not_keep_its_end_from_being_seen(tmp_path, monkeypatch, method):
+def test_processes_that_a_worker_has_started_do_not_hide_its_end(tmp_path, monkeypatch, method):
     for name in ("GRACE_S", "TERM_S", "KILL_S"):
         monkeypatch.setattr(process_pool, name, 1e6)  # a wait for the wrong event takes for ever
     path = tmp_path / "pid"
@@ -163,7 +163,7 @@ def in_memory(fd):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_a_worker_has_started_does_not_keep_the_segments_memory(tmp_path, method):
+def test_processes_that_a_worker_has_started_do_not_keep_the_segments_memory(tmp_path, method):
     path = tmp_path / "pid"
     dataset = Parent(os.fspath(path))
     loader = Loader(

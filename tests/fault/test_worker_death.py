@@ -33,7 +33,7 @@ METHODS = ["fork", "spawn", "forkserver"]
     ("how", "method"),
     [(how, "fork") for how in HOWS] + [(h, m) for h in ("SIGKILL", "sys.exit") for m in METHODS[1:]],
 )
-def test_a_death_is_raised_with_all_that_is_known_after_what_was_ready(tmp_path, how, method):
+def test_a_death_is_raised_with_all_known_facts_after_the_ready_batches(tmp_path, how, method):
     data = Rows(400, on={4 * 8 + 3: Once(tmp_path / "died", Death(how))})
     with Loader(data, 8, num_workers=2, prefetch_factor=4, seed=1, workers=Workers(start_method=method)) as loader:
         it = iter(loader)
@@ -101,7 +101,7 @@ def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_prope
         assert max(delays) < 20
 
 
-def test_a_forked_child_takes_nothing_out_of_what_the_consumer_watches():
+def test_a_forked_child_takes_no_descriptor_out_of_the_consumers_epoll():
     with Loader(Rows(800), 8, num_workers=2, workers=Workers(start_method="fork"), rng="worker") as loader:
         it = iter(loader)
         next(it)

@@ -175,7 +175,7 @@ class Panics:
         raise BaseException("a panic")
 
 
-def test_what_is_no_exception_ends_its_worker_and_is_told_of(capfd):
+def test_a_base_exception_ends_its_worker_and_is_reported(capfd):
     loader = Loader(Panics(), num_workers=1, workers=Workers(start_method="fork"))
     with loader, pytest.raises(WorkerDied, match=r"indices \[0.*traceback is on stderr"):
         next(iter(loader))

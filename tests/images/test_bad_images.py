@@ -37,7 +37,7 @@ def decode(data, *args, **options):
     ],
     ids=["empty", "text", "noise", "three bytes", "two bytes", "header alone", "broken PNG"],
 )
-def test_what_is_no_image_is_refused_with_what_it_is(data, text):
+def test_bytes_that_are_no_image_are_refused_with_a_description(data, text):
     with pytest.raises(ImageError, match=text):
         decode(data)
     with pytest.raises(ImageError):
@@ -93,7 +93,7 @@ def test_a_side_that_no_picture_has_is_refused():
         Long([images.Resize(256), images.CenterCrop(224)])[0]
 
 
-def test_what_is_there_of_a_truncated_jpeg_can_be_had():
+def test_the_rest_of_a_truncated_jpeg_can_be_decoded():
     data = GOOD[: len(GOOD) // 2]
     out = decode(data, (0, 0, 100, 100), truncated="fill")
     assert error(out, by_pillow(GOOD, (0, 0, 100, 100), (32, 32))) <= 1
@@ -143,7 +143,7 @@ def test_a_box_of_a_progressive_jpeg_without_its_last_scans_has_pillows_pixels()
 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF"])
-def test_what_is_there_of_a_truncated_file_of_another_format_can_be_had(format):
+def test_the_rest_of_a_truncated_file_of_another_format_can_be_decoded(format):
     whole = encoded(pixels(200, 100), format)
     data = whole[: len(whole) // 2]
     with pytest.raises(ImageError, match="truncated"):
@@ -268,7 +268,7 @@ def interrupt():
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("kind", [Raised, OSError], ids=["own", "OSError"])
 @pytest.mark.parametrize("where", ["open", "convert", "getexif"])
-def test_what_a_handler_raises_while_pillow_reads_is_no_fault_of_the_image(
+def test_a_handlers_exception_while_pillow_reads_is_no_fault_of_the_image(
     where, kind, on_error, interrupt, monkeypatch
 ):
     owner = Image if where == "open" else Image.Image

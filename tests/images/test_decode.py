@@ -324,7 +324,7 @@ def test_threads_decode_at_the_same_time_and_do_not_mix():
     assert not wrong
 
 
-def test_the_backend_says_what_decodes_and_why():
+def test_the_backend_names_the_decoder_and_the_reason():
     told = images.backend()
     assert told.jpeg.startswith(("libjpeg-turbo", "Pillow"))
     assert told.reason and told.others.startswith("Pillow")

@@ -58,7 +58,7 @@ def read(loader, taken=None):
     ("taken", "before", "m", "behind"),
     [((3,), 2, 3, 0), ((3, 5), 0, 1, 2), ((2, 0, 9), 0, 7, 0), ((1, 6, 2, 1), 0, 3, 0), ((5, 5), 1, 2, 2)],
 )
-def test_other_ranks_read_what_nobody_has_read_and_draw_the_same_crops(shards, taken, before, m, behind, shuffle):
+def test_other_ranks_read_the_unread_samples_and_draw_the_same_crops(shards, taken, before, m, behind, shuffle):
     n = len(taken)
     whole = dict(sample for loader in ranks(shards, n, workers=before, shuffle=shuffle) for sample in read(loader)[0])
     begun = ranks(shards, n, workers=before, shuffle=shuffle)
@@ -79,7 +79,7 @@ def test_other_ranks_read_what_nobody_has_read_and_draw_the_same_crops(shards, t
     assert sorted(number for number, _ in again) == WHOLE  # the next epoch
 
 
-def test_what_was_divided_anew_can_be_divided_again(shards):
+def test_a_divided_epoch_can_be_divided_again(shards):
     seen, states = [], []
     for n, taken in ((2, (2, 2)), (3, (1, 0, 1)), (3, (0, 0, 0)), (1, (2,)), (2, (None, None))):
         parts = []

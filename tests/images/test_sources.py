@@ -132,7 +132,7 @@ def plain(root):
     ],
     ids=str,
 )
-def test_batches_are_the_same_whoever_makes_them(root, plain, options):
+def test_batches_are_the_same_from_every_kind_of_worker(root, plain, options):
     assert epochs(crops(root), **options) == plain
 
 
@@ -341,7 +341,7 @@ def test_without_a_descriptor_left_no_file_is_bad(root):
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM, errno.ENFILE, errno.ESTALE])
-def test_what_is_the_machines_fault_passes_over_no_file(number):
+def test_errors_of_the_machine_skip_no_file(number):
     class Failing(images.ImageDataset):
         def __len__(self):
             return 2
@@ -422,7 +422,7 @@ def test_targets_of_any_kind_pass_through():
         assert target["box"][:, 0].tolist() == list(range(6))
 
 
-def test_a_sample_without_bytes_is_refused_with_what_it_has():
+def test_a_sample_without_bytes_is_refused_with_its_keys():
     with pytest.raises(TypeError, match=r"sample 0 has no 'jpg' .* the keys png, cls"):
         images.Bytes([{"png": b"", "cls": 1}], image="jpg", target="cls")[0]
     with pytest.raises(TypeError, match=r"must be encoded bytes, not int"):

@@ -161,7 +161,7 @@ class OutOfTime(TimeoutError):
     """The exception that a signal handler raises."""
 
 
-def test_what_a_handler_raises_while_an_image_is_read_costs_no_sample(shards):
+def test_a_handlers_exception_while_an_image_is_read_loses_no_sample(shards):
     def raises(number, frame):
         raise OutOfTime
 
@@ -216,6 +216,6 @@ def test_torchs_own_workers_divide_the_shards_too(shards):
         ({"target": "txt"}, "has no target"),
     ],
 )
-def test_what_cannot_be_is_refused_when_it_is_made(shards, options, says):
+def test_impossible_arguments_are_refused_at_construction(shards, options, says):
     with pytest.raises(ValueError, match=says):
         images.TarStream(shards, FIT, **{"target": "json", **options})

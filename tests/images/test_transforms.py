@@ -84,7 +84,7 @@ def test_a_padded_picture_is_flipped_with_its_border():
             assert np.array_equal(flipped, plain[:, ::-1])
 
 
-def test_a_flip_before_a_crop_crops_what_was_mirrored():
+def test_a_flip_before_a_crop_crops_the_mirrored_image():
     data = encoded(pixels(40, 51), "PNG")
     mirrored = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))[:, ::-1]
     ours = sample(data, [images.RandomHorizontalFlip(1), images.CenterCrop((40, 10))])
@@ -234,7 +234,7 @@ def test_a_crop_larger_than_an_earlier_one_is_refused_where_there_was_picture():
 
 
 @pytest.mark.parametrize("options", [{}, {"side": 60}, {"exif": True}])
-def test_a_view_says_what_was_drawn_for_the_sample_of_the_same_seed(options):
+def test_a_view_reports_the_draws_for_the_sample_of_the_same_seed(options):
     steps = [images.RandomHorizontalFlip(0.5), images.RandomResizedCrop((20, 30), flip=0.5)]
     data = One(encoded(pixels(90, 120), "PNG"), steps, **options)
     picture = Image.open(io.BytesIO(data.data)).convert("RGB")

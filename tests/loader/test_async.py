@@ -101,14 +101,14 @@ class Loops(Numbers):
 
 @every_kind
 @pytest.mark.parametrize("dataset", [Numbers(), Asked(), Plain()], ids=["getitem", "getitems", "returned"])
-def test_batches_are_in_order_whoever_is_there_first(kind, dataset):
+def test_batches_are_in_order_whichever_sample_is_ready_first(kind, dataset):
     with slipring.Loader(dataset, 16, **grouped(**KINDS[kind])) as loader:
         for _ in range(2):
             assert np.concatenate(list(loader)).tolist() == list(range(50))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_threads_leave_it_to_the_loop_to_await_what_the_dataset_returns(num_workers):
+def test_threads_leave_it_to_the_loop_to_await_the_datasets_coroutines(num_workers):
     with slipring.Loader(Plain(), 16, num_workers=num_workers, workers=Workers(fetch_threads=3)) as loader:
         assert np.concatenate(list(loader)).tolist() == list(range(50))
 
@@ -126,7 +126,7 @@ def test_fetch_threads_bounds_how_many_are_read_at_once(most, expected):
 
 
 @every_kind
-def test_what_a_sample_draws_depends_neither_on_workers_nor_on_turns(kind):
+def test_the_draws_of_a_sample_depend_neither_on_workers_nor_on_turns(kind):
     def drawn(**options):
         with slipring.Loader(Drawn(), 16, seed=5, **grouped(**options)) as loader:
             return [batch[0].tolist() for batch in loader]
@@ -143,7 +143,7 @@ class Returned(Drawn):
 
 @pytest.mark.parametrize("batch_size", [None, 8])
 @pytest.mark.parametrize("dataset", [Drawn(), Returned()], ids=["async def", "returned"])
-def test_with_rng_sample_a_samples_position_says_what_it_draws(dataset, batch_size):
+def test_with_rng_sample_a_samples_position_determines_its_draws(dataset, batch_size):
     def drawn(dataset, **options):
         with slipring.Loader(dataset, seed=3, rng="sample", **grouped(**options)) as loader:
             return np.stack([rows for batch in loader for rows in np.reshape(batch[0], (-1, 4))])

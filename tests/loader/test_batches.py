@@ -181,7 +181,7 @@ class Sums:
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread"), (1, "spawn")])
-def test_what_the_consumer_does_to_its_batch_the_dataset_does_not_see(num_workers, start_method):
+def test_the_dataset_does_not_see_the_consumers_changes_of_a_batch(num_workers, start_method):
     with Loader(Sums(), None, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         for i, batch in enumerate(loader):
             assert sorted(set(batch.tolist())) == ([i] if i < 2 else [0, 1])

@@ -97,7 +97,7 @@ def assert_same(a, b):
     ],
     ids=["text", "bytes", "none", "dataclass", "object", "mixed"],
 )
-def test_leaves_without_a_fixed_size_are_put_together_by_who_finishes(num_workers, make):
+def test_leaves_without_a_fixed_size_are_collated_by_the_finisher(num_workers, make):
     dataset = Values([make(i) for i in range(10)])
     expected = load(dataset, 5)
     got = load(dataset, 5, chunk_size=2, num_workers=num_workers)
@@ -137,7 +137,7 @@ def test_several_workers_fill_one_batch(tmp_path):
     assert which.tolist() == [0, 1, 2, 3] and len(set(worker.tolist())) == 2
 
 
-def test_random_numbers_do_not_depend_on_who_fills_which_range():
+def test_random_numbers_do_not_depend_on_the_workers_of_ranges():
     def draws(chunk_size, num_workers, start_method=None):
         # Thread workers share the global generators, and leave them alone.
         dataset = Random(24, use_globals=start_method != "thread")

@@ -123,7 +123,7 @@ def test_an_error_that_a_dataset_raises_after_it_has_caught_a_samples_error_name
     assert (cause.index, cause.row) == (None, None)
 
 
-def test_what_fails_for_all_samples_names_none():
+def test_an_error_of_all_samples_names_none():
     def collate(samples):
         raise ValueError("corrupt file")
 

@@ -442,7 +442,7 @@ def test_an_epoch_may_be_any_kind_of_integer(options):
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, None, True, 1 << 32])
-def test_what_is_no_epoch_is_refused_when_it_is_set(epoch):
+def test_a_value_that_is_no_epoch_is_refused_when_it_is_set(epoch):
     with pytest.raises((TypeError, ValueError), match="epoch must be"):
         BatchSampler(6).set_epoch(epoch)
     with pytest.raises((TypeError, ValueError), match="epoch must be"):

@@ -159,7 +159,7 @@ if __name__ == "__main__":
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\nended\n", "")
 
 
-def test_what_a_program_does_at_its_exit_can_use_a_loader(tmp_path):
+def test_a_function_that_runs_at_exit_can_use_a_loader(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(
         """

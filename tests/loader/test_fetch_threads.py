@@ -122,7 +122,7 @@ def test_one_thread_is_none():
 
 
 @every_kind
-def test_what_a_sample_draws_depends_neither_on_workers_nor_on_threads(kind):
+def test_the_draws_of_a_sample_depend_neither_on_workers_nor_on_threads(kind):
     def drawn(n, **options):
         with slipring.Loader(Drawn(), 16, seed=3, **grouped(fetch_threads=n, **options)) as loader:
             return [batch[1].tolist() for batch in loader]
@@ -133,7 +133,7 @@ def test_what_a_sample_draws_depends_neither_on_workers_nor_on_threads(kind):
 
 
 @every_kind
-def test_with_rng_sample_a_sample_draws_what_it_draws_alone(kind):
+def test_with_rng_sample_a_sample_draws_the_same_as_alone(kind):
     def drawn(**options):
         with slipring.Loader(Drawn(), 16, seed=3, rng="sample", **grouped(**options)) as loader:
             return [batch[1].tolist() for batch in loader]
@@ -141,7 +141,7 @@ def test_with_rng_sample_a_sample_draws_what_it_draws_alone(kind):
     assert drawn(fetch_threads=4, **KINDS[kind]) == drawn()
 
 
-def test_what_a_sample_draws_is_its_workers_with_rng_worker():
+def test_with_rng_worker_a_sample_draws_from_its_workers_generator():
     def drawn(n):
         with slipring.Loader(
             Drawn(), 16, seed=3, num_workers=2, rng="worker", workers=Workers(fetch_threads=n)
@@ -274,7 +274,7 @@ class Slowest:
 
 
 @pytest.mark.parametrize("kind", ["processes", "none", "ranges"])
-def test_the_slowest_sample_is_known_and_what_was_skipped(kind):
+def test_the_slowest_sample_and_the_skipped_ones_are_known(kind):
     options = KINDS[kind] if kind == "none" else {**KINDS[kind], "start_method": "fork"}
     data = Slowest()
     with slipring.Loader(data, 8, **grouped(fetch_threads=4, **options)) as loader:

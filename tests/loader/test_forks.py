@@ -81,7 +81,7 @@ def test_the_parents_iterator_is_closed_in_a_child_and_not_disturbed_by_it(num_w
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_child_does_not_release_what_its_parent_holds(num_workers):
+def test_a_child_does_not_release_its_parents_slots(num_workers):
     def child():
         held.clear()
         gc.collect()
@@ -95,7 +95,7 @@ def test_a_child_does_not_release_what_its_parent_holds(num_workers):
         assert loader.stats().copied_batches == 0
 
 
-def test_a_child_may_read_what_its_parent_holds():
+def test_a_child_may_read_its_parents_batches():
     with Loader(Squares(8), 4, num_workers=1) as loader:
         held = list(loader)
         assert in_child(lambda: numbers(held)) == batches_of(8, 4)

@@ -76,7 +76,7 @@ def test_in_the_steady_state_a_batch_takes_no_page_faults(options):
         assert (faults_of(pid) - before) / n < 50
 
 
-def test_what_is_kept_goes_back_when_batches_become_small():
+def test_kept_memory_is_released_when_batches_become_small():
     data = New(100 * 32, MB, 1000, 50 * 32)
     options = {"prefetch_factor": 1, "collate_fn": stack, "worker_init_fn": give_all_back}
     # A forked worker may inherit much free memory in the heap, which it cannot return to the kernel.
@@ -138,6 +138,6 @@ def found_with(**environment):
     ],
     ids=lambda told: next(iter(told)),
 )
-def test_who_has_said_how_the_heap_is_to_be_is_obeyed(told):
+def test_a_users_settings_of_the_heap_are_obeyed(told):
     assert found_with()
     assert not found_with(**told)

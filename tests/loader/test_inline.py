@@ -64,7 +64,7 @@ def values(loader):
     return [batch.tolist() for batch in loader]
 
 
-def test_two_streams_in_turn_draw_what_each_draws_alone():
+def test_two_streams_in_turn_draw_the_same_as_each_alone():
     alone = [values(slipring.Loader(Draws(), 2, seed=seed)) for seed in (1, 2)]
     in_turn = zip(slipring.Loader(Draws(), 2, seed=1), slipring.Loader(Draws(), 2, seed=2))
     assert [list(side) for side in zip(*[(a.tolist(), b.tolist()) for a, b in in_turn])] == alone
@@ -214,7 +214,7 @@ def test_an_error_does_not_set_the_generators_back():
 
 
 @pytest.mark.parametrize("end", ["close the loader", "end the iteration"])
-def test_who_closes_while_another_thread_makes_a_batch_leaves_it_to_that(end):
+def test_a_close_while_another_thread_makes_a_batch_leaves_the_batch_to_that_thread(end):
     dataset, raised = HeldUp(), []
     loader = slipring.Loader(dataset, 2)
     iterator = iter(loader)

@@ -265,7 +265,7 @@ def test_a_collate_fn_can_make_its_batch_inside_the_slot():
         assert loader.stats().bytes < 2 * (4 * 8000 + 1024)
 
 
-def test_what_has_no_form_of_its_own_is_pickled_and_counted():
+def test_values_without_their_own_format_are_pickled_and_counted():
     with Loader(Values([Opaque(1), Opaque(2)]), 2, collate_fn=as_list, num_workers=1) as loader:
         assert list(loader) == [[Opaque(1), Opaque(2)]]
         assert loader.stats().pickled_leaves == 2

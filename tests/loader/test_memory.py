@@ -51,7 +51,7 @@ def inherited():
     return np.ones(256 * MB, np.uint8)
 
 
-def test_what_a_forked_process_only_reads_stays_its_parents(inherited):
+def test_pages_that_a_forked_process_only_reads_stay_its_parents(inherited):
     with forked(inherited.sum) as pid:
         assert growth.private_bytes(pid) < 16 * MB
 
@@ -66,12 +66,12 @@ def test_pages_that_a_forked_process_writes_become_its_own(inherited, every):
     assert abs(own - 256 * MB // every) < 24 * MB, own
 
 
-def test_what_a_process_allocates_is_its_own(inherited):
+def test_memory_that_a_process_allocates_is_private(inherited):
     with forked(lambda: np.ones(100 * MB, np.uint8)) as pid:
         assert abs(growth.private_bytes(pid) - 100 * MB) < 24 * MB
 
 
-def test_shared_memory_does_not_count_whoever_wrote_it(inherited):
+def test_shared_memory_does_not_count_for_any_writer(inherited):
     def write():
         shared = mmap.mmap(-1, 100 * MB)
         pages(np.frombuffer(shared, np.uint8))[:] = 1
@@ -150,7 +150,7 @@ def grown(loader, least):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_stats_tell_what_each_worker_has_of_its_own(method):
+def test_stats_report_each_workers_private_memory(method):
     with Loader(Hoard(12, 10), 1, num_workers=2, workers=Workers(start_method=method), rng="worker") as loader:
         assert loader.stats().worker_private_bytes == ()
         assert [batch.item() for batch in loader] == list(range(12))
@@ -169,7 +169,7 @@ def test_workers_that_end_with_their_iteration_are_measured_before():
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2, "start_method": "thread"}], ids=str)
-def test_what_is_no_process_has_nothing_of_its_own(options):
+def test_a_number_that_is_no_process_has_no_private_memory(options):
     with Loader(Hoard(4, 1), 1, **grouped(**options)) as loader:
         list(loader)
         assert loader.stats().worker_private_bytes == ()
@@ -266,7 +266,7 @@ def test_copies_of_this_process_in_all_workers_that_would_not_fit_are_told_to_th
     assert ("memory.max" if tree.v2 else "memory.limit_in_bytes") in caplog.text
 
 
-def test_what_is_left_is_the_narrowest_groups(tree):
+def test_the_remaining_memory_is_the_narrowest_groups(tree):
     tree.set(900 * MB, 300 * MB)
     tree.set(800 * MB, 300 * MB, "/job")
     free, size, limit, file = memory_available(str(tree.root))
@@ -274,7 +274,7 @@ def test_what_is_left_is_the_narrowest_groups(tree):
     assert "cgroup" in limit and file == f"{tree.mount}/job/{'memory.max' if tree.v2 else 'memory.limit_in_bytes'}"
 
 
-def test_without_a_group_what_is_left_is_the_machines(tmp_path):
+def test_without_a_group_the_remaining_memory_is_the_machines(tmp_path):
     tree = Tree(tmp_path, 2)
     assert memory_available(tmp_path)[1:] == (
         102_400_000_000,
@@ -322,7 +322,7 @@ def test_memory_that_others_take_is_not_the_workers(tree):
         assert len(list(it)) == 11
 
 
-def test_workers_that_have_grown_little_of_what_is_left_are_not_named(tree):
+def test_workers_that_have_grown_little_are_not_named(tree):
     tree.set(4000 * MB, 100 * MB)
     with hoarding() as (_, it), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -331,7 +331,7 @@ def test_workers_that_have_grown_little_of_what_is_left_are_not_named(tree):
         assert len(list(it)) == 11
 
 
-def test_what_spawned_workers_begin_with_is_not_growth(tree):
+def test_the_initial_memory_of_spawned_workers_is_not_growth(tree):
     tree.set(400 * MB, 10 * MB)
     with (
         hoarding(start_method="spawn", slots=4, prefetch_factor=1) as (loader, it),

@@ -79,7 +79,7 @@ def test_an_array_of_another_kind_is_refused_as_an_order():
     ids=["ascending", "shuffled", "drawn", "weighted"],
 )
 @pytest.mark.parametrize("kind", ["number", "range", "array", "list"])
-def test_the_order_of_an_epoch_is_a_sequence_that_computes_what_it_is_asked_for(how, kind):
+def test_the_order_of_an_epoch_is_a_sequence_that_computes_only_the_requested_part(how, kind):
     n = 70_000
     indices = {"number": n, "range": range(5, 5 + n), "array": np.arange(5, 5 + n), "list": list(range(n))}[kind]
     sampler = BatchSampler(indices, 1000, seed=3, **how)
@@ -159,7 +159,7 @@ def test_times_stay_times():
         assert batch == [np.datetime64("2020-01-01")]
 
 
-def test_weights_are_shares_that_say_what_is_drawn():
+def test_weights_are_the_shares_of_draws():
     given = np.array([1.0, 0.0, 3.0])
     sampler = BatchSampler(3, 100, weights=given, num_samples=1000, seed=1)
     before = flat(sampler)

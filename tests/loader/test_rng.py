@@ -189,7 +189,7 @@ def test_streams_draw_on_per_worker_and_epoch():
 
 
 @pytest.mark.parametrize("rng", ["batch", "sample"])
-def test_the_loader_seeds_again_what_worker_init_fn_has_seeded(rng):
+def test_the_loader_seeds_again_generators_that_worker_init_fn_has_seeded(rng):
     kwargs = {"num_workers": 2, "start_method": "fork", "rng": rng}
     assert draws(Random(24), worker_init_fn=seed_random, **kwargs) == draws(Random(24), **kwargs)
 

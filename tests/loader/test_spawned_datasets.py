@@ -198,7 +198,7 @@ def test_a_file_that_other_code_has_closed_is_named_when_a_worker_needs_it():
             assert os.fstat(other.fileno()).st_rdev == os.stat(os.devnull).st_rdev
 
 
-def test_what_dataset_and_collate_fn_share_they_share_in_the_worker():
+def test_objects_that_dataset_and_collate_fn_share_are_shared_in_the_worker():
     dataset = Counting(8)
     with Loader(
         dataset,
@@ -380,7 +380,7 @@ def test_an_array_over_a_file_stays_over_it_and_writes_nothing_to_it(on_disk):
     assert np.fromfile(on_disk, np.int64).tolist() == [*range(200_000)]
 
 
-def test_what_was_changed_in_this_process_alone_is_sent(on_disk):
+def test_attributes_changed_in_this_process_only_are_sent(on_disk):
     changed = np.memmap(on_disk, np.int64, "c")
     changed[5] = -1
     seen = seen_by_worker({"changed": changed}, over_file)

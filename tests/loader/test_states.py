@@ -330,7 +330,7 @@ def test_batches_of_indices_that_are_single_samples_are_resumed():
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_state_at_the_end_has_what_the_dataset_says_there(num_workers):
+def test_a_state_at_the_end_has_the_datasets_final_state(num_workers):
     with made("stateful-iterable", num_workers=num_workers) as loader:
         count = len(taken(iter(loader)))
         state = check_state(loader.state_dict())

@@ -88,7 +88,7 @@ def test_an_error_is_no_batch():
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_what_went_through_pickle_is_counted(num_workers):
+def test_pickled_leaves_are_counted(num_workers):
     with Loader(Values([Opaque(i) for i in range(6)]), 3, collate_fn=as_list, num_workers=num_workers) as loader:
         list(loader)
         assert (loader.stats().pickled_leaves, loader.stats().pickled_tasks) == (6, 0)
@@ -183,7 +183,7 @@ def test_nothing_needs_memory_or_descriptors_per_batch(num_workers):
         assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_a_loop_timer_knows_what_steps_wait_and_take(monkeypatch):
+def test_a_loop_timer_measures_the_waits_and_times_of_steps(monkeypatch):
     clock = iter([0.0, 1.0, 3.0, 10.0, 11.0, 20.0, 21.0, 29.0, 50.0, 60.0, 61.0])
     monkeypatch.setattr(rates, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
     timer = rates.LoopTimer()

@@ -115,7 +115,7 @@ def test_out_of_order_delivers_each_batch_once(start_method):
     [(i for i in range(5)), iter([1, 2]), zip("ab", "cd"), map(str, range(3))],
     ids=lambda d: type(d).__name__,
 )
-def test_what_can_be_read_once_is_no_dataset(dataset):
+def test_an_iterator_is_no_dataset(dataset):
     with pytest.raises(
         TypeError, match=f"iterator \\({type(dataset).__name__}\\), which can be read once.*new iterator"
     ):

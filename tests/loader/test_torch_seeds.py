@@ -101,7 +101,7 @@ class Noted(Telling):
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), PROCESSES)
-def test_torch_tells_of_a_worker_process_what_slipring_tells(num_workers, start_method):
+def test_torchs_worker_info_in_a_process_equals_sliprings(num_workers, start_method):
     options = grouped(num_workers=num_workers, start_method=start_method)
     every = [str((number, num_workers)) for number in range(num_workers)]
     with slipring.Loader(Telling(), 2, **options) as loader:

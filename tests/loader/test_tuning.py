@@ -136,7 +136,7 @@ def test_workers_that_a_lock_serialises_go_again(monkeypatch, begin, most, n):
 
 
 @pytest.mark.parametrize("serves", [2, 3, 5, 8])
-def test_no_more_workers_stay_than_what_they_wait_for_serves(monkeypatch, serves):
+def test_no_more_workers_stay_than_the_shared_resource_serves(monkeypatch, serves):
     job = Tuned(monkeypatch, each=20.0, serves=serves, workers=2, most=32)
     job.settle()
     assert serves <= job.tuning.workers <= math.ceil(1.1 * serves)
@@ -182,7 +182,7 @@ def test_a_consumer_that_never_waits_needs_one_worker(monkeypatch):
     assert job.tuning.workers == 1 and "waits for 0% of its time" in job.tuning.reason
 
 
-def test_what_is_measured_is_the_rate_and_the_share_of_waiting(monkeypatch):
+def test_the_rate_and_the_share_of_waiting_are_measured(monkeypatch):
     # A batch comes every 10 ms; the loop takes 2.5 ms.
     job = Tuned(monkeypatch, each=20.0, step=2.45, workers=2, most=2)
     job.settle()
@@ -197,7 +197,7 @@ def test_the_batches_are_those_of_a_fixed_number():
         assert numbers(loader) == want
 
 
-def test_the_next_epoch_begins_with_what_was_found(monkeypatch):
+def test_the_next_epoch_starts_with_the_number_that_was_found(monkeypatch):
     monkeypatch.setattr(tuning, "AGAIN_NS", NEVER >> 1)  # the number stays, however long the epochs take here
     with Loader(Squares(1200), 2, workers=Workers(start_method="thread"), num_workers=(None, 7)) as loader:
         while not loader.tuning.settled:
@@ -284,7 +284,7 @@ def test_memory_that_is_not_there_begins_no_worker(monkeypatch, free, tried):
         assert "another one would take about 31.5 MB" in job.tuning.reason and "/a/file" in job.tuning.reason
 
 
-def test_another_worker_would_take_what_those_that_there_are_have(monkeypatch):
+def test_another_worker_would_take_the_processors_of_the_present_ones(monkeypatch):
     monkeypatch.setattr(tuning, "memory_available", lambda root: (20 << 20, 1 << 30, "this test", "/a/file"))
     with Loader(Held(), 1, workers=Workers(start_method="fork"), num_workers=(None, 12)) as loader:
         next(iter(loader))
@@ -354,7 +354,7 @@ def found(pool, begin=2, least=1, most=64):
         (Pool(each=0.008, step=0.0001, cpus=1), 1, 64, range(1, 2)),
     ],
 )
-def test_the_number_is_what_helps_and_what_there_is(pool, cores, most, workers, cpus):
+def test_the_number_is_bounded_by_its_use_and_by_the_processors(pool, cores, most, workers, cpus):
     cpus(cores)
     result = found(pool, begin=min(2, cores), most=most)
     assert result.workers in workers, (result, pool.tried)

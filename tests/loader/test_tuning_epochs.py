@@ -100,7 +100,7 @@ def test_epochs_that_are_broken_off_are_measured_as_short_ones(monkeypatch):
     assert job.tuner.whole and job.tuning.workers == 6
 
 
-def test_what_a_program_does_between_short_epochs_is_no_part_of_them(monkeypatch):
+def test_the_time_between_short_epochs_is_no_part_of_them(monkeypatch):
     quick, busy = Tuned(monkeypatch), Tuned(monkeypatch)
     quick.settle(10)
     busy.settle(10, between=300.0)
@@ -109,7 +109,7 @@ def test_what_a_program_does_between_short_epochs_is_no_part_of_them(monkeypatch
     assert busy.tuning.history[0][1] == pytest.approx(10 / 0.040, rel=0.02)
 
 
-def test_the_tail_of_an_epoch_is_no_part_of_what_is_measured(monkeypatch):
+def test_the_tail_of_an_epoch_is_not_measured(monkeypatch):
     plain, late = Tuned(monkeypatch, each=1.0), Tuned(monkeypatch, each=1.0)
     assert plain.settle(40) == late.settle(40, tail=500.0)
     assert late.tuning.history == plain.tuning.history and not late.tuner.whole
@@ -172,7 +172,7 @@ def test_work_that_has_become_more_is_measured_anew(monkeypatch):
     assert job.tuning.settled and job.tuning.workers == 4  # 60 ms of work for each step of 20 ms, and a margin
 
 
-def test_the_first_batchs_wait_and_what_is_between_epochs_ask_for_no_more_workers(monkeypatch):
+def test_the_first_batchs_wait_and_the_time_between_epochs_ask_for_no_more_workers(monkeypatch):
     job = Tuned(monkeypatch, each=8.0, step=9.95, least=2, most=8)
     job.settle(5, between=1000.0)
     assert job.tried == [2]

@@ -50,7 +50,7 @@ def test_a_batch_that_would_be_passed_over_is_an_error(trip, first):
     assert kind == ERROR and f"batch {first + 1} of its stream where batch {first} comes next" in str(record)
 
 
-def test_who_took_over_from_the_dead_begins_where_they_ended(trip):
+def test_a_replacement_of_a_dead_worker_begins_where_that_one_ended(trip):
     worker = worker_of(trip, mark=b"")
     assert ask(trip, worker, 3)[1].tolist() == [6, 7]
     kind, _ = ask(trip, worker, 5)

@@ -81,7 +81,7 @@ def test_a_queue_is_one_job_of_several_processes():
         assert attach(program.pid)[0].key == job.key
 
 
-def test_what_was_recorded_in_a_file_is_found_once(tmp_path):
+def test_records_in_a_file_are_found_once(tmp_path):
     with watched("held", {"SLIPRING_RECORD": str(tmp_path / "record")}, num_workers=1) as program:
         (job,) = attach(program.pid)
         assert job.path == str(tmp_path / "record")

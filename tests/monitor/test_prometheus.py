@@ -42,7 +42,7 @@ def shown():
         metrics.close()
 
 
-def test_what_is_no_list_of_loaders_is_refused_and_not_iterated(shown):
+def test_a_value_that_is_no_list_of_loaders_is_refused_and_not_iterated(shown):
     with slipring.Loader(Squares(40), 4) as loader:
         with pytest.raises(TypeError, match="not one Loader: give"):
             shown(loaders=loader)
@@ -61,7 +61,7 @@ def test_a_closed_loader_has_no_workers(shown):
     assert scrape(metrics)["slipring_workers", 'loader="train"'] == 0
 
 
-def test_a_get_tells_what_a_loader_has_delivered(shown):
+def test_a_get_shows_the_deliveries_of_a_loader(shown):
     with slipring.Loader(Squares(40), 4, num_workers=2, workers=Workers(start_method="fork")) as loader:
         metrics = shown({"train": loader})
         list(loader)

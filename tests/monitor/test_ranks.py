@@ -78,7 +78,7 @@ def test_a_rank_that_waits_for_something_else_than_the_rate_of_its_workers_is_na
     assert judged(told(1, 0.39), told(0, 0.2)) is None  # not twice as long
 
 
-def test_what_one_rank_does_not_know_is_not_compared():
+def test_figures_that_one_rank_does_not_know_are_not_compared():
     slow, fast = told(0, 0.3, 0.1, own=0.09), told(1, 0.2, 0.01, own=0.01)
     assert "its workers can supply" in judged(slow, fast)[1]
     assert "its workers can supply" in judged({**slow, "own_s": None}, fast)[1]
@@ -188,7 +188,7 @@ def test_times_of_a_rank_are_those_of_its_batches_workers_and_steps(distributed)
     assert mine["own_s"] == pytest.approx(0.010 * (1 - 0.81), rel=0.05)
 
 
-def test_a_sampler_that_draws_slowly_limits_what_a_rank_can_supply(distributed):
+def test_a_sampler_that_draws_slowly_limits_the_supply_of_a_rank(distributed):
     distributed(Recorder(None))
     _, mine = ranks.gather(Verdict("ok", "Nothing is wrong."), Job(fetch=1, draw=30, step=1).snapshot())
     assert mine["supply_s"] == pytest.approx(0.030, rel=0.1)

@@ -72,7 +72,7 @@ def test_it_can_be_had_before_the_first_batch_and_behind_the_last():
     assert loader.report().dict()["batches"] == 20
 
 
-def test_headroom_is_what_the_step_takes_alone():
+def test_headroom_is_the_time_of_the_step_alone():
     with iterated() as loader:
         assert 0 <= loader.report(headroom=1e-9).headroom["gain"] <= 1
         with pytest.raises(ValueError, match="headroom must be seconds"):
@@ -122,7 +122,7 @@ def test_a_sample_whose_index_is_no_int64_is_told_by_its_row(forked):
     assert found <= {"row 0", "row 1"} and found
 
 
-def test_a_queue_tells_what_has_gone_through_it():
+def test_a_queue_counts_its_messages():
     queue = slipring.Queue(4)
     for i in range(20):
         queue.put(np.full(10, i))

@@ -61,7 +61,7 @@ def judged(monkeypatch):
     return ask
 
 
-def test_what_batches_take_arrives_with_their_indices_and_workers():
+def test_the_times_of_batches_arrive_with_their_indices_and_workers():
     def collate(samples):
         time.sleep(0.002)
         return np.stack(samples)
@@ -258,7 +258,7 @@ def test_copies_to_the_device_and_the_loop_behind_them_are_seen():
 TEXTS = []
 
 
-def test_what_workers_copy_of_their_parents_memory_is_known_and_what_is_their_own(judged):
+def test_copied_and_private_memory_of_workers_is_known(judged):
     TEXTS.extend(f"some text {i}" for i in range(300_000))  # 59 bytes and more each
     own = []
 
@@ -280,7 +280,7 @@ def test_what_workers_copy_of_their_parents_memory_is_known_and_what_is_their_ow
     assert private >= 32 * MIB and copied < private  # the array is the worker's own
 
 
-def test_what_the_loader_was_given_is_known(judged):
+def test_the_loaders_arguments_are_known(judged):
     def collate(samples):
         return len(samples)
 

@@ -165,7 +165,7 @@ def refused(content, copy):
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_what_is_no_segment_is_refused_with_the_reason(segment, copy):
+def test_a_file_that_is_no_segment_is_refused_with_the_reason(segment, copy):
     assert "no slipring segment" in refused(b"", copy)
     assert "no slipring segment" in refused(b"something else " * 1000, copy)
     assert "cut short" in refused(segment[:-1], copy)

@@ -144,7 +144,7 @@ def test_torchs_arguments_have_torchs_places_and_defaults(make):
 @pytest.mark.parametrize(
     "name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
 )
-def test_what_the_sampler_was_made_from_cannot_be_set_after(make, name):
+def test_the_samplers_arguments_cannot_be_set_afterwards(make, name):
     loader = make(NUMBERS)
     with pytest.raises(ValueError, match=f"{name} attribute should not be set after DataLoader is init"):
         setattr(loader, name, None)

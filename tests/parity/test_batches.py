@@ -183,7 +183,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_torch_refuses_to_collate_is_refused_alike(make, kind, num_workers):
+def test_samples_that_torch_refuses_to_collate_are_refused_alike(make, kind, num_workers):
     raised = []
     for cls in (data.DataLoader, make):
         with raises(Exception) as info:
@@ -200,7 +200,7 @@ def test_what_torch_refuses_to_collate_is_refused_alike(make, kind, num_workers)
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("batch_size", [3, None])
 @pytest.mark.parametrize("collate_fn", [as_is, as_custom, torchs_and_more, lambda samples: None])
-def test_what_a_collate_fn_makes_is_what_comes(make, collate_fn, batch_size, num_workers):
+def test_the_result_of_collate_fn_is_delivered_unchanged(make, collate_fn, batch_size, num_workers):
     if batch_size is None and collate_fn in (as_custom, torchs_and_more):
         pytest.skip("these take lists")
     dataset = Made(lambda i: (grid(i), i), 7)

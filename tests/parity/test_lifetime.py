@@ -174,7 +174,7 @@ def test_threads_that_begin_epochs_of_one_persistent_loader_do_not_close_it(opti
     assert raised == []
 
 
-def test_what_libraries_use_of_torchs_iterator_is_there(make):
+def test_attributes_of_torchs_iterator_that_libraries_use_exist(make):
     loader = make(NUMBERS, batch_size=2, num_workers=2, prefetch_factor=3)
     iterator = iter(loader)
     next(iterator)

@@ -59,7 +59,7 @@ BATCHING = {
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("how", BATCHING)
 @pytest.mark.leaks_ok("once it is sent a tensor, torch's worker has a server for it that stays")
-def test_a_batch_sampler_says_what_is_together(make, how, num_workers):
+def test_a_batch_sampler_decides_which_samples_form_a_batch(make, how, num_workers):
     assert_as_torch(make, NUMBERS, make_batch_sampler=BATCHING[how], num_workers=num_workers, epochs=2)
 
 

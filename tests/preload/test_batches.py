@@ -75,7 +75,7 @@ def test_every_structure_arrives_as_it_was_with_its_tensors_on_the_device(lab, n
         del batches
 
 
-def test_what_moves_itself_is_asked_to():
+def test_objects_with_their_own_move_are_asked_to_move():
     packed = rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
     got = each_leaf({"p": packed}, lambda leaf: leaf.to("meta"))
     assert got["p"].data.device.type == "meta" and got["p"].batch_sizes.device.type == "cpu"
@@ -103,7 +103,7 @@ def opaque(i):
     return Opaque(i)
 
 
-def test_what_passes_through_is_no_view_of_a_slot(lab):
+def test_a_value_that_passes_through_is_no_view_of_a_slot(lab):
     with DataLoader(
         Made(opaque, 12), 1, collate_fn=as_made, num_workers=1, device=DEVICE, memory=Memory(slots=3)
     ) as loader:
@@ -176,7 +176,7 @@ def test_pin_memory_adds_nothing_to_a_device(lab):
     {"rng": "batch"},
 ])  # fmt: skip
 @pytest.mark.parametrize("dataset", [Made(torch.tensor, 30), Stream(30)])
-def test_a_state_counts_what_was_handed_out_and_not_what_was_made(dataset, options):
+def test_a_state_counts_delivered_batches_and_not_made_ones(dataset, options):
     options = {"num_workers": 2, "device": "cpu", "preload": 3, **options}
     loader = DataLoader(dataset, 2, **grouped(**options))
     batches = iter(loader)
@@ -260,7 +260,7 @@ class Drawn:
 
 
 @pytest.mark.parametrize("options", [{}, {"preload": 0}, {"preload": 20}, {"device": ["cpu", "cpu"]}])
-def test_what_a_broken_off_epoch_leaves_does_not_depend_on_anybodys_speed(options):
+def test_the_effects_of_an_abandoned_epoch_do_not_depend_on_speed(options):
     def next_epoch(seconds, pause):
         torch.manual_seed(1)
         options_ = {"device": "cpu", "persistent_workers": True, **options}
@@ -296,7 +296,7 @@ def test_a_loader_with_a_device_that_is_not_here_still_has_figures():
         next(iter(loader))
 
 
-def test_what_workers_cannot_be_is_refused_between_epochs_too():
+def test_impossible_numbers_of_workers_are_refused_between_epochs_too():
     with DataLoader(Made(torch.tensor, 5), num_workers=1) as loader:
         loader.workers = 3
         with pytest.raises(TypeError, match=r"workers must be a slipring.Workers, not 3"):
@@ -311,7 +311,7 @@ def test_an_endless_timeout_is_no_error():
         assert len(list(loader)) == 2
 
 
-def test_what_is_ready_ahead_takes_no_slots_from_the_program():
+def test_batches_ready_ahead_take_no_slots_from_the_program():
     with DataLoader(
         Made(torch.tensor, 60), num_workers=1, memory=Memory(copy="never"), device=Device("cpu", preload=40)
     ) as loader:

@@ -117,7 +117,7 @@ def test_another_kind_of_device_is_not_asked(monkeypatch):
     assert place.register(ADDRESS, BYTES) == "xpu devices cannot register host memory"
 
 
-def test_what_is_staged_may_overlap_itself_and_gets_no_gaps(place, monkeypatch):
+def test_a_staged_array_may_overlap_itself_and_gets_no_gaps(place, monkeypatch):
     empty_like = torch.empty_like
     monkeypatch.setattr(torch, "empty_like", lambda tensor, pin_memory: empty_like(tensor))
     image = torch.arange(24.0).reshape(1, 2, 3, 4)

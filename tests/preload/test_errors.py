@@ -69,7 +69,7 @@ def test_a_device_out_of_memory_is_told_in_its_turn_and_the_next_batch_comes_aft
         assert outcomes(lab, iter(loader)) == [0, 1, MemoryError, 3, 4, MemoryError, 6, "end"]
 
 
-def test_what_a_transform_raises_comes_in_its_turn(lab):
+def test_an_exception_of_a_transform_comes_in_its_turn(lab):
     def bad(batch):
         if batch.numel() == 1 and lab.copies == 3:
             raise ArithmeticError("the third")
@@ -120,7 +120,7 @@ def kill_itself(i):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_workers_death_is_told_behind_what_was_ready(lab, device):
+def test_a_workers_death_is_reported_after_the_ready_batches(lab, device):
     with DataLoader(Made(kill_itself, 6), num_workers=1, device=device) as loader:
         batches, found = iter(loader), []
         with pytest.raises(RuntimeError, match=r"(?s)DataLoader worker \(pid \d+\) is killed by signal: Killed"):
@@ -163,7 +163,7 @@ def test_a_streams_last_batch_is_not_lost(lab):
 
 
 @pytest.mark.parametrize("preload", [1, 4])
-def test_who_keeps_all_batches_of_the_host_is_told_once_and_goes_on(lab, preload):
+def test_a_loop_that_keeps_all_batches_of_the_host_is_warned_once_and_continues(lab, preload):
     options = {"num_workers": 1, "slots": 8, "copy": "never", "device": "cpu", "preload": preload}
     with DataLoader(Made(torch.tensor, 20), **grouped(**options)) as loader:
         batches, kept, seen = iter(loader), [], []
@@ -177,7 +177,7 @@ def test_who_keeps_all_batches_of_the_host_is_told_once_and_goes_on(lab, preload
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_who_keeps_an_exception_keeps_no_slot(lab, device):
+def test_a_kept_exception_keeps_no_slot(lab, device):
     def bad(batch):
         raise ArithmeticError
 

@@ -103,7 +103,7 @@ def test_a_thread_that_waits_for_a_stuck_worker_ends_with_the_iteration(lab):
         assert len(list(loader)) == 9
 
 
-def test_the_thread_keeps_no_batch_but_what_is_ready():
+def test_the_thread_keeps_only_ready_batches():
     with DataLoader(Made(image, 50), 2, num_workers=1, device="cpu") as loader:
         batches = iter(loader)
         ring, ahead = engines_of(loader).engine.ring, ahead_of(batches)
@@ -115,7 +115,7 @@ def test_the_thread_keeps_no_batch_but_what_is_ready():
         del batch, batches, ahead
 
 
-def test_what_ends_the_thread_is_raised_where_the_batch_is_waited_for():
+def test_an_exception_that_ends_the_thread_is_raised_in_the_waiting_call():
     def leave(batch):
         raise SystemExit("enough")
 

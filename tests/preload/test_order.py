@@ -164,7 +164,7 @@ def test_a_growing_slot_never_has_two_registrations(lab):
     assert len(lab.registrations) > len({a for a, _ in lab.registrations})
 
 
-def test_what_cannot_be_registered_is_staged_and_told(lab):
+def test_memory_that_cannot_be_registered_is_staged_and_reported(lab):
     lab.refuse = "locked memory is limited"
     with DataLoader(Made(image, 24), 4, num_workers=2, device=DEVICE) as loader:
         assert [labels for _, labels in read_all(lab, loader)] == [list(range(i, i + 4)) for i in range(0, 24, 4)]
@@ -253,7 +253,7 @@ def test_no_view_of_a_registered_slot_is_handed_out_after_a_device(lab, preload)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_what_the_caller_has_queued_before_comes_before_the_copies(lab, num_workers):
+def test_the_callers_earlier_work_comes_before_the_copies(lab, num_workers):
     scale = torch.zeros(1)
     lab.stream().work.append(lambda: scale.fill_(10))
 
@@ -367,7 +367,7 @@ def test_without_preload_batches_are_pinned_in_next(pinned):
     assert pinned.batches == [(me, "meta", list(range(i, i + 4))) for i in (0, 4, 8)]
 
 
-def test_what_cannot_be_pinned_is_raised_in_its_turn_and_the_rest_comes(pinned):
+def test_a_batch_that_cannot_be_pinned_raises_in_its_turn_and_the_rest_comes(pinned):
     with DataLoader([0, 1, -1, 3], None, num_workers=2, pin_memory=True, collate_fn=torch.tensor) as loader:
         iterator = iter(loader)
         assert [next(iterator).item(), next(iterator).item()] == [0, 1]

@@ -114,7 +114,7 @@ def test_each_question_names_rivals_that_there_are_and_roles_among_them():
 
 
 @pytest.mark.slow
-def test_later_epochs_are_measured_with_what_was_found_and_the_memory_of_all_processes(folder):
+def test_later_epochs_are_measured_with_the_hits_and_the_memory_of_all_processes(folder):
     pytest.importorskip("torch")
     asked = plan(folder, ("kept_none", "kept_all", "kept_side", "kept_dict", "kept_ffcv"), "g")
     found = summarize(asked.questions, run(asked))
@@ -134,7 +134,7 @@ def test_with_quick_a_question_may_be_asked_of_fewer():
     assert few < {rival.key for rival in replace(asked, quick=False).rivals_of(QUESTIONS["g"])}
 
 
-def test_memory_in_a_file_counts_once_whoever_has_it_and_also_where_nobody_has_mapped_it():
+def test_memory_in_a_file_counts_once_for_several_processes_and_also_unmapped():
     before = of_job(os.getpid())
     size = 64 << 20
     descriptor = os.memfd_create("unmapped")

@@ -87,7 +87,7 @@ def imported(name):
 @pytest.mark.usefixtures("forked")  # classes of a console cannot be sent to a process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_in_the_docstrings_print_what_they_say(name, folder, monkeypatch):
+def test_the_examples_in_the_docstrings_print_the_documented_output(name, folder, monkeypatch):
     module = imported(name)
     monkeypatch.chdir(folder)
     told = []

@@ -32,7 +32,7 @@ def names_of(path, kind):
     return {node.name for node in found.body if isinstance(node, functions)}
 
 
-def test_no_frontend_defines_what_all_loaders_have():
+def test_no_frontend_defines_a_method_of_all_loaders():
     common = names_of("_core/loader.py", "LoaderMethods")
     assert {"resize", "stats", "report", "__exit__"} <= common
     again = {path: names_of(path, kind) & common - HOOKS for path, kind in FRONTENDS.items()}

@@ -378,7 +378,7 @@ def test_torch_and_pyarrow_are_imported_at_module_level_only_under_their_adapter
     assert not wrong, "import these inside the function that needs them:\n" + "\n".join(wrong)
 
 
-def test_what_imports_torch_or_pyarrow_is_imported_late():
+def test_modules_that_import_torch_or_pyarrow_are_imported_late():
     wrong = [
         f"{path}:{line}: {module} imports {used}"
         for path, line, module, used, top in uses()

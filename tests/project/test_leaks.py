@@ -113,7 +113,7 @@ def seen_by_a_bystander(monkeypatch, before):
     return before.leaks()
 
 
-def test_what_other_programs_keep_in_dev_shm_is_not_reported(monkeypatch):
+def test_files_of_other_programs_in_dev_shm_are_not_reported(monkeypatch):
     before = Snapshot.take()
     semaphore = (
         "import multiprocessing\n"
@@ -187,7 +187,7 @@ def test_a_test_that_leaks_fails_with_the_details(tmp_path):
     assert "2 passed, 1 error" in output
 
 
-def test_what_another_test_holds_at_the_same_time_is_not_reported(tmp_path):
+def test_resources_of_a_concurrent_test_are_not_reported(tmp_path):
     name = f"slipring-test-{uuid.uuid4().hex}"
     status, output = run_pytest(
         tmp_path,
@@ -212,7 +212,7 @@ def test_what_another_test_holds_at_the_same_time_is_not_reported(tmp_path):
     assert (status, "2 passed" in output) == (0, True), output
 
 
-def test_what_a_failed_test_left_running_is_ended_without_a_second_error(tmp_path):
+def test_processes_of_a_failed_test_are_ended_without_a_second_error(tmp_path):
     status, output = run_pytest(
         tmp_path,
         "import subprocess\n"

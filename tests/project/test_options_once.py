@@ -85,7 +85,7 @@ def test_the_values_here_are_of_all_common_options():
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_what_is_given_arrives(name):
+def test_the_options_arrive(name):
     value = {name: VALUES[name]}
     assert getattr(slipring.Loader([1, 2], num_workers=1, **value).options, name) == VALUES[name]
     stream = slipring.stream(lambda worker, workers: [{"x": np.arange(3)}], 2, num_workers=1, **value)

@@ -103,7 +103,7 @@ def test_the_sdist_holds_nothing_that_was_built(sdist):
 
 
 @pytest.mark.slow
-def test_the_metadata_promise_what_is_kept(sdist):
+def test_the_metadata_is_true(sdist):
     info = metadata(sdist)
     assert info["Name"] == "slipring"
     assert info["Version"] == version()

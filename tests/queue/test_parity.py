@@ -52,7 +52,7 @@ def make(request):
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: repr(m)[:20].encode("ascii", "replace").decode())
-def test_what_is_put_is_got(make, message):
+def test_a_message_that_is_put_is_got(make, message):
     q = make(2)
     q.put(message)
     assert same(q.get(timeout=60), message)
@@ -109,7 +109,7 @@ def test_a_closed_queue_takes_and_gives_nothing(make):
             call()
 
 
-def test_what_waits_in_another_thread_is_let_go_on(make):
+def test_a_call_that_waits_in_another_thread_may_continue(make):
     q = make(1)
     got = []
     getter = threading.Thread(target=lambda: got.extend(q.get() for _ in range(3)))

@@ -48,7 +48,7 @@ def test_the_descriptor_is_readable_while_something_can_be_got():
     assert readable(q)
 
 
-def test_what_was_put_before_anybody_asked_is_told_too():
+def test_messages_from_before_the_first_request_are_signalled_too():
     q = Queue(4)
     q.put(1)
     assert readable(q) and q.get() == 1
@@ -120,7 +120,7 @@ def test_another_process_has_a_descriptor_of_its_own():
     assert quiet(q)
 
 
-def test_a_put_in_another_process_wakes_who_polls():
+def test_a_put_in_another_process_wakes_a_polling_process():
     q = Queue(4)
     q.fileno()
     assert quiet(q)
@@ -157,7 +157,7 @@ def test_nobody_takes_back_the_signal_of_a_shutdown():
         assert select.select([q.event.fd], [], [], 0)[0]
 
 
-def test_who_polls_finds_what_was_put_by_a_process_that_died_before_it_could_signal():
+def test_a_polling_process_finds_a_message_of_a_process_that_died_before_its_signal():
     q = Queue(2)
     fd = q.fileno()  # requested once, as event loops do: fileno() itself checks the queue
     assert quiet(q)
@@ -169,7 +169,7 @@ def test_who_polls_finds_what_was_put_by_a_process_that_died_before_it_could_sig
             q.get_nowait()
 
 
-def test_who_polls_frees_what_the_dead_held():
+def test_a_polling_process_frees_the_slots_of_the_dead():
     q = Queue(1)
     q.fileno()
     pid = os.fork()

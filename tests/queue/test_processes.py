@@ -18,7 +18,7 @@ from tests.support.processes import in_child
 # ---- the end
 
 
-def test_after_a_shutdown_what_was_put_can_be_got():
+def test_after_a_shutdown_earlier_messages_can_be_got():
     q = Queue(3)
     q.put(1)
     q.put(2)
@@ -33,7 +33,7 @@ def test_after_a_shutdown_what_was_put_can_be_got():
     assert "shut down" in repr(q)
 
 
-def test_an_immediate_shutdown_throws_away_what_was_put():
+def test_an_immediate_shutdown_discards_all_messages():
     q = Queue(3)
     q.put(np.arange(3))
     q.put(2)
@@ -45,7 +45,7 @@ def test_an_immediate_shutdown_throws_away_what_was_put():
 
 @pytest.mark.parametrize("waits", ["get", "put"])
 @pytest.mark.parametrize("end", ["shutdown", "close"])
-def test_who_waits_is_woken_by_the_end(waits, end):
+def test_a_waiting_process_is_woken_by_the_end(waits, end):
     q = Queue(1)
     if waits == "put":
         q.put(0)
@@ -117,7 +117,7 @@ def has_closed_descriptors(q):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_a_process_executes_does_not_get_the_queues_descriptors(method):
+def test_a_program_that_a_process_executes_does_not_get_the_queues_descriptors(method):
     process = multiprocessing.get_context(method).Process(target=has_closed_descriptors, args=(Queue(2),))
     process.start()
     process.join()

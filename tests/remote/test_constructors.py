@@ -136,7 +136,7 @@ def test_a_kind_of_url_whose_library_is_missing_is_told_at_once_and_as_it_is():
         del known_implementations["lacking"]
 
 
-def test_what_a_signals_handler_raises_in_a_constructor_is_no_failure_of_it(folder):
+def test_a_handlers_exception_in_a_constructor_is_no_failure_of_it(folder):
     class Stops(FileNotFoundError):
         def __str__(self):
             return "the program's own"

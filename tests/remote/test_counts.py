@@ -110,7 +110,7 @@ def test_torchs_loader_without_workers_counts_too(ranges):
     assert (report.verdict.cause == "retries") is report.verdict.data_bound
 
 
-def test_what_a_worker_has_counted_stays_when_it_dies(ranges, tmp_path):
+def test_a_workers_counts_stay_after_its_death(ranges, tmp_path):
     data, server = ranges(kind=Deadly)
     data.marker = str(tmp_path / "dead")
     workers = slipring.Workers(on_death="respawn", start_method="fork")

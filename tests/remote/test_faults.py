@@ -67,7 +67,7 @@ def test_a_url_that_does_not_exist_is_named_at_once(server, kind):
     assert caught.value.url.startswith(server.url + "/nowhere/")
 
 
-def test_what_may_not_be_read_is_not_tried_again(server):
+def test_a_forbidden_file_is_not_tried_again(server):
     with pytest.raises(RemoteError, match="may not be read") as caught:
         source("Tar", server.url + "/secret")
     assert (caught.value.missing, caught.value.attempts) == (False, 1)
@@ -102,7 +102,7 @@ def test_a_server_that_ignores_ranges_is_told_of_at_once(folder, serve):
     assert caught.value.attempts == 1
 
 
-def test_what_a_signals_handler_raises_is_no_failure_of_the_server(folder, serve):
+def test_a_handlers_exception_is_no_failure_of_the_server(folder, serve):
     storage = slipring.Storage(attempts=8, timeout=50, attempt_timeout=20)
     server = serve(folder, stall=1.0)
 

@@ -50,7 +50,7 @@ print(json.dumps([[slipring.Storage(**kind(*place), disk_cache="/kept")._token f
 """
 
 
-def test_names_of_what_is_kept_depend_on_the_place_and_on_no_secret():
+def test_names_of_cached_files_depend_on_the_location_and_on_no_secret():
     """In a separate process: pyarrow's S3 has threads that stay."""
     done = subprocess.run([sys.executable, "-c", PLACES], capture_output=True, text=True, check=True)
     tokens = json.loads(done.stdout)
@@ -90,7 +90,7 @@ def test_every_option_but_who_reads_and_how_is_part_of_a_name(within):
         assert of(name, "one") == of(name, "one"), name
 
 
-def test_what_is_no_option_but_a_value_is_part_of_a_name_as_a_whole():
+def test_a_value_that_is_no_option_is_part_of_a_name_as_a_whole():
     references = [{"refs": {"key": [url, 0, 10]}} for url in ("s3://a/b", "s3://a/c")]
     assert token(fo=references[0]) == token(fo=dict(references[0])) != token(fo=references[1])
     assert token(roots=["a", "b"]) != token(roots=["a", "c"])

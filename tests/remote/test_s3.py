@@ -64,7 +64,7 @@ def rows(data, **options):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["Tar", "TarStream", "Parquet", "Folder", "TableDataset"])
-def test_a_bucket_gives_what_the_files_give(folder, port, kind):
+def test_a_bucket_gives_the_same_samples_as_the_files(folder, port, kind):
     data = source(kind, "s3://shards", storage=by_s3fs(port))
     threads = None if kind == "TarStream" else 4
     assert rows(data, num_workers=1, fetch_threads=threads) == rows(source(kind, folder))

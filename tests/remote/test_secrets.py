@@ -105,7 +105,7 @@ class Refused:
         raise ValueError(f"403 for https://h/a{SIGNED}")
 
 
-def test_what_is_said_of_a_datasets_own_exception_has_no_credentials():
+def test_the_report_on_a_datasets_own_exception_has_no_credentials():
     with (
         slipring.Loader(Refused(), 2, num_workers=1) as loader,
         pytest.raises(ValueError, match="403") as caught,

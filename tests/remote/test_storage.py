@@ -41,7 +41,7 @@ def test_local_files_are_read_without_fsspec(folder):
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(options, error, match):
+def test_impossible_arguments_are_refused(options, error, match):
     with pytest.raises(error, match=match):
         slipring.Storage(**options)
 
@@ -180,7 +180,7 @@ def test_an_error_is_worth_another_attempt_or_not(error, transient):
 # ---- the disk cache
 
 
-def test_what_is_kept_says_no_password_and_who_has_another_one_finds_it(tmp_path, serve, disk):
+def test_cached_names_contain_no_password_and_hold_for_another_one(tmp_path, serve, disk):
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "bytes").write_bytes(data := os.urandom(5000))
     server = serve(tmp_path / "served")
@@ -201,7 +201,7 @@ def rows(data, **options):
 
 
 @pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
-def test_what_is_kept_on_a_disk_is_not_asked_for_again(folder, server, disk, kind):
+def test_files_in_the_disk_cache_are_not_requested_again(folder, server, disk, kind):
     def read(num_workers):  # as in another process
         data = source(kind, server.url, storage=slipring.Storage(disk_cache=disk))
         return rows(data, num_workers=num_workers)

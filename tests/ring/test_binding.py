@@ -131,7 +131,7 @@ def test_a_handle_that_was_never_made_is_refused():
 
 
 @pytest.mark.parametrize("backing", ["shm", "memfd", "auto"])
-def test_info_tells_what_was_chosen(backing):
+def test_info_reports_the_chosen_sizes(backing):
     ring = Ring(3, 2, backing, 1 << 20)
     info = ring.info
     assert info["backing"] == backing or backing == "auto"
@@ -169,7 +169,7 @@ def test_a_wait_without_time_does_not_wait(trip):
     assert not trip.ring.wait_serving(1, 0)
 
 
-def test_a_wait_is_woken_by_what_it_waits_for(trip):
+def test_a_wait_is_woken_by_its_event(trip):
     claimed = []
     thread = threading.Thread(target=lambda: claimed.append(trip.ring.claim(1, 60)))
     thread.start()

@@ -67,7 +67,7 @@ def nothing_is_told():
     assert growth.private_bytes(OUTSIDE) is None
 
 
-def test_what_others_have_is_not_taken_for_a_workers():
+def test_memory_of_other_processes_is_not_taken_for_a_workers():
     assert growth.private_bytes(OUTSIDE) > 0
     in_a_pid_namespace(nothing_is_told)
 

@@ -59,7 +59,7 @@ WORKERS = [(0, None), (2, "fork"), (2, "thread"), (2, "spawn")]
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_a_batch_that_its_parent_drops_stays_what_it_was(num_workers, start_method):
+def test_a_batch_that_its_parent_drops_stays_unchanged(num_workers, start_method):
     with Loader(Squares(400), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         iterator = iter(loader)
         children = []
@@ -112,7 +112,7 @@ def test_tensors_and_parts_of_batches_too():
         assert child.ends_well()
 
 
-def test_child_and_parent_do_not_see_what_the_other_writes():
+def test_child_and_parent_do_not_see_each_others_writes():
     with Loader(Squares(100), 4, num_workers=2) as loader:
         rows, which = next(iter(loader))
 
@@ -279,7 +279,7 @@ def test_our_own_workers_have_no_copies(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["run", "spawn", "system", "preexec"])
-def test_what_executes_another_program_goes_on_as_ever(how):
+def test_a_process_that_executes_another_program_continues_as_usual(how):
     with Loader(Squares(100), 4, num_workers=2) as loader:
         batch = next(iter(loader))
         program = [sys.executable, "-c", "print(5)"]
@@ -299,7 +299,7 @@ def test_what_executes_another_program_goes_on_as_ever(how):
 # ---- other arrays in a slot
 
 
-def test_what_was_got_from_a_queue_too_and_the_child_can_use_the_queue():
+def test_messages_of_a_queue_too_and_the_child_can_use_the_queue():
     q = Queue(3)
     q.put(np.full(5000, 7))
     kept = [q.get()]
@@ -327,7 +327,7 @@ def test_what_was_got_from_a_queue_too_and_the_child_can_use_the_queue():
     assert count_of(q)() == (0, 3)
 
 
-def test_what_a_slot_of_a_queue_has_before_and_after_it_is_put():
+def test_a_slot_of_a_queue_has_its_state_before_and_after_the_put():
     q = Queue(2)
     kept = []
     with q.slot() as s:
@@ -369,7 +369,7 @@ class Forks(Squares):
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread")])
-def test_what_a_worker_is_making_too(num_workers, start_method):
+def test_a_batch_that_a_worker_is_making_too(num_workers, start_method):
     fds = os.pipe()
     with Loader(
         Forks(fds),

@@ -275,7 +275,7 @@ def test_in_the_debug_mode_a_stale_view_of_a_loaders_batch_shows_poison(method, 
     debugged(STALE, method, copy)
 
 
-def test_the_debug_mode_poisons_released_slots_but_not_what_worker_code_keeps():
+def test_the_debug_mode_poisons_released_slots_but_not_arrays_that_worker_code_keeps():
     debugged(POISONED)
 
 

@@ -88,7 +88,7 @@ def test_a_slice_of_more_indices_than_a_task_can_count_is_refused(trip):
     assert trip.free == 4
 
 
-def test_a_task_carries_what_the_dispatcher_said(trip):
+def test_a_task_carries_the_dispatchers_arguments(trip):
     big = 2**64 - 1
     slot = trip.ring.pick_free()
     trip.ring.begin_iteration(7)
@@ -126,7 +126,7 @@ def test_more_ranges_than_a_slot_has_are_refused(trip):
     assert trip.free == 4
 
 
-def test_what_a_dead_worker_left_undone_can_be_named(trip):
+def test_the_lost_work_of_a_dead_worker_can_be_named(trip):
     trip.dispatch([1, 2], seq=8)
     trip.ring.claim(1, 5)
     trip.dispatch(["x"], seq=7, addressee=2)  # not claimed

@@ -43,7 +43,7 @@ NOISE = np.random.default_rng(1).normal(0, 0.6, N)
         ("one huge turn in the end", MEMORY, np.where(TURN == N - 1, 900, 100) + NOISE, False),
     ],
 )
-def test_what_grows_is_told_from_what_moves(why, quantity, values, grows):
+def test_growth_is_distinguished_from_fluctuation(why, quantity, values, grows):
     assert judge(quantity, TIMES, values).grew == grows
 
 

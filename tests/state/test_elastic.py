@@ -133,7 +133,7 @@ def test_with_steps_of_another_size_nothing_comes_twice_and_nothing_is_lost(kind
 
 @pytest.mark.parametrize("kind", [Ours, Adapters])
 @pytest.mark.parametrize(("before", "behind"), [(2, 0), (0, 2), (2, 1)])
-def test_any_number_of_workers_goes_on_in_other_ranks_behind_what_was_delivered(kind, before, behind):
+def test_any_number_of_workers_continues_in_other_ranks_after_the_delivered_batches(kind, before, behind):
     whole = rest_of(job(kind, 2, 12))
     states, _ = states_after(job(kind, 2, 12, num_workers=before), 3)
     assert rest_of(resumed(job(kind, 3, 12, num_workers=behind), states[1]))[:4] == whole[3:7]
@@ -303,7 +303,7 @@ class Plainly:
         (Remembering, Remembering, {}, "Stateful map dataset is each worker's own"),
     ],
 )
-def test_what_cannot_be_promised_is_refused(before, behind, options, said):
+def test_options_without_a_possible_promise_are_refused(before, behind, options, said):
     states, _ = states_after(job(before, 2, 12, **options), 2)
     with pytest.raises(ValueError, match=f"{said}.*Resume with as many ranks") as caught:
         behind(0, 3, 4).load_state_dict(states[0])
@@ -385,7 +385,7 @@ def test_nothing_is_left_behind_an_epochs_last_batches_which_are_not_full(kind, 
             assert other.batch_sampler.epoch == 1
 
 
-def test_what_is_dropped_at_an_epochs_end_does_not_become_the_next_epoch():
+def test_samples_dropped_at_an_epochs_end_do_not_become_the_next_epoch():
     def loader(size):
         return DataLoader(range(10), batch_sampler=BatchSampler(10, size, shuffle=True, seed=3, drop_last=True))
 

@@ -99,7 +99,7 @@ def read(loaders, taken):
 @pytest.mark.parametrize("before", WORKERS)
 @pytest.mark.parametrize("behind", [0, 1])
 @pytest.mark.parametrize(("taken", "m"), [((4,), 2), ((3, 0, 6), 2), ((1, 9), 4), ((2, 2), 2)])
-def test_what_nobody_has_read_of_a_stream_is_read_once_by_other_ranks_and_workers(taken, m, before, behind):
+def test_the_unread_part_of_a_stream_is_read_once_by_other_ranks_and_workers(taken, m, before, behind):
     states, seen = read(streams(len(taken), num_workers=before), taken)
     new = resumed(streams(m, num_workers=behind), states[::-1])
     rest = [flat(as_lists(loader)) for loader in new]

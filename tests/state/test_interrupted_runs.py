@@ -211,7 +211,7 @@ class Seen:
 
 
 @pytest.mark.parametrize("seed", fast(range(CASES), *range(10)))
-def test_an_interrupted_run_gives_what_an_uninterrupted_one_does(seed):
+def test_an_interrupted_run_gives_the_same_epochs_as_an_uninterrupted_one(seed):
     case = Case(seed)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")

@@ -8,7 +8,7 @@ from torch.utils.data import Sampler  # noqa: E402
 
 from tests.support.parts import slow  # noqa: E402
 from tests.support.samplers import Both, Counted, OfItsIterator, Passes  # noqa: E402
-from tests.support.torch_datasets import Made, as_lists  # noqa: E402
+from tests.support.torch_datasets import as_lists  # noqa: E402
 
 WORKERS = [0, 2]
 
@@ -103,16 +103,6 @@ def test_an_order_that_iter_draws_goes_on(make, how, taken, num_workers):
     resumed = make(range(10), num_workers=num_workers, **options)
     resumed.load_state_dict(state)
     assert as_lists(resumed) == rest
-
-
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
-def test_what_came_out_of_order_does_not_come_again_in_order(make, num_workers):
-    data = Made(int, 20)
-    state = make(data, batch_size=None, num_workers=1).state_dict()
-    state.update(finished=False, delivered=3, beyond=[5, 7, 9], rng=None, sampler=None)
-    resumed = make(data, batch_size=None, num_workers=num_workers)
-    resumed.load_state_dict(state)
-    assert [int(i) for i in resumed] == [3, 4, 6, 8, *range(10, 20)]
 
 
 @pytest.mark.parametrize("preload", [None, 1])

@@ -317,7 +317,7 @@ def test_a_stream_that_has_become_shorter_than_its_state_is_noticed(num_workers)
         list(shorter)
 
 
-def test_a_stream_that_is_shorter_than_what_came_behind_its_snapshot_is_noticed():
+def test_a_stream_that_ends_before_the_batches_after_its_snapshot_is_noticed():
     state, _ = after(made(Stream(40), 2, 100), 12)
     shorter = made(Stream(12), 2, 100)
     shorter.load_state_dict(state)

@@ -74,7 +74,7 @@ def test_with_rng_batch_the_initial_seed_is_that_of_the_batch_for_any_number_of_
     assert found == seeds(2) and len({seed for batch in found for seed in batch}) == len(found)
 
 
-def test_out_of_order_a_resume_brings_exactly_what_was_not_delivered(make):
+def test_out_of_order_a_resume_brings_exactly_the_undelivered_batches(make):
     options = {"batch_size": 4, "num_workers": 2, "in_order": False}
     for taken in range(1, 12, 2):
         loader = make(Drawn(), **options)
@@ -189,7 +189,7 @@ def test_a_stream_cannot_go_on_with_other_workers(make):
 
 @pytest.mark.parametrize("num_workers", LOADERS)
 @pytest.mark.parametrize("batch_size", [4, None])
-def test_a_sampler_that_is_asked_ahead_goes_on_behind_what_was_delivered(make, num_workers, batch_size):
+def test_a_sampler_that_is_read_ahead_continues_after_the_delivered_batches(make, num_workers, batch_size):
     def build():
         return make(range(30), batch_size=batch_size, sampler=Backwards(30), num_workers=num_workers)
 
@@ -252,15 +252,21 @@ def test_a_resume_goes_on_behind_a_batch_that_failed(make, num_workers):
     assert lists(resumed) == [[12, 13, 14, 15], [16, 17, 18, 19]]
 
 
-@pytest.mark.parametrize("state", [{"a": 1}, {"slipring": 99, "kind": "map"}])
-def test_what_is_no_state_is_refused(make, state):
-    with pytest.raises(ValueError, match="no state of a slipring loader"):
-        make(range(4)).load_state_dict(state)
+NO_STATE = ValueError, "no state of a slipring loader"
+NO_DICT = TypeError, r"a state must be a dict, as state_dict\(\) returns it, not"
 
 
-@pytest.mark.parametrize("state", [3, "x", b"x", [1]])
-def test_what_is_no_dict_is_refused(make, state):
-    with pytest.raises(TypeError, match=r"a state must be a dict, as state_dict\(\) returns it, not"):
+@pytest.mark.parametrize(
+    ("state", "refusal"),
+    [
+        ({"a": 1}, NO_STATE),
+        ({"slipring": 99, "kind": "map"}, NO_STATE),
+        *((state, NO_DICT) for state in (3, "x", b"x", [1])),
+    ],
+)
+def test_an_object_that_is_no_state_is_refused(make, state, refusal):
+    kind, text = refusal
+    with pytest.raises(kind, match=text):
         make(range(4)).load_state_dict(state)
 
 

@@ -96,7 +96,7 @@ def test_tables_and_dicts_of_anything_are_blocks_too():
     assert [list(slipring.StringList(batch["t"])) for batch in batches] == [list("abcd"), list("efgh"), ["i"]]
 
 
-def test_what_has_arrows_interface_is_a_source_and_a_block():
+def test_an_object_with_arrows_interface_is_a_source_and_a_block():
     class Frame:  # as polars' and duckdb's are
         def __arrow_c_stream__(self, requested_schema=None):
             return pa.table({"x": [1, 2, 3]}).__arrow_c_stream__(requested_schema)

@@ -136,7 +136,7 @@ def test_an_epoch_that_was_resumed_is_a_whole_one_when_it_comes_again(way):
         assert [values(loader), values(loader)] == whole
 
 
-def test_who_sets_another_epoch_behind_a_state_begins_it_and_has_the_state_no_more():
+def test_setting_another_epoch_after_a_state_starts_it_and_drops_the_state():
     way = {"batch_size": 10, "shuffle_buffer": 37}
     with slipring.stream(blocks, **grouped(**SEEDED, **way)) as loader:
         whole = [values(loader) for _ in range(3)]

@@ -46,7 +46,7 @@ def test_the_wait_for_preload_at_each_epochs_begin_counts():
     assert report.verdict.wait_share >= 0.3 / took
 
 
-def test_what_the_loop_does_between_batches_that_it_makes_itself_counts():
+def test_the_loops_time_between_batches_that_it_makes_itself_counts():
     data, steps, begun = Timed(40, 0.001), [], time.perf_counter()
     with DataLoader(data, 4) as loader:
         for _ in loader:
@@ -58,7 +58,7 @@ def test_what_the_loop_does_between_batches_that_it_makes_itself_counts():
     assert data.took / took <= report.verdict.wait_share <= 1 - sum(steps[:-1]) / took  # about 4 of 24 ms
 
 
-def test_what_is_between_two_epochs_of_batches_made_in_the_loop_is_no_part_of_them():
+def test_the_time_between_epochs_of_batches_made_in_the_loop_is_no_part_of_them():
     data, took = Timed(40, 0.001), 0.0
     with DataLoader(data, 4) as loader:
         for _ in range(2):
@@ -76,7 +76,7 @@ def test_what_is_between_two_epochs_of_batches_made_in_the_loop_is_no_part_of_th
     [(slipring.BatchSampler(12, 3), "list, batch_size=3"), ([[0, 1], [2]], "list, batch_sampler")],
     ids=["sized", "list"],
 )
-def test_a_loader_with_a_batch_sampler_is_named_by_what_that_says(batches, named):
+def test_a_loader_with_a_batch_sampler_shows_the_samplers_batch_size(batches, named):
     with DataLoader(list(range(12)), batch_sampler=batches, num_workers=1) as loader:
         iterator = iter(loader)
         next(iterator)

@@ -147,7 +147,7 @@ def test_a_stateful_map_datasets_state_needs_the_workers_that_it_has():
         assert {int(n) for batch in loader for n in batch[1]} == {3}
 
 
-def test_what_is_no_state_is_refused_with_auto_too():
+def test_an_object_that_is_no_state_is_refused_with_auto_too():
     with DataLoader(Drawn(8), num_workers="auto") as loader, pytest.raises(TypeError, match="must be a dict"):
         loader.load_state_dict([1])
 

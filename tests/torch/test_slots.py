@@ -59,7 +59,7 @@ def test_a_batch_is_a_view_on_its_slot(kind):
     assert torch.equal(got, want + want)
 
 
-def test_what_a_view_shows_stays_while_anything_refers_to_it():
+def test_the_contents_of_a_view_stay_while_anything_refers_to_it():
     values = [np.full(1000, i) for i in range(400)]
     with DataLoader(Values(values), batch_size=4, num_workers=2) as loader:
         iterator = iter(loader)
@@ -138,7 +138,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_what_is_collated_in_c_is_what_torch_makes(kind):
+def test_collation_in_c_gives_the_same_as_torch(kind):
     values = [PLAIN[kind](i) for i in range(4)]
     assert collate_plain(values) is not ODD
     got, _ = first_batch(values)
@@ -273,7 +273,7 @@ class Arrays:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_tensors_of_what_a_cache_keeps_can_be_written_to(num_workers):
+def test_tensors_of_cached_samples_can_be_written_to(num_workers):
     data = slipring.cached(Arrays(), "1MiB")
     for _ in range(2):  # the second time from the cache, whose pages are read-only
         with DataLoader(data, batch_size=None, num_workers=num_workers) as loader:

@@ -2,10 +2,12 @@
 
 import collections
 import dataclasses
+import random
 
 import numpy as np
 
 from tests.support.inside import RowWriter
+from tests.support.trip import Trip
 
 ROWS = 5
 Pair = collections.namedtuple("Pair", "a b")
@@ -138,3 +140,14 @@ def row_by_row(samples, rules, collate_fn, order):
     for row in order:
         rows.put(row, samples[row])
     return rows.batch(collate_fn)
+
+
+def check_rows(seed, leaves, rules, collate):
+    """Check that random samples make, row by row, the same batch or error as their collated list."""
+    trip, rng = Trip(), random.Random(seed)
+    for _ in range(20):
+        samples = drawn_samples(rng, leaves)
+        order = [0, *rng.sample(range(1, ROWS), ROWS - 1)]
+        want = outcome(trip, lambda: collate(samples))  # noqa: B023
+        got = outcome(trip, lambda: row_by_row(samples, rules, collate, order))  # noqa: B023
+        assert got == want, samples
