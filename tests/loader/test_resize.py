@@ -98,7 +98,7 @@ def test_those_that_are_too_many_end_with_their_batch(method):
         assert sorted(pool.workers) == [0, 1]
 
 
-def test_what_depends_on_the_workers_changes_with_the_next_epoch():
+def test_values_that_depend_on_the_workers_change_with_the_next_epoch():
     with Loader(Said(), 4, num_workers=2, rng="worker", workers=Workers(start_method="fork")) as loader:
         first = resized(loader, {10: 3})
         assert {n for batch in first for n in batch[1]} == {0, 1}

@@ -267,7 +267,7 @@ def test_a_state_is_exact_before_the_skipped_batches_are_drawn(make, look_ahead)
 
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
-def test_what_came_out_of_order_does_not_come_again(make, num_workers, in_order):
+def test_batches_that_came_out_of_order_do_not_come_again(make, num_workers, in_order):
     data = Made(int, 20)
     state = make(data, num_workers=1).state_dict()
     state.update(finished=False, delivered=3, beyond=[4, 6, 7], rng=None, sampler=None)

@@ -190,7 +190,7 @@ def test_a_state_that_cannot_hold_is_refused(had, has, kind, text):
         loader.load_state_dict(state)
 
 
-def test_what_is_no_state_is_refused():
+def test_an_object_that_is_no_state_is_refused():
     with slipring.stream(blocks, 10) as loader:
         with pytest.raises(TypeError, match="a state must be a dict"):
             loader.load_state_dict(3)

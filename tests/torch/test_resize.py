@@ -72,7 +72,7 @@ def test_every_byte_is_that_of_a_fixed_number(method, more):
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("data", [Numbered, Counted])
-def test_what_depends_on_the_workers_changes_with_the_next_epoch(data, persistent):
+def test_values_that_depend_on_the_workers_change_with_the_next_epoch(data, persistent):
     with DataLoader(data(), 2, num_workers=2, persistent_workers=persistent) as loader:
         for workers, change in ((2, 3), (3, 1), (1, 1)):
             got = resized(loader, {4: change})
