@@ -1,28 +1,28 @@
 """How fast is slipring, next to other loaders, on this machine?
 
 Run ``python -m bench --help`` from the repository root, or ``make bench``. See ``docs/benchmarks.md`` for
-what is measured, how, and with which bias.
+the workloads, the method and its biases.
 
 =====================  ======================================================================
-``questions/``         one file per question: its data, its batch, its targets, its bias
+``questions/``         one file per question: its data, batch, targets and bias
 ``rivals/``            one file per rival, each with ``batches()``; all in one table
-``collate.py``         what the rivals without a collation of their own share
+``collate.py``         a collation for rivals that have none
 ``measure.py``         the loop that consumes a rival's batches and times it
-``child.py``           the process in which one rival lives
+``child.py``           the process of one rival
 ``runner.py``          starts the children in turn, watches over them, collects
 ``summary.py``         ratios round by round, medians, targets met or not
 ``decoders.py``        from a JPEG to a crop, in the rivals' ways
-``exact.py``           how far a way is from Pillow's result
-``libraries.py``       a wheel's libraries, lent to another
+``exact.py``           the differences of a decoder from Pillow's result
+``libraries.py``       the libraries of a wheel, for another package
 ``report.py``          tables
 ``chart.py``           the picture
-``photos.py``          makes folders of JPEGs, and tar files of them, out of real photographs
-``machine.py``         what ran, on what
-``question.py``        what a question consists of
-``memory.py``          what a job's processes take, what they share counted once
-``decoded.py``         decoded pictures in one file, as FFCV's raw mode keeps them
+``photos.py``          makes folders and tar files of JPEGs from real photographs
+``machine.py``         the machine and the versions
+``question.py``        the parts of a question
+``memory.py``          the memory of a job's processes, with shared memory counted once
+``decoded.py``         decoded pictures in one file, as in FFCV's raw mode
 =====================  ======================================================================
 
-Every other file is a command of its own, ``python -m bench.micro``, that answers one question; its docstring
-has the question, the data and what the answer leaves out.
+Every other file is a command, such as ``python -m bench.micro``, that answers one question; its docstring
+has the question, the data and the bias of the answer.
 """

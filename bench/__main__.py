@@ -19,7 +19,7 @@ from bench.rivals.kept import KEPT
 
 RESULTS = Path(__file__).parent / "results"
 
-WIDTH = 120  # of the tables, where no terminal says otherwise
+WIDTH = 120  # of the tables, if there is no terminal
 
 # (repeats, warm-up at most, window, limit, budget), all but the first in seconds
 FULL = (5, 1.0, 1.5, 45.0, None)
@@ -62,7 +62,7 @@ def arguments() -> argparse.Namespace:
 
 
 def plan(options: argparse.Namespace) -> runner.Plan:
-    """Turn options into a plan; (f) is asked twice, but of the user's files."""
+    """Turn options into a plan; (f) runs twice, except with the user's files."""
     repeats, warm_s, window_s, limit_s, budget_s = QUICK if options.quick else FULL
     asked = [
         part
@@ -135,7 +135,7 @@ def main() -> None:
 def save(
     folder: Path, document: dict[str, Any], steps: runner.Plan, found: dict[str, Any], about: dict[str, Any]
 ) -> list[Path]:
-    """Write the JSON file and the charts, named by the moment."""
+    """Write the JSON file and the charts; the time is part of their names."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = document["machine"]["date"][:19].replace(":", "").replace("T", "-")
     text, png, svg = (folder / f"{stem}.{suffix}" for suffix in ("json", "png", "svg"))
@@ -148,4 +148,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit(130)  # the children have been stopped on the way out; a traceback would say nothing more
+        sys.exit(130)  # the children have been stopped; a traceback would add nothing

@@ -1,14 +1,14 @@
-"""How fast are the adapters of slipring.adapters next to the loaders whose signatures they have?
+"""How fast are the adapters of slipring.adapters, compared with the loaders whose signatures they have?
 
 Question
-    Batches per second of each adapter and of the original, the same arguments, on ready images (question b).
+    Batches per second of each adapter and of the original with the same arguments, on ready images (question b).
 Data
-    As question (b): 256 uint8 images of 3 x 224 x 224, ready in memory, and labels.
+    As in question (b): 256 uint8 images of 3 x 224 x 224, ready in memory, and labels.
 Machine, command, result
     ``python -m bench.adapters`` prints them; ``--json`` as JSON. Each loader in a process of its own, in turn
     (A B A B); ratios are formed within a round, figures are medians with the lowest and the highest.
 Bias
-    As question (b): nothing is decoded, so the loader is everything. An adapter whose original is not installed
+    As in question (b): nothing is decoded, so only the loader takes time. An adapter whose original is not installed
     has a rate and no ratio.
 """
 

@@ -1,7 +1,7 @@
 """Does num_workers="auto" find the best number of workers: ``python -m bench.auto [--rounds 3] [--only tiny]``.
 
 Question
-    How fast are batches with the number that "auto" settles at, against the best of the fixed numbers 0, 1, 2, 4 ...
+    How fast are batches with the number that "auto" finds, compared with the best of the fixed numbers 0, 1, 2, 4 ...
     the upper bound, once all are in their steady state? After how many batches has it settled?
 Data
     Five map datasets. decode-bound: each sample inflates and sums 0.6 MB, the loop does nothing. I/O wait: each sample
@@ -10,8 +10,8 @@ Data
 Machine, command, result
     Printed. Each round has every number once and "auto" once; the medians of the rounds are compared.
 Bias
-    Workers by fork, 200 batches at least before the clock starts. What else the machine does is in every figure: only
-    ratios of one run mean something.
+    Forked workers, and at least 200 batches before the clock starts. Other load of the machine is in every figure: only
+    ratios within one run are meaningful.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ import slipring
 from bench.machine import describe
 
 MAX_WORKERS = 16
-WARM = 200  # batches before the clock starts; more where "auto" takes longer
-SECONDS = 0.8  # of each measurement
+WARM = 200  # batches before the clock starts; more if "auto" takes longer
+SECONDS = 0.8  # per measurement
 
 
 def compute(seconds: float) -> None:
-    """Keep a processor busy for that time of its own."""
+    """Use a processor for that much processor time."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
 
 
 class Endless:
-    """So many samples that no epoch ends."""
+    """A dataset with so many samples that no epoch ends."""
 
     def __len__(self) -> int:
         return 1 << 30
 
 
 class Inflated(Endless):
-    """Samples that cost a processor's time."""
+    """Samples that take processor time."""
 
     def __init__(self) -> None:
         self.packed = zlib.compress(np.random.default_rng(1).integers(0, 40, 600_000, np.uint8).tobytes(), 1)
@@ -59,7 +59,7 @@ class Inflated(Endless):
 
 
 class Slow(Endless):
-    """Samples that come from far away."""
+    """Samples that take a while, asleep."""
 
     def __getitem__(self, i: int) -> int:
         time.sleep(0.004)
@@ -67,7 +67,7 @@ class Slow(Endless):
 
 
 class Cheap(Endless):
-    """Samples that cost a tenth of what the loop does with them."""
+    """Samples that take a tenth of the loop's time for them."""
 
     def __getitem__(self, i: int) -> int:
         compute(0.000075)
@@ -75,14 +75,14 @@ class Cheap(Endless):
 
 
 class Tiny(Endless):
-    """Samples that cost next to nothing."""
+    """Samples that take almost no time."""
 
     def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
         return np.zeros((3, 8, 8), np.uint8), i
 
 
 class Large(Endless):
-    """Batches that are copied, and nothing else."""
+    """Batches that are only copied."""
 
     def __init__(self) -> None:
         self.all = np.random.default_rng(1).integers(0, 255, (400, 1_000_000), np.uint8)
@@ -119,7 +119,7 @@ def measure(dataset: Any, size: int, step: Callable[[], None], workers: int | st
             if not settled and loader.tuning is not None and loader.tuning.settled:
                 settled = count
             if workers != "auto" and time.perf_counter() - begun > 2 * SECONDS and count > 8 * max(1, int(workers)):
-                break  # slow, and has been warm for long
+                break  # slow, and warm for long enough
         taken, begun = 0, time.perf_counter()
         while time.perf_counter() - begun < SECONDS:
             next(batches)
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", help="a workload")
     asked = parser.parse_args()
-    warnings.simplefilter("ignore")  # 16 workers are many for this machine: that is the question
+    warnings.simplefilter("ignore")  # 16 workers are many for this machine, which is intended
     print(describe())
     for name, (dataset, size, step) in WORKLOADS.items():
         if asked.only not in (None, name):

@@ -1,9 +1,9 @@
-"""What memory an epoch of large batches takes: torch's loader, ours, and ours with ``rng="batch"``.
+"""The memory of an epoch of large batches: torch's loader, ours, and ours with ``rng="batch"``.
 
     python -m bench.batches_held [prefetch_factor]
 
-Two workers make batches of 38.5 MB. PSS does not see what torch's workers have sent and nobody has mapped yet,
-so shared files are counted by their blocks, each once, and of processes what is theirs. The most in an epoch.
+Two workers make batches of 38.5 MB. PSS does not include batches that torch's workers have sent but no process maps,
+so each shared file counts once, with its blocks, and each process with its private memory. The maximum of an epoch.
 """
 
 import os
@@ -34,19 +34,19 @@ class Images(data.Dataset):
 
 
 def tree(pid):
-    """A process and all below it."""
+    """Return a process and all its descendants."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [pid, *(found for child in file.read().split() for found in tree(int(child)))]
 
 
 def own(pid):
-    """Bytes of anonymous memory, shared pages by the share."""
+    """Return the bytes of anonymous memory; shared pages count by their share."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss_Anon:"))
 
 
 def shared(pids):
-    """Bytes of each file in shared memory that one of them has open or mapped."""
+    """Return the bytes of each file in shared memory that one of the processes has open or mapped."""
     found = {}
     for pid in pids:
         for folder in f"/proc/{pid}/fd", f"/proc/{pid}/map_files":
@@ -59,7 +59,7 @@ def shared(pids):
 
 
 def measure(kind, prefetch_factor):
-    """Print the most that an epoch takes."""
+    """Print the maximum of an epoch."""
     most = (0, 0, [])
     for n, _ in enumerate(MAKE[kind](Images(), 64, num_workers=2, prefetch_factor=prefetch_factor)):
         if 6 <= n < 14:

@@ -4,15 +4,15 @@ Question
     Two ranks train on the same folder at the same time, with one named cache. Is each picture made once, and how much
     more memory does the cache take than for one rank?
 Data
-    The photographs of question (g). Each rank is a process of its own that opens the cache by its name, and goes
-    twice through all pictures in an order of its own, with a loader of its own; they begin together. First one
+    The photographs of question (g). Each rank is a separate process that opens the cache by its name, and reads
+    all pictures twice in its own order, with its own loader; the ranks start together. First one
     rank, then two.
 Machine, command, result
-    Printed. "made" are the lookups that found nothing, so that the picture was made; "waits" are those that waited
-    for the other rank to make it. The cache's memory is what the kernel has allocated to its file, counted once;
-    "all memory" adds what the ranks and their workers take besides (PSS): interpreters, and slots of batches.
+    Printed. "made" counts the lookups that found nothing and made the picture; "waits" counts those that waited
+    for the other rank to make it. The cache's memory is the kernel's allocation for its file, counted once;
+    "all memory" adds the other memory of ranks and workers (PSS): interpreters, and slots of batches.
 Bias
-    Both ranks go through all pictures, as two trainings would; ranks of one training divide them, and so meet less
+    Both ranks read all pictures, as two trainings would; ranks of one training divide them, and so meet less
     often.
 """
 
@@ -35,7 +35,7 @@ EPOCHS = 2
 
 
 class Orders:
-    """A sampler: all indices, in the orders that a seed gives."""
+    """A sampler: all indices, in orders that depend on a seed."""
 
     def __init__(self, n: int, seed: int) -> None:
         self.n = n
@@ -49,7 +49,7 @@ class Orders:
 
 
 def rank(number: int, name: str, data: str | None, workers: int, together: Any, counted: Any) -> None:
-    """Go through the pictures, and stay until all have been counted."""
+    """Read the pictures, and stay until all ranks have been measured."""
     from slipring import Cache, Loader, images
 
     pictures = dataset(data)
@@ -62,12 +62,12 @@ def rank(number: int, name: str, data: str | None, workers: int, together: Any, 
             for _ in range(EPOCHS):
                 for _ in loader:
                     pass
-            together.wait()  # all have done: now they are counted
+            together.wait()  # all ranks have finished: now they are measured
             counted.wait()
 
 
 def run(ranks: int, pictures: Pictures, data: str | None, workers: int) -> dict[str, float]:
-    """Start so many ranks; return what they and their cache have come to."""
+    """Start so many ranks; return the figures of the ranks and their cache."""
     from slipring import Cache
 
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""The picture: one panel per question, one bar per rival."""
+"""The chart: one panel per question, one bar per rival."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
             va="center",
             fontweight=weight,
         )
-    # From zero and linear, so that a bar twice as long is twice as fast; labels tell the short ones apart.
+    # From zero and linear, so that a bar twice as long is twice as fast; labels distinguish the short ones.
     axes.set_xlim(0, max(rate.high for rate in rates) * (1.5 if question.crops else 1.3))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
@@ -123,7 +123,7 @@ def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
 
 
 def _label(row: Row, ours: bool) -> str:
-    """Write the rate, for ours how it compares with torch's, and how far from exact one is that is not."""
+    """Write the rate, our ratio to torch's, and the difference of a decoder that is not exact."""
     text = number(row.rate.median)
     if row.error_max is not None and row.error_max > EXACT:
         text += f"  (off by up to {row.error_max})"

@@ -1,8 +1,8 @@
-"""The process in which one rival lives: ``python -m bench.child RIVAL``.
+"""The process of one rival: ``python -m bench.child RIVAL``.
 
 It imports the rival once, then reads one request per line and answers with one line of JSON. Each measurement
-runs in a fork of this process, in a process group of its own: it starts from a clean state, and whatever it
-leaves behind, or gets stuck in, is killed without harm to the next.
+runs in a fork of this process, in its own process group: it starts from a clean state, and anything that it
+leaves behind, or that hangs, is killed without an effect on the next one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXIT_S = 5.0
 
 
 def main() -> None:
-    # Rivals print; the answers need a channel of their own.
+    # Rivals print; the answers need a separate channel.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -51,7 +51,7 @@ def main() -> None:
             os.close(receiver)
             os.write(sender, json.dumps(_measure(rival, module, request)).encode())
             os.close(sender)
-            # As an orderly exit, but for taking down every module, which takes torch most of a second.
+            # Like a normal exit, but without the end of every module, which takes torch most of a second.
             atexit._run_exitfuncs()
             os._exit(0)
         os.close(sender)
@@ -81,7 +81,7 @@ def _measure(rival: Rival, module: Any, request: dict[str, Any]) -> dict[str, An
         timing = Timing(warm_s, request["window_s"] * question.window_scale, workers, first)
         with closing(module.batches(question, dataset, workers, **rival.options)) as batches:
             answer = measure(batches, known, timing, size, counts)
-            if question.epochs:  # of this process's parent, too: PSS counts with it what it shares with this one
+            if question.epochs:  # with this process's parent, too: PSS divides their shared pages between both
                 answer["memory"] = of_job(os.getppid())
         if question.crops and (decoder := module.decoder(**rival.options)):
             answer["error_mean"], answer["error_max"] = error(decoder, dataset.files, whole=rival.whole)
@@ -102,7 +102,7 @@ def _await(receiver: int, limit_s: float) -> dict[str, Any]:
 
 
 def _reap(pid: int) -> dict[str, Any]:
-    """Wait a while for the fork to end; say so if it does not, or dies."""
+    """Wait a while for the fork to end; return an error if it does not, or dies."""
     give_up = time.monotonic() + EXIT_S
     while time.monotonic() < give_up:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -114,7 +114,7 @@ def _reap(pid: int) -> dict[str, Any]:
 
 
 def _kill_group(pid: int) -> None:
-    """Kill what is left of the fork and its workers."""
+    """Kill the remaining processes of the fork and its workers."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     with suppress(ChildProcessError):

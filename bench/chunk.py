@@ -1,15 +1,15 @@
-"""How soon is the first batch there, if workers share it? ``python -m bench.chunk``.
+"""How soon does the first batch come if workers share it? ``python -m bench.chunk``.
 
 Question
-    Time from the beginning of an epoch to its first batch, where decoding is what takes the time: one worker
+    Time from the beginning of an epoch to its first batch, if decoding takes most of the time: one worker
     for each batch, and with ``chunk_size`` several workers for each.
 Data
     The photographs of question (a), 64 a batch; or your own (``--data``).
 Machine, command, result
-    Printed. Both ways in turn, round after round; ratios are formed within a round.
+    Printed. Both ways take turns in each round; ratios are formed within a round.
 Bias
-    The loaders' workers are started before the clock. With as many workers as cores, the consumer and other
-    programs take from both.
+    The loaders' workers start before the clock. With as many workers as cores, the consumer and other
+    programs slow both down.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ BATCH = 64
 
 
 def of_loader(make: Callable[..., Any], dataset: Any, workers: int, chunk: int | None) -> float:
-    """Seconds to the first batch of a loader's second epoch: its workers are there."""
+    """Return the seconds to the first batch of a loader's second epoch: its workers have started."""
     from slipring import Workers
 
     loader = make(
         dataset,
         BATCH,
-        sampler=range(BATCH * workers),  # an epoch is a batch for each: nobody is idle, nothing is left over
+        sampler=range(BATCH * workers),  # an epoch is one batch per worker: no worker is idle, and no batch is left
         num_workers=workers,
         workers=Workers(chunk_size=chunk),
         persistent_workers=True,
@@ -53,7 +53,7 @@ def of_loader(make: Callable[..., Any], dataset: Any, workers: int, chunk: int |
 
 
 def of_async(dataset: Any, workers: int, chunk: int | None) -> float:
-    """Seconds from AsyncDataLoader's first real work to its batch; the one before has warmed the workers."""
+    """Return the seconds from AsyncDataLoader's first real task to its batch; an earlier batch warms up the workers."""
     from slipring.adapters.di_engine import AsyncDataLoader
 
     numbers, go = itertools.count(), threading.Event()
@@ -66,7 +66,7 @@ def of_async(dataset: Any, workers: int, chunk: int | None) -> float:
         first = (number - 1) * batch_size
         return [functools.partial(read, dataset.sources[first + row]) for row in range(batch_size)]
 
-    read(dataset.sources[0])  # what decoding imports, every worker is forked with
+    read(dataset.sources[0])  # decoding imports modules, which forked workers inherit
     loader = AsyncDataLoader(source, BATCH, "cpu", chunk or BATCH, num_workers=workers)
     next(loader)
     begin = time.perf_counter()

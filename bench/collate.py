@@ -1,7 +1,7 @@
-"""What the rivals without a collation of their own share: numpy collation, and a worker's stream of batches.
+"""Numpy collation and a worker's stream of batches, for rivals without their own collation.
 
 The rivals get the fastest collation that plain numpy offers (``np.concatenate`` into a given array), and keep
-their buffers where that is safe, so that none is slow for a reason that is not its own.
+their buffers if that is safe, so that none is slow for a reason outside of it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from bench.question import Dataset
 
 
 def collate(samples: Sequence[Any], into: Any = None) -> Any:
-    """Stack samples (arrays, ints, tuples or dicts of them) to a batch, written to `into` where given."""
+    """Stack samples (arrays, ints, tuples or dicts of them) to a batch; write it to `into` if given."""
     first = samples[0]
     if isinstance(first, np.ndarray):
         if into is None:
             into = np.empty((len(samples), *first.shape), first.dtype)
-        # Several times as fast as np.stack where samples are small: no view is made of each of them.
+        # Several times as fast as np.stack for small samples: it makes no view of each of them.
         np.concatenate(samples, out=into.reshape(-1, *first.shape[1:]))
         return into
     if isinstance(first, tuple):
@@ -45,7 +45,7 @@ def leaves(batch: Any) -> Sequence[Any]:
 
 
 def as_array(leaf: Any) -> np.ndarray:
-    """See an array or a tensor as an array."""
+    """Return an array, or a tensor's array."""
     return leaf if isinstance(leaf, np.ndarray) else leaf.numpy()
 
 
@@ -66,13 +66,13 @@ def digest(batch: Any) -> int:
 
 
 def numbered(dataset: Dataset, batch_size: int, number: int, into: Any = None) -> Any:
-    """Make batch `number` of the epochs that follow one another without end."""
+    """Make batch `number` of endless epochs."""
     start = number * batch_size % (len(dataset) - len(dataset) % batch_size)
     return collate([dataset[index] for index in range(start, start + batch_size)], into)
 
 
 def numbered_by_rows(dataset: Dataset, batch_size: int, number: int, into: tuple[Any, ...]) -> None:
-    """Make the same batch from samples that are tuples, and copy each sample to its row as soon as it is made."""
+    """Make the same batch from tuples, and copy each sample to its row as soon as it is made."""
     start = number * batch_size % (len(dataset) - len(dataset) % batch_size)
     for row in range(batch_size):
         for space, part in zip(into, dataset[start + row]):
@@ -85,11 +85,11 @@ class Stream:
     Parameters
     ----------
     dataset, batch_size
-        What to take and how much of it.
+        The dataset and the size of a batch.
     worker, workers
-        Which worker this is, of how many.
+        The number of this worker, and the number of workers.
     reuse
-        Write every batch to the same arrays: for rivals that have copied one before they ask for the next.
+        Write every batch to the same arrays: for rivals that copy a batch before they request the next.
     """
 
     def __init__(self, dataset: Dataset, batch_size: int, worker: int, workers: int, *, reuse: bool) -> None:

@@ -1,15 +1,15 @@
-"""What forked workers copy of a list of strings: ``python -m bench.copy_on_write``.
+"""How much of a list of strings forked workers copy: ``python -m bench.copy_on_write``.
 
 Question
-    How much memory of its own does a worker get by reading a dataset's strings, kept in a list and in a
-    `slipring.StringList`, and how long does reading one take? What does it cost to measure that from
-    outside, as ``stats().worker_private_bytes`` does and as the kernel does for each page?
+    How much private memory does a worker get by reading a dataset's strings from a list and from a
+    `slipring.StringList`, and how long does one read take? What does it cost to measure this from
+    outside, as ``stats().worker_private_bytes`` does, and as the kernel does for each page?
 Data
     Two million file names of 46 characters, read in random order by one forked worker.
 Machine, command, result
-    Printed. Figures in docs/benchmarks/copy-on-write.md come from there.
+    Printed. Figures in docs/benchmarks/copy-on-write.md come from this program.
 Bias
-    Nothing else is done with a string: this is the leak alone.
+    Nothing else is done with a string: this measures only the leak.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Names:
 
 
 def own_mib(pid: int | str = "self") -> int:
-    """MiB that a process alone has written, told by the kernel of each of its pages."""
+    """Return the MiB that a process alone has written, by the kernel's record of each page."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         return next(int(line.split()[1]) // 1024 for line in file if line.startswith("Private_Dirty"))
 
 
 def measure(names: Sequence[str], chunk: int) -> list[int]:
-    """Return a worker's own MiB at the beginning and after each tenth of an epoch."""
+    """Return a worker's private MiB at the beginning and after each tenth of an epoch."""
     from slipring import Loader
 
     dataset = Names(names, chunk)
@@ -59,7 +59,7 @@ def measure(names: Sequence[str], chunk: int) -> list[int]:
 
 
 def compare_meters(pid: int) -> None:
-    """Print what `stats()` measures of a worker, what smaps_rollup says, and how long each takes."""
+    """Print a worker's private memory by `stats()` and by smaps_rollup, and the time of each."""
     from slipring._core import memory as growth
 
     for title, meter in (

@@ -1,16 +1,16 @@
 """How long until a dead worker is noticed: ``python -m bench.death --deaths 100 --load 0``.
 
 Question
-    A worker is killed while the consumer waits in ``next()``. When does the kernel say so, when has the
-    consumer noticed, when is the batch there that the dead worker had?
+    A worker is killed while the consumer waits in ``next()``. When does the kernel report it, when does the
+    consumer notice it, and when does the dead worker's batch come?
 Data
-    Batches of 8 numbers. Once per epoch, at a sample and after a delay drawn anew each time (0 to 0.4 s), a
-    worker notes the time and kills itself with SIGKILL; another takes its place and repeats the batch.
+    Batches of 8 numbers. Once per epoch, at a sample and after a random delay (0 to 0.4 s), a
+    worker records the time and kills itself with SIGKILL; another one replaces it and repeats the batch.
 Machine, command, result
-    Printed. ``--load N``: with N processes beside it that only compute.
+    Printed. ``--load N`` adds N processes that only compute.
 Bias
-    A thread of the consumer's process notes when the pidfd becomes readable, which is when the consumer could
-    know at the earliest. It sleeps but for that.
+    A thread of the consumer's process records when the pidfd becomes readable. That is when the consumer could
+    notice the death at the earliest. The thread sleeps otherwise.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ NOTHING = 0.0
 
 
 class Deadly:
-    """Numbers; who reads the one in the middle dies of it, once each time it is armed."""
+    """Numbers; the process that reads the middle one dies, once each time the dataset is armed."""
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self.page = mmap.mmap(-1, mmap.PAGESIZE)  # armed, delay, time of death, who
+        self.page = mmap.mmap(-1, mmap.PAGESIZE)  # armed, delay, time of death, pid
 
     def __len__(self) -> int:
         return self.length
@@ -62,7 +62,7 @@ class Deadly:
 
 
 class Watch:
-    """Notes when each of a pool's workers has gone, and when the pool has noticed it and replaced it."""
+    """Records when each worker of a pool has ended, and when the pool has noticed and replaced it."""
 
     def __init__(self, pool: Any) -> None:
         self.pool = pool
@@ -81,7 +81,7 @@ class Watch:
         self.follow()
 
     def follow(self) -> None:
-        """Have a thread wait for each worker."""
+        """Start a thread that waits for each worker."""
         for process in self.pool.processes.values():
             if process.pid not in self.threads:
                 thread = threading.Thread(target=self._wait, args=(process.pid,), daemon=True)
@@ -97,13 +97,13 @@ class Watch:
         os.close(fd)
 
     def times_of(self, pid: int) -> tuple[float, float, float]:
-        """When a worker had gone, was noticed, was replaced; the thread may be later than the consumer."""
+        """Return when a worker ended, was noticed and was replaced; the thread may be later than the consumer."""
         self.threads[pid].join()
         return min(self.gone[pid], self.noticed[pid]), self.noticed[pid], self.replaced[pid]
 
 
 def measure(deaths: int, workers: int, rng: random.Random) -> dict[str, list[float]]:
-    """Return, per stretch of time, its length at each death in milliseconds."""
+    """Return the length of each interval at each death in milliseconds."""
     from slipring import Loader, Workers
 
     stretches: dict[str, list[float]] = {}
@@ -131,7 +131,7 @@ def measure(deaths: int, workers: int, rng: random.Random) -> dict[str, list[flo
 
 
 def computing() -> int:
-    """Start a process that only computes; returns its pid."""
+    """Start a process that only computes; return its pid."""
     pid = os.fork()
     if pid == 0:
         while True:

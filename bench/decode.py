@@ -4,11 +4,11 @@ Question
     What does a training crop cost, from the bytes of a JPEG to 224 × 224 × 3 uint8, and how far is it from Pillow's?
 Data
     JPEGs (quality 90, 4:2:0) of 500 × 375 and of 1600 × 1200, made of the photographs of question (a); the same
-    boxes of RandomResizedCrop for all, half of them mirrored. The files of question (a) with its centre crop, too.
+    boxes of RandomResizedCrop for all, half of them mirrored. Also the files of question (a) with its centre crop.
 Machine, command, result
-    Printed: CPU microseconds per image, median (and range) of the rounds; all take turns in each round.
+    Printed: CPU microseconds per image, median (and range) of the rounds; all decoders take turns in each round.
 Bias
-    The bytes are in memory and warm. One thread; what the library starts by itself is held to one.
+    The bytes are in memory and warm. One thread: libraries are limited to one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def centre_crops(n: int) -> list[Job]:
 
 
 def centre(height: int, width: int) -> tuple[Box, bool]:
-    """Return what question (a) keeps of a picture."""
+    """Return question (a)'s crop of a picture."""
     side = round(min(height, width) * KEEP)
     return ((height - side) // 2, (width - side) // 2, side, side), False
 

@@ -1,4 +1,4 @@
-"""Pictures decoded once, one behind the other in one file: what FFCV's raw mode keeps, without FFCV."""
+"""Decoded pictures, one after the other in one file, as in FFCV's raw mode, but without FFCV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DECODED = HERE / "data" / "decoded"
 def decoded(files: Sequence[tuple[str, int]]) -> tuple[Any, list[tuple[int, int, int]]]:
     """Return the pixels of (path, label) as one mapped array, and each picture's (place, height, width).
 
-    The file is made where it is not there; so it may take a while, and as much room on the disk as the pixels.
+    The file is made if it does not exist. This may take a while, and as much space on the disk as the pixels.
     """
     file = DECODED / f"{told_by(files)}.rgb"
     places = file.with_suffix(".npy")
@@ -27,12 +27,12 @@ def decoded(files: Sequence[tuple[str, int]]) -> tuple[Any, list[tuple[int, int,
             found = _write(files, unfinished[0])
             with unfinished[1].open("wb") as table:
                 np.save(table, found)
-            for path, done in zip(unfinished, (file, places)):  # the places last: then both are there
+            for path, done in zip(unfinished, (file, places)):  # the places last: if they exist, both files do
                 path.rename(done)
         finally:
             for path in unfinished:
                 path.unlink(missing_ok=True)
-    pixels = np.asarray(np.memmap(file, np.uint8, "r"))  # its own class is slow to slice
+    pixels = np.asarray(np.memmap(file, np.uint8, "r"))  # slices of a memmap are slow
     return pixels, [tuple(place) for place in np.load(places).tolist()]
 
 
@@ -51,7 +51,7 @@ def _write(files: Sequence[tuple[str, int]], to: Any) -> np.ndarray:
 
 
 def decoded_bytes(files: Sequence[tuple[str, int]]) -> list[int]:
-    """Return how many bytes the pixels of each take."""
+    """Return how many bytes the pixels of each picture take."""
     from slipring import images
 
     return [3 * height * width for height, width in map(_size(images), files)]

@@ -1,7 +1,7 @@
-"""Decoders of training crops: question (f) and ``bench.decode`` compare their results, the latter their time too.
+"""Decoders of training crops: question (f) and ``bench.decode`` compare results, the latter also times.
 
-Each is made by a function without arguments, and called with the file's bytes and with `pick`, which is told the
-picture's height and width and answers with a box (top, left, height, width) and whether to mirror it.
+A function without arguments makes each decoder. It is called with the file's bytes and with `pick`, which gets the
+picture's height and width and returns a box (top, left, height, width) and whether to mirror it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def crop_box(draw: Any, height: int, width: int) -> Box:
 
 
 def with_pillow() -> Decoder:
-    """What torchvision's ImageFolder and RandomResizedCrop do."""
+    """Decode as torchvision's ImageFolder and RandomResizedCrop do."""
     from PIL import Image
 
     def decode(data: bytes, pick: Pick) -> Any:
@@ -59,7 +59,7 @@ def with_slipring(gap: float | None = None) -> Decoder:
 
 
 def area(pixels: Any, pick: Pick) -> Any:
-    """Crop a decoded picture and scale it by OpenCV's one filter that antialiases."""
+    """Crop a decoded picture and scale it by OpenCV's only antialiasing filter."""
     import cv2
 
     (top, left, height, width), flip = pick(*pixels.shape[:2])
@@ -69,7 +69,7 @@ def area(pixels: Any, pick: Pick) -> Any:
 
 
 def with_area() -> Decoder:
-    """`area` of what Pillow decoded."""
+    """Decode with Pillow, then scale with `area`."""
     import cv2
     from PIL import Image
 
@@ -78,7 +78,7 @@ def with_area() -> Decoder:
 
 
 def with_simplejpeg(*, fast: bool = False) -> Decoder:
-    """The whole picture by libjpeg-turbo, then OpenCV's area filter; `fast`, as FFCV has it, with the inexact DCT."""
+    """Decode the whole picture with libjpeg-turbo, then use OpenCV's area filter; `fast`: FFCV's inexact DCT."""
     import cv2
     import simplejpeg
 
@@ -118,7 +118,7 @@ def with_torchvision() -> Decoder:
 
 
 def spdl_frames(source: bytes | str, pick: Pick) -> Any:
-    """Decode and scale one file by FFmpeg, with filters that are made for its box."""
+    """Decode and scale one file with FFmpeg, with filters for its box."""
     import spdl.io
 
     packets = spdl.io.demux_image(source)

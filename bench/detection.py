@@ -1,16 +1,16 @@
 """How fast do detection batches of Tensor subclasses come? ``python -m bench.detection``.
 
 Question
-    Batches per second of torch's loader and of slipring's in its place, where samples are what torchvision's v2
-    transforms give: an image, and a dict of boxes, masks and labels, put together as a list.
+    Batches per second of torch's loader and of slipring's drop-in, with samples like those of torchvision's v2
+    transforms: an image, and a dict of boxes, masks and labels, collated as a list.
 Data
-    3 × 480 × 640 uint8 images with 1 to 10 objects each, 8 a batch; made anew by a copy, as a decoder's are.
+    3 × 480 × 640 uint8 images with 1 to 10 objects each, 8 per batch; each is a new copy, as from a decoder.
 Machine, command, result
-    Printed. Each way in a process of its own, in turn, round after round; ratios are formed within a round.
+    Printed. Each way runs in its own process, and they take turns in each round; ratios are formed within a round.
 Bias
-    The subclasses stand for torchvision's, which need not be installed: as those they have attributes of their own
-    and are made by ``as_subclass``. A worker does nothing but copy, so the hand-over counts for more than with
-    real decoding. The consumer looks at the first element of each tensor.
+    The subclasses stand for torchvision's, which need not be installed: like those they have their own attributes
+    and are made by ``as_subclass``. A worker only copies, so the transport counts for more than with
+    real decoding. The consumer reads the first element of each tensor.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ WAYS = ("torch", "slipring", "slipring, plain tensors")
 
 
 class Image(torch.Tensor):
-    """As tv_tensors.Image."""
+    """Like tv_tensors.Image."""
 
 
 class Mask(torch.Tensor):
-    """As tv_tensors.Mask."""
+    """Like tv_tensors.Mask."""
 
 
 class BoundingBoxes(torch.Tensor):
-    """As tv_tensors.BoundingBoxes."""
+    """Like tv_tensors.BoundingBoxes."""
 
     format: str
     canvas_size: tuple[int, int]
 
 
 class Detection(torch.utils.data.Dataset[Any]):
-    """Samples of an image and its targets; ``plain`` ones are of no subclass."""
+    """Samples of an image and its targets; ``plain`` ones have no subclass."""
 
     def __init__(self, plain: bool) -> None:
         chance = random.Random(1)
@@ -68,19 +68,19 @@ class Detection(torch.utils.data.Dataset[Any]):
         return image, {"boxes": boxes, "masks": masks, "labels": labels}
 
     def with_canvas(self, boxes: torch.Tensor) -> BoundingBoxes:
-        """See boxes as a subclass with attributes."""
+        """Return boxes as a subclass with attributes."""
         made = boxes.as_subclass(BoundingBoxes)
         made.format, made.canvas_size = "XYXY", SIZE
         return made
 
 
 def as_list(samples: list[Any]) -> tuple[Any, ...]:
-    """Collate as detection's references do."""
+    """Collate as torchvision's references for detection do."""
     return tuple(zip(*samples))
 
 
 def rate(way: str, batches: int, workers: int) -> float:
-    """Batches per second of one way, in this process."""
+    """Return the batches per second of one way, in this process."""
     if way == "torch":
         from torch.utils.data import DataLoader
     else:

@@ -1,8 +1,8 @@
-"""Onto a device: ``python -m bench.device``, or ``make bench-device``.
+"""Batches on a device: ``python -m bench.device``, or ``make bench-device``.
 
 Question
-    How close does copying from registered slots come to what the device can read of pinned memory, how long
-    does a training step wait for data, and what does preload cost where there is no device?
+    How close is the rate of copies from registered slots to that from pinned memory, how long
+    does a training step wait for data, and what does preload cost without a device?
 Data
     Ready uint8 images of 3 × 224 × 224 (a batch of 256: 38.5 MB; of 1,024: 154 MB), one sample at a time, and
     vectors of 32 float32.
@@ -10,13 +10,13 @@ Rivals
     torch's DataLoader with ``pin_memory=True`` and ``.to(device, non_blocking=True)`` in the loop, as its
     documentation has it; and for the rate of copies the same bytes in memory that torch has pinned.
 Machine, command, result
-    Printed; figures in docs/benchmarks/device.md come from there.
+    Printed; figures in docs/benchmarks/device.md come from this program.
 Bias
-    Each measurement has a process of its own, rivals take turns, figures are medians of the rounds. Copies
-    are timed by the host around a synchronization. The step is a chain of matrix products on the caller's
-    stream, of about the time that is asked for (on the CPU: a sleep). A device waits for data from the end of
-    a step to the beginning of the next, by its own events; where the host is late for other reasons (it
-    reads a loss every tenth step) that counts too. On the CPU it is whatever the steps do not take.
+    Each measurement has its own process, rivals take turns, figures are medians of the rounds. Copies
+    are timed by the host, with a synchronization. The step is a chain of matrix products on the caller's
+    stream, of about the requested time (on the CPU: a sleep). A device waits for data from the end of
+    a step to the start of the next, by its own events; if the host is late for other reasons (it
+    reads a loss every tenth step), this counts, too. On the CPU the wait is the time outside of steps.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STEPS_MS = (5, 20, 50)
 
 
 class Images:
-    """Ready images, one after the other, for ever."""
+    """Ready images, in order, for ever."""
 
     def __init__(self, torch: Any, shape: tuple[int, ...] = SHAPE) -> None:
         made = np.random.default_rng(0).integers(0, 255, (512, *shape), np.uint8)
@@ -67,11 +67,11 @@ class Vectors(Images):
         self.images = list(torch.rand(512, 32))
 
 
-# ---- one measurement, in a process of its own
+# ---- one measurement, in its own process
 
 
 def copy_rate(torch: Any, options: argparse.Namespace) -> dict[str, float]:
-    """Copy a batch to the device again and again: from registered slots, or from torch's pinned blocks."""
+    """Copy a batch to the device repeatedly: from registered slots, or from torch's pinned blocks."""
     from slipring.torch.device.cuda import Accelerator
 
     device = torch.device(options.device)
@@ -111,7 +111,7 @@ def copy_rate(torch: Any, options: argparse.Namespace) -> dict[str, float]:
 
 
 def make_step(torch: Any, device: Any, milliseconds: float) -> Callable[[], None]:
-    """Return a function that gives the device work for about so long; the CPU sleeps."""
+    """Return a function that gives the device about so much work; the CPU sleeps."""
     if not milliseconds or device.type == "cpu":
         return lambda: time.sleep(milliseconds / 1e3)
     matrix = torch.randn(2048, 2048, device=device)
@@ -134,7 +134,7 @@ def make_step(torch: Any, device: Any, milliseconds: float) -> Callable[[], None
 
 
 def loop(torch: Any, options: argparse.Namespace) -> dict[str, float | None]:
-    """Train for a while: images/s, the share of time that is not the step's, CPU of process and thread."""
+    """Train for a while; return images/s, the share of time outside of steps, and CPU of process and thread."""
     device = torch.device(options.device)
     dataset = (Vectors if options.vectors else Images)(torch)
     shared = {"batch_size": options.batch, "num_workers": options.workers, "persistent_workers": True}
@@ -154,13 +154,13 @@ def loop(torch: Any, options: argparse.Namespace) -> dict[str, float | None]:
                 steps.append((make_event(), make_event()))
                 steps[-1][0].record()
             step()
-            images.reshape(-1)[:1].add(1)  # the batch is used, by work on the caller's stream
+            images.reshape(-1)[:1].add(1)  # work on the caller's stream uses the batch
             del images
             if on_device and options.step:
                 steps[-1][1].record()
             count += 1
             if on_device and options.step and count % 10 == 0:
-                torch.accelerator.synchronize()  # a real loop reads its loss now and then
+                torch.accelerator.synchronize()  # a real loop reads its loss sometimes
         if on_device:
             torch.accelerator.synchronize()
         return count, time.perf_counter() - begin, steps
@@ -179,7 +179,7 @@ def loop(torch: Any, options: argparse.Namespace) -> dict[str, float | None]:
 
 
 def _between(steps: list[tuple[Any, Any]]) -> float | None:
-    """Return the share of time that lies between the end of a step and the beginning of the next."""
+    """Return the share of time between the end of a step and the start of the next."""
     if len(steps) < 2:
         return None
     idle = sum(end.elapsed_time(begin) for (_, end), (begin, _) in itertools.pairwise(steps))
@@ -204,11 +204,11 @@ def _batches(torch: Any, rival: str, dataset: Any, device: Any, shared: dict[str
     yield from DataLoader(dataset, **shared, **extras)
 
 
-# ---- the whole
+# ---- the whole measurement
 
 
 def measure(**options: Any) -> dict[str, float]:
-    """Run one measurement in a process of its own."""
+    """Run one measurement in its own process."""
     arguments = [f"--{name}={value}" for name, value in options.items()]
     command = [sys.executable, "-m", "bench.device", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600)
@@ -218,7 +218,7 @@ def measure(**options: Any) -> dict[str, float]:
 
 
 def rounds(console: Console, title: str, n: int, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Take every setting in turn, `n` times; return the medians, with lowest and highest."""
+    """Measure every setting in turn, `n` times; return the medians, with lowest and highest."""
     found: list[list[dict[str, float]]] = [[] for _ in settings]
     for _ in track(range(n), title, console=console):
         for setting, results in zip(settings, found, strict=True):
@@ -318,7 +318,7 @@ def _loops(console: Console, options: argparse.Namespace, device: str) -> list[d
 
 
 def _cpu(console: Console, options: argparse.Namespace, _: str) -> list[dict[str, Any]]:
-    """What preload costs where nothing has to be copied: batches as fast as they come, and with a step."""
+    """Measure preload's cost without copies: batches at full speed, and with a step."""
     columns = ("", "µs per batch", "with preload", "it costs", "CPU µs", "with preload", "the thread's")
     table = Table(*columns, title="on the CPU")
     rows = []

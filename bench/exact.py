@@ -1,4 +1,4 @@
-"""How far a rival's decoder is from Pillow's crop and resize, in levels."""
+"""The difference of a rival's decoder from Pillow's crop and resize, in pixel values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAMPLES = 12
 
 
 def error(decoder: Decoder, files: list[tuple[str, int]], *, whole: bool) -> tuple[float, int]:
-    """Return the mean and the largest difference over some files with a random box each, or with `whole` pictures."""
+    """Return the mean and the largest difference for some files, each with a random box or as a `whole` picture."""
     draw, exact = random.Random(0), with_pillow()
     means, largest = [], 0
     for path, _ in files[:SAMPLES]:
@@ -26,7 +26,7 @@ def error(decoder: Decoder, files: list[tuple[str, int]], *, whole: bool) -> tup
 
 
 def _pick(draw: random.Random, data: bytes, whole: bool) -> Pick:
-    """Return what picks the same box and flip each time that it is asked, whatever it is told."""
+    """Return a `pick` function that always returns the same box and flip."""
     from slipring import images
 
     height, width = images.size(data)
@@ -36,7 +36,7 @@ def _pick(draw: random.Random, data: bytes, whole: bool) -> Pick:
 
 
 def check_form(leaves: list[np.ndarray], batch_size: int) -> str | None:
-    """Say what is wrong with a batch of random crops, or None: its shape, or pictures without any contrast."""
+    """Return the error of a batch of random crops, or None: a wrong shape, or pictures without contrast."""
     pictures = leaves[0]
     if pictures.shape not in ((batch_size, SIDE, SIDE, 3), (batch_size, 3, SIDE, SIDE)):
         return f"pictures of shape {pictures.shape}"

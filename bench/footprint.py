@@ -1,14 +1,14 @@
-"""How much code a batch runs through in the consumer: ``python -m bench.footprint``.
+"""How much code a batch executes in the consumer: ``python -m bench.footprint``.
 
 Question
-    How many instructions, cache lines and pages of code does one step of the loop take, whose files are they?
+    How many instructions, cache lines and pages of code does one step of the loop execute, and in which files?
 Data
-    Batches of (image, label), 4 × 3 × 8 × 8 uint8; the loop lets go of each.
+    Batches of (image, label), 4 × 3 × 8 × 8 uint8; the loop drops each one.
 Machine, command, result
-    Printed. x86-64 only: the consumer is stepped through, instruction by instruction. The counts hardly
-    depend on the machine or on what else it does, but on the builds of Python and numpy.
+    Printed. x86-64 only: the consumer is single-stepped. The counts hardly
+    depend on the machine or its load, but on the builds of Python and numpy.
 Bias
-    Code alone, without data and the kernel; the loop's own code and a signal to itself are counted in.
+    Only code, without data and the kernel; the loop's own code and a signal to itself are included.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_v
 
 
 class Images:
-    """So many that no epoch ends."""
+    """A dataset with so many samples that no epoch ends."""
 
     def __len__(self) -> int:
         return 1 << 20
@@ -53,7 +53,7 @@ def ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> int:
 
 
 def consume(kind: str) -> None:
-    """Be the consumer: a SIGSTOP before each step that is to be counted, and one behind the last."""
+    """Be the consumer: raise SIGSTOP before each counted step, and after the last one."""
     if kind == "torch":
         from slipring.torch import DataLoader as Loader
     else:
@@ -92,7 +92,7 @@ def stepped(pid: int) -> Iterator[list[int]]:
 
 
 def files_of(pid: int) -> list[tuple[int, int, str]]:
-    """Return (begin, end, file) of what a process has mapped."""
+    """Return (begin, end, file) of a process's mappings."""
     with open(f"/proc/{pid}/maps") as lines:
         rows = [line.split(maxsplit=5) for line in lines]
     ranges = [(row[0].split("-"), row[5].strip() if len(row) > 5 else "?") for row in rows]
@@ -103,7 +103,7 @@ def report(kind: str) -> None:
     """Count, and print by file."""
     pid = os.fork()
     if pid == 0:
-        os.setpgid(0, 0)  # its workers end with it
+        os.setpgid(0, 0)  # so that its workers can be killed with it
         consume(kind)
     steps, files = [], []
     for step in stepped(pid):

@@ -1,16 +1,16 @@
-"""What a hit of the cache costs: ``python -m bench.hits``; `bench.micro` prints it, too.
+"""The cost of a cache hit: ``python -m bench.hits``; `bench.micro` prints it, too.
 
 Question
-    How long does looking an entry up take, with and without views on it? How many page faults and system calls
-    does a hit cost once everything is warm, by itself and as a training crop made of it?
+    How long does a lookup take, with and without views of the entry? How many page faults and system calls
+    does a warm hit need, alone and with a training crop of it?
 Data
-    Photographs of (g), 64 of them, their pixels kept in a cache without a name; one thread.
+    The pixels of 64 photographs of (g) in a cache without a name; one thread.
 Machine, command, result
-    Printed. System calls are counted by strace in a process of its own, between two marks; where there is no strace
+    Printed. strace counts the system calls in a separate process, between two marks; without strace
     they are not counted.
 Bias
-    64 entries, asked for in turn: index and headers lie in the processor's caches. Figures hold for what is warm,
-    which is what they are about.
+    64 entries, looked up in turn: index and headers are in the processor's caches. The figures hold for warm
+    caches, which they are meant to measure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROUNDS = 7
 
 
 class Kept:
-    """Pictures that are kept, and both ways to ask for them."""
+    """Cached pictures, and both ways to look them up."""
 
     def __init__(self) -> None:
         from bench.decoders import SIDE
@@ -50,7 +50,7 @@ class Kept:
         self.batch = np.empty((ENTRIES, SIDE, SIDE, 3), np.uint8)
         self.crops(CROPS)
         for key in range(ENTRIES):
-            self.cache.get(key)[0].max()  # each page has been looked at
+            self.cache.get(key)[0].max()  # touch each page
         self.views(LOOKUPS)
 
     def lookups(self, n: int) -> None:
@@ -94,7 +94,7 @@ def measure(kept: Kept) -> dict[str, tuple[float, float]]:
 
 
 def system_calls() -> dict[str, float] | None:
-    """Return the system calls per hit of each way, in a process under strace; None where there is none."""
+    """Return the system calls per hit of each way, in a process under strace; None without strace."""
     if not shutil.which("strace"):
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +102,7 @@ def system_calls() -> dict[str, float] | None:
         command = ["strace", "-f", "-o", str(log), sys.executable, "-m", "bench.hits", "--marked"]
         done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
         if done.returncode != 0:
-            return None  # it may not trace
+            return None  # strace may not trace here
         pid, *names = done.stdout.splitlines()
         lines = log.read_text(errors="replace").splitlines()
     marks = [number for number, line in enumerate(lines) if f"kill({pid}, 0)" in line]
@@ -112,7 +112,7 @@ def system_calls() -> dict[str, float] | None:
 
 
 def marked() -> None:
-    """Ask in each way, between two marks that strace sees."""
+    """Look up in each way, between two marks that strace sees."""
     ways, me = Kept().ways, os.getpid()
     for ask, n in ways.values():
         os.kill(me, 0)
@@ -122,7 +122,7 @@ def marked() -> None:
 
 
 def rows() -> list[tuple[str, str]]:
-    """Return what is printed: names and figures."""
+    """Return the printed names and figures."""
     calls: dict[str, Any] = system_calls() or {}
     return [
         (what, f"{us:.2f} µs, {faults:.3g} page faults, {_count(calls.get(what))} system calls")

@@ -1,4 +1,4 @@
-"""The libraries that a wheel carries, for others who look for them by their plain names."""
+"""The libraries in a wheel, for other packages that look for them by their plain names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LINKS = Path(__file__).parent / "data" / "libraries"
 
 
 def search_path(package: str) -> str | None:
-    """Return an LD_LIBRARY_PATH where ``libx-0123abcd.so.1.2.3`` of that wheel is found as ``libx.so.1``.
+    """Return an LD_LIBRARY_PATH that contains ``libx-0123abcd.so.1.2.3`` of the wheel as ``libx.so.1``.
 
-    None where the package is not installed, or brings none.
+    None if the package is not installed, or contains no libraries.
     """
     spec = find_spec(package)
     if spec is None or spec.origin is None:
@@ -34,4 +34,4 @@ def search_path(package: str) -> str | None:
             unfinished.rename(links)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    return f"{links}:{bundled}"  # they know one another by their long names
+    return f"{links}:{bundled}"  # the libraries refer to each other by their long names

@@ -1,4 +1,4 @@
-"""What ran, and on what."""
+"""The machine and the versions of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.rivals import RIVALS, Rival
 
 
 def describe(rivals: Iterable[Rival] = tuple(RIVALS.values()), module: str = "bench") -> dict[str, object]:
-    """Describe the machine, the rivals' versions, the moment and the command."""
+    """Describe the machine, the rivals' versions, the time and the command."""
     return {
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
@@ -30,7 +30,7 @@ def describe(rivals: Iterable[Rival] = tuple(RIVALS.values()), module: str = "be
 
 
 def versions(rivals: Iterable[Rival]) -> dict[str, str]:
-    """List the versions of numpy, Pillow and the rivals; "-" for what is not installed."""
+    """List the versions of numpy, Pillow and the rivals; "-" if a package is not installed."""
     names = ["numpy", "pillow", *(name for rival in rivals for name in rival.packages)]
     return {name: _version(name) for name in dict.fromkeys(names)}
 
@@ -41,7 +41,7 @@ def _version(name: str) -> str:
     except metadata.PackageNotFoundError:
         pass
     try:
-        # A package that is used from its source tree, as ours is, says it itself.
+        # A package that is used from its source tree, like ours, has its version as an attribute.
         return str(import_module(name).__version__)
     except (ImportError, AttributeError):
         return "-"

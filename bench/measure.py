@@ -14,21 +14,21 @@ CHECKED = 3
 """Batches compared with the expected bytes, before the clock starts."""
 
 WARM_BATCHES = 24
-"""Enough for every slot, segment or buffer of every rival to have been used once."""
+"""Enough batches to use every slot, segment or buffer of every rival once."""
 
 
 @dataclass
 class Progress:
-    """What the roofline yields, having no batch to hand over: how many were made since it last said so."""
+    """The roofline yields this instead of a batch: the number of batches made since the last one."""
 
     batches: float
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long to warm up (at most) and to measure, in seconds; and of how many batches to measure a multiple.
+    """How long to warm up (at most) and to measure, in seconds; the count of batches is a `multiple`.
 
-    Workers that began together finish together: a window that ends between them counts too much or too little.
+    Workers that start together finish together: a window that ends between them counts too much or too little.
     `first` batches pass before the warm-up.
     """
 
@@ -39,7 +39,7 @@ class Timing:
 
 
 class WrongBatch(Exception):
-    """A rival delivered other bytes than the dataset holds."""
+    """A rival delivered bytes that differ from the dataset's."""
 
 
 def measure(
@@ -56,21 +56,21 @@ def measure(
     batches
         The rival's batches, without end.
     expected
-        The digests that its first batches may have (which one comes first is up to the rival); None: they
-        are random crops, of which only the form is known.
+        The digests that its first batches may have, in any order; None: they
+        are random crops, of which only the form is checked.
     timing
-        How long.
+        The durations.
     batch_size
         Samples in a batch.
     counts
-        Tells how many samples were found where they are kept, and how many not; None: it keeps nothing.
+        Returns the numbers of cache hits and misses; None: there is no cache.
 
     Returns
     -------
     dict
         ``rate`` (batches/s), ``batches``, ``seconds``, ``nbytes`` of a batch; ``cpu_us``, the CPU time of
-        this process per batch; ``touch_us``, how much of that goes into reading one element of each leaf; where
-        something was looked up, ``hits``, the share that was found in the timed window.
+        this process per batch; ``touch_us``, the part of it for reading one element of each leaf; if
+        there is a cache, ``hits``, the share of hits in the timed window.
     """
     size = _check(batches, expected, batch_size)
     for _ in range(timing.first):
@@ -97,7 +97,7 @@ def measure(
 
 
 def _check(batches: Iterator[Any], expected: set[int] | None, batch_size: int) -> int:
-    """Compare the first batches with what they must be; return the bytes of one."""
+    """Compare the first batches with the expected ones; return the bytes of one."""
     for number in range(CHECKED):
         batch = next(batches)
         size = nbytes(batch)
@@ -114,14 +114,14 @@ def _check(batches: Iterator[Any], expected: set[int] | None, batch_size: int) -
 def _run(
     batches: Iterator[Any], seconds: float, enough: float = float("inf"), multiple: int = 1
 ) -> tuple[float, float, Any]:
-    """Take batches for some time, or until there were enough; start and end with the arrival of a batch.
+    """Take batches for some time, or until there are enough; start and end with the arrival of a batch.
 
-    Their number is a `multiple`, where they are counted one by one.
+    Their number is a `multiple` if they are counted one by one.
 
     Returns
     -------
     count, seconds, last
-        How many, in what time, and the last of them.
+        The number of batches, the time, and the last batch.
     """
     clock = time.perf_counter
     next(batches)
@@ -149,7 +149,7 @@ def _touch(batch: Any) -> None:
 
 
 def _touch_cost(batch: Any) -> float:
-    """Measure what `_touch` costs for a batch that is in the cache, in microseconds."""
+    """Measure the cost of `_touch` for a batch in the cache, in microseconds."""
     rounds = 200
     begin = time.perf_counter()
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""What the processes of a job take of the machine's memory, what they share counted once."""
+"""The memory of a job's processes; shared memory counts once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _SHARED = ("/memfd:", "/dev/shm/")
 
 
 def of_job(root: int) -> int:
-    """Return the bytes of a process and all that descend from it.
+    """Return the bytes of a process and its descendants.
 
-    A page counts for each process by its share (PSS), also one of a file. Of a file in memory that one of them has
-    open all counts, once: there may be pages of it that no process has mapped at the moment.
+    A page counts for each process by its share (PSS), also a page of a file. A file in memory that a process has
+    open counts completely, once: it may have pages that no process maps at the moment.
     """
     total = 0
     files: dict[tuple[int, int], int] = {}
@@ -32,7 +32,7 @@ def of_job(root: int) -> int:
 
 
 def of_files(descriptors: Iterable[int]) -> int:
-    """Return the bytes of memory that open files in memory take, mapped or not."""
+    """Return the bytes of open files in memory, mapped or not."""
     return sum(512 * os.fstat(descriptor).st_blocks for descriptor in descriptors)
 
 

@@ -1,15 +1,15 @@
-"""What the parts cost by themselves: ``python -m bench.micro``.
+"""The cost of single parts: ``python -m bench.micro``.
 
 Question
-    What do one trip round the ring, a queue's message, seeding, collating and copying past the caches cost,
-    what a hit of the cache (`bench.hits`), and what a consumer that has no loader at all?
+    How long do one trip through the ring, a queue's message, seeding, collating and streaming copies take,
+    a cache hit (`bench.hits`), and a consumer without a loader?
 Data
-    As questions (b) and (d), and photographs for the cache; everything in one process, but copying, which two
-    processes do at once.
+    As in questions (b) and (d), and photographs for the cache; all in one process, except for copies, which two
+    processes make at the same time.
 Machine, command, result
-    Printed. Figures in docs/ come from there.
+    Printed. Figures in docs/ come from this program.
 Bias
-    Everything is warm, nobody sleeps and nobody else wants the caches: these are floors.
+    Everything is warm, no process sleeps or competes for the caches: these are lower bounds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def round_trip() -> float:
 
 
 def queueing(slots: int) -> float:
-    """Put and get a message of 100 bytes, where a queue is filled to its last slot and emptied again."""
+    """Put and get a message of 100 bytes, with a queue that is filled completely and emptied again."""
     from slipring import Queue
 
     queue, message = Queue(slots), b"x" * 100
@@ -132,7 +132,7 @@ def _copy_for_a_second(copy: Callable[..., None], source: np.ndarray, way: str, 
 
 
 def chosen(workers: int = 2) -> str | None:
-    """Let a loader of ready images choose its way of copying; return what it tells."""
+    """Let a loader of ready images choose its way of copying; return its choice."""
     from slipring import Loader
 
     question = QUESTIONS["b"]
@@ -144,10 +144,10 @@ def chosen(workers: int = 2) -> str | None:
 
 
 def without_loader(key: str, rate: float, workers: int = 2, seconds: float = 2.0) -> float:
-    """Consume batches that nobody hands over: sleep, look at each leaf, let go; return CPU µs per batch.
+    """Consume batches without a loader: sleep, read each leaf, drop the batch; return CPU µs per batch.
 
-    What a consumer pays in a question that keeps it waiting, whatever its loader: as many processes as there
-    are workers make the question's batches meanwhile, and the caches are theirs. `rate` is in batches/s.
+    This is the cost of a consumer that waits, with any loader. As many processes as there
+    are workers make the question's batches meanwhile, and use the caches. `rate` is in batches/s.
     """
     question = QUESTIONS[key]
     dataset = question.dataset(None)

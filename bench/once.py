@@ -1,18 +1,18 @@
-"""A spawned worker's dataset, sent once or to each: ``python -m bench.once``.
+"""Spawned workers' dataset, sent once or to each worker: ``python -m bench.once``.
 
 Question
-    Where workers do not inherit their dataset (spawn, forkserver): how long does the first batch take, and how much
+    If workers do not inherit their dataset (spawn, forkserver): how long does the first batch take, and how much
     memory do the workers take together, by the dataset's size and the number of workers?
 Data
     One numpy array of so many MB, filled with random bytes, whose samples are rows of 64 KiB; batches of 16. Each
-    worker reads all of it before its memory is counted (PSS of smaps_rollup: a page that several have counts once).
+    worker reads all of it before its memory is counted (PSS of smaps_rollup: a shared page counts once).
 Machine, command, result
-    Printed. Rivals take turns in each round, each in a process of its own that makes the array before the clock starts;
+    Printed. Rivals take turns in each round, each in its own process, which makes the array before the clock starts;
     the clock ends with the first batch.
 Bias
     The program's own copy of the array is in no figure: it is the same for all. Datasets of many small objects are
-    copied by slipring too: there is no difference then. What interpreters and libraries take (torch's import: 0.2 GB in
-    each worker) is in the workers' memory; the column behind it has that taken off, as measured with 1 MB.
+    copied by slipring, too: then there is no difference. The memory of interpreters and libraries (torch: 0.2 GB in
+    each worker) is part of the workers' memory; the next column subtracts it, as measured with 1 MB.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ METHODS = ("spawn", "forkserver")
 
 
 class Rows:
-    """Rows of one large array. The first sample that a worker makes reads them all."""
+    """Rows of one large array. A worker's first sample reads all of them."""
 
     def __init__(self, megabytes: int) -> None:
         shape = megabytes * 1_000_000 // ROW, ROW
@@ -56,7 +56,7 @@ class Rows:
 
 
 class Order:
-    """A sampler: batches that read a row each, and then such that have every worker read all rows."""
+    """A sampler: first batches that read one row, then batches that make every worker read all rows."""
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -77,7 +77,7 @@ def torchs(dataset: Rows, workers: int, method: str) -> Any:
 
 
 def ours_in_torchs_place(dataset: Rows, workers: int, method: str) -> Any:
-    """slipring's, in its place."""
+    """slipring's drop-in."""
     from slipring.torch import DataLoader
 
     options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": method}
@@ -85,7 +85,7 @@ def ours_in_torchs_place(dataset: Rows, workers: int, method: str) -> Any:
 
 
 def ours(dataset: Rows, workers: int, method: str) -> Any:
-    """slipring's own, which needs no torch."""
+    """slipring's own loader, without torch."""
     from slipring import Loader, Workers
 
     options: dict[str, Any] = {
@@ -104,13 +104,13 @@ RIVALS: dict[str, Callable[[Rows, int, str], Any]] = {
 
 
 def pss(pid: int) -> int:
-    """Bytes that a process takes, what it shares divided by how many do."""
+    """Return the bytes of a process; shared pages count by their share."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         return next(1024 * int(line.split()[1]) for line in file if line.startswith("Pss:"))
 
 
 def measure(rival: str, megabytes: int, workers: int, method: str) -> dict[str, float]:
-    """Measure once, in a process of its own that has done nothing else."""
+    """Measure once, in a new process."""
     asked = [rival, str(megabytes), str(workers), method]
     command = [sys.executable, "-m", "bench.once", "--child", json.dumps(asked)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -119,7 +119,7 @@ def measure(rival: str, megabytes: int, workers: int, method: str) -> dict[str, 
 
 def child(rival: str, megabytes: int, workers: int, method: str) -> None:
     """Print seconds to the first batch, the workers' bytes, seconds to close."""
-    warnings.simplefilter("ignore")  # of more workers than processors: that is the question
+    warnings.simplefilter("ignore")  # more workers than processors are intended
     dataset = Rows(megabytes)
     loader = RIVALS[rival](dataset, workers, method)
     begun = time.perf_counter()

@@ -1,17 +1,17 @@
-"""What a shuffled order costs by its length: ``python -m bench.orders``.
+"""The cost of a shuffled order by its length: ``python -m bench.orders``.
 
 Question
     How long does a shuffled loader of n samples take to its first batch, how much memory does its process need, and
-    what does an index cost?
+    how long does an index take?
 Data
     A range: sample i is i, in batches of 256. One worker; it has started before the clock does, as in
     a second epoch.
 Machine, command, result
-    Printed. Rivals take turns in each round, each in a process of its own. "first batch": from ``iter()`` of the second
-    epoch. "memory": the most that the process has had at a time, less what it had before the loader was made. "an
+    Printed. Rivals take turns in each round, each in its own process. "first batch": from ``iter()`` of the second
+    epoch. "memory": the peak of the process, less its memory before the loader was made. "an
     index": an order of `BatchSampler`, evaluated and made a Python int.
 Bias
-    torch draws its permutation when the first batch is asked for, as `slipring.torch.DataLoader` has to do.
+    torch draws its permutation when the first batch is requested, as `slipring.torch.DataLoader` has to.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.machine import describe
 
 BATCH, INDICES = 256, 1 << 20
 SAMPLERS = "BatchSampler", "BatchSampler(weights=)"
-# Rival -> the most samples that it is asked for: what it keeps of each has to find room.
+# Rival -> the largest number of samples: its memory per sample must fit.
 MOST = {
     "slipring.Loader": 10**18,
     "BatchSampler": 10**18,

@@ -17,9 +17,9 @@ HERE = Path(__file__).parent
 DATA = HERE / "data" / "photos"
 LARGE = HERE / "data" / "large"
 SHARDS = HERE / "data" / "shards"
-LIMIT = 1024  # of the user's own files: few enough to stay in the page cache
+LIMIT = 1024  # for the user's own files: few enough to stay in the page cache
 
-# Colour photographs only, and only those inside the wheel: the others would be downloaded.
+# Only colour photographs, and only those in the wheel: others would be downloaded.
 SOURCES = (
     "astronaut.png",
     "chelsea.png",
@@ -39,7 +39,7 @@ def image_files(data: str | None = None) -> list[tuple[str, int]]:
     Parameters
     ----------
     data
-        A folder with one folder per class. None for our own, which must have been made.
+        A folder with one folder per class. None: our own folder, which must exist.
     """
     root = Path(data) if data else DATA
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
@@ -51,13 +51,13 @@ def image_files(data: str | None = None) -> list[tuple[str, int]]:
     ]
     if not files:
         raise FileNotFoundError(f"no .jpg or .jpeg in the class folders of {root}")
-    # Shuffled, the same each time, so that any short stretch of them is as hard to decode as any other.
+    # Shuffled, always in the same order, so that all short ranges are equally hard to decode.
     random.Random(0).shuffle(files)
     return files[:LIMIT]
 
 
 def ensure(root: Path = DATA) -> None:
-    """Make our own folder, `DATA` or `LARGE`, unless it is there."""
+    """Make our own folder, `DATA` or `LARGE`, unless it exists."""
     if root.exists():
         return
     spec = find_spec("skimage")
@@ -71,7 +71,7 @@ def ensure(root: Path = DATA) -> None:
             for name in SOURCES:
                 (unfinished / Path(name).stem).mkdir(parents=True)
             list(pool.map(cut, *zip(*((images / name, unfinished) for name in SOURCES))))
-        unfinished.rename(root)  # in one step: an interrupted run leaves nothing half made
+        unfinished.rename(root)  # atomically: an interrupted run leaves no unfinished folder
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -108,7 +108,7 @@ def _cut_large(source: Path, root: Path) -> None:
 
 
 def _box(draw: random.Random, of: tuple[int, int], size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Draw a box of that shape."""
+    """Return a random box of a shape."""
     scale = min(of[0] / size[0], of[1] / size[1]) * draw.uniform(0.6, 1.0)
     width, height = size[0] * scale, size[1] * scale
     left, top = draw.uniform(0, of[0] - width), draw.uniform(0, of[1] - height)
@@ -116,13 +116,13 @@ def _box(draw: random.Random, of: tuple[int, int], size: tuple[int, int]) -> tup
 
 
 def told_by(files: Sequence[tuple[str, int]]) -> str:
-    """Return what tells these (path, label) from others, also from the same files when they have changed."""
+    """Return a digest of these (path, label), which also changes if the files change."""
     told = hashlib.sha256(str([(path, label, os.path.getmtime(path)) for path, label in files]).encode())
     return told.hexdigest()[:16]
 
 
 def shard(files: Sequence[tuple[str, int]], at_least: int = 2048) -> Path:
-    """Return a tar file of (path, label) in webdataset's layout, again and again until there are so many."""
+    """Return a tar file of (path, label) in webdataset's layout, repeated up to so many samples."""
     shard = SHARDS / f"{told_by(files)}.tar"
     if shard.exists():
         return shard

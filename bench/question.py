@@ -1,4 +1,4 @@
-"""What a question of the benchmark consists of."""
+"""The parts of a question of the benchmark."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 EPOCH = 1 << 20
-"""Samples in an epoch, about: so long that the ends of epochs do not show in a short window."""
+"""Approximate number of samples in an epoch: the ends of epochs must not show in a short window."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Which rivals, by key, stand for what in ratios and targets; of several the fastest counts."""
+    """The rivals, by key, that represent each role in ratios and targets; the fastest of several counts."""
 
     ours: str = "slipring"
     drop_in: str = "slipring_torch"
@@ -26,22 +26,22 @@ class Roles:
 
 
 EXACT = 2
-"""Levels that an exact decoder may be off by."""
+"""The differences in pixel values that an exact decoder may have."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A figure that slipring wants to reach.
+    """A figure that slipring should reach.
 
     Parameters
     ----------
     against
         ``"roofline"``, ``"torch"`` or ``"spdl"``: slipring's rate divided by theirs must be at least `bound`.
         ``"drop_in"``: the same for slipring.torch's rate and torch's.
-        ``"exact"``: the same for slipring's rate and the best one's of those that are as exact as `EXACT` asks.
+        ``"exact"``: the same for slipring's rate and the best rate of decoders within `EXACT`.
         ``"threads"``: the same for slipring's rate with thread workers and with processes.
-        ``"plain"``: the same for slipring's rate with and without a cache; ``"half"``: for that with room for half of
-        all; ``"mapped"``: for its rate with a cache and that from a mapped file of decoded pictures.
+        ``"plain"``: the same for slipring's rate with and without a cache; ``"half"``: with a cache for half of
+        the samples; ``"mapped"``: for its rate with a cache and from a mapped file of decoded pictures.
         ``"cpu"``: the consumer's CPU time per batch, in microseconds, must be at most `bound`.
     bound
         The figure.
@@ -53,7 +53,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Question:
-    """One workload, asked of every rival.
+    """One workload for every rival.
 
     Parameters
     ----------
@@ -64,27 +64,27 @@ class Question:
     dataset
         Makes the dataset; called with the user's data folder or None.
     prepare
-        Makes the files, if they are not there; called likewise, once, before anything is measured.
+        Makes missing files; called with the same argument, once, before all measurements.
     targets
-        What slipring wants to reach here.
+        The figures that slipring should reach.
     decode_only
         The roofline makes samples and drops them, instead of also writing them to shared memory.
     window_scale
         The timed window is this many times the usual one (for slow batches).
     quick_batch_size
-        Samples per batch with ``--quick``, where others.
+        Samples per batch with ``--quick``, if different.
     rivals
-        The keys of those that it is asked of; None: of those that load any dataset.
+        The keys of the rivals; None: all that load any dataset.
     roles
-        Which of them stand for what.
+        The roles of the rivals.
     crops
         Batches are random crops, different each time: they are checked by their form, and each rival's decoder is
         compared with Pillow's.
     epochs
-        So many pass before the clock starts, because it is a question of later ones; what was found and the memory that
-        was taken are told, too.
+        How many epochs pass before the clock starts, because the question is about later ones. The cached samples and
+        their memory are reported, too.
     quick_rivals
-        The keys of those that it is asked of with ``--quick``, where fewer.
+        The keys of the rivals with ``--quick``, if fewer.
     """
 
     key: str
@@ -105,9 +105,9 @@ class Question:
 
 
 class Dataset:
-    """A map dataset that goes round a pool of `sources`; ``distinct`` of them differ.
+    """A map dataset that cycles through a pool of `sources`; ``distinct`` of them differ.
 
-    The plainest of Python classes, because that is what people write. `load` turns a source into a sample.
+    A plain Python class, because users write such classes. `load` turns a source into a sample.
     """
 
     def __init__(self, sources: Sequence[Any]) -> None:
@@ -122,9 +122,9 @@ class Dataset:
 
 
 class Ready(Dataset):
-    """A dataset whose samples lie ready in memory.
+    """A dataset of ready samples in memory.
 
-    Pickles as the recipe `make`, so that where workers are spawned the pool does not go through a pipe.
+    It is pickled as the recipe `make`, so that the pool is not sent to spawned workers through a pipe.
     """
 
     def __init__(self, make: Callable[[], Sequence[Any]]) -> None:

@@ -1,9 +1,9 @@
-"""Queues beside one another: ``python -m bench.queue``, or ``make bench-queue``.
+"""Queues compared: ``python -m bench.queue``, or ``make bench-queue``.
 
-Question: how many messages per second does one producer get to one consumer, and what CPU time does each
-cost, both processes together? Each measurement is a process of its own; rounds go through all rivals in turn.
+Question: how many messages per second does one producer send to one consumer, and what CPU time does each
+take in both processes together? Each measurement is a separate process; rounds go through all rivals in turn.
 
-Bias: the producer puts what it has already, so that only the queue is measured; the consumer reads a byte of
+Bias: the producer puts ready values, so that only the queue is measured; the consumer reads a byte of
 each page of an array, and nothing of a small message. A queue that cannot carry such messages is left out.
 """
 
@@ -68,7 +68,7 @@ def torch_queue(question: str) -> Any:
     import torch
 
     q: Any = torch.multiprocessing.Queue(SLOTS if question == "arrays" else 64)
-    if question == "arrays":  # a new tensor each time: one that has been sent is shared already
+    if question == "arrays":  # a new tensor each time: a tensor that was sent is in shared memory already
         return (lambda array: q.put(torch.from_numpy(array))), (lambda: q.get().numpy())
     return q.put, q.get
 
@@ -84,7 +84,7 @@ def spdl_pool(question: str) -> Any:
 
 
 class Source:
-    """What SPDL iterates in its subprocess."""
+    """Yield the messages in SPDL's subprocess."""
 
     def __call__(self) -> Source:
         return self
@@ -96,11 +96,11 @@ class Source:
 
 
 RIVALS = {f.__name__: f for f in (slipring, faster_fifo, multiprocessing_queue, torch_queue, spdl_pool)}
-CARRIES = {"spdl_pool": {"arrays"}}  # of the others, each carries anything
+CARRIES = {"spdl_pool": {"arrays"}}  # the other rivals carry anything
 
 
 def load(question: str) -> Any:
-    """What is put."""
+    """Return a message."""
     if question == "arrays":
         return np.random.default_rng(0).integers(0, 255, IMAGES, np.uint8)
     return TEXT if question == "small" else [TEXT] * MANY
@@ -113,7 +113,7 @@ def produce(put: Any, question: str) -> None:
 
 
 def touch(question: str, message: Any) -> int:
-    """Look at a message; how many it stands for."""
+    """Read a message; return how many messages it represents."""
     if question == "arrays":
         assert message.shape == IMAGES and message.reshape(-1)[::4096].sum() > 0
         return 1
@@ -121,7 +121,7 @@ def touch(question: str, message: Any) -> int:
 
 
 def cpu_s(pid: int | None) -> float:
-    """CPU seconds of this process and of the producer."""
+    """Return the CPU seconds of this process and of the producer."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     total = own.ru_utime + own.ru_stime
     if pid is not None:
@@ -131,7 +131,7 @@ def cpu_s(pid: int | None) -> float:
 
 
 def measure(rival: str, question: str, warm_s: float, window_s: float) -> dict[str, Any]:
-    """Messages per second and CPU per message, in this process."""
+    """Return messages per second and CPU time per message, in this process."""
     if question not in CARRIES.get(rival, QUESTIONS):
         return {"missing": "does not carry such messages"}
     try:
@@ -155,7 +155,7 @@ def measure(rival: str, question: str, warm_s: float, window_s: float) -> dict[s
 
 
 def ask(rival: str, question: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One measurement in a process of its own."""
+    """Run one measurement in its own process."""
     command = [sys.executable, "-m", "bench.queue", "--one", rival, question]
     command += ["--warm", str(options.warm), "--window", str(options.window)]
     child = subprocess.Popen(
@@ -200,7 +200,7 @@ def main() -> None:
 
 
 def report(question: str, answers: dict[str, list[Any]]) -> None:
-    """Print medians, spread, and how many times as fast slipring is."""
+    """Print medians, ranges, and slipring's ratios."""
     print(f"\n{QUESTIONS[question]}: messages per second (least to most), CPU per message, slipring's multiple")
     own = statistics.median(a["per_s"] for a in answers["slipring"] if "per_s" in a)
     for rival, given in answers.items():

@@ -1,21 +1,21 @@
-"""The ingest of Ray Data next to Ray's own: ``python -m bench.ray_data``.
+"""The ingest of Ray Data compared with Ray's own: ``python -m bench.ray_data``.
 
 Question
     How many batches a second reach a training process, what do they cost it, and how full does Ray's store become?
 Data
-    Ready: 4,000 rows of 224 x 224 x 3 uint8 and a number, 250 a block, that lie in the store; batches of 64. Large:
-    3,400 of them, 850 a block: 128 MB, the size of Ray's own. Made: 1,500 of the same, 250 a block, made by Ray's tasks
-    meanwhile. Decode: 1,500 JPEGs of 500 x 375, 250 a block, that lie in the store; a random crop of each is scaled to
+    Ready: 4,000 rows of 224 x 224 x 3 uint8 and a number, 250 per block, in the store; batches of 64. Large:
+    3,400 of them, 850 per block: 128 MB, Ray's own size. Made: 1,500 of the same, 250 per block, made by Ray's tasks
+    meanwhile. Decode: 1,500 JPEGs of 500 x 375, 250 per block, in the store; a random crop of each is scaled to
     224 x 224. Short images, short text: epochs of 94 batches, each 64 x 96 x 96 x 3 uint8 (1.8 MB) or 64 lines of text,
-    in 12 blocks that lie in the store.
+    in 12 blocks in the store.
 Machine, command, result
-    Printed: each way in a process of its own on one cluster, in turn; median and range of the rounds.
+    Printed: each way in its own process on one cluster, in turn; median and range of the rounds.
 Bias
-    Of short epochs, all but the first count, from ``iter()`` to the end. Of the others, what an epoch takes until its
-    first batch does not count. The training sums a pixel of each row, and asks for
-    the next batch. ``slipring`` has one worker for what is ready and two to decode; Ray's tasks may use as many
-    processors as there are. All of a process counts as the training's: Ray's threads of the executor and of
-    ``iter_torch_batches``, slipring's of preload.
+    Short epochs count from ``iter()`` to the end, except the first one. Other epochs count from their
+    first batch. The training sums a pixel of each row, and requests
+    the next batch. ``slipring`` has one worker for ready arrays and two to decode; Ray's tasks may use as many
+    processors as there are. The figures are those of the training's whole process: with Ray's executor threads and
+    ``iter_torch_batches``, and slipring's preload thread.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ MADE_BY = {"decode": "encoded", "short images": "small", "short text": "lines"}
 
 
 def encoded(rows: dict[str, Any]) -> dict[str, Any]:
-    """JPEGs of noise over a ramp: as large as photographs of that size."""
+    """Return JPEGs of noise over a ramp, as large as photographs of that size."""
     from PIL import Image
 
     made = []
@@ -100,7 +100,7 @@ def by_pillow(rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_slipring(rows: dict[str, Any]) -> dict[str, Any]:
-    """The same with slipring's decoder, in Ray's tasks."""
+    """Do the same with slipring's decoder in Ray's tasks."""
     from slipring.images import RandomResizedCrop, decode_into
     from slipring.images.transforms import Draws, View
 
@@ -113,7 +113,7 @@ def by_slipring(rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def rays(data: Any, decode: Callable[..., Any] | None = None) -> Iterator[Any]:
-    """An epoch of ``iter_torch_batches``, as it comes."""
+    """Iterate over an epoch of ``iter_torch_batches`` with its defaults."""
     if decode is not None:
         data = data.map_batches(decode, batch_size=BATCH)
     while True:
@@ -121,13 +121,13 @@ def rays(data: Any, decode: Callable[..., Any] | None = None) -> Iterator[Any]:
 
 
 def rays_arrays(data: Any) -> Iterator[Any]:
-    """An epoch of ``iter_batches``: text is no tensor."""
+    """Iterate over an epoch of ``iter_batches``: text is no tensor."""
     while True:
         yield iter(data.iter_batches(batch_size=BATCH))
 
 
 def ours(data: Any, device: str | None = "cpu", **way: Any) -> Iterator[Any]:
-    """An epoch of slipring's loader, with tensors."""
+    """Iterate over an epoch of slipring's loader, with tensors."""
     import slipring.ray
 
     with slipring.ray.Loader(data, BATCH, device=device, timeout=300, **way) as loader:
@@ -161,14 +161,14 @@ RIVALS: dict[str, dict[str, Callable[[Any], Iterator[Any]]]] = {
 
 
 def used() -> int:
-    """Bytes that the store holds, as its node says ten times a second."""
+    """Return the bytes in the store, which its node reports ten times a second."""
     import ray
 
     return int(STORE - ray.available_resources().get("object_store_memory", 0))
 
 
 class Peak:
-    """The largest use of the store, looked at by a thread."""
+    """A thread that records the largest use of the store."""
 
     def __enter__(self) -> Peak:
         self.most = used()
@@ -187,7 +187,7 @@ class Peak:
 
 
 def measure(question: str, rival: str, epochs: int) -> dict[str, float]:
-    """Return batches/s, ms of the process's CPU per batch, and MB at most in the store, of some epochs."""
+    """Return batches/s, ms of the process's CPU per batch, and the peak of the store in MB, for some epochs."""
     import ray
     import ray.data
 
@@ -203,7 +203,7 @@ def measure(question: str, rival: str, epochs: int) -> dict[str, float]:
     batches, most = 0, 0
     passes = RIVALS[question][rival](data)
     for epoch in range(epochs + 1):
-        # The store is asked in an epoch of its own: asking costs this process time.
+        # A separate epoch measures the store: the queries take this process's time.
         if epoch == 0:
             with Peak() as peak:
                 assert sum(step(batch) for batch in next(passes)) == rows
@@ -224,7 +224,7 @@ def measure(question: str, rival: str, epochs: int) -> dict[str, float]:
 
 
 def step(batch: Any) -> int:
-    """Have a look at the batch, and return its rows."""
+    """Read the batch, and return its number of rows."""
     if "image" in batch:
         int(batch["image"][:, 0, 0, 0].sum())
     return len(batch["id"])
@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--only", choices=RIVALS, help="this question")
     parser.add_argument("--one", nargs=3, metavar=("QUESTION", "RIVAL", "ADDRESS"), help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="print what was measured as one object")
+    parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
     asked = parser.parse_args()
     import ray
 

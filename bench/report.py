@@ -1,4 +1,4 @@
-"""The tables that end a run."""
+"""The tables at the end of a run."""
 
 from __future__ import annotations
 

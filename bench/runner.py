@@ -1,4 +1,4 @@
-"""Starts one child per rival, asks each in turn, and never waits for one for ever."""
+"""Start one child per rival, measure each in turn, and never wait for ever."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRACE_S = 15.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and for how long."""
+    """The measurements and their durations."""
 
     questions: tuple[Question, ...]
     workers: int
@@ -43,7 +43,7 @@ class Plan:
     quick: bool = False
 
     def rivals_of(self, question: Question) -> tuple[Rival, ...]:
-        """Whom to ask it: all that it is meant for, but those that run by name, or those that were named."""
+        """Return the rivals of a question: those given by name, or all except those that run only by name."""
         keys = question.rivals or tuple(RIVALS)
         if self.only is None and self.quick and question.quick_rivals:
             keys = question.quick_rivals
@@ -53,13 +53,13 @@ class Plan:
 
     @property
     def rivals(self) -> tuple[Rival, ...]:
-        """All who are asked anything."""
+        """All rivals that are measured for at least one question."""
         asked = (rival for question in self.questions for rival in self.rivals_of(question))
         return tuple({rival.key: rival for rival in asked}.values())
 
     @property
     def steps(self) -> int:
-        """How often `run` calls `step`, where no rival is missing and the budget suffices."""
+        """How often `run` calls `step` if no rival is missing and the budget suffices."""
         return 1 + len(self.rivals) + self.repeats * sum(len(self.rivals_of(q)) for q in self.questions)
 
     def batch_size(self, question: Question) -> int:
@@ -68,7 +68,7 @@ class Plan:
 
 
 class Child:
-    """The process of one rival. Every answer is a dict; one with ``error`` says what went wrong."""
+    """The process of one rival. Every answer is a dict, with ``error`` after a failure."""
 
     def __init__(self, rival: Rival) -> None:
         self.rival = rival
@@ -100,12 +100,12 @@ class Child:
         return {**os.environ, "LD_LIBRARY_PATH": lent} if lent else dict(os.environ)
 
     def missing(self) -> str | None:
-        """Wait until it has imported its rival; say why that is not available, or None."""
+        """Wait until the process has imported its rival; return why the rival is not available, or None."""
         answer = self._read(START_S)
         return answer.get("error", answer.get("missing"))
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Measure one thing."""
+        """Make one measurement."""
         if self._process is None:
             self.start()
             if reason := self.missing():
@@ -137,7 +137,7 @@ class Child:
         return lines[-1] if lines else "no message"
 
     def stop(self) -> None:
-        """End the process: politely, so that it can end its forks, then not."""
+        """End the process: first by a request, so that it can end its forks, then by a kill."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -159,15 +159,15 @@ def run(plan: Plan, step: Callable[[str], None] = lambda _: None) -> dict[str, A
     Parameters
     ----------
     plan
-        What to do.
+        The measurements.
     step
-        Called before each measurement with what comes next, for a progress bar.
+        Called before each measurement with its description, for a progress bar.
 
     Returns
     -------
     dict
-        ``rounds``: for each question and rival a list with one answer per round; ``missing``: why rivals
-        could not run; ``seconds``: what all took.
+        ``rounds``: for each question and rival a list with one answer per round; ``missing``: the reasons why rivals
+        could not run; ``seconds``: the total time.
     """
     begin = time.monotonic()
     rounds: dict[str, dict[str, list[Any]]] = {
@@ -202,9 +202,9 @@ def run(plan: Plan, step: Callable[[str], None] = lambda _: None) -> dict[str, A
 
 
 def _request(plan: Plan, question: Question) -> dict[str, Any]:
-    """Write down what a child needs to know, with the digests that the first batches may have."""
+    """Return a child's request, with the digests that the first batches may have."""
     dataset, size = question.dataset(plan.data), plan.batch_size(question)
-    # Unordered rivals may deliver one worker's batches before another's first.
+    # Unordered rivals may deliver one worker's batches before another worker's first.
     count = plan.workers * (CHECKED + 1)
     if dataset.distinct % size == 0:
         count = min(count, dataset.distinct // size)
@@ -221,6 +221,6 @@ def _request(plan: Plan, question: Question) -> dict[str, Any]:
 
 
 def _rotated(items: list[Child], by: int) -> Iterable[Child]:
-    """Begin each round with another rival, so that none always runs after the same."""
+    """Start each round with another rival, so that none always runs after the same one."""
     by %= max(1, len(items))
     return items[by:] + items[:by]

@@ -1,17 +1,17 @@
-"""How much faster slow reads are beside one another: ``python -m bench.slow_reads --ms 50 --at-once 16``.
+"""How much faster concurrent slow reads are: ``python -m bench.slow_reads --ms 50 --at-once 16``.
 
 Question
-    A dataset whose samples take 50 ms each, all of it waiting, in one worker. How many samples a second are read one
-    after the other, by ``fetch_threads=16``, and as coroutines of which 16 are read at once, or a whole batch?
-    With ``--http``: the same of slipring's own datasets over HTTP, from a server that waits 50 ms before each answer.
+    A dataset whose samples take 50 ms each, asleep, in one worker. How many samples per second are read one
+    after the other, with ``fetch_threads=16``, and as coroutines, 16 or a whole batch at a time?
+    With ``--http``: the same for slipring's own datasets over HTTP, from a server that waits 50 ms before each answer.
 Data
-    Samples of a few bytes, in batches of 64; for each row as many batches as last about the same time. With ``--http``
+    Samples of a few bytes, in batches of 64; each row runs for about the same time. With ``--http``,
     pictures of 64 × 48 pixels: a tar shard, single files, and tables in row groups of 4 rows, in random order.
 Machine, command, result
     Printed.
 Bias
-    The waiting is `time.sleep` and `asyncio.sleep`: no server, no decoding. What is measured is what slipring adds.
-    With ``--http`` the server is a Python program on the same machine, and takes its part of the processors.
+    The waits are `time.sleep` and `asyncio.sleep`, without server and decoding: this measures slipring's overhead.
+    With ``--http``, the server is a Python program on the same machine, and uses its processors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BATCH = 64
 
 
 class Waits:
-    """Numbers, each of which is waited for."""
+    """Numbers that take a while each, asleep."""
 
     def __init__(self, length: int, seconds: float) -> None:
         self.length, self.seconds = length, seconds
@@ -59,7 +59,7 @@ class Awaits(Waits):
 
 
 def rate(dataset: Any, batches: int, fetch_threads: int | None, shuffle: bool = False) -> float:
-    """Samples/s of one worker, its start and its first batch left out."""
+    """Return the samples/s of one worker, without its start and its first batch."""
     with slipring.Loader(
         dataset,
         BATCH,
@@ -78,7 +78,7 @@ def rate(dataset: Any, batches: int, fetch_threads: int | None, shuffle: bool = 
 
 
 def waits(kind: type[Waits], seconds: float, batches: int, fetch_threads: int | None) -> float:
-    """The same of samples that are only waited for."""
+    """Measure samples that only sleep."""
     return rate(kind((batches + 1) * BATCH, seconds), batches, fetch_threads)
 
 
@@ -106,10 +106,10 @@ def write(folder: pathlib.Path, n: int) -> None:
 
 
 def over_http(seconds: float, n: int, batches: int, rounds: int) -> Iterator[tuple[str, float, float, float]]:
-    """Yield (dataset, samples/s one after the other, by `n` threads, median of the rounds' ratios)."""
+    """Yield (dataset, samples/s in sequence, samples/s with `n` threads, median of the rounds' ratios)."""
     from slipring import images
     from slipring.arrow import TableDataset
-    from tests.remote.server import Running
+    from tests.support.http_server import Running
 
     crop = images.CenterCrop(32)
     with tempfile.TemporaryDirectory() as name:

@@ -1,17 +1,17 @@
-"""How long the first batch and the end take with many workers: ``python -m bench.starts``.
+"""How long the first batch and close() take with many workers: ``python -m bench.starts``.
 
 Question
-    By the number of workers: how long does the first batch of a new loader take, how long its end when all workers are
-    at rest, and how long the end right behind the first batch, when most of them have only just begun?
+    By the number of workers: how long does the first batch of a new loader take, how long its end while all workers are
+    idle, and how long its end right after the first batch, when most of them are still starting?
 Data
-    Samples of 4 KiB that lie ready in memory, in batches of 16.
+    Samples of 4 KiB that are ready in memory, in batches of 16.
 Machine, command, result
-    Printed. Rivals take turns in each round, each in a process of its own; the clock starts when its library has been
-    imported. What torch makes in each epoch without ``persistent_workers`` it makes once here, in the same way.
-    Below the table stands how the medians have grown with the number of workers.
+    Printed. Rivals take turns in each round, each in its own process; the clock starts after the import of its
+    library. torch starts its workers in each epoch without ``persistent_workers``; here it starts them once.
+    The text below the table shows how the medians grow with the number of workers.
 Bias
-    With more workers than processors all of this is work for processors, in turn: a machine with as many processors
-    starts and ends workers side by side. `slipring.Loader` needs no torch, so what is forked and ended is smaller.
+    With more workers than processors, the processors do this work in sequence: a machine with as many processors
+    starts and ends workers concurrently. `slipring.Loader` needs no torch, so its workers are smaller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bench.machine import describe
 from slipring import Workers
 
 BATCH = 16
-AFTER = 4  # batches for each worker, in the epoch behind which all have begun and rest
+AFTER = 4  # batches per worker in an epoch, after which all workers have started and are idle
 SPANS = "first batch", "end, at rest", "end, begun"
 RIVALS = "torch", "slipring.torch.DataLoader", "slipring.Loader"
 
@@ -52,7 +52,7 @@ class Ready:
 
 
 def maker(rival: str) -> Any:
-    """Import a rival; return what makes its loader of (dataset, workers, method)."""
+    """Import a rival; return a function that makes its loader from (dataset, workers, method)."""
     if rival == "slipring.Loader":
         from slipring import Loader
 
@@ -68,7 +68,7 @@ def maker(rival: str) -> Any:
 
 def child(rival: str, workers: int, method: str) -> None:
     """Print the seconds of each of `SPANS`."""
-    warnings.simplefilter("ignore")  # of more workers than processors: that is the question
+    warnings.simplefilter("ignore")  # more workers than processors are intended
     make, found = maker(rival), []
     dataset = Ready(AFTER * workers * BATCH)
     for whole in (True, False):
@@ -84,13 +84,13 @@ def child(rival: str, workers: int, method: str) -> None:
         begun = time.perf_counter()
         if hasattr(loader, "close"):
             loader.close()
-        del batches, loader  # that ends torch's workers
+        del batches, loader  # this ends torch's workers
         found.append(time.perf_counter() - begun)
     print(json.dumps(found))
 
 
 def measure(rival: str, workers: int, method: str) -> list[float]:
-    """Measure once, in a process of its own that has done nothing else."""
+    """Measure once, in a new process."""
     command = [sys.executable, "-m", "bench.starts", "--child", json.dumps([rival, workers, method])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return [float(seconds) for seconds in json.loads(done.stdout.splitlines()[-1])]

@@ -1,16 +1,16 @@
-"""What it costs to cut a stream of Arrow blocks into batches: ``python -m bench.stream``.
+"""The cost of rebatching a stream of Arrow blocks: ``python -m bench.stream``.
 
 Question
-    How long does a tiny batch take, and how near does a wide one come to the memory's speed?
+    How long does a tiny batch take, and how close is a wide one to the speed of memory?
 Data
     Tiny: 64 rows of (32 float32, a number) from blocks of 10,000. Wide: 96 rows of 147 KiB of uint8 from blocks of 256.
-    The blocks are record batches in memory, given again and again. A copy is numpy's, of as many rows as a batch has,
-    from a block to an array that is warm.
+    The blocks are record batches in memory, which repeat. A copy is numpy's copy of as many rows as a batch has,
+    from a block to a warm array.
 Machine, command, result
-    Printed: each way in a process of its own, in turn; median and range of the rounds.
+    Printed: each way in its own process, in turn; median and range of the rounds.
 Bias
-    Nobody looks at a batch. numpy's way begins with arrays, ours with record batches. Both hand-written ways write to
-    one place, or leave the batch where it came from; only ``stream`` hands it over, in a slot.
+    No code reads the batches. numpy's way starts from arrays, ours from record batches. Both hand-written ways write to
+    one array, or leave the rows in their blocks; only ``stream`` sends the batch, in a slot.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def endless(given: list[Any]) -> Iterator[Any]:
 
 
 def arrays(form: str) -> Iterator[dict[str, np.ndarray]]:
-    """Yield what lies in the blocks as arrays, without end."""
+    """Yield the blocks as arrays, without end."""
     width = FORMS[form][2]
     seen = [
         {"x": block["x"].flatten().to_numpy().reshape(-1, width), "y": block["y"].to_numpy()} for block in blocks(form)
@@ -61,7 +61,7 @@ def arrays(form: str) -> Iterator[dict[str, np.ndarray]]:
 
 
 def pieces(source: Iterator[Any], size: int, rows_of: Callable[[Any], int]) -> Iterator[list[tuple[Any, int, int]]]:
-    """Yield for each batch of `size` rows the (block, from, to) that it is made of."""
+    """Yield the parts (block, from, to) of each batch of `size` rows."""
     batch: list[tuple[Any, int, int]] = []
     missing = size
     for block in source:
@@ -77,7 +77,7 @@ def pieces(source: Iterator[Any], size: int, rows_of: Callable[[Any], int]) -> I
 
 
 def copy(form: str) -> Iterator[int]:
-    """Copy as many rows of a block as a batch has to the same array: the memory's speed."""
+    """Copy as many rows as a batch has from a block to the same array: the speed of memory."""
     size = FORMS[form][0]
     kept = None
     for block in arrays(form):
@@ -90,7 +90,7 @@ def copy(form: str) -> Iterator[int]:
 
 
 def numpy(form: str) -> Iterator[int]:
-    """np.concatenate of the slices into arrays that are kept."""
+    """Concatenate the slices into arrays that are reused (np.concatenate)."""
     size = FORMS[form][0]
     kept: dict[str, np.ndarray] = {}
     for parts in pieces(arrays(form), size, lambda block: len(block["y"])):
@@ -103,7 +103,7 @@ def numpy(form: str) -> Iterator[int]:
 
 
 def pyarrow(form: str) -> Iterator[int]:
-    """combine_chunks of a table of the slices, seen as arrays."""
+    """Combine a table of the slices into arrays (combine_chunks)."""
     import pyarrow as pa
 
     size, _, width, _ = FORMS[form]
@@ -132,7 +132,7 @@ def delivered(form: str, **way: Any) -> Iterator[int]:
 
 
 def by_thread(form: str) -> Iterator[int]:
-    """The same, made ahead by a thread."""
+    """The same, with a thread that prefetches."""
     return delivered(form, num_workers=1)
 
 
@@ -141,7 +141,7 @@ RIVALS = {"copy": copy, "numpy": numpy, "pyarrow": pyarrow, "rebatched": rebatch
 
 
 def measure(rival: str, form: str) -> dict[str, float]:
-    """Return microseconds per batch, of the clock and of processors, and GB/s, behind a warm-up."""
+    """Return wall and processor microseconds per batch, and GB/s, after a warm-up."""
     with contextlib.closing(RIVALS[rival](form)) as made:
         count = nbytes = 0
         for window in range(2):
@@ -159,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", nargs=2, metavar=("RIVAL", "FORM"), help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="print what was measured as one object")
+    parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
     asked = parser.parse_args()
     if asked.one:
         print(json.dumps(measure(*asked.one)))

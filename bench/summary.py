@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target, and what this run says of it; `met` is None where it says nothing."""
+    """A target and its result in this run; `met` is None without a result."""
 
     question: str
     target: Target
@@ -59,7 +59,7 @@ class Verdict:
 
 
 def rows(rounds: Rounds, missing: dict[str, str], roles: Roles) -> list[Row]:
-    """Sum up one question."""
+    """Summarize one question."""
     return [_row(key, rounds, missing.get(key), roles) for key in rounds]
 
 
@@ -95,7 +95,7 @@ def _row(key: str, rounds: Rounds, missing: str | None, roles: Roles) -> Row:
 
 
 def _ratio(rounds: Rounds, key: str, others: tuple[str, ...]) -> Spread | None:
-    """Divide, round by round, by the best of the others; rounds in which either failed are left out."""
+    """Divide, round by round, by the best of the others; rounds with a failure are left out."""
     ratios = []
     for number, answer in enumerate(rounds[key]):
         against = [
@@ -139,7 +139,7 @@ def verdicts(question: Question, table: list[Row], rounds: Rounds) -> list[Verdi
 
 
 def summarize(questions: Iterable[Question], outcome: dict[str, Any]) -> dict[str, Any]:
-    """Sum up a run: ``tables`` (rows per question) and ``targets``."""
+    """Summarize a run: ``tables`` (rows per question) and ``targets``."""
     tables, targets = {}, []
     for question in questions:
         rounds = outcome["rounds"][question.key]
@@ -149,7 +149,7 @@ def summarize(questions: Iterable[Question], outcome: dict[str, Any]) -> dict[st
 
 
 def as_json(summary: dict[str, Any]) -> dict[str, Any]:
-    """Turn a summary into what JSON can hold."""
+    """Turn a summary into JSON's types."""
     return {
         "tables": {
             key: [asdict(row) | {"label": find(row.rival).label} for row in table]

@@ -1,12 +1,12 @@
 """Does a real loader with a planted cause get that verdict? ``python -m bench.verdicts --rounds 3``.
 
 Question
-    A loader's report names why its loop waits. How often does it name the cause that was planted?
+    A loader's report names the cause of the loop's waits. How often does it name the planted cause?
 Data
     One scene for each cause: samples that sleep or compute, a `collate_fn` or a step that takes long, few slots, a
     small cache, a processor that another program uses.
 Machine, command, result
-    Printed. Each scene runs once per round, in a process of its own. The table has the cause that each round found,
+    Printed. Each scene runs once per round, in its own process. The table has the cause that each round found,
     and how many rounds agree with the planted one. The exit status is 1 if a scene could not run.
 Bias
     The times in the scenes are far from the thresholds of the rules. They are set for two processors without other
@@ -40,7 +40,7 @@ TEXTS: list[str] = []
 
 
 class Data:
-    """Samples whose reading is a function of their index."""
+    """Reading a sample calls a function of its index."""
 
     def __init__(self, n: int, read: Callable[[int], object], shape: int = 100) -> None:
         self.n, self.read, self.shape = n, read, shape
@@ -73,7 +73,7 @@ class Draws:
 
 
 def compute(seconds: float) -> None:
-    """Use a processor for so long, however many others want it."""
+    """Use a processor for so much processor time, whatever its load."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
@@ -336,7 +336,7 @@ def end(pid: int) -> None:
 
 
 def once(scene: Scene) -> tuple[str, str]:
-    """Run a scene in a process of its own; return (cause, sentence), or ("", the error) if it could not run."""
+    """Run a scene in its own process; return (cause, sentence), or ("", the error) if it could not run."""
     command = [sys.executable, "-W", "ignore", "-m", "bench.verdicts", "--scene", scene.__name__]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

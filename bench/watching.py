@@ -1,19 +1,19 @@
-"""What it costs to be watched: ``python -m bench.watching``.
+"""The cost of observing a job: ``python -m bench.watching``.
 
 Question
     How long does `slipring top` take to show a job, how much of a processor does it use, and how much slower is a job
     while `slipring trace` records it?
 Data
-    A job of tiny batches (four float32 each, made by one worker, which the loop lets go of), as many as go. For
-    `top` also one that hangs, by SIGSTOP, which leaves the processors to it.
+    A job of tiny batches (four float32 each, made by one worker, dropped by the loop) at full speed. For
+    `top` also a job that is stopped by SIGSTOP and leaves it the processors.
 Machine, command, result
-    Printed. "attach" is what happens in the process that looks: from its PID to what is seen, the frame drawn. "whole
+    Printed. "attach" is the observer's time from the job's PID to the snapshot and the drawn frame. "whole
     command" is `python -m slipring top PID --once`, most of which is the interpreter and its imports. The slowdown is
-    of the rates of the same job in turns of a few seconds, without and with the trace (A-B-A-B-...), while that
-    records; what it does afterwards, writing the file, is not in it.
+    the ratio of the same job's rates in turns of a few seconds, without and with the trace (A-B-A-B-...), while it
+    records; the time to write the file afterwards is not included.
 Bias
-    Tiny batches are the worst case: a batch that takes a millisecond is a record in 20 of those here. On two
-    processors the job's two processes have both, and whoever looks takes from them.
+    Tiny batches are the worst case: a batch of a millisecond has a twentieth of their records per second. On two
+    processors, the job's two processes use both, and an observer slows them down.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ with slipring.Loader(Tiny(), 1, num_workers=1) as loader:
 
 
 class Job:
-    """The job of tiny batches, in a process of its own."""
+    """The job of tiny batches, in its own process."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", JOB], stdout=subprocess.PIPE, text=True)
@@ -54,13 +54,13 @@ class Job:
         self.pid = self.process.pid
 
     def taken(self) -> int:
-        """How many batches it has recorded by now."""
+        """Return the number of batches so far."""
         from slipring._observe.jobs import attach
 
         return int(attach(self.pid)[0].watch.segment_info()["recorded"])
 
     def rate(self, seconds: float) -> float:
-        """Batches each second, over so long."""
+        """Return the batches per second, over so many seconds."""
         before, began = self.taken(), time.perf_counter()
         time.sleep(seconds)
         return (self.taken() - before) / (time.perf_counter() - began)
@@ -72,7 +72,7 @@ class Job:
 
 
 def attach_s(pid: int) -> float:
-    """From a PID to a drawn frame, in this process."""
+    """Return the time from a PID to a drawn frame, in this process."""
     from slipring._cli.look import ParticipantSampler
     from slipring._cli.view import FrameView
     from slipring._observe.jobs import attach
@@ -86,14 +86,14 @@ def attach_s(pid: int) -> float:
 
 
 def command_s(pid: int) -> float:
-    """The whole command."""
+    """Return the time of the whole command."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "slipring", "top", str(pid), "--once"], stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - began
 
 
 def top_share(pid: int, seconds: float) -> float:
-    """The share of a processor that `top` uses, frames once a second, without its first second."""
+    """Return `top`'s share of a processor with a frame per second, without its first second."""
     top = subprocess.Popen([sys.executable, "-m", "slipring", "top", str(pid)], stdout=subprocess.DEVNULL)
     try:
         time.sleep(1.5)
@@ -106,13 +106,13 @@ def top_share(pid: int, seconds: float) -> float:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process, exactly."""
+    """Return the exact processor time of a process."""
     with open(f"/proc/{pid}/schedstat") as file:
         return int(file.read().split()[0]) / 1e9
 
 
 def traced(job: Job, seconds: float, folder: str) -> tuple[float, int, float]:
-    """(batches each second, records lost, share of a processor) while a trace is recorded."""
+    """Return (batches per second, lost records, share of a processor) during a trace."""
     from slipring._observe.jobs import attach
     from slipring._observe.recording import Recording
 
@@ -138,7 +138,7 @@ def traced(job: Job, seconds: float, folder: str) -> tuple[float, int, float]:
 
 
 def spread(values: list[float], scale: float, form: str) -> str:
-    """Median (least – most)."""
+    """Write median (lowest – highest)."""
     return f"{statistics.median(values) * scale:{form}} ({min(values) * scale:{form}} – {max(values) * scale:{form}})"
 
 

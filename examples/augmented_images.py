@@ -19,7 +19,7 @@ class RandomCrops:
         return 10 * len(self.images)
 
     def fetch_into(self, indices, empty):
-        batch = empty((len(indices), SIZE, SIZE, 3), np.uint8)  # lies in the slot already
+        batch = empty((len(indices), SIZE, SIZE, 3), np.uint8)  # this array is in the slot already
         for row, i in enumerate(indices):
             y, x = slipring.rng().integers(0, 256 - SIZE, 2)
             batch[row] = self.images[i % len(self.images), y : y + SIZE, x : x + SIZE]

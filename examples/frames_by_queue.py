@@ -1,4 +1,4 @@
-"""Producers draw frames straight into a queue's slots; an asyncio program shows what it gets of them."""
+"""Producers draw frames straight into a queue's slots; an asyncio program prints the frames that it gets."""
 
 import asyncio
 import multiprocessing
@@ -17,7 +17,7 @@ def draw(q, number):
             frame = slot.empty((480, 640, 3), np.uint8)
             frame[...] = i
             slot.put({"camera": number, "index": i, "frame": frame}, move=True)
-            del frame  # the slot is used again when nobody has the array any more
+            del frame  # the slot becomes free when no process refers to the array
 
 
 async def show(q):
@@ -28,7 +28,7 @@ async def show(q):
         more.clear()
         try:
             while True:
-                got = q.get_nowait()  # got["frame"] is a view on the slot
+                got = q.get_nowait()  # got["frame"] is a view of the slot
                 assert got["index"] == seen[got["camera"]] and (got["frame"] == got["index"]).all()
                 seen[got["camera"]] += 1
         except queue.Empty:

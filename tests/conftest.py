@@ -1,4 +1,4 @@
-"""What every test gets: a watchdog that cannot be blocked, and a check that nothing was left behind."""
+"""For every test: a watchdog that nothing can block, and a check for leaks."""
 
 import contextlib
 import faulthandler
@@ -18,10 +18,10 @@ import pytest
 # Set before numpy is imported: OpenBLAS would start one thread per CPU, and these threads spin after each fork.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from tests import warm
-from tests.leaks import Snapshot, name_semaphores
+from tests.support import warm
+from tests.support.leaks import Snapshot, name_semaphores
 from tests.support.options import grouped
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 failed = pytest.StashKey[bool]()
 stderr = pytest.StashKey[int]()
@@ -60,7 +60,7 @@ def pytest_configure(config):
 
 @pytest.fixture
 def forked():
-    """Workers begin by a fork where nobody says how, with functions and classes that only the test has."""
+    """Make "fork" the default start method: workers then have the test's local functions and classes."""
     before = multiprocessing.get_start_method()
     multiprocessing.set_start_method("fork", force=True)
     yield
@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """What was imported stays: neither a collection nor a forked child that collects goes through it again.
+    """Freeze the imported objects, so that no garbage collection, here or in a forked child, visits them again.
 
     With torch these are hundreds of thousands of objects, and each child would copy their pages.
     """
@@ -100,7 +100,7 @@ def pytest_unconfigure(config):
 
 
 def timeout_of(item):
-    """The limit that pytest-timeout puts on `item`: its marker, the command line, or the configuration."""
+    """Return pytest-timeout's limit for `item`: of its marker, the command line, or the configuration."""
     marker = item.get_closest_marker("timeout")
     if marker and (marker.args or "timeout" in marker.kwargs):
         return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
@@ -122,7 +122,7 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """End the watch after the test."""
+    """Disarm the watchdog after the test."""
     try:
         return (yield)
     finally:
@@ -139,9 +139,9 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request):
-    """After each test: no process, no thread, no file of ours in /dev/shm, no file descriptor more than before.
+    """Fail if a test leaves a process, a thread, a file of ours in /dev/shm or a file descriptor.
 
-    A test that failed is only cleaned up after, since its traceback keeps objects alive. Mark a test that
+    After a failed test only clean up, because its traceback keeps objects alive. Mark a test that
     must leave something with ``@pytest.mark.leaks_ok("why")``.
     """
     if request.node.get_closest_marker("leaks_ok"):
@@ -161,7 +161,7 @@ def nothing_left_behind(request):
 
 @pytest.fixture
 def trip():
-    """A segment of four slots, used by one process as consumer and worker."""
+    """A segment of four slots that one process uses as consumer and worker."""
     trip = Trip()
     yield trip
     trip.end()
@@ -169,7 +169,7 @@ def trip():
 
 @pytest.fixture
 def make():
-    """Make slipring.torch's loaders, which are closed in the end; options as in `tests.support.options`."""
+    """Make slipring.torch's loaders, and close them at the end; options as in `tests.support.options`."""
     pytest.importorskip("torch")
     from slipring.torch import DataLoader
 
@@ -188,7 +188,7 @@ def make():
 
 @pytest.fixture
 def small(tmp_path):
-    """A function that mounts a tmpfs of so many bytes and returns where."""
+    """A function that mounts a tmpfs of a given size and returns its path."""
     with contextlib.ExitStack() as stack:
 
         def mount(size, name="small"):

@@ -1,8 +1,8 @@
-"""Run several make targets, go on after a failure, and end with the failed ones and the commands that repeat them.
+"""Run several make targets, continue after a failure, and print the failed ones with the commands that repeat them.
 
 Usage: python tools/checks.py [--jobs N] TARGET...
 
-A target may carry variables: "fuzz FUZZ_SECONDS=10". With --jobs 1 output appears as it is written. With more, the
+A target may have variables: "fuzz FUZZ_SECONDS=10". With --jobs 1 output appears as it is written. With more, the
 targets run concurrently and only the output of a failed one is shown. A target may itself be such a list of checks:
 then its failed parts are named in its place.
 """
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# Of the command line of the make that started this script: VENV=.venv312 TORCH=0
+# Variables on the command line of the make that started this script: VENV=.venv312 TORCH=0
 VARIABLES = os.environ.get("MAKEFLAGS", "").partition("-- ")[2]
 REPORT = "SLIPRING_CHECKS_REPORT"  # names the file to which nested runs add the targets that failed
 
@@ -65,12 +65,12 @@ def main():
         report = Path(os.environ.get(REPORT) or Path(folder, "failed"))
         report.touch()
         checks = Checks(report, captured=options.jobs > 1)
-        # The plain map runs a target when the loop asks for it, so that its end is shown before the next one begins.
+        # The plain map runs a target when the loop requests it, so its result is printed before the next target starts.
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             run = map if options.jobs == 1 else pool.map
             for result in run(checks.run, options.targets):
                 checks.show(*result)
-        if REPORT in os.environ:  # the outermost run says how it all ended
+        if REPORT in os.environ:  # the outermost run prints the summary
             return 1 if checks.failed else 0
         print(f"{len(options.targets) - checks.failed} passed, {checks.failed} failed")
         print(f"== {time.monotonic() - begun:.0f} s")

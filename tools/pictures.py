@@ -1,6 +1,6 @@
-"""The pictures of docs/observing.md, of a job that really runs: ``python -m tools.pictures``.
+"""Make the pictures of docs/observing.md from a real job: ``python -m tools.pictures``.
 
-Needs what ``pip install slipring[monitor]`` brings.
+Requires ``pip install slipring[monitor]``.
 """
 
 import io
@@ -49,7 +49,7 @@ with slipring.Loader(Pictures(), batch_size=8, num_workers=2) as loader:
 
 
 def screen(text, title, path):
-    """Write what a command has printed as a picture of a terminal."""
+    """Write the output of a command as a picture of a terminal."""
     from rich.text import Text
 
     console = Console(record=True, width=WIDTH, file=io.StringIO())
@@ -58,12 +58,12 @@ def screen(text, title, path):
 
 
 def without_fonts(path):
-    """Take out the fonts that a picture of rich's would fetch from elsewhere."""
+    """Remove the fonts that rich's picture would fetch from the network."""
     path.write_text(re.sub(r"@font-face \{.*?\}", "", path.read_text(), flags=re.DOTALL))
 
 
 def timeline(events, path, seconds=0.25):
-    """Draw the tracks of a trace, as Perfetto would show them: some tenths of a second of it."""
+    """Draw some tenths of a second of a trace's tracks, as Perfetto shows them."""
     names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
     spans = [e for e in events if e["ph"] == "X"]
     longest = max((e for e in spans if e["name"].startswith("wait")), key=lambda e: e["dur"])

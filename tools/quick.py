@@ -1,6 +1,6 @@
-"""What `make quick` runs: lint and tests of what the working tree changed since the last commit, and smoke tests.
+"""Lint and test the changes since the last commit, and run smoke tests: the program of `make quick`.
 
-It takes about 90 seconds at most: BUDGET_S after the beginning no further test starts, and the summary says how many
+It takes about 90 seconds at most: after BUDGET_S no further test starts, and the summary says how many
 were left out. Tests in changed files run first, then those of the folders that belong to the changed sources.
 """
 
@@ -15,7 +15,7 @@ BIN = Path(sys.executable).parent
 BUDGET_S = 70
 LEAST_S = 10  # for pytest, if the build and the C tests used most of the budget
 
-# What must work whatever was changed: import, map and iterable datasets, a queue.
+# Smoke tests after any change: import, map and iterable datasets, a queue.
 SMOKE = (
     "tests/ring/test_tasks.py",
     "tests/codec/test_whole.py",
@@ -26,7 +26,7 @@ SMOKE = (
     "tests/project/test_public_names.py",
 )
 
-# Folder of sources -> the folders that test it, where they have other names.
+# Folder of sources -> the folders of its tests, if they have other names.
 TESTED_BY = {
     ".": ("project",),
     ".ci": ("project",),
@@ -88,7 +88,7 @@ def tests_of(changed):
 
 
 class Run:
-    """Commands that are run one after another, the time they took, and those that failed."""
+    """Runs commands in order, and records their time and their failures."""
 
     def __init__(self):
         self.begun, self.failed = time.monotonic(), []

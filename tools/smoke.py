@@ -1,4 +1,4 @@
-"""What a fresh installation must do: `make check-wheel` runs it where only slipring, numpy and Pillow are installed."""
+"""The check of a fresh installation: `make check-wheel` runs it with only slipring, numpy and Pillow installed."""
 
 import io
 import multiprocessing
@@ -62,7 +62,7 @@ def respawn_after_a_kill():
     workers = slipring.Workers(start_method="fork", on_death="respawn")
     with tempfile.TemporaryDirectory() as folder:
         killed = os.path.join(folder, "killed")
-        # Batches go to the workers in turn, so that the third is the first worker's.
+        # Batches go to the workers in turn, so the third one is the first worker's.
         with slipring.Loader(Mortal(), 8, num_workers=2, workers=workers, rng="worker") as loader:
             assert [b.tolist() for b in loader] == [list(range(8 * n, 8 * n + 8)) for n in range(5)]
             assert loader.stats().respawns == 1

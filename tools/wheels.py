@@ -1,10 +1,10 @@
-"""Wheels for every CPython at hand, and whether they are what they say: `make wheel`, `make check-wheel`.
+"""Build wheels for every CPython on this machine, and check them: `make wheel`, `make check-wheel`.
 
     python tools/wheels.py build [x86_64 | aarch64]
     python tools/wheels.py check
 
-It runs in an environment with requirements-wheel.txt. PYTHONS in the environment names interpreters; else those on
-PATH and pyenv's are looked at. Everything lies under build/wheel, the wheels in dist/.
+It runs in an environment with requirements-wheel.txt. PYTHONS in the environment names interpreters; without it,
+those on PATH and pyenv's are used. All files are in build/wheel, the wheels in dist/.
 """
 
 import filecmp
@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "wheel"
 DIST = ROOT / "dist"
-GLIBC = "2.17"  # the oldest that zig offers; the kernel must be newer than any system that old
+GLIBC = "2.17"  # the oldest version that zig offers; slipring's kernels are newer than systems with it
 OLDEST = 10  # CPython 3.10
 ARCHITECTURES = ("x86_64", "aarch64")
 
@@ -35,7 +35,7 @@ if sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL
 
 
 def run(*command, env=None, cwd=ROOT, quiet=False):
-    """Run a command; where it fails, end with what it has said."""
+    """Run a command; if it fails, exit with its output."""
     done = subprocess.run(
         [str(part) for part in command],
         env={**os.environ, **(env or {})},
@@ -51,7 +51,7 @@ def run(*command, env=None, cwd=ROOT, quiet=False):
 
 
 def interpreters():
-    """Minor version -> interpreter with headers, of those at hand: the first of each version."""
+    """Return {minor version: interpreter with headers}; the first one of each version."""
     if os.environ.get("PYTHONS"):
         wanted = os.environ["PYTHONS"].split()
     else:
@@ -63,7 +63,7 @@ def interpreters():
         path = shutil.which(name)
         if path is None:
             continue
-        # A shim of pyenv's may be there for a version that is not chosen: it fails.
+        # pyenv may have a shim for a version that is not selected: it fails.
         done = subprocess.run([path, "-c", LOOK], capture_output=True, text=True)
         minor, _, executable = done.stdout.strip().partition(" ")
         if done.returncode == 0 and executable and int(minor) >= OLDEST:
@@ -76,7 +76,7 @@ def interpreters():
 
 
 def environment(place, python, *packages, env=None):
-    """A virtual environment in `place` with `packages` at the versions of requirements-core.txt; its interpreter."""
+    """Make an environment in `place` with `packages` as in requirements-core.txt; return its interpreter."""
     inside = place / "bin" / "python"
     if not inside.exists():
         run(python, "-m", "venv", place)
@@ -89,7 +89,7 @@ def environment(place, python, *packages, env=None):
 
 
 def unpack_sdist():
-    """Build the sdist, and unpack it in WORK/src; what has not changed keeps its time, and is not compiled again."""
+    """Build the sdist, and unpack it in WORK/src; unchanged files keep their mtime, so they are not compiled again."""
     DIST.mkdir(exist_ok=True)
     run(
         sys.executable,
@@ -118,13 +118,13 @@ def unpack_sdist():
         if not (source / name).exists() or not filecmp.cmp(WORK / top / name, source / name, shallow=False):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(WORK / top / name, source / name)
-            os.utime(source / name)  # newer than what was made of it while it was already edited elsewhere
+            os.utime(source / name)  # newer than objects that were compiled while the file was edited elsewhere
     shutil.rmtree(WORK / top)
     return archive, source
 
 
 def forget_stale(source):
-    """Of what an earlier run has built, keep modules that are still there, and were compiled in the same way."""
+    """Keep an earlier run's modules that still exist and were compiled in the same way."""
     how = GLIBC.encode() + b"".join(
         (ROOT / name).read_bytes() for name in ("setup.py", "requirements-core.txt", "requirements-wheel.txt")
     )
@@ -141,15 +141,15 @@ def forget_stale(source):
 
 
 def compiler(arch, minor):
-    """The environment in which setuptools compiles for `arch` and GLIBC, whatever it would do by itself."""
+    """Return an environment that makes setuptools compile for `arch` and GLIBC."""
     cc = f"{sys.executable} -m ziglang cc -target {arch}-linux-gnu.{GLIBC}"
     return {
         "CC": cc,
-        "LDSHARED": f"{cc} -shared -s",  # stripped, and without the paths that this interpreter was built with
+        "LDSHARED": f"{cc} -shared -s",  # stripped, and without the paths of this interpreter's build
         "ZIG_GLOBAL_CACHE_DIR": str(WORK / "zig"),
         "ZIG_LOCAL_CACHE_DIR": str(WORK / "zig"),
         "SLIPRING_BUILD": "release",
-        # For another processor: the headers of this Python are good for any 64-bit Linux.
+        # For another processor: this Python's headers fit any 64-bit Linux.
         "_PYTHON_HOST_PLATFORM": f"linux-{arch}",
         "SETUPTOOLS_EXT_SUFFIX": f".cpython-3{minor}-{arch}-linux-gnu.so",
     }
@@ -168,7 +168,7 @@ def build(arch):
         pip = (inside, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check")
         run(*pip, "--no-build-isolation", "--no-deps", "-w", raw, source, env=compiler(arch, minor))
         (wheel,) = raw.glob("*.whl")
-        # Nothing is to be taken into the wheel: this looks at the symbols, and names it accordingly.
+        # The wheel needs no libraries: auditwheel only checks the symbols, and sets the name.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         for old in DIST.glob(f"slipring-*-cp3{minor}-cp3{minor}-*{arch}.whl"):
             old.unlink()
@@ -192,7 +192,7 @@ def build(arch):
 
 
 def size(wheel):
-    """A wheel's size, packed and unpacked."""
+    """Return a wheel's size, packed and unpacked."""
     with zipfile.ZipFile(wheel) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())
     return f"{wheel.stat().st_size / 1e6:.2f} MB, {unpacked / 1e6:.2f} MB unpacked"
@@ -202,7 +202,7 @@ def size(wheel):
 
 
 def check():
-    """Each wheel of dist/ has the tag that its symbols allow, and works where there is no compiler."""
+    """Check that each wheel in dist/ has the tag that its symbols allow, and works without a compiler."""
     wheels = sorted(DIST.glob("slipring-*.whl"))
     if not wheels:
         sys.exit("dist/ has no wheels: run `make wheel` first")
@@ -234,7 +234,7 @@ def check_tag(wheel, platforms):
 
 
 def check_installed(wheel, version, minor, python):
-    """Install a wheel where no compiler is in reach, and let it work, away from the sources."""
+    """Install a wheel without a compiler on PATH, and test it outside of the sources."""
     place = WORK / "check" / f"cp3{minor}"
     shutil.rmtree(place, ignore_errors=True)
     bare = {"CC": "/bin/false", "PATH": str(place / "bin"), "PYTHONPATH": ""}

@@ -1,12 +1,12 @@
-"""(e) What do many leaves cost?
+"""(e) How fast are batches with many leaves?
 
 Data
     512 dicts of 40 vectors of 8 float32, ready in memory; a batch is 16 of them: 40 leaves of 512 bytes.
 Machine, command, result
     In the file that ``python -m bench e`` writes to ``bench/results/``.
 Bias
-    As (d): all overhead. Reading one element of each of 40 leaves, which the measuring loop does, costs a few
-    microseconds for arrays and a few tens for torch's tensors, and counts.
+    As in (d): all overhead. The measuring loop reads one element of each of 40 leaves, which costs a few
+    microseconds for arrays and some tens for torch's tensors. This is included.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""(g) The second epoch, by budget: what do training crops cost once pictures are kept?
+"""(g) The second epoch, by budget: how fast are training crops of cached pictures?
 
 Data
     The JPEGs of (f) of ImageNet's sizes, or the user's (``--data``), as many as take a gibibyte when they are
@@ -7,10 +7,10 @@ Data
 Machine, command, result
     In the file that ``python -m bench g`` writes to ``bench/results/``.
 Bias
-    A few hundred pictures: all that is kept is soon mapped everywhere, and more of it lies in a processor's caches
-    than of a real data set. The files of those who decode stay in the page cache, so that nobody waits for a disk.
-    The budgets are shares of what these pictures take. FFCV's raw mode is emulated: its file by numpy, its filter by
-    OpenCV, in torch's loader. Where nothing is looked up there are no hits.
+    A few hundred pictures: soon every process maps the whole cache, and more of it fits into the CPU's caches
+    than with a real dataset. For rivals that decode, the files stay in the page cache: no process waits for a disk.
+    The budgets are shares of these pictures' size. FFCV's raw mode is emulated: its file by numpy, its filter by
+    OpenCV, in torch's loader. Rivals without lookups have no hits.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bench.question import Question, Roles, Target
 from bench.rivals.kept import KEPT
 
 MOST = 1 << 30  # bytes of decoded pictures: a memory must hold them several times
-ENTRY = 512  # bytes of a cache's entry beside its pixels, at most
-EPOCH = 1 << 18  # samples that a rival sees as one epoch: its ends do not show
+ENTRY = 512  # maximum bytes of a cache's entry in addition to its pixels
+EPOCH = 1 << 18  # samples of a rival's epoch: large, so that its ends do not show
 
 
 class Epochs:
-    """A sampler: epoch after epoch of `n` samples, each in an order of its own."""
+    """A sampler: endless epochs of `n` samples, each in its own order."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -50,10 +50,10 @@ class Pictures:
     files
         (path, label) of each.
     order
-        What a loader takes as its sampler.
+        A loader's sampler.
     decoded_bytes
-        What a cache needs to hold the pixels of all; the largest once more, because it takes nothing where it has
-        no room for one like the last.
+        The cache size for the pixels of all pictures. The largest one counts twice, because the cache accepts no
+        entry when another one like the last does not fit.
     """
 
     def __init__(self, files: list[tuple[str, int]]) -> None:

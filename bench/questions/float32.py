@@ -5,7 +5,7 @@ Data
 Machine, command, result
     In the file that ``python -m bench c`` writes to ``bench/results/``.
 Bias
-    As (b): nothing is decoded. Batches are twice as large in bytes, and no cache holds the pool (154 MB).
+    As in (b): nothing is decoded. Batches are twice as large in bytes, and no cache holds the pool (154 MB).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""(f) Images end to end: how fast do training crops come out of a folder of JPEGs?
+"""(f) Images end to end: how fast are training crops from a folder of JPEGs?
 
 Data
     The user's class folders (``--data``), or a folder of JPEGs of ImageNet's sizes (that of (a)) and one of
     1600 x 1200, both cut from real photographs. RandomResizedCrop and a random flip to 224 x 224 uint8, batches of
-    256 (64 of the large ones, which take as long), in random order, each with its class number.
+    256 (64 for the large ones, which take as long), in random order, each with its class number.
 Machine, command, result
     In the file that ``python -m bench f`` writes to ``bench/results/``.
 Bias
-    Unlike (a) to (e), each rival decodes and loads in the way that its own documentation calls the fastest, so the
-    work is the same and the pixels are not: the column "error" says how far a rival's decoder is from Pillow's crop
-    and resize, over the same files and boxes. The files stay in the page cache. Those who read tar files get one.
+    Unlike in (a) to (e), each rival decodes and loads in the way that its own documentation recommends. So the
+    work is the same, but the pixels are not: the column "error" is the difference of its decoder from Pillow's crop
+    and resize, for the same files and boxes. The files stay in the page cache. Rivals that read tar files get one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ EPOCH = 1 << 16
 
 
 class Pictures(Dataset):
-    """Class folders of JPEGs: an epoch goes round them many times.
+    """Class folders of JPEGs: an epoch repeats them many times.
 
     Attributes
     ----------
     files
-        (path, label) of each, once.
+        (path, label) of each file, once.
     shard
-        The same as a tar file.
+        The same files as a tar file.
     """
 
     def __init__(self, files: list[tuple[str, int]]) -> None:

@@ -5,8 +5,8 @@ Data
 Machine, command, result
     In the file that ``python -m bench b2 c2`` writes to ``bench/results/``.
 Bias
-    A copy is the cheapest way to make an array: a dataset that decodes or computes takes longer, and what its loader
-    does matters less. Every rival runs as a user would start it: nobody's allocator is tuned.
+    A copy is the cheapest way to make an array: a dataset that decodes or computes takes longer, and its loader
+    matters less. Every rival runs as a user would start it: no allocator is tuned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""(a) Does the loader cost anything next to decoding JPEGs?
+"""(a) Does the loader's time matter, compared with decoding JPEGs?
 
 Data
     The user's class folders (``--data``), or a folder of JPEGs cut from real photographs, each decoded by
@@ -6,9 +6,9 @@ Data
 Machine, command, result
     In the file that ``python -m bench a`` writes to ``bench/results/``.
 Bias
-    Decoding dwarfs everything else, so all good loaders come out alike; that is the point. The files stay in
+    Decoding takes most of the time, so all good loaders are about equal; this is intended. The files stay in
     the page cache. The cut photographs have fewer bytes than ImageNet's, so decoding is cheaper and the
-    loader's share is, if anything, overstated. No augmentation but the crop.
+    loader's share is rather overestimated. The crop is the only augmentation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.photos import ensure, image_files
 from bench.question import Dataset, Question, Target
 
 SIDE = 224
-KEEP = 0.875  # of the shorter side: the usual 224 out of 256
+KEEP = 0.875  # share of the shorter side: the usual 224 of 256
 
 
 class Photos(Dataset):
@@ -34,7 +34,7 @@ class Photos(Dataset):
 
 def decode(path: str) -> Any:
     """Decode one file, crop its centre and scale it."""
-    from PIL import Image  # so that children that never decode never load it
+    from PIL import Image  # imported here, so that only children that decode load it
 
     with Image.open(path) as image:
         rgb = image.convert("RGB")

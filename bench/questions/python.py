@@ -1,11 +1,11 @@
-"""(i) How much does the loader matter where each sample takes 2 ms of Python?
+"""(i) How much does the loader matter if each sample takes 2 ms of Python?
 
 Data
     Sequences of 512 numbers, computed one by one in Python: about 2 ms each on a processor of 2023.
 Machine, command, result
     In the file that ``python -m bench i`` writes to ``bench/results/``.
 Bias
-    All of it holds Python's lock: loaders with threads cannot be faster than one thread.
+    All of this holds the GIL: loaders with threads cannot be faster than one thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDS = 48  # per number
 
 
 class Computed(Dataset):
-    """Sequences that are computed number by number, as (int64, label)."""
+    """Sequences of numbers that Python computes one by one, as (int64, label)."""
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         state = self.sources[index]

@@ -1,8 +1,8 @@
-"""(h) A dataset as users write it: what does a training recipe in Pillow and numpy cost?
+"""(h) A dataset as users write it: how fast is a training recipe in Pillow and numpy?
 
 Data
     The JPEGs of (a), or the user's (``--data``). A random crop, resized to 224 x 224, and a flip, both by Pillow; then
-    float32 from 0 to 1, normalised, channels first, by numpy. The crop depends on the index alone, so that every
+    float32 from 0 to 1, normalised, channels first, by numpy. The crop depends only on the index, so that every
     rival's batches can be compared.
 Machine, command, result
     In the file that ``python -m bench h`` writes to ``bench/results/``.
@@ -30,7 +30,7 @@ class Recipe(Dataset):
     """Class folders of JPEGs, as (float32 CHW, label)."""
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        from PIL import Image  # so that children that never decode never load it
+        from PIL import Image  # imported here, so that only children that decode load it
 
         path, label = self.sources[index]
         draw = random.Random(index)

@@ -1,11 +1,11 @@
-"""(d) What does a tiny batch cost?
+"""(d) How fast are tiny batches?
 
 Data
     1024 vectors of 32 float32, ready in memory; a batch is 64 of them, 8 KiB.
 Machine, command, result
     In the file that ``python -m bench d`` writes to ``bench/results/``.
 Bias
-    All overhead, no data: the rate is that of the loader's bookkeeping, in a loop that does nothing else. The
+    All overhead, no data: the rate shows the loader's bookkeeping, in a loop that does nothing else. The
     roofline here collates in numpy, so a loader that collates in C can beat it.
 """
 

@@ -5,8 +5,8 @@ Data
 Machine, command, result
     In the file that ``python -m bench b`` writes to ``bench/results/``.
 Bias
-    Nothing is decoded, so the loader is everything: no real training pipeline gains this much. The pool
-    (77 MB) may sit partly in a large last-level cache, for every rival alike.
+    Nothing is decoded, so only the loader takes time: no real training pipeline gains this much. The pool
+    (77 MB) may be partly in a large last-level cache, for every rival.
 """
 
 from __future__ import annotations

@@ -19,16 +19,16 @@ from bench.rivals.rival import Rival
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter of slipring's and the loader whose signature it has; `bench.adapters` compares the two.
+    """One of slipring's adapters and the loader whose signature it has; `bench.adapters` compares the two.
 
     Parameters
     ----------
     key, label
-        Its name; a word on it for the table.
+        Its name; its description in the table.
     ours, theirs
         The two, as rivals.
     target
-        How many times the other's rate ours wants to be, on ready image batches.
+        The intended ratio of our rate to the other's, for ready image batches.
     """
 
     key: str
@@ -133,7 +133,7 @@ ADAPTERS: dict[str, Adapter] = {
         Adapter(
             "paddle",
             "paddle.io.DataLoader",
-            _ours("paddle", "paddle", "torch"),  # its tensors come out, and are looked at as torch's
+            _ours("paddle", "paddle", "torch"),  # its tensors are read as torch's
             Rival("paddle_io", "paddle.io.DataLoader", "paddle_io", ("paddle", "torch"), ("paddlepaddle",)),
         ),
         Adapter(

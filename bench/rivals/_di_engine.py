@@ -1,4 +1,4 @@
-"""What the two loaders with DI-engine's signature share."""
+"""The common part of the two loaders with DI-engine's signature."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 from bench.question import Dataset, Question
 
-_datasets: list[Dataset] = []  # of this process: forked workers have them too, and calls need not carry one
+_datasets: list[Dataset] = []  # forked workers inherit them, so that calls need not contain a dataset
 
 
 def sample(index: int) -> dict[str, Any]:
-    """Return the sample as a dict, as AsyncDataLoader wants it."""
+    """Return the sample as a dict, which AsyncDataLoader needs."""
     made = _datasets[-1][index]
     return made if isinstance(made, dict) else {str(place): leaf for place, leaf in enumerate(made)}
 
 
 def di_engine_batches(loader: Any, question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
-    """Run `loader` with whole batches for each worker, which is the faster of its ways."""
+    """Run `loader` with whole batches for each worker, its faster way."""
     _datasets.append(dataset)
     numbers = itertools.cycle(range(len(dataset) // question.batch_size))
 

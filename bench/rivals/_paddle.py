@@ -1,4 +1,4 @@
-"""What the two loaders with Paddle's signature share."""
+"""The common part of the two loaders with Paddle's signature."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.question import Dataset, Question
 
 
 def paddle_batches(loader: type, question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
-    """Run `loader` with Paddle's own defaults, but for workers that outlive an epoch."""
+    """Run `loader` with Paddle's own defaults, but with persistent workers."""
     made = loader(dataset, batch_size=question.batch_size, num_workers=workers, persistent_workers=True)
     while True:
         for batch in made:
@@ -18,7 +18,7 @@ def paddle_batches(loader: type, question: Question, dataset: Dataset, workers: 
 
 
 def seen(batch: Any) -> Any:
-    """The same batch as torch tensors over the same memory: Paddle's own ``numpy()`` copies."""
+    """Return the batch as torch tensors over the same memory: Paddle's own ``numpy()`` copies."""
     from paddle.utils.dlpack import to_dlpack
     from torch.utils.dlpack import from_dlpack
 

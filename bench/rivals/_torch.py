@@ -1,4 +1,4 @@
-"""What the rivals with torch's interface share."""
+"""The common part of the rivals with torch's interface."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from bench.question import Dataset, New, Question, Ready
 
 
 def endless(loader: Any) -> Iterator[Any]:
-    """Go through epoch after epoch; the loader's workers end with the last reference to it."""
+    """Yield the batches of endless epochs; the loader's workers end with its last reference."""
     while True:
         yield from loader
 
 
 def torch_batches(loader: type, question: Question, dataset: Any, workers: int) -> Iterator[Any]:
-    """Run `loader` with torch's own defaults, but for workers that outlive an epoch."""
+    """Run `loader` with torch's own defaults, but with persistent workers."""
     return endless(loader(dataset, batch_size=question.batch_size, num_workers=workers, persistent_workers=True))
 
 
 class Tensors:
-    """The same dataset with tensors for arrays. What lies ready is made tensors beforehand."""
+    """Return the same dataset with tensors instead of arrays. Ready samples are converted beforehand."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset

@@ -1,4 +1,4 @@
-"""slipring.adapters.di_engine.AsyncDataLoader where DI-engine's was, with the same source."""
+"""slipring.adapters.di_engine.AsyncDataLoader instead of DI-engine's, with the same source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""slipring.adapters.megengine.DataLoader where MegEngine's was: the same arguments, one changed import."""
+"""slipring.adapters.megengine.DataLoader instead of MegEngine's: the same arguments, one changed import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""slipring.adapters.paddle.DataLoader where Paddle's was: the same arguments, one changed import."""
+"""slipring.adapters.paddle.DataLoader instead of Paddle's: the same arguments, one changed import."""
 
 from __future__ import annotations
 

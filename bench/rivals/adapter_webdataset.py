@@ -12,7 +12,7 @@ from bench.rivals.webdataset_multi import Shard
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
     from slipring.adapters.webdataset import MultiLoader
 
-    # A batch is copied into its slot before the next is asked for, so its arrays can be used again.
+    # A batch is copied into its slot before the next one is requested, so its arrays can be reused.
     loader = MultiLoader(Shard(dataset, question.batch_size, 0, workers, reuse=True), workers=workers)
     try:
         yield from loader

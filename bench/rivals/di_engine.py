@@ -1,4 +1,4 @@
-"""DI-engine's AsyncDataLoader: a source that gives callables, whole batches per worker."""
+"""DI-engine's AsyncDataLoader: a source that returns callables, whole batches per worker."""
 
 from __future__ import annotations
 

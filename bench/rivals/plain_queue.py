@@ -9,7 +9,7 @@ from typing import Any
 from bench.collate import Stream
 from bench.question import Dataset, Question
 
-AHEAD = 2  # batches per worker, as torch
+AHEAD = 2  # batches per worker, as in torch
 
 
 def _work(queue: Any, stream: Stream) -> None:
@@ -21,7 +21,7 @@ def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]
     queue: Any = multiprocessing.Queue(AHEAD * workers)
     processes = []
     for worker in range(workers):
-        # No reuse: the queue pickles in a thread of its own, after put() has returned.
+        # No reuse: the queue pickles in its own thread, after put() has returned.
         stream = Stream(dataset, question.batch_size, worker, workers, reuse=False)
         processes.append(multiprocessing.Process(target=_work, args=(queue, stream), daemon=True))
     try:

@@ -1,4 +1,4 @@
-"""What a rival is."""
+"""The description of a rival."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Rival:
     by_name
         Whether it runs only if ``--rivals`` names it.
     remedy
-        What to do where it is missing.
+        The advice if it is missing.
     libraries_of
-        A package whose bundled libraries it looks for, by their plain names.
+        A package whose bundled libraries it needs by their plain names.
     whole
-        Its decoder is compared by whole pictures, because it draws its boxes itself.
+        Its decoder is compared with whole pictures, because it draws its boxes itself.
     options
-        What its functions are called with besides: rows of one module.
+        Additional arguments of its functions: several rows use one module.
     """
 
     key: str
@@ -45,7 +45,7 @@ class Rival:
     options: Mapping[str, object] = field(default_factory=dict)
 
     def missing(self) -> str | None:
-        """Import what it needs; say why that cannot be done, or None."""
+        """Import its modules; return why that is not possible, or None."""
         try:
             for name in self.needs:
                 importlib.import_module(name)

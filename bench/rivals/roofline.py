@@ -1,8 +1,8 @@
-"""The roofline: the same work by as many processes, written to shared memory, and handed to nobody.
+"""The roofline: the same work by as many processes, written to shared memory, but not delivered.
 
-Each process fills slots of its own, whose pages are touched before the clock starts, and counts. Where samples are
-new arrays, each is copied to its row as soon as it is there. For a
-question of decoding, samples are made and dropped instead. The consumer sleeps: what it would cost is left
+Each process writes to its own slots, whose pages are touched before the clock starts, and counts. If samples are
+new arrays, each is copied to its row as soon as it is made. For a
+question of decoding, samples are made and dropped instead. The consumer sleeps: its costs are left
 out, too.
 """
 
@@ -20,8 +20,8 @@ from bench.collate import numbered, numbered_by_rows
 from bench.measure import CHECKED, Progress
 from bench.question import Dataset, New, Question
 
-SLOTS = 2  # per process: what torch, too, keeps in motion
-PERIOD = 0.02  # seconds between two looks at the counters
+SLOTS = 2  # per process, as many batches as torch has in flight
+PERIOD = 0.02  # seconds between two reads of the counters
 
 
 def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]:
@@ -63,7 +63,7 @@ def _slot(batch: Any) -> Any:
 
 
 def _views(batch: Any, slot: Any) -> Any:
-    """See a slot as arrays of the batch's form."""
+    """Return a slot as arrays of the batch's form."""
     if isinstance(batch, tuple):
         return tuple(map(_views, batch, slot))
     if isinstance(batch, dict):

@@ -1,4 +1,4 @@
-"""slipring.Loader that replaces workers that die: what does it cost while nobody dies?"""
+"""slipring.Loader that replaces dead workers: the cost of this option without deaths."""
 
 from __future__ import annotations
 

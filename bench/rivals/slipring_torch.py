@@ -1,4 +1,4 @@
-"""slipring.torch.DataLoader where torch's was: the same arguments, the same samples, one changed import."""
+"""slipring.torch.DataLoader instead of torch's: the same arguments, the same samples, one changed import."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """SPDL's shared-memory pools with a tuned source, which collates every batch into the same arrays.
 
-The worker has copied a batch into a segment before it asks for the next one, so this is safe, and it saves
-the page faults of new arrays. No documentation says so; it is the best that the pool can do.
+The worker copies a batch into a segment before it requests the next one, so this is safe, and it saves
+the page faults of new arrays. It is not documented; it is the pool's best case.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""SPDL's ``iterate_in_subprocess``: one subprocess and one SharedMemorySegmentPool per worker, taken in turn.
+"""SPDL's ``iterate_in_subprocess``: one subprocess and one SharedMemorySegmentPool per worker, used in turn.
 
-As its documentation recommends: the pool has room for what the queue holds and what is being written and
+As its documentation recommends, the pool holds the batches in the queue, one being written and one being
 read, and views are handed out without a copy. The source yields new arrays for each batch, as `np.stack`
 makes them; `spdl_kept` is the same with a source that keeps its arrays.
 """
@@ -21,7 +21,7 @@ ALIGNMENT = 64
 
 @dataclass
 class _Source:
-    """A stream that ends on demand: a worker cut short in mid-stream takes seconds to give up."""
+    """A stream that ends on demand: a worker that is interrupted in the middle takes seconds to end."""
 
     stream: Stream
     stop: Any

@@ -1,4 +1,4 @@
-"""torchdata's StatefulDataLoader, with the samples that torch gets."""
+"""torchdata's StatefulDataLoader, with torch's samples."""
 
 from __future__ import annotations
 

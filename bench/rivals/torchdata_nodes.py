@@ -18,12 +18,12 @@ from bench.collate import collate
 from bench.question import Dataset, Question
 
 STOP_S = 2.0
-"""How long the processes may take to stop, before they are killed."""
+"""How long the processes may take to stop before they are killed."""
 
 
 @dataclass
 class MapAndCollate:
-    """The guide's class of this name: it makes a batch from the indices of its samples."""
+    """The guide's class of this name, which makes a batch from indices."""
 
     dataset: Dataset
     collate: Callable[[Sequence[Any]], Any]
@@ -51,7 +51,7 @@ def batches(
         # The loader and its iterator refer to each other, hence the garbage collection.
         del node, loader
         gc.collect()
-        # A process stops only after it has made all the batches that it was asked for.
+        # A process stops only after it has made all requested batches.
         give_up = time.monotonic() + STOP_S
         for process in multiprocessing.active_children():
             process.join(max(0.0, give_up - time.monotonic()))

@@ -1,7 +1,7 @@
 """webdataset's MultiLoader: processes that pickle their batches into ZeroMQ sockets.
 
 Its sockets would let each worker run a thousand batches ahead, which fills the memory when batches are big;
-they are held to two here, as torch's are. Batches come in any order.
+they are limited to two here, as in torch. Batches come in any order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AHEAD = 2
 
 
 class Shard(Stream):
-    """A stream that learns which worker it is in from where MultiLoader says so."""
+    """A stream that learns its worker from MultiLoader's environment variables."""
 
     def __iter__(self) -> Iterator[Any]:
         self.worker = int(os.environ["WORKER"])
@@ -44,7 +44,7 @@ def batches(question: Question, dataset: Dataset, workers: int) -> Iterator[Any]
     _stay_close()
     os.register_at_fork(after_in_child=_stay_close)
     with TemporaryDirectory() as sockets:
-        # It pickles a batch before it asks for the next, so the batch's arrays can be used again.
+        # It pickles a batch before it requests the next one, so the batch's arrays can be reused.
         shard = _BoundedShard(dataset, question.batch_size, 0, workers, reuse=True)
         loader = MultiLoader(shard, workers=workers, prefix=f"{sockets}/")
         try:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from slipring.adapters import paddle_own
-from tests.adapters.images import import_paddle
-from tests.parts import slow
+from tests.support.adapters import import_paddle
+from tests.support.parts import slow
 
 
 @pytest.fixture(params=["arrays", "paddle"])

@@ -1,9 +1,10 @@
-"""Datasets that can say where they are, for the tests of torchdata's adapter, and what reads them."""
+"""Datasets with a state for the tests of torchdata's adapter, and a function that makes their loaders."""
 
 import torch
 from torch.utils import data
 
-from tests.datasets import as_is
+from tests.support.datasets import as_is
+from tests.support.stateful import OwnIterator
 
 
 class Drawing(data.Dataset):
@@ -22,29 +23,16 @@ class Drawing(data.Dataset):
         torch.set_rng_state(state["generator"])
 
 
-class Own(data.IterableDataset):
+class Own(OwnIterator, data.IterableDataset):
     """Its own iterator, which exists only while it is iterated."""
 
     def __init__(self, n=24):
         self.n = n
 
-    def __iter__(self):
+    def items(self):
         info = data.get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        self.left = list(range(worker, self.n, workers))
-        return self
-
-    def __next__(self):
-        if not self.left:
-            raise StopIteration
-        return self.left.pop(0)
-
-    def state_dict(self):
-        return {"left": list(self.left)}
-
-    def load_state_dict(self, state):
-        assert hasattr(self, "left"), "told before it was iterated"
-        self.left = list(state["left"])
+        return range(worker, self.n, workers)
 
 
 class CountsEpochs(data.IterableDataset):

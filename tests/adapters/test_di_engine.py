@@ -95,7 +95,7 @@ def test_a_chunk_size_finer_than_a_slot_has_ranges_is_made_coarser():
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("ready", [False, True])
 def test_the_source_is_asked_a_bounded_number_of_batches_ahead(num_workers, ready):
-    """Kept: look-ahead of 2 × max(1, workers): those, one in the source's hands, and one preloaded."""
+    """Kept: look-ahead of 2 × max(1, workers); in addition the source makes one, and one is preloaded."""
     source = Source(ready=ready)
     most = 2 * max(1, num_workers) * 2 + 2
     loader = AsyncDataLoader(source, 4, "cpu", num_workers=num_workers)
@@ -122,7 +122,7 @@ def test_batches_follow_di_engines_collation(num_workers, chunk_size, ready):
     loader.close()
 
 
-def test_what_the_collation_does_not_know_is_a_type_error():
+def test_values_unknown_to_the_collation_are_a_type_error():
     for samples in ([None], [object()], [{"x": None}]):
         with pytest.raises(TypeError, match="samples must be"):
             default_collate(samples)
@@ -136,10 +136,10 @@ def test_a_collate_fn_of_ones_own_gets_the_list_of_samples():
 
 @pytest.mark.parametrize("ready", [False, True])
 def test_batches_are_moved_to_a_device_ahead_of_time(lab, ready):  # noqa: F811
-    """Kept: a thread moves batches to the device, look-ahead there. Fixed: ordered by events, from registered
-    slots (what the workers made), or pinned copies (what was ready)."""
+    """Kept: a thread moves batches to the device ahead of time. Fixed: events order the copies, from registered
+    slots (samples that workers made), or pinned copies (ready samples)."""
     loader = AsyncDataLoader(Source(sample, ready=ready), 4, "privateuseone", num_workers=2)
-    lab.await_copies(1)  # before anybody asks
+    lab.await_copies(1)  # before the first next()
     for k in range(6):
         batch = next(loader)
         assert lab.read(batch["obs"])[:, 0, 0].tolist() == list(range(4 * k, 4 * k + 4))
@@ -202,7 +202,7 @@ def test_a_source_may_return_more_callables_than_asked_for_but_no_more_than_can_
 
     loader = AsyncDataLoader(odd, 4, "cpu", chunk_size, num_workers=num_workers)
     assert take(loader, 2) == [list(range(4)), list(range(12))]
-    if num_workers == 1:  # nobody shares
+    if num_workers == 1:  # no sharing
         assert take(loader, 1) == [list(range(1000))]
     else:
         with pytest.raises(ValueError, match=r"a batch of 1000 into more than 56 ranges; use at least 18"):
@@ -229,7 +229,7 @@ def test_closing_twice_is_fine_and_ends_the_iteration(num_workers, ready):
 
 @pytest.mark.parametrize("taken", [0, 3])
 def test_dropping_the_loader_closes_it(taken):
-    """Kept: __del__ closes (the leak check after each test sees workers that stay)."""
+    """Kept: __del__ closes (the leak check after each test finds remaining workers)."""
     loader = AsyncDataLoader(Source(), 4, "cpu", num_workers=2)
     assert take(loader, taken) == rows(taken, 4)
     del loader

@@ -110,7 +110,7 @@ def test_a_source_that_ends_ends_the_iteration():
 
 
 def test_a_source_that_waits_for_the_consumer_does_not_stop_it():
-    """Fixed in our own code: the batch that is there is handed out, whatever the source waits for."""
+    """Fixed in our own code: a ready batch is returned even while the source waits."""
     source, consumed = Source(), threading.Semaphore(1)
 
     def on_policy(batch_size):
@@ -136,7 +136,7 @@ def test_nothing_is_printed(capfd, caplog):
 
 
 def test_nobody_polls_while_the_source_waits():
-    """Fixed: polling sleeps at every stage -> none. Who waits, sleeps until something happens."""
+    """Fixed: polling sleeps at every stage -> none. A waiting thread sleeps until an event."""
     gate, asked = threading.Event(), threading.Event()
 
     def late(batch_size):
@@ -156,7 +156,7 @@ def test_nobody_polls_while_the_source_waits():
 
 
 def voluntary_switches():
-    """Of all threads of this process."""
+    """Return the waits of all threads of this process."""
     import pathlib
 
     return sum(

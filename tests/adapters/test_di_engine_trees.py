@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def tree(i):
-    """Each of DI-engine's cases: a leaf, one of one element, a branch, a key that a dict would ignore."""
+    """Return each of DI-engine's cases: a leaf, a leaf of one element, a branch, a key that a dict would ignore."""
     return trees.Tensor(
         {
             "obs": torch.full((2,), float(i)),
@@ -28,7 +28,7 @@ def tree(i):
 
 
 def check(batch, indices):
-    """DI-engine makes dicts of them, and (B,) of samples of shape (1,)."""
+    """DI-engine converts them to dicts, and samples of shape (1,) to (B,)."""
     want = torch.tensor(indices)
     assert type(batch) is dict and set(batch) == {"obs", "reward", "next", "collate_ignore"}
     assert torch.equal(batch["obs"], want[:, None].expand(-1, 2).float())

@@ -21,9 +21,9 @@ from slipring.adapters.megengine import (
     StreamSampler,
     Transform,
 )
-from tests.adapters.images import Images, Pair, die, fail, labels, leave
 from tests.adapters.streams import Numbers
-from tests.datasets import flat
+from tests.support.adapters import Images, Pair, die, fail, labels, leave
+from tests.support.datasets import flat
 from tests.support.inside import memory as growth
 
 WORKERS = [0, 2]
@@ -36,7 +36,7 @@ class Pickled(Exception):
 
 
 class Doubling(Transform):
-    """Knows which of its methods was asked."""
+    """Records which of its methods was called."""
 
     def apply(self, sample):
         return sample * 2
@@ -85,7 +85,7 @@ def test_dataset_and_sampler_that_do_not_match_are_refused(dataset, sampler):
         DataLoader(dataset, sampler)
 
 
-def test_what_is_no_dataset_is_refused():
+def test_an_object_that_is_no_dataset_is_refused():
     with pytest.raises(AssertionError, match="int"):
         DataLoader(3)
 
@@ -158,7 +158,7 @@ def test_a_collator_gets_a_tuple_from_the_default_transform(num_workers):
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_what_is_set_on_a_loader_between_two_passes_counts(num_workers):
+def test_attributes_set_on_a_loader_between_two_passes_count(num_workers):
     loader = DataLoader(Images(), SequentialSampler(Images(), 5), num_workers=num_workers)
     assert labels(loader) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     loader.sampler = SequentialSampler(Images(), 2, indices=[7, 1, 3])
@@ -180,7 +180,7 @@ class Telling(StreamDataset):
         yield info.idx, info.worker, info.seed
 
 
-def test_each_worker_iterates_a_parallel_stream_and_knows_who_it_is():
+def test_each_worker_iterates_a_parallel_stream_and_knows_its_number():
     """Kept: parallel_stream=True; get_worker_info(): idx, worker, seed, read-only."""
     loader = DataLoader(Telling(), StreamSampler(1), num_workers=2, parallel_stream=True)
     told = sorted(tuple(int(part[0]) for part in batch) for batch in loader)
@@ -207,7 +207,7 @@ def test_otherwise_this_process_reads_and_workers_transform():
 
 
 def test_a_stream_that_one_process_reads_for_many_is_warned_of(caplog):
-    """Kept: warning when that will be slow."""
+    """Kept: a warning when this will be slow."""
     DataLoader(Numbers(), StreamSampler(2), num_workers=2, parallel_stream=True)
     DataLoader(Numbers(), StreamSampler(2), num_workers=1)
     assert not caplog.records
@@ -215,7 +215,7 @@ def test_a_stream_that_one_process_reads_for_many_is_warned_of(caplog):
     assert "parallel_stream=True" in caplog.text
 
 
-def test_what_a_stream_sampler_overrides_for_nothing_is_warned_of(caplog):
+def test_an_override_of_a_stream_sampler_without_effect_causes_a_warning(caplog):
     class Finite(StreamSampler):
         def sample(self):
             return range(4)
@@ -277,7 +277,7 @@ def test_a_workers_exception_is_raised_with_its_traceback(num_workers):
 
 
 @pytest.mark.usefixtures("forked")
-def test_what_a_worker_raises_is_a_runtime_error_though_it_cannot_be_pickled():
+def test_a_workers_exception_that_cannot_be_pickled_is_a_runtime_error():
     def refuse():
         raise Pickled("as text alone")
 
@@ -290,7 +290,7 @@ def test_what_a_worker_raises_is_a_runtime_error_though_it_cannot_be_pickled():
         assert "as text alone" in str(caught.value.__cause__)
 
 
-def test_what_the_sampler_or_a_stream_read_here_raises_comes_as_it_is():
+def test_exceptions_of_a_sampler_or_a_stream_in_this_process_come_unchanged():
     class Failing(SequentialSampler):
         def sample(self):
             raise LookupError("no order")
@@ -346,7 +346,7 @@ def test_preload_makes_megengines_tensors_where_it_is_installed(monkeypatch, num
         assert all(type(label) is Tensor for label in labels)
         assert [label.data.tolist() for label in labels] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     for _ in loader:
-        break  # what is in flight ends with the iteration
+        break  # batches in flight end with the iteration
 
 
 def test_preload_without_any_tensors_is_refused(monkeypatch):

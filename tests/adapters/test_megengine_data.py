@@ -1,4 +1,4 @@
-"""slipring.adapters.megengine's datasets and transforms, for which there is no wheel of MegEngine's."""
+"""slipring.adapters.megengine's datasets and transforms, without MegEngine, which has no wheel."""
 
 import numpy as np
 import pytest

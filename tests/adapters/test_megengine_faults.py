@@ -9,15 +9,15 @@ import pytest
 
 from slipring import LoaderTimeout, WorkerError
 from slipring.adapters.megengine import Collator, DataLoader, StreamDataset, StreamSampler, Transform
-from tests.adapters.images import Images, fail
 from tests.adapters.streams import Numbers
-from tests.datasets import flat, wait_for_file
+from tests.support.adapters import Images, fail
+from tests.support.datasets import flat, wait_for_file
 
 WORKERS = [0, 2]
 
 
 class Pausing(StreamDataset):
-    """Waits amidst itself for the file `gate`."""
+    """Waits in the middle of a sample for the file `gate`."""
 
     gate = None
 
@@ -92,7 +92,7 @@ def test_no_thread_outlives_an_iteration_though_its_iterator_is_held(preload, ho
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_preload_gives_a_batch_before_the_next_is_there(tmp_path, num_workers):
-    """Fixed: preload waits for n+1 before giving n."""
+    """Fixed: preload waits for n+1 before it returns n."""
     pytest.importorskip("torch")
     gate = tmp_path / "gate"
 

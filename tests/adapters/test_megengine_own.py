@@ -1,12 +1,12 @@
-"""slipring.adapters.megengine in a program that goes on using MegEngine's own get_worker_info()."""
+"""slipring.adapters.megengine in a program that still uses MegEngine's own get_worker_info()."""
 
 import sys
 
 import pytest
 
-from tests import warm
+from tests.support import warm
 
-# As much of MegEngine as tells a worker who it is, where MegEngine has it.
+# The part of MegEngine that holds a worker's info, in MegEngine's place.
 STAND_IN = {
     "megengine/__init__.py": "",
     "megengine/data/__init__.py": "from . import dataloader\n",

@@ -1,4 +1,4 @@
-"""slipring.adapters.megengine's samplers: each line that is kept of MegEngine's."""
+"""slipring.adapters.megengine's samplers: the behaviour of MegEngine's that is kept."""
 
 import copy
 import itertools
@@ -18,8 +18,8 @@ from slipring.adapters.megengine import (
     SequentialSampler,
     StreamSampler,
 )
-from tests.adapters.images import Images, labels
-from tests.datasets import flat
+from tests.support.adapters import Images, labels
+from tests.support.datasets import flat
 
 
 def test_samplers_give_batches_of_indices():
@@ -111,7 +111,7 @@ def test_a_sampler_of_some_indices_has_their_length():
 
 
 def test_ranks_of_a_replacement_sampler_have_draws_of_their_own():
-    """7 draws for 3 ranks are 9: none of them is another rank's."""
+    """7 draws for 3 ranks become 9: no rank shares one with another."""
     ranks = [ReplacementSampler(Images(1000), 2, False, 7, None, 3, rank, seed=5) for rank in range(3)]
     drawn = np.random.RandomState(5).choice(1000, 9).tolist()
     assert [flat(sampler) for sampler in ranks] == [drawn[rank::3] for rank in range(3)]
@@ -119,7 +119,7 @@ def test_ranks_of_a_replacement_sampler_have_draws_of_their_own():
 
 
 class Blocks(SequentialSampler):
-    """Ranks take their share in one piece."""
+    """Ranks take their shares as one block."""
 
     def scatter(self, indices):
         size = len(indices) // self.world_size
@@ -132,14 +132,14 @@ class Reversed(SequentialSampler):
 
 
 class Hard(MapSampler):
-    """What its documents say to write: `sample` alone."""
+    """A sampler as MegEngine's documentation shows it: with `sample` alone."""
 
     def sample(self):
         return [9, 1, 5, 3]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_what_a_sampler_overrides_is_heeded(num_workers):
+def test_the_overridden_methods_of_a_sampler_are_called(num_workers):
     def read(sampler):
         return labels(DataLoader(Images(), sampler, num_workers=num_workers))
 
@@ -164,7 +164,7 @@ def test_infinite_shows_the_inner_samplers_attributes():
 
 
 def test_ranks_are_those_of_megengines_processes(monkeypatch):
-    """Kept: world_size and rank come from megengine.distributed where it is in use."""
+    """Kept: world_size and rank come from megengine.distributed if it is in use."""
     there = types.SimpleNamespace(is_distributed=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 3)
     monkeypatch.setitem(sys.modules, "megengine.distributed", there)
     sampler = SequentialSampler(Images(7))

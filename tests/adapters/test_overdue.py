@@ -1,4 +1,4 @@
-"""Who gives up after a timeout does not wait once more: in every adapter."""
+"""After a timeout, dropping the loader does not wait again: in every adapter."""
 
 import contextlib
 import gc
@@ -9,14 +9,14 @@ import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
 from slipring.adapters import megengine, paddle, paddle_own, webdataset
-from tests.datasets import patiently, wait_for_file
+from tests.support.datasets import patiently, wait_for_file
 from tests.support.inside import ahead, local_pool, process_pool
 from tests.support.options import grouped
 
 pytestmark = pytest.mark.usefixtures("forked")  # workers share an event with the test
 
-LONG = 60.0  # s; less than what a worker otherwise gets to end its batch
-GRACE_S = 90.0  # so much, here
+LONG = 60.0  # s; less than the usual grace for a worker to end its batch
+GRACE_S = 90.0  # that grace, here
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +27,13 @@ def long_grace(monkeypatch):
 
 @pytest.fixture
 def slow(tmp_path):
-    """Where it is told how far a dataset is, and what has threads go on."""
+    """A folder where the dataset reports its progress, and an event that lets its threads continue."""
     yield tmp_path, (over := threading.Event())
     over.set()
 
 
 class Slow:
-    """Its third sample takes long; files tell when that begins and when it is there."""
+    """Its third sample takes long; files mark its start and its end."""
 
     def __init__(self, place, over):
         self.place, self.over = place, over
@@ -78,7 +78,7 @@ def of_paddle(dataset, num_workers, monkeypatch):
 
 
 def give_up(loader, place):
-    """Wait for a batch in vain, and drop all."""
+    """Wait for a batch until the timeout, and drop the loader."""
     batches = iter(loader)
     while not (place / "begun").exists():
         with contextlib.suppress(LoaderTimeout):
@@ -135,7 +135,7 @@ def test_a_thread_whose_batch_has_not_come_in_time_is_left_behind(adapter, slow,
 
 
 def test_a_batch_that_came_after_a_timeout_gives_the_workers_their_time_again(tmp_path):
-    """A worker at a batch that is late for nobody ends it, as ever."""
+    """Without a timeout, a worker finishes its late batch as usual."""
     late, begun, done = (tmp_path / name for name in ("late", "begun", "done"))
 
     class Late:

@@ -13,14 +13,14 @@ import pytest
 
 from slipring.adapters import paddle as adapter
 from slipring.adapters.paddle import BatchSampler, DataLoader
-from tests.adapters.images import Images, Made, Pair, import_paddle, labels, plain
-from tests.datasets import flat
+from tests.support.adapters import Images, Made, Pair, import_paddle, labels, plain
+from tests.support.datasets import flat
 
 WORKERS = [0, 2]
 
 
 class Stream:
-    """Each worker its share, by the adapter's get_worker_info."""
+    """Each worker yields its share, by the adapter's get_worker_info."""
 
     def __init__(self, n=7):
         self.n = n
@@ -67,7 +67,7 @@ def test_outstanding_batches_are_bounded(kind, num_workers, places):
 
 
 def test_without_workers_a_thread_prefetches(kind):
-    """Kept: zero workers still prefetches in a thread; not without use_buffer_reader."""
+    """Kept: zero workers still prefetch in a thread, but not without use_buffer_reader."""
     made = threading.Semaphore(0)
     batches = iter(DataLoader(Made(lambda i: (made.release(), i)[1]), prefetch_factor=2))
     assert made.acquire(timeout=60) and made.acquire(timeout=60), "nobody has asked yet"
@@ -193,7 +193,7 @@ def test_persistent_workers_resume_each_epoch(kind, monkeypatch):
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_drop_last_is_kept_in_each_epoch(kind, persistent):
-    """Fixed: resumed workers forget drop_last (they drop whatever was asked for)."""
+    """Fixed: resumed workers forget drop_last (they always drop)."""
     for drop_last, sizes in ((False, [2, 2, 1]), (True, [2, 2])):
         loader = DataLoader(Stream(5), batch_size=2, drop_last=drop_last, num_workers=1, persistent_workers=persistent)
         for _ in range(3):
@@ -270,7 +270,7 @@ def test_paddles_timer_and_profiler_see_the_reader():
 
 
 class Far:
-    """Samples that are waited for."""
+    """Samples that take a while, asleep."""
 
     def __len__(self):
         return 800
@@ -339,7 +339,7 @@ def iterable_dataset():
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_batch_samplers_say_what_is_read(kind, num_workers):
+def test_batch_samplers_decide_which_samples_are_read(kind, num_workers):
     loader = DataLoader(Images(), batch_sampler=[[3, 1], [2]], num_workers=num_workers)
     assert labels(loader) == [[3, 1], [2]] and len(loader) == 2
     sampler = BatchSampler(sampler=[5, 4, 3], batch_size=2, drop_last=True)
@@ -373,7 +373,7 @@ def test_datasets_of_paddles_tensors_are_collated(num_workers):
 
 
 def test_tensors_lie_in_the_slots_and_keep_them():
-    """Paddle's tensors are views: no copy is made, and a batch that is held is not overwritten."""
+    """Paddle's tensors are views: no copy is made, and a live batch is not overwritten."""
     import_paddle()
     loader = DataLoader(Images(400), batch_size=4, num_workers=2)
     held = [batch for k, batch in enumerate(loader) if k % 25 == 0]

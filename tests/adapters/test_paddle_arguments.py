@@ -6,7 +6,7 @@ import pytest
 
 from slipring.adapters import paddle_own
 from slipring.adapters.paddle import BatchSampler, DataLoader
-from tests.adapters.images import Images, import_paddle
+from tests.support.adapters import Images, import_paddle
 
 
 def test_feed_list_is_needed_for_dicts(monkeypatch):

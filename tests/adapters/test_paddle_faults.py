@@ -10,7 +10,7 @@ import pytest
 
 from slipring import LoaderTimeout, WorkerDied
 from slipring.adapters.paddle import DataLoader
-from tests.adapters.images import Images, die, fail
+from tests.support.adapters import Images, die, fail
 
 WORKERS = [0, 2]
 

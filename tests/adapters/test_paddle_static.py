@@ -1,13 +1,13 @@
-"""slipring.adapters.paddle in static mode: what an executor is fed with, as Paddle's own loader gives it."""
+"""slipring.adapters.paddle in static mode: the executor gets the same feed as from Paddle's own loader."""
 
 import subprocess
 import sys
 
 import pytest
 
-from tests.adapters.images import import_paddle
+from tests.support.adapters import import_paddle
 
-# In a process of its own: the mode is the whole program's, and an eager tensor made in it is the end of that.
+# In its own process: the mode applies to the whole program, and an eager tensor in that mode ends the process.
 PROGRAM = """
 import sys
 import numpy as np
@@ -50,7 +50,7 @@ for places in (1, 2):
         theirs = steps(paddle.io.DataLoader, [x, y], places, return_list)
         ours = steps(DataLoader, [x, y], places, return_list)
         if places == 2:
-            # Paddle gives what is left at the end to the first places.
+            # Paddle gives the remaining batches at the end to the first places.
             theirs = [step for step in theirs if len(step) == places]
         if return_list and places == 1:
             ours = [list(step) for step in ours]
@@ -66,7 +66,7 @@ print("held")
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_in_static_mode_a_step_is_what_an_executor_is_fed_with(num_workers):
+def test_in_static_mode_a_step_is_the_feed_of_an_executor(num_workers):
     import_paddle()
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(num_workers)], capture_output=True, text=True, timeout=220

@@ -1,4 +1,4 @@
-"""slipring.adapters.torchdata: what users of torchdata 0.11 rely on, asked of torchdata's own class too."""
+"""slipring.adapters.torchdata: behaviour that users of torchdata 0.11 rely on; torchdata's own class is tested too."""
 
 import dataclasses
 import inspect
@@ -15,9 +15,9 @@ from slipring import Memory, Workers  # noqa: E402
 from slipring.adapters import torchdata as adapter  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.adapters.stateful import Drawing, Numbers, Own, made  # noqa: E402
-from tests.datasets import after  # noqa: E402
+from tests.support.datasets import after  # noqa: E402
 
-# torchdata's own use of torch warns, and so does fast-forwarding, there as here.
+# torchdata's own use of torch causes warnings, and so does fast-forwarding in both classes.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 SETTINGS = [(0, False), (2, False), (2, True)]
@@ -118,7 +118,7 @@ def test_three_shuffled_epochs_are_torchdatas_to_the_bit(batch_size):
 
 
 @pytest.mark.parametrize("setting", SETTINGS[1:])
-def test_workers_draw_what_torchdatas_workers_draw(setting):
+def test_workers_draw_the_same_as_torchdatas_workers(setting):
     theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is compared with")
 
     def epochs(cls):
@@ -137,7 +137,7 @@ def test_without_a_generator_the_order_of_later_epochs_is_in_the_state_too(state
     other = made(stateful, Numbers(), setting, seed=6, shuffle=True, batch_size=3)
     other.load_state_dict(state)
     epochs = [list(other) for _ in range(3)]
-    # (At the end, torchdata's state is of an epoch that is over, or of one that has nothing left.)
+    # (At the end, torchdata's state is that of a finished epoch, or of one without remaining batches.)
     assert epochs == expected or (n == 8 and epochs[:2] == expected[1:])
 
 

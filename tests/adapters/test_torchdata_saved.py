@@ -1,4 +1,4 @@
-"""States that torchdata 0.11 itself has saved: slipring goes on where torchdata would."""
+"""States that torchdata 0.11 itself has saved: slipring continues where torchdata would."""
 
 import pickle
 
@@ -14,54 +14,34 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler  # 
 
 from slipring.adapters.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.parity.samplers import Passes  # noqa: E402
-from tests.parts import fast  # noqa: E402
+from tests.support import stateful  # noqa: E402
+from tests.support.parts import fast  # noqa: E402
+from tests.support.samplers import Passes  # noqa: E402
+from tests.support.torch_datasets import as_lists  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 SETTINGS = [(0, False), (2, False), (2, True)]
 
 
-class Plain(data.IterableDataset):
+class Plain(stateful.Plain, data.IterableDataset):
     """Worker 0 has less to read."""
 
-    def __iter__(self):
-        return iter(range(*self.share()))
-
-    def share(self):
+    def items(self):
         info = data.get_worker_info()
-        return (0, 5) if info is None or info.id == 0 else (100, 113)
+        return range(5) if info is None or info.id == 0 else range(100, 113)
 
 
-class AtItsBeginning(Plain):
-    """Once it has ended; it counts its passes."""
-
-    at = passes = 0
-
-    def __iter__(self):
-        first, end = self.share()
-        while self.at < end - first:
-            self.at += 1
-            yield 1000 * self.passes + first + self.at - 1
-        self.at, self.passes = 0, self.passes + 1
-
-    def state_dict(self):
-        return {"at": self.at, "passes": self.passes}
-
-    def load_state_dict(self, state):
-        self.at, self.passes = state["at"], state["passes"]
+class AtItsBeginning(stateful.Laps, Plain):
+    """After its last item it is at its beginning again; it counts its passes."""
 
 
 def distributed(n):
     return StatefulDistributedSampler(range(n), num_replicas=1, rank=0, seed=3)
 
 
-def numbers(batches):
-    return [torch.as_tensor(batch).tolist() for batch in batches]
-
-
 def saved(loader, taken, exhausted=False):
-    """torchdata's state after so many batches, and after the end of the epoch."""
+    """Return torchdata's state after `taken` batches, or after the end of the epoch."""
     iterator = iter(loader)
     for _ in range(taken):
         next(iterator)
@@ -82,14 +62,14 @@ def resumed(state, dataset, cls=DataLoader, **options):
 @pytest.mark.parametrize("dataset", [Plain, AtItsBeginning])
 def test_a_stream_whose_workers_have_unequal_shares_goes_on(dataset, every, setting, taken):
     options = {"batch_size": 2, "num_workers": setting[0], "persistent_workers": setting[1]}
-    whole = numbers(theirs.StatefulDataLoader(dataset(), **options))
+    whole = as_lists(theirs.StatefulDataLoader(dataset(), **options))
     taken = min(taken, len(whole))
     state = saved(theirs.StatefulDataLoader(dataset(), snapshot_every_n_steps=every, **options), taken)
     if dataset is AtItsBeginning and setting[0] and taken % every:
         with pytest.raises(ValueError, match=f"{taken % every} batches after its last snapshot.*every_n_steps=1"):
             resumed(state, dataset(), **options)
         return
-    assert numbers(resumed(state, dataset(), **options)) == whole[taken:]
+    assert as_lists(resumed(state, dataset(), **options)) == whole[taken:]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -97,9 +77,9 @@ def test_a_stream_whose_workers_have_unequal_shares_goes_on(dataset, every, sett
 def test_a_stream_at_its_end_goes_on_with_the_next_epoch(dataset, setting):
     options = {"batch_size": 2, "num_workers": setting[0], "persistent_workers": setting[1]}
     whole = theirs.StatefulDataLoader(dataset(), **options)
-    n, second = len(numbers(whole)), numbers(whole)
+    n, second = len(as_lists(whole)), as_lists(whole)
     state = saved(theirs.StatefulDataLoader(dataset(), **options), n, exhausted=True)
-    assert numbers(resumed(state, dataset(), **options)) == second
+    assert as_lists(resumed(state, dataset(), **options)) == second
 
 
 @pytest.mark.parametrize("taken", fast(["none", "some", "all", "end"], "some", "end"))
@@ -109,13 +89,13 @@ def test_a_stream_at_its_end_goes_on_with_the_next_epoch(dataset, setting):
 def test_a_stateful_sampler_goes_on(sampler, batch_size, num_workers, taken):
     options = {"batch_size": batch_size, "num_workers": num_workers}
     whole = DataLoader(range(11), sampler=sampler(11), **grouped(**options))
-    epochs = [numbers(whole) for _ in range(2)]
+    epochs = [as_lists(whole) for _ in range(2)]
     n = {"none": 0, "some": 2}.get(taken, len(epochs[0]))
     state = saved(theirs.StatefulDataLoader(range(11), sampler=sampler(11), **options), n, taken == "end")
     loader = resumed(state, range(11), sampler=sampler(11), **options)
     if taken != "end":
-        assert numbers(loader) == epochs[0][n:]
-    assert numbers(loader) == epochs[1]
+        assert as_lists(loader) == epochs[0][n:]
+    assert as_lists(loader) == epochs[1]
 
 
 @pytest.mark.parametrize("taken", fast(["some", "all", "end"], "some", "end"))
@@ -130,14 +110,14 @@ def test_a_shuffled_order_goes_on(cls, batch_size, num_workers, taken):
         return theirs.StatefulDataLoader(range(11), **options)
 
     whole = loader()
-    epochs = [numbers(whole) for _ in range(2)]
+    epochs = [as_lists(whole) for _ in range(2)]
     n = {"none": 0, "some": 2}.get(taken, len(epochs[0]))
     state = saved(loader(), n, taken == "end")
     torch.manual_seed(6)
     again = resumed(state, range(11), cls, **options)
     if taken != "end":
-        assert numbers(again) == epochs[0][n:]
-    later = numbers(again)
+        assert as_lists(again) == epochs[0][n:]
+    later = as_lists(again)
     if cls is StatefulDataLoader and not num_workers:  # with workers torchdata draws orders that it does not use
         assert later == epochs[1]
     assert sorted(i for batch in later for i in torch.as_tensor(batch).flatten().tolist()) == list(range(11))

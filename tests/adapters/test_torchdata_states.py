@@ -1,4 +1,4 @@
-"""slipring.adapters.torchdata: what states say, asked of torchdata's own class too."""
+"""slipring.adapters.torchdata: states; torchdata's own class is tested too."""
 
 import copy
 import json
@@ -13,9 +13,9 @@ from torch.utils import data  # noqa: E402
 
 from slipring.adapters import torchdata as adapter  # noqa: E402
 from tests.adapters.stateful import CountsEpochs, Drawing, Numbers, Own, made  # noqa: E402
-from tests.datasets import after  # noqa: E402
+from tests.support.datasets import after  # noqa: E402
 
-# torchdata's own use of torch warns, and so does fast-forwarding, there as here.
+# torchdata's own use of torch causes warnings, and so does fast-forwarding in both classes.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 SETTINGS = [(0, False), (2, False), (2, True)]
@@ -31,7 +31,7 @@ def test_a_stateful_map_dataset_goes_on_with_or_without_batching(stateful, setti
     assert [s[0] if batch_size is None else [i for i, _ in s] for s in other] == (
         [s[0] if batch_size is None else [i for i, _ in s] for s in rest]
     )
-    if setting == (0, False):  # with workers, what was read ahead has drawn too
+    if setting == (0, False):  # with workers, prefetched samples have drawn too
         other.load_state_dict(state)
         assert list(other) == rest
 
@@ -70,7 +70,7 @@ def test_a_dataset_that_is_its_own_iterator_is_told_once_it_iterates(stateful, s
     other = made(stateful, Own(), setting)
     other.load_state_dict(state)
     assert list(other) == rest
-    assert json.dumps(state).count('"left"') <= max(1, setting[0])  # once, and not as the dataset's as well
+    assert json.dumps(state).count('"left"') <= max(1, setting[0])  # once, and not also as the dataset's state
 
 
 def test_a_state_at_once_brings_back_a_dataset_that_was_read_to_its_end_since(stateful):
@@ -92,7 +92,7 @@ def test_a_dataset_that_counts_its_epochs_goes_on_counting_where_it_lives_on(sta
     other.load_state_dict(state)
     assert [list(other), list(other)] == expected
     counted = [epoch[0][0][0] for epoch in (first, *expected)]
-    # Workers that are started anew begin with the dataset as the loader has it.
+    # New workers start with the loader's dataset.
     assert counted == ([0, 0, 0] if setting == (2, False) else [0, 1, 2])
 
 
@@ -112,7 +112,7 @@ def test_an_iterator_is_told_of_the_epoch_that_has_ended(stateful, setting):
 
 
 class DrawingStream(data.IterableDataset):
-    """Its iterator's state is torch's generator's."""
+    """Its iterator's state is that of torch's generator."""
 
     def __iter__(self):
         return Drawer()
@@ -205,8 +205,8 @@ class Held(data.Dataset):
 
 def test_out_of_order_a_slow_sample_holds_up_only_its_own_worker(stateful):
     dataset = Held()
-    # With two workers the one that has sample 0 has been given one more: seven can come without it.
-    release = threading.Timer(60, dataset.go.set)  # for when the test fails: a worker would wait for ever
+    # With two workers, the worker of sample 0 has one more task: seven samples can come without it.
+    release = threading.Timer(60, dataset.go.set)  # if the test fails: a worker would wait for ever
     release.start()
     try:
         loader = made(stateful, dataset, (2, False), in_order=False, multiprocessing_context="fork")

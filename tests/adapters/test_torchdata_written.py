@@ -1,4 +1,4 @@
-"""States that are written for torchdata 0.11: its own loader goes on where slipring's would."""
+"""States that are written for torchdata 0.11: its own loader continues where slipring's would."""
 
 import pickle
 
@@ -13,79 +13,23 @@ from torch.utils import data  # noqa: E402
 
 from slipring.adapters.torchdata import StatefulDataLoader, torchdata_state  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.parts import fast  # noqa: E402
+from tests.support import stateful  # noqa: E402
+from tests.support.parts import fast  # noqa: E402
+from tests.support.stateful import Backwards, Reads  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 
-class Rows(data.Dataset):
-    """A map dataset that says how many rows it has read, which are part of each row."""
-
-    at = 0
-
-    def __len__(self):
-        return 23
-
-    def __getitem__(self, i):
-        self.at += 1
-        return i, self.at
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
-
-
-class Plain(data.IterableDataset):
+class Plain(stateful.Plain, data.IterableDataset):
     """Worker 0 has less to read than worker 1."""
 
-    def share(self):
+    def items(self):
         info = data.get_worker_info()
-        return (0, 17) if info is None or info.id == 0 else (100, 123)
-
-    def __iter__(self):
-        return iter(range(*self.share()))
+        return range(17) if info is None or info.id == 0 else range(100, 123)
 
 
-class Says(Plain):
-    """It says where it is."""
-
-    at = 0
-
-    def __iter__(self):
-        first, end = self.share()
-        while first + self.at < end:
-            self.at += 1
-            yield first + self.at - 1
-        self.at = 0
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
-
-
-class Backwards(data.Sampler):
-    """A sampler that says where it is."""
-
-    at = 0
-
-    def __iter__(self):
-        while self.at < 23:
-            self.at += 1
-            yield 23 - self.at
-        self.at = 0
-
-    def __len__(self):
-        return 23
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
+class Says(stateful.Walk, Plain):
+    """The same stream, with a state."""
 
 
 KINDS = {
@@ -97,7 +41,7 @@ KINDS = {
     },
     "samples": lambda: {"dataset": range(23), "batch_size": None, "shuffle": True},
     "batches of a list": lambda: {"dataset": range(23), "batch_sampler": [[i, i + 1] for i in range(20)]},
-    "a Stateful dataset": lambda: {"dataset": Rows(), "batch_size": 3},
+    "a Stateful dataset": lambda: {"dataset": Reads(23), "batch_size": 3},
     "a stream": lambda: {"dataset": Plain(), "batch_size": 2},
     "a Stateful stream": lambda: {"dataset": Says(), "batch_size": 2},
     "a Stateful stream of samples": lambda: {"dataset": Says(), "batch_size": None},
@@ -110,7 +54,7 @@ def numbers(batches):
 
 
 def taken_from(loader, taken):
-    """Read so many batches, and return the state there for torchdata, and the rest of the epoch."""
+    """Read `taken` batches; return the state for torchdata and the rest of the epoch."""
     iterator = iter(loader)
     for _ in range(taken):
         next(iterator)
@@ -131,8 +75,8 @@ def test_torchdatas_loader_continues_from_a_state_of_ours(ours, num_workers, tak
 
 
 def test_a_stateful_sampler_without_workers_is_continued():
-    state, rest = taken_from(DataLoader(range(23), 3, sampler=Backwards()), 3)
-    loader = theirs.StatefulDataLoader(range(23), 3, sampler=Backwards())
+    state, rest = taken_from(DataLoader(range(23), 3, sampler=Backwards(23)), 3)
+    loader = theirs.StatefulDataLoader(range(23), 3, sampler=Backwards(23))
     loader.load_state_dict(state)
     assert numbers(loader) == rest
 
@@ -152,8 +96,8 @@ def test_after_an_epoch_the_next_one_is_whole_and_has_the_order_that_ours_has(ki
     assert sum(map(len, found)) == (23 if "stream" not in kind else 40 if num_workers else 17)
 
 
-def test_what_torchdatas_form_cannot_say_is_refused():
-    loader = DataLoader(range(23), 3, sampler=Backwards(), num_workers=2)
+def test_positions_that_torchdatas_format_cannot_describe_are_refused():
+    loader = DataLoader(range(23), 3, sampler=Backwards(23), num_workers=2)
     with pytest.raises(ValueError, match=r"asked ahead.*num_workers=0"):
         taken_from(loader, 2)
     loader = DataLoader(Says(), 2, num_workers=1, workers=Workers(snapshot_every_n_steps=4))

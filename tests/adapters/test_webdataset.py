@@ -1,4 +1,4 @@
-"""slipring.adapters.webdataset.MultiLoader: what webdataset's does, and what it should."""
+"""slipring.adapters.webdataset.MultiLoader: the behaviour of webdataset's, and its faults that are fixed."""
 
 import copy
 import io
@@ -22,7 +22,7 @@ AHEAD = 2  # samples in flight per worker, by default
 
 
 class Shard:
-    """Sample i of n is (worker, pid, i, an array of i's), of the worker that its environment names."""
+    """Sample i of n is (worker, pid, i, an array of value i); the environment names the worker."""
 
     def __init__(self, n=20):
         self.n = n
@@ -46,7 +46,7 @@ class Waits(Shard):
 
 
 class Notes(Shard):
-    """Writes a byte for each sample before it is passed on."""
+    """Writes a byte to a file before each sample."""
 
     def __init__(self, path, n=1000):
         self.path, self.n = path, n
@@ -88,7 +88,7 @@ def produce(n, queue):
 
 
 class Delegates(Shard):
-    """A process of its own makes the samples."""
+    """Makes the samples in another process."""
 
     def __iter__(self):
         queue = multiprocessing.Queue()
@@ -100,7 +100,7 @@ class Delegates(Shard):
 
 
 class Helped(Shard):
-    """Tells of a process that would help for ever."""
+    """Yields the pid of a helper process that would run for ever."""
 
     def __iter__(self):
         helper = multiprocessing.Process(target=signal.pause, daemon=True)
@@ -121,7 +121,7 @@ def alive(pid):
         return False
 
 
-# ---- what it does as webdataset's
+# ---- behaviour of webdataset's
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -286,7 +286,7 @@ def test_nonsense_is_refused_at_construction():
         MultiLoader([1], no_such=1)
 
 
-# ---- what it mends
+# ---- faults that are fixed
 
 
 def test_a_workers_exception_is_raised_here_and_the_others_go_on():
@@ -329,7 +329,7 @@ def test_nothing_is_lost_when_workers_end_long_before_the_reader_reads():
 
     samples = iter(MultiLoader(Big(), 4, worker_options=Workers(start_method="fork")))
     held = [next(samples)]
-    time.sleep(0.2)  # theirs would have left by now, with what their sockets had not sent
+    time.sleep(0.2)  # webdataset's workers would have ended by now, and lost the unsent part
     held += samples
     assert sorted(int(s[0]) for s in held) == [0, 1, 2, 3]
     assert all(len(s) == 1 << 20 and (s == s[0]).all() for s in held)
@@ -339,7 +339,7 @@ def test_workers_do_not_run_ahead_for_ever(tmp_path):
     notes = tmp_path / "notes"
     samples = iter(MultiLoader(Notes(notes), 2))
     held = [next(samples) for _ in range(10)]
-    time.sleep(0.5)  # in which they could make hundreds
+    time.sleep(0.5)  # enough time for hundreds of samples
     assert len(held) <= notes.stat().st_size <= 10 + AHEAD * 2
     samples.close()
 

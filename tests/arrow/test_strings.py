@@ -46,7 +46,7 @@ def test_an_index_outside_is_an_index_error(index):
         StringList(WORDS)[index]
 
 
-def test_what_is_no_string_is_told():
+def test_a_value_that_is_no_string_is_reported():
     for bad, text in (
         ([1], "element 0 .* of type int"),
         (["a", None], "element 1 .* of type NoneType"),
@@ -95,7 +95,7 @@ class Names:
 
 
 def private_kib():
-    """Memory that this process alone has, but for files and shared memory."""
+    """Return the private memory of this process, without files and shared memory."""
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Private_Dirty"))
 

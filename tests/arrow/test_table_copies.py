@@ -1,4 +1,4 @@
-"""TableDataset where its files are copies: another machine's, with other times of modification."""
+"""TableDataset with copied files: of another machine, with other mtimes."""
 
 import os
 import pickle
@@ -19,7 +19,7 @@ CHANGED = "has .* bytes, changed .*; it had .* when the dataset was made"
 
 
 def copy(path):
-    """Put a copy in a file's place, of another inode and time."""
+    """Replace a file by a copy with another inode and mtime."""
     shutil.copyfile(path, f"{path}.copy")
     then = os.stat(path)
     os.utime(f"{path}.copy", ns=(then.st_atime_ns, then.st_mtime_ns + 10**9))
@@ -33,7 +33,7 @@ def path(request, tmp_path):
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    """A function after which this process runs on another machine."""
+    """A function after whose call this process seems to run on another machine."""
     return lambda: monkeypatch.setattr(table_files, "machine", lambda: "another")
 
 
@@ -44,7 +44,7 @@ def test_another_machine_reads_a_copy_of_another_time(path, elsewhere):
     elsewhere()
     dataset = pickle.loads(data)
     assert [row["label"] for row in dataset.__getitems__(range(N))] == list(range(N))
-    again = pickle.loads(pickle.dumps(pickle.loads(data)))  # where it was never read
+    again = pickle.loads(pickle.dumps(pickle.loads(data)))  # in a process that never read the table
     assert again[5]["label"] == 5
 
 
@@ -86,7 +86,7 @@ def test_a_pickle_can_be_made_where_the_file_has_gone(path):
 def test_spawned_workers_read_a_copy_on_another_machine(tmp_path, form, elsewhere):
     path = write(tmp_path / "t", form, table())
     elsewhere()
-    dataset = TableDataset(path, decode=label_of)  # made there; the workers are of this machine
+    dataset = TableDataset(path, decode=label_of)  # made on that machine; the workers run on this one
     copy(path)
     with Loader(dataset, 8, num_workers=2, workers=Workers(start_method="spawn")) as loader:
         assert [label for batch in loader for label in batch["label"].tolist()] == list(range(N))

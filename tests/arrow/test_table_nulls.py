@@ -1,4 +1,4 @@
-"""TableDataset: nulls become values, and masks say where they were."""
+"""TableDataset: nulls become values, and masks have their positions."""
 
 import pickle
 
@@ -12,11 +12,11 @@ import pyarrow.parquet as pq  # noqa: E402
 from slipring import Loader  # noqa: E402
 from slipring.arrow import TableDataset, collate  # noqa: E402
 from slipring.streams import Stream  # noqa: E402
-from tests.nulls import COLUMNS, UNFIT  # noqa: E402
+from tests.support.nulls import COLUMNS, UNFIT  # noqa: E402
 
 
 def write(path, columns, form="file"):
-    """A file of two row groups."""
+    """Write a file of two row groups."""
     table = pa.table(columns)
     if form == "parquet":
         pq.write_table(table, path, row_group_size=2)
@@ -56,7 +56,7 @@ FILLED = [
 ]
 
 
-def test_rows_have_the_values_and_the_masks_whoever_makes_samples_of_them(tmp_path):
+def test_rows_have_the_values_and_the_masks_in_every_kind_of_dataset(tmp_path):
     path, order = table(tmp_path), [3, 0, 0, 2, 1]
     expected = [FILLED[i] for i in order]
     dataset = TableDataset(path, **OPTIONS)

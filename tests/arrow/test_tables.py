@@ -1,4 +1,4 @@
-"""TableDataset: rows of Arrow IPC and Parquet files, and record batches that lie in their slots."""
+"""TableDataset: rows of Arrow IPC and Parquet files, and record batches in their slots."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from slipring import Loader  # noqa: E402
 from slipring.arrow import Rows, TableDataset, collate  # noqa: E402
-from tests.parts import slow  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 
 N, GROUP = 103, 10
 FORMS = ("parquet", "file", "stream", "zstd")
@@ -63,7 +63,7 @@ def test_rows_are_those_of_the_table(path):
     dataset = TableDataset(path)
     assert len(dataset) == N
     assert [dataset[i] for i in (0, 9, 10, 102, -1, -N, np.int64(3))] == [rows[i] for i in (0, 9, 10, 102, -1, -N, 3)]
-    wanted = [50, 3, 102, 3, -2, 51, 52]  # over several groups, one row twice
+    wanted = [50, 3, 102, 3, -2, 51, 52]  # from several groups, one row twice
     assert dataset.__getitems__(wanted) == [rows[i] for i in wanted]
     assert dataset.take(wanted).to_pylist() == [rows[i] for i in wanted]
     assert dataset.take([]).num_rows == 0 and dataset.take([]).schema.names == dataset.schema.names
@@ -120,7 +120,7 @@ def test_types_that_pyarrow_has_no_take_for_are_read_too(tmp_path, form):
         batch = TableDataset(path, returns="record_batch").take(indices)
         assert batch.to_pylist() == [expected[i] for i in indices]
         assert batch.schema.field("bytes").type == pa.binary_view()
-        # Of the group that they were taken from nothing comes along.
+        # The rest of their row group does not come along.
         assert batch["bytes"].nbytes < 1100 * len(indices)
 
 
@@ -154,7 +154,7 @@ def test_a_batch_reads_each_row_group_once_and_only_its_columns(parquet, monkeyp
     assert read == []
     dataset.__getitems__([95, 3, 91, 4, 3, 99])
     assert sorted(read) == [(0, ("label",)), (9, ("label",))]
-    dataset.__getitems__([90, 98])  # the last one that was read is kept
+    dataset.__getitems__([90, 98])  # the group that was read last is cached
     assert len(read) == 2
 
 
@@ -177,7 +177,7 @@ def test_a_pickle_has_paths_and_counts_and_no_rows(path):
 
 
 class OfOpenFiles:
-    """Says with each label how many descriptors of the tables' files this process has."""
+    """Adds to each label how many descriptors of the tables' files this process has."""
 
     def __init__(self, data, folder):
         self.data, self.folder = data, str(folder)
@@ -195,7 +195,7 @@ class OfOpenFiles:
 
 
 @pytest.mark.parametrize("options", [{}, {"fetch_threads": 4, "rng": "sample"}], ids=str)
-def test_of_many_files_few_are_open_whoever_reads_them(tmp_path, options):
+def test_of_many_files_few_are_open_in_every_kind_of_worker(tmp_path, options):
     paths = [tmp_path / f"{number}.parquet" for number in range(100)]
     for number, path in enumerate(paths):
         pq.write_table(pa.table({"label": [2 * number, 2 * number + 1]}), path, row_group_size=1)
@@ -206,7 +206,7 @@ def test_of_many_files_few_are_open_whoever_reads_them(tmp_path, options):
     assert 0 < max(files) <= 64 + 4
 
 
-def test_what_cannot_be_read_is_told(tmp_path, parquet):
+def test_an_unreadable_file_is_reported(tmp_path, parquet):
     other = write(tmp_path / "o", "file", pa.table({"label": ["a"]}))
     (tmp_path / "text").write_text("no table at all")
     (tmp_path / "cut").write_bytes(b"PAR1 and no more")
@@ -266,14 +266,14 @@ def test_a_file_that_has_changed_and_kept_its_size_is_told(tmp_path):
     with pytest.raises(ValueError, match="when the dataset was made"):
         dataset[0]
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert dataset[0] == {"a": 3}  # nothing tells
+    assert dataset[0] == {"a": 3}  # the change cannot be seen
 
 
 @pytest.mark.parametrize("method", ["fork", slow("spawn"), "thread", None])
 @pytest.mark.parametrize("chunk_size", [None, 3])
-def test_every_row_arrives_once_whoever_reads_it(path, method, chunk_size):
+def test_every_row_arrives_once_in_every_kind_of_loader(path, method, chunk_size):
     dataset = TableDataset(path, columns=["image", "label"], decode=label_of)
-    dataset[0]  # open in the parent: its workers must not use what it opened
+    dataset[0]  # the parent opens the file: its workers must not use the parent's descriptor
     workers = {"num_workers": 2, "start_method": method} if method else {}
     with Loader(dataset, 8, shuffle=True, seed=3, **grouped(chunk_size=chunk_size, **workers)) as loader:
         batches = list(loader)
@@ -293,7 +293,7 @@ def test_record_batches_lie_in_their_slots(path, chunk_size):
         allocated = pa.total_allocated_bytes()
         for batch in loader:
             assert type(batch) is pa.RecordBatch
-            # Its buffers are the slot's. Threads of Arrow's may let go of what was read before.
+            # Its buffers are the slot's. Arrow's threads may release earlier batches.
             assert pa.total_allocated_bytes() <= allocated
             assert batch.to_pylist() == rows[n : n + batch.num_rows]
             n += batch.num_rows
@@ -312,7 +312,7 @@ def test_a_column_that_is_kept_keeps_its_slot(path):
         for epoch in range(4):
             for batch in batches if epoch == 0 else loader:
                 seen.add(batch["image"].field("bytes").buffers()[2].address)
-        assert at not in seen and len(seen) <= 7  # the others went round
+        assert at not in seen and len(seen) <= 7  # the other slots are reused
         assert kept.to_pylist() == content == [bytes([i]) * (i + 1) for i in range(4)]
         assert loader.stats().copied_batches == 0
         del kept, batch, batches
@@ -359,7 +359,7 @@ def addresses(column):
 
 
 def lies_in_the_slot(trip, sent):
-    """Send it round; whether all of it was read with no allocation and keeps its slot."""
+    """Send a value; return whether it was read without an allocation and keeps its slot."""
     slot = trip.put(sent)
     allocated = pa.total_allocated_bytes()
     got = trip.take(slot)

@@ -1,4 +1,4 @@
-/* caches.h - small caches, entries whose bytes tell their key, and processes that share one. */
+/* caches.h - small caches, entries whose bytes depend on their key, and processes that share a cache. */
 #ifndef CACHES_H
 #define CACHES_H
 
@@ -26,7 +26,7 @@ static inline sr_cache_info info_of(const sr_cache *cache)
     return info;
 }
 
-/* The word of a key whose chunk has its memory. */
+/* The word of a key whose chunk has memory. */
 static inline uint64_t entry_word(const sr_cache *cache, uint64_t key) { return sr_load_acquire(&cache->index[key]); }
 static inline uint32_t owner_of_entry(const sr_cache *cache, uint64_t key)
 {
@@ -52,7 +52,7 @@ static inline sr_fill claimed(sr_cache *cache, uint64_t key)
     return fill;
 }
 
-/* `bytes` of the key's; what sr_cache_store says. */
+/* Stores `bytes` bytes of the key; returns the result of sr_cache_store. */
 static inline int store(sr_cache *cache, sr_fill *fill, uint64_t bytes, sr_alloc_error *why)
 {
     uint64_t key = fill->key, *content = malloc(bytes + 8);
@@ -109,7 +109,7 @@ static inline pid_t in_another(void (*body)(sr_cache *, void *), sr_cache *cache
     return pid;
 }
 
-/* Returns when so many sleep on entries, or are about to. */
+/* Returns when so many processes sleep on entries, or are about to. */
 static inline void await_waiters(const sr_cache *cache, uint32_t n)
 {
     while (sr_load_ordered(&cache->header->waiters) != n)

@@ -1,7 +1,7 @@
-/* check.h - what a C test needs, and no more.
+/* check.h - a minimal framework for C tests.
  *
- * A test is a function whose name is a sentence. Each runs in a process group of its own under a watchdog, so
- * that one that crashes or hangs is reported like one that fails, and leaves no process behind.
+ * A test is a function whose name is a sentence. Each runs in its own process group with a watchdog, so
+ * that a crash or a hang is reported like a failure, and leaves no process behind.
  */
 #ifndef SLIPRING_CHECK_H
 #define SLIPRING_CHECK_H
@@ -38,7 +38,7 @@ static inline _Noreturn void fail_at(const char *file, int line, const char *wha
             fail_at(__FILE__, __LINE__, "not true: " #condition);                                               \
     } while (0)
 
-/* Both values are shown signed if they look like -errno, else in full. */
+/* Both values are printed as signed if they look like -errno, otherwise as unsigned. */
 static inline void check_compared(const char *file, int line, const char *what, bool ok, int64_t a, int64_t b)
 {
     char text[512];
@@ -64,7 +64,7 @@ static inline void check_compared(const char *file, int line, const char *what, 
         _exit(SKIPPED);                                                                                         \
     } while (0)
 
-/* Runs one test; 0, SKIPPED or 1. */
+/* Runs one test; returns 0, SKIPPED or 1. */
 static inline int run_test(const struct test *test, unsigned seconds)
 {
     int status;
@@ -72,14 +72,14 @@ static inline int run_test(const struct test *test, unsigned seconds)
     pid_t pid = fork();
     if (pid == 0) {
         setpgid(0, 0);
-        alarm(seconds); /* not caught: the process ends, and its parent says why */
+        alarm(seconds); /* not caught: the process ends, and its parent reports it */
         test->run();
         exit(0);
     }
     setpgid(pid, pid);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
-    kill(-pid, SIGKILL); /* whatever the test has left running */
+    kill(-pid, SIGKILL); /* processes that the test has left running */
     if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED)
         return SKIPPED;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)

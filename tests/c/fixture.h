@@ -1,4 +1,4 @@
-/* fixture.h - small segments, and the steps that many tests take. */
+/* fixture.h - small segments, and the common steps of tests. */
 #ifndef SLIPRING_FIXTURE_H
 #define SLIPRING_FIXTURE_H
 
@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "check.h"
-#include "handle.h" /* tests look at words and put them where they need them */
+#include "handle.h" /* tests read and write the words themselves */
 
 #define MS UINT64_C(1000000)
 #define KIB UINT64_C(1024)
@@ -46,7 +46,7 @@ static inline void poke(sr_ring *ring, uint32_t slot, uint64_t word)
     sr_store_release(&ring->slots[slot].state, word);
 }
 
-/* Puts a task of run 0 into `slot`; returns the generation. `addressee`: participant, 0: anybody. */
+/* Puts a task of iteration 0 into `slot`; returns the generation. `addressee`: participant; 0: any. */
 static inline uint64_t dispatch(sr_ring *ring, uint32_t slot, uint64_t seq, uint32_t addressee, uint32_t ranges)
 {
     uint64_t gen = 0;
@@ -56,7 +56,7 @@ static inline uint64_t dispatch(sr_ring *ring, uint32_t slot, uint64_t seq, uint
     return gen;
 }
 
-/* Claims what is there without waiting; the slot. */
+/* Claims a dispatched task without waiting; returns its slot. */
 static inline uint32_t claim(sr_ring *ring, uint32_t participant, uint32_t *range, uint64_t *gen)
 {
     uint32_t slot = UINT32_MAX, r;
@@ -85,7 +85,7 @@ static inline uint64_t take(sr_ring *ring, uint32_t slot)
     return gen;
 }
 
-/* Takes a fresh slot as far as `state`, whole, by `participant`; returns its generation. */
+/* Brings a fresh slot to `state`, without ranges, by `participant`; returns its generation. */
 static inline uint64_t bring_to(sr_ring *ring, uint32_t slot, unsigned state, uint32_t participant, bool held)
 {
     if (state == SR_FREE)
@@ -127,7 +127,7 @@ static inline int wait_for(pid_t pid)
     return status;
 }
 
-/* A signal handler that does nothing but interrupt. */
+/* A signal handler that only interrupts. */
 static inline void interrupt(int number) { (void)number; }
 
 /* Two threads that take turns: rounds are counted from 1, and OVER ends them. On a busy machine a turn can cost a
@@ -139,7 +139,7 @@ static inline uint64_t await_round(_Atomic uint64_t *word, uint64_t round)
 {
     uint64_t seen;
     for (int spins = 1; (seen = sr_load_acquire(word)) != round && seen != OVER; spins++)
-        if (spins % 20000 == 0) /* spinning keeps the two in step; but the other may not be running at all */
+        if (spins % 20000 == 0) /* spinning keeps both in step; but the other one may not be running */
             sched_yield();
     return seen;
 }

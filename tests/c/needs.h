@@ -1,4 +1,4 @@
-/* needs.h - what user-mode emulators of another processor lack (`make test-arm64`); asked for, whoever runs this. */
+/* needs.h - features that user-mode emulators lack (`make test-arm64`); tests check for them on every machine. */
 #ifndef SLIPRING_NEEDS_H
 #define SLIPRING_NEEDS_H
 

@@ -1,4 +1,4 @@
-/* A file system with room for little, where memory is short at once. */
+/* A small file system, where memory runs out soon. */
 #ifndef SMALL_H
 #define SMALL_H
 
@@ -27,7 +27,7 @@ static void mount_small(const char *size)
     atexit(unmount);
 }
 
-/* CHECK leaves by _exit, so the mount goes first. */
+/* CHECK ends with _exit, so unmount first. */
 #define CHECK_MOUNTED(condition)                                                                                \
     do {                                                                                                        \
         if (!(condition)) {                                                                                     \

@@ -1,9 +1,9 @@
-/* stress_body.h - what all stress programs do; stress_threads.c, stress_processes.c and stress_kills.c say how.
+/* stress_body.h - the body of all stress programs; stress_threads.c, stress_processes.c, stress_kills.c set the mode.
  *
- * Checked throughout: every sequence number arrives exactly once, and in order where that is promised; every batch
- * holds what its task asked for, when it is taken and still when its lease ends; an array that a worker keeps is not
+ * Checked throughout: every sequence number arrives exactly once, in order if that is promised; every batch
+ * has the contents of its task when it is taken and when its lease ends; an array that a worker keeps is not
  * overwritten; in the end every slot is free. Counters start near overflow, epochs end early, workers pause at odd
- * moments. Nobody rescans (see the Makefile), so a lost wake-up is a hang, which the watchdog reports.
+ * moments. No participant rescans (see the Makefile), so a lost wake-up is a hang, which the watchdog reports.
  */
 #ifndef SLIPRING_STRESS_BODY_H
 #define SLIPRING_STRESS_BODY_H
@@ -18,15 +18,15 @@ enum { MAX_WORKERS = 8, MAX_SLOTS = 32, ROW = 24 /* words */, MAX_SEQ = 1 << 22 
 
 struct plan {
     enum traffic traffic;
-    bool threads; /* else processes */
+    bool threads; /* otherwise processes */
     bool kills;   /* workers die at any moment and are replaced */
     bool by_completion;
     uint32_t workers, slots, depth, leases;
 };
 
-/* What a run of the program shares with its processes, beside the segment. */
+/* The memory that a run's processes share, in addition to the segment. */
 struct account {
-    _Atomic uint64_t attempt[MAX_WORKERS + 1]; /* queue mode: the last number that a producer began with */
+    _Atomic uint64_t attempt[MAX_WORKERS + 1]; /* queue mode: the last number that a producer has started */
     _Atomic uint64_t delivered;
     _Atomic uint32_t stop;
     _Atomic uint8_t seen[MAX_WORKERS + 1][MAX_SEQ];
@@ -68,7 +68,7 @@ static void pause_a_little(struct chance *c)
     }
 }
 
-/* A moment at which a worker may die by its own hand, where a killer from outside would rarely hit. */
+/* A moment where a worker may kill itself, because a killer from outside rarely hits it. */
 static void mortal(struct chance *c)
 {
     pause_a_little(c);
@@ -103,7 +103,7 @@ static uint64_t take_memory(uint32_t participant, uint32_t slot, uint32_t rows)
     return offset;
 }
 
-/* One array that a worker keeps past the publish. */
+/* An array that a worker keeps after the publish. */
 struct kept {
     bool any;
     uint32_t slot, rows;
@@ -119,7 +119,7 @@ static void release_slot(uint32_t participant, struct kept *k)
     }
 }
 
-/* With very few slots it may not sleep on one. */
+/* With very few slots it must not sleep while it keeps one. */
 static bool may_release(struct chance *c) { return plan.slots <= 2 || roll(c, 2); }
 
 static void publish_rows(uint32_t participant, uint32_t slot, uint64_t gen, uint64_t run, uint64_t seq, uint32_t rows,
@@ -141,7 +141,7 @@ static void fill_whole(uint32_t participant, uint32_t slot, uint64_t gen, struct
 {
     sr_task task = *sr_task_of(ring, slot);
     uint64_t offset = take_memory(participant, slot, task.rows);
-    if (roll(c, 16) == 0) { /* a batch that failed half-way and begins again */
+    if (roll(c, 16) == 0) { /* a batch that failed in the middle and starts again */
         memset(sr_payload(ring, slot) + offset, 0xee, rows_bytes(task.rows));
         CHECK_OK(sr_rewind(ring, participant, slot, gen));
         offset = take_memory(participant, slot, task.rows);
@@ -284,7 +284,7 @@ static void end_worker(uint32_t participant)
     }
 }
 
-/* Replaces those that have died, after killing one every few milliseconds. */
+/* Kills a worker every few milliseconds, and replaces dead ones. */
 static void take_lives(struct chance *c)
 {
     static uint64_t next;
@@ -313,7 +313,7 @@ static uint64_t stress_end(void)
     return in_ms((uint64_t)(1000 * (seconds ? atof(seconds) : 1)));
 }
 
-/* A run may be slow under a sanitizer on a busy machine; one that has not ended long after its time hangs. */
+/* A run may be slow with a sanitizer on a busy machine; a run that continues long after its time hangs. */
 static unsigned stress_watchdog(void)
 {
     return 60 + (unsigned)((stress_end() - sr_now()) / (1000 * MS));
@@ -336,7 +336,7 @@ static void begin(void)
 static void everything_is_free(void)
 {
     uint32_t slot;
-    CHECK_OK(sr_pick_free(ring, &slot)); /* discards what is left of old runs */
+    CHECK_OK(sr_pick_free(ring, &slot)); /* discards the rest of old iterations */
     for (uint32_t i = 0; i < plan.slots; i++) {
         if (state_of(ring, i) != SR_FREE)
             fprintf(stderr, "slot %u\n", i);

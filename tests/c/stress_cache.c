@@ -1,7 +1,7 @@
-/* Threads and processes that find, make, give up and wait for a cache's entries at random, and die at any instant.
+/* Threads and processes that find, make, abandon and wait for a cache's entries at random, and die at any instant.
  *
- * Few keys are at issue at a time: a window that moves on when its first one is there. Checked throughout: what is
- * found holds what its key asks for, a word that is READY stays as it is, an entry is made once. In the end all can be
+ * Few keys are in use at a time: a window that moves on when its first key is READY. Checked throughout: a found
+ * entry holds its key's value, a READY word does not change, an entry is made once. In the end all keys can be
  * found.
  */
 #define _GNU_SOURCE
@@ -12,10 +12,10 @@
 enum { WINDOW = 8, KEYS = 1 << 15, PROCESSES = 3, THREADS = 2, LEAST = 10, MOST = 6000 /* bytes of an entry */ };
 
 struct account {
-    _Atomic uint64_t front; /* all before have been found */
+    _Atomic uint64_t front; /* all earlier keys have been found */
     _Atomic uint64_t deaths;
     _Atomic uint32_t stop;
-    _Atomic uint64_t word[KEYS]; /* as it was first found */
+    _Atomic uint64_t word[KEYS]; /* the word when it was first found */
     _Atomic uint32_t made[KEYS];
 };
 
@@ -29,7 +29,7 @@ static uint64_t seconds(void)
     return asked ? strtoull(asked, NULL, 10) : 1;
 }
 
-/* A slow machine needs longer to get anywhere at all. */
+/* A slow machine needs longer to make any progress. */
 static bool goes_on(uint64_t until)
 {
     uint64_t front = sr_load_relaxed(&account->front);
@@ -43,7 +43,7 @@ static uint64_t roll(uint64_t *chance, uint64_t sides)
     return (x ^ x >> 27) % sides;
 }
 
-/* Sizes differ by key, so that a wrong record shows. */
+/* Sizes depend on the key, so that a wrong record is noticed. */
 static uint64_t size_of(uint64_t key) { return word_at(key, 77) % MOST; }
 
 static void moment(uint64_t *chance)
@@ -123,7 +123,7 @@ static void begin(void)
     cache = make_cache((uint64_t)KEYS * (MOST + 128));
 }
 
-/* Nothing is under way any more. */
+/* No entry is being made any more. */
 static void all_can_be_made(void)
 {
     uint64_t used = 0, front = sr_load_relaxed(&account->front), end = front + WINDOW < KEYS ? front + WINDOW : KEYS;
@@ -139,7 +139,7 @@ static void all_can_be_made(void)
         used += 64 + (size_of(key) + 63) / 64 * 64;
         CHECK_OP(sr_load_relaxed(&account->made[key]), <=, 1);
     }
-    (void)sr_cache_recover(cache); /* who died behind READY */
+    (void)sr_cache_recover(cache); /* recovers a process that died after READY */
     for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
         CHECK_EQ(sr_load_relaxed(&cache->fillers[i].incarnation), 0);
     CHECK_OP(info_of(cache).used, >=, used);
@@ -155,7 +155,7 @@ static void threads_make_each_entry_once(void)
 {
     uint64_t until = sr_now() + seconds() * 1000 * MS;
     begin();
-    cache->view = cache->base + cache->data_off; /* so that the thread sanitizer sees who reads what was written */
+    cache->view = cache->base + cache->data_off; /* so that the thread sanitizer sees each read of written bytes */
     pthread_t clock;
     CHECK_OK(pthread_create(&clock, NULL, takes_part, NULL));
     pthread_t others[3];
@@ -207,7 +207,7 @@ static void run_processes(void)
     }
     sr_store_release(&account->stop, 1);
     for (int i = 0; i < PROCESSES; i++) {
-        int status = wait_for(pids[i]); /* whoever waits for ever hangs here */
+        int status = wait_for(pids[i]); /* a process that waits for ever hangs here */
         CHECK(WIFSIGNALED(status) ? mortal && WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
     }
     all_can_be_made();

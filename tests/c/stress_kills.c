@@ -1,4 +1,4 @@
-/* Processes that die by SIGKILL at any instant, are confirmed dead, recovered and replaced. */
+/* Processes are killed with SIGKILL at any instant, confirmed dead, recovered and replaced. */
 #include "stress_body.h"
 
 static void dynamic_pull_with_deaths(void)

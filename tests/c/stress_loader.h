@@ -92,7 +92,7 @@ static void loader_main(void)
     begin_epoch(&c);
     for (uint32_t p = 1; p <= plan.workers && !plan.kills; p++)
         CHECK_OK(sr_wait_serving(ring, p, SR_FOREVER));
-    while (sr_now() < end || account->delivered == 0) { /* a slow machine needs longer to get anywhere */
+    while (sr_now() < end || account->delivered == 0) { /* a slow machine needs longer to make progress */
         uint32_t found;
         take_lives(&c);
         uint32_t depth = 1 + (uint32_t)roll(&c, plan.depth);
@@ -103,7 +103,7 @@ static void loader_main(void)
             epochs++;
             continue;
         }
-        if (n_waiting == 0) { /* every slot is leased, kept by a worker, or being filled for an old run */
+        if (n_waiting == 0) { /* every slot is leased, pinned by a worker, or in progress for an old iteration */
             while (n_leases)
                 end_lease(0);
             sched_yield();
@@ -117,7 +117,7 @@ static void loader_main(void)
         uint32_t which = 0;
         while (which < n_waiting && waiting[which].slot != found)
             which++;
-        CHECK_OP(which, <, n_waiting); /* else it was delivered before, or cancelled */
+        CHECK_OP(which, <, n_waiting); /* otherwise it was delivered before, or cancelled */
         receive(which);
         while (n_leases > roll(&c, plan.leases + 1))
             end_lease((uint32_t)roll(&c, n_leases));

@@ -1,4 +1,4 @@
-/* Processes, each with the mapping that it inherited. */
+/* Processes, each with its inherited mapping. */
 #include "stress_body.h"
 
 static void dynamic_pull_by_processes(void)
@@ -27,7 +27,7 @@ static void queue_by_processes(void)
     stress((struct plan){.traffic = PUSH, .workers = 6, .slots = 8, .leases = 1});
 }
 
-/* One worker and one slot: whoever misses a wake-up sleeps for ever. */
+/* One worker and one slot: a process that misses a wake-up sleeps for ever. */
 static void loader_ping_pong_by_processes(void)
 {
     stress((struct plan){.traffic = DYNAMIC, .workers = 1, .slots = 1, .depth = 1});

@@ -2,7 +2,7 @@
 
 static bool produces(uint32_t participant) { return participant % 2 == 1; }
 
-/* What a producer sends: its number, a sequence number, rows of both. */
+/* A producer's message: its number, a sequence number, rows of both. */
 static void producer(uint32_t participant, struct chance *c)
 {
     struct kept keep = {0};
@@ -110,7 +110,7 @@ static void queue_main(void)
     for (uint32_t p = 1; p <= plan.workers; p++)
         if (produces(p))
             end_worker(p);
-    /* Consumers take what is left. In the kill runs one may just have died: replace it. */
+    /* Consumers take the remaining messages. In the kill runs one may just have died: replace it. */
     while (something_is_under_way()) {
         for (uint32_t p = 2; plan.kills && p <= plan.workers; p += 2)
             if (waitpid(pids[p], NULL, WNOHANG) == pids[p]) {
@@ -131,7 +131,7 @@ static void queue_main(void)
     }
     printf("      %" PRIu64 " batches, %" PRIu64 " lost with %" PRIu64 " deaths\n", account->delivered, missing,
            deaths);
-    /* Who dies takes at most the one batch with it that it was making, or had just taken. */
+    /* A death loses at most the one batch that the process was making or had just taken. */
     CHECK_OP(missing, <=, deaths);
-    CHECK(plan.kills || account->delivered == attempts - missing); /* one may die before it counts */
+    CHECK(plan.kills || account->delivered == attempts - missing); /* a process may die before it counts a batch */
 }

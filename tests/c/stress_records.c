@@ -1,4 +1,4 @@
-/* Readers in threads and in processes, while the recorder wraps: what passes is whole. */
+/* Readers in threads and in processes, while the recorder wraps: each accepted record is consistent. */
 #include "watching.h"
 
 #define READERS 2
@@ -20,7 +20,7 @@ static void check_seen(const sr_record_view *seen)
     CHECK(whole(seen, queue_mode));
 }
 
-/* Returns how many slots that are FREE could be seen. */
+/* Returns how many FREE slots could be observed. */
 static uint64_t look_at_slots(const sr_watch *watch)
 {
     uint64_t n = 0;
@@ -49,7 +49,7 @@ static void look_on(uint64_t until_ns)
     static __thread sr_record_view seen[SR_RECORDS];
     sr_watch *watch = watch_of(ring);
     uint64_t n_records = 0, n_slots = 0;
-    do { /* once at least, however late it starts */
+    do { /* at least once, however late it starts */
         uint32_t n = sr_watch_records(watch, 0, seen, SR_RECORDS);
         for (uint32_t i = 0; i < n; i++) {
             check_seen(&seen[i]);
@@ -87,7 +87,7 @@ static void records(bool in_queue)
     uint64_t until = sr_now() + seconds() * UINT64_C(1000000000), seq = 0;
     queue_mode = in_queue;
     ring = make_ring(3, 4, queue_mode ? SR_SEG_QUEUE : 0);
-    for (int i = 0; i < 3000; i++) /* readers have something to see from the beginning */
+    for (int i = 0; i < 3000; i++) /* readers find records from the start */
         queue_mode ? put_one(ring, 1) : (void)deliver_one(ring, seq++);
     for (int i = 0; i < READERS; i++) {
         fflush(NULL);

@@ -1,4 +1,4 @@
-/* Threads over one mapping: under the thread sanitizer this shows every race of plain accesses. */
+/* Threads with one mapping: the thread sanitizer then finds every race of plain accesses. */
 #include "stress_body.h"
 
 static void dynamic_pull_by_threads(void)
@@ -28,7 +28,7 @@ static void queue_by_threads(void)
     stress((struct plan){.traffic = PUSH, .threads = true, .workers = 6, .slots = 8, .leases = 1});
 }
 
-/* One worker and one slot: whoever misses a wake-up sleeps for ever. */
+/* One worker and one slot: a process that misses a wake-up sleeps for ever. */
 static void loader_ping_pong_by_threads(void)
 {
     stress((struct plan){.traffic = DYNAMIC, .threads = true, .workers = 1, .slots = 1, .depth = 1});

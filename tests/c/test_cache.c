@@ -1,4 +1,4 @@
-/* A cache's entries, its header, and what is said about it. */
+/* A cache's entries, its header and its statistics. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -29,7 +29,7 @@ static void an_entry_is_made_once(void)
     CHECK_OK(store(cache, &fill, 64, NULL));
     CHECK_EQ(sr_cache_claim(cache, 7, &other, NULL), -EEXIST);
     for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
-        CHECK_EQ(sr_load_relaxed(&cache->fillers[i].incarnation), 0); /* nobody has kept a number */
+        CHECK_EQ(sr_load_relaxed(&cache->fillers[i].incarnation), 0); /* no process has kept a number */
     check_entry(cache, 7, 64);
     sr_cache_destroy(cache);
 }
@@ -49,7 +49,7 @@ static void what_is_given_up_can_be_claimed_anew(void)
 static void generations_wrap(void)
 {
     sr_cache *cache = make_cache(MIB);
-    CHECK_OK(make_entry(cache, 0, 8)); /* the chunk has its memory */
+    CHECK_OK(make_entry(cache, 0, 8)); /* now the chunk has memory */
     sr_store_relaxed(&cache->index[7], LAST_GEN << SR_GEN_SHIFT);
     sr_fill fill = claimed(cache, 7);
     CHECK_OK(sr_cache_abandon(cache, &fill));
@@ -90,7 +90,7 @@ static void keys_far_apart_take_memory_for_the_words_round_them(void)
     for (int i = 0; i < 6; i++)
         check_entry(cache, keys[i], 100);
     CHECK_OK(fstat(sr_cache_fd(cache), &file));
-    CHECK_EQ(file.st_blocks * 512, info_of(cache).committed); /* what was only looked at took nothing */
+    CHECK_EQ(file.st_blocks * 512, info_of(cache).committed); /* lookups alone take no memory */
     sr_cache_destroy(cache);
 }
 
@@ -175,7 +175,7 @@ static void an_unsound_header_is_refused(void)
     h->version++;
     refused(cache);
     h->version--;
-    h->n_keys = SR_CACHE_KEYS + 1; /* no whole number of chunks */
+    h->n_keys = SR_CACHE_KEYS + 1; /* not a whole number of chunks */
     refused(cache);
     h->n_keys = SR_CACHE_KEYS;
     sr_cache *other = attached(cache);
@@ -223,17 +223,17 @@ static void a_wrong_word_leads_nowhere(void)
     uint64_t good = entry_word(cache, 1), committed = sr_load_relaxed(&cache->header->committed) / 64;
     uint64_t places[] = {1, 17, 18, committed, committed - 1, MIB - 1, MIB, UINT64_C(1) << 40, UINT64_MAX >> 8};
     for (int i = 0; i < 9; i++) {
-        if (places[i] * 64 == 1088) /* there lies the other entry */
+        if (places[i] * 64 == 1088) /* the place of the other entry */
             CHECK_EQ(look(cache, 2), 0);
         sr_store_relaxed(&cache->index[1], SR_ENTRY_READY | places[i] << SR_ENTRY_SHIFT);
         CHECK_EQ(look(cache, 1), -EPROTO);
     }
     CHECK_OK(fstat(sr_cache_fd(cache), &file));
-    CHECK_EQ(file.st_blocks * 512, info_of(cache).committed); /* no look has taken memory */
-    sr_store_relaxed(&cache->index[1], UINT64_MAX); /* no state at all */
+    CHECK_EQ(file.st_blocks * 512, info_of(cache).committed); /* no lookup has taken memory */
+    sr_store_relaxed(&cache->index[1], UINT64_MAX); /* an invalid state */
     CHECK_EQ(look(cache, 1), -EPROTO);
     CHECK_EQ(sr_cache_wait(cache, 1, 0), 0);
-    sr_store_relaxed(&cache->index[1], SR_ENTRY_FILLING | UINT64_C(0xfff) << SR_OWNER_SHIFT); /* by no filler */
+    sr_store_relaxed(&cache->index[1], SR_ENTRY_FILLING | UINT64_C(0xfff) << SR_OWNER_SHIFT); /* not a filler */
     CHECK_EQ(sr_cache_wait(cache, 1, SR_FOREVER), -ETIMEDOUT);
     sr_store_relaxed(&cache->index[1], good);
     check_entry(cache, 1, 1000);
@@ -256,7 +256,7 @@ static void a_wrong_record_is_not_believed(void)
     CHECK_EQ(look(cache, 1), -EPROTO);
     entry->key = 1;
     check_entry(cache, 1, 1000);
-    sr_store_relaxed(&cache->header->committed, 0); /* nor that there is memory */
+    sr_store_relaxed(&cache->header->committed, 0); /* and not that it has memory */
     CHECK_EQ(look(cache, 1), -EPROTO);
     sr_cache_destroy(cache);
 }
@@ -273,11 +273,11 @@ static void what_is_cached_is_said_once(void)
     CHECK(strcmp(theirs, "dogs") == 0);
     CHECK_EQ(sr_cache_bind(other, 6, 10, theirs), -EEXIST);
     CHECK(strcmp(theirs, "images of cats") == 0);
-    sr_store_relaxed(&cache->header->labelled, 0); /* who set it has died over it */
+    sr_store_relaxed(&cache->header->labelled, 0); /* as if its writer had died meanwhile */
     CHECK_EQ(sr_cache_bind(other, 6, 10, theirs), -EEXIST);
     CHECK(strcmp(theirs, "") == 0);
     sr_store_relaxed(&cache->header->labelled, 1);
-    memset(cache->header->label, 'x', SR_CACHE_LABEL); /* by one gone mad */
+    memset(cache->header->label, 'x', SR_CACHE_LABEL); /* by a faulty process */
     memset(whole, 'y', sizeof whole);
     CHECK_EQ(sr_cache_bind(other, 6, 10, whole), -EEXIST);
     CHECK_EQ(strnlen(whole, sizeof whole), SR_CACHE_LABEL - 1);

@@ -1,4 +1,4 @@
-/* Fillers that die, fork, or become another program; who finds them, and what they had begun. */
+/* Fillers that die, fork, or exec; the detection of their deaths, and their unfinished entries. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/personality.h>
@@ -31,7 +31,7 @@ static void who_waits_finds_the_dead(void)
     sr_cache *cache = make_cache(MIB);
     dead(cache, 2);
     CHECK_EQ(look(cache, 0), -EAGAIN);
-    CHECK_EQ(sr_cache_wait(cache, 0, 0), 0); /* a deadline that has passed is no reason to leave it */
+    CHECK_EQ(sr_cache_wait(cache, 0, 0), 0); /* even after the deadline it is recovered */
     CHECK_EQ(look(cache, 0), -ENOENT);
     CHECK_EQ(look(cache, 1), -EAGAIN);
     CHECK_OK(sr_cache_wait(cache, 1, SR_FOREVER));
@@ -99,7 +99,7 @@ static void what_the_dead_had_taken_is_counted(void)
     sr_cache *cache = make_cache(MIB);
     dead(cache, 1);
     sr_filler *f = &cache->fillers[owner_of_entry(cache, 0) - 1];
-    sr_store_relaxed(&f->taken, 640); /* as between the taking and READY */
+    sr_store_relaxed(&f->taken, 640); /* as between the allocation and READY */
     sr_store_relaxed(&cache->header->cursor, 640);
     CHECK_EQ(sr_cache_recover(cache), 1);
     CHECK_EQ(info_of(cache).lost, 640);
@@ -133,10 +133,10 @@ static void a_dead_one_that_wrote_anything_does_no_harm(void)
     for (int i = 0; i < 4; i++) {
         dead(cache, 1);
         sr_filler *f = &cache->fillers[owner_of_entry(cache, 0) - 1];
-        sr_store_relaxed(&f->key, keys[i]); /* 5 is somebody else's */
+        sr_store_relaxed(&f->key, keys[i]); /* 5 belongs to another process */
         CHECK_EQ(sr_cache_recover(cache), 1);
         CHECK_EQ(numbers_taken(cache), 1);
-        CHECK_EQ(look(cache, 0), -EAGAIN); /* its entry stays lost: who waits makes his own */
+        CHECK_EQ(look(cache, 0), -EAGAIN); /* its entry stays lost: a waiting process makes its own */
         CHECK_EQ(sr_cache_wait(cache, 0, in_ms(20)), -ETIMEDOUT);
         sr_store_relaxed(&cache->index[0], 0);
     }
@@ -149,14 +149,14 @@ static void a_slow_survivor_leaves_the_numbers_next_tenant_alone(void)
 {
     /* Two survivors find the same death. When one is done another thread takes the number, then the other goes on. */
     sr_cache *cache = make_cache(MIB);
-    for (uint64_t key = 0; key < 2; key++) { /* it makes another entry; the same one */
+    for (uint64_t key = 0; key < 2; key++) { /* it makes another entry, or the same one */
         dead(cache, 1);
         uint32_t number = owner_of_entry(cache, 0) - 1;
         uint64_t gone = sr_load_relaxed(&cache->fillers[number].incarnation), before;
         CHECK_EQ(sr_cache_recover(cache), 1);
         sr_fill fill = claimed(cache, key);
         sr_filler *f = &cache->fillers[number];
-        if (fill.filler != number) { /* it would have any other; have it that one */
+        if (fill.filler != number) { /* force this number */
             sr_store_relaxed(&cache->fillers[fill.filler].incarnation, 0);
             sr_store_relaxed(&f->incarnation, fill.incarnation);
             sr_store_relaxed(&f->key, key);
@@ -181,20 +181,20 @@ static void a_slow_survivor_leaves_the_numbers_next_tenant_alone(void)
 
 static void who_was_taken_for_dead_takes_nothing_from_others(void)
 {
-    /* As where a process without /proc looks from another PID namespace. */
+    /* As if a process without /proc checks from another PID namespace. */
     sr_cache *cache = make_cache(MIB);
     sr_fill mine = claimed(cache, 1);
     sr_cache_reap(cache, mine.filler, mine.incarnation);
     CHECK_EQ(look(cache, 1), -ENOENT);
     CHECK_OK(make_entry(cache, 1, 200));
-    sr_store_relaxed(&cache->fillers[mine.filler].incarnation, 4711); /* the number has gone to another */
+    sr_store_relaxed(&cache->fillers[mine.filler].incarnation, 4711); /* another process has the number */
     CHECK_EQ(store(cache, &mine, 100, NULL), -ESTALE);
     check_entry(cache, 1, 200);
     CHECK_EQ(sr_load_relaxed(&cache->fillers[mine.filler].incarnation), 4711);
     sr_cache_destroy(cache);
 }
 
-/* In the forked child of who makes entry 1. */
+/* In the forked child of the process that makes entry 1. */
 static void has_a_copy_of_the_fill(sr_cache *cache, void *fill)
 {
     sr_fill copy = *(sr_fill *)fill;
@@ -263,7 +263,7 @@ static void who_has_become_another_program_has_gone(void)
     int ends[2] = {to[0], from[1]};
     pid_t pid = in_another(becomes_another_program, cache, ends);
     CHECK_EQ(write(to[1], &c, 1), 1);
-    CHECK_EQ(read(from[0], &c, 1), 1); /* it is cat by now */
+    CHECK_EQ(read(from[0], &c, 1), 1); /* by now it has become cat */
     CHECK_EQ(look(cache, 1), -EAGAIN);
     CHECK_OK(sr_cache_wait(cache, 1, SR_FOREVER));
     CHECK_EQ(look(cache, 1), -ENOENT);
@@ -301,7 +301,7 @@ static void from_another_pid_namespace_entries_are_only_found(void)
     sr_cache_destroy(cache);
 }
 
-/* Many survivors of many deaths at once, over and over. */
+/* Many concurrent survivors of many deaths, repeatedly. */
 enum { SURVIVORS = 4, LAPS = 10, EACH = 12 };
 
 static void survives(sr_cache *cache, void *begin)

@@ -1,4 +1,4 @@
-/* What a cache may take: its budget, the memory that there is, and limits on files and addresses. */
+/* Limits of a cache: its budget, available memory, and limits on files and addresses. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -44,7 +44,7 @@ static void the_budget_is_kept_to_the_byte_and_what_is_smaller_still_fits(void)
     sr_cache *cache = make_cache(1000);
     sr_alloc_error why = {0};
     CHECK(has_room(cache, 936 / 64 * 64));
-    CHECK(!has_room(cache, 936 / 64 * 64 + 1)); /* entries take whole lines */
+    CHECK(!has_room(cache, 936 / 64 * 64 + 1)); /* entries occupy whole cache lines */
     CHECK_EQ(sr_cache_memory_available(cache, 1001), -ENOSPC);
     CHECK(!has_room(cache, 1001) && !has_room(cache, UINT64_MAX));
     CHECK_OK(make_entry(cache, 1, 500)); /* 576 with its record */
@@ -56,7 +56,7 @@ static void the_budget_is_kept_to_the_byte_and_what_is_smaller_still_fits(void)
     CHECK_EQ(why.needed, 448);
     CHECK_EQ(why.free, 424);
     CHECK(info_of(cache).full);
-    CHECK_EQ(look(cache, 2), -ENOENT); /* others may try, or make their own */
+    CHECK_EQ(look(cache, 2), -ENOENT); /* other processes may try, or make their own value */
     CHECK(has_room(cache, 320));
     CHECK_OK(make_entry(cache, 2, 320));
     check_entry(cache, 1, 500);
@@ -96,16 +96,16 @@ static void entries_take_the_memory_there_is_and_not_more(void)
         sr_fill fill = claimed(cache, n);
         rc = store(cache, &fill, MIB, &why);
     }
-    /* 8 MiB less header and index: the last ones without the usual step ahead. */
+    /* 8 MiB less header and index: the last ones without the usual commit ahead. */
     CHECK_MOUNTED(rc == -ENOSPC && n == 7);
     CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
-    CHECK_MOUNTED(sr_cache_memory_available(cache, 8) == -EAGAIN); /* for a second nobody asks again */
+    CHECK_MOUNTED(sr_cache_memory_available(cache, 8) == -EAGAIN); /* for a second no process tries again */
     CHECK_MOUNTED(look(cache, n) == -ENOENT);
     CHECK_MOUNTED(fstat(sr_cache_fd(cache), &file) == 0 && (uint64_t)file.st_blocks * 512 == info_of(cache).committed);
     CHECK_MOUNTED(!info_of(cache).full && info_of(cache).used < 8 * MIB);
     for (uint64_t i = 0; i < n; i++)
         check_entry(cache, i, MIB);
-    CHECK_MOUNTED(make_entry(cache, n, 1000) == 0); /* who asks all the same finds what is left */
+    CHECK_MOUNTED(make_entry(cache, n, 1000) == 0); /* a request still gets the remaining memory */
     CHECK_MOUNTED(make_entry(cache, SR_CACHE_KEYS - 1, 8) == 0);
     check_entry(cache, n, 1000);
     sr_cache_destroy(cache);
@@ -145,7 +145,7 @@ static void memory_pressure_is_over_after_a_second_by_any_clock(void)
     CHECK(!has_room(cache, 8));
     sr_store_relaxed(&cache->header->short_until, sr_now() - 1);
     CHECK(has_room(cache, 8));
-    sr_store_relaxed(&cache->header->short_until, sr_now() + 3600 * UINT64_C(1000000000)); /* another clock's */
+    sr_store_relaxed(&cache->header->short_until, sr_now() + 3600 * UINT64_C(1000000000)); /* of another clock */
     CHECK(has_room(cache, 8));
     sr_cache_destroy(cache);
 }
@@ -159,19 +159,19 @@ static void what_others_are_committing_is_theirs(void)
     sr_store_relaxed(&cache->header->committed, 4096); /* the next one grows */
     sr_filler *other = &cache->fillers[5];
     sr_store_relaxed(&other->growing, UINT64_C(1) << 60);
-    CHECK_OK(make_entry(cache, 1, 8192)); /* nobody has that number */
+    CHECK_OK(make_entry(cache, 1, 8192)); /* no process has this number */
     sr_store_relaxed(&cache->header->committed, 4096);
     sr_store_relaxed(&other->incarnation, me);
     sr_fill fill = claimed(cache, 2);
     CHECK_EQ(store(cache, &fill, 8192, &why), -ENOSPC);
     CHECK_EQ(why.free, 0);
-    /* Who had announced it has died: this pid, but a process that began at another time. */
+    /* The process that announced it has died: same pid, but another start time. */
     sr_store_relaxed(&other->incarnation, me + (UINT64_C(1) << 32));
     fill = claimed(cache, 2);
     CHECK_OK(store(cache, &fill, 8192, &why));
     CHECK_EQ(sr_load_relaxed(&other->incarnation), 0);
     for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
-        CHECK(i == 5 || sr_load_relaxed(&cache->fillers[i].growing) == 0); /* nobody's stays */
+        CHECK(i == 5 || sr_load_relaxed(&cache->fillers[i].growing) == 0); /* no announcement stays */
     sr_cache_destroy(cache);
 }
 
@@ -184,7 +184,7 @@ static void a_closed_descriptor_is_the_loss_of_one_process(void)
     CHECK_EQ(make_entry(cache, SR_CACHE_CHUNK, 8), -EBADF);
     CHECK_EQ(make_entry(cache, 1, 5 * MIB), -EBADF);
     CHECK_EQ(look(cache, 1), -ENOENT);
-    CHECK_OK(make_entry(cache, 2, 8)); /* there is memory already */
+    CHECK_OK(make_entry(cache, 2, 8)); /* it has memory already */
     CHECK(has_room(other, 8));
     CHECK_OK(make_entry(other, 1, 5 * MIB));
     check_entry(cache, 0, 8);
@@ -217,12 +217,12 @@ static void a_limit_on_files_costs_keys_first_and_then_room(void)
     CHECK_OK(rc);
     CHECK_EQ(info_of(cache).wanted, 16 * MIB);
     CHECK_EQ(info_of(cache).n_keys, SR_CACHE_FEWEST);
-    uint64_t budget = info_of(cache).budget; /* what 512 KiB of words and the header leave of a MiB, nearly */
+    uint64_t budget = info_of(cache).budget; /* about 1 MiB less 512 KiB of words and the header */
     CHECK_OP(budget, >=, 300 * KIB);
     CHECK_OP(budget, <=, 384 * KIB);
     uint64_t before = info_of(cache).committed;
     CHECK_OK(make_entry(cache, SR_CACHE_FEWEST - 1, 200 * KIB));
-    /* of few chunks, too */
+    /* with few chunks, too */
     CHECK_EQ(info_of(cache).committed, before + SR_CACHE_CHUNK * 8 + (budget + SR_PAGE - 1) / SR_PAGE * SR_PAGE);
     CHECK_EQ(make_entry(cache, 0, 200 * KIB), -ENOSPC);
     check_entry(cache, SR_CACHE_FEWEST - 1, 200 * KIB);

@@ -1,4 +1,4 @@
-/* Waiting for an entry that somebody else makes. Nobody looks again by himself here: a lost wake-up is a hang. */
+/* Waits for an entry that another process makes. No waiter checks again here: a lost wake-up is a hang. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
@@ -65,7 +65,7 @@ static void they_are_woken_too_when_it_is_given_up_or_refused(void)
     sr_cache_destroy(cache);
 }
 
-/* Two threads in step: one stores just as the other begins to wait. */
+/* Two threads in lockstep: one stores while the other begins to wait. */
 enum { ENTRIES = 20000 };
 struct race {
     sr_cache *cache;
@@ -141,7 +141,7 @@ static void who_has_stopped_is_waited_for_no_longer_than_asked(void)
     uint64_t then = in_ms(30);
     CHECK_EQ(sr_cache_wait(cache, 7, then), -ETIMEDOUT);
     CHECK(sr_now() >= then);
-    CHECK_EQ(look(cache, 7), -EAGAIN); /* it is still the other's */
+    CHECK_EQ(look(cache, 7), -EAGAIN); /* it still belongs to the other process */
     begin_to_wait(&w, cache, 7);
     await_waiters(cache, 1);
     kill(pid, SIGCONT);
@@ -151,7 +151,7 @@ static void who_has_stopped_is_waited_for_no_longer_than_asked(void)
     sr_cache_destroy(cache);
 }
 
-/* Signals its parent till that has said so. */
+/* Signals its parent until the parent has noticed. */
 static void interrupts(sr_cache *cache, void *enough)
 {
     (void)cache;

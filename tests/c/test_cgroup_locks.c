@@ -1,11 +1,11 @@
-/* One commit at a time under a memory cgroup's limit, in made-up /proc and /sys trees. */
+/* One commit at a time within a memory cgroup's limit, in fake /proc and /sys trees. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/file.h>
 
 #include "tree.h"
 
-/* Opens and locks a directory of the tree, as another process would; -1: it is locked. */
+/* Opens and locks a directory of the tree, as another process does; -1: it is locked. */
 static int locked_by_another(const char *dir)
 {
     char path[512];
@@ -35,7 +35,7 @@ static sr_cgroup_locks lock_until(uint64_t deadline)
     return locks;
 }
 
-/* /top/job has no limit, those above and below have one. */
+/* /top/job has no limit; the groups above and below it have one. */
 static void three_groups(const char *mounts)
 {
     machine();
@@ -48,7 +48,7 @@ static void three_groups(const char *mounts)
 static void groups_with_a_limit_are_locked_each_once(void)
 {
     three_groups(MOUNT_V2 MOUNT_V2); /* two mounts of one hierarchy */
-    sr_cgroup_locks locks = lock_until(in_ms(3600000)); /* a second lock on one of them would never be had */
+    sr_cgroup_locks locks = lock_until(in_ms(3600000)); /* a second lock on one of them would block for ever */
     CHECK_EQ(locks.n, 2);
     CHECK(is_locked("/sys/fs/cgroup/top") && is_locked("/sys/fs/cgroup/top/job/mine"));
     CHECK(!is_locked("/sys/fs/cgroup/top/job") && !is_locked("/sys/fs/cgroup"));
@@ -82,7 +82,7 @@ static void no_descriptor_is_left_open(void)
     clean();
 }
 
-/* Locks a group and says so; then unlocks it after a while, or waits for its end. */
+/* Locks a group and reports it; then unlocks it after a while, or waits to be killed. */
 static pid_t pinned_by(const char *dir, const int *said, bool unlocks)
 {
     char byte;
@@ -140,17 +140,17 @@ static void a_lock_that_is_never_free_is_waited_for_once(void)
     uint64_t deadline = in_ms(50);
     sr_cgroup_locks locks = lock_until(deadline);
     CHECK_OP(sr_now(), >=, deadline);
-    CHECK(is_locked("/sys/fs/cgroup/top/job/mine")); /* what can be had is had */
+    CHECK(is_locked("/sys/fs/cgroup/top/job/mine")); /* every free lock is taken */
     sr_unlock_cgroups(&locks);
     CHECK(is_locked("/sys/fs/cgroup/top"));
-    locks = lock_until(in_ms(3600000)); /* which would be a hang */
+    locks = lock_until(in_ms(3600000)); /* more than that would be a hang */
     sr_unlock_cgroups(&locks);
     close(other);
     locks = lock_until(in_ms(3600000));
     CHECK(is_locked("/sys/fs/cgroup/top"));
     sr_unlock_cgroups(&locks);
     deadline = in_ms(50);
-    other = locked_by_another("/sys/fs/cgroup/top"); /* from then on it waits again */
+    other = locked_by_another("/sys/fs/cgroup/top"); /* from now on it waits again */
     locks = lock_until(deadline);
     CHECK_OP(sr_now(), >=, deadline);
     sr_unlock_cgroups(&locks);

@@ -1,4 +1,4 @@
-/* What a forked child sees of the slots that its parent has: its own copies, for as long as it lives. */
+/* A forked child has its own copies of its parent's slots as long as it lives. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -20,7 +20,7 @@ static bool all(const char *at, uint64_t bytes, int value)
     return true;
 }
 
-/* Fills a slot, and takes it; it is in use by this process then. */
+/* Fills a slot and takes it; then this process uses it. */
 static uint64_t lease(sr_ring *ring, uint32_t slot, int value)
 {
     uint64_t gen = bring_to(ring, slot, SR_CLAIMED, 1, false), offset;
@@ -36,7 +36,7 @@ static uint64_t lease(sr_ring *ring, uint32_t slot, int value)
 
 static int go[2];
 
-/* A child that waits for a word of its parent's, and exits with 0 if its slot is what it was. */
+/* A child that waits for its parent's word, and exits with 0 if its slot is unchanged. */
 static pid_t watcher(char *at, int value, bool (*more)(void))
 {
     CHECK_OK(pipe(go));
@@ -47,7 +47,7 @@ static pid_t watcher(char *at, int value, bool (*more)(void))
         close(go[1]);
         CHECK_EQ(read(go[0], &c, 1), 0);
         CHECK(all(at, USED, value));
-        memset(at, value + 1, USED); /* its parent does not see it */
+        memset(at, value + 1, USED); /* the parent does not see it */
         CHECK(!more || more());
         _exit(0);
     }
@@ -109,7 +109,7 @@ static void a_grandchild_has_its_parents_copy(void)
     sr_destroy(ring);
 }
 
-/* A child that goes on as a participant: what it takes is the segment's, and what it has inherited is its own. */
+/* A child that continues as a participant: taken slots are the segment's, inherited ones are its own copies. */
 static bool takes_part(void)
 {
     char *inherited = sr_payload(tried, 0);
@@ -120,7 +120,7 @@ static bool takes_part(void)
     CHECK_OK(sr_take(tried, SR_CONSUMER, 0, &gen, &result));
     CHECK(all(sr_payload(tried, 0), USED, 22));
     CHECK(all(inherited, USED, 12));
-    memset(sr_payload(tried, 0), 44, USED); /* its parent sees this */
+    memset(sr_payload(tried, 0), 44, USED); /* the parent sees this */
     CHECK_OK(sr_after_fork(tried));         /* again: nothing changes */
     CHECK(all(sr_payload(tried, 0), USED, 44));
     CHECK_OK(sr_destroy(tried));
@@ -181,7 +181,7 @@ static void a_workers_fork_copies_nothing_and_its_own_children_have_copies(void)
     sr_destroy(ring);
 }
 
-/* Another library's handlers, which run before those of the ring: they were registered before. */
+/* Another library's handlers. They run before the ring's, because they were registered earlier. */
 static int left_in_errno;
 static void leave_errno(void)
 {
@@ -217,7 +217,7 @@ static void slot_stays_with_its_parent(void)
     CHECK(sr_pinned_after_fork(ring, 0));
     CHECK(!sr_unref(ring, 0)); /* the caller does not release it */
     CHECK(!sr_pinned_after_fork(ring, 1));
-    CHECK_EQ(lowest_descriptor(), lowest); /* none is left open */
+    CHECK_EQ(lowest_descriptor(), lowest); /* no descriptor is left open */
     sr_destroy(ring);
 }
 
@@ -229,7 +229,7 @@ static void a_slot_that_cannot_be_copied_stays_whatever_other_handlers_leave_in_
     slot_stays_with_its_parent();
 }
 
-/* From now on this process has no child any more, and threads as before. */
+/* From now on this process cannot fork, but it can still start threads. */
 static bool forbid_forks(void)
 {
     struct sock_filter program[] = {
@@ -268,7 +268,7 @@ static void slot_circulates_again(int dispatched)
     CHECK(sr_unref(ring, 0));
     CHECK_OK(sr_release(ring, 0, gen));
     sr_destroy(ring);
-    _exit(0); /* not by exit: the leak checker would want a child, which cannot be had any more */
+    _exit(0); /* not exit(): the leak checker would need a child, which cannot be made any more */
 }
 
 static void a_slot_circulates_again_when_a_fork_has_failed(void) { slot_circulates_again(EAGAIN); }
@@ -296,7 +296,7 @@ static void a_rings_end_ends_what_a_fork_does_for_it(void)
     end_well(pid);
 }
 
-/* ---- a thread that takes and lets go while another forks ---- */
+/* ---- a thread that takes and releases while another forks ---- */
 
 static _Atomic uint64_t stop;
 

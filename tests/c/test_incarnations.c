@@ -1,4 +1,4 @@
-/* Who has which number in a queue segment: taking one, giving it back, and what the dead held. */
+/* Participant numbers of a queue segment: taking and freeing one, and the slots of dead processes. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>
@@ -28,7 +28,7 @@ static uint32_t claim_slot(sr_ring *ring, uint32_t participant, uint64_t *gen)
     return slot;
 }
 
-/* A child that takes a number, does what `body` says, and is killed. */
+/* A child that takes a number, runs `body`, and is killed. */
 static void dead(sr_ring *ring, void (*body)(sr_ring *, void *), void *with)
 {
     CHECK_EQ(WTERMSIG(wait_for(in_child(body, ring, with))), SIGKILL);
@@ -68,7 +68,7 @@ static void living_processes_may_have_all_numbers(void)
     CHECK_EQ(enter(ring), 1);
     CHECK_EQ(sr_enter(ring, &participant), -EUSERS);
     CHECK_OK(sr_leave(ring, 0));
-    CHECK_EQ(enter(ring), 0); /* no number is another's better */
+    CHECK_EQ(enter(ring), 0); /* all numbers are equal */
     sr_destroy(ring);
 }
 
@@ -103,7 +103,7 @@ static void another_pid_namespace_is_refused(void)
     sr_destroy(ring);
 }
 
-/* The first process of its PID namespace, whose /proc is still that of the machine. */
+/* The first process of its PID namespace, which still has the machine's /proc. */
 static void with_the_machines_proc(sr_ring *unused, void *also_unused)
 {
     (void)unused, (void)also_unused;
@@ -141,7 +141,7 @@ static void another_namespaces_proc_is_not_believed(void)
 #define SYS_clone3 435
 #endif
 
-/* As fork(), with the same number in this namespace and in the one around it; < 0: that cannot be had here. */
+/* Like fork(), with the same number in this namespace and in the outer one; < 0: not possible here. */
 static pid_t fork_with_one_number(void)
 {
     for (pid_t number = 30000; number > 20000; number--) {
@@ -155,7 +155,7 @@ static pid_t fork_with_one_number(void)
     return -1;
 }
 
-/* Its /proc/self is its own pid, and all the others are those of others. */
+/* Its /proc/self is its own pid; all other entries are other processes. */
 static void with_one_number(void)
 {
     char self[24] = "";
@@ -164,7 +164,7 @@ static void with_one_number(void)
     CHECK_EQ(sr_start_time(1), 0);
     CHECK_EQ(sr_start_time((int)getpid()), 0);
     sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
-    sr_store_release(&ring->participants[1].incarnation, 1 | UINT64_C(4711) << 32); /* as its own /proc has told it */
+    sr_store_release(&ring->participants[1].incarnation, 1 | UINT64_C(4711) << 32); /* as its own /proc says */
     CHECK_EQ(sr_recover_dead(ring, true), 0);
     sr_destroy(ring);
 }
@@ -228,7 +228,7 @@ static void what_the_dead_held_is_found_without_being_told(void)
     sr_ring *ring = make_ring(2, 4, SR_SEG_QUEUE);
     uint32_t *participant = mmap_shared(sizeof *participant);
     dead(ring, only_enters, NULL);
-    CHECK_EQ(sr_recover_dead(ring, false), 0); /* it holds nothing: nobody needs to look */
+    CHECK_EQ(sr_recover_dead(ring, false), 0); /* it owns nothing: no check is necessary */
     dead(ring, claims, participant);
     CHECK_EQ(*participant, 2);
     CHECK_EQ(owner_of(ring, 0), 3);
@@ -277,7 +277,7 @@ static void a_number_taken_by_another_process_names_the_first_one_dead(void)
     uint32_t me = enter(ring);
     uint64_t gen;
     claim_slot(ring, me, &gen);
-    /* This pid, but a process that began at another time. */
+    /* This pid, but another start time. */
     sr_store_relaxed(&ring->participants[me].incarnation, sr_incarnation_of((int)getpid()) + (UINT64_C(1) << 32));
     CHECK_EQ(sr_recover_dead(ring, false), 1);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
@@ -298,7 +298,7 @@ static void a_slow_recovery_leaves_the_next_incarnation_alone(void)
     sr_store_relaxed(&ring->participants[*participant].growing, 7);
     for (uint32_t i = 0; i < 4; i++)
         claim_slot(ring, *participant, &gen[i]);
-    for (uint32_t i = 1; i < 4; i++) /* claimed, leased and held, parked, ready and held */
+    for (uint32_t i = 1; i < 4; i++) /* claimed; leased and pinned; parked; ready and pinned */
         CHECK_OK(publish(ring, *participant, i, gen[i], true));
     for (uint32_t i = 1; i < 3; i++)
         CHECK_OK(sr_take(ring, *participant, i, &gen[i], &result));

@@ -1,4 +1,4 @@
-/* Orders that are computed: permutations, draws, and any part of them. */
+/* Computed orders: permutations, draws, and any part of them. */
 #include "check.h"
 #include "index_order.h"
 
@@ -34,7 +34,7 @@ static void the_longest_shuffles_stay_below_their_length(void)
         sr_index_order order = shuffled(n, 3);
         CHECK((unsigned __int128)order.rows * order.columns >= n);
         int64_t indices[1000];
-        sr_order_write(&order, n - 500, 1, 1000, indices); /* its last places, then its first */
+        sr_order_write(&order, n - 500, 1, 1000, indices); /* its last positions, then its first */
         for (int i = 0; i < 1000; i++) {
             CHECK_OP(indices[i], >=, 0);
             CHECK_OP(indices[i], <, n);
@@ -81,7 +81,7 @@ static void draws_follow_the_weights_and_what_has_none_is_never_drawn(void)
     for (int i = 0; i < 40000; i++)
         counts[indices[i]]++;
     CHECK_EQ(counts[0] + counts[2] + counts[4], 0);
-    CHECK_OP(counts[1], >, 9600); /* 10,000, and 87 are a standard deviation */
+    CHECK_OP(counts[1], >, 9600); /* 10,000 expected, with a standard deviation of 87 */
     CHECK_OP(counts[1], <, 10400);
 }
 

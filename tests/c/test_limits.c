@@ -1,16 +1,16 @@
-/* How much may still be committed, told from made-up /proc and /sys trees. */
+/* How much memory may still be committed, with fake /proc and /sys trees. */
 #define _GNU_SOURCE
 #include "tree.h"
 
 #define MARGIN (16 * MIB)
-/* What counts as free of so many bytes of file pages. */
+/* How many of so many bytes of file pages count as free. */
 #define DROPPED(bytes) ((bytes) - (bytes) / 16)
 
 static void expect(uint64_t room, int which)
 {
     int limit = -1;
     uint64_t got = sr_memory_available(-1, root, &limit, NULL);
-    clean(); /* a failed CHECK does not come back */
+    clean(); /* a failed CHECK does not return */
     CHECK_EQ(got, room);
     CHECK_EQ(limit, which);
 }
@@ -46,7 +46,7 @@ static void file_pages_that_can_be_dropped_do_not_count(void)
     expect(GIB - 600 * MIB + DROPPED(300 * MIB) - MARGIN, SR_LIMIT_CGROUP);
 }
 
-/* Any program that reads files twice gets there. */
+/* Any program that reads files twice reaches this state. */
 static void a_group_full_of_file_pages_in_use_has_room(void)
 {
     machine();

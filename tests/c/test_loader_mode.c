@@ -1,4 +1,4 @@
-/* A slot of a loader segment: dispatch, claim, publish, take and release, and in which state each is allowed. */
+/* A slot of a loader segment: dispatch, claim, publish, take and release, and the states that allow each. */
 #include "fixture.h"
 
 static void a_slot_passes_through_all_states_from_dispatch_to_release(void)

@@ -1,4 +1,4 @@
-/* Committing memory: before it is written, never beyond what there is. */
+/* Commits of memory: before it is written, and never beyond the limit. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -84,10 +84,10 @@ static void a_refused_alloc_takes_nothing(void)
     CHECK_EQ(why.free, MIB);
     CHECK_EQ(sr_alloc(ring, 1, 0, UINT64_MAX, 64, &at, &why), -EFBIG);
     CHECK_EQ(why.needed, UINT64_MAX);
-    CHECK_OK(sr_alloc(ring, 1, 0, MIB - 128, 64, &at, NULL)); /* exactly what is left */
+    CHECK_OK(sr_alloc(ring, 1, 0, MIB - 128, 64, &at, NULL)); /* exactly the rest */
     CHECK_EQ(at, 128);
     CHECK_EQ(sr_alloc(ring, 1, 0, 1, 1, &at, NULL), -EFBIG);
-    sr_store_relaxed(&ring->slots[0].cursor, UINT64_MAX - 3); /* what only a broken writer could leave */
+    sr_store_relaxed(&ring->slots[0].cursor, UINT64_MAX - 3); /* only a faulty writer could leave this */
     CHECK_EQ(sr_alloc(ring, 1, 0, 64, 64, &at, NULL), -EFBIG);
     sr_destroy(ring);
 }
@@ -112,7 +112,7 @@ static void every_dispatch_begins_at_the_start_of_the_payload(void)
 
 static int resident_pages(sr_ring *ring, uint32_t slot, uint64_t bytes)
 {
-    /* /proc/self/pagemap tells what this process has mapped; mincore would tell what the file has. */
+    /* /proc/self/pagemap shows the pages of this process; mincore would show those of the file. */
     int n = 0, fd = open("/proc/self/pagemap", 0);
     CHECK(fd >= 0);
     for (uint64_t at = 0; at < bytes; at += SR_PAGE) {
@@ -170,7 +170,7 @@ static void a_full_file_system_is_enospc_with_the_numbers(void)
     CHECK_MOUNTED(why.free > 3 * MIB && why.free < 4 * MIB);
     CHECK_MOUNTED(sr_slot_committed(ring, 1) == SR_PAYLOAD_COMMIT);
     CHECK_MOUNTED(sr_pages_of(sr_load_relaxed(&ring->participants[0].growing)) == 0);
-    CHECK_MOUNTED(sr_commit(ring, 0, 1, 3 * MIB, &why) == 0); /* what does fit still goes */
+    CHECK_MOUNTED(sr_commit(ring, 0, 1, 3 * MIB, &why) == 0); /* a smaller commit still succeeds */
     memset(sr_payload(ring, 1), 1, 3 * MIB);
     sr_destroy(ring);
 }
@@ -202,7 +202,7 @@ static void what_others_did_not_commit_in_the_end_is_there(void)
     small = small_ring(3);
     sr_store_relaxed(&small->participants[2].growing, 6 * MIB / SR_PAGE);
     CHECK_MOUNTED(pthread_create(&thread, NULL, commits_three, (void *)(uintptr_t)0) == 0);
-    sleep_ms(10); /* and asleep, most likely: nothing depends on it */
+    sleep_ms(10); /* it probably sleeps now; nothing depends on it */
     CHECK_MOUNTED(sr_recover(small, 2) == 0);
     pthread_join(thread, &rc);
     CHECK_MOUNTED(rc == NULL);
@@ -235,7 +235,7 @@ enum { MANY = 4, LAPS = 300 };
 
 static void *commits_in_a_crowd(void *number)
 {
-    /* Each lap asks for more than there would be room for if all others' requests were met too. */
+    /* Each round requests more than would fit if all other requests succeeded, too. */
     uint32_t me = (uint32_t)(uintptr_t)number;
     intptr_t refused = 0;
     for (int lap = 0; lap < LAPS && !refused; lap++)
@@ -251,7 +251,7 @@ static void a_crowd_that_grows_at_once_takes_all_there_is(void)
         CHECK_MOUNTED(pthread_create(&threads[i], NULL, commits_in_a_crowd, (void *)i) == 0);
     for (int i = 0; i < MANY; i++)
         pthread_join(threads[i], NULL);
-    /* nobody was refused a page that was left */
+    /* no request was refused while a page was free */
     CHECK_MOUNTED(sr_memory_available(small->file.fd, "", NULL, NULL) < SR_PAGE);
     sr_destroy(small);
 }

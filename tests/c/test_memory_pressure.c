@@ -21,7 +21,7 @@ static void a_worker_waits_only_for_memory_that_others_can_release(void)
         looks++;
     CHECK_MOUNTED(looks > 0 && waited >= SR_MEMORY_WAIT_NS);
     bring_to(ring, 2, SR_TASK, 0, false);
-    sr_store_relaxed(&ring->header->wanted, 3); /* for a task that nobody has claimed: all workers wait for memory */
+    sr_store_relaxed(&ring->header->wanted, 3); /* for an unclaimed task: all workers wait for memory */
     sr_store_relaxed(&ring->participants[1].needs_memory_for, 1);
     waited = 0;
     CHECK_MOUNTED(sr_wait_memory(ring, 2, 1, &why, &waited) == 0 && waited > 0);

@@ -1,6 +1,6 @@
-/* What changes while a sleeper looks, before it is announced or after, is never missed. A look takes long here, because
- * there are many slots, and the change is made behind it: in the first slot, at a random moment. Nobody rescans (see
- * the Makefile), so what is missed is a hang. */
+/* A change while a sleeper scans, before or after its announcement, is never missed. A scan takes long here, because
+ * there are many slots, and the change comes after the scan has passed: in the first slot, at a random moment. No
+ * participant rescans (see the Makefile), so a missed change is a hang. */
 #include "fixture.h"
 
 enum { MANY = 1000 };
@@ -26,7 +26,7 @@ static void *repeat(void *look)
     return NULL;
 }
 
-/* Runs `look` in a thread, `change` beside it, `back` when it has been seen. */
+/* Runs `look` in a thread, `change` concurrently, and `back` after the change was seen. */
 static void race(void (*look)(void), void (*change)(void), void (*back)(void))
 {
     pthread_t thread;

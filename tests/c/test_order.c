@@ -1,4 +1,4 @@
-/* Which task comes first, which slot, whose; what a new run leaves of the old one; cancelling. */
+/* The order of tasks and slots, addressees; the remains of an old iteration; cancelling. */
 #include "fixture.h"
 
 static void the_lowest_seq_is_claimed_first(void)
@@ -64,7 +64,7 @@ static void an_addressed_task_is_its_addressees_alone(void)
     dispatch(ring, 1, 1, 3, 0);
     dispatch(ring, 2, 2, 0, 0);
     dispatch(ring, 3, 3, 2, 0);
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 2); /* the only one for anybody */
+    CHECK_EQ(claim(ring, 1, NULL, &gen), 2); /* the only task for any worker */
     nothing_to_claim(ring, 1);
     CHECK_EQ(claim(ring, 2, NULL, &gen), 0);
     CHECK_EQ(claim(ring, 3, NULL, &gen), 1);
@@ -79,7 +79,7 @@ static void the_slot_released_last_is_picked_first(void)
     uint32_t slot;
     uint64_t gen[4];
     CHECK_OK(sr_pick_free(ring, &slot));
-    CHECK_EQ(slot, 0); /* of the untouched ones the first */
+    CHECK_EQ(slot, 0); /* the first of the unused slots */
     for (uint32_t i = 0; i < 4; i++)
         gen[i] = bring_to(ring, i, SR_LEASED, 1, false);
     CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN);
@@ -108,7 +108,7 @@ static void a_used_slot_comes_before_an_untouched_one(void)
     sr_destroy(ring);
 }
 
-/* ---- runs ---- */
+/* ---- iterations ---- */
 
 static void what_is_ready_for_an_old_run_is_discarded_on_sight(void)
 {
@@ -124,7 +124,7 @@ static void what_is_ready_for_an_old_run_is_discarded_on_sight(void)
     CHECK_EQ(state_of(ring, 0), SR_READY);
     CHECK_OK(sr_pick_free(ring, &slot));
     CHECK_EQ(slot, 0);
-    CHECK_EQ(state_of(ring, 1), SR_LEASED); /* a lease outlives its run */
+    CHECK_EQ(state_of(ring, 1), SR_LEASED); /* a lease outlives its iteration */
     sr_destroy(ring);
 }
 
@@ -164,13 +164,13 @@ static void a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_seq(void)
     uint64_t gen, old;
     uint32_t range;
     dispatch(ring, 0, 5, 0, 1);
-    CHECK_EQ(claim(ring, 1, &range, &old), 0); /* its only range is being worked on */
+    CHECK_EQ(claim(ring, 1, &range, &old), 0); /* its only range is in progress */
     CHECK_OK(sr_begin_iteration(ring, 1));
     dispatch(ring, 1, 5, 0, 0);
     dispatch(ring, 2, 4, 0, 0);
     CHECK_EQ(claim(ring, 2, &range, &gen), 2);
     CHECK_EQ(claim(ring, 2, &range, &gen), 1);
-    CHECK_EQ(sr_range_done(ring, 1, 0, 0, old, NULL), 0); /* and nobody is asked to finish it */
+    CHECK_EQ(sr_range_done(ring, 1, 0, 0, old, NULL), 0); /* and no worker has to finish it */
     CHECK_EQ(state_of(ring, 0), SR_FREE);
     sr_destroy(ring);
 }

@@ -1,4 +1,4 @@
-/* Who is who: start times, joining, serving, and what workers do when the consumer dies. */
+/* Participants: start times, joining, serving, and workers after the consumer's death. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -73,7 +73,7 @@ static void a_worker_that_serves_is_reported(void)
     CHECK_EQ(status, SR_PARTICIPANT_SERVING);
     CHECK_EQ(wait_for(child), 0);
     CHECK_OK(sr_recover(ring, 2));
-    CHECK_EQ(sr_wait_serving(ring, 2, in_ms(10)), -ETIMEDOUT); /* its replacement does not yet */
+    CHECK_EQ(sr_wait_serving(ring, 2, in_ms(10)), -ETIMEDOUT); /* its replacement does not serve yet */
     sr_destroy(ring);
 }
 
@@ -116,7 +116,7 @@ static void who_waits_for_a_worker_takes_no_batchs_wake_up(void)
 
 /* ---- the consumer's death ---- */
 
-/* The worker: sleeps in a claim, whatever happens, with a write end of the pipe open as its sign of life. */
+/* The worker: sleeps in a claim; the open write end of the pipe shows that it lives. */
 static void watched_worker(sr_ring *ring)
 {
     uint32_t slot, range;
@@ -189,7 +189,7 @@ static void watch_a_consumer_that_is_gone(sr_ring *ring, void *incarnation)
     if (incarnation)
         sr_store_relaxed(&ring->participants[0].incarnation, *(uint64_t *)incarnation);
     else
-        sr_store_relaxed(&ring->participants[0].program, ring->participants[0].program ^ 2); /* it has become another */
+        sr_store_relaxed(&ring->participants[0].program, ring->participants[0].program ^ 2); /* another program */
     sr_watch_consumer(ring);
     _exit(0);
 }

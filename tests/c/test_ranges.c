@@ -108,7 +108,7 @@ static void the_layout_is_proposed_once_and_settled_once(void)
     claim(ring, 1, &range, &gen);
     claim(ring, 2, &range, &gen);
     CHECK_EQ(sr_layout_propose(ring, 1, 0, gen, 0), 0);
-    CHECK_EQ(sr_layout_propose(ring, 1, 0, gen, 0), 0); /* still its own to settle */
+    CHECK_EQ(sr_layout_propose(ring, 1, 0, gen, 0), 0); /* it may still settle it itself */
     CHECK_EQ(sr_layout_propose(ring, 2, 0, gen, in_ms(10)), -ETIMEDOUT);
     CHECK_EQ(sr_layout_settle(ring, 2, 0, gen, SR_LAYOUT_DIRECT, &table), -ESTALE);
     CHECK_EQ(sr_layout_settle(ring, 1, 0, gen + 1, SR_LAYOUT_DIRECT, &table), -ESTALE);
@@ -213,7 +213,7 @@ static void a_cancelled_cooperative_task_gives_out_no_range_and_is_not_published
     CHECK_EQ(done(ring, 2, 1, gen), 0);
     CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
     nothing_to_claim(ring, 2);
-    CHECK_EQ(done(ring, 1, 0, gen), 0); /* the last one, yet nothing to finish */
+    CHECK_EQ(done(ring, 1, 0, gen), 0); /* the last one, but nothing to finish */
     CHECK_EQ(state_of(ring, 0), SR_FREE);
     sr_destroy(ring);
 }
@@ -246,8 +246,8 @@ static void the_last_range_of_an_old_run_frees_the_slot(void)
     sr_destroy(ring);
 }
 
-/* A cancel passes over the ranges while the only claimed one ends: one of the two must see that all have ended. The
- * worker does not come back to look, as if it had died. */
+/* A cancel scans the ranges while the only claimed one ends: one of the two must see that all have ended. The
+ * worker does not check again, as if it had died. */
 static _Atomic uint64_t dispatched, claimed, started, ended; /* rounds */
 
 static void *one_range_a_round(void *unused)

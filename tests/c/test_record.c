@@ -1,4 +1,4 @@
-/* The flight recorder: what is left of batches, and what all of them together say. */
+/* The flight recorder: the records of past batches, and what the records show together. */
 #include <sys/resource.h>
 
 #include "watching.h"
@@ -20,7 +20,7 @@ static uint32_t records_of(const sr_ring *ring, uint64_t from)
     return n;
 }
 
-/* Uses a slot again, so that its last batch is recorded; nothing is left of the task that does it. */
+/* Reuses a slot, so that its last batch is recorded; the task of the reuse leaves no record. */
 static void use_again(sr_ring *ring, uint32_t slot)
 {
     dispatch(ring, slot, 999999, 0, 0);
@@ -46,12 +46,12 @@ static void a_record_holds_what_was_dispatched_published_and_taken(void)
     take(ring, 0);
     sr_stamps stamps;
     uint64_t taken_at = sr_load_relaxed(&ring->slots[0].times.taken_at);
-    sr_record_take(ring, 0, 11, taken_at - 33, &stamps); /* the last one was taken that long ago */
+    sr_record_take(ring, 0, 11, taken_at - 33, &stamps); /* the last batch was taken so long ago */
     CHECK_EQ(stamps.taken_at, taken_at);
     CHECK_EQ(stamps.fetch_ns, 1000);
     CHECK_EQ(sr_load_relaxed(&ring->slots[0].times.step_ns), 22);
     sr_record_take(ring, 0, 11, 0, &stamps);
-    CHECK_EQ(sr_load_relaxed(&ring->slots[0].times.step_ns), 0); /* there was none */
+    CHECK_EQ(sr_load_relaxed(&ring->slots[0].times.step_ns), 0); /* there was no step */
     sr_record_take(ring, 0, 11, taken_at - 33, &stamps);
     sr_set_copy_time(ring, 0, 33);
     sr_set_copy_time(ring, 2, 33); /* no such slot */
@@ -131,7 +131,7 @@ static void the_recorder_keeps_the_newest_records(void)
     sr_destroy(ring);
 }
 
-/* Of a queue segment, which has several writers; the only one of a loader segment is its consumer, who ends it. */
+/* For a queue segment, which has several writers; a loader segment's only writer is its consumer. */
 static void a_record_that_is_being_written_is_passed_over(void)
 {
     sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
@@ -152,7 +152,7 @@ static void who_was_stopped_before_its_record_leaves_a_newer_one(void)
 {
     sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
     put_one(ring, 1);
-    sr_store_release(&ring->records[0].number, 1 + SR_RECORDS); /* the others have come round */
+    sr_store_release(&ring->records[0].number, 1 + SR_RECORDS); /* the other records have wrapped */
     put_one(ring, 1);
     CHECK_EQ(sr_load_relaxed(&ring->header->recorded), 1);
     CHECK_EQ(sr_load_relaxed(&ring->records[0].number), 1 + SR_RECORDS);
@@ -192,7 +192,7 @@ static void batches_are_added_to_the_totals(void)
     sr_destroy(ring);
 }
 
-/* Has a batch that took so long to fetch recorded. */
+/* Records a batch that took so long to fetch. */
 static void record_one(sr_ring *ring, uint64_t seq, uint64_t fetch_ns, uint64_t sample_ns)
 {
     uint32_t slot = deliver_one(ring, seq);
@@ -229,7 +229,7 @@ static int falling(const void *a, const void *b)
 static void the_slowest_are_kept_for_good(void)
 {
     sr_ring *ring = make_ring(1, 2, 0);
-    for (uint32_t i = 0; i <= 8 * SR_FOLD; i++) /* in an order of which no two neighbours tell anything */
+    for (uint32_t i = 0; i <= 8 * SR_FOLD; i++) /* in an order without relation between neighbours */
         record_one(ring, i, 1000 + i * 37 % 512, 1000 + i * 101 % 512);
     sr_watch *watch = watch_of(ring);
     for (int samples = 0; samples < 2; samples++) {
@@ -303,7 +303,7 @@ static void what_nobody_has_wanted_is_recorded_as_not_taken(void)
 
 static void a_batch_is_recorded_once_although_its_slot_is_taken_away_for_a_moment(void)
 {
-    /* The dispatch resets the slot, and its swap fails: memory is given back meanwhile. Then it begins anew. */
+    /* The dispatch resets the slot, and its swap fails because memory is released meanwhile. Then it starts again. */
     sr_ring *ring = make_ring(1, 2, 0);
     deliver_one(ring, 0);
     sr_save_record(ring, 0);
@@ -330,7 +330,7 @@ static void messages_of_a_queue_segment_are_recorded_by_who_uses_the_slot_again(
     CHECK_EQ(sums[FOLDED], 2 * SR_FOLD);
     CHECK_EQ(sums[BATCHES], 2 * SR_FOLD);
     sr_watch *watch = watch_of(ring);
-    CHECK_EQ(sr_watch_slowest(watch, false, seen), 0); /* each bar would need a lock */
+    CHECK_EQ(sr_watch_slowest(watch, false, seen), 0); /* each threshold would need a lock */
     sr_watch_close(watch);
     sr_destroy(ring);
 }
@@ -398,7 +398,7 @@ static void a_participant_without_descriptors_tells_no_wrong_time(void)
     struct rlimit limit, none;
     CHECK_OK(sr_join(ring, 1));
     CHECK_OK(sr_serve(ring, 1));
-    make_batches_for(ring, 50000000); /* it asks after 20 ms of them, then after twice that */
+    make_batches_for(ring, 50000000); /* it measures after 20 ms of batches, then after twice that time */
     CHECK_OK(getrlimit(RLIMIT_NOFILE, &limit));
     none = (struct rlimit){0, limit.rlim_max};
     CHECK_OK(setrlimit(RLIMIT_NOFILE, &none));
@@ -420,7 +420,7 @@ static void remote_reads_are_counted_whoever_makes_them_and_stay(void)
     CHECK_EQ(sr_add_read(ring, SR_READS, 1000, 5), 0);
     for (uint64_t before = 0; before < 3; before++)
         CHECK_EQ(sr_add_read(ring, SR_READ_REFUSED, 0, 7), before);
-    CHECK_OK(sr_join(ring, 1)); /* a new worker in the place of a dead one */
+    CHECK_OK(sr_join(ring, 1)); /* a new worker replaces a dead one */
     CHECK_EQ(sr_add_read(ring, SR_READ_TIMEOUTS, 0, 11), 0);
     sr_watch_segment(watch, &seen);
     CHECK_OK(sr_describe(ring, &info));

@@ -1,4 +1,4 @@
-/* A participant dies in each state; what it held goes back to the living. */
+/* A participant dies in each state; its slots return to the live ones. */
 #include "fixture.h"
 
 static void joined(sr_ring *ring, uint32_t participant)
@@ -23,7 +23,7 @@ static void a_dead_workers_claim_becomes_a_task_again(void)
     CHECK_EQ(again, gen);
     CHECK_EQ(sr_task_of(ring, 0)->seq, 5);
     CHECK_OK(sr_alloc(ring, 2, 0, 1, 64, &at, NULL));
-    CHECK_EQ(at, 0); /* the dead one's memory is given out again */
+    CHECK_EQ(at, 0); /* the dead one's memory is allocated again */
     CHECK_OK(publish(ring, 2, 0, again, false));
     CHECK_EQ(take(ring, 0), gen);
     sr_destroy(ring);
@@ -43,7 +43,7 @@ static void what_a_dead_worker_wrote_over_its_task_is_put_right(void)
     sr_store_relaxed(&ring->slots[0].n_ranges, SR_MAX_RANGES);
     sr_store_relaxed(&ring->slots[0].committed, UINT64_MAX);
     uint32_t slot = 0;
-    CHECK_OK(sr_find_owned(ring, 1, &slot)); /* whoever names what it leaves undone may read it */
+    CHECK_OK(sr_find_owned(ring, 1, &slot)); /* the error that names the lost work may read it */
     CHECK_EQ(memcmp(&before, sr_task_of(ring, 0), sizeof before), 0);
     memset(&ring->slots[0].task, 0xff, sizeof before);
     CHECK_EQ(sr_recover(ring, 1), 1);
@@ -63,7 +63,7 @@ static void what_a_dead_worker_wrote_over_its_task_is_put_right(void)
 static void no_more_of_a_slot_is_touched_than_its_batch_needs(void)
 {
     sr_ring *ring = make_ring(1, 2, 0);
-    sr_store_relaxed(&ring->slots[0].committed, UINT64_MAX / 2); /* a worker wrote where it should not */
+    sr_store_relaxed(&ring->slots[0].committed, UINT64_MAX / 2); /* a worker wrote to a wrong place */
     CHECK_OK(sr_populate(ring, 0, 100));
     CHECK_OP(sr_load_relaxed(&ring->populated[0]), <=, 64 * KIB);
     sr_destroy(ring);
@@ -163,10 +163,10 @@ static void only_the_dead_participants_unfinished_ranges_are_done_again(void)
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 4);
-    claim(ring, 1, &range, &gen); /* 0: done by the one who dies */
+    claim(ring, 1, &range, &gen); /* 0: done by the participant that dies */
     CHECK_EQ(sr_range_done(ring, 1, 0, 0, gen, NULL), 0);
     claim(ring, 1, &range, &gen); /* 1: it dies here */
-    claim(ring, 2, &range, &gen); /* 2: another works on it */
+    claim(ring, 2, &range, &gen); /* 2: another participant makes it */
     CHECK_EQ(sr_recover(ring, 1), 1);
     CHECK_EQ(claim(ring, 3, &range, &gen), 0);
     CHECK_EQ(range, 1);
@@ -252,10 +252,10 @@ static void who_dies_after_writing_over_the_ranges_has_them_done_again(void)
     CHECK_EQ(at, 0);
     CHECK_EQ(sr_recover(ring, 1), 1);
     CHECK_EQ(state_of(ring, 0), SR_SHARED);
-    /* Who saw the ranges ended before that must not swap this word any more: it names the next round. */
+    /* A participant that saw the ranges end earlier must not swap this word any more: it names the next round. */
     CHECK_EQ(owner_of(ring, 0), 1);
     CHECK_EQ(sr_load_relaxed(&ring->slots[0].cursor), 0);
-    for (uint32_t i = 0; i < 2; i++) { /* as if nobody had done anything yet */
+    for (uint32_t i = 0; i < 2; i++) { /* as if no participant had started */
         CHECK_EQ(claim(ring, 2, &range, &gen), 0);
         CHECK_EQ(range, i);
         CHECK_EQ(sr_layout_propose(ring, 2, 0, gen, 0), i == 0 ? 0 : SR_LAYOUT_STAGED);
@@ -263,7 +263,7 @@ static void who_dies_after_writing_over_the_ranges_has_them_done_again(void)
             CHECK_OK(sr_layout_settle(ring, 2, 0, gen, SR_LAYOUT_STAGED, NULL));
         CHECK_EQ(sr_range_done(ring, 2, 0, i, gen, NULL), (int)i);
     }
-    CHECK_EQ(sr_recover(ring, 2), 1); /* this one had not begun to */
+    CHECK_EQ(sr_recover(ring, 2), 1); /* this one had not started */
     CHECK_EQ(owner_of(ring, 0), 1);
     CHECK_EQ(claim(ring, 1, &range, &gen), 0);
     CHECK_EQ(range, SR_FINISH);
@@ -295,7 +295,7 @@ static void a_dead_participants_ranges_of_an_old_run_are_not_done_again(void)
     claim(ring, 1, &range, &gen);
     claim(ring, 1, &range, &gen);
     claim(ring, 1, &range, &gen);
-    claim(ring, 2, &range, &gen); /* the second of slot 1: another works on it */
+    claim(ring, 2, &range, &gen); /* the second of slot 1: another participant makes it */
     CHECK_OK(sr_begin_iteration(ring, 1));
     CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
@@ -328,9 +328,9 @@ static void who_dies_before_freeing_a_cancelled_task_is_succeeded(void)
     claim(ring, 1, &range, &gen);
     CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
     sr_store_release(&ring->slots[0].ranges[0].word, sr_word(SR_RANGE_DONE, 0, gen));
-    poke(ring, 0, sr_word(SR_CLAIMED, 2, gen)); /* it had become the finisher, to abort */
+    poke(ring, 0, sr_word(SR_CLAIMED, 2, gen)); /* it had become the finisher, in order to abort */
     CHECK_EQ(sr_recover(ring, 1), 1);
-    nothing_to_claim(ring, 2); /* it looked, and freed the slot */
+    nothing_to_claim(ring, 2); /* the scan freed the slot */
     CHECK_EQ(state_of(ring, 0), SR_FREE);
     sr_destroy(ring);
 }

@@ -1,4 +1,4 @@
-/* Giving memory back: of FREE slots, of what a batch does not use, of a segment that is over, of the dead. */
+/* Release of memory: of FREE slots, of unused parts, of a segment that has ended, of dead participants. */
 #define _GNU_SOURCE
 #include <sys/stat.h>
 
@@ -22,7 +22,7 @@ static void a_free_slot_gives_its_memory_to_who_is_short(void)
     memset(sr_payload(ring, 0), 1, 5 * MIB);
     CHECK_MOUNTED(sr_commit(ring, 2, 1, 4 * MIB, &why) == -ENOSPC); /* it is in use */
     CHECK_MOUNTED(sr_abort(ring, 1, 0, gen) == 0);
-    CHECK_MOUNTED(sr_commit(ring, 2, 1, 60 * MIB, &why) == -ENOSPC); /* hopeless: nothing is taken for it */
+    CHECK_MOUNTED(sr_commit(ring, 2, 1, 60 * MIB, &why) == -ENOSPC); /* impossible: nothing is released for it */
     CHECK_MOUNTED(sr_slot_committed(ring, 0) == 5 * MIB);
     CHECK_MOUNTED(sr_commit(ring, 2, 1, 4 * MIB, &why) == 0);
     CHECK_MOUNTED(sr_slot_committed(ring, 0) == SR_PAYLOAD_COMMIT);
@@ -152,7 +152,7 @@ static void the_last_participant_of_a_queue_releases_its_memory(void)
     CHECK_EQ(sr_slot_committed(ring, !slot), 0);
     CHECK_EQ(sr_slot_committed(ring, slot), MIB);
     CHECK_EQ(state_of(ring, slot), SR_READY);
-    CHECK_OK(sr_claim_free(ring, 0, 0, &other, &gen)); /* it serves as before */
+    CHECK_OK(sr_claim_free(ring, 0, 0, &other, &gen)); /* it works as before */
     CHECK_OK(sr_commit(ring, 0, other, MIB, NULL));
     memset(sr_payload(ring, other), 1, MIB);
     sr_destroy(ring);
@@ -163,7 +163,7 @@ static void recovery_gives_back_what_lies_behind_a_mark(void)
     needs_holes();
     sr_ring *ring = small_ring(3);
     uint64_t marks[] = {SR_PAYLOAD_COMMIT, 7 * MIB};
-    for (int i = 0; i < 2; i++) { /* it has died between a mark and its pages, or wrote any mark */
+    for (int i = 0; i < 2; i++) { /* it died between a mark and its pages, or wrote any mark */
         bring_to(ring, 0, SR_CLAIMED, 1, false);
         CHECK_MOUNTED(sr_commit(ring, 1, 0, 5 * MIB, NULL) == 0);
         atomic_store(&ring->populated[0], 0);

@@ -1,10 +1,10 @@
-/* What a wake-up that never comes costs: its sender was killed between the change and the call. These tests run
+/* The cost of a lost wake-up, whose sender was killed between the change and the call. These tests run
  * with the shipped interval, all others with an endless one. */
 #include "fixture.h"
 
 static sr_ring *ring;
 
-/* Changes a word as a participant would that dies before it wakes anybody. */
+/* Changes a word like a participant that dies before it wakes another one. */
 static void *change_without_waking(void *word)
 {
     sleep_ms(50);

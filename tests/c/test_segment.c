@@ -1,4 +1,4 @@
-/* Making a segment, sharing it, and what a broken header or a small limit does. */
+/* Making a segment, sharing it, and the effects of a broken header or a low limit. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -211,7 +211,7 @@ static void a_third_of_a_small_address_space_is_reserved(void)
     CHECK_OK(sr_create(&o, &ring, NULL));
     CHECK_OK(sr_describe(ring, &info));
     CHECK_EQ(info.wanted, 16384 * MIB);
-    /* Two thirds are left to the process, and tasks have an eighth at most of the other. */
+    /* The process keeps two thirds; tasks get at most an eighth of the rest. */
     CHECK_OP(info.total, <=, 8192 * MIB / 3);
     CHECK_OP(info.total, >, 8192 * MIB / 3 - MIB);
     CHECK_OP(info.capacity * o.n_slots, >=, info.total / 8 * 7 - MIB);
@@ -228,7 +228,7 @@ static void many_segments_leave_addresses_to_the_program(void)
     sr_info info;
     sr_options o = small;
     o.n_slots = 2;
-    o.capacity = UINT64_C(4) << 40; /* sixteen of these would be all that x86-64 has */
+    o.capacity = UINT64_C(4) << 40; /* sixteen of these would fill x86-64's address space */
     for (int i = 0; i < 200; i++)
         CHECK_OK(sr_create(&o, &ring, NULL));
     CHECK_OK(sr_describe(ring, &info));
@@ -250,7 +250,7 @@ static void segments_within_a_limit_on_address_space_leave_half_of_the_rest_each
     CHECK_OK(sr_create(&o, &ring, NULL));
     CHECK_OK(sr_create(&o, &ring, NULL));
     CHECK_OK(sr_describe(ring, &info));
-    CHECK_OP(info.capacity, >=, 352 * MIB); /* a program has two loaders, as a rule */
+    CHECK_OP(info.capacity, >=, 352 * MIB); /* a program usually has two loaders */
     for (int i = 2; i < 20; i++)
         CHECK_OK(sr_create(&o, &ring, NULL));
     CHECK(mmap(NULL, 256 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED);
@@ -287,7 +287,7 @@ static void what_may_not_be_locked_is_said_so(void)
     sr_options o = small;
     if (getuid() == 0 && setuid(65534) != 0)
         SKIP("root may lock all memory");
-    needs_limits_on_addresses(); /* else an emulator's own memory has the limit too */
+    needs_limits_on_addresses(); /* otherwise the limit applies to an emulator's own memory, too */
     limit(RLIMIT_MEMLOCK, 4096);
     if (mlockall(MCL_FUTURE) != 0)
         SKIP("memory may not be locked here");
@@ -395,14 +395,14 @@ static bool is_dumped(const void *mapping)
 
 static void the_mapping_is_not_dumped(void)
 {
-    /* Between neighbours that it is not one with. */
+    /* Between neighbours with which the kernel does not merge it. */
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *plain = mmap(NULL, 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(plain != MAP_FAILED);
     CHECK_OK(mprotect(plain + page, page, PROT_READ | PROT_WRITE));
     CHECK_OK(madvise(plain + page, page, MADV_DONTDUMP));
     if (is_dumped(plain + page))
-        SKIP("/proc/self/smaps does not tell here what is left out of a dump");
+        SKIP("/proc/self/smaps does not show here which pages a dump leaves out");
     sr_ring *ring = make_ring(2, 2, 0);
     CHECK(!is_dumped(ring->base));
     sr_destroy(ring);

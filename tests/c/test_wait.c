@@ -43,7 +43,7 @@ static uint64_t layout_gen;
 
 static int wait_layout(uint64_t deadline) { return sr_layout_propose(ring, 2, 0, layout_gen, deadline); }
 
-/* All waits, in a ring in which nothing ends them. */
+/* All waits, in a ring where no event ends them. */
 static int (*const waits[])(uint64_t) = {wait_ready_any, wait_ready_one, wait_claim, wait_serving, wait_free,
                                          wait_layout};
 #define N_WAITS (sizeof waits / sizeof *waits)
@@ -402,7 +402,7 @@ static void a_retired_worker_claims_nothing_more(void)
     CHECK_OK(sr_retire(ring, 1));
     CHECK_EQ(wait_claim(0), -ESHUTDOWN);
     CHECK_OK(sr_retire(ring, 1));
-    CHECK_EQ(sr_cancel_retirement(ring, 1), -ESTALE); /* it has left */
+    CHECK_EQ(sr_cancel_retirement(ring, 1), -ESTALE); /* it has ended */
     CHECK_EQ(claim(ring, 2, NULL, &gen), 1);
     CHECK_OK(publish(ring, 2, 1, gen, false));
     CHECK_OK(sr_recover(ring, 1)); /* its replacement is not retired */

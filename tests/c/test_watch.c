@@ -1,4 +1,4 @@
-/* Looking on from outside, also at files that are damaged; and the file in which a segment's controls outlive it. */
+/* Observation from outside, also of damaged files; and the record file, which outlives its segment. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -60,19 +60,19 @@ static void every_inconsistent_header_is_refused(void)
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
         for (size_t i = 0; i < 2 * sizeof odd / sizeof *odd; i++) {
             uint64_t *word = (uint64_t *)((char *)ring->header + fields[f]), was = *word;
-            *word = i % 2 ? odd[i / 2] : was + odd[i / 2]; /* what it is, and what is next to that */
+            *word = i % 2 ? odd[i / 2] : was + odd[i / 2]; /* an odd value, or one near the right one */
             if (*word != was && !(fields[f] == offsetof(sr_header, records_off) && *word == 0))
                 must_be_refused(sr_fd(ring));
             *word = was;
         }
-    /* A sum that overflows to what the next offset can be. */
+    /* A sum that overflows to a valid next offset. */
     ring->header->records_off = 0 - (uint64_t)SR_LINE * 16;
     must_be_refused(sr_fd(ring));
     *ring->header = kept;
     static const uint32_t counts[] = {0, 1, 4, 65537, UINT32_MAX};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         ring->header->n_slots = counts[i];
-        if (counts[i] != 1) /* as many pages */
+        if (counts[i] != 1) /* with the same number of pages */
             must_be_refused(sr_fd(ring));
         *ring->header = kept;
         ring->header->n_participants = counts[i] == 4 ? 400 : counts[i];
@@ -94,7 +94,7 @@ static void a_file_that_is_cut_short_is_refused(void)
     int file = memfd_create("cut", MFD_CLOEXEC);
     CHECK_EQ(pwrite(file, bytes, length, 0), (int64_t)length);
     CHECK_OK(open_watch(file, true, &watch));
-    CHECK_OK(ftruncate(file, 100)); /* what was copied stays */
+    CHECK_OK(ftruncate(file, 100)); /* copied values stay */
     sr_slot_view slot;
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN);
     CHECK_EQ(sr_watch_records(watch, 0, seen, SR_RECORDS), 0);
@@ -110,7 +110,7 @@ static void a_file_that_is_cut_short_is_refused(void)
     sr_destroy(ring);
 }
 
-/* Words that no writer of ours writes lead to no address and no endless loop. */
+/* Words that no writer of ours stores cause no wild access and no endless loop. */
 static void damaged_words_do_no_harm(void)
 {
     static const uint64_t odd[] = {0, UINT64_MAX, UINT64_MAX - 1, SR_RECORD_TORN, SR_RECORD_TORN - 1,
@@ -165,7 +165,7 @@ static void a_slot_is_seen_in_every_state(void)
     sr_ring *ring = make_ring(8, 3, 0);
     sr_watch *watch = watch_of(ring);
     sr_slot_view slot;
-    CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN); /* in no use yet */
+    CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN); /* not used yet */
     static const unsigned states[] = {SR_PARKED, SR_LEASED, SR_READY, SR_CLAIMED, SR_TASK};
     for (uint32_t i = 0; i < sizeof states / sizeof *states; i++) {
         uint64_t gen = bring_to(ring, i, states[i], 1, false);
@@ -190,7 +190,7 @@ static void a_slot_is_seen_in_every_state(void)
     CHECK_EQ(slot.n_ranges, 3);
     CHECK_EQ(slot.ranges_done, 1);
     CHECK_OK(sr_release(ring, 1, sr_gen_of(sr_load_acquire(&ring->slots[1].state))));
-    CHECK_OK(sr_watch_slot(watch, 1, &slot)); /* FREE: what it had last */
+    CHECK_OK(sr_watch_slot(watch, 1, &slot)); /* FREE: its last batch */
     CHECK_EQ(sr_state_of(slot.state), SR_FREE);
     CHECK_EQ(slot.seen.seq, 1);
     sr_watch_close(watch);
@@ -207,12 +207,12 @@ static void a_free_slot_is_not_seen_while_it_is_reset(void)
     CHECK(whole(&slot.seen, false));
     sr_save_record(ring, 0);
     CHECK_OK(sr_watch_slot(watch, 0, &slot)); /* it still is */
-    sr_reset_slot(&ring->slots[0], &(sr_task){.seq = 6, .rows = 8}); /* the dispatcher is in the midst of it */
+    sr_reset_slot(&ring->slots[0], &(sr_task){.seq = 6, .rows = 8}); /* the dispatcher is preparing it */
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN);
     dispatch(ring, 0, 6, 0, 0);
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
     CHECK_EQ(slot.seen.seq, 6);
-    CHECK_EQ(slot.seen.times[SR_T_WAITED], 0); /* not the last one's */
+    CHECK_EQ(slot.seen.times[SR_T_WAITED], 0); /* not that of the last batch */
     sr_watch_close(watch);
     sr_destroy(ring);
 }
@@ -366,7 +366,7 @@ static void whoever_attaches_needs_both_files(void)
     CHECK_EQ(sr_load_acquire(&ring->participants[2].at), 6);
     strcpy(sr_payload(other, 0), "written there");
     CHECK_EQ(strcmp(sr_payload(ring, 0), "written there"), 0);
-    CHECK_OK(ftruncate(sr_record_fd(ring), SR_PAGE)); /* cut short: to touch it would be a SIGBUS */
+    CHECK_OK(ftruncate(sr_record_fd(ring), SR_PAGE)); /* truncated: an access would be a SIGBUS */
     sr_ring *third;
     CHECK_EQ(sr_attach(sr_fd(ring), sr_record_fd(ring), &third), -EPROTO);
     CHECK_OK(ftruncate(sr_record_fd(ring), (off_t)ring->data_off));
@@ -385,12 +385,12 @@ static void a_file_in_use_is_left_alone_and_the_next_name_taken(void)
     CHECK_EQ(number, 2);
     deliver_one(first, 1);
     sr_destroy(first);
-    again = recorded_ring(0); /* nobody has it any more */
+    again = recorded_ring(0); /* no process uses it any more */
     CHECK_OK(info_of(again, &number));
     CHECK_EQ(number, 1);
     sr_watch *watch = watch_of(again);
     sr_slot_view slot;
-    CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN); /* nothing of the first is left */
+    CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN); /* no record of the first segment is left */
     sr_watch_close(watch);
     sr_destroy(second);
     sr_destroy(again);
@@ -403,7 +403,7 @@ static void a_worker_that_lives_keeps_the_file_in_use(void)
     int ends[2];
     CHECK_OK(pipe2(ends, O_CLOEXEC));
     sr_ring *ring = recorded_ring(0), *next;
-    int kept = fcntl(sr_record_fd(ring), F_DUPFD, 3); /* as a worker has it, who attached */
+    int kept = fcntl(sr_record_fd(ring), F_DUPFD, 3); /* like a worker that has attached */
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
@@ -429,7 +429,7 @@ static void a_worker_that_lives_keeps_the_file_in_use(void)
     remove_folder();
 }
 
-/* A segment that works, without a record file. */
+/* A working segment without a record file. */
 static void check_unrecorded(int why)
 {
     uint32_t number;
@@ -479,7 +479,7 @@ static void a_limit_on_files_costs_only_the_record(void)
     few = (struct rlimit){.rlim_cur = ring->data_off - 1, .rlim_max = usual.rlim_max};
     sr_destroy(ring);
     sr_options o = {.n_slots = 2, .n_participants = 4, .backing = SR_BACKING_MEMFD, .record = path};
-    /* The limit is the segment's too; so the record is asked for by itself. */
+    /* The limit applies to the segment, too; so the record file is requested separately. */
     CHECK_OK(setrlimit(RLIMIT_FSIZE, &few));
     int rc = sr_create(&o, &ring, NULL);
     CHECK_OK(setrlimit(RLIMIT_FSIZE, &usual));
@@ -508,7 +508,7 @@ static void a_forked_child_takes_part_in_a_recorded_segment(void)
     sr_ring *ring = recorded_ring(SR_SEG_QUEUE);
     uint32_t slot;
     uint64_t gen, offset;
-    /* The parent has a slot, so that the child sees a copy of that, and moves elsewhere to take part. */
+    /* The parent has a slot, so the child sees its copy, and maps the segment elsewhere to take part. */
     CHECK_OK(sr_claim_free(ring, 0, 0, &slot, &gen));
     CHECK_OK(sr_alloc(ring, 0, slot, 100, 64, &offset, NULL));
     strcpy(sr_payload(ring, slot), "parent");

@@ -1,4 +1,4 @@
-/* tree.h - made-up /proc and /sys trees, for tests of limits. */
+/* tree.h - fake /proc and /sys trees, for tests of limits. */
 #ifndef SLIPRING_TREE_H
 #define SLIPRING_TREE_H
 
@@ -43,7 +43,7 @@ static inline void put_number(const char *dir, const char *name, uint64_t value)
 
 static inline void clean(void) { nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS); }
 
-/* A machine with 8 GiB available and no groups. */
+/* A machine with 8 GiB available and without groups. */
 static inline void machine(void)
 {
     strcpy(root, "/tmp/slipring-test-XXXXXX");

@@ -1,4 +1,4 @@
-/* watching.h - batches whose every word follows from their sequence number, so that a torn copy of one shows. */
+/* watching.h - batches whose words all depend on their sequence number, so that a torn copy is noticed. */
 #ifndef WATCHING_H
 #define WATCHING_H
 
@@ -14,13 +14,13 @@ static inline sr_watch *watch_of(const sr_ring *ring)
     return watch;
 }
 
-/* Small: stamps are before any of the clock's. */
+/* Small: these stamps are before any time of the clock. */
 static inline uint64_t word_of(uint64_t seq, uint32_t which)
 {
     return 1 + (seq * 31 + which * 7) % 100000;
 }
 
-/* The lessee's: nobody else writes to the slot. */
+/* For the owner of the lease: no other participant writes to the slot. */
 static inline void mark_times(sr_ring *ring, uint32_t slot)
 {
     uint64_t seq = sr_load_relaxed(&ring->slots[slot].seq);
@@ -39,7 +39,7 @@ static inline bool whole(const sr_record_view *seen, bool queue_mode)
     return same && seen->epoch == epoch && seen->publisher >> 32 == rows;
 }
 
-/* One batch of a loader segment through all hands, which are this thread's. */
+/* Sends one batch of a loader segment through all steps, in this thread. */
 static inline uint32_t deliver_one(sr_ring *ring, uint64_t seq)
 {
     uint32_t slot, found, range;
@@ -58,7 +58,7 @@ static inline uint32_t deliver_one(sr_ring *ring, uint64_t seq)
     return slot;
 }
 
-/* One message, and whatever lies there first. */
+/* Puts one message, and takes the first one. */
 static inline void put_one(sr_ring *ring, uint32_t participant)
 {
     uint32_t slot;
@@ -70,7 +70,7 @@ static inline void put_one(sr_ring *ring, uint32_t participant)
     }
     if (sr_wait_ready(ring, SR_ANY, 0, &slot) != 0 || sr_take(ring, participant, slot, &gen, &out) != 0)
         return;
-    /* The sequence number is drawn by the publish. */
+    /* The publish assigns the sequence number. */
     ring->slots[slot].result.bytes = word_of(sr_load_relaxed(&ring->slots[slot].seq), 50);
     mark_times(ring, slot);
     CHECK_OK(sr_release(ring, slot, gen));

@@ -1,4 +1,4 @@
-"""A cache in one process: what it keeps, what it gives back, what it refuses."""
+"""A cache in one process: the values that it keeps, returns and refuses."""
 
 import collections
 import copy
@@ -76,7 +76,7 @@ def test_a_fortran_array_keeps_its_order(cache):
     assert cache.get(1).flags.f_contiguous and cache.get(1).tolist() == np.arange(12).reshape(3, 4).tolist()
 
 
-def test_what_is_made_is_for_reading_alone_also_where_it_is_not_kept():
+def test_a_made_value_is_read_only_also_if_it_is_not_kept():
     with slipring.Cache(4096) as small:
         big = small.get_or_make(0, lambda: np.zeros(10_000))
         assert 0 not in small and not big.flags.writeable and big.shape == (10_000,)
@@ -99,7 +99,7 @@ def test_arrow_values_are_kept(cache):
     assert cache.get(1)["rows"].equals(batch)
 
 
-def test_changing_what_was_put_does_not_change_the_entry(cache):
+def test_changing_a_value_after_its_put_does_not_change_the_entry(cache):
     array = np.zeros(4)
     cache.put(1, [array])
     array[:] = 7
@@ -112,7 +112,7 @@ def test_a_second_put_changes_nothing(cache):
     assert cache.get(1) == "first" and len(cache) == 1
 
 
-def test_what_is_missing_gives_the_default(cache):
+def test_a_missing_key_gives_the_default(cache):
     mark = object()
     assert cache.get(1) is None and cache.get(1, mark) is mark and 1 not in cache
     cache.put(1, None)
@@ -132,7 +132,7 @@ def test_a_key_that_is_out_of_range_is_refused(cache, key):
             use(key)
 
 
-def test_nothing_is_under_what_is_no_key(cache):
+def test_an_invalid_key_has_no_entry(cache):
     assert not [key for key in (-1, 1 << 40, "a", None) if key in cache]
 
 
@@ -186,7 +186,7 @@ def test_of_many_threads_one_makes_the_entry(cache):
     assert len(made) == 50 and len(out) == 400 and len(cache) == 50
 
 
-def test_who_waited_a_second_makes_its_own(cache):
+def test_a_process_that_waited_a_second_makes_its_own_value(cache):
     begun, end = threading.Event(), threading.Event()
 
     def slow():
@@ -197,14 +197,14 @@ def test_who_waited_a_second_makes_its_own(cache):
     thread = threading.Thread(target=cache.get_or_make, args=(1, slow))
     thread.start()
     assert begun.wait(60)
-    assert cache.get_or_make(1, lambda: "own") == "own"  # it comes back while the other still is at it
+    assert cache.get_or_make(1, lambda: "own") == "own"  # it returns while the other thread still makes the value
     end.set()
     thread.join()
     assert cache.get(1) == "slow"
     assert (cache.stats().waits, cache.stats().refused_other, cache.stats().misses) == (1, 1, 2)
 
 
-def test_what_cannot_be_pickled_is_made_each_time_and_told_once(cache, caplog):
+def test_values_that_cannot_be_pickled_are_made_each_time_and_reported_once(cache, caplog):
     made = []
 
     def make():
@@ -222,7 +222,7 @@ class Unloadable:
         return int, ("no number",)
 
 
-def test_what_does_not_come_back_from_its_pickle_is_made_each_time(cache, caplog):
+def test_values_that_cannot_be_unpickled_are_made_each_time(cache, caplog):
     made = []
 
     def make():
@@ -309,7 +309,7 @@ def test_nonsense_for_a_size_is_refused_by_name(text):
 
 
 @pytest.mark.parametrize("value", [None, 1.5, True, [1]])
-def test_what_is_no_size_is_a_type_error(value):
+def test_a_value_that_is_no_size_is_a_type_error(value):
     with pytest.raises(TypeError, match="budget must be"):
         slipring.Cache(value)
 
@@ -336,10 +336,10 @@ def test_shared_memory_of_the_system_can_be_the_backing():
         assert cache.put(1, [1, 2]) and cache.get(1) == [1, 2]
 
 
-# ---- what it says
+# ---- its texts and figures
 
 
-def test_statistics_count_what_happened(cache):
+def test_statistics_count_events(cache):
     for key in (1, 2, 1, 1):
         cache.get_or_make(key, lambda: np.zeros(100))
     cache.get(3)
@@ -361,7 +361,7 @@ def test_the_report_says_what_budget_all_samples_need():
     assert "all of them would take about 2.41 MiB" in words and "no room in the budget" in words
 
 
-def test_its_repr_tells_what_it_holds():
+def test_its_repr_shows_its_contents():
     cache = slipring.Cache("1MiB")
     cache.put(1, 2)
     assert "1 entry, " in repr(cache) and "1 MiB" in repr(cache)
@@ -369,7 +369,7 @@ def test_its_repr_tells_what_it_holds():
     assert repr(cache) == "<Cache closed>"
 
 
-def test_a_cache_knows_what_it_holds(cache):
+def test_a_cache_knows_its_contents(cache):
     cache.bind("photos", "abc", 5)
     cache.bind("photos", b"abc", 5)
     with pytest.raises(CacheMismatch, match="the cache holds photos; this is drawings"):
@@ -404,7 +404,7 @@ def test_a_closed_cache_refuses_by_name(use):
     assert cache.closed
 
 
-def test_a_copy_of_what_has_a_cache_has_the_same_one(cache):
+def test_a_copy_of_a_dataset_with_a_cache_has_the_same_cache(cache):
     assert copy.copy(cache) is cache and copy.deepcopy([cache])[0] is cache
 
 

@@ -1,4 +1,4 @@
-"""`slipring.cached`: any map dataset, with its samples made once, in loaders of all kinds."""
+"""`slipring.cached`: any map dataset whose samples are made once, in loaders of all kinds."""
 
 import logging
 import os
@@ -10,12 +10,12 @@ import pytest
 
 import slipring
 from slipring.errors import CacheMismatch
-from tests.parts import one_fast
 from tests.support.options import grouped
+from tests.support.parts import one_fast
 
 
 class Made:
-    """Sample i is (five times i, i); each making of one leaves a byte in a file."""
+    """Sample i is (five times i, i); making a sample appends a byte to a file."""
 
     def __init__(self, path, n=40):
         self.path, self.n = str(path), n
@@ -40,7 +40,7 @@ def shifted(sample):
 
 
 def epochs(data, n=2, **options):
-    """Batches of `n` shuffled epochs, as lists."""
+    """Return the batches of `n` shuffled epochs as lists."""
     with slipring.Loader(data, 8, shuffle=True, seed=5, **grouped(**options)) as loader:
         return [[part.tolist() for part in batch] for _ in range(n) for batch in loader]
 
@@ -58,8 +58,8 @@ WAYS = [
 @pytest.mark.parametrize("options", [*WAYS[:3], *one_fast(WAYS[3:5]), WAYS[5]], ids=str)
 def test_each_sample_is_made_once_and_batches_are_as_without_a_cache(tmp_path, options):
     plain = Made(tmp_path / "plain")
-    chunks = {"chunk_size": options.get("chunk_size"), "num_workers": 1}  # each draws numbers of its own
-    expected = epochs(slipring.cached(plain, 1).map(shifted), **chunks)  # a cache in which nothing fits
+    chunks = {"chunk_size": options.get("chunk_size"), "num_workers": 1}  # each range draws its own numbers
+    expected = epochs(slipring.cached(plain, 1).map(shifted), **chunks)  # a cache that is too small for any sample
     data = Made(tmp_path / "made")
     kept = slipring.cached(data, "8MiB").map(shifted)
     assert epochs(kept, **options) == expected
@@ -144,13 +144,13 @@ def test_a_dataset_that_has_a_fingerprint_needs_no_other(tmp_path):
 
 
 @pytest.mark.parametrize("dataset", [iter([1]), {1, 2}, 5])
-def test_what_has_no_numbered_samples_is_refused(dataset):
+def test_a_dataset_without_numbered_samples_is_refused(dataset):
     with pytest.raises(TypeError, match="must have __getitem__ and __len__"):
         slipring.cached(dataset, "8MiB")
 
 
 @pytest.mark.parametrize("function", [None, 5])
-def test_what_cannot_be_called_is_no_map(function):
+def test_an_object_that_cannot_be_called_is_no_map(function):
     with pytest.raises(TypeError, match="must be callable"):
         slipring.cached([1], "8MiB").map(function)
 
@@ -219,7 +219,7 @@ class Several(Made):
         return [(np.full(5, i), i) for i in indices]
 
 
-def test_what_is_missing_is_read_at_once(tmp_path):
+def test_missing_samples_are_read_in_one_call(tmp_path):
     data = Several(tmp_path / "made")
     kept = slipring.cached(data, "8MiB").map(shifted)
     plain = epochs(slipring.cached(Made(tmp_path / "plain"), "8MiB").map(shifted), num_workers=1)

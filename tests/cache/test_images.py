@@ -1,4 +1,4 @@
-"""Datasets of images with a cache: the same batches as without, whatever is kept, for any number of workers."""
+"""Datasets of images with a cache: the same batches as without one, for any number of workers."""
 
 import os
 import random
@@ -14,8 +14,8 @@ from tests.support.options import grouped
 pytest.importorskip("PIL")
 from PIL import Image
 
-from tests.images.pictures import encoded, pixels
-from tests.images.shards import files, shard
+from tests.support.pictures import encoded, pixels
+from tests.support.shards import files, shard
 
 N = 24
 CROP = images.RandomResizedCrop((16, 20), flip=0.5)
@@ -143,7 +143,7 @@ def test_side_shrinks_the_shorter_side_and_enlarges_nothing(tmp_path):
     for _ in range(2):
         assert [data[i][0].shape[:2] for i in range(4)] == [(30, 40), (40, 30), (20, 70), (31, 30)]
     plain = images.Bytes(rows, images.Resize(30))
-    for i in (0, 1):  # the shrink is Resize's
+    for i in (0, 1):  # Resize shrinks
         assert np.array_equal(data[i][0], plain[i][0])
 
 
@@ -236,7 +236,7 @@ class Late(images.Folder):
         return f"{super().fingerprint()} {self.version}"
 
 
-def test_a_fingerprint_may_be_of_what_is_set_later(root):
+def test_a_fingerprint_may_depend_on_attributes_that_are_set_later(root):
     assert Late(root, 3)[0][1] == 0
 
 
@@ -268,7 +268,7 @@ def test_one_huge_picture_does_not_end_the_keeping_of_others():
 
 
 class Gone:
-    """A target whose class the next program does not have."""
+    """A target whose class does not exist in the next program."""
 
 
 def test_a_target_that_does_not_come_back_any_more_is_read_again(monkeypatch):
@@ -284,7 +284,7 @@ def test_a_stream_takes_no_cache(tmp_path):
         images.TarStream(shard(tmp_path / "a.tar", files(3)), cache="1MiB")
 
 
-# ---- what is whose
+# ---- which entries belong to which dataset
 
 
 def test_one_cache_serves_loaders_with_other_crops(root):
@@ -317,7 +317,7 @@ def test_another_folder_is_refused(root, tmp_path):
 
 
 def replaced(path, size=None, at=None):
-    """Put another file in the place of one, with the same size or the same time of modification."""
+    """Replace a file by another one with the same size or the same mtime."""
     status = os.stat(path)
     other = encoded(pixels(30, 30, 99), "PNG")
     path.write_bytes(other.ljust(status.st_size if size is None else size, b"\0"))

@@ -1,4 +1,4 @@
-"""One cache for several processes: forked, spawned, strangers that know its name; and their deaths."""
+"""One cache for several processes: forked, spawned, or unrelated ones that know its name; and their deaths."""
 
 import contextlib
 import multiprocessing
@@ -14,10 +14,10 @@ import pytest
 
 import slipring
 from slipring.errors import CacheMismatch
-from tests.fault.procs import ROOT, state, until, wait_dead
-from tests.leaks import read
 from tests.support import inside
 from tests.support.inside import find, label_of
+from tests.support.leaks import read
+from tests.support.processes import ROOT, state, until, wait_dead
 
 fork = multiprocessing.get_context("fork")
 
@@ -28,7 +28,7 @@ def name():
 
 
 class Program:
-    """A Python program that answers line by line, and is killed in the end."""
+    """A Python program that answers line by line, and is killed at the end."""
 
     def __init__(self, text, **options):
         command = [sys.executable, "-u", "-c", textwrap.dedent(text)]
@@ -56,7 +56,7 @@ class Program:
         self.process.stdout.close()
 
 
-# Opens a cache and does what it is told: Python expressions, one a line.
+# Opens a cache and evaluates Python expressions, one per line.
 OPENED = """
     import os, sys
     import numpy as np
@@ -82,7 +82,7 @@ def program(name):
 
 
 def in_child(function, *arguments):
-    """What a forked child's call returns."""
+    """Call a function in a forked child; return its result."""
     receiver, sender = fork.Pipe(duplex=False)
 
     def run():
@@ -97,14 +97,14 @@ def in_child(function, *arguments):
 
 
 def has_connected(pid):
-    """Whether a process waits for another to get on: it sleeps in recv or connect."""
+    """Return whether a process waits for another one in recv or connect."""
     return read(f"/proc/{pid}/syscall").split()[:1] in ([b"45"], [b"42"], [b"207"], [b"203"], [b"7"], [b"73"])
 
 
 # ---- inherited and handed on
 
 
-def test_what_a_forked_child_makes_its_parent_finds():
+def test_a_parent_finds_the_entries_of_its_forked_child():
     with slipring.Cache("1MiB") as cache:
         assert in_child(cache.put, 1, np.arange(5)) and cache.get(1).tolist() == [0, 1, 2, 3, 4]
         cache.put(2, "parent's")
@@ -171,7 +171,7 @@ def test_processes_that_start_at_once_end_with_one_cache(name, program):
         assert one.ask("[cache.get(i) for i in range(6)]") == "[0, 1, 2, 3, 4, 5]"
 
 
-def test_it_lives_on_without_who_made_it_and_nothing_is_left_of_it(name, program):
+def test_a_cache_outlives_its_maker_and_leaves_nothing_behind(name, program):
     maker, other = program(), None
     assert maker.hear() == "open" and maker.ask("cache.put(1, 'kept')") == "True"
     other = program()
@@ -197,7 +197,7 @@ def test_a_cache_whose_holder_is_stopped_is_found(name, program):
         assert cache.get(1) == "kept"
 
 
-def test_who_dies_while_it_opens_a_cache_keeps_nobody_out(name, program):
+def test_a_process_that_dies_while_it_opens_a_cache_blocks_no_other(name, program):
     dying = program("""
         import time
         from tests.support.inside import cache_names
@@ -212,7 +212,7 @@ def test_who_dies_while_it_opens_a_cache_keeps_nobody_out(name, program):
     assert waiting.hear() == "open"
 
 
-def test_who_is_stopped_while_it_opens_a_cache_is_named(name, program, monkeypatch):
+def test_a_process_that_is_stopped_while_it_opens_a_cache_is_named(name, program, monkeypatch):
     stopped = program("""
         import os, signal
         from tests.support.inside import cache_names
@@ -285,7 +285,7 @@ def test_another_dataset_under_the_same_name_is_refused(name, program):
 
 # ---- other users
 
-# Who has become another user may not read the modules of this one.
+# A process that has changed its user cannot read this user's modules.
 AS_ANOTHER = OPENED.replace("    cache =", "    os.setgid(65534); os.setuid(65534)\n    cache =")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
@@ -389,7 +389,7 @@ def test_ranks_that_read_the_same_samples_make_each_once(name, program):
     for one in ranks:
         one.say()
     made = [int(one.hear()) for one in ranks]
-    assert 400 <= sum(made) <= 404, made  # a rank that the machine stops for a second is not waited for
+    assert 400 <= sum(made) <= 404, made  # ranks do not wait for a rank that the machine delays for a second
 
 
 def test_its_socket_is_gone_when_it_has_been_opened(name):

@@ -1,4 +1,4 @@
-"""`slipring bench-dataset` measures a user's dataset, and says what limits it."""
+"""`slipring bench-dataset` measures a user's dataset, and names its bottleneck."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ import pytest
 
 from slipring._cli import bench_dataset, limits, sweep
 from slipring._cli.sweep import Case, Row
-from tests import warm
+from tests.support import warm
 
 DATASETS = """
 import threading, time
@@ -84,7 +84,7 @@ def slow_collate(samples):
 
 @pytest.fixture
 def bench(tmp_path):
-    """A function that runs the command where the datasets lie; returns what it printed, as an object by default."""
+    """A function that runs the command in the datasets' folder; it returns the output, parsed by default."""
     (tmp_path / "sets.py").write_text(DATASETS)
 
     def run(*arguments, json_too=True, code=0):
@@ -162,7 +162,7 @@ def test_without_rich_the_command_says_what_to_install_before_it_measures(bench,
         ("Small", ("--collate", "sets:slow_collate"), "collate_s", 0.02),
     ],
 )
-def test_what_a_dataset_takes_is_in_its_row(bench, dataset, options, name, each_s):
+def test_the_memory_of_a_dataset_is_in_its_row(bench, dataset, options, name, each_s):
     told = bench(f"sets:{dataset}", *options, "--workers", "1,", "--start-method", "fork", "--batch-size", "8")
     assert len(told["rows"]) == 2
     for row in told["rows"]:
@@ -172,17 +172,17 @@ def test_what_a_dataset_takes_is_in_its_row(bench, dataset, options, name, each_
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel counts no delays")
 def test_the_time_on_a_processor_is_told_from_the_time_that_is_slept(tmp_path):
     case = Case(1, "thread", 8)
-    sweep.Announce(str(tmp_path))(0)  # this thread is the worker
+    sweep.Announce(str(tmp_path))(0)  # this thread acts as the worker
 
     def spent(spend):
         begun, used = time.perf_counter(), time.thread_time()
-        time.sleep(0.001)  # the kernel adds up what a thread has used when it stops
+        time.sleep(0.001)  # the kernel adds up a thread's processor time when it stops
         before, queued = sweep._processor_time(str(tmp_path), case)
         spend()
         time.sleep(0.001)
         after, queued_now = sweep._processor_time(str(tmp_path), case)
         assert queued_now >= queued
-        # Others may have the processor for any time, but then this thread does not use it.
+        # Other threads may get the processor for any time; this thread's own time does not grow then.
         assert after - before <= time.thread_time() - used
         return after - before, time.perf_counter() - begun
 
@@ -205,7 +205,7 @@ def test_the_time_on_a_processor_is_that_of_the_batches_that_are_measured(monkey
 
 
 class LettingIn:
-    """A dataset whose index 40 lets in a worker that waits at a FIFO."""
+    """A dataset whose worker waits at a FIFO at index 40."""
 
     def __init__(self, path):
         self.path = path
@@ -240,7 +240,7 @@ def test_torchs_loader_is_measured(bench):
     assert "thread workers" in bench("sets:Small", "--torch", "--start-method", "thread", code=2)
 
 
-def test_what_cannot_be_pickled_is_a_row_with_the_reason(bench):
+def test_a_dataset_that_cannot_be_pickled_is_a_row_with_the_reason(bench):
     told = bench("sets:Unpicklable", "--workers", "1,", "--start-method", "fork", "spawn")
     errors = {row["start_method"]: row["error"] for row in told["rows"]}
     assert errors["fork"] is None and "pickle" in errors["spawn"]
@@ -293,11 +293,11 @@ def test_the_numbers_of_workers_up_to_a_most():
     assert bench_dataset.up_to(8) == [0, 1, 2, 4, 8]
 
 
-# ---- what is said of figures
+# ---- the verdict on the figures
 
 
 def row(workers=1, rate=100.0, method="fork", transport=True, size=10, error=None, **figures):
-    """A second of a case, its workers busy with reading unless told otherwise."""
+    """Return a row for one second of a case; its workers are busy with reading by default."""
     times = {"fetch_s": float(max(1, workers)), "cpu_s": float(max(1, workers)), "queued_s": 0.0}
     case = Case(workers, method, size, transport)
     return Row(case, 10, rate, 1.0, 1.0, error=error, **{**times, **figures})
@@ -319,14 +319,14 @@ SCENES = {
         [row(0, fetch_s=0.9), dataclasses.replace(row(0, 300, fetch_s=0.9, transport=False), batches=30)],
         "dataset CPU", 0, False,
     ),
-    "transport, of what is put together": (
+    "transport, of collated batches": (
         [row(1, fetch_s=0.2, collate_s=0.8), row(1, 300, fetch_s=0.2, transport=False)], "transport", 1, False,
     ),
     "waking": ([row(1, fetch_s=0.1, slot_wait_s=0.9, consumer_wait_s=0.9)], "hand-over", 1, False),
     "waking, and no faster without transport": (
         [row(1, 793_049, fetch_s=0.1, consumer_wait_s=0.9), row(1, 757_193, transport=False)], "hand-over", 1, False,
     ),
-    "waking, for what is copied": (
+    "waking, for copied batches": (
         [row(1, fetch_s=0.1, consumer_wait_s=0.9), row(1, 300, transport=False)], "transport", 1, False,
     ),
     "the GIL": (
@@ -338,7 +338,7 @@ SCENES = {
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_the_verdict_names_what_limits(name):
+def test_the_verdict_names_the_bottleneck(name):
     rows, limit, workers, more = SCENES[name]
     verdict = limits.judge(rows, processors=16)
     assert (verdict.limit, verdict.workers, verdict.more_may_help) == (limit, workers, more), verdict
@@ -370,6 +370,6 @@ def test_no_figures_give_no_verdict():
     assert limits.judge([row(1, error="SegmentFull: no memory")], 2) is None
 
 
-def test_a_case_says_what_it_is():
+def test_a_case_describes_itself():
     assert str(sweep.Case(2, "fork", 8)) == "2 workers by fork, batches of 8"
     assert str(sweep.Case(0, "fork", 8, False)) == "0 workers, batches of 8, dropped in the worker"

@@ -1,4 +1,4 @@
-"""slipring dump: what was, and what is being done."""
+"""slipring dump: past batches, and current activities."""
 
 import json
 import os
@@ -9,16 +9,16 @@ import sys
 
 import pytest
 
-from tests.fault.procs import ROOT, state, until, wait_dead
-from tests.fault.scenes import Gate
 from tests.support.inside import Activity
-from tests.watched import fails, run, watched
+from tests.support.processes import ROOT, state, until, wait_dead
+from tests.support.scenes import Gate
+from tests.support.watched import fails, run, watched
 
-HUNG = 1234  # row 2 of the batch that begins with 1232
+HUNG = 1234  # row 2 of the batch that starts with 1232
 
 
 def dumped(capsys, what, *options):
-    """The only segment of a dump."""
+    """Return the only segment of a dump."""
     code, out, err = run(capsys, "dump", what, "--json", *options)
     assert (code, err) == (0, "")
     (segment,) = json.loads(out)["segments"]
@@ -48,7 +48,7 @@ def test_of_a_hung_dataset_worker_process_index_and_batch_are_named(capsys, tmp_
     assert (it["seq"], it["first_index"], it["row"]) == (HUNG // 4, 1232, 2)
 
 
-def test_what_hangs_without_workers_is_named_too(capsys, tmp_path):
+def test_a_hang_without_workers_is_named_too(capsys, tmp_path):
     with Gate(tmp_path / "gate") as gate, watched("hung", gate=gate.path, index=HUNG, n=4000) as program:
         assert gate.arrived() == program.pid
         segment = dumped(capsys, program.pid)
@@ -66,7 +66,7 @@ def waiting(segment):
 
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
-def test_of_workers_that_hang_as_they_begin_it_is_told_who_waits_and_how_long(capsys, tmp_path, method):
+def test_workers_that_hang_at_their_start_are_named_with_their_waiting_time(capsys, tmp_path, method):
     options = {"num_workers": 2, "start_method": method}
     with Gate(tmp_path / "gate") as gate, watched("beginning", gate=gate.path, **options) as program:
         gate.arrived()
@@ -175,7 +175,7 @@ def test_a_queue_is_told_of_by_its_participants(capsys):
 
 @pytest.fixture
 def crashed(tmp_path):
-    """The record file of a job that was killed while a worker hung, and that worker's pid."""
+    """The record file of a job that was killed while a worker hung, and this worker's pid."""
     record = tmp_path / "record"
     with Gate(tmp_path / "gate") as gate:
         options = {"gate": gate.path, "index": HUNG, "num_workers": 2, "n": 4000}
@@ -186,7 +186,7 @@ def crashed(tmp_path):
     return record, pid
 
 
-def test_of_a_crashed_job_its_file_tells_what_was_being_done(capsys, crashed):
+def test_the_file_of_a_crashed_job_shows_its_last_activities(capsys, crashed):
     record, pid = crashed
     code, out, _ = run(capsys, "dump", record)
     assert code == 0 and "what they were doing at the end:" in out
@@ -213,15 +213,15 @@ def test_times_of_a_file_are_told_by_its_newest_stamp(capsys, crashed):
     assert max(stamps) <= segment["at_ns"]
     (it,) = (each for each in segment["participants"] if each["pid"] == pid)
     assert it["what"] == "reading"
-    assert 0 <= it["since_s"] < 3600  # of this file, whatever this machine's clock says
+    assert 0 <= it["since_s"] < 3600  # from this file's times, not from this machine's clock
 
 
-def test_the_file_of_a_job_that_runs_tells_what_is_being_done(capsys, tmp_path):
+def test_the_file_of_a_running_job_shows_its_activities(capsys, tmp_path):
     record = tmp_path / "record"
     with watched("held", {"SLIPRING_RECORD": str(record)}, num_workers=1) as program:
         segment = dumped(capsys, record)
         assert not segment["ended"] and participant(segment, "consumer")["pid"] == program.pid
-        # Its workers may still be at what is made ahead.
+        # Its workers may still be making batches ahead.
         until(
             lambda: dumped(capsys, program.pid)["batches"] == dumped(capsys, record)["batches"],
             "both tell the same",
@@ -265,7 +265,7 @@ def test_a_file_whose_inside_is_rubbish_ends_without_a_traceback(capsys, tmp_pat
         assert code in (0, 1) and "please report" not in err, err
 
 
-def test_what_is_no_job_is_refused_in_one_line(capsys):
+def test_a_process_that_is_no_job_is_refused_in_one_line(capsys):
     with watched("nothing") as program:
         assert "has no segment of slipring's open" in fails(capsys, "dump", program.pid)
     assert f"there is no process {program.pid}: it has ended" in fails(capsys, "dump", program.pid)
@@ -276,7 +276,7 @@ def test_a_number_of_batches_below_0_is_a_wrong_argument(capsys):
     assert code == 2 and not out and "-n" in err
 
 
-def test_whoever_reads_only_the_beginning_ends_it_quietly():
+def test_a_reader_of_only_the_beginning_ends_the_command_quietly():
     with watched("held", num_workers=1) as program:
         shell = f"{sys.executable} -m slipring dump {program.pid} -n 1000 | head -c 10"
         done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=ROOT)

@@ -1,4 +1,4 @@
-"""The command: what it says without one, and how each ends."""
+"""The command line: its text without a subcommand, and the exit codes."""
 
 import contextlib
 import os
@@ -12,8 +12,8 @@ import pytest
 
 from slipring._cli import main as cli
 from slipring.errors import SegmentFull
-from tests import warm
-from tests.watched import watched
+from tests.support import warm
+from tests.support.watched import watched
 
 
 def command(*arguments, **options):
@@ -47,7 +47,7 @@ def test_help_imports_no_command():
     assert "usage: slipring " in done.stdout
 
 
-def test_what_is_no_command_is_a_usage_error_that_lists_them():
+def test_an_unknown_command_is_a_usage_error_that_lists_all():
     done = command("bench-datset")
     assert done.returncode == 2 and "invalid choice: 'bench-datset'" in done.stderr
     assert "bench-dataset" in done.stderr and "Traceback" not in done.stderr
@@ -63,7 +63,7 @@ def test_a_wrong_option_of_a_command_is_a_usage_error():
 
 @pytest.fixture
 def planted(monkeypatch):
-    """A function that makes a command of what is called as its main."""
+    """A function that makes a command from a main function."""
 
     def plant(main):
         module = type(sys)("slipring._cli.planted")
@@ -129,7 +129,7 @@ def test_ctrl_c_ends_a_command_quietly_with_130(tmp_path, workers):
     )  # fmt: skip
     while not (tmp_path / "begun").exists() and process.poll() is None:
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all processes
     out, err = process.communicate()
     assert (process.returncode, out, err) == (130, "", "")
 

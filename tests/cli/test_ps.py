@@ -7,9 +7,9 @@ import subprocess
 import pytest
 
 from slipring._cli import dump, look, view
-from tests.fault.procs import descendants
 from tests.support.inside import observing
-from tests.watched import run, watched
+from tests.support.processes import descendants
+from tests.support.watched import run, watched
 
 
 def only(monkeypatch, *programs):
@@ -30,11 +30,11 @@ def test_a_loader_and_a_queue_are_listed_with_their_figures(capsys, monkeypatch)
     assert lines["PID"].split()[1:] == [
         "rank", "segment", "kind", "workers", "slots", "batches", "batches/s", "MB/s", "waiting", "job",
     ]  # fmt: skip
-    assert "loader" in lines[str(loader.pid)] and lines[str(loader.pid)].endswith("-m tests.watched")
-    assert "tests.watched running" in whole
+    assert "loader" in lines[str(loader.pid)] and lines[str(loader.pid)].endswith("-m tests.support.watched")
+    assert "tests.support.watched running" in whole
     assert "queue" in lines[str(queue.pid)] and "over the last 5 s" in out
     row = told[loader.pid]
-    assert row["command"].endswith("-m tests.watched") and row["name"].endswith(row["command"])
+    assert row["command"].endswith("-m tests.support.watched") and row["name"].endswith(row["command"])
     assert (row["kind"], row["workers"]) == ("loader", 2) and row["batches"] >= 20
     assert row["batches_per_s"] > 0 and row["bytes_per_s"] > 0 and 0 <= row["waiting"] <= 1
     assert set(loader.told["workers"]) < set(row["processes"])

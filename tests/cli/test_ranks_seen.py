@@ -9,16 +9,16 @@ import subprocess
 
 import pytest
 
-from tests.fault.procs import state, until
 from tests.support.inside import attach, judged, observing, rank_of
-from tests.watched import run, watched
+from tests.support.processes import state, until
+from tests.support.watched import run, watched
 
 SHORT, LONG = 0.002, 0.06
 
 
 @contextlib.contextmanager
 def distributed(tmp_path, reads):
-    """Run a rank for each of `reads`, with the environment that torchrun gives it; yield them in the midst of work."""
+    """Run a rank for each of `reads` with torchrun's environment; yield the programs while they work."""
     pytest.importorskip("torch.distributed")
     with contextlib.ExitStack() as stack:
         ranks = []
@@ -28,7 +28,7 @@ def distributed(tmp_path, reads):
                 "WORLD_SIZE": str(len(reads)),
                 "LOCAL_WORLD_SIZE": str(len(reads)),
                 "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(os.getpid()),  # never used: it tells this job from others
+                "MASTER_PORT": str(os.getpid()),  # not used: it distinguishes this job from others
                 "OMP_NUM_THREADS": "1",
             }
             scene = watched("ranked", environment, subprocess.Popen, file=str(tmp_path / "meet"), reads=reads)
@@ -78,7 +78,7 @@ def test_ps_shows_the_rank_and_the_number_that_segment_takes(capsys, tmp_path, m
         monkeypatch.setattr(observing("jobs"), "pids", lambda: [several.pid, *(each.pid for each in ranks)])
         rows = json.loads(run(capsys, "ps", "--json")[1])["jobs"]
         out = run(capsys, "ps")[1]
-        chosen = attach(several.pid)  # top --segment N takes the Nth of them
+        chosen = attach(several.pid)  # top --segment N selects the Nth of them
     of = {each.pid: [row for row in rows if row["pid"] == each.pid] for each in (*ranks, several)}
     for rank, each in enumerate(ranks):
         assert [(row["rank"], row["ranks"], row["segment"]) for row in of[each.pid]] == [(rank, 2, 1)]
@@ -121,7 +121,7 @@ def test_several_slow_ranks_are_named_and_ranks_on_other_machines_are_not_counte
     [
         [],
         [told(0, 0.1, 0.9)],
-        [told(0, 0.1), told(1)],  # its workers are slower, and nothing waits for them
+        [told(0, 0.1), told(1)],  # its workers are slower, but the loop does not wait for them
         [told(0, 0.011, 0.5), told(1, 0.01, 0.4)],
         [told(0, 0.1, 0.5), told(1, cause="unknown")],
         [told(0, 0.1, 0.5), told(1, None)],

@@ -1,4 +1,4 @@
-"""slipring top: one frame, many frames, any terminal or none."""
+"""slipring top: one frame and many frames, with any terminal and without one."""
 
 import contextlib
 import json
@@ -15,11 +15,11 @@ from fcntl import ioctl
 
 import pytest
 
-from tests import warm
-from tests.fault.procs import ROOT, state, until
-from tests.fault.scenes import Gate
+from tests.support import warm
 from tests.support.inside import observing
-from tests.watched import fails, run, watched
+from tests.support.processes import ROOT, state, until
+from tests.support.scenes import Gate
+from tests.support.watched import fails, run, watched
 
 TOP = [sys.executable, "-m", "slipring", "top"]
 
@@ -65,7 +65,7 @@ def test_a_single_frame_has_the_cpu_share_of_each_process(capsys, start_method):
     with watched("running", num_workers=2, start_method=start_method) as program:
         out = frame(capsys, program.pid)
         told = json.loads(run(capsys, "top", program.pid, "--json")[1])
-    assert all(each["cpu"] >= 0 for each in told["participants"])  # None is not comparable
+    assert all(each["cpu"] >= 0 for each in told["participants"])  # None would not be comparable
     (head,) = (line for line in out.splitlines() if line.startswith("who "))
     end = head.index("CPU") + len("CPU")
     rows = [line for line in out.splitlines() if re.match("consumer |worker ", line)]
@@ -107,7 +107,7 @@ def test_a_hung_sample_and_a_stopped_job_are_seen(capsys, tmp_path):
 
 def test_a_worker_that_was_killed_is_seen_to_be_dead(capsys):
     with watched("held", num_workers=2) as program:
-        os.kill(program.pid, signal.SIGSTOP)  # so that it does not see to it
+        os.kill(program.pid, signal.SIGSTOP)  # so that it does not handle the death
         until(lambda: state(program.pid) == "T", "it has stopped")
         victim = program.told["workers"][1]
         os.kill(victim, signal.SIGKILL)
@@ -165,7 +165,7 @@ def test_a_segment_that_ends_while_it_is_watched_ends_the_command(end):
         assert re.fullmatch(f"slipring top: process {program.pid} has {said}\n", err)
 
 
-def test_what_is_no_job_is_refused_in_one_line(capsys):
+def test_a_process_that_is_no_job_is_refused_in_one_line(capsys):
     with watched("nothing") as program:
         assert "has no segment of slipring's open" in fails(capsys, "top", program.pid, "--once")
     assert "it has ended" in fails(capsys, "top", program.pid, "--once")
@@ -189,7 +189,7 @@ def test_without_rich_it_says_what_to_install(capsys, monkeypatch):
 
 
 class Terminal:
-    """A command in a terminal of its own, of a size or none."""
+    """A command in its own terminal, with or without a size."""
 
     def __init__(self, arguments, columns, rows, term="xterm-256color"):
         self.master, inner = pty.openpty()
@@ -208,7 +208,7 @@ class Terminal:
         self.said = b""
 
     def until(self, text):
-        """Read until that comes; return what there was."""
+        """Read until `text` comes; return the output."""
         while text not in self.said:
             assert select.select([self.master], [], [], 60)[0], self.said
             try:
@@ -219,8 +219,8 @@ class Terminal:
         return self.said
 
     def end(self):
-        """Read until it has ended; return its exit code."""
-        with contextlib.suppress(OSError):  # EIO: nobody has the other side any more
+        """Read until the command has ended; return its exit code."""
+        with contextlib.suppress(OSError):  # EIO: the other side is closed
             while more := os.read(self.master, 1 << 16):
                 self.said += more
         os.close(self.master)
@@ -277,7 +277,7 @@ def test_where_the_job_ends_the_terminal_is_given_back_before_the_reason_is_told
     assert f"slipring top: process {program.pid} has ended".encode() in after
 
 
-def test_whoever_reads_only_the_beginning_ends_it_quietly():
+def test_a_reader_of_only_the_beginning_ends_the_command_quietly():
     with watched("running", num_workers=1) as program:
         shell = f"{' '.join(TOP)} {program.pid} --interval 0.05 | head -n 1"
         done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=ROOT)

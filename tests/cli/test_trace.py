@@ -1,4 +1,4 @@
-"""slipring trace: what Perfetto needs of it, and what it must not miss."""
+"""slipring trace: the format that Perfetto needs, and completeness."""
 
 import collections
 import gzip
@@ -12,17 +12,17 @@ import sys
 import numpy as np
 import pytest
 
-from tests import warm
-from tests.fault.procs import ROOT, state, until
-from tests.fault.scenes import Gate
+from tests.support import warm
 from tests.support.inside import RECORD, Recording, attach
-from tests.watched import fails, run, watched
+from tests.support.processes import ROOT, state, until
+from tests.support.scenes import Gate
+from tests.support.watched import fails, run, watched
 
 TRACE = [sys.executable, "-m", "slipring", "trace"]
 
 
 def traced(pid, path, seconds=0.1):
-    """The events of a trace of a job that stands still, checked."""
+    """Return the checked events of a trace of an idle job."""
     options = [str(pid), "--seconds", str(seconds), "-o", path, "--json"]
     done = warm.run([*TRACE, *options], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and re.fullmatch(r"tracing process \d+ for \S+ s\n", done.stderr)
@@ -32,7 +32,7 @@ def traced(pid, path, seconds=0.1):
 
 
 def traced_running(program, path, batches=100):
-    """The events of a trace in which so many batches are asked for, checked, and how many batches are missing."""
+    """Return the checked events of a trace of so many batches, and how many batches are missing."""
     trace = began(program, path, "--json")
     program.say(batches)
     assert program.line()["took"] == str(batches)
@@ -43,7 +43,7 @@ def traced_running(program, path, batches=100):
 
 
 def written(path, said):
-    """The events in a file, checked, and how many batches were lost."""
+    """Return the checked events in a file, and how many batches were lost."""
     opened = gzip.open if str(path).endswith(".gz") else open
     with opened(path, "rt") as file:
         trace = json.load(file)
@@ -54,9 +54,9 @@ def written(path, said):
 
 
 def check(events):
-    """What the format asks for: names for all tracks, slices that lie apart, arrows with both ends.
+    """Check the format: names for all tracks, slices that do not overlap, arrows with both ends.
 
-    And no slices that may overlap (b, e): chrome://tracing gives each name of those a row of its own.
+    Slices that may overlap (b, e) are not allowed: chrome://tracing shows each name of these in its own row.
     """
     named, tracks, arrows = set(), collections.defaultdict(list), collections.defaultdict(list)
     for event in events:
@@ -83,7 +83,7 @@ def check(events):
         assert sorted(kind for kind, *_ in ends) in (["f", "s", "t"], ["f", "s"])
         at = {kind: ts for kind, ts, *_ in ends}
         assert at["s"] <= at.get("t", at["f"]) + 0.001 and at.get("t", at["s"]) <= at["f"] + 0.001
-        for _, ts, *track in ends:  # an arrow hangs on a slice
+        for _, ts, *track in ends:  # each end of an arrow is at a slice
             assert any(begin - 0.0015 <= ts <= begin + dur + 0.0015 for begin, dur in tracks[tuple(track)]), ends
 
 
@@ -111,7 +111,7 @@ def test_a_trace_has_tracks_slices_and_arrows_of_every_batch(tmp_path):
     done = [event for event in made if event["args"]["bytes"]]
     assert any(event["args"].get("slowest", {}).get("ms", 0) > 0 for event in done)
     seqs = sorted(event["args"]["seq"] for event in made)
-    assert len(seqs) == len(set(seqs)) == seqs[-1] - seqs[0] + 1 - lost  # none is there twice
+    assert len(seqs) == len(set(seqs)) == seqs[-1] - seqs[0] + 1 - lost  # no batch occurs twice
     for kind in ("collate ", "wait for ", "step", "task ", "being made: ", "ready ", "leased "):
         assert len(slices(events, kind)) > 5, kind
     assert sum(event["ph"] == "f" for event in events) > 10
@@ -141,7 +141,7 @@ def test_batches_that_several_workers_make_are_traced(tmp_path):
 def test_a_queue_is_traced_from_put_to_get(tmp_path):
     with watched("queue", processes=2) as program:
         events = traced(program.pid, tmp_path / "run.json")
-    assert slices(events, "ready ")  # the one that lies there
+    assert slices(events, "ready ")  # the ready batch
     assert "consumer" not in names(events)
 
 
@@ -174,11 +174,11 @@ def test_a_hung_worker_is_seen_in_the_trace(tmp_path):
     assert last["args"]["first_index"] == 76 and last["dur"] >= 0.3e6 and last["args"]["bytes"] == 0
 
 
-# ---- what is recorded
+# ---- the recorded batches
 
 
 class Ring:
-    """A recorder of 1024, which a test fills."""
+    """A recorder of 1024 records, which a test fills."""
 
     def __init__(self, push=False):
         self.recorded, self.missing, self.push = 0, set(), push
@@ -203,7 +203,7 @@ def numbers(recording):
     return [int(n) for part in recording._kept for n in part["number"]]
 
 
-def test_what_comes_between_two_looks_is_kept_once_and_what_is_lost_is_counted():
+def test_records_between_two_looks_are_kept_once_and_lost_ones_are_counted():
     job = Filled()
     job.watch.recorded = 7
     recording = Recording(job)
@@ -260,7 +260,7 @@ def test_every_batch_of_a_fast_job_is_there_once_or_is_counted_as_lost():
 
 
 def began(program, path, *options):
-    """A trace of a program that would take ten minutes, when it has begun."""
+    """Start a trace that would take ten minutes, and yield it once it runs."""
     trace = warm.Program(
         [*TRACE, str(program.pid), "--seconds", "600", "-o", path, *options],
         stdout=subprocess.PIPE,
@@ -288,7 +288,7 @@ def test_a_job_that_ends_ends_the_trace_which_is_written(tmp_path, end):
     check(json.loads(path.read_text())["traceEvents"])
 
 
-def test_ctrl_c_ends_the_trace_early_and_what_there_is_is_written(tmp_path):
+def test_ctrl_c_ends_the_trace_early_and_the_records_so_far_are_written(tmp_path):
     path = tmp_path / "run.json"
     with watched("asked", num_workers=1, batch_size=256) as program:
         trace = began(program, path)
@@ -299,7 +299,7 @@ def test_ctrl_c_ends_the_trace_early_and_what_there_is_is_written(tmp_path):
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-def test_what_cannot_be_traced_or_written_is_refused_in_one_line_and_leaves_nothing(capsys, tmp_path):
+def test_a_trace_that_cannot_be_made_or_written_is_refused_in_one_line_and_leaves_nothing(capsys, tmp_path):
     with watched("nothing") as program:
         said = fails(capsys, "trace", program.pid, "-o", tmp_path / "run.json")
         assert "has no segment of slipring's open" in said
@@ -312,10 +312,10 @@ def test_what_cannot_be_traced_or_written_is_refused_in_one_line_and_leaves_noth
     assert os.listdir(tmp_path) == []
 
 
-# ---- where it is written to
+# ---- the output file
 
 
-def test_a_link_stays_a_link_and_what_lies_beside_it_stays(tmp_path):
+def test_a_link_stays_a_link_and_other_files_beside_it_stay(tmp_path):
     target, link, other = (tmp_path / name for name in ("target", "run.json", "run.json.part"))
     target.write_text("old")
     target.chmod(0o640)

@@ -1,4 +1,4 @@
-"""Clients are quiet, write only below tmp_path, ask nothing of any network, and leave nothing installed."""
+"""Clients print nothing, write only below tmp_path, use no network, and leave nothing installed."""
 
 import os
 
@@ -20,12 +20,12 @@ def quiet(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     before = dict(os.environ)
     yield
-    os.environ.clear()  # Lightning tells later groups of processes where to meet
+    os.environ.clear()  # Lightning leaves addresses for later process groups there
     os.environ.update(before)
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
         if "clients" in item.path.parts:
-            item.add_marker(pytest.mark.filterwarnings("ignore"))  # what clients warn of is their business
-            item.add_marker(pytest.mark.slow)  # imports of seconds, and each fork copies what they made
+            item.add_marker(pytest.mark.filterwarnings("ignore"))  # the clients' warnings are not ours
+            item.add_marker(pytest.mark.slow)  # imports take seconds, and each fork copies the imported objects

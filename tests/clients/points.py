@@ -1,4 +1,4 @@
-"""A data set and a model that every client can train, and a record of what arrived."""
+"""A dataset and a model that every client can train, and a record of the samples that arrive."""
 
 import torch
 
@@ -21,7 +21,7 @@ class Points(torch.utils.data.Dataset):
 
 
 class Line(torch.nn.Module):
-    """A layer that returns its loss, and remembers the sample numbers that it has seen."""
+    """A layer that returns its loss, and records the sample numbers."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Line(torch.nn.Module):
         return {"loss": ((self.layer(x)[:, 0] - y) ** 2).mean()}
 
 
-# Arguments of ours that a client must not lose when it makes a loader anew; none of them is the default.
+# Arguments of ours that a client must keep when it makes a new loader; none of them is the default.
 EXTRAS = {
     "workers": Workers(chunk_size=2, on_death="respawn", max_restarts=7),
     "memory": Memory(copy="always", slots=9),
@@ -46,7 +46,7 @@ def extras(loader):
 
 
 def epochs(seen, n=24):
-    """The order of each epoch, checked to have every sample once."""
+    """Return the order of each epoch, after a check that each has every sample once."""
     orders = [seen[at : at + n] for at in range(0, len(seen), n)]
     assert all(sorted(order) == list(range(n)) for order in orders), orders
     return orders

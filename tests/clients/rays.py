@@ -1,4 +1,4 @@
-"""Ray for tests: a small cluster; a dataset over actors that worker processes can be sent, which knows names."""
+"""Ray for tests: a small cluster, and a dataset over named actors that can be sent to worker processes."""
 
 import contextlib
 import tempfile
@@ -9,16 +9,16 @@ import torch.utils.data
 from tests.support import inside
 
 MARKS = [
-    pytest.mark.alone,  # a cluster wants all processors to start within its own limits of time
+    pytest.mark.alone,  # a cluster needs all processors to start within its own timeouts
     pytest.mark.timeout(400),
     pytest.mark.leaks_ok("Ray keeps files and threads in its driver's process after shutdown()"),
 ]
-WAIT = 120  # seconds, on a machine where much else runs
+WAIT = 120  # seconds, enough on a loaded machine
 
 
 @contextlib.contextmanager
 def cluster_of_one(**options):
-    """Ray on this machine; gives what ``ray.init`` has returned."""
+    """Start Ray on this machine; yield the result of ``ray.init``."""
     import ray
     import ray.data
 
@@ -42,13 +42,13 @@ def cluster_of_one(**options):
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    """For modules that import it."""
+    """Ray, for modules that import this fixture."""
     with cluster_of_one():
         yield
 
 
 class ByName(torch.utils.data.IterableDataset):
-    """The batches of named actors, each worker's and rank's share of them."""
+    """The batches of named actors: the share of a worker of a rank."""
 
     def __init__(self, address, names, rank=0, world=1):
         self.address, self.names = address, names[rank::world]

@@ -1,4 +1,4 @@
-"""Accelerate's loops, and Hugging Face's Trainer on top of it, with our loader in torch's place."""
+"""Accelerate's loops, and Hugging Face's Trainer on top of it, with our loader instead of torch's."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from tests.clients.points import EXTRAS, Line, Points, epochs, extras  # noqa: E
 
 @pytest.fixture(autouse=True)
 def installed():
-    """Ours in torch's place; Accelerate forgets the process's state after each test."""
+    """Install our loader instead of torch's; reset Accelerate's state after each test."""
     with slipring.torch.install():
         yield
     accelerate.Accelerator().free_memory()

@@ -1,4 +1,4 @@
-"""torch.compile'd steps that consume our batches."""
+"""Compiled steps (torch.compile) that consume our batches."""
 
 import shutil
 
@@ -39,13 +39,13 @@ def losses(one_step):
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_a_compiled_step_gives_what_the_plain_step_gives(backend, monkeypatch):
+def test_a_compiled_step_gives_the_same_losses_as_the_plain_step(backend, monkeypatch):
     if backend == "inductor":
         if not shutil.which("g++"):
             pytest.skip("inductor needs g++")
         from torch._inductor import config
 
-        monkeypatch.setattr(config, "compile_threads", 1)  # the pool of compilers stays otherwise
-        monkeypatch.setattr(config, "cpp_cache_precompile_headers", False)  # these stay outside of tmp_path
+        monkeypatch.setattr(config, "compile_threads", 1)  # otherwise the pool of compilers stays
+        monkeypatch.setattr(config, "cpp_cache_precompile_headers", False)  # these would stay outside of tmp_path
     compiled = torch.compile(step, backend=backend, fullgraph=True)
     assert losses(compiled) == pytest.approx(losses(step), rel=1e-4)

@@ -1,4 +1,4 @@
-"""Hugging Face datasets, which lie in Arrow tables, through our loaders."""
+"""Hugging Face's datasets, which consist of Arrow tables, in our loaders."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def check(batches, table, kind, order=None):
     labels = []
     for batch in batches:
         assert type(batch["image"]) is kind
-        # With the numpy format a sample's text is a numpy.str_, and a batch's an array of them.
+        # In the numpy format, the text of a sample is a numpy.str_, and that of a batch an array of them.
         assert type(batch["text"]) is (np.ndarray if kind is np.ndarray else list)
         labels += np.asarray(batch["label"]).tolist()
         for image, label, text in zip(batch["image"], batch["label"], batch["text"], strict=True):

@@ -1,4 +1,4 @@
-"""torch.distributed: ranks that share a data set, each with a loader of its own."""
+"""torch.distributed: ranks that share a dataset, each with its own loader."""
 
 import os
 
@@ -19,7 +19,7 @@ RANKS, EPOCHS, N = 2, 3, 24
 
 
 def rank(number, folder):
-    """What one rank does; ends with an error where something is not as it should be."""
+    """Run one rank; raise an error if a check fails."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=number, world_size=RANKS)
     model = torch.nn.parallel.DistributedDataParallel(Line())
@@ -34,13 +34,13 @@ def rank(number, folder):
 
 
 def train(model, persistent):
-    """The sample numbers that this rank gets in each epoch."""
+    """Return the sample numbers that this rank gets in each epoch."""
     dataset = Points(N)
     sampler = torch.utils.data.DistributedSampler(dataset, shuffle=True, seed=5)
     orders = []
     workers = {
         "num_workers": 2,
-        "multiprocessing_context": "fork",  # ranks started by spawn would spawn, which takes seconds
+        "multiprocessing_context": "fork",  # spawned ranks would spawn their workers, which takes seconds
         "persistent_workers": persistent,
     }
     with DataLoader(dataset, 4, sampler=sampler, **workers) as loader:
@@ -57,7 +57,7 @@ def train(model, persistent):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where two ranks, each with a loader of its own, have saved what both have seen."""
+    """A folder where two ranks, each with its own loader, have saved their samples."""
     folder = tmp_path_factory.mktemp("ranks")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")
@@ -96,7 +96,7 @@ def drawn(loader):
 
 
 def loaders(group):
-    """Each kind of loader, whose sampler has the number of the group as its rank."""
+    """Return a loader of each kind; its sampler's rank is the number of the group."""
     groups = {"rank": group, "num_replicas": RANKS, "shuffle": False}
     options = {"sampler": torch.utils.data.DistributedSampler(range(N), **groups), "num_workers": 2}
     fork = {"multiprocessing_context": "fork"}
@@ -108,7 +108,7 @@ def loaders(group):
 
 
 def rank_of_a_group(number, folder):
-    """What one of four ranks draws and reports with each loader, saved for the test."""
+    """Be one of four ranks: save the draws and the report of each loader for the test."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=number, world_size=RANKS * TENSOR_PARALLEL

@@ -1,4 +1,4 @@
-"""Batches as JAX arrays: a slot stays as it is for as long as JAX can see it."""
+"""Batches as JAX arrays: a slot stays unchanged as long as JAX refers to it."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ import slipring  # noqa: E402
 
 
 class Rows:
-    """Sample i is 64 KiB of i's."""
+    """Sample i is 64 KiB of value i."""
 
     def __init__(self, n=64):
         self.n = n
@@ -70,7 +70,7 @@ def test_a_slot_is_not_written_while_jax_sees_it(way):
             array = WAYS[way](batch)
             if k in (0, 5, 9):
                 held.append((k, array, array[1:], array.reshape(-1)))
-        # All slots have gone round several times.
+        # All slots were used several times.
         assert batches.stats().batches == 32
         for k, array, rows, flat in held:
             np.testing.assert_array_equal(array, expected(k))
@@ -80,7 +80,7 @@ def test_a_slot_is_not_written_while_jax_sees_it(way):
 
 def test_the_slot_is_used_again_when_jax_has_let_go():
     with loader() as batches:
-        for k, batch in enumerate(batches):  # copy="never": were one slot kept per batch, this would raise
+        for k, batch in enumerate(batches):  # copy="never": if each batch kept its slot, this would raise
             array = jax.dlpack.from_dlpack(batch)
             assert float(array[0, 0, 0]) == 2 * k
         assert batches.stats().copied_batches == 0
@@ -94,7 +94,7 @@ def test_as_many_as_there_are_slots_may_be_held_by_jax():
             np.testing.assert_array_equal(array, expected(k))
 
 
-def test_what_jax_computes_later_reads_the_batch_as_it_was():
+def test_a_later_computation_of_jax_reads_the_unchanged_batch():
     @jax.jit
     def slow(x):
         for _ in range(20):
@@ -102,7 +102,7 @@ def test_what_jax_computes_later_reads_the_batch_as_it_was():
         return x.mean(axis=(1, 2))
 
     with loader(copy="auto") as batches:
-        # Neither batch nor array is kept: the computation that has been begun is all that refers to the slot.
+        # Neither batch nor array is kept: only the running computation refers to the slot.
         results = [slow(jax.dlpack.from_dlpack(batch)) for batch in batches]
     for k, result in enumerate(results):
         np.testing.assert_allclose(result, slow(expected(k)), rtol=1e-6)

@@ -13,7 +13,7 @@ from tests.clients.points import EXTRAS, Line, Points, epochs, extras  # noqa: E
 
 
 class Module(pl.LightningModule):
-    """Trains a `Line`; makes its own loader where it is given the arguments for one."""
+    """Trains a `Line`; makes its own loader if it gets arguments for one."""
 
     def __init__(self, loader=None):
         super().__init__()
@@ -33,7 +33,7 @@ class Module(pl.LightningModule):
 
 @pytest.fixture(scope="module", autouse=True)
 def gloo_opened():
-    """What torch opens with a process's first group, and keeps, is open before files are counted."""
+    """Open the files that torch opens with a process's first group and keeps, before files are counted."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     torch.distributed.destroy_process_group()
@@ -41,7 +41,7 @@ def gloo_opened():
 
 @pytest.fixture
 def trainer(tmp_path, monkeypatch):
-    """A function that makes a Trainer that shows and writes nothing, and ends its group of processes."""
+    """A function that makes a Trainer without output and files; destroy its process group at the end."""
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     def make(**kwargs):
@@ -90,7 +90,7 @@ def test_a_trainer_makes_a_loader_of_a_hook_anew_with_its_extras(trainer):
 
 
 class Positional(DataLoader):
-    """A user's class whose first argument is its own: only Lightning's wrapper can make it anew."""
+    """A user's class with another first argument: only Lightning's wrapper can make a new one."""
 
     def __init__(self, workers, *args, **kwargs):
         super().__init__(*args, num_workers=workers, **kwargs)
@@ -132,7 +132,7 @@ def test_a_trainer_predicts_from_a_loader_made_anew(trainer):
 
 
 class OnTorchs(torch.utils.data.DataLoader):
-    """A user's class from before `install`, which only Lightning's wrapper can make anew."""
+    """A user's class from before `install`: only Lightning's wrapper can make a new one."""
 
     def __init__(self, size, dataset, **kwargs):
         super().__init__(dataset, batch_size=size, **kwargs)

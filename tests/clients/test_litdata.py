@@ -1,4 +1,4 @@
-"""litdata's cache, whose loader has iterators of its own: subclasses of torch's."""
+"""litdata's cache, whose loader has its own iterators: subclasses of torch's."""
 
 import numpy as np
 import pytest
@@ -10,17 +10,17 @@ from litdata.streaming.dataloader import CacheDataLoader  # noqa: E402
 
 import slipring.torch  # noqa: E402
 from tests.clients.points import Points  # noqa: E402
-from tests.parity.common import assert_same  # noqa: E402
+from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
 class Ours(CacheDataLoader, slipring.torch.DataLoader):
-    """litdata's loader as it is if `slipring.torch.install()` comes before its import: over our class."""
+    """litdata's loader, a subclass of ours because `slipring.torch.install()` came before its import."""
 
 
 def epochs(loader_class, folder, num_workers):
-    """An epoch that fills the cache, and three that read it."""
+    """Run an epoch that fills the cache, and three epochs that read it."""
     options = {"cache_dir": str(folder), "batch_size": 4, "chunk_bytes": None, "num_workers": num_workers}
-    np.random.seed(1)  # it draws the order of chunks
+    np.random.seed(1)  # for the order of chunks
     filled = list(loader_class(Points(), **options))
     reader = loader_class(Points(), persistent_workers=num_workers > 0, **options)
     return [filled, *(list(reader) for _ in range(3))]

@@ -10,21 +10,21 @@ from monai.transforms import Compose, EnsureTyped, RandFlipd, RandGaussianNoised
 from monai.utils import set_determinism  # noqa: E402
 
 import slipring.torch  # noqa: E402
-from tests.parity.common import assert_same  # noqa: E402
+from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
 @pytest.fixture(params=["processes", "threads"])
 def workers(request):
-    """Arguments of MONAI's ThreadDataLoader."""
+    """Return arguments of MONAI's ThreadDataLoader."""
     return {"num_workers": 2, "use_thread_workers": request.param == "threads"}
 
 
 class Ours(data.ThreadDataLoader, slipring.torch.DataLoader):
-    """MONAI's loader as it is if `slipring.torch.install()` comes before its import: over our class."""
+    """MONAI's loader, a subclass of ours because `slipring.torch.install()` came before its import."""
 
 
 def batches(loader_class, random, **options):
-    """Two epochs of pictures, flipped and with noise at random where that is asked for."""
+    """Return two epochs of pictures, with random flips and noise if `random` is true."""
     chance = [RandFlipd("image", prob=0.5), RandGaussianNoised("image", prob=0.7)] if random else []
     rows = [{"image": np.arange(i, i + 64, dtype=np.float32).reshape(1, 8, 8), "i": i} for i in range(24)]
     set_determinism(7)
@@ -38,7 +38,7 @@ def batches(loader_class, random, **options):
 
 
 def test_monais_workers_give_the_batches_that_they_give_with_torchs_loader(workers):
-    # In threads, torch seeds the generators of the whole process, at any time: there nothing is drawn.
+    # Threads draw nothing: torch seeds the generators of the whole process at any time.
     random = not workers["use_thread_workers"]
     theirs = batches(data.ThreadDataLoader, random, **workers)
     ours = batches(Ours, random, **workers)

@@ -1,4 +1,4 @@
-"""What a loader does reaches the logs of the training that reads from it."""
+"""A loader's figures reach the logs of the training that reads from it."""
 
 import csv
 

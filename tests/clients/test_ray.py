@@ -15,13 +15,13 @@ pytestmark = MARKS
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Ray on this machine, for two actors; gives what a worker's process needs to join it."""
+    """Start Ray for two actors on this machine; yield the arguments with which a worker process joins it."""
     with cluster_of_one(namespace="slipring") as context:
         yield context.address_info["address"]
 
 
 class Producer:
-    """Gives batch after batch of its numbers, and None at the end."""
+    """Returns batches of its numbers, and None at the end."""
 
     def __init__(self, numbers):
         self.batches = [numbers[at : at + 5] for at in range(0, len(numbers), 5)]
@@ -38,7 +38,7 @@ class Producer:
 
 @pytest.fixture
 def actors(cluster):
-    """Two named actors with twenty numbers each."""
+    """Start two named actors with twenty numbers each."""
     made = [
         ray.remote(Producer).options(name=f"producer {k}", num_cpus=0).remote(list(range(20 * k, 20 * k + 20)))
         for k in range(2)
@@ -50,7 +50,7 @@ def actors(cluster):
 
 
 class FromActors:
-    """An iterable dataset over the batches of some actors; each worker has its share of them."""
+    """An iterable dataset of the batches of some actors; each worker reads its share of the actors."""
 
     def __init__(self, actors):
         self.actors = actors
@@ -113,7 +113,7 @@ def test_an_actors_exception_is_raised_in_the_consumer(cluster):
     with slipring.Loader(FromActors([actor]), None, num_workers=1, workers=Workers(start_method="thread")) as loader:
         iterator = iter(loader)
         assert [len(next(iterator)["number"]) for _ in range(2)] == [5, 5]
-        # Ray's class for it is made on the fly, and cannot be made again on this side: the text is kept.
+        # Ray makes the class of this error dynamically, and it cannot be made again here: the text is kept.
         with pytest.raises(slipring.WorkerError, match=r"LookupError[^$]*this shard is gone"):
             next(iterator)
         with pytest.raises(StopIteration):

@@ -1,4 +1,4 @@
-"""Jobs of Ray's that end while a loader reads: who reads is told, and nothing stays behind."""
+"""Jobs of Ray's that end while a loader reads: the reader gets an error, and nothing stays behind."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from tests.support.inside import coordinator_of  # noqa: E402
 
 pytestmark = MARKS
 
-# A driver that makes a split of a dataset whose last rows never come, and waits for its end.
+# A driver that makes a split of a dataset whose last rows never come, and waits until stdin ends.
 DRIVER = """
 import sys, time
 import ray, ray.data
@@ -43,7 +43,7 @@ sys.stdin.read()
 def never_ends():
     """A dataset whose last rows never come."""
 
-    def endless(rows):  # here, so that Ray sends it as it is
+    def endless(rows):  # a local function, so that Ray sends it by value
         import time
 
         while 150 in rows["id"]:
@@ -55,7 +55,7 @@ def never_ends():
     return made.map_batches(endless)
 
 
-def test_who_reads_a_split_is_told_when_its_driver_is_killed(tmp_path):
+def test_a_reader_of_a_split_gets_an_error_when_its_driver_is_killed(tmp_path):
     with cluster_of_one() as context:
         address, file = context.address_info["gcs_address"], tmp_path / "part"
         command = [sys.executable, "-c", DRIVER, address, str(file)]
@@ -97,7 +97,7 @@ def test_a_loader_starts_no_worker_after_ray_shutdown_and_says_why(when):
             batches = iter(loader)
             assert len(next(batches)["id"]) == 16
             worker = psutil.Process(loader.report().workers[0].pid)
-            worker.kill()  # as Ray does when its store goes; nobody looks before the next batch is asked for
+            worker.kill()  # as Ray does when its store ends; the loader notices it with the next batch
             ray.shutdown()
         else:
             ray.shutdown()
@@ -108,7 +108,7 @@ def test_a_loader_starts_no_worker_after_ray_shutdown_and_says_why(when):
 
 
 def test_the_workers_of_an_actor_that_is_killed_end_with_it():
-    class Training:  # here, so that Ray sends it as it is
+    class Training:  # a local class, so that Ray sends it by value
         def __init__(self, made):
             import slipring.ray
 
@@ -128,9 +128,9 @@ def test_the_workers_of_an_actor_that_is_killed_end_with_it():
 
 
 def read_and_tell(made, file):
-    """Read a loader to its end in a task, and write the numbers of its worker and its actor once a batch has come."""
+    """Read a loader to its end in a task; write the ids of its worker and its actor after the first batch."""
 
-    def read(made):  # here, so that Ray sends it as it is
+    def read(made):  # a local function, so that Ray sends it by value
         import os
 
         import slipring.ray
@@ -147,7 +147,7 @@ def read_and_tell(made, file):
 
 
 def wait_for_file_of(task, file):
-    """Return once the task has written the file; if it ends before, raise why."""
+    """Return once the task has written the file; raise its error if it ends before."""
     while not file.exists():
         if ray.wait([task], timeout=0.1)[0]:
             ray.get(task)
@@ -189,7 +189,7 @@ def test_a_run_of_train_that_fails_in_one_rank_ends_the_loaders_of_all(tmp_path)
                 time.sleep(0.05)
             if rank == 0:
                 raise ZeroDivisionError("rank 0 gives up")
-            list(batches)  # whose end never comes
+            list(batches)  # their end never comes
 
     told = tmp_path / "told"
     told.mkdir()

@@ -1,4 +1,4 @@
-"""Several nodes, and Ray Train: each row once per epoch, on whatever node it lies."""
+"""Several nodes, and Ray Train: each row comes once per epoch from any node."""
 
 import os
 import re
@@ -23,12 +23,12 @@ WAIT = 180
 
 @pytest.fixture
 def nodes(monkeypatch):
-    """Two nodes with a processor each; gives the cluster, and the second node."""
+    """Start two nodes with a processor each; yield the cluster and the second node."""
     from ray.cluster_utils import Cluster
 
     with tempfile.TemporaryDirectory(prefix="ray") as short:
         monkeypatch.setenv("RAY_TMPDIR", short)
-        os.mkdir(f"{short}/ray")  # where Cluster notes its address
+        os.mkdir(f"{short}/ray")  # Cluster writes its address there
         head = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
         made = Cluster(initialize_head=True, head_node_args=head)
         second = made.add_node(num_cpus=1, object_store_memory=100 << 20)
@@ -96,7 +96,7 @@ def test_blocks_of_a_lost_node_are_made_again_or_missed_with_rays_text(nodes):
 def test_two_workers_of_ray_train_share_each_epoch(tmp_path):
     pytest.importorskip("torch")
 
-    def train_loop(config):  # here, so that Ray sends it as it is: its workers have no module of tests
+    def train_loop(config):  # a local function, so that Ray sends it by value: its workers have no test modules
         import ray.train
 
         import slipring.ray
@@ -138,7 +138,7 @@ def test_a_loader_that_is_closed_ends_its_worker_and_its_actor():
 def test_a_loader_on_another_node_than_the_drivers_reads_there(nodes):
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    class Rank:  # here, so that Ray sends it as it is
+    class Rank:  # a local class, so that Ray sends it by value
         def read(self, part):
             import slipring.ray
 

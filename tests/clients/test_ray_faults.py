@@ -1,4 +1,4 @@
-"""What can be wrong with Ray's blocks, its producers and its nodes: errors that say so, in time."""
+"""Faults of Ray's blocks, producers and nodes: each causes an error that names it, in time."""
 
 import io
 import os
@@ -25,14 +25,14 @@ pytestmark = MARKS
 
 
 def in_order(blocks):
-    """A dataset whose blocks come in this order."""
+    """Return a dataset whose blocks keep their order."""
     made = data.from_arrow(blocks)
     made.context.execution_options.preserve_order = True
     return made
 
 
 def read(loader, key="x"):
-    """The values of all batches, and the errors between them."""
+    """Return the values of all batches, and the errors between them."""
     found, errors = [], []
     batches = iter(loader)
     while True:
@@ -129,7 +129,7 @@ def test_an_exception_in_rays_task_arrives_with_its_text():
 
 
 def test_a_task_of_rays_that_dies_is_told_with_rays_text():
-    def dies(rows):  # here, so that Ray sends it as it is
+    def dies(rows):  # a local function, so that Ray sends it by value
         import os
 
         os._exit(3)
@@ -146,7 +146,7 @@ def test_a_task_of_rays_that_dies_is_told_with_rays_text():
 def test_no_row_is_lost_where_an_actor_of_rays_dies_and_is_started_again(tmp_path):
     mark = str(tmp_path / "died")
 
-    class Once:  # here, so that Ray sends it as it is
+    class Once:  # a local class, so that Ray sends it by value
         def __call__(self, rows):
             import os
 
@@ -182,7 +182,7 @@ def test_a_dead_ledger_is_an_error_of_rays():
             list(batches)
 
 
-def test_who_waits_for_a_producer_that_hangs_is_told_in_time(tmp_path):
+def test_a_wait_for_a_producer_that_hangs_ends_with_an_error_in_time(tmp_path):
     go = tmp_path / "go"
 
     def hanging(rows):
@@ -199,7 +199,7 @@ def test_who_waits_for_a_producer_that_hangs_is_told_in_time(tmp_path):
             for batch in batches:
                 found += len(batch["id"])
         go.touch()
-        while True:  # who asks again waits again
+        while True:  # each call of next() waits again
             try:
                 found += sum(len(batch["id"]) for batch in batches)
                 break
@@ -292,7 +292,7 @@ def test_arguments_that_do_not_fit_are_refused_by_name():
 
 
 class Killing:
-    """A collate_fn that kills its worker once, when it meets a row."""
+    """A collate_fn that kills its worker once, at a given row."""
 
     def __init__(self, flag, row):
         self.flag, self.row = str(flag), row

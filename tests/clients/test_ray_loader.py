@@ -1,4 +1,4 @@
-"""The ingest of Ray Data: exact batches, each row once, whatever dies."""
+"""The ingest of Ray Data: exact batches, each row once, after any death."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ pytestmark = MARKS
 
 
 def columns(rows):
-    """A block with a column of each kind."""
+    """Return a block with a column of each kind."""
     ids = rows["id"]
     return {
         "id": ids,
@@ -34,7 +34,7 @@ def table(rows=500, blocks=7):
 
 
 def ids_of(batches, batch_size=64):
-    """The ids of all batches, whose columns must belong together."""
+    """Return the ids of all batches, after a check that their columns belong together."""
     found = []
     for batch in batches:
         ids = np.asarray(batch["id"]).tolist()

@@ -1,4 +1,4 @@
-"""What the crops of pictures depend on: the seed, the epoch, the worker and the row, and nothing else."""
+"""Crops of pictures depend on the seed, the epoch, the worker and the row, and on nothing else."""
 
 import io
 import os
@@ -21,7 +21,7 @@ ROWS = 60
 
 @pytest.fixture(scope="module")
 def pictures():
-    """Blocks of one and the same picture, no two crops of which are equal."""
+    """Blocks of the same picture; no two crops of it are equal."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -41,7 +41,7 @@ def loader_of(pictures, seed=3, **options):
 
 
 def crops(batches):
-    """The bytes of each row's crop by its id."""
+    """Return the bytes of each row's crop by its id."""
     return {number: crop.tobytes() for batch in batches for number, crop in zip(batch["id"].tolist(), batch["image"])}
 
 
@@ -53,7 +53,7 @@ def differ(some, others):
 def test_crops_differ_by_row_worker_epoch_and_seed_and_are_the_same_with_the_same_ones(pictures, workers):
     with loader_of(pictures, num_workers=workers) as loader:
         first, second = crops(loader), crops(loader)
-    # With two workers the rows of the same place in each one's part are among them.
+    # With two workers, they include rows at the same position of both workers' shares.
     assert len(first) == ROWS == len(set(first.values()))
     assert differ(first, second)
     with loader_of(pictures, num_workers=workers, prefetch_blocks=3, memory=slipring.Memory(slots=8)) as loader:

@@ -1,4 +1,4 @@
-"""Worker processes of a program: they join the loader's cluster, start none, read from no other, and end quietly."""
+"""Worker processes of a program: they join the loader's cluster, start no other one, and end without output."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from tests.clients.rays import MARKS, WAIT, cluster_of_one  # noqa: E402
 
 pytestmark = MARKS
 
-# A main module that calls ray.init() wherever it is imported.
+# A main module that calls ray.init() at import.
 PROGRAM = """
 import ray, ray.data, slipring.ray
 
@@ -31,7 +31,7 @@ if __name__ == "__main__":
 
 
 def outcome(folder, program, *args):
-    """Run a program; return its exit code, stdout and stderr, and how many clusters were started."""
+    """Run a program; return its exit code, stdout, stderr and the number of clusters that it started."""
     path = folder / "program.py"
     path.write_text(program)
     with tempfile.TemporaryDirectory(prefix="ray") as short:

@@ -1,4 +1,4 @@
-"""States of the ingest, its shuffle, its figures, and what collate_fn and devices make of a batch."""
+"""The ingest's states, shuffle and figures, and batches with collate_fn and devices."""
 
 import copy
 import dataclasses
@@ -26,8 +26,8 @@ import slipring.ray  # noqa: E402
 from slipring.ray import _cluster as cluster_of  # noqa: E402
 from slipring.ray._blocks import Coming  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
-from tests.fault.procs import until  # noqa: E402
 from tests.support.inside import coordinator_of, ingest_of  # noqa: E402
+from tests.support.processes import until  # noqa: E402
 
 pytestmark = MARKS
 
@@ -39,17 +39,17 @@ def numbers(rows=200, blocks=9, ordered=True):
 
 
 def rows_of(loader):
-    """How many rows each worker has delivered."""
+    """Return how many rows each worker has delivered."""
     return [worker["states"]["iterator"]["rows"] for worker in loader.state_dict()["workers"]]
 
 
 def ids(batches):
-    """The ids of each batch."""
+    """Return the ids of each batch."""
     return [np.asarray(batch["id"]).tolist() for batch in batches]
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"local_shuffle": 50}], ids=["", "two", "shuffled"])
-def test_who_resumes_gets_the_same_batches_as_without_the_interruption(options):
+def test_a_resume_gets_the_same_batches_as_without_the_interruption(options):
     with slipring.ray.Loader(numbers(), 16, seed=3, timeout=WAIT, **grouped(**options)) as loader:
         batches = iter(loader)
         first = ids(next(batches) for _ in range(5))
@@ -61,7 +61,7 @@ def test_who_resumes_gets_the_same_batches_as_without_the_interruption(options):
         loader.load_state_dict(state)
         assert ids(loader) == rest
         assert ids(loader) == second
-        loader.load_state_dict(state)  # the same epoch once more
+        loader.load_state_dict(state)  # the same epoch again
         assert ids(loader) == rest
 
 
@@ -95,14 +95,14 @@ def test_a_state_is_not_loaded_where_rays_order_is_not_the_same_again():
 
 
 def split(made):
-    """A loader for each rank of two."""
+    """Return a loader for each of two ranks."""
     return [slipring.ray.Loader(part, 16, timeout=WAIT) for part in made.streaming_split(2)]
 
 
 def test_each_rank_of_a_split_resumes_from_its_own_state():
     loaders = split(numbers())
     iterations = [iter(loader) for loader in loaders]
-    with ThreadPoolExecutor(2) as ranks:  # an epoch begins when all have asked for it
+    with ThreadPoolExecutor(2) as ranks:  # an epoch starts when all ranks have requested it
         first = list(ranks.map(lambda batches: ids(next(batches) for _ in range(2)), iterations))
         states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
         rest = list(ranks.map(ids, iterations))
@@ -183,7 +183,7 @@ def test_a_pass_that_cannot_begin_in_time_can_be_tried_again(tmp_path):
 def test_no_more_blocks_are_kept_than_are_read_from_and_asked_for():
     with slipring.ray.Loader(numbers(800, 80), 16, num_workers=2, timeout=WAIT) as loader:
         most = max(ray.get(coordinator_of(loader).kept.remote()) for _ in loader)
-    # Of 10 rows each: 2 that are asked for, and those of the batches that are not out yet.
+    # Blocks of 10 rows: 2 that are requested, and those of undelivered batches.
     assert 0 < most <= 2 * (2 + 4)
 
 
@@ -198,7 +198,7 @@ def test_when_an_iteration_is_over_no_block_is_kept_for_it(how):
             batches.close()
         elif how == "dropped":
             del batches
-        while ray.get(coordinator_of(loader).kept.remote()):  # it is told, and not waited for
+        while ray.get(coordinator_of(loader).kept.remote()):  # the loader does not wait for the coordinator
             pass
         assert sorted(chain(*ids(loader))) == list(range(200))
 
@@ -236,7 +236,7 @@ def test_a_block_that_was_read_is_let_go_of_without_the_garbage_collector():
         coming.get()
         block, reference = weakref.ref(coming.block.result()), weakref.ref(coming.taken)
         del coming
-        while block() is not None or reference() is not None:  # Ray's thread may have them a moment longer
+        while block() is not None or reference() is not None:  # Ray's thread may keep them a moment longer
             time.sleep(0)
     finally:
         gc.enable()
@@ -262,7 +262,7 @@ def test_a_forked_child_can_close_the_loader_and_the_parent_goes_on():
                 signal.alarm(WAIT)  # ends a child that hangs
                 batches.close()
                 loader.close()
-                ingest_of(loader)._end()  # as when it is dropped
+                ingest_of(loader)._end()  # as when the loader is dropped
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()
@@ -318,7 +318,7 @@ def summed(batch):
     return {"sum": batch["id"].sum(), "twice": (batch["id"], batch["id"] * 2)}
 
 
-def test_collate_fn_makes_what_is_handed_out():
+def test_collate_fn_makes_the_delivered_value():
     with slipring.ray.Loader(numbers(), 16, collate_fn=summed, timeout=WAIT) as loader:
         batches = iter(loader)
         for _ in range(3):

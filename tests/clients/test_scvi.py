@@ -1,4 +1,4 @@
-"""scvi-tools, whose loader loads whole batches: a sampler that yields lists of indices, and batch_size=None."""
+"""scvi-tools, whose loader reads whole batches: its sampler yields lists of indices, with batch_size=None."""
 
 import numpy as np
 import pytest
@@ -10,11 +10,11 @@ import anndata  # noqa: E402
 from scvi.data import AnnDataManager, fields  # noqa: E402
 
 import slipring.torch  # noqa: E402
-from tests.parity.common import assert_same  # noqa: E402
+from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
 class Ours(scvi_dataloaders.AnnDataLoader, slipring.torch.DataLoader):
-    """scvi's loader as it is if `slipring.torch.install()` comes before its import: over our class."""
+    """scvi's loader, a subclass of ours because `slipring.torch.install()` came before its import."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""skorch under scikit-learn's searches, whose jobs are processes of loky."""
+"""skorch in scikit-learn's searches, whose jobs are loky's processes."""
 
 import warnings
 
@@ -24,7 +24,7 @@ class Slope(torch.nn.Module):
 
 
 def searched(loader_class, num_workers):
-    """Scores of a search for a learning rate, and the losses of the winner's training."""
+    """Return the scores of a search for a learning rate, and the losses of the winner's training."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(48, 4)).astype(np.float32)
     y = x.sum(1, keepdims=True)
@@ -43,7 +43,7 @@ def searched(loader_class, num_workers):
 
 @pytest.fixture
 def jobs():
-    """The processes of the search end with the test."""
+    """End the processes of the search after the test."""
     yield
     from joblib.externals.loky import get_reusable_executor
 

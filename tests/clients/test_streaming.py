@@ -1,4 +1,4 @@
-"""MosaicML's streaming, whose dataset's state_dict needs arguments, and whose loader ends workers by a private name."""
+"""MosaicML's streaming: its dataset's state_dict needs arguments, and its loader ends workers by a private method."""
 
 import numpy as np
 import pytest
@@ -7,11 +7,11 @@ torch = pytest.importorskip("torch")
 streaming = pytest.importorskip("streaming", reason="pip install mosaicml-streaming")
 
 import slipring.torch  # noqa: E402
-from tests.parity.common import assert_same  # noqa: E402
+from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
 class Ours(streaming.StreamingDataLoader, slipring.torch.DataLoader):
-    """MosaicML's loader as it is if `slipring.torch.install()` comes before its import: over our class."""
+    """MosaicML's loader, a subclass of ours because `slipring.torch.install()` came before its import."""
 
 
 @pytest.fixture(scope="module")

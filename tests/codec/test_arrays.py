@@ -1,9 +1,9 @@
-"""Every kind of numpy array comes out of a slot as it went in."""
+"""Every kind of numpy array comes out of a slot unchanged."""
 
 import numpy as np
 import pytest
 
-from tests.trip import same_array
+from tests.support.trip import same_array
 
 DTYPES = [
     *"?bBhHiIlLqQefdgFDG", "S1", "S7", "U1", "U5", "V3", "M8[D]", "M8[ns]", "M8[25s]", "M8", "m8[us]",
@@ -20,7 +20,7 @@ STRUCTURED = [
 
 
 def filled(dtype, shape):
-    """An array of that dtype with bytes that differ."""
+    """Return an array of a dtype with different bytes."""
     dtype = np.dtype(dtype)
     n = int(np.prod(shape, dtype=int))
     if dtype.kind == "U":
@@ -76,7 +76,7 @@ def test_whatever_the_strides_were_an_array_without_gaps_arrives(trip, layout, d
     assert got.flags.writeable and got.flags.aligned
 
 
-def test_what_arrives_can_be_written(trip):
+def test_arrays_that_arrive_can_be_written(trip):
     got = trip(np.arange(5))
     got[2] = 77
     assert got.tolist() == [0, 1, 77, 3, 4]
@@ -90,7 +90,7 @@ def test_arrays_of_many_dimensions_arrive(trip, ndim):
 
 
 def test_large_arrays_arrive(trip):
-    # Larger than what is copied without the GIL, and than what is written past the caches.
+    # Larger than the limits for copies without the GIL and for streaming stores.
     for mebibytes in (1, 5):
         sent = np.random.default_rng(0).integers(0, 255, mebibytes << 20, np.uint8)
         assert same_array(sent, trip(sent))

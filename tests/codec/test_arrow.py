@@ -1,4 +1,4 @@
-"""Arrow data comes out of a slot as it went in, and lies in the slot."""
+"""Arrow data comes out of a slot unchanged, and without a copy."""
 
 import datetime
 import decimal
@@ -73,7 +73,7 @@ def test_arrow_data_arrives_as_it_was(trip, make):
 
 
 def test_arrow_data_is_read_where_it_lies(trip):
-    # 800,000 bytes in the slot: the lease is what keeps them.
+    # 800,000 bytes in the slot, which the lease keeps.
     got = trip(pa.array(np.arange(100_000)))
     assert trip.free == 3
     values = got.to_numpy(zero_copy_only=True)

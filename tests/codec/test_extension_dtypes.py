@@ -1,4 +1,4 @@
-"""numpy's extension dtypes (ml_dtypes) are arrays wherever numpy's own dtypes are."""
+"""Arrays of numpy's extension dtypes (ml_dtypes) work wherever numpy's own dtypes do."""
 
 import copy
 
@@ -8,7 +8,7 @@ import pytest
 import slipring
 from tests.support.inside import BadDefinition, default_collate, parse
 from tests.support.options import grouped
-from tests.trip import same_array
+from tests.support.trip import same_array
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 NAMES = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"]
@@ -113,6 +113,6 @@ def test_structured_dtypes_with_extension_fields_keep_their_fields(trip):
 
 
 def leaf(module, name):
-    """Return a definition of one leaf, an array of an extension dtype."""
+    """Return a treedef of one leaf, an array of an extension dtype."""
     texts = (text.encode() for text in (module, name))
     return b"E" + b"".join(len(text).to_bytes(4, "little") + text for text in texts)

@@ -1,4 +1,4 @@
-"""Whatever containers and leaves are put together, the same comes out."""
+"""Any combination of containers and leaves arrives unchanged."""
 
 import collections
 import contextlib
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.support.inside import COPY_ALWAYS, COPY_AUTO, pytree
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 Pair = collections.namedtuple("Pair", "first second")
 
@@ -28,7 +28,7 @@ DTYPES = st.one_of(
     hnp.unsigned_integer_dtypes(endianness="?"),
     hnp.floating_dtypes(endianness="?"),
     hnp.complex_number_dtypes(endianness="?"),
-    hnp.datetime64_dtypes(endianness="<"),  # numpy's own pickle turns swapped ones round
+    hnp.datetime64_dtypes(endianness="<"),  # numpy's own pickle changes swapped ones
     hnp.timedelta64_dtypes(endianness="<"),
     hnp.byte_string_dtypes(min_len=1, max_len=8),
     hnp.unicode_string_dtypes(min_len=1, max_len=8),
@@ -64,7 +64,7 @@ VALUES = st.recursive(
 
 
 def same(a, b):
-    """Equality that knows arrays, and the difference between 1, 1.0 and True."""
+    """Return whether two values are equal; arrays by content, and 1, 1.0 and True differ."""
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray):

@@ -61,7 +61,7 @@ VALUES = {
 
 
 def grown(function, times):
-    """Bytes by which Python's memory grows over many calls, after as many to warm up."""
+    """Return by how many bytes Python's memory grows over many calls, after as many for warm-up."""
     for _ in range(times):
         function()
     gc.collect()
@@ -146,7 +146,7 @@ def test_refused_payloads_do_not_grow():
 
 
 def test_trees_that_never_come_again_are_not_all_kept(trip):
-    """Ragged containers have another tree in every batch; the reader knows it only for a while."""
+    """Ragged containers have another treedef in every batch; the reader's cache keeps it only for a while."""
     gc.collect()
     before, blocks = sys.getallocatedblocks(), []
     for batch in range(600):

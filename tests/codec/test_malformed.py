@@ -1,4 +1,4 @@
-"""What a worker gone mad may leave in a slot is refused in words; tests/fuzz tries the rest."""
+"""Malformed batches of a faulty worker are refused with an error; tests/fuzz tries more of them."""
 
 import ast
 import collections
@@ -11,7 +11,7 @@ import pytest
 from slipring.errors import CorruptBatch
 from tests.fuzz.case import LEAF, Case, Window
 from tests.support.inside import COPY_ALWAYS, COPY_AUTO, probe, pytree, receive
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -28,7 +28,7 @@ class Failure(Exception):
 
 @pytest.fixture
 def capture(trip):
-    """A function from a value to the case that its slot holds."""
+    """A function that returns the case of a value in a slot."""
     window = Window(trip.ring)
 
     def capture(value, state=None):
@@ -61,7 +61,7 @@ FIELDS = {
 
 
 def changed(case, leaf=0, **fields):
-    """The case with some fields of a leaf record replaced; shape: (dimension, value)."""
+    """Return the case with some fields of a leaf record replaced; shape: (dimension, value)."""
     case = case.copy()
     at = case.table_off + leaf * LEAF.size
     record = list(LEAF.unpack_from(case.payload, at))
@@ -74,10 +74,10 @@ def changed(case, leaf=0, **fields):
     return case
 
 
-def test_what_is_sound_is_read(capture):
+def test_valid_batches_are_read(capture):
     case = capture(np.arange(6).reshape(2, 3))
     assert decode(case)[0].tolist() == [[0, 1, 2], [3, 4, 5]]
-    case.def_hash = 12345  # the hash only finds the tree; the bytes decide
+    case.def_hash = 12345  # the hash only finds the treedef; the bytes decide
     assert decode(case)[0].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -203,7 +203,7 @@ def test_more_bytes_in_use_than_there_are_do_not_count(capture):
     assert decode(case)[0].tolist() == list(range(6))
 
 
-# ---- definitions
+# ---- treedefs
 
 
 def text(s):

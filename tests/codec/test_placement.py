@@ -1,4 +1,4 @@
-"""What lies in the slot already is not copied, and what worker code keeps is not overwritten."""
+"""Arrays that are in the slot already are not copied, and arrays that worker code keeps are not overwritten."""
 
 import gc
 import threading
@@ -22,9 +22,9 @@ from tests.support.inside import (
     range_done,
     view,
 )
-from tests.trip import Trip, address
+from tests.support.trip import Trip, address
 
-RECORDS = 600  # bytes: what records and definition of a few leaves take at most
+RECORDS = 600  # bytes: the maximum for records and treedef of a few leaves
 
 
 def test_outside_a_fill_empty_is_numpys(trip):
@@ -153,7 +153,7 @@ def test_an_array_of_another_slot_is_copied_and_keeps_that_slot(trip):
     assert trip.take(first.slot).tolist() == [9] * 4
 
 
-def test_what_worker_code_keeps_parks_the_slot_until_it_lets_go(trip):
+def test_an_array_that_worker_code_keeps_parks_the_slot_until_its_end(trip):
     cache = []
 
     def work():
@@ -182,7 +182,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("split", KEPT.values(), ids=KEPT)
-def test_what_worker_code_keeps_and_what_is_delivered_share_no_byte(trip, split):
+def test_kept_and_delivered_arrays_share_no_byte(trip, split):
     cache = []
 
     def work():
@@ -215,7 +215,7 @@ def test_leaves_that_share_bytes_go_on_doing_so_when_they_are_set_apart(trip):
     assert b[2] == 55 and cache[0][3] == 3 and nothing.shape == (0, 3)
 
 
-def test_what_nobody_keeps_is_not_copied_although_others_were(trip):
+def test_arrays_that_are_not_kept_are_not_copied_although_others_were(trip):
     cache = []
 
     def keeps():
@@ -227,11 +227,11 @@ def test_what_nobody_keeps_is_not_copied_although_others_were(trip):
 
     assert trip.bytes_of(keeps) > 2000
     assert trip.bytes_of(keeps_nothing) < 1000 + RECORDS
-    assert trip.bytes_of(lambda: cache[0]) < 1000 + RECORDS  # it lies in another slot: copied anyhow
+    assert trip.bytes_of(lambda: cache[0]) < 1000 + RECORDS  # it is in another slot, and is copied in any case
     assert trip.ring.meter.kept_batches == 1
 
 
-def test_what_is_kept_and_has_no_room_twice_is_refused_and_stays():
+def test_an_entry_that_does_not_fit_twice_is_refused_and_stays():
     trip, cache = Trip(2, capacity=1 << 16), []
     fill = trip.claim()
     with fill:
@@ -259,7 +259,7 @@ def test_a_slot_kept_on_both_sides_is_free_when_both_let_go(trip):
     assert trip.free == 4
 
 
-def test_what_worker_code_kept_of_a_batch_that_nobody_wanted_parks_the_slot(trip):
+def test_an_array_that_worker_code_keeps_of_an_abandoned_batch_parks_the_slot(trip):
     cache = []
     slot = trip.put(lambda: cache.append(empty((3,), np.int64)))
     assert trip.ring.discard(slot)
@@ -268,7 +268,7 @@ def test_what_worker_code_kept_of_a_batch_that_nobody_wanted_parks_the_slot(trip
     assert trip.free == 4
 
 
-def test_an_error_in_place_of_a_batch_leaves_what_worker_code_keeps(trip):
+def test_an_error_in_place_of_a_batch_leaves_arrays_that_worker_code_keeps(trip):
     cache = []
     fill = trip.claim()
     with fill:
@@ -297,7 +297,7 @@ def test_after_a_hard_rewind_an_error_has_a_place_in_a_full_slot():
     del cache
 
 
-def test_what_is_allocated_and_not_sent_costs_only_room(trip):
+def test_arrays_that_are_allocated_and_not_sent_only_take_space(trip):
     def work():
         empty((1000,), np.uint8)
         return 5
@@ -406,7 +406,7 @@ def test_the_rows_of_a_shared_batch_are_written_in_place(trip):
 
 
 def test_arrays_from_empty_are_ordinary_while_a_batch_is_shared(trip):
-    # Only one worker can hold a slot; the sample goes to its row by a copy anyhow.
+    # Only one worker can hold a slot; the sample is copied to its row in any case.
     with trip.claim(range(4), chunk=2) as fill:
         assert not in_slot(empty((3,)))
         rows = RowWriter(0, 2, NUMPY, share_rows(trip))
@@ -414,7 +414,7 @@ def test_arrays_from_empty_are_ordinary_while_a_batch_is_shared(trip):
         assert in_slot(layout(fill)[0])
 
 
-def test_staged_samples_are_put_together_by_whoever_is_last(trip):
+def test_staged_samples_are_collated_by_the_last_worker(trip):
     fill = trip.claim(range(3), chunk=2)
     with fill:
         assert fill.propose_layout() == 0
@@ -491,6 +491,6 @@ def test_a_layout_is_shared_only_where_its_containers_come_out_of_the_slot_as_th
     assert found == [None]
 
 
-def test_collation_allocates_what_it_returns_and_no_more(trip):
+def test_collation_allocates_its_result_and_no_more(trip):
     samples = [(np.full((100,), i, np.int32), i) for i in range(64)]
     assert trip.bytes_of(lambda: default_collate(samples)) < 64 * 100 * 4 + 64 * 8 + RECORDS

@@ -7,17 +7,17 @@ import pytest
 
 import slipring
 from tests.support.inside import COPY_ALWAYS, pytree
-from tests.trip import address
+from tests.support.trip import address
 
 
 class Thing:
-    """Travels as a pickle."""
+    """An object that is pickled."""
 
     def __init__(self, number):
         self.number = number
 
 
-LARGE = 1 << 16  # bytes: two copies differ from one by more than a batch's records
+LARGE = 1 << 16  # bytes: a second copy is larger than a batch's records
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_empty_arrays_and_scalars_keep_their_values(trip):
 
 def test_memory_that_is_freed_and_used_again_during_a_batch_is_another_leaf(trip):
     torch = pytest.importorskip("torch")
-    # Each is resolved into memory that lives only as long as the encoder needs it.
+    # Each is materialized into memory that lives only as long as the encoder needs it.
     sent = [torch.full((64,), complex(k, 1)).conj() for k in range(50)]
     got = trip(sent)
     assert [tensor[0].item() for tensor in got] == [complex(k, -1) for k in range(50)]
@@ -182,7 +182,7 @@ def test_tensors_that_differ_in_dtype_or_gradient_are_two(trip):
         assert getattr(leaf, "requires_grad", 0) == getattr(wanted, "requires_grad", 0)
 
 
-# ---- definitions
+# ---- treedefs
 
 
 @pytest.mark.parametrize("number", [1, 2, 2**31, 2**32 - 1])

@@ -1,4 +1,4 @@
-"""An array's dimensions lie in memory in the order in which they lay; gaps are closed."""
+"""An array's dimensions keep their order in memory; gaps are removed."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.inside import COPY_ALWAYS, COPY_AUTO, empty
-from tests.trip import address, same_array
+from tests.support.trip import address, same_array
 
 SHAPES = [(4,), (1,), (), (2, 3), (1, 3), (3, 1), (2, 3, 4), (2, 1, 4), (1, 1, 2), (2, 3, 4, 5), (2, 1, 3, 1)]
 
@@ -51,7 +51,7 @@ def test_gaps_are_closed_and_the_order_stays(trip):
         assert same_array(sent, got) and got.strides == like
 
 
-def test_what_repeats_itself_arrives_in_full_and_in_c_order(trip):
+def test_broadcast_arrays_arrive_in_full_and_in_c_order(trip):
     for sent in (
         np.broadcast_to(cuboid((1, 4)), (3, 4)),
         np.broadcast_to(cuboid((3, 1)), (3, 4)),

@@ -1,4 +1,4 @@
-"""Subclasses of Tensor, sparse and nested tensors, objects with tensors: their bytes lie in the slot."""
+"""Subclasses of Tensor, sparse and nested tensors, objects with tensors: their bytes are in the slot."""
 
 import collections
 import copyreg
@@ -11,7 +11,7 @@ from tests.support.inside import COPY_ALWAYS, COPY_AUTO
 
 torch = pytest.importorskip("torch")
 
-BIG = 1 << 18  # bytes of each tensor below: twice in the slot, it would show
+BIG = 1 << 18  # bytes of each tensor below: a second copy in the slot would show
 
 
 class Format(enum.Enum):
@@ -19,7 +19,7 @@ class Format(enum.Enum):
 
 
 class Dressed(torch.Tensor):
-    """As torchvision's tv_tensors: what operations make of it is a plain tensor, but for a few."""
+    """Like torchvision's tv_tensors: most operations return a plain tensor."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -36,7 +36,7 @@ class Boxes(Dressed):
 
 
 class Counted(torch.Tensor):
-    """Says itself how it is to be pickled."""
+    """Defines how it is pickled."""
 
     def __reduce_ex__(self, protocol):
         return counted, (self.as_subclass(torch.Tensor) + 1,)
@@ -163,7 +163,7 @@ def test_sparse_tensors_have_their_parts_in_the_slot(trip, make):
     free = trip.free
     del got
     gc.collect()
-    assert trip.free == free + 1  # what lies in a slot is not kept in torch's list of what it has loaded
+    assert trip.free == free + 1  # torch's list of loaded storages does not keep the slot
     assert len(torch._utils._sparse_tensors_to_validate) == waiting
 
 

@@ -1,4 +1,4 @@
-"""Torch tensors come out of a slot as they went in, without a pickle."""
+"""Torch tensors come out of a slot unchanged, without a pickle."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ DTYPES = [getattr(torch, name) for name in DTYPES if hasattr(torch, name)]
 
 
 def filled(dtype, shape):
-    """A tensor of that dtype with bytes that differ."""
+    """Return a tensor of a dtype with different bytes."""
     n = int(np.prod(shape, dtype=int)) * dtype.itemsize
     data = torch.arange(n, dtype=torch.int64).to(torch.uint8) % (2 if dtype is torch.bool else 120)
     return data.view(dtype).reshape(shape)
@@ -67,7 +67,7 @@ def test_requires_grad_travels_and_the_graph_does_not(trip):
     assert not trip(leaf.detach()).requires_grad
 
 
-def test_what_arrives_can_be_written_and_shares_memory_with_numpy(trip):
+def test_tensors_that_arrive_can_be_written_and_share_memory_with_numpy(trip):
     got = trip(torch.zeros(4))
     got[1] = 5
     assert got.numpy().tolist() == [0, 5, 0, 0]
@@ -172,7 +172,7 @@ def test_tensors_that_differ_are_named_by_index(trip):
 
 
 class OnDevice(torch.Tensor):
-    """Says that it is on a GPU."""
+    """Claims to be on a GPU."""
 
     @property
     def device(self):

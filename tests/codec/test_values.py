@@ -1,4 +1,4 @@
-"""Numbers, texts, containers and objects come out of a slot as they went in."""
+"""Numbers, texts, containers and objects come out of a slot unchanged."""
 
 import collections
 import dataclasses
@@ -13,7 +13,7 @@ import pytest
 
 import slipring
 from tests.support.inside import Encoder
-from tests.trip import same_array
+from tests.support.trip import same_array
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -65,7 +65,7 @@ class Child(Plain):
 
 @dataclasses.dataclass
 class Restored:
-    """Says itself how to be pickled."""
+    """Defines how it is pickled."""
 
     a: int
 
@@ -78,7 +78,7 @@ class Restored:
 
 @dataclasses.dataclass
 class Failure(Exception):
-    """There is more to it than its fields: args, a traceback."""
+    """Has more than its fields: args, a traceback."""
 
     code: int
 
@@ -239,7 +239,7 @@ def test_a_dataclass_that_is_an_exception_arrives_whole(trip):
 
 
 def test_a_class_that_cannot_be_found_is_refused_by_pickle(trip):
-    Local = collections.namedtuple("Local", "a")  # found neither here nor there
+    Local = collections.namedtuple("Local", "a")  # neither process can import it
     with pytest.raises(Exception, match="Local"):
         trip(Local(1))
     assert trip(1) == 1
@@ -278,7 +278,7 @@ def test_objects_are_pickled_with_their_buffers_beside(trip):
     payload = np.arange(100_000)
     assert trip(Thing(payload)) == Thing(payload)
     assert trip.pickled(Thing(payload)) == 1
-    # Once out of band: had they gone through the pickle, it would be two copies, or one without alignment.
+    # Once, out of band: within the pickle there would be two copies, or one without alignment.
     assert trip.bytes_of(Thing(payload)) < payload.nbytes + 2000
     assert trip(Thing(payload)).payload.__array_interface__["data"][0] % 64 == 0
 
@@ -325,7 +325,7 @@ def test_a_key_nested_deeper_than_definitions_allow_goes_another_way(trip):
 
 
 class ChangesItsList:
-    """Its pickling changes the list that it is in."""
+    """Pickling it changes the list that contains it."""
 
     def __init__(self, home):
         self.home = home

@@ -1,4 +1,4 @@
-"""Values that have more to them than a tree says go by pickle, and nothing of them is lost."""
+"""Values with more state than a treedef can describe are pickled, and lose nothing."""
 
 import collections
 import copyreg
@@ -36,7 +36,7 @@ class SlottedBase:
 
 @dataclasses.dataclass
 class FieldOfBoth(SlottedBase):
-    """The field's value lies in the slot of the base, other attributes in a dictionary."""
+    """The field's value is in the slot of the base class, other attributes in a dictionary."""
 
     y: int = 0
 
@@ -49,7 +49,7 @@ class Late:
 
 @dataclasses.dataclass
 class Doubles:
-    """An attribute that is written through a property."""
+    """An attribute that a property writes."""
 
     x: int
 
@@ -92,7 +92,7 @@ class StatefulPoint(Point):
 
 
 class TwicePoint(Point):
-    """Made anew by `_make` it would be another."""
+    """`_make` would return a different value."""
 
     __slots__ = ()
 
@@ -208,14 +208,14 @@ def noted(dtype):
     ],
     ids=["number", "text", "swapped", "field"],
 )
-def test_what_a_dtype_has_been_told_besides_arrives(trip, dtype, plain):
+def test_the_metadata_of_a_dtype_arrives(trip, dtype, plain):
     def told(dtype):
         return told(dtype[0]) if dtype.names else (dtype.metadata or {}).get("unit")
 
     plain = np.zeros(3, np.dtype(plain))
     if dtype.names:
         plain.dtype.names = dtype.names
-    assert trip.pickled(plain) == 0  # a dtype that is equal, and has nothing besides, comes first
+    assert trip.pickled(plain) == 0  # first an equal dtype without metadata
     got = trip(np.zeros(3, dtype))
     assert got.dtype == dtype and told(got.dtype) == "m"
     assert told(trip(plain).dtype) is None

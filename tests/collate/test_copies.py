@@ -1,4 +1,4 @@
-"""Batches larger than the caches: every way of copying copies the same bytes, and a loader says which it has chosen."""
+"""Batches larger than the caches: every way of copying gives the same bytes, and a loader reports its choice."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ kind, data = sys.argv[1], Ready()
 how = {"num_workers": 0} if kind == "inline" else {"num_workers": 2, "workers": slipring.Workers(start_method=kind)}
 with slipring.Loader(data, 16, **how) as loader:
     told = [loader.stats().large_copies]
-    for epoch in range(4):  # 320 batches: a process looks at 100 at most
+    for epoch in range(4):  # 320 batches: a process measures at most 100
         for number, batch in enumerate(loader):
             assert np.array_equal(batch, data.pool[16 * number % 32 :][:16])
             told.append(loader.stats().large_copies)
@@ -75,7 +75,7 @@ def told(kind, **environment):
 
 @pytest.mark.parametrize("kind", ["fork", "thread", "inline"])
 def test_a_loader_measures_its_first_large_batches_and_tells_the_way(kind):
-    """In a program of its own: whoever has chosen once chooses no more."""
+    """In a separate program: a process chooses only once."""
     first, second = told(kind)
     assert first in [f"None; {way}" for way in copy_ways()]
     assert first == f"None; {second}", "the next loader knows from the beginning"

@@ -1,4 +1,4 @@
-"""Samples that do not fit together: the message names the place, both samples and what differs."""
+"""Samples that do not match: the message names the position, both samples and the difference."""
 
 import collections
 import dataclasses
@@ -57,7 +57,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("samples", "message"), WRONG.values(), ids=WRONG)
-def test_what_differs_is_said_by_position_outside_a_worker(samples, message):
+def test_the_difference_is_named_by_position_outside_a_worker(samples, message):
     names = [f"sample {i}" for i in range(len(samples))]
     with pytest.raises(ValueError, match=re.escape(message.format(*names))) as caught:
         default_collate(samples)
@@ -65,7 +65,7 @@ def test_what_differs_is_said_by_position_outside_a_worker(samples, message):
 
 
 @pytest.mark.parametrize(("samples", "message"), WRONG.values(), ids=WRONG)
-def test_what_differs_is_said_by_index_in_a_worker(trip, samples, message):
+def test_the_difference_is_named_by_index_in_a_worker(trip, samples, message):
     indices = [1000, "key", 30][: len(samples)]
     fill = trip.claim(indices)
     with fill, pytest.raises(ValueError, match=re.escape(message.format(*[f"index {i!r}" for i in indices]))):

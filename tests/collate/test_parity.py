@@ -1,4 +1,4 @@
-"""Batches hold what torch's default collate holds, in the samples' own containers."""
+"""Batches hold the same values as torch's default_collate, in the samples' own containers."""
 
 import collections
 import dataclasses
@@ -14,13 +14,13 @@ from torch.utils.data import default_collate as torch_collate  # noqa: E402
 
 import slipring  # noqa: E402
 from slipring import Loader  # noqa: E402
-from tests.datasets import Point, Record, Values  # noqa: E402
+from tests.support.datasets import Point, Record, Values  # noqa: E402
 
 WAYS = ["call", "0", "2", "2 in chunks"]
 
 
 def batch_of(samples, way):
-    """All samples in one batch, made in one of the ways there are."""
+    """Return all samples in one batch, made in one of several ways."""
     if way == "call":
         return slipring.default_collate(samples)
     chunk_size = 2 if "chunks" in way else None
@@ -32,7 +32,7 @@ def batch_of(samples, way):
 
 
 def assert_as_torch(ours, theirs):
-    """The same values in the same places; torch makes tensors of numbers and arrays, and lists of tuples."""
+    """Compare values and positions; torch converts numbers and arrays to tensors, and tuples to lists."""
     if isinstance(theirs, torch.Tensor):
         if isinstance(ours, np.ndarray):
             ours = torch.from_numpy(ours)
@@ -86,7 +86,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_batch_holds_what_torchs_does(name, way):
+def test_a_batch_holds_the_same_values_as_torchs(name, way):
     samples = SAMPLES[name]
     # torch cannot read every array.
     theirs = torch_collate([np.ascontiguousarray(s) for s in samples] if "reversed" in name else samples)
@@ -94,7 +94,7 @@ def test_a_batch_holds_what_torchs_does(name, way):
 
 
 def kind_of(value):
-    """The nested types of a value."""
+    """Return the nested types of a value."""
     if isinstance(value, dict):
         return type(value), {k: kind_of(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)) and not (value and isinstance(value[0], (str, bytes))):
@@ -177,7 +177,7 @@ def test_dtypes_that_differ_become_one_that_holds_all(samples, way):
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 @pytest.mark.parametrize("samples", MIXED)
-def test_in_chunks_dtypes_that_differ_become_the_same_whoever_came_first(samples, num_workers):
+def test_in_chunks_dtypes_that_differ_become_the_same_in_any_order(samples, num_workers):
     with Loader(Values(samples), 3, num_workers=num_workers, workers=Workers(chunk_size=1)) as loader:
         for _ in range(5):
             (mixed,) = loader
@@ -196,7 +196,7 @@ def test_in_chunks_dtypes_that_differ_become_the_same_whoever_came_first(samples
     ],
     ids=["shapes", "keys", "lengths", "kinds"],
 )
-def test_what_torch_cannot_put_together_neither_can_we(samples, way):
+def test_samples_that_torch_cannot_collate_are_an_error_here_too(samples, way):
     with pytest.raises((RuntimeError, KeyError, TypeError)):
         torch_collate(samples)
     with pytest.raises(ValueError, match="cannot be put together"):

@@ -1,4 +1,4 @@
-"""Row by row a batch is the one, or the error, that collating the list of its samples makes."""
+"""A batch that is made row by row equals the collated list of its samples, or raises the same error."""
 
 import asyncio
 import collections
@@ -12,26 +12,19 @@ import pytest
 from slipring import Memory, Workers
 from slipring.errors import BatchTooLarge
 from slipring.loader import Loader
-from tests.collate.drawn import LEAVES, ROWS, described, drawn_samples, outcome, row_by_row
+from tests.support.drawn import LEAVES, ROWS, check_rows, described, drawn_samples, outcome
 from tests.support.inside import NUMPY, RowWriter, default_collate
 from tests.support.options import grouped
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_any_samples_make_the_batch_or_the_error_that_their_list_makes(seed):
-    trip = Trip()
-    rng = random.Random(seed)
-    for _ in range(20):
-        samples = drawn_samples(rng, LEAVES)
-        order = [0, *rng.sample(range(1, ROWS), ROWS - 1)]
-        want = outcome(trip, lambda: default_collate(samples))  # noqa: B023
-        got = outcome(trip, lambda: row_by_row(samples, NUMPY, default_collate, order))  # noqa: B023
-        assert got == want, samples
+    check_rows(seed, LEAVES, NUMPY, default_collate)
 
 
 class Values(list):
-    """A dataset of samples that are there."""
+    """A dataset of ready samples."""
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -50,7 +43,7 @@ def test_any_samples_in_chunks_make_the_batch_or_the_error_that_their_list_makes
 
 
 class Reused:
-    """Gives one array for all samples, each time with other values."""
+    """Returns the same array for all samples, each time with other values."""
 
     def __init__(self):
         self.array = np.zeros(3)
@@ -72,13 +65,13 @@ LIVE = weakref.WeakSet()
 
 
 class Pixels(bytearray):
-    """The memory of one sample; `LIVE` has every instance that is alive."""
+    """The memory of one sample; `LIVE` contains every live instance."""
 
     __hash__ = object.__hash__
 
 
 def counted(i):
-    """A sample with the number of samples that are alive, itself included."""
+    """Return a sample with the number of live samples, including itself."""
     memory = Pixels(np.full(1000, i).tobytes())
     LIVE.add(memory)
     return np.frombuffer(memory, np.int64), len(LIVE)
@@ -125,7 +118,7 @@ def test_a_worker_has_few_samples_at_a_time(dataset, options, most):
 
 
 class TooLargeFor:
-    """A stream of which one batch fits no slot."""
+    """A stream with a batch that fits into no slot."""
 
     def __iter__(self):
         for i in range(12):
@@ -153,7 +146,7 @@ class Large:
 def test_copies_to_rows_count_as_collation():
     with Loader(Large(), 16, num_workers=1) as loader:
         assert len(list(loader)) == 4
-        assert loader.stats().collate_s > 0.001  # of 64 MB
+        assert loader.stats().collate_s > 0.001  # for 64 MB
 
 
 class Small:

@@ -1,4 +1,4 @@
-"""The default collation: what comes out for what went in."""
+"""The default collation: samples in, batches out."""
 
 import collections
 import dataclasses
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.inside import default_collate
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -33,7 +33,7 @@ class Slotted:
 
 @pytest.fixture(params=["outside a worker", "in a worker"])
 def collate(request):
-    """The function alone, and as part of a batch's way round."""
+    """The function alone, and within the trip of a batch."""
     if request.param == "outside a worker":
         yield default_collate
         return
@@ -132,7 +132,7 @@ def test_arrays_of_any_strides_are_stacked(collate):
 
 
 def test_large_arrays_are_stacked(collate):
-    # 1 MiB is copied without the GIL, 8 MiB past the caches.
+    # 1 MiB is copied without the GIL, 8 MiB with streaming stores.
     for n in (1, 8):
         samples = [np.full((512, 1024), i, np.uint16) for i in range(n)]
         got = collate(samples)
@@ -211,7 +211,7 @@ def test_collation_may_be_called_inside_a_dataset():
     assert trip(work)[:, :, 0].tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
 
 
-# ---- beside torch's
+# ---- compared with torch's
 
 
 def test_the_containers_and_numbers_are_torchs():

@@ -17,8 +17,8 @@ pytestmark = [
 
 from slipring.adapters import di_engine, megengine  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.adapters.images import Images  # noqa: E402
-from tests.datasets import Values  # noqa: E402
+from tests.support.adapters import Images  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
 
 
 def experience(n):

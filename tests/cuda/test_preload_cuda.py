@@ -22,9 +22,9 @@ pytestmark = [
 
 from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device import cuda as devices  # noqa: E402
-from tests.datasets import Values  # noqa: E402
-from tests.parity.common import Made  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
+from tests.support.torch_datasets import Made  # noqa: E402
 
 
 def image(i, size=150_528):
@@ -48,7 +48,7 @@ def test_every_byte_arrives_while_the_device_is_kept_busy(options):
             for images, labels in loader:
                 assert images.device.type == labels.device.type == "cuda"
                 for _ in range(5):
-                    busy = busy @ busy * 1e-3  # what comes next on this stream is late
+                    busy = busy @ busy * 1e-3  # later work on this stream is late
                 wrong += (images != (labels % 251).to(torch.uint8)[:, None]).sum()
                 seen += len(labels)
                 del images, labels
@@ -86,7 +86,7 @@ def test_a_refusal_is_told_and_staged(monkeypatch):
         assert loader.stats().staged_batches == 3 and loader.stats().registration_refused == "refused"
 
 
-def test_the_driver_refuses_what_is_registered_already():
+def test_the_driver_refuses_memory_that_is_registered_already():
     place = devices.Accelerator(torch.device("cuda"))
     torch.zeros(1, device="cuda")
     host = torch.zeros(1 << 20, dtype=torch.uint8)
@@ -94,7 +94,7 @@ def test_the_driver_refuses_what_is_registered_already():
     assert place.register(address, 1 << 16) is None
     assert "ALREADY_REGISTERED" in place.register(address, 1 << 16)
     place.unregister(address)
-    assert torch.ones(3, device="cuda").sum().item() == 3  # no error was left behind
+    assert torch.ones(3, device="cuda").sum().item() == 3  # no error is pending
 
 
 def test_new_workers_are_forked_after_slots_were_registered():
@@ -137,7 +137,7 @@ def test_a_graph_capture_of_the_training_thread_stands():
                 torch.sum(static.long(), 1, out=out)
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):  # "global": any unsafe call of any thread would end it
+            with torch.cuda.graph(graph):  # mode "global": any unsafe call of any thread would end the capture
                 for _ in range(200):
                     torch.sum(static.long(), 1, out=out)
             for _ in range(8):
@@ -191,7 +191,7 @@ def test_strings_and_nested_structures_pass():
     sample = {"a": [torch.ones(2), "text"], "b": (torch.zeros(1), b"bytes")}
     with DataLoader(Values([sample] * 8), 4, num_workers=1, device="cuda") as loader:
         for batch in loader:
-            assert batch["a"][0].is_cuda and batch["b"][0].is_cuda and batch["a"][1] == ("text",) * 4  # as torch has it
+            assert batch["a"][0].is_cuda and batch["b"][0].is_cuda and batch["a"][1] == ("text",) * 4  # as in torch
 
 
 EXITS = {
@@ -230,7 +230,7 @@ def test_registered_memory_is_given_back(monkeypatch):
     loader = DataLoader(Made(image, 320), 32, num_workers=2, device="cuda")
     batches = iter(loader)
     kept = next(batches)
-    ring = engines_of(loader).engine.ring  # keeps the memory mapped
+    ring = engines_of(loader).engine.ring  # it keeps the memory mapped
     views = [as_tensor(ring, slot) for slot in range(ring.n_slots)]
     assert any(view.is_pinned() for view in views)
     del batches, kept
@@ -255,8 +255,8 @@ def test_memory_of_the_device_does_not_grow_from_epoch_to_epoch():
 
 def test_a_loop_that_waits_for_nothing_keeps_few_batches():
     busy = torch.randn(2048, 2048, device="cuda")
-    busy = busy @ busy * 1e-3  # takes what it needs for itself
-    before = torch.cuda.memory_stats()["active_bytes.all.current"]  # what streams are not done with counts
+    busy = busy @ busy * 1e-3  # allocates its own memory first
+    before = torch.cuda.memory_stats()["active_bytes.all.current"]  # memory that streams still use counts
     torch.cuda.reset_peak_memory_stats()
     with DataLoader(Made(image, 3200), 32, num_workers=2, device="cuda") as loader:
         for images, _ in loader:

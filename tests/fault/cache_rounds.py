@@ -1,9 +1,9 @@
-"""The fault run of a cache, in a process of its own: rounds of processes that share one, and are killed.
+"""The fault run of a cache, in its own process: rounds of processes that share a cache and are killed.
 
 python -m tests.fault.cache_rounds MODE KILLS SECONDS SEED
 
-Each process asks for random keys, makes what is missing, and compares every byte. In the end of a round all
-keys must be found or made again, and then nothing of the cache be left.
+Each process asks for random keys, makes missing entries, and compares every byte. At the end of a round all
+keys must be found or made again; then the cache must leave nothing behind.
 """
 
 import contextlib
@@ -22,17 +22,17 @@ import numpy as np
 import slipring
 from tests.fault.kills import HANG_S, MODES
 from tests.fault.rounds import BY_SIGNAL, expect_deaths
-from tests.leaks import Snapshot
 from tests.support.inside import find, label_of
+from tests.support.leaks import Snapshot
 
 KEYS = 200
 PROCESSES = 4
-KILLS = 40  # of a round
-WRONG, UNABLE = 3, 4  # exit codes of a process that has found another's bytes, or could not go on
+KILLS = 40  # per round
+WRONG, UNABLE = 3, 4  # exit codes of a process that found wrong bytes, or could not continue
 
 
 def value_of(key):
-    """What a key's value is: of any size from nothing to some hundred kilobytes."""
+    """Return a key's value: its size is from 0 to some hundred kilobytes."""
     draw = np.random.RandomState(key)
     pixels = draw.randint(0, 256, draw.randint(0, 200_000), np.uint8)
     return {"pixels": pixels, "key": key, "name": str(key) * draw.randint(1, 9)}
@@ -44,14 +44,14 @@ def is_right(found, key):
 
 
 class Round:
-    """One cache, and the processes that share it until the last of them has been killed often enough."""
+    """One cache, and the processes that share it until enough of them have been killed."""
 
     def __init__(self, options, rng, counts):
         self.rng, self.counts = rng, counts
         self.name = f"fault-{os.getpid()}-{rng.getrandbits(40):x}" if options.get("named") else None
         budget = rng.choice([100_000, 2_000_000, 64_000_000])
         self.cache = slipring.Cache(budget, name=self.name)
-        # How many lookups each process has done, and where it is: a hang shows as one that stands still.
+        # The number of lookups of each process, and its position: the values of a process that hangs stay the same.
         self.beats = np.frombuffer(mmap.mmap(-1, 8 * PROCESSES), np.int64)
         self.pids = {}
 
@@ -64,7 +64,7 @@ class Round:
         code = UNABLE
         with contextlib.suppress(BaseException):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            # A stranger comes by the name, another has inherited it.
+            # One process opens the cache by its name, another has inherited it.
             cache = slipring.Cache(1, name=self.name) if self.name and number % 2 else self.cache
             code = self.work(cache, number, random.Random(seed))
         os._exit(code)
@@ -82,14 +82,14 @@ class Round:
             self.beats[number] += 1
 
     def run(self, kills):
-        """Kill `kills` of them, one at a time; returns how many died by it."""
+        """Kill `kills` processes, one at a time; return how many died of it."""
         for number in range(PROCESSES):
             self.start(number)
         killed = 0
         while killed < kills:
-            time.sleep(self.rng.expovariate(1 / 0.004))  # the random instant, not a wait for anything
+            time.sleep(self.rng.expovariate(1 / 0.004))  # a random instant, not a wait for an event
             pid = self.rng.choice(list(self.pids))
-            if self.rng.random() < 0.1:  # one stands still for a while: the others do not wait for ever
+            if self.rng.random() < 0.1:  # it is stopped for a while: the others do not wait for ever
                 os.kill(pid, signal.SIGSTOP)
                 self.counts["stops"] += 1
                 self.await_progress(but=self.pids[pid])
@@ -102,7 +102,7 @@ class Round:
         return killed
 
     def await_progress(self, but):
-        """Until somebody else has looked up something: the run's watchdog ends one that never does."""
+        """Wait until another process has made a lookup; the run's watchdog ends a hang."""
         before = self.beats.copy()
         while not any(self.beats[n] != before[n] for n in range(PROCESSES) if n != but):
             time.sleep(0.001)
@@ -131,9 +131,9 @@ class Round:
 
 
 def run(name, kills, seconds, seed):
-    """Rounds until there were so many kills, or the time is over; returns the counts."""
+    """Run rounds until there were so many kills, or the time is over; return the counts."""
     options, counts, rng = MODES[name][1], Counter(), random.Random(f"{seed} {name}")
-    slipring.Cache(1).close()  # what the first one imports and opens stays
+    slipring.Cache(1).close()  # the first cache imports modules and opens files that stay
     before, deadline = Snapshot.take(), time.monotonic() + seconds if seconds else None
     details = []
     while counts["kills"] < kills and (deadline is None or time.monotonic() < deadline):

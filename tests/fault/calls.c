@@ -1,7 +1,7 @@
-/* Have the n-th call of one function fail, once: preloaded (LD_PRELOAD), before libc's own.
+/* Let the n-th call of one function fail, once: this library is preloaded (LD_PRELOAD) before libc.
  *
- * Only what goes through a dynamic symbol is seen: what our modules, numpy and the interpreter call, not what libc
- * calls within itself. The count is shared with forked children, so that one call fails among all of them.
+ * It sees only calls through a dynamic symbol: those of our modules, numpy and the interpreter, not those that libc
+ * makes within itself. The count is shared with forked children, so that one call fails among all of them.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -29,7 +29,7 @@
 
 struct plan {
     char function[32];
-    long n; /* -1: they are counted only */
+    long n; /* -1: only count them */
     int error;
     bool in_children;
     pid_t owner;
@@ -72,7 +72,7 @@ int calls_arm(const char *function, long n, int error, int in_children)
     return 0;
 }
 
-/* No more; returns how many calls there were. */
+/* Stop; return how many calls there were. */
 long calls_disarm(void)
 {
     atomic_store(&plan->armed, false);
@@ -86,7 +86,7 @@ int calls_failed(void) { return atomic_load(&plan->failed); }
     if (!real) \
     real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
-/* A function of fixed arguments: its result, name, parameters, arguments, what it is called here, and fails with. */
+/* A function with fixed arguments: its result, name, parameters, arguments, label, and the result of a failure. */
 #define WRAP(result, name, parameters, arguments, called, failure) \
     result name parameters \
     { \
@@ -122,7 +122,7 @@ WRAP_OPEN(open64)
 WRAP_FCNTL(fcntl)
 WRAP_FCNTL(fcntl64)
 
-/* What is read of the kernel; files and pipes of the program are its own business. */
+/* Reads from the kernel; not the program's own files and pipes. */
 static bool of_kernel(int fd)
 {
     char name[40], to[16];
@@ -161,13 +161,13 @@ long syscall(long number, ...)
         return -1;
     if (number == SYS_memfd_create && fails("memfd_create"))
         return -1;
-    /* Waits of ours have a time and all bits; FUTEX_WAKE cannot fail. */
+    /* Our waits have a timeout and all bits; FUTEX_WAKE cannot fail. */
     if (number == SYS_futex && (a[1] & ANY_WAIT) == 9 && fails("futex"))
         return -1;
     return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-/* Only what our own modules ask for, and only themselves. */
+/* Only calls of our own modules themselves. */
 static bool ours(void *caller)
 {
     Dl_info info;
@@ -232,7 +232,7 @@ void *mremap(void *at, size_t n, size_t now, int flags, ...)
     return fails("mremap") ? MAP_FAILED : real(at, n, now, flags, to);
 }
 
-/* To take one out cannot fail. */
+/* The removal of one cannot fail. */
 int epoll_ctl(int epoll, int verb, int fd, struct epoll_event *event)
 {
     REAL(epoll_ctl);

@@ -2,11 +2,11 @@
 
 ``python -m tests.fault.calls``.
 
-A library that is preloaded makes the n-th call of one function fail with one errno. For each function the calls that
-an operation makes are counted; then each of them fails in a process of its own, forked from one in which the same
-was done in peace. The operation either succeeds, or raises what says what happened; after it a new iteration
+A preloaded library makes the n-th call of one function fail with one errno. For each function, the calls of an
+operation are counted; then each of them fails in a process of its own, forked from one in which the operation has
+succeeded. The operation either succeeds, or raises an exception that says what happened; after it a new iteration
 delivers all batches or raises as clearly; after close() no descriptor, process, thread or mapping is left.
-``--stride`` leaves calls out, from a random one on.
+``--stride`` skips calls, from a random one on.
 """
 
 import argparse
@@ -36,7 +36,7 @@ WATCHDOG_S = 30
 LEAK_GRACE_S = 3.0
 SUBREAPER = 36  # prctl
 
-# Function -> what it may fail with.
+# Function -> the errors that it may fail with.
 FAILURES = {
     "open": ("EMFILE", "EACCES"),
     "read": ("EIO", "EINTR"),
@@ -88,7 +88,7 @@ WHOLE = [list(range(first, first + 4)) for first in range(0, 32, 4)]
 
 
 def indices(batch):
-    """The batch's indices, after a look at all its bytes."""
+    """Return the batch's indices, after a check of all its bytes."""
     images, own = batch
     assert (images == own[:, None]).all(), "a batch has other bytes"
     return own.tolist()
@@ -138,7 +138,7 @@ class OfLoader:
             got += map(indices, it)
         except Exception as raised:
             error = error or raised
-        if error is not None:  # a batch may be missing, but nothing comes twice or out of order
+        if error is not None:  # a batch may be missing, but none comes twice or out of order
             left = iter(WHOLE)
             assert all(batch in left for batch in got), got
             raise error
@@ -189,7 +189,7 @@ class OfLoader:
                     os._exit(4)
                 status = os.waitpid(pid, 0)[1]
             assert os.WIFEXITED(status), f"the child's status is {status}"
-            assert os.WEXITSTATUS(status) in (0, 1), "the child saw other values"  # 1: it has said why
+            assert os.WEXITSTATUS(status) in (0, 1), "the child saw other values"  # 1: it has printed the reason
             assert [indices(batch) for batch in self.held] == WHOLE[:3]
         finally:
             self.held = []
@@ -198,7 +198,7 @@ class OfLoader:
         again = list(map(indices, self.loader))
         assert again == WHOLE, f"the next iteration gave {again}"
         ring = getattr(getattr(self.loader, "_engine", None), "ring", None)
-        if ring is not None and not self.forked:  # what could not be copied for a child stays where it is
+        if ring is not None and not self.forked:  # a batch that could not be copied for a child stays in its slot
             assert ring.circulating == ring.n_slots, "slots are held"
 
     def end(self):
@@ -207,7 +207,7 @@ class OfLoader:
 
 
 def end(loader):
-    """Close either kind of loader."""
+    """Close a loader of either kind."""
     loader.close()
 
 
@@ -281,7 +281,7 @@ class OfQueue:
     def afterwards(self):
         if self.queue is None or self.queue.closed:
             self._open()
-        while not self.queue.empty():  # what had been put before a put failed
+        while not self.queue.empty():  # messages from before the failed put
             self.queue.get()
         self._through()
 
@@ -313,7 +313,7 @@ LOADERS = {
     "torch": {"of": "torch"},
     "ahead": {"of": "torch", "device": "cpu", "preload": 1},
 }
-# Operation -> (what it is of, method, in whom)
+# Operation -> (its subject, method, the process that fails)
 OPERATIONS = {
     **{f"iter {of}": (of, "iter", False) for of in LOADERS},
     **{f"next {of}": (of, "next", False) for of in LOADERS},
@@ -340,7 +340,7 @@ def subject(of):
 
 
 class Armed:
-    """The part of an operation in which calls are counted, and one fails."""
+    """The part of an operation in which calls are counted and one fails."""
 
     def __init__(self, lib, function, n, error, in_children):
         self.lib = lib
@@ -356,10 +356,10 @@ class Armed:
 
 
 def held():
-    """What this process has: descriptors, threads, processes, mappings of segments."""
+    """Return this process's descriptors, threads, child processes and mappings of segments."""
     gc.collect()
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:  # orphans come to this process
+        while os.waitpid(-1, os.WNOHANG)[0]:  # this process adopts orphans
             pass
     found = Counter()
     for fd in os.listdir("/proc/self/fd"):
@@ -377,7 +377,7 @@ def held():
 
 
 def left_behind(before):
-    """What there is beyond `before`, as lines; what is on its way out gets time to go."""
+    """Return what exists beyond `before`, as lines; processes and threads that are ending get time to end."""
     end_at = time.monotonic() + LEAK_GRACE_S
     while left := held() - before:
         if time.monotonic() > end_at:
@@ -387,16 +387,16 @@ def left_behind(before):
 
 
 def clean(error):
-    """Whether an exception says what happened."""
+    """Return whether an exception says what happened."""
     from slipring.errors import SlipringError
 
     kinds = (OSError, MemoryError, SlipringError)
-    started = type(error) is RuntimeError and "start new thread" in str(error)  # Python's own word
+    started = type(error) is RuntimeError and "start new thread" in str(error)  # Python's own message
     return (isinstance(error, kinds) or started) and (bool(str(error)) or isinstance(error, MemoryError))
 
 
 def one(lib, operation, function, n, name):
-    """Return what happened, as a dict; raises what must not come."""
+    """Return the outcome as a dict; raise exceptions that must not come."""
     of, method, in_children = OPERATIONS[operation]
     noise = []
     sys.unraisablehook = lambda what: noise.append(f"ignored: {what.exc_value!r} in {what.object!r}")
@@ -428,13 +428,13 @@ def one(lib, operation, function, n, name):
         error.__traceback__ = None
     del case
     if function in ("fork", "pipe") and armed.failed:
-        before["descriptor pipe"] += 4  # multiprocessing's, whose Popen forgets them where one of these raises
+        before["descriptor pipe"] += 4  # multiprocessing's Popen does not close them if one of these calls raises
     wrong += [f"left behind: {what}" for what in left_behind(before)]
     return {**said, "wrong": wrong, "noise": noise}
 
 
 def in_child(what):
-    """Call `what` in a forked process; returns its value, or {"wrong": [...]}."""
+    """Call `what` in a forked process; return its value, or {"wrong": [...]}."""
     with tempfile.TemporaryFile("w+") as stderr, tempfile.TemporaryFile("w+") as answer:
         pid = os.fork()
         if not pid:
@@ -466,12 +466,12 @@ def in_child(what):
 
 
 def short(outcome):
-    """An outcome without numbers, to be counted."""
+    """Return an outcome without numbers, so that equal ones can be counted."""
     return "".join("#" if c.isdigit() else c for c in outcome.split("\n")[0])[:110]
 
 
 def go_through(lib, operation, function, name, stride, draw, verbose):
-    """Return (calls, cases in which one failed, Counter of outcomes, [what was wrong])."""
+    """Return (calls, cases in which one failed, Counter of outcomes, [errors])."""
     counted = in_child(lambda: one(lib, operation, function, -1, name))
     wrong = [f"counting: {text}" for text in counted["wrong"]]
     outcomes, failed = Counter(), 0
@@ -497,9 +497,9 @@ def program(args):
     if any(LOADERS.get(OPERATIONS[operation][0], {}).get("of") for operation in operations):
         import torch
 
-        torch.set_num_threads(1)  # a forked process cannot use OpenMP's others
+        torch.set_num_threads(1)  # a forked process cannot use OpenMP's threads
     for of in dict.fromkeys(OPERATIONS[operation][0] for operation in operations):
-        case = subject(of)  # what is imported and opened once
+        case = subject(of)  # to import modules and open files that stay
         case.make()
         case.afterwards()
         case.end()

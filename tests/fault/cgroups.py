@@ -6,14 +6,14 @@ import pathlib
 
 import pytest
 
-from tests.fault.procs import until
+from tests.support.processes import until
 
 CGROUP = pathlib.Path("/sys/fs/cgroup")
 
 
 @contextlib.contextmanager
 def cgroup_v1(limit, nested):
-    """A memory cgroup with a limit, or one without below it; yields (its tasks file, the limited one)."""
+    """Make a memory cgroup with a limit, or an unlimited one below it; yield (its tasks file, the limited one)."""
     top = CGROUP / "memory"
     if not (top / "memory.limit_in_bytes").exists():
         pytest.skip("no memory cgroup v1 is mounted")
@@ -48,7 +48,7 @@ def removed(group):
 
 @contextlib.contextmanager
 def cgroup_v2(limit, nested):
-    """The same of cgroup v2."""
+    """The same for cgroup v2."""
     top = next((p for p in (CGROUP, CGROUP / "unified") if (p / "cgroup.controllers").exists()), None)
     if top is None or "memory" not in (top / "cgroup.controllers").read_text().split():
         pytest.skip("cgroup v2 has no memory controller here")
@@ -72,7 +72,7 @@ def cgroup_v2(limit, nested):
 
 
 def oom_kills(group):
-    """0, or how often the kernel has killed in a cgroup and below (v1 counts for each group alone)."""
+    """Return how often the kernel killed processes in a cgroup and below it (v1 counts each group alone)."""
     files = [*group.rglob("memory.oom_control"), *group.rglob("memory.events")]
     texts = [file.read_text() for file in files]
     return sum(int(dict(line.split() for line in text.splitlines())["oom_kill"]) for text in texts)

@@ -1,4 +1,4 @@
-/* Have a signal come before the n-th instruction of Python code: its handler runs where the interpreter looks next. */
+/* Send a signal before the n-th instruction of Python code: its handler runs at the interpreter's next check. */
 #include <Python.h>
 #include <pthread.h>
 
@@ -22,7 +22,7 @@ static void forked(void)
     left = -1;
 }
 
-/* From now on: `signal` comes before the n-th instruction from here, in the calling thread's frames to come. */
+/* From now on, `signal` comes before the n-th instruction in later frames of the calling thread. */
 void slipring_arm(int signal, long n)
 {
     static int once;
@@ -33,7 +33,7 @@ void slipring_arm(int signal, long n)
     PyEval_SetTrace(seen, NULL);
 }
 
-/* No more; returns how many instructions were left: negative once it has come. */
+/* Stop; return how many instructions were left: negative after the signal. */
 long slipring_disarm(void)
 {
     PyEval_SetTrace(NULL, NULL);

@@ -2,10 +2,10 @@
 
 ``python -m tests.fault.instants``.
 
-Python's handlers run between two instructions, so this is every place where what a handler raises can come
-out. After it the loader must go on: no batch lost, twice or out of order, no slot held, and another
-iteration as whole as ever; and nothing stays of it. Within a sampler's code the exception counts as the
-sampler's, and within an object's unpickling it takes the batch's place. ``--stride`` leaves instructions out,
+Python's handlers run between two instructions, so these are all places where a handler's exception can occur.
+After it the loader must continue: no batch is lost, repeated or out of order, no slot stays in use, and another
+iteration is complete; nothing leaks. Within a sampler's code the exception counts as the
+sampler's, and within an object's unpickling it takes the batch's place. ``--stride`` skips instructions,
 from a random one on.
 """
 
@@ -27,7 +27,7 @@ import numpy as np
 
 import slipring
 from slipring import Memory
-from tests.leaks import Snapshot, name_semaphores
+from tests.support.leaks import Snapshot, name_semaphores
 
 SOURCE = Path(__file__).with_suffix(".c")
 ROWS, SIZE = 24, 4
@@ -36,16 +36,16 @@ FAILURES = (
     slipring.WorkerError,
     slipring.errors.CorruptBatch,
     ValueError,
-)  # looked up once: not in Python, in a `try`
-BAD = 2  # the batch in whose place an exception comes, where one does
+)  # looked up once, and not in Python within a `try`
+BAD = 2  # the batch that an exception replaces, in kinds with one
 UNPICKLED = ("pickled", "refusing")  # user code runs while these batches are received
-SAMPLED = ("sampler", "told sampler")  # and while these are planned
+SAMPLED = ("sampler", "told sampler")  # user code runs while batches of these are dispatched
 WATCHDOG_S = 110
 LEAK_GRACE_S = 10.0
 
 
 class Raised(Exception):
-    """What the signal's handler raises."""
+    """The exception that the signal handler raises."""
 
 
 def handler(signum, frame):
@@ -53,7 +53,7 @@ def handler(signum, frame):
 
 
 def library(folder):
-    """Compile and load what makes a signal come."""
+    """Compile and load the library that sends the signal."""
     made = Path(folder) / "instants.so"
     include = sysconfig.get_path("include")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", f"-I{include}", SOURCE, "-o", made], check=True)
@@ -64,7 +64,7 @@ def library(folder):
 
 
 class Values:
-    """A map dataset; a batch is (values, a dict that comes by pickle)."""
+    """A map dataset; a batch is (values, a dict that is pickled)."""
 
     def __len__(self):
         return ROWS
@@ -74,7 +74,7 @@ class Values:
 
 
 class Stream:
-    """The same, one after the other."""
+    """The same samples as a stream."""
 
     def __iter__(self):
         return iter([np.int64(i) for i in range(ROWS)])
@@ -84,7 +84,7 @@ BLOCKS = [{"x": np.arange(first, first + 2), "text": ["a", "b"]} for first in ra
 
 
 class Told(Values):
-    """The same, and can say where it is."""
+    """The same, with a state."""
 
     def state_dict(self):
         return {}
@@ -114,14 +114,14 @@ class Batches:
 
 
 class EndingBatches:
-    """The same, but one of them is an exception, once: nothing comes behind it. In C: it cannot get lost here."""
+    """The same, but one of them raises an exception, once, and ends the order. It is in C, where no signal comes."""
 
     def __iter__(self):
         return itertools.chain(WHOLE[:BAD], map(int, ["no number"]))
 
 
 class ToldBatches(Batches):
-    """The same, and can say where it is."""
+    """The same, with a state."""
 
     def __iter__(self):
         return ToldBatches()
@@ -134,7 +134,7 @@ class ToldBatches(Batches):
 
 
 class Pickled:
-    """Travels as a pickle, and is made in Python."""
+    """An object that is pickled; Python code unpickles it."""
 
     def __init__(self, values):
         self.values = values
@@ -147,7 +147,7 @@ class Pickled:
 
 
 class Refusing(Pickled):
-    """The same, but one cannot be made."""
+    """The same, but one cannot be unpickled."""
 
     def __setstate__(self, state):
         super().__setstate__(state)
@@ -160,7 +160,7 @@ def as_refusing(samples):
 
 
 class Failing(Values):
-    """One of its rows is an exception."""
+    """One of its rows raises an exception."""
 
     def __getitem__(self, i):
         if i == WHOLE[BAD][1]:
@@ -169,7 +169,7 @@ class Failing(Values):
 
 
 def expected(name):
-    """What a loader delivers: batches, and None in the place of an exception."""
+    """Return the batches of a loader, and None for an exception."""
     if name in ("refusing", "failing"):
         return [*WHOLE[:BAD], None, *WHOLE[BAD + 1 :]]
     return [*WHOLE[:BAD], None] if name == "ending" else WHOLE
@@ -180,7 +180,7 @@ def listed(batch):
 
 
 def delivered(iterator):
-    """The same of an iterator, to its end."""
+    """Return the same of an iterator, up to its end."""
     got = []
     while True:
         try:
@@ -240,12 +240,12 @@ def loaders(adapter, workers):
 
 
 def told(loader):
-    """How many batches have been handed out, as a state says it; None: it does not."""
+    """Return the number of delivered batches in the loader's state; None if there is no state."""
     if not hasattr(loader, "state_dict"):
         return None
     try:
         state = loader.state_dict()
-    except RuntimeError:  # something Stateful was interrupted in the midst of a batch
+    except RuntimeError:  # a Stateful object was interrupted in the middle of a batch
         return None
     if state["delivered"] is not None:
         return state["delivered"] + len(state["beyond"])
@@ -253,18 +253,18 @@ def told(loader):
 
 
 def unordered(loader):
-    """Whether batches come as they are made."""
+    """Return whether batches come in the order in which they are ready."""
     return not getattr(loader, "in_order", True)
 
 
 class Instants:
-    """Goes through the instants of one loader."""
+    """Sends signals at the instants of one loader."""
 
     def __init__(self, lib, number, kind, name):
         self.lib, self.number, self.kind, self.name, self.expected = lib, number, kind, name, expected(name)
 
     def interrupted(self, n, what):
-        """Call `what` with the signal at its n-th instruction; (whether it has come, whether `what` failed)."""
+        """Call `what` with the signal at its n-th instruction; return (whether it came, whether `what` failed)."""
         failed, left = False, -1
         try:
             self.lib.slipring_arm(self.number, n)
@@ -281,13 +281,13 @@ class Instants:
         return left < 0, failed
 
     def next(self, make, n):
-        """A signal in the third next()."""
+        """Send the signal in the third next()."""
         loader = make()
         got, box = [], [None]
         it = iter(loader)
 
         def one(it=it):
-            for box[0] in it:  # no call comes between the batch and its place
+            for box[0] in it:  # no call comes between next() and the store of the batch
                 break
 
         came = None
@@ -296,7 +296,7 @@ class Instants:
             if len(got) == BAD and came is None:
                 came, failed = self.interrupted(n, one)
                 counted = {BAD + (box[0] is not None)}
-                if failed:  # an exception in a batch's place counts, the sampler's does not
+                if failed:  # an exception that replaces a batch counts, the sampler's does not
                     counted.add(BAD + 1)
                 assert told(loader) in {None, *counted}, "the state counts other batches"
             else:
@@ -322,7 +322,7 @@ class Instants:
         return came
 
     def iter(self, make, n):
-        """A signal in iter()."""
+        """Send the signal in iter()."""
         loader, box = make(), []
         came, _ = self.interrupted(n, lambda: box.append(iter(loader)))
         box.clear()
@@ -330,7 +330,7 @@ class Instants:
         return came
 
     def close(self, make, n):
-        """A signal while an iteration is ended half-way."""
+        """Send the signal while an unfinished iteration is closed."""
         loader = make()
         it = iter(loader)
         for _ in it:
@@ -345,7 +345,7 @@ class Instants:
         return came
 
     def afterwards(self, loader):
-        """The loader is as good as ever."""
+        """Check that the loader works as before."""
         again = delivered(iter(loader))
         right = sorted(again) == WHOLE if unordered(loader) else again == self.expected
         assert right, f"the next iteration gave {again}"
@@ -356,7 +356,7 @@ class Instants:
 
 
 def go_through(lib, adapter, workers, what, name, stride=1, seed=1, kinds=("handler", "ctrl-c")):
-    """Return how many instants were gone through; AssertionError names the one where something was lost."""
+    """Return the number of instants; raise an AssertionError that names the instant of an error."""
     make, count = loaders(adapter, workers)[name], 0
     for kind in kinds:
         number, raised = (signal.SIGUSR1, Raised) if kind == "handler" else (signal.SIGINT, KeyboardInterrupt)
@@ -382,8 +382,8 @@ def go_through(lib, adapter, workers, what, name, stride=1, seed=1, kinds=("hand
 
 
 def left_behind(before):
-    """Return what is left, as lines: descriptors, processes, segments, and the generator of a batch."""
-    gc.collect()  # frames that a traceback keeps
+    """Return leaks as lines: descriptors, processes, segments, and the generator of a batch."""
+    gc.collect()  # frees frames that a traceback keeps
     found = before.leaks(wait_s=LEAK_GRACE_S)
     try:
         slipring.rng()
@@ -394,7 +394,7 @@ def left_behind(before):
 
 
 def warmed_up(adapter, workers, name):
-    """What is there when a loader of this kind has been used once: some things are opened once, and kept."""
+    """Use a loader of this kind once, and return the resources in use: some are opened once and kept."""
     loader = loaders(adapter, workers)[name]()
     delivered(iter(loader))
     loader.close()
@@ -404,7 +404,7 @@ def warmed_up(adapter, workers, name):
 
 
 def try_out(lib, adapter, workers, what, name, args):
-    """Go through one case; return (instants, None) or (None, what was wrong)."""
+    """Go through one case; return (instants, None) or (None, the error)."""
     before = warmed_up(adapter, workers, name)
     try:
         count = go_through(lib, adapter, workers, what, name, args.stride, args.seed)

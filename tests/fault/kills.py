@@ -1,10 +1,10 @@
-"""The fault run: real workers killed in every way at random instants, and every delivery counted.
+"""The fault run: real workers are killed in every way at random instants, and every delivery is counted.
 
     python -m tests.fault.kills --kills 10000 [--seconds 40] [--seed 1] [--modes 'map;chunks'] [--jobs 4]
 
-Each mode is a process of its own (so that its leaks can be seen, and its hangs ended). A round is a loader
-whose batches are compared with those of the same loader left in peace. Ends with 1 if anything was lost,
-delivered twice, out of its order or changed, if anything hung, or if anything was left behind.
+Each mode is a process of its own, so that its leaks can be seen and its hangs ended. A round is a loader
+whose batches are compared with those of the same loader without kills. The exit code is 1 if a batch was lost,
+delivered twice, out of order or changed, if a process hung, or if anything was left behind.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-# mode -> (share of the kills, what `rounds.Mode` is made of)
+# mode -> (share of the kills, arguments of `rounds.Mode`)
 MODES = {
     "map": (4, {}),
     "map, as completed": (3, {"in_order": False}),
@@ -44,14 +44,14 @@ COLUMNS = (
     "lost", "doubled", "reordered", "changed", "leaks",
 )  # fmt: skip
 MUST_BE_ZERO = ("lost", "doubled", "reordered", "changed", "leaks")
-HANG_S = 120  # of one round; a mode that ends itself says where it hung
+HANG_S = 120  # for one round; a mode that ends itself says where it hung
 
 
 def run_mode(name, kills, seconds, seed):
-    """Run a mode in a process of its own; returns its counts, with "failure" where it came to no end."""
+    """Run a mode in its own process; return its counts, with "failure" if it did not finish."""
     module = "tests.fault.cache_rounds" if "cache" in MODES[name][1] else "tests.fault.rounds"
     command = [sys.executable, "-m", module, name, str(kills), str(seconds), str(seed)]
-    env = {**os.environ, "SLIPRING_TEST_RUN": f"{os.getpid()} {name}"}  # its orphans are not those of others
+    env = {**os.environ, "SLIPRING_TEST_RUN": f"{os.getpid()} {name}"}  # to tell its orphans from those of other jobs
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode == 0:
         return json.loads(done.stdout)
@@ -59,12 +59,12 @@ def run_mode(name, kills, seconds, seed):
 
 
 def line(name, counts, width):
-    """One row of the summary."""
+    """Return one row of the summary."""
     return f"{name:{width}} " + " ".join(f"{counts.get(c, '-'):>9}" for c in COLUMNS)
 
 
 def delays_of(counts):
-    """Median and maximum of the times until a death was noticed."""
+    """Return median and maximum of the times until a death was noticed."""
     delays = counts.get("noticed_ms") or [0.0]
     return f"{statistics.median(delays):.0f} ms, at most {max(delays):.0f} ms ({len(delays)} deaths)"
 

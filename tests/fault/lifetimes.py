@@ -1,8 +1,8 @@
-"""Loaders, iterators, batches, their slices and copies, states, queues and forked children, made and dropped at random.
+"""Make and drop loaders, iterators, batches, their slices and copies, states, queues and forked children at random.
 
 ``python -m tests.fault.lifetimes --seconds 20 --seeds 1 2 3``.
 
-Every value that is held is compared, again and again, with what it must be; at the end nothing is left.
+Every live value is compared with its expected value again and again; at the end nothing is left.
 """
 
 import argparse
@@ -32,7 +32,7 @@ WATCHDOG_S = 30
 
 
 def value(i):
-    """The sample with the number i."""
+    """Return the sample with the number i."""
     return np.arange(1 + 37 * (i % 11), dtype=np.int32) * (i + 1)
 
 
@@ -60,14 +60,14 @@ class Samples:
 
 
 class Cycle:
-    """What only the collector ends."""
+    """A reference cycle, which only the collector frees."""
 
     def __init__(self, what):
         self.what, self.itself = what, self
 
 
 class Held:
-    """Something and what it must be: arrays."""
+    """An array and its expected value."""
 
     def __init__(self, what, right):
         self.what, self.right = what, right
@@ -78,7 +78,7 @@ class Held:
 
 
 def parts(batch):
-    """The batch's arrays, each with what it must be, as `Held`; the batch itself is not kept."""
+    """Return a batch's arrays with their expected values, as `Held`; keep no reference to the batch."""
     numbers = np.asarray(batch["number"]).tolist()
     right = np.stack([Samples()[i]["values"] for i in numbers])
     own = np.stack([Samples()[i]["own"] for i in numbers])
@@ -89,7 +89,7 @@ def parts(batch):
 
 
 class Iteration:
-    """An iterator and the numbers that it must still give; a set of them where they come as made."""
+    """An iterator and the numbers that it must still yield: a set if batches come out of order."""
 
     def __init__(self, it, left, ordered, loader):
         self.it, self.left, self.ordered, self.loader = it, left, ordered, loader
@@ -130,7 +130,7 @@ class Life:
     def begin(self):
         if len(self.iterations) < 6 and self.loaders:
             kind, options, loader = self.draw.choice(self.loaders)
-            if kind is not slipring.Loader and options.get("persistent_workers"):  # torch's has one at a time
+            if kind is not slipring.Loader and options.get("persistent_workers"):  # torch allows one
                 self.iterations = [one for one in self.iterations if one.loader is not loader]
             one = Iteration(iter(loader), list(range(ROWS)), options["in_order"], loader)
             self.iterations.append(one)
@@ -147,7 +147,7 @@ class Life:
             self.iterations.remove(one)
             return
         except slipring.errors.Closed:
-            self.iterations.remove(one)  # its loader was closed, or iterated again
+            self.iterations.remove(one)  # its loader was closed, or has a new iteration
             self.done["closed"] += 1
             return
         held, numbers = parts(batch)
@@ -159,7 +159,7 @@ class Life:
                 one.left.remove(number)
         self.held += self.draw.sample(held, self.draw.randrange(4))
 
-    # ---- with what is held
+    # ---- with batches that are held
 
     def slice(self):
         if self.held:
@@ -216,7 +216,7 @@ class Life:
             return
         one = self.draw.choice(able)
         made = [(kind, options) for kind, options, loader in self.loaders if loader is one.loader]
-        if made and self.newest.get(id(one.loader)) == id(one.left):  # it tells of the newest iteration
+        if made and self.newest.get(id(one.loader)) == id(one.left):  # the state is that of the newest iteration
             state = pickle.dumps(one.loader.state_dict())
             self.states = [*self.states[-2:], (*made[0], state, list(one.left))]
 
@@ -237,7 +237,7 @@ class Life:
             if self.draw.random() < 0.5:
                 loader.close()
 
-    # ---- ends
+    # ---- ending objects
 
     def drop_held(self):
         self.draw.shuffle(self.held)
@@ -265,14 +265,14 @@ class Life:
         self.draw.choice((gc.collect, gc.enable, gc.disable, lambda: gc.collect(0)))()
 
     def fork(self, steps=12):
-        """A child goes on with what it has of all this, and drops it in an order of its own."""
+        """Fork a child that uses its copies of these objects, and drops them in its own order."""
         seed = self.draw.random()
         sys.stdout.flush()
         pid = os.fork()
         if not pid:
             code = 1
             try:
-                signal.alarm(WATCHDOG_S)  # faulthandler's thread is the parent's
+                signal.alarm(WATCHDOG_S)  # faulthandler's thread exists in the parent only
                 self.draw = random.Random(seed)
                 self.check()
                 for _ in range(steps):
@@ -292,13 +292,13 @@ class Life:
                 sys.stderr.flush()
                 os._exit(code)
         self.draw.random()
-        if self.draw.random() < 0.5:  # the parent lets go while the child looks
+        if self.draw.random() < 0.5:  # the parent releases objects while the child checks them
             self.drop_held()
             self.next()
         assert os.waitpid(pid, 0)[1] == 0, "a forked child has seen something else"
 
     def live(self, seconds):
-        """Do what comes until the time is over; leave in random order."""
+        """Do random actions until the time is over; then release everything in random order."""
         end, names, weights = time.monotonic() + seconds, list(ACTIONS), list(ACTIONS.values())
         while time.monotonic() < end:
             (name,) = self.draw.choices(names, weights)
@@ -330,7 +330,7 @@ def main():
         torch.set_num_threads(1)
     faulthandler.dump_traceback_later(2 + WATCHDOG_S, exit=True)
     warm = Life(0)
-    warm.live(2)  # what is imported and opened once
+    warm.live(2)  # to import modules and open files that stay
     for seed in args.seeds:
         faulthandler.dump_traceback_later(args.seconds + WATCHDOG_S, exit=True)
         before = what_is_held()

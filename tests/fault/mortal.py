@@ -1,4 +1,4 @@
-"""What the workers of the fault run read, and how they can be made to die in ways that no signal has."""
+"""The datasets of the fault run, and deaths of workers that no signal causes."""
 
 import collections
 import faulthandler
@@ -10,11 +10,11 @@ import numpy as np
 
 import slipring
 
-WIDTH = 4000  # float64 per sample: so that a kill often falls into the writing of a batch
+WIDTH = 4000  # float64 per sample: a kill often comes while a batch is written
 
 
 def worker_id():
-    """The number of the worker that calls."""
+    """Return the number of the calling worker."""
     return slipring.get_worker_info().id
 
 
@@ -28,7 +28,7 @@ class Mortal:
 
 
 def run_out_of_memory():
-    """Allocate up to a limit on address space, and end as C++ does when `new` fails: by abort()."""
+    """Allocate up to a limit on address space, then abort() as C++ does when `new` fails."""
     resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))
     kept = []
     try:
@@ -39,7 +39,7 @@ def run_out_of_memory():
 
 
 class Rows:
-    """Sample i: the index, and random numbers."""
+    """Sample i is i, and random numbers."""
 
     def __init__(self, n):
         self.n = n
@@ -64,7 +64,7 @@ class Kept(Rows):
 
 
 class KeepingCollate:
-    """A collate_fn that writes into the slot, and keeps what it wrote until two batches later."""
+    """A collate_fn that writes into the slot, and keeps its array for two more batches."""
 
     def __init__(self):
         self.kept = collections.deque(maxlen=2)
@@ -77,7 +77,7 @@ class KeepingCollate:
 
 
 class Stream:
-    """Each worker yields `n` samples: its number and the position in one, and random numbers."""
+    """Each worker yields `n` samples: one number made of worker and position, and random numbers."""
 
     at = 0
 
@@ -96,7 +96,7 @@ class Stream:
 
 
 class Stateful(Stream):
-    """A Stream that can say where it is."""
+    """A Stream with a state."""
 
     def state_dict(self):
         return {"at": self.at}

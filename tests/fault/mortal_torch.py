@@ -1,4 +1,4 @@
-"""The same for torch's drop-in."""
+"""The streams of `mortal` for torch's drop-in."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""The stop points of a `steps` build (tests/steps): their names, and which process is hit at which of them.
+"""The stop points of a `steps` build (tests/steps): their names, and orders to hit a process at one of them.
 
-`load` comes before anything imports slipring: then its C ring is the one with the points.
+Call `load` before anything imports slipring: then its C ring is the one with the points.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ CONSUMER = 0
 
 
 def build():
-    """Bring the C ring with its points up to date, beside the package; returns the module's path."""
+    """Build the C ring with its points outside the package; return the module's path."""
     tag = sysconfig.get_config_var("EXT_SUFFIX")
     lib = ROOT / "build" / "steps" / "lib"
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", os.fspath(lib)]
@@ -34,7 +34,7 @@ def build():
 
 
 class _Finder:
-    """Answers for one module: with the build that has the points."""
+    """Finds one module: the build with the points."""
 
     def __init__(self, path):
         self.path = os.fspath(path)
@@ -71,7 +71,7 @@ class Points:
     Attributes
     ----------
     names : list of str
-        "function: before cas &s->state"; "(2)" and so on behind those that a function has several of.
+        "function: before cas &s->state"; "(2)" and so on if a function has several of them.
     """
 
     def __init__(self, path):
@@ -89,7 +89,7 @@ class Points:
         self._library, self._board = library, library.sr_steps_board().contents
 
     def hits(self, workers):
-        """Return the Counter of points that workers (else the consumer) have come by since `forget`."""
+        """Return the Counter of points that workers (or the consumer) have passed since `forget`."""
         counts = self._board.hits[1 if workers else 0]
         return Counter({name: counts[i] for i, name in enumerate(self.names) if counts[i]})
 
@@ -102,13 +102,13 @@ class Points:
         return list(self._board.strikes)
 
     def forget(self):
-        """Take all orders and counts back."""
+        """Delete all orders and counts."""
         ctypes.memset(ctypes.byref(self._board), 0, ctypes.sizeof(self._board))
         for strike in self._board.strikes:
             strike.step = -1
 
     def order(self, name, how, skip=0, participant=ANY_WORKER, times=1, slot=0):
-        """Have whoever comes by a point next, after `skip` others, struck; returns the order.
+        """Order a hit on the next process that passes a point, after `skip` others; return the order.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class Points:
 
 
 def load(path):
-    """Make the build at `path` the one that slipring uses in this process; returns its `Points`."""
+    """Let slipring use the build at `path` in this process; return its `Points`."""
     if "slipring" in sys.modules:
         raise RuntimeError("slipring has been imported already: load the points before")
     sys.meta_path.insert(0, _Finder(path))

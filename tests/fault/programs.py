@@ -1,8 +1,8 @@
-"""Programs that tests run as processes of their own, to be interrupted, killed, or starved.
+"""Programs that tests run as separate processes, to interrupt, kill or starve them.
 
     python -m tests.fault.programs NAME ARGUMENT...
 
-Each says on stdout, line by line, what it has come to.
+Each prints a line of JSON on stdout at each stage.
 """
 
 import contextlib
@@ -23,28 +23,28 @@ import numpy as np
 import slipring
 from slipring import Loader, Workers
 from slipring.errors import DescriptorClosed, SlipringError, WorkerDied
-from tests.fault.procs import LONG_S, worker_pids
-from tests.fault.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
-from tests.leaks import name_semaphores
 from tests.support.inside import engine_of
 from tests.support.inside import memory as growth
+from tests.support.leaks import name_semaphores
 from tests.support.options import grouped
+from tests.support.processes import LONG_S, worker_pids
+from tests.support.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
 
 
 def say(what, **more):
-    """One line of JSON on stdout."""
+    """Print one line of JSON."""
     print(json.dumps({"at": what, **more}), flush=True)
 
 
 class Stuck:
-    """Sits in native code and keeps the GIL, for ever."""
+    """Stays in native code and keeps the GIL, for ever."""
 
     def __call__(self):
         ctypes.PyDLL(None).pause()
 
 
 class Both:
-    """One action after the other."""
+    """Calls several actions in order."""
 
     def __init__(self, *actions):
         self.actions = actions
@@ -71,7 +71,7 @@ class WaitInInit:
 
 
 class Valued(Rows):
-    """A value that only pickle knows comes behind each sample."""
+    """Adds a value that must be pickled to each sample."""
 
     def __init__(self, n, action):
         super().__init__(n)
@@ -82,7 +82,7 @@ class Valued(Rows):
 
 
 def hold(method, stage, path):
-    """A loader whose workers are all at `stage`; the program waits to be killed."""
+    """Bring all workers of a loader to `stage`, and wait to be killed."""
     gate = Gate(path)
     options = {"batch_size": 4, "num_workers": 2, "start_method": method}
     data = Rows(64)
@@ -108,7 +108,7 @@ def hold(method, stage, path):
 
 
 def leave(method, how, dataset):
-    """End with everything alive: an iteration in the middle, batches held, a second iterator."""
+    """End with live objects: an unfinished iteration, batches, a second iterator."""
     data = Stream(1000) if dataset == "stream" else Rows(1000)
     loader = Loader(data, 4, num_workers=2, workers=Workers(start_method=method))
     first, second = iter(loader), iter(loader)
@@ -155,7 +155,7 @@ def resizing(method):
 
 
 def resized(method, workers):
-    """Say which workers there are, once they are as many as given, and wait."""
+    """Report the workers once their number is as given, and wait."""
     with Loader(Slow(1 << 20), 4, num_workers=1, workers=Workers(start_method=method)) as loader:
         batches = iter(loader)
         next(batches)
@@ -167,7 +167,7 @@ def resized(method, workers):
 
 
 def interrupted_by_a_thread():
-    """SIGINT while a worker is started, taken by a thread that does not block it."""
+    """Get SIGINT during the start of a worker, in a thread that does not block it."""
     go, done = threading.Event(), threading.Event()
 
     def raise_it():
@@ -193,7 +193,7 @@ def interrupted_by_a_thread():
 
 
 def fill_up(options):
-    """Keep batch after batch until there is no room, then let go and go on; tells what came."""
+    """Keep batches until memory runs out, then release them and continue; report the batches."""
     options = json.loads(options)
     size = options.pop("size")
     for name, (soft, hard) in options.pop("limits", {}).items():
@@ -220,7 +220,7 @@ def fill_up(options):
 
 
 def read_often(path, nbytes):
-    """Write a file of so many bytes and read it until its pages count as in use; tells how many do."""
+    """Write a file of so many bytes and read it until its pages count as active; return how many do."""
     if not nbytes:
         return 0
     before = active_file_bytes()
@@ -236,7 +236,7 @@ def read_often(path, nbytes):
 
 
 def active_file_bytes():
-    """File pages in use of this process's memory cgroup; 0 if that is not where it usually is."""
+    """Return the active file pages of this process's memory cgroup; 0 if the cgroup is not found."""
     with open("/proc/self/cgroup") as file:
         groups = file.readlines()
     for line in groups:
@@ -250,8 +250,8 @@ def active_file_bytes():
 
 
 def read_names(kind, text):
-    """Workers read two million strings, kept in a list or a StringList; tells when memory is warned of."""
-    growth.LOOK_S = 0.0  # at every batch: these are quick
+    """Read two million strings of a list or a StringList in workers; report warnings about memory."""
+    growth.LOOK_S = 0.0  # check at every batch
     warnings.showwarning = lambda message, category, *where: say("warned", text=str(message), type=category.__name__)
     names = [f"{text}{i:09d}" for i in range(2_000_000)]
     data = Reads(names if kind == "list" else slipring.StringList(names), 200)
@@ -265,7 +265,7 @@ def read_names(kind, text):
 
 
 class Reads:
-    """Reading a sample reads one of `n` shares of all strings."""
+    """Each sample reads one of `n` shares of all strings."""
 
     def __init__(self, names, n):
         self.names, self.n = names, n
@@ -278,34 +278,34 @@ class Reads:
 
 
 def numbers(error):
-    """What an error says by attributes."""
+    """Return the attributes of an error."""
     return {k: v for k, v in vars(error).items() if k in ("needed", "free", "limit")}
 
 
 def few_descriptors(method):
-    """iter() with 0, 1, 2, ... descriptors left, until it works."""
+    """Call iter() with 0, 1, 2, ... free descriptors until it succeeds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if method != "fork":
         resource_tracker.ensure_running()
-    np.random.random()  # it opens files when it is imported
+    np.random.random()  # the import of numpy.random opens files
     loader = Loader(Rows(16), 4, num_workers=2, workers=Workers(start_method=method))
     refused = []
     for spare in range(60):
         if method == "forkserver":
-            forkserver.ensure_running()  # it dies of a client that can send it no descriptors
+            forkserver.ensure_running()  # a client that can send it no descriptors kills it
         limit_descriptors(len(os.listdir("/proc/self/fd")) - 1 + spare, hard)
         try:
             rows = [b[1].tolist() for b in loader]
         except (OSError, EOFError, WorkerDied) as error:
             refused.append(type(error).__name__)
             if method == "forkserver" and isinstance(error, (EOFError, ConnectionError)):
-                # It is dying, and only when it is dead does ensure_running() start another.
+                # It is dying; ensure_running() starts another one only after its death.
                 server = forkserver._forkserver._forkserver_pid
                 os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
             continue
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            # Where only the descriptors for the pidfds were missing, no worker may be left over.
+            # If only the descriptors for the pidfds are missing, no worker may be left.
             engine = engine_of(loader)
             known = engine.pool.processes.values() if engine else ()
             assert {p.pid for p in multiprocessing.active_children()} <= {p.pid for p in known}
@@ -316,7 +316,7 @@ def few_descriptors(method):
 
 
 def limit_descriptors(n, hard):
-    """No descriptor beyond the first `n` free numbers."""
+    """Limit the descriptors to the first `n` free numbers."""
     used = sorted(int(fd) for fd in os.listdir("/proc/self/fd"))
     free = iter(i for i in range(4096) if i not in used)
     for _ in range(max(0, n - len(used) + 1)):
@@ -325,7 +325,7 @@ def limit_descriptors(n, hard):
 
 
 def no_forks(method, after):
-    """fork or clone fails for every worker but the first `after`."""
+    """Let fork or clone fail for every worker after the first `after`."""
     left = int(after)
     fork = os.fork if method == "fork" else util.spawnv_passfds
 
@@ -351,9 +351,9 @@ def no_forks(method, after):
 
 
 def few_processes(uid):
-    """iter() with 0, 1, 2, ... processes and threads to spare, until it works. (Root has no limit.)"""
+    """Call iter() with 0, 1, 2, ... spare processes and threads until it succeeds. (Root has no limit.)"""
     loader = Loader(Rows(16), 4, num_workers=2, persistent_workers=False, workers=Workers(start_method="fork"))
-    list(loader)  # imports what it needs, as long as that can be read
+    list(loader)  # import modules while files can still be read
     os.setresuid(int(uid), int(uid), int(uid))
     refused = []
     for spare in range(12):
@@ -371,7 +371,7 @@ def few_processes(uid):
 
 
 def unseen(method):
-    """Workers are dead, nobody has noticed, and the program ends."""
+    """End the program with dead workers whose deaths it has not noticed."""
     loader = Loader(Rows(1000), 4, num_workers=2, workers=Workers(start_method=method, on_death="respawn"))
     it = iter(loader)
     global kept
@@ -382,7 +382,7 @@ def unseen(method):
 
 
 def no_threads():
-    """Thread workers that cannot be started."""
+    """Use thread workers that cannot be started."""
     start = threading.Thread.start
 
     def refuse(thread):
@@ -402,7 +402,7 @@ def no_threads():
 
 
 def sigchld_ignored():
-    """The exit codes of children go nowhere."""
+    """Lose the exit codes of children."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     loader = Loader(Rows(16), 4, num_workers=2, workers=Workers(start_method="fork"))
     rows = [b[1].tolist() for b in loader]
@@ -418,14 +418,14 @@ def sigchld_ignored():
 
 
 def backing():
-    """Where the segment lies, and that it works there."""
+    """Report the segment's backing, and use it."""
     with Loader(Rows(16), 4, num_workers=2, workers=Workers(start_method="fork")) as loader:
         rows = [b[1].tolist() for b in loader]
         say("end", rows=rows, backing=loader.stats().backing, reason=loader.stats().backing_reason)
 
 
 def steady(what, method, batches, path):
-    """Warm up; let the test look at the gate before and after `batches` more."""
+    """Warm up; wait at the gate before and after `batches` more batches."""
     gate = Gate(path)
     batches = int(batches)
     shape, dtype, size = {"small": ((32,), "f4", 64), "large": ((3, 224, 224), "u1", 256)}[what]
@@ -433,7 +433,7 @@ def steady(what, method, batches, path):
     data = Images((warm + batches) * size, shape, dtype)
     with Loader(data, size, num_workers=2, workers=Workers(start_method=method)) as loader:
         it = iter(loader)
-        for number in range(2):  # else one worker might do it all while the other still imports
+        for number in range(2):  # otherwise one worker might make all batches while the other one still imports
             assert engine_of(loader).ring.wait_serving(number + 1, LONG_S)
         for _ in range(warm):
             batch = next(it)
@@ -448,14 +448,14 @@ def steady(what, method, batches, path):
 
 
 def closing(method, directory):
-    """A worker closes all that it has open; each line says who makes the batches."""
+    """A worker closes all its open descriptors; each line names the process that makes the batches."""
     with Loader(Closing(directory, 1 << 30, 1 << 30), 1, num_workers=1, workers=Workers(start_method=method)) as loader:
         for batch in loader:
             say("batch", pid=int(batch[0, 0]))
 
 
 def becomes(method, what):
-    """Become another program while batches are in flight: `sleep`, or this one once more."""
+    """Exec another program while batches are in flight: `sleep`, or this program again."""
     if os.environ.get("BECAME"):
         say("became")
         signal.pause()
@@ -478,7 +478,7 @@ def is_open(number):
 
 
 def daemon(method, directory):
-    """Close all that this process has open, and open files instead; then a worker dies."""
+    """Close all descriptors of this process, and open files instead; then a worker dies."""
     options = {"num_workers": 2, "rng": "worker", "start_method": method, "on_death": "respawn"}
     told = None
     with Loader(Rows(64), 4, **grouped(**options)) as loader:
@@ -492,7 +492,7 @@ def daemon(method, directory):
             list(it)
         except DescriptorClosed as error:
             told = str(error)
-    # multiprocessing closes, by their numbers, the pipes that it had to the workers.
+    # multiprocessing closes its pipes to the workers by their numbers.
     gone = {file.fileno() for file in files if not is_open(file.fileno())}
     assert gone <= pipes, (gone, pipes)
     for file in files:
@@ -502,7 +502,7 @@ def daemon(method, directory):
 
 
 def daemonised(method, streams):
-    """Fork a child amid an epoch, which closes all that is open and makes a loader of its own."""
+    """Fork a child during an epoch; it closes all descriptors and makes its own loader."""
     with Loader(Rows(64), 4, **grouped(num_workers=2, start_method="fork")) as loader:
         it = iter(loader)
         rows = len(next(it)[1])

@@ -1,4 +1,4 @@
-"""One mode of the fault run, in a process of its own: rounds of a loader whose workers are killed.
+"""One mode of the fault run, in its own process: rounds of a loader whose workers are killed.
 
 python -m tests.fault.rounds MODE KILLS SECONDS SEED
 """
@@ -26,39 +26,39 @@ import slipring
 from slipring.errors import LoaderTimeout
 from tests.fault import mortal
 from tests.fault.kills import HANG_S, MODES
-from tests.fault.procs import alive
-from tests.leaks import Snapshot
 from tests.support.inside import engine_of, engines_of, process_pool
+from tests.support.leaks import Snapshot
 from tests.support.options import grouped
+from tests.support.processes import alive
 
 BY_SIGNAL = ("SIGKILL", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT")
 BY_HANDLER = ("SIGUSR1", "SIGUSR2")  # os._exit, out of memory: see `mortal.Mortal`
-SEED = 7  # of every loader
-TIMEOUT_S = 0.5  # of the loader: how long a stopped worker is waited for
+SEED = 7  # every loader's seed
+TIMEOUT_S = 0.5  # the loader's: how long it waits for a stopped worker
 
 
 @dataclasses.dataclass
 class Mode:
-    """A loader and what its batches must be."""
+    """A kind of loader, and the requirements on its batches."""
 
     data: str = "Rows"
     adapter: str = "slipring"
     epochs: int = 3
     workers: int = 3
     batches: int = 40
-    exact: bool = True  # the bytes too, not only which samples
+    exact: bool = True  # compare the bytes too, not only the sample numbers
     collate: bool = False
     options: dict = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, described):
-        """Take what names a field; the rest are the loader's arguments."""
+        """Make a mode of the arguments that name a field; pass the rest to the loader."""
         fields = {f.name for f in dataclasses.fields(cls)}
         own = {k: v for k, v in described.items() if k in fields}
         return cls(**own, options={k: v for k, v in described.items() if k not in fields})
 
     def loader(self, seed, **more):
-        """Return a loader; every one of the same seed gives the same batches."""
+        """Return a loader; loaders with the same seed make the same batches."""
         options = {
             "batch_size": 8,
             "num_workers": self.workers,
@@ -86,36 +86,36 @@ class Mode:
 
     @property
     def in_order(self):
-        """bool: whether the order counts."""
+        """bool: whether the order matters."""
         return self.options.get("in_order", True)
 
 
 def noted(batch):
-    """A batch as (which samples, what is in it)."""
+    """Return a batch as (its sample numbers, a checksum of its contents)."""
     ids, values = (np.asarray(part) for part in batch)
     return ids.tobytes(), zlib.crc32(values.tobytes())
 
 
 def kept_engine(loader):
-    """What a loader of either adapter keeps from epoch to epoch; None before it has any."""
+    """Return the engine that a loader of either adapter keeps; None if it has none yet."""
     return engine_of(loader) if hasattr(loader, "_engine") else engines_of(loader).engine
 
 
 def pool_of(loader):
-    """The processes of a loader of either adapter; None before it has any."""
+    """Return the processes of a loader of either adapter; None if it has none yet."""
     engine = kept_engine(loader)
     return None if engine is None else engine.pool
 
 
 class Killer:
-    """A thread that strikes, a random time after it was asked to, at whichever worker."""
+    """A thread that hits a random worker, a random time after a request."""
 
     def __init__(self, rng):
         self.rng = rng
         self.asked = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.loader = None
-        self.killed = {}  # pid -> when, of those that die at once
+        self.killed = {}  # pid -> time, of workers that die at once
         self.stopped = []
         self.kills = self.stops = 0
         self.noticed_ms = []
@@ -124,11 +124,11 @@ class Killer:
         self.thread.start()
 
     def ask(self):
-        """Have somebody struck soon."""
+        """Request a hit."""
         self.asked.put(self.rng.random() * 0.003)
 
     def watch(self, loader):
-        """Strike at this loader's workers from now on, and note when its deaths are noticed."""
+        """Hit this loader's workers from now on, and record when it notices deaths."""
         self.loader = loader
         pool = pool_of(loader)
         if pool is not None and "_died" not in vars(pool):
@@ -143,7 +143,7 @@ class Killer:
 
     def _run(self):
         while (delay := self.asked.get()) is not None:
-            time.sleep(delay)  # the instant is to be a random one
+            time.sleep(delay)  # for a random instant
             with self.lock:
                 self._strike()
 
@@ -166,7 +166,7 @@ class Killer:
             self.kills += send(pid, self.rng.choice(BY_SIGNAL))
 
     def release(self):
-        """Let the stopped go on, or kill them."""
+        """Let stopped workers continue, or kill them."""
         with self.lock:
             for pid in self.stopped:
                 if self.rng.random() < 0.5:
@@ -177,7 +177,7 @@ class Killer:
             self.stopped.clear()
 
     def rest(self):
-        """Strike at nobody any more."""
+        """Stop hitting workers."""
         with self.lock:
             self.loader = None
         self.release()
@@ -192,7 +192,7 @@ class Killer:
 
 
 def send(pid, name):
-    """Whether the signal was sent."""
+    """Return whether the signal was sent."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, getattr(signal, name))
         return True
@@ -200,7 +200,7 @@ def send(pid, name):
 
 
 def deliveries(loader, killer, timeouts):
-    """What one epoch delivers, while workers are killed."""
+    """Return the batches of one epoch in which workers are killed."""
     came, it = [], iter(loader)
     killer.watch(loader)
     while True:
@@ -221,7 +221,7 @@ def deliveries(loader, killer, timeouts):
 
 
 def compare(got, want, mode, counts):
-    """Add up in what the deliveries of an epoch differ from what they are to be."""
+    """Count the differences between an epoch's batches and the expected ones."""
     came, due = Counter(ids for ids, _ in got), Counter(ids for ids, _ in want)
     counts["lost"] += (due - came).total()
     counts["doubled"] += (came - due).total()
@@ -233,13 +233,13 @@ def compare(got, want, mode, counts):
 
 
 def peaceful(mode):
-    """What each epoch of a mode delivers when its workers are left alone."""
+    """Return the batches of each epoch of a mode without kills."""
     with mode.loader(SEED) as loader:
         return [[noted(batch) for batch in loader] for _ in range(mode.epochs)]
 
 
 def one_round(mode, want, killer, counts, timeouts, details):
-    """A loader's life among kills: compare its epochs with those of `peaceful`."""
+    """Use a loader while its workers are killed: compare its epochs with those of `peaceful`."""
     more = {"on_death": "respawn", "max_restarts": 1_000_000, "timeout": TIMEOUT_S}
     with mode.loader(SEED, **more) as loader:
         for epoch in range(mode.epochs):
@@ -288,7 +288,7 @@ def run(name, kills, seconds, seed):
 
 
 def expect_deaths():
-    """A crash is meant: no core, nothing said for each of thousands, and short waits for the stopped."""
+    """Prepare for intended crashes: no core dumps, no message for each one, and short waits for stopped workers."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     logging.getLogger("slipring").setLevel(logging.ERROR)
     process_pool.GRACE_S = 0.5  # at the end of an epoch

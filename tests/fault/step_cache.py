@@ -1,8 +1,8 @@
-"""Jobs of the run at every step in which a process that shares a cache is hit: see step_job.py.
+"""Jobs of the run at every step that hit a process that shares a cache: see step_job.py.
 
-In each round a filler and another process want the same entries, or two survivors those of a dead one. One of them is
-killed or stopped at the point; a stopped one goes on when the others have done their part. Then each entry must be
-there, once, with the right bytes. The jobs call the C functions themselves: the cache's Python side writes no shared
+In each round a filler and another process need the same entries, or two survivors need those of a dead one. One is
+killed or stopped at the point; a stopped one continues when the others have done their part. Then each entry must
+exist once, with the right bytes. The jobs call the C functions themselves: the cache's Python code writes no shared
 words.
 """
 
@@ -13,10 +13,10 @@ import sys
 
 import numpy as np
 
-from tests.fault.procs import until
 from tests.fault.step_job import HANG_S, main
 from tests.fault.step_parts import Child, shared
 from tests.fault.step_queue import VICTIM, QueueJob
+from tests.support.processes import until
 
 LIB = ctypes.CDLL(sys.argv[3])
 MEMFD = 2
@@ -28,7 +28,7 @@ TOO_LARGE = 3
 KEYS = list(SIZES)
 FOREVER = 2**64 - 1
 ENOENT, EAGAIN, EEXIST, ENOSPC, ETIMEDOUT = 2, 11, 17, 28, 110
-HEADER_WAITERS, FILLERS, FILLER, N_FILLERS = 192, 8192, 64, 1024  # where they lie: docs/protocol.md
+HEADER_WAITERS, FILLERS, FILLER, N_FILLERS = 192, 8192, 64, 1024  # offsets of docs/protocol.md
 GROWING = 32
 
 
@@ -42,7 +42,7 @@ class Fill(ctypes.Structure):
 
 
 class Cache:
-    """A cache by its C functions; results are theirs."""
+    """A cache, used through its C functions; their results are returned."""
 
     def __init__(self):
         self.handle = ctypes.c_void_p()
@@ -62,11 +62,11 @@ class Cache:
         return self.word_at(HEADER_WAITERS, ctypes.c_uint32).value
 
     def numbers(self):
-        """How many fillers there are."""
+        """Return the number of fillers."""
         return sum(self.word_at(FILLERS + FILLER * i).value != 0 for i in range(N_FILLERS))
 
     def look(self, key):
-        """The bytes of an entry, or -errno."""
+        """Return the bytes of an entry, or -errno."""
         at, size, result = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.create_string_buffer(48)
         rc = LIB.sr_cache_lookup(self.handle, ctypes.c_uint64(key), ctypes.byref(at), ctypes.byref(size), result)
         return ctypes.string_at(at.value, size.value) if rc == 0 else rc
@@ -94,12 +94,12 @@ LIB_NOW.restype = ctypes.c_uint64
 
 
 def content(key):
-    """What an entry has to hold."""
+    """Return the expected bytes of an entry."""
     return np.random.default_rng(key).bytes(SIZES[key])
 
 
 class Account:
-    """What the processes of a round say of themselves: `step` of each, `go` to each, entries `stored`, `changed`."""
+    """Shared counts of a round's processes: `step` of each, `go` to each, entries `stored`, `changed`."""
 
     def __init__(self):
         self.step, self.go, self.changed = shared(3), shared(3), shared(3)
@@ -107,7 +107,7 @@ class Account:
 
 
 def ok(rc, *others):
-    """A result that must be 0, or one of these."""
+    """Return a result that must be 0 or one of these errors."""
     if rc != 0 and -rc not in others:
         raise OSError(-rc, os.strerror(-rc))
     return rc
@@ -119,7 +119,7 @@ def finish(cache, fill, me, account):
 
 
 def have(cache, key, me, account, patience_s=None):
-    """Find an entry, or make it; returns whether it is there, which it is not if who makes it has stopped."""
+    """Find an entry, or make it; return False if the process that makes it has stopped."""
     while True:
         found = cache.look(key)
         if isinstance(found, bytes):
@@ -134,7 +134,7 @@ def have(cache, key, me, account, patience_s=None):
 
 
 def come_to_the_ends_of_memory():
-    """A cache of one's own, in which another is said to take all the memory there is."""
+    """Use a second cache in which another process seems to take all the memory."""
     cache = Cache()
     LIB.sr_incarnation_of.restype = ctypes.c_uint64
     cache.word_at(FILLERS + FILLER * 5).value = LIB.sr_incarnation_of(os.getpid())
@@ -148,12 +148,12 @@ def come_to_the_ends_of_memory():
 def fill(cache, me, account):
     """Make entries while another process waits for them; give one up; find one too large; wait for the other's."""
     come_to_the_ends_of_memory()
-    label = ctypes.create_string_buffer(b"what is cached", 448)
+    label = ctypes.create_string_buffer(b"a cache of steps", 448)
     ok(LIB.sr_cache_bind(cache.handle, ctypes.c_uint64(4711), ctypes.c_uint64(5), label))
     LIB.sr_cache_may_report(cache.handle)
     LIB.sr_cache_count(cache.handle, 0, ctypes.c_uint64(1))
     rc, first = cache.claim(0)
-    if ok(rc, EEXIST, EAGAIN) == 0:  # else it has stood still so long that the other was first
+    if ok(rc, EEXIST, EAGAIN) == 0:  # otherwise it was stopped so long that the other was first
         account.step[me] = 1
         until(lambda: account.go[me], "the other waits, too", HANG_S)
         finish(cache, first, me, account)
@@ -170,7 +170,7 @@ def fill(cache, me, account):
 
 
 def want(cache, me, account, patience_s):
-    """Want what the victim makes, and make what it wants."""
+    """Read the entries that the victim makes, and make those that it reads."""
     have(cache, 0, me, account, patience_s)
     rc, mine = cache.claim(4)
     ok(rc)
@@ -182,7 +182,7 @@ def want(cache, me, account, patience_s):
 
 
 def survive(cache, me, account, patience_s=None):
-    """Want what a dead one had begun."""
+    """Read the entries that a dead process had begun."""
     account.step[me] = 1
     for key in KEYS:
         have(cache, key, me, account, patience_s)
@@ -211,7 +211,7 @@ class CacheJob(QueueJob):
         self.cache.close()
 
     def patience(self):
-        """How long to wait for who may have stopped; a dead one is waited for till it is found."""
+        """Return how long to wait for a process that may be stopped; None for a dead one, which is found."""
         return 0.1 if signal.SIGSTOP in self.hows else None
 
     def end_of(self, victim):
@@ -219,7 +219,7 @@ class CacheJob(QueueJob):
         self.died_at(victim)
 
     def filler(self):
-        """One of two who want the same entries is struck."""
+        """Hit one of two processes that need the same entries."""
         cache, account = self.cache, self.account
         victim = Child(VICTIM, fill, cache, 0, account)
 
@@ -236,7 +236,7 @@ class CacheJob(QueueJob):
         self.end_of(victim)
 
     def survivor(self):
-        """One of two survivors is struck."""
+        """Hit one of two survivors."""
         victim = Child(VICTIM, survive, self.cache, 0, self.account, self.patience())
         until(lambda: self.account.step[0] or victim.ended() or victim.stands_still(), "the victim", HANG_S)
         other = Child(0, survive, self.cache, 1, self.account, self.patience())
@@ -244,10 +244,10 @@ class CacheJob(QueueJob):
         self.end_of(victim)
 
     def judge_entries(self):
-        """Each entry can be had, was made once, and is right; and nobody has a number any more."""
+        """Check that each entry exists, was made once and is right, and that no process has a number."""
         cache, account = self.cache, self.account
         there = [have(cache, key, 2, account, HANG_S) for key in KEYS]
-        LIB.sr_cache_recover(cache.handle)  # who died behind its last entry
+        LIB.sr_cache_recover(cache.handle)  # the number of a process that died after its last entry
         found = {
             "lost": there.count(False),
             "doubled": int((account.stored.sum(axis=0) > 1).sum()),

@@ -1,4 +1,4 @@
-"""What the jobs of the run at every step have in common: rounds under orders, and a strike at each point.
+"""The common part of the jobs of the run at every step: rounds with orders, and a hit at each point.
 
 A job is a process of its own, whose arguments are KIND MODE BUILD QUICK SEED: see tests/fault/steps.py.
 """
@@ -17,18 +17,18 @@ from collections import Counter
 
 from tests.fault import points
 from tests.fault.steps import COLUMNS, MUST_BE_ZERO
-from tests.leaks import Snapshot
+from tests.support.leaks import Snapshot
 
 POINTS = points.load(sys.argv[3])
 HOWS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, 0)
-HANG_S = 120  # of one round
+HANG_S = 120  # for one round
 TRIES = 3
 SET_CHILD_SUBREAPER = 36
 
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """At which point somebody is struck, how, and after how many hits."""
+    """An order: the point, the kind of hit, and the number of passes before it."""
 
     name: str
     how: int
@@ -42,7 +42,7 @@ class Job:
     Parameters
     ----------
     quick : bool
-        Strike at each point in one of the ways, not in all.
+        Hit at each point in one way, not in all.
     """
 
     hows = HOWS
@@ -53,19 +53,19 @@ class Job:
         self.counts = Counter(dict.fromkeys((*COLUMNS, *MUST_BE_ZERO), 0))
         self.missed = []
         self.details = []
-        self.reached = set()  # by anybody, in any round
-        self.ways = {}  # point -> (the orders by which somebody of our kind comes by it, how often)
+        self.reached = set()  # by any process, in any round
+        self.ways = {}  # point -> (the orders that lead our participant to it, how often)
         self.slowest_s = 0.0
 
     def peace(self):
-        """Learn what happens when nobody is struck."""
+        """Learn the behaviour without hits."""
         self.round()
 
     def prepare(self):
-        """What comes before the orders of a round."""
+        """Prepare a round, before its orders."""
 
     def one(self, orders):
-        """What a round is; counts what is wrong."""
+        """Run a round; count its errors."""
         raise NotImplementedError
 
     def wrong(self, what):
@@ -73,7 +73,7 @@ class Job:
         self.details.append(what)
 
     def round(self, *orders):
-        """One round under these orders; returns whether the first was carried out."""
+        """Run one round with these orders; return whether the first one was executed."""
         faulthandler.dump_traceback_later(HANG_S, exit=True)
         self.prepare()
         POINTS.forget()
@@ -91,7 +91,7 @@ class Job:
         return carried_out
 
     def run(self):
-        """Strike at every point that is come by, also at those that only deaths lead to."""
+        """Hit at every point that is passed, also at those that are passed only after deaths."""
         done = set()
         while more := [name for name in self.ways if name not in done]:
             for number, name in enumerate(more):
@@ -100,7 +100,7 @@ class Job:
         self.counts["points"] = len(done)
 
     def strike_at(self, name, number):
-        """Strike at a point, in one way or in all."""
+        """Hit at a point, in one way or in all."""
         hows = self.hows
         if self.quick:
             hows = (hows[(number + len(name)) % len(hows)],)
@@ -116,9 +116,9 @@ class Job:
 
 
 def main(make):
-    """Run the job that the arguments name, and say what came of it; `make` gives a `Job`."""
+    """Run the job that the arguments name, and print its results; `make` returns a `Job`."""
     kind, mode, _, quick, seed = sys.argv[1:]
-    # A crash is meant: no core, and nothing said for each of thousands.
+    # Crashes are intended: no core dumps, and no message for each one.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     logging.getLogger("slipring").setLevel(logging.ERROR)
     if ctypes.CDLL(None, use_errno=True).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
@@ -127,7 +127,7 @@ def main(make):
     job.peace()
     before = Snapshot.take()
     job.run()
-    gc.collect()  # a raised exception and the frames that it came through refer to each other
+    gc.collect()  # a raised exception and its frames refer to each other
     leaks = before.leaks(wait_s=10)
     faulthandler.cancel_dump_traceback_later()
     for what in leaks:

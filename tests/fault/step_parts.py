@@ -1,4 +1,4 @@
-"""What the processes do that share a Queue in the run at every step: see step_queue.py."""
+"""The actions of processes that share a Queue in the run at every step: see step_queue.py."""
 
 import ctypes
 import mmap
@@ -11,16 +11,16 @@ import traceback
 
 import numpy as np
 
-from tests.fault.procs import sleeps_in_futex, state, until
 from tests.fault.step_job import HANG_S, POINTS
+from tests.support.processes import sleeps_in_futex, state, until
 
 # isort: split
-# step_job has put the points into it by now.
+# At this point step_job has loaded the ring with the points.
 from slipring import Queue
 
-EACH = 6  # messages of a producer
+EACH = 6  # messages per producer
 ROWS = (10, 3_000, 30_000)  # int32 values of a message: the last two need memory that the slots have not yet
-CONSUMERS = 4  # with those that replace others
+CONSUMERS = 4  # including replacements
 END = "the end"
 PR_SET_PDEATHSIG = 1
 
@@ -31,14 +31,14 @@ def shared(*shape, dtype=np.int32):
 
 
 class Account:
-    """What the processes of a round say of themselves.
+    """Shared counts of a round's processes.
 
     Attributes
     ----------
     begun, put : (2,) int32 arrays
-        Of each producer: how many messages it began to put, and how many of these calls have returned.
+        For each producer: how many calls of put() it has begun, and how many have returned.
     getting : (CONSUMERS,) int32 array
-        1: inside of a get.
+        1: inside get().
     got : (CONSUMERS, 2, EACH) int32 array
         How often each consumer got each message of each producer.
     reordered, changed : (CONSUMERS,) int32 arrays
@@ -51,7 +51,7 @@ class Account:
 
 
 class Child:
-    """A forked process: it ends with 0 after its part, with 1 if something was raised."""
+    """A forked process: its exit code is 0 after its part, 1 after an exception."""
 
     def __init__(self, role, part, *args):
         self.code = None
@@ -71,28 +71,28 @@ class Child:
                 os._exit(1)
 
     def ended(self):
-        """Whether it has."""
+        """Return whether the process has ended."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.code = os.waitstatus_to_exitcode(status) if pid else None
         return self.code is not None
 
     def stands_still(self):
-        """Whether it is stopped by a strike."""
+        """Return whether a hit has stopped it."""
         return any(s.done and s.pid == self.pid for s in POINTS.strikes()) and state(self.pid) == "T"
 
     def waits(self):
-        """Whether there is nothing that it could do now."""
+        """Return whether it has ended, is stopped, or waits."""
         return self.ended() or self.stands_still() or sleeps_in_futex(self.pid)
 
     def wait(self):
-        """Wait for its end; returns how it came."""
+        """Wait for its end; return its exit code."""
         until(self.ended, "a process ends", HANG_S)
         return self.code
 
 
 class Gate:
-    """Where processes wait until another opens it."""
+    """A gate where processes wait until another one opens it."""
 
     def __init__(self):
         self.reader, self.writer = os.pipe()
@@ -113,13 +113,13 @@ def rows_of(producer, number):
 
 
 def make_one_and_produce(q, me, account):
-    """To make a queue is a way to die, too."""
+    """Make a queue: a process can die there, too."""
     Queue(1, max_processes=2).close()
     produce(q, me, account)
 
 
 def produce(q, me, account, first=0, end=EACH):
-    """Put messages in all the ways that there are."""
+    """Put messages in all possible ways."""
     for number in range(first, end):
         account.begun[me] = number + 1
         rows = rows_of(me, number)
@@ -129,12 +129,12 @@ def produce(q, me, account, first=0, end=EACH):
                 inside[:] = rows
                 s.put({"producer": me, "number": number, "rows": inside})
                 account.put[me] = number + 1
-                del inside  # the hold ends
+                del inside  # the pin ends
         else:
             if number % 3 == 2:
                 with q.slot() as s:
                     inside = s.empty(5)
-                del inside  # given up, and kept a moment longer
+                del inside  # abandoned, and kept a moment longer
             q.put({"producer": me, "number": number, "rows": rows})
             account.put[me] = number + 1
         if number == 2:
@@ -142,7 +142,7 @@ def produce(q, me, account, first=0, end=EACH):
 
 
 def note(got, me, account, last):
-    """Write down a message."""
+    """Record a message."""
     producer, number = got["producer"], got["number"]
     account.got[me, producer, number] += 1
     account.getting[me] = 0
@@ -152,7 +152,7 @@ def note(got, me, account, last):
 
 
 def consume(q, me, account, gate=None, share=0):
-    """Get messages till the end is told; after `share` of them wait at the gate."""
+    """Get messages until the end; wait at the gate after `share` of them."""
     last, kept, n = {}, [], 0
     while True:
         if gate and n == share:
@@ -181,8 +181,8 @@ def consume(q, me, account, gate=None, share=0):
 
 
 def leave_everything_behind(q, there, taken):
-    """Die, by a strike, with slots in all the states that a process can have them in."""
-    kept = [q.get(copy="never")]  # the queue's maker holds it, too
+    """Die of a hit, with slots in all states that a process can have them in."""
+    kept = [q.get(copy="never")]  # the process that made the queue pins it, too
     q.put(np.zeros(5))
     kept.append(q.get(copy="never"))
     for what in ("leased and held", "leased by another", "held"):
@@ -198,7 +198,7 @@ def leave_everything_behind(q, there, taken):
     with q.slot() as s:
         kept.append(s.empty(5))
     with q.slot() as s:
-        s.empty(ROWS[-1], np.int32)  # here it dies
+        s.empty(ROWS[-1], np.int32)  # it dies here
 
 
 def die_with_a_claim(q):
@@ -212,14 +212,14 @@ def die_with_a_number(q):
 
 
 def survive(q, me, account, gate):
-    """Put a message, for which the dead must be recovered first; later, end the queue."""
+    """Put a message, which needs the recovery of dead processes first; later end the queue."""
     produce(q, me, account, 0, 1)
     gate.wait()
     q.shutdown()
 
 
 def put_slowly(q, me, account, gate):
-    """The same, and another message, of which a slower survivor must not take the slot."""
+    """Do the same, and put another message, whose slot a slower survivor must not take."""
     produce(q, me, account, 0, 1)
     rows = rows_of(me, 1)
     with q.slot() as s:

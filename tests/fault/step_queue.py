@@ -1,8 +1,8 @@
-"""Jobs of the run at every step in which a process that shares a Queue is hit: see step_job.py.
+"""Jobs of the run at every step that hit a process that shares a Queue: see step_job.py.
 
 In each round producers and consumers, or two survivors of dead processes, share a new queue; all participant numbers
 are in use. One of them is killed or stopped at the point; a dead one is replaced, a stopped one continues when the
-others have done their part. Each records what it has done where a kill changes nothing.
+others have done their part. Each process records its actions in shared memory, which survives a kill.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import signal
 
 import numpy as np
 
-from tests.fault.procs import until
 from tests.fault.step_job import HANG_S, HOWS, POINTS, Job, main
 from tests.fault.step_parts import (
     EACH,
@@ -31,16 +30,17 @@ from tests.fault.step_parts import (
     survive,
     take_a_number,
 )
+from tests.support.processes import until
 
 # isort: split
-# step_job has put the points into it by now.
+# At this point step_job has loaded the ring with the points.
 from slipring import Queue
 from slipring.errors import ShutDown
 from tests.support.inside import count_of
 
-VICTIM, FORERUNNER = 1, 2  # as whom processes are struck
-SLOTS = 4  # too few for what two producers put
-# Where a producer has published, and where a consumer may have taken what it has not written down yet.
+VICTIM, FORERUNNER = 1, 2  # participants that orders name
+SLOTS = 4  # too few for two producers
+# Points after which a producer has published, and points where a consumer may have a message that it has not recorded.
 PUBLISHED = ("sr_publish: after cas", "sr_wake_ready:")
 TAKEN = (
     "sr_take: after cas",
@@ -74,12 +74,12 @@ class QueueJob(Job):
 
     def one(self, orders):
         self.account, self.orders = Account(), orders
-        self.doubtful = {}  # (producer, number): whether it was published, of those whose put did not return
+        self.doubtful = {}  # (producer, number) of a put() that did not return -> whether it was published
         self.forgiven = 0  # messages that a dead consumer may have taken with it
         {"producer": self.producer, "consumer": self.consumer, "survivor": self.survivor}[self.who]()
 
     def died_at(self, child):
-        """The point where a child was struck dead; None if it has come to its end."""
+        """Return the point where a hit killed a child; None if it has finished."""
         until(lambda: self.go_on(child) or child.ended(), "the victim's end", HANG_S)
         for strike, order in zip(POINTS.strikes(), self.orders, strict=False):
             if strike.done and strike.pid == child.pid and strike.how != signal.SIGSTOP:
@@ -91,18 +91,18 @@ class QueueJob(Job):
         return None
 
     def expect(self, *children):
-        """Children that nobody strikes come to their ends."""
+        """Wait for the end of children that are not hit."""
         for child in children:
             if child.wait() != 0:
                 self.wrong(f"after {self.orders} somebody ended with {child.code}")
 
     def go_on(self, child):
-        """Let a child that stands still go on."""
+        """Let a stopped child continue."""
         if child.stands_still():
             os.kill(child.pid, signal.SIGCONT)
 
     def producer(self):
-        """One of two producers is struck: before a waiting consumer, while there is no room, or later."""
+        """Hit one of two producers: while a consumer waits, while no slot is free, or later."""
         q, gate = Queue(SLOTS, max_processes=5), Gate()
         consumers = [Child(0, consume, q, 0, self.account, gate, 1)]
         until(consumers[0].waits, "a consumer waits", HANG_S)
@@ -123,7 +123,7 @@ class QueueJob(Job):
         self.end(q, consumers)
 
     def consumer(self):
-        """One of two consumers is struck: while it waits, before waiting producers, or later."""
+        """Hit one of two consumers: while it waits, while producers wait, or later."""
         q, gate = Queue(SLOTS + 1, max_processes=5), Gate()
         victim = Child(VICTIM, consume, q, 0, self.account, gate, 1)
         until(victim.waits, "the victim waits for a message", HANG_S)
@@ -158,7 +158,7 @@ class QueueJob(Job):
         self.end(q, others)
 
     def end(self, q, consumers):
-        """Nothing is put any more."""
+        """Wait until all producers have finished."""
         for _ in consumers:
             q.put(END)
         self.expect(*consumers)
@@ -166,7 +166,7 @@ class QueueJob(Job):
         self.judge(q, (EACH, EACH))
 
     def ruins(self):
-        """A queue whose slots and participant numbers are all taken, most of them by dead processes."""
+        """Make a queue whose slots and participant numbers are all in use, mostly by dead processes."""
         POINTS.forget()
         POINTS.order("grow: before fallocate area + have", signal.SIGKILL, participant=FORERUNNER)
         q, there, taken = Queue(8, max_processes=4), Gate(), Gate()
@@ -190,7 +190,7 @@ class QueueJob(Job):
         return q, held, leased
 
     def survivor(self):
-        """One of two survivors is struck while both recover the dead, or later while it ends the queue."""
+        """Hit one of two survivors while both recover dead processes, or later while it ends the queue."""
         q, held, leased = self.scene
         self.scene, gate, gate_of_other = None, Gate(), Gate()
         victim = Child(VICTIM, survive, q, 0, self.account, gate)
@@ -214,7 +214,7 @@ class QueueJob(Job):
         while q.qsize():
             note(q.get(), 0, self.account, {})
         with contextlib.suppress(queue.Full):
-            while True:  # into every slot but those of the two arrays, one of which the dead one held as well
+            while True:  # into every slot except those of the two arrays, one of which the dead process pinned, too
                 q.put_nowait(np.full(5, 9.0))
         if q.qsize() != q.maxsize - 2 or not (held == leased["leased by another"] + 3).all():
             self.wrong(f"after {self.orders} {q.qsize()} slots are full; kept are {held}, {leased}")
@@ -228,10 +228,10 @@ class QueueJob(Job):
         gate.close()
         self.judge(q, (self.account.put[0], 2))
 
-    # ---- what is true afterwards
+    # ---- conditions that hold afterwards
 
     def usable(self, q):
-        """Every slot can be filled."""
+        """Check that every slot can be filled."""
         while q.qsize():
             if (got := q.get()) != END:
                 self.wrong(f"after {self.orders} {got} is left")
@@ -242,7 +242,7 @@ class QueueJob(Job):
             self.wrong(f"after {self.orders} the queue has {full}, {back}, {count_of(q)()}")
 
     def numbers(self, q, most):
-        """So many processes can use the queue at once, besides those that do."""
+        """Return how many more processes can use the queue at the same time."""
         gate = Gate()
         children = [Child(0, take_a_number, q, gate) for _ in range(most)]
         for _ in children:
@@ -252,7 +252,7 @@ class QueueJob(Job):
         gate.close()
 
     def judge(self, q, put):
-        """The end of a queue, and the account of the round, in which so many were put."""
+        """End a queue, and check the counts of the round, in which so many messages were put."""
         q.shutdown()
         with contextlib.suppress(ShutDown):
             self.wrong(f"after {self.orders} {q.get()!r} is got after the end")
@@ -272,7 +272,7 @@ class QueueJob(Job):
         if any(found.values()):
             self.details.append(f"after {self.orders}: {found}")
         if (got[~due] > 0).any():
-            self.wrong(f"after {self.orders} what was not published is got: {got}, {due}")
+            self.wrong(f"after {self.orders} a message arrives that was not published: {got}, {due}")
         if tuple(account.put) != put:
             self.wrong(f"after {self.orders} {account.put} were put, not {put}")
 

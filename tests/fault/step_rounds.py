@@ -1,4 +1,4 @@
-"""Jobs of the run at every step in which a loader's workers, or its consumer, are struck: see step_job.py."""
+"""Jobs of the run at every step that hit a loader's workers, or its consumer: see step_job.py."""
 
 import contextlib
 import dataclasses
@@ -12,15 +12,15 @@ from tests.fault.step_job import HOWS, POINTS, Job, Order, main
 from tests.fault.steps import MODES
 
 # isort: split
-# step_job has put the points into it by now.
+# At this point step_job has loaded the ring with the points.
 from slipring.errors import LoaderTimeout, WorkerDied
 from tests.fault import mortal
-from tests.fault.procs import state, until
 from tests.fault.rounds import Mode, compare, noted
 from tests.support.inside import engine_of, manner, process_pool
+from tests.support.processes import state, until
 
-TIMEOUT_S = 0.1  # of the loader: how long a stopped worker is waited for
-SEED = 7  # of every loader
+TIMEOUT_S = 0.1  # the loader's: how long it waits for a stopped worker
+SEED = 7  # every loader's seed
 
 
 @dataclasses.dataclass
@@ -31,7 +31,7 @@ class Scene(Mode):
     batches: int = 10
     epochs: int = 2
     init: bool = False  # with a worker_init_fn
-    early: bool = False  # before each epoch another one is begun, and left
+    early: bool = False  # an abandoned epoch comes before each epoch
 
     def loader(self, seed, **more):
         if not self.init:
@@ -42,7 +42,7 @@ class Scene(Mode):
 
 
 class LoaderJob(Job):
-    """A loader reads some epochs."""
+    """Read some epochs of a loader."""
 
     def __init__(self, kind, mode, quick, rng):
         super().__init__(kind, Scene.of(MODES[mode]), quick, rng)
@@ -50,10 +50,10 @@ class LoaderJob(Job):
         self.participant = points.CONSUMER if kind == "parent" else points.ANY_WORKER
         self.hows = {"stop": (signal.SIGSTOP,), "parent": (signal.SIGKILL,)}.get(kind, HOWS)
 
-    # ---- what one round is
+    # ---- one round
 
     def epoch(self, loader, got):
-        """Have the batches of one epoch put into `got`."""
+        """Append the batches of one epoch to `got`."""
         if self.mode.early:
             it = iter(loader)
             self.deliver(it, [], at_most=2)
@@ -62,7 +62,7 @@ class LoaderJob(Job):
         self.deliver(iter(loader), got)
 
     def deliver(self, it, got, at_most=None):
-        """Take the batches that come, and keep the last; whoever stands still goes on after a timeout."""
+        """Take all batches, and keep the last one; let stopped workers continue after a timeout."""
         while at_most is None or len(got) < at_most:
             try:
                 batch = next(it)
@@ -74,17 +74,17 @@ class LoaderJob(Job):
             got.append(noted(batch))
 
     def go_on(self):
-        """Let who was stopped go on."""
+        """Let the stopped processes continue."""
         for strike in POINTS.strikes():
             if strike.done and strike.how == signal.SIGSTOP:
                 strike.how = 0
-                # Gone: it belonged to an iteration that was left, whose workers are ended.
+                # It does not exist: it belonged to an abandoned iteration, whose workers have ended.
                 until(lambda pid=strike.pid: state(pid) in ("T", "Z", ""), "it stands still")
                 if state(strike.pid) == "T":
                     os.kill(strike.pid, signal.SIGCONT)
 
     def compare(self, epoch, got, want, orders):
-        """Count in what an epoch's batches are not what they are to be."""
+        """Count the differences between an epoch's batches and the expected ones."""
         found = Counter()
         compare(got, want, self.mode, found)
         self.counts.update(found)
@@ -95,7 +95,7 @@ class LoaderJob(Job):
     # ---- the kinds
 
     def respawn(self, orders):
-        """Whoever dies is replaced, and nothing is missing. Who only stands still is not replaced."""
+        """A dead worker is replaced, and nothing is missing. A stopped one is not replaced."""
         options = {"on_death": "respawn", "max_restarts": 1000}
         if self.kind == "stop":
             options["timeout"] = TIMEOUT_S
@@ -115,7 +115,7 @@ class LoaderJob(Job):
                 self.wrong(f"after {orders} {loader.stats().respawns} respawns")
 
     def raises(self, orders):
-        """The death is raised, unless everything had been delivered; what came before it is right."""
+        """The death is raised unless all batches were delivered; the batches before it are right."""
         epoch, got = 0, []
         try:
             with self.mode.loader(SEED, on_death="raise") as loader:
@@ -132,14 +132,14 @@ class LoaderJob(Job):
                 self.wrong(f"after {orders}: {error}, but {dead} died")
 
     def part(self, epoch, got):
-        """What an epoch has to deliver of which so many batches came."""
+        """Return the expected batches of an epoch that has delivered so many."""
         if self.mode.in_order:
             return self.want[epoch][: len(got)]
         came = {ids for ids, _ in got}
         return [batch for batch in self.want[epoch] if batch[0] in came]
 
     def parent(self, orders):
-        """The consumer dies: all its workers go too."""
+        """The consumer dies: all its workers end, too."""
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -152,14 +152,14 @@ class LoaderJob(Job):
         began = time.monotonic()
         with contextlib.suppress(ChildProcessError):
             while True:
-                os.wait()  # its workers are ours now
+                os.wait()  # this process has adopted its workers
         self.slowest_s = max(self.slowest_s, time.monotonic() - began)
         died = any(strike.done and strike.participant == points.CONSUMER for strike in POINTS.strikes())
         if code != (-signal.SIGKILL if died else 0):
             self.wrong(f"after {orders} the consumer ended with {code}")
 
     def live(self):
-        """What the consumer does that dies."""
+        """Be the consumer that dies."""
         with self.mode.loader(SEED, on_death="respawn", max_restarts=1000) as loader:
             for _ in range(self.mode.epochs):
                 self.epoch(loader, [])
@@ -170,7 +170,7 @@ class LoaderJob(Job):
         {"raise": self.raises, "parent": self.parent}.get(self.kind, self.respawn)(orders)
 
     def peace(self):
-        """Note what is to be delivered, and who comes by where when nobody dies."""
+        """Note the expected batches, and which process passes which points when no process dies."""
         self.want = []
         with self.mode.loader(SEED) as loader:
             for _ in range(self.mode.epochs):
@@ -180,12 +180,12 @@ class LoaderJob(Job):
         self.round()
 
     def run(self):
-        if self.kind == "parent":  # what does the consumer do when a worker has died?
+        if self.kind == "parent":  # which points does the consumer pass after a worker's death?
             for name in POINTS.hits(workers=True):
                 self.round(Order(name, signal.SIGKILL))
         super().run()
 
 
 if __name__ == "__main__":
-    process_pool.GRACE_S = process_pool.TERM_S = 0.5  # for those that stand still at the end
+    process_pool.GRACE_S = process_pool.TERM_S = 0.5  # for workers that are stopped at the end
     main(LoaderJob)

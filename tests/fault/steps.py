@@ -2,11 +2,11 @@
 
     python -m tests.fault.steps [--quick] [--only 'respawn map;parent chunks'] [--seed 1] [--jobs 2]
 
-A job is a kind of death and a mode, in a process of its own. Kinds, of a loader's processes: `respawn` (a
-worker dies at the point and is replaced), `raise` (it dies, and WorkerDied says so), `stop` (it stands still
-there and later goes on) and `parent` (the consumer dies there); and `queue` and `cache`: one of those that
-share a `slipring.Queue`, or a cache, dies or stands still. Ends with 1 if a batch was lost, delivered twice,
-out of its order or changed, if anything hung or was left behind, or if a point is in no participant's way in any
+A job is a kind of death and a mode, in its own process. Kinds for a loader's processes: `respawn` (a
+worker dies at the point and is replaced), `raise` (it dies, and WorkerDied says so), `stop` (it is stopped
+there and later continues) and `parent` (the consumer dies there). For `queue` and `cache`, one of the processes that
+share a `slipring.Queue` or a cache dies or is stopped. The exit code is 1 if a batch was lost, delivered twice,
+out of order or changed, if anything hung or was left behind, or if no participant passes a point in any
 mode.
 """
 
@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.fault import points
 
-# What `rounds.Mode` is made of.
+# Arguments of `rounds.Mode`.
 MODES = {
     "map": {"init": True},
     "map, rng per worker": {"rng": "worker", "exact": False},
@@ -50,7 +50,7 @@ QUICK_JOBS = [
     *(("queue", mode) for mode in (*QUEUE_MODES[:3], "survivor stops")),
     *(("cache", mode) for mode in CACHE_MODES),
 ]
-# Points that nobody can be struck at, or that these jobs do not lead to.
+# Points where no process can be hit, or that these jobs do not reach.
 ELSEWHERE = {
     "announce: before wait": "two participants grow at once, with room for one: tests/c/test_memory.c",
     "announce: after wait": "the same",
@@ -78,20 +78,20 @@ MUST_BE_ZERO = ("lost", "doubled", "reordered", "changed", "wrong")
 
 
 def elsewhere(name):
-    """Whether a point is known to be in nobody's way."""
+    """Return whether no process is expected to pass a point."""
     return any(name == what or name.startswith(f"{what}:") or name.startswith(f"{what} ") for what in ELSEWHERE)
 
 
 def line(job, counts, width):
-    """One row of the summary."""
+    """Return one row of the summary."""
     return f"{job:{width}} " + " ".join(f"{counts.get(c, '-'):>9}" for c in COLUMNS)
 
 
 def run_job(job, path, quick, seed):
-    """Run a job in a process of its own; returns its counts, with "failure" where it came to no end."""
+    """Run a job in its own process; return its counts, with "failure" if it did not finish."""
     module = {"queue": "step_queue", "cache": "step_cache"}.get(job[0], "step_rounds")
     command = [sys.executable, "-W", "ignore", "-m", f"tests.fault.{module}", *job, os.fspath(path)]
-    env = {**os.environ, "SLIPRING_TEST_RUN": f"{os.getpid()} {job}"}  # its orphans are not those of others
+    env = {**os.environ, "SLIPRING_TEST_RUN": f"{os.getpid()} {job}"}  # to tell its orphans from those of other jobs
     done = subprocess.run([*command, str(int(quick)), seed], capture_output=True, text=True, env=env)
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])

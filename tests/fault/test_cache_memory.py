@@ -1,4 +1,4 @@
-"""A cache where memory runs out keeps no more, says so once, and goes on. Never SIGBUS, never a kill."""
+"""When memory runs out, a cache keeps no more, says so once, and continues. Never SIGBUS, never a kill."""
 
 import json
 import logging
@@ -10,8 +10,8 @@ import pytest
 
 import slipring
 from tests.fault.cgroups import cgroup_v1, cgroup_v2, oom_kills
-from tests.fault.procs import LONG_S, ROOT
 from tests.fault.test_full import fill
+from tests.support.processes import LONG_S, ROOT
 
 pytestmark = pytest.mark.fault
 
@@ -23,7 +23,7 @@ def array(key):
 
 
 def fill_up(cache, n=100):
-    """Keep as much as there is room for, and look at all of it."""
+    """Keep as many entries as fit, and check all of them."""
     kept = [cache.put(key, array(key)) for key in range(n)]
     for key in range(n):
         assert (cache.get_or_make(key, lambda key=key: array(key)) == key).all()
@@ -82,7 +82,7 @@ def test_a_full_memory_cgroup_ends_the_keeping_and_nobody_is_killed(cgroup):
         assert oom_kills(limited) == 0
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
-    # Most of what others leave was there to be used; a sixteenth of the limit and 64 MiB were not.
+    # The cache may use most of the free memory, but not a sixteenth of the limit and 64 MiB.
     assert 100 < told["kept"] < 320 and told["stats"]["refused_memory"] > 50
     assert "entries are kept as long as there is room" in told["said"][0]
     assert [line for line in told["said"] if "keeps no more" in line and "cgroup" in line] == told["said"][1:2]

@@ -1,7 +1,7 @@
-"""A system call that fails is survived or said; objects may be made and dropped in any order.
+"""A failed system call is survived or reported; objects may be made and dropped in any order.
 
-`python -m tests.fault.calls` fails every call of every operation, `python -m tests.fault.lifetimes` lives longer; here
-some of both, others at each seed.
+`python -m tests.fault.calls` fails every call of every operation, `python -m tests.fault.lifetimes` runs longer; the
+tests here run a part of both, which depends on the seed.
 """
 
 import os
@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from tests.fault.procs import run
+from tests.support.processes import run
 
 pytestmark = [
     pytest.mark.fault,
@@ -18,7 +18,7 @@ pytestmark = [
 SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
 
 
-def test_a_worker_that_cannot_be_watched_is_not_kept_and_what_failed_is_said_at_once():
+def test_a_worker_that_cannot_be_watched_is_not_kept_and_the_failure_is_reported_at_once():
     said = run("calls", "--operation", "iter fork", "--function", "epoll_ctl")
     assert said.splitlines()[-1] == "4 calls failed, 0 findings"
 

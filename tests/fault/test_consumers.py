@@ -1,4 +1,4 @@
-"""Consumers that keep everything, or take nothing, or fork, while their workers die; and code that raises."""
+"""Consumers that keep all batches, or take none, or fork, while their workers die; and code that raises."""
 
 import gc
 import os
@@ -10,11 +10,11 @@ import pytest
 
 from slipring import Loader, default_collate
 from slipring.errors import WorkerDied
-from tests.fault.procs import Program, alive, circulating, wait_dead, worker_pids
-from tests.fault.scenes import Death, Once, Rows, plain
-from tests.fault.scenes import respawning as options
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.processes import Program, alive, circulating, wait_dead, worker_pids
+from tests.support.scenes import Death, Once, Rows, plain
+from tests.support.scenes import respawning as options
 
 pytestmark = pytest.mark.fault
 
@@ -31,7 +31,7 @@ def dies(n, path, at):
 
 
 def kill_all(loader):
-    """Kill every worker; the consumer is not told."""
+    """Kill every worker; the consumer does not know."""
     pids = list(worker_pids(loader).values())
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -42,8 +42,8 @@ def kill_all(loader):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("slots", [None, 4])
-def test_who_keeps_every_batch_keeps_what_was_delivered(tmp_path, mode, slots):
-    """No batch is written over by a new worker: neither in a slot that is leased nor in a copy."""
+def test_a_loop_that_keeps_every_batch_keeps_the_delivered_values(tmp_path, mode, slots):
+    """A new worker overwrites no batch: neither in a leased slot nor in a copy."""
     data = dies(400, tmp_path, (5, 100, 203, 398))
     with Loader(data, **grouped(**options(slots=slots, **MODES[mode]))) as loader:
         kept, then = [], []
@@ -58,7 +58,7 @@ def test_who_keeps_every_batch_keeps_what_was_delivered(tmp_path, mode, slots):
 
 @pytest.mark.parametrize("death", ["raise", "respawn"])
 @pytest.mark.parametrize("end", ["close", "drop", "next epoch"])
-def test_who_never_takes_a_batch_can_end_with_dead_workers(death, end):
+def test_a_program_that_never_takes_a_batch_can_end_with_dead_workers(death, end):
     loader = Loader(Rows(400), **grouped(**options(on_death=death)))
     it = iter(loader)
     pids = kill_all(loader)
@@ -66,7 +66,7 @@ def test_who_never_takes_a_batch_can_end_with_dead_workers(death, end):
         del it, loader
         gc.collect()
     elif end == "next epoch" and death == "respawn":
-        it = iter(loader)  # a second one beside the first
+        it = iter(loader)  # a second one, concurrently with the first
         assert len(list(it)) == 50
         loader.close()
     else:
@@ -75,7 +75,7 @@ def test_who_never_takes_a_batch_can_end_with_dead_workers(death, end):
 
 
 def test_a_fork_of_the_users_with_leases_held_is_not_disturbed_by_deaths(tmp_path):
-    """The child reads what its parent holds and ends; then workers die, and what was held stays as it was."""
+    """The child reads its parent's batches and ends; then workers die, and the batches stay unchanged."""
     data = dies(160, tmp_path, (100,))
     with Loader(data, **grouped(**options())) as loader:
         it = iter(loader)
@@ -123,11 +123,11 @@ def refuse():
     raise BlockingIOError("no fork")
 
 
-# ---- code that raises, where nobody asks for its result
+# ---- code that raises where its result does not matter
 
 
 class Unwilling:
-    """A value whose __del__ raises, in every process that has it."""
+    """A value whose __del__ raises, in every process that has the value."""
 
     def __init__(self, i):
         self.i = i
@@ -171,7 +171,7 @@ def test_exceptions_in_del_lose_nothing(monkeypatch, method, death):
 
 
 class Raises:
-    """Raises at the given call, wherever it stands in the loader."""
+    """Raises at the given call, wherever the loader calls it."""
 
     def __init__(self, where):
         self.where = where
@@ -182,7 +182,7 @@ class Raises:
 
 @pytest.mark.parametrize("where", ["dataset", "collate_fn", "sampler", "worker_init_fn"])
 def test_an_exception_kills_no_worker_and_a_death_hides_no_exception(tmp_path, where):
-    """Both in one epoch: the worker is replaced, the exception comes at its turn."""
+    """Both in one epoch: the worker is replaced, and the exception comes in its turn."""
     data = dies(80, tmp_path, (33,))
     changed = {}
     if where == "dataset":
@@ -208,7 +208,7 @@ def test_an_exception_kills_no_worker_and_a_death_hides_no_exception(tmp_path, w
         assert came == [0, said, *whole[2:]]
     elif where == "collate_fn":
         assert came.count(said) == 1 and len(came) == 10
-    else:  # the worker that could not begin answers each of its batches so, and does not die of sample 33
+    else:  # the worker that could not start reports this for each of its batches, and does not die of sample 33
         mine = came.index(said) % 2
         assert [c for i, c in enumerate(came) if i % 2 == mine] == [said] * 5
         assert [c for i, c in enumerate(came) if i % 2 != mine] == whole[1 - mine :: 2]

@@ -1,4 +1,4 @@
-"""Code closes descriptors that it did not open: an error names them, and no other file is taken for ours."""
+"""Code closes descriptors that it did not open: an error names them, and no other file is mistaken for ours."""
 
 import contextlib
 import json
@@ -14,9 +14,9 @@ import pytest
 
 from slipring import Cache, Loader, Queue, Workers
 from slipring.errors import DescriptorClosed
-from tests.fault.procs import Program, alive, state, until, wait_dead, worker_pids
-from tests.fault.scenes import MARK, Closing, Rows, contents
 from tests.support.inside import Descriptor, Event, Poll, engine_of
+from tests.support.processes import Program, alive, state, until, wait_dead, worker_pids
+from tests.support.scenes import MARK, Closing, Rows, contents
 
 pytestmark = pytest.mark.fault
 
@@ -41,13 +41,13 @@ def test_a_file_that_gets_the_segments_number_in_a_worker_is_not_touched(tmp_pat
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_that_has_closed_everything_lives_as_long_as_its_consumer(tmp_path, method):
-    """Also where its watch of the consumer looks again: at what is another file by then, always readable."""
+    """This holds even if its descriptor of the consumer has become another file, which is always readable."""
     with Program("closing", method, tmp_path) as program:
         pid = json.loads(program.line())["pid"]
         os.kill(pid, signal.SIGSTOP)
         until(lambda: state(pid) == "T", "it has stopped")
         os.kill(pid, signal.SIGCONT)
-        end = time.monotonic() + 2.5  # its watch looks once a second
+        end = time.monotonic() + 2.5  # its watch checks once a second
         while time.monotonic() < end:
             assert json.loads(program.line())["pid"] == pid
         os.kill(program.pid, signal.SIGKILL)
@@ -81,7 +81,7 @@ def test_a_child_that_closes_everything_makes_its_own_loader_and_disturbs_no_par
 
 
 def without_descriptors():
-    """As many as there may be are open; returns them."""
+    """Open as many descriptors as the limit allows; return them."""
     taken = []
     with contextlib.suppress(OSError):
         while True:
@@ -91,7 +91,7 @@ def without_descriptors():
 
 @pytest.fixture
 def few_descriptors():
-    """A limit that is soon met."""
+    """A low limit on descriptors."""
     had = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, had[1]))
     yield
@@ -110,7 +110,7 @@ def test_a_poll_needs_no_further_descriptor():
         os.write(writers[1], b"x")
         assert poll.ready(60) == {readers[1]}
         poll.remove(readers[1])
-        poll.remove(readers[1])  # it is not looked at: nothing
+        poll.remove(readers[1])  # the poll does not check it: no effect
         assert poll.ready() == set()
     finally:
         for fd in (*taken, *readers, *writers):
@@ -120,7 +120,7 @@ def test_a_poll_needs_no_further_descriptor():
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_worker_pool_names_its_descriptor_that_was_closed(caplog, number):
-    """The epoll (0), or a worker's pidfd (1)."""
+    """Return the descriptor of the epoll (0), or of a worker's pidfd (1)."""
     with Loader(Rows(80), 8, num_workers=1, workers=Workers(start_method="fork")) as loader:
         it = iter(loader)
         next(it)
@@ -179,7 +179,7 @@ def test_a_queues_event_writes_into_no_other_file(tmp_path):
         with pytest.raises(DescriptorClosed, match="a queue's event"):
             call()
     del event
-    assert os.fstat(file).st_size == 0  # and it is still open
+    assert os.fstat(file).st_size == 0  # and the file is still open
     os.close(file)
 
 
@@ -222,7 +222,7 @@ def test_a_cache_without_its_descriptor_says_so_when_it_needs_memory(tmp_path):
 
 def test_a_queue_whose_event_is_another_file_by_now_is_not_sent_with_that(tmp_path):
     with contextlib.closing(Queue(2)) as queue:
-        queue.fileno()  # from now on puts signal
+        queue.fileno()  # from now on put() signals
         number = queue.event.fd
         os.close(number)
         assert os.open(tmp_path / "mine", os.O_CREAT | os.O_RDWR) == number

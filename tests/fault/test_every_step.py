@@ -1,4 +1,4 @@
-"""Deaths at each step of the C ring, for a minute: `make steps` is the whole run."""
+"""Deaths at each step of the C ring, for a minute; `make steps` is the whole run."""
 
 import os
 import signal
@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests.fault import points
-from tests.fault.procs import ROOT, told
 from tests.fault.steps import ELSEWHERE, MUST_BE_ZERO, QUICK_JOBS
+from tests.support.processes import ROOT, told
 
 # The first test compiles the ring.
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -21,7 +21,7 @@ def build():
 
 
 def in_a_build_with_points(build, *lines):
-    """What a program says that has the points as `P`."""
+    """Return the output of a program that has the points as `P`."""
     program = "\n".join(["from tests.fault.points import load", f"P = load({str(build)!r})", *lines])
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -34,12 +34,12 @@ def test_every_point_has_a_name_of_its_own(build):
     names = said.splitlines()
     assert len(set(names)) == len(names) > 150
     assert {"sr_publish: before cas &s->state", "sr_publish: after cas &s->state"} < set(names)
-    # What is said of points that nobody comes by must be about points.
+    # Each reason for a point that no process passes must name an existing point.
     assert [what for what in ELSEWHERE if not any(name.startswith(what) for name in names)] == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, 0])
-def test_whoever_comes_by_after_the_given_number_of_hits_dies_as_ordered(build, how):
+def test_a_process_that_passes_after_the_given_number_of_hits_dies_as_ordered(build, how):
     code, said, _ = in_a_build_with_points(
         build,
         "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
@@ -62,7 +62,7 @@ def test_a_death_at_any_step_loses_repeats_and_reorders_nothing(build):
     assert {what: total[what] for what in MUST_BE_ZERO} == dict.fromkeys(MUST_BE_ZERO, 0)
     assert total["unreached"] == [], "points that no mode comes by: a mode that does, or a line in ELSEWHERE"
     assert code == 0
-    # Somebody was struck at nearly every point, in each of the modes; "raise" has mostly raised.
+    # A process was hit at nearly every point in each mode; "raise" has mostly raised.
     assert total["struck"] >= total["points"] - total["missed"] > 40 * len(QUICK_JOBS)
     assert total["missed"] < total["points"] / 20
     assert total["raised"] > 60

@@ -1,4 +1,4 @@
-"""No room: an error with numbers and a remedy, and everything else lives on. Never SIGBUS."""
+"""No memory: an error with numbers and a remedy; all else continues to work. Never SIGBUS."""
 
 import contextlib
 import os
@@ -7,10 +7,10 @@ import pytest
 
 from slipring import Loader, Memory, SegmentFull, WorkerError, Workers
 from slipring.errors import BatchTooLarge
-from tests.fault.procs import circulating
-from tests.fault.scenes import Named, Sized
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.processes import circulating
+from tests.support.scenes import Named, Sized
 
 pytestmark = pytest.mark.fault
 
@@ -21,7 +21,7 @@ WORKERS = [{"num_workers": 0}] + [
 
 
 def fill(place):
-    """Take all that is free in a directory's file system; returns the file."""
+    """Fill a directory's file system; return the file."""
     path = os.path.join(place, "filler")
     with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
@@ -30,7 +30,7 @@ def fill(place):
 
 
 def goes_on(loader_options):
-    """Whether another loader works, in the same process."""
+    """Return whether another loader works in the same process."""
     with Loader(Sized([KB] * 8), 2, **grouped(**loader_options)) as other:
         return [b[1].tolist() for b in other] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
@@ -57,7 +57,7 @@ def test_a_batch_beyond_the_file_system_is_an_error_at_its_turn(small, workers):
 @pytest.mark.parametrize("changed", [{"chunk_size": 8}, {"chunk_size": 64}, {"chunk_size": 100}, {}], ids=str)
 @pytest.mark.parametrize("size", [200 * KB, 16 * KB])
 def test_a_large_batch_of_many_rows_says_so_too(small, changed, size):
-    """The error has little room in the slot: its indices alone would need more."""
+    """The slot has little room for the error: its indices alone would need more."""
     with Loader(
         Sized([size] * 800),
         400,
@@ -92,7 +92,7 @@ def test_an_error_that_needs_more_room_than_there_is_arrives_shortened(small, ch
 
 
 class Wordy(Sized):
-    """Raises an exception with more to say than fits."""
+    """Raises an exception whose text does not fit."""
 
     def __getitem__(self, i):
         raise ArithmeticError(("¿" * 100_000) + " the end")
@@ -125,8 +125,8 @@ def test_a_full_file_system_refuses_the_segment_and_can_be_used_later(small, wor
         assert [b[1].tolist() for b in loader] == [[0, 1], [2, 3]]
 
 
-def test_what_is_committed_stays_usable_when_the_file_system_fills_up(small):
-    """Reading and writing committed pages needs no room: no SIGBUS, whatever others write."""
+def test_committed_memory_stays_usable_when_the_file_system_fills_up(small):
+    """Reads and writes of committed pages need no free memory: no SIGBUS, whatever other processes write."""
     place = small(32 * MB)
     with Loader(
         Sized([MB] * 12),
@@ -143,7 +143,7 @@ def test_what_is_committed_stays_usable_when_the_file_system_fills_up(small):
         os.unlink(filler)
 
 
-def test_two_workers_that_grow_at_once_share_what_is_left(small):
+def test_two_workers_that_grow_at_once_share_the_remaining_memory(small):
     place = small(24 * MB)
     with Loader(
         Sized([5 * MB] * 40),

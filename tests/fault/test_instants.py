@@ -1,7 +1,7 @@
-"""What a signal's handler raises, at any instruction of iter(), next() and close(), loses nothing and leaves nothing.
+"""An exception of a signal handler, at any instruction of iter(), next() and close(), loses and leaks nothing.
 
-`python -m tests.fault.instants` goes through all of them; here some, from another one on at each seed. Each case is a
-process of its own: frames that were interrupted are no business of other tests.
+`python -m tests.fault.instants` tests all instructions; the tests here some, which depend on the seed. Each case is a
+process of its own, because interrupted frames would disturb other tests.
 """
 
 import importlib.util
@@ -10,15 +10,15 @@ import shutil
 
 import pytest
 
-from tests.fault.procs import run
-from tests.parts import fast, one_fast, slow
+from tests.support.parts import fast, one_fast, slow
+from tests.support.processes import run
 
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
 ]
 SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
-# (what, workers) -> every how many-th instruction
+# (operation, workers) -> the stride between instructions
 STRIDES = {
     ("next", 0): 61,
     ("next", 2): 5,
@@ -31,7 +31,7 @@ with_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 
 
 def go_through(adapter, workers, what, source, stride):
-    """Run one case; fails with what the program says of it."""
+    """Run one case; fail with the program's output."""
     options = {
         "adapter": adapter,
         "workers": workers,
@@ -49,7 +49,7 @@ SOURCES = ["map", "pickled", "sampler", "stream", "copied", "blocks"]
 
 @pytest.mark.parametrize("source", fast(SOURCES, "map", "sampler", "stream", "blocks"))
 @pytest.mark.parametrize(("what", "workers"), STRIDES)
-def test_what_a_signals_handler_raises_at_any_instruction_loses_no_batch(what, workers, source):
+def test_a_handlers_exception_at_any_instruction_loses_no_batch(what, workers, source):
     if source in ("stream", "blocks") and workers == 2:
         pytest.skip("two workers read the stream in turns")
     go_through("numpy", workers, what, source, STRIDES[what, workers])
@@ -57,7 +57,7 @@ def test_what_a_signals_handler_raises_at_any_instruction_loses_no_batch(what, w
 
 @pytest.mark.parametrize("source", fast(["refusing", "failing", "ending"], "failing"))
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_a_signals_handler_raises_loses_no_exception_that_comes_in_a_batchs_place(workers, source):
+def test_a_handlers_exception_loses_no_exception_that_comes_in_a_batchs_place(workers, source):
     go_through("numpy", workers, "next", source, STRIDES["next", workers])
 
 
@@ -69,11 +69,11 @@ def test_what_a_signals_handler_raises_loses_no_exception_that_comes_in_a_batchs
         *map(slow, ("ahead", "at once")),
     ],
 )
-def test_what_a_signals_handler_raises_in_next_of_torchs_drop_in_loses_no_batch(source):
+def test_a_handlers_exception_in_next_of_torchs_drop_in_loses_no_batch(source):
     go_through("torch", 2, "next", source, 41)
 
 
 @with_torch
 @pytest.mark.parametrize("source", one_fast(["map", "pickled", "sampler", "stream", "seeded", "at once"]))
-def test_what_a_signals_handler_raises_in_next_of_torchs_drop_in_without_workers_loses_none(source):
+def test_a_handlers_exception_in_next_of_torchs_drop_in_without_workers_loses_none(source):
     go_through("torch", 0, "next", source, 61)

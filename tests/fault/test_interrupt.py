@@ -1,4 +1,4 @@
-"""Ctrl-C in a terminal reaches the consumer and its workers at once: one clean traceback, and all end."""
+"""Ctrl-C in a terminal reaches the consumer and its workers at the same time: one clean traceback, and all end."""
 
 import ctypes
 import os
@@ -12,15 +12,16 @@ import threading
 import pytest
 
 from slipring import Loader, Workers
-from tests.fault.procs import LONG_S, Program, circulating, until, wait_dead, waits, worker_pids
-from tests.fault.scenes import Gate, Rows
-from tests.parts import slow
 from tests.support.inside import engine_of, no_interrupt
+from tests.support.parts import slow
+from tests.support.processes import LONG_S, Program, circulating, until, wait_dead, waits, worker_pids
+from tests.support.scenes import Gate, Rows
+from tests.support.signals import handling
 
 pytestmark = pytest.mark.fault
 
 TIMES = int(os.environ.get("SLIPRING_TEST_INTERRUPTS", "6"))  # in each mode
-# Seconds within which a program has gone through making a loader, two epochs and closing.
+# Seconds in which a program makes a loader, iterates two epochs and closes it.
 ROUND_S = {"fork": 0.15, "spawn": 0.8, "forkserver": 0.8, "thread": 0.1}
 
 
@@ -48,7 +49,7 @@ def test_ctrl_c_at_a_random_instant_gives_one_traceback_and_ends_all(method, per
             assert err.rstrip().endswith("KeyboardInterrupt"), message
             assert len(re.findall("Traceback", err)) == 1, message
             assert "Exception ignored" not in err, message
-            # CPython forgets why it ends when another thread evaluates a string at that moment.
+            # CPython loses the reason for its exit if another thread evaluates a string at that moment.
             assert code == -signal.SIGINT or (method, code) == ("thread", 1), message
 
 
@@ -73,7 +74,7 @@ def test_an_iteration_can_go_on_after_ctrl_c_in_next(tmp_path, method):
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_no_python_code_runs_when_an_iteration_goes_at_the_end_of_its_loop(method):
-    """A handler's exception would be lost in it: Python has nobody to raise it to."""
+    """A handler's exception would be lost in it: Python cannot raise it to any caller."""
     called = []
 
     def note(frame, event, arg):
@@ -92,7 +93,7 @@ def test_no_python_code_runs_when_an_iteration_goes_at_the_end_of_its_loop(metho
 
 
 def test_ctrl_c_while_the_pool_is_imported_comes_behind_it():
-    """Compiled modules that register classes at their import swallow what a handler raises there."""
+    """Compiled modules that register classes at their import swallow a handler's exception there."""
     script = (
         "import abc, signal, sys\n"
         "from slipring import Loader\n"
@@ -111,11 +112,11 @@ def test_ctrl_c_while_the_pool_is_imported_comes_behind_it():
 
 
 class OutOfTime(TimeoutError):
-    """What a signal's handler raises."""
+    """The exception that a signal handler raises."""
 
 
 @pytest.mark.parametrize("adapter", ["numpy", "torch"])
-def test_an_iteration_can_go_on_after_what_a_signals_handler_raises_in_next(tmp_path, adapter):
+def test_an_iteration_can_continue_after_an_exception_of_a_signal_handler_in_next(tmp_path, adapter):
     def raises(signum, frame):
         raise OutOfTime
 
@@ -161,7 +162,7 @@ def test_the_programs_handlers_do_not_run_in_workers(number):
 
 
 class InterruptedOnce:
-    """Gives batches of indices; Ctrl-C comes before the third."""
+    """Yields batches of indices; Ctrl-C comes before the third."""
 
     def __iter__(self):
         self.given, self.interrupted = 0, False
@@ -187,7 +188,7 @@ def test_an_iteration_can_go_on_after_ctrl_c_in_its_sampler():
 
 
 def interrupt_when_waiting(pids, number=signal.SIGINT):
-    """A signal (SIGINT) to the workers, whom it does not impress, and then to this process."""
+    """Send a signal (SIGINT) to the workers, which ignore it, and then to this process."""
     until(lambda: waits(os.getpid()), "the consumer waits")
     for pid in pids:
         os.kill(pid, number)
@@ -226,7 +227,7 @@ def test_ctrl_c_that_a_native_thread_takes_waits_for_the_start_of_a_worker():
         assert (code, err.count("Traceback"), err.rstrip()[-17:]) == (-signal.SIGINT, 1, "KeyboardInterrupt")
 
 
-def test_what_signals_bring_while_a_worker_is_started_comes_behind_it_all_of_it_once():
+def test_signals_during_a_workers_start_are_handled_after_it_each_once():
     seen = []
     numbers = (signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.signal(number, lambda *what: seen.append(what[0])) for number in numbers}
@@ -268,14 +269,11 @@ def test_system_calls_that_go_on_behind_a_signal_still_do_after_a_workers_start(
     def restarts():
         libc, act = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint64 * 32)()
         assert libc.sigaction(int(signal.SIGUSR1), None, act) == 0
-        return bool(act[17] & 0x10000000)  # sa_flags lie behind the handler and 1024 bits of mask
+        return bool(act[17] & 0x10000000)  # sa_flags follow the handler and 1024 bits of mask
 
-    before = signal.signal(signal.SIGUSR1, lambda *_: None)
-    try:
+    with handling(lambda *_: None):
         signal.siginterrupt(signal.SIGUSR1, False)
         assert restarts()
         with no_interrupt():
             pass
         assert restarts()
-    finally:
-        signal.signal(signal.SIGUSR1, before)

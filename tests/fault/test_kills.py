@@ -1,4 +1,4 @@
-"""The fault run, for less than a minute: `make fault KILLS=10000` is the long one."""
+"""The fault run, for less than a minute; `make fault KILLS=10000` is the long one."""
 
 import os
 from collections import Counter
@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from tests.fault.kills import MODES, MUST_BE_ZERO
-from tests.fault.procs import told
 from tests.fault.rounds import Mode, compare
+from tests.support.processes import told
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -25,7 +25,7 @@ SECONDS = int(os.environ.get("SLIPRING_TEST_KILL_SECONDS", "25"))
         ("ABBD", {"lost": 1, "doubled": 1}),
     ],
 )
-def test_the_fault_run_sees_what_is_wrong(got, wrong):
+def test_the_fault_run_notices_faults(got, wrong):
     counts = Counter()
     compare([(c.upper(), c) for c in got], [(c, c) for c in "ABCD"], Mode(), counts)
     assert {what: n for what, n in counts.items() if n} == wrong
@@ -41,7 +41,7 @@ def test_workers_killed_at_random_instants_lose_repeat_and_reorder_nothing():
     assert code == 0
     assert {what: total[what] for what in MUST_BE_ZERO} == dict.fromkeys(MUST_BE_ZERO, 0)
     assert total["failed"] == []
-    # Each mode has killed, replaced and gone on; the streams by either way.
+    # In each mode workers were killed and replaced, and the loader continued; streams used both ways.
     assert total["kills"] >= total["respawns"] > len(modes)
     assert total["resumed"] > 0 and total["replayed"] > 0 and total["batches"] > 100 * len(modes)
 

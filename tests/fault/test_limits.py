@@ -1,4 +1,4 @@
-"""Limits of the system and of containers: an error with numbers, or less reserve, and never a kill."""
+"""Limits of the system and of containers: an error with numbers, or a smaller reservation, and never a kill."""
 
 import errno
 import json
@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from tests.fault.cgroups import cgroup_v1, cgroup_v2, oom_kills
-from tests.fault.procs import ROOT, Program
-from tests.parts import slow
+from tests.support.parts import slow
+from tests.support.processes import ROOT, Program
 
 SLOW_S = 240.0  # a program at its memory limit reads its own code from the disk again and again
 
@@ -23,7 +23,7 @@ ROWS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
 
 
 def fill_up(size, run=None, **options):
-    """What tests.fault.programs.fill_up tells; `run` goes before the command."""
+    """Return the output of tests.fault.programs.fill_up; `run` is a prefix of the command."""
     arguments = ["fill_up", json.dumps({"size": size, **options})]
     if run is None:
         with Program(*arguments) as program:
@@ -74,7 +74,7 @@ for size in [10, 1 << 20, 1 << 33, 0] * 3:
 
 
 @pytest.mark.parametrize(("limit", "value"), [("RLIMIT_FSIZE", 100 * MB), ("RLIMIT_AS", 5 * GB)])
-def test_a_queue_within_a_limit_takes_what_fits_and_goes_on_after_what_does_not(limit, value):
+def test_a_queue_within_a_limit_takes_messages_that_fit_and_continues_after_others(limit, value):
     command = [sys.executable, "-c", QUEUE, limit, str(value)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SLOW_S)
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ def test_a_limit_on_address_space_lowers_the_reserve_and_leaves_room_for_the_res
     assert "RLIMIT_AS" in told["stats"]["slot_bytes_limited_by"]
     slots = told["stats"]["slots"]
     assert 4 * MB < told["stats"]["slot_bytes"] * slots < limit
-    # 15 batches of 4 MB fit any of these limits.
+    # 15 batches of 4 MB fit into any of these limits.
     assert told["came"][:15] == ["batch"] * 15
 
 
@@ -109,7 +109,7 @@ def test_a_limit_on_address_space_that_leaves_nothing_refuses_the_segment():
 def test_without_descriptors_iter_says_so_and_leaves_nothing(method):
     with Program("few_descriptors", method) as program:
         code, out, err = program.end()
-    # Workers have the same limit, and may not come to life for want of descriptors: they say why.
+    # Workers have the same limit, and may fail to start without descriptors: they report the reason.
     assert code == 0, err
     works, closed = map(json.loads, out.splitlines())
     assert works["rows"] == ROWS
@@ -129,12 +129,12 @@ def test_a_worker_that_cannot_be_started_stops_those_that_were(method, after):
 
 
 @pytest.mark.alone  # the kernel counts the processes of a user
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user who has no other processes")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user without other processes")
 def test_without_processes_iter_says_so_and_leaves_nothing():
     with Program("few_processes", 54321) as program:
         works, closed = json.loads(program.line()), json.loads(program.line())
         assert works["spare"] >= 2 and set(works["refused"]) <= {"BlockingIOError", "WorkerDied"}
-        # Not one worker. (With one to spare the first may die for want of a thread before the second is forked.)
+        # No worker starts. (With one spare process, the first may lack a thread and die before the second is forked.)
         assert works["refused"][0] == "BlockingIOError"
         assert works["rows"] == [list(range(i, i + 4)) for i in range(0, 16, 4)]
         assert closed["processes"] == 0
@@ -176,9 +176,9 @@ def test_a_full_memory_cgroup_is_an_error_and_nobody_is_killed(cgroup, nested, m
     errors = [e for e in told["came"] if e != "batch"]
     assert errors and {e["type"] for e in errors} == {"SegmentFull"}
     assert "cgroup" in errors[0]["text"] and errors[0]["needed"] > errors[0]["free"]
-    # Most of the limit was there to be used.
+    # The loader may use most of the limit.
     assert told["came"].index(errors[0]) * size > limit // 4
-    # After batches had been let go it went on.
+    # After batches were released, it continued.
     assert "batch" in told["came"][told["came"].index(errors[0]) :]
 
 
@@ -199,7 +199,7 @@ def test_a_memory_cgroup_full_of_the_files_that_were_read_has_room_for_batches(t
 
 @pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
 @pytest.mark.parametrize("nested", [False, True], ids=["its own limit", "an ancestor's limit"])
-def test_workers_that_copy_what_they_read_are_warned_of_before_the_kernel_kills(cgroup, nested):
+def test_workers_that_copy_their_dataset_cause_a_warning_before_the_kernel_kills(cgroup, nested):
     with cgroup(400 * MB, nested) as (procs, limited):
         enter = ["sh", "-c", f'echo $$ > "{procs}"; exec "$@"', "sh"]
         told = read_names("list", enter)
@@ -214,7 +214,7 @@ def test_workers_that_copy_what_they_read_are_warned_of_before_the_kernel_kills(
         ):
             assert part in told[0]["text"]
         assert len([line for line in told if line["at"] == "warned"]) == 1
-        assert oom_kills(limited) > 0  # it was no false alarm
+        assert oom_kills(limited) > 0  # the warning was no false alarm
 
 
 @pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
@@ -227,7 +227,7 @@ def test_workers_that_copy_nothing_are_not_warned_of(cgroup):
 
 
 def read_names(kind, run):
-    """What tests.fault.programs.read_names tells, however it ends."""
+    """Return the output of tests.fault.programs.read_names, however it ends."""
     command = [*run, sys.executable, "-m", "tests.fault.programs", "read_names", kind, "/data/train/n0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SLOW_S)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -237,7 +237,7 @@ def read_names(kind, run):
 
 
 def in_own_mounts(script):
-    """The program `backing` after `script` has changed what is mounted, for it alone."""
+    """Run the program `backing` after `script` has changed the mounts for it alone."""
     if shutil.which("unshare") is None:
         pytest.skip("unshare is missing")
     mine = f"set -e; mount --make-rprivate /; {script}; exec {sys.executable} -m tests.fault.programs backing"

@@ -1,4 +1,4 @@
-"""The segment's memory: how much, whose, and where it does not show up."""
+"""The segment's memory: its size, its owner, and the places where it must not appear."""
 
 import fcntl
 import os
@@ -13,11 +13,11 @@ import pytest
 
 from slipring import Loader, Memory, Workers, default_collate
 from slipring.errors import WorkerDied
-from tests.fault.procs import LONG_S, worker_pids
-from tests.fault.scenes import Death, Sized
-from tests.leaks import read
 from tests.support.inside import engine_of
+from tests.support.leaks import read
 from tests.support.options import grouped
+from tests.support.processes import LONG_S, worker_pids
+from tests.support.scenes import Death, Sized
 
 pytestmark = pytest.mark.fault
 
@@ -26,12 +26,12 @@ METHODS = ["fork", "spawn", "forkserver"]
 
 
 def segment_of(loader):
-    """(st_dev, st_ino) of the segment's file: what /proc shows in every process."""
+    """Return (st_dev, st_ino) of the segment's file, as /proc shows them in every process."""
     return os.fstat(engine_of(loader).ring.fd)
 
 
 def mappings(pid, inode):
-    """Permissions and VmFlags of each mapping of a file in a process."""
+    """Return permissions and VmFlags of each mapping of a file in a process."""
     found, perms = [], None
     for line in read(f"/proc/{pid}/smaps").decode().splitlines():
         fields = line.split()
@@ -43,11 +43,11 @@ def mappings(pid, inode):
 
 
 def descriptors(pid, inode):
-    """Descriptors of a process that refer to a file: {number: flags}."""
+    """Return the descriptors of a process that refer to a file: {number: flags}."""
     found = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{name}"
-        if os.path.exists(path) and os.stat(path).st_ino == inode:  # listing has a descriptor of its own
+        if os.path.exists(path) and os.stat(path).st_ino == inode:  # the listing itself has a descriptor
             info = dict(line.split(":\t") for line in read(f"/proc/{pid}/fdinfo/{name}").decode().splitlines()[:3])
             found[int(name)] = int(info["flags"], 8)
     return found
@@ -67,10 +67,10 @@ def test_the_segment_is_private_to_its_processes_and_not_dumped(method, backing)
         assert all(engine_of(loader).ring.wait_serving(number + 1, LONG_S) for number in range(2))
         segment = segment_of(loader)
         assert stat.S_IMODE(segment.st_mode) == 0o600
-        assert segment.st_nlink == 0 or backing == "memfd"  # nameless
+        assert segment.st_nlink == 0 or backing == "memfd"  # the file has no name
         for pid in [os.getpid(), *worker_pids(loader).values()]:
             ((perms, flags),) = mappings(pid, segment.st_ino)
-            assert perms == "rw-s"  # shared, and nothing in it can be executed
+            assert perms == "rw-s"  # shared, and not executable
             assert "dd" in flags  # MADV_DONTDUMP
             fds = descriptors(pid, segment.st_ino)
             assert len(fds) == 1
@@ -82,7 +82,7 @@ def collate(samples):
     return default_collate(samples)
 
 
-# With chunks and a collate_fn the samples lie in the slot before the batch does.
+# With chunks and a collate_fn, the slot holds the samples before the batch.
 BATCHING = [{}, {"chunk_size": 1}, {"collate_fn": collate}, {"chunk_size": 1, "collate_fn": collate}]
 
 
@@ -100,7 +100,7 @@ def test_no_slot_has_more_memory_than_its_largest_batch_and_two_megabytes(size, 
             largest = max(largest, batch[0].nbytes + batch[1].nbytes)
             kept.append(batch)
             if len(kept) == 8:
-                kept.clear()  # all slots have been used
+                kept.clear()  # all slots were used
         del batch, it
         told = loader.stats().slot_bytes_committed
         assert told <= 10 * (largest + 2 * MB)
@@ -129,13 +129,13 @@ def test_a_crash_does_not_write_the_segment_to_disk(tmp_path):
         written = core.stat().st_blocks * 512
         core.unlink()
         print(f"core of {written / 1e6:.0f} MB beside a segment of {segment / 1e6:.0f} MB")
-        # The worker is a fork of this process, whose own memory may be large: that is dumped.
+        # The worker is a fork of this process, whose own memory may be large, and is dumped.
         assert 0 < written < segment / 3 + own_memory()
         del batch, kept, it
 
 
 def own_memory():
-    """Bytes of this process but for what it shares."""
+    """Return the bytes of this process without its shared memory."""
     fields = dict(re.findall(r"(\w+):\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text()))
     return (int(fields["RssAnon"]) + int(fields["RssFile"])) * KB
 
@@ -145,7 +145,7 @@ def segment_of_batches(batches):
 
 
 class Dumps:
-    """Workers that may dump core, in a directory of the test."""
+    """Let workers dump core in a directory of the test."""
 
     def __init__(self, path):
         self.path = path
@@ -156,7 +156,7 @@ class Dumps:
 
 
 class CrashesAt(Sized):
-    """Dies of SIGSEGV at sample `n`, and is dumped as far as the limits allow."""
+    """Dies of SIGSEGV at sample `n`, with a core dump if the limits allow it."""
 
     def __init__(self, n, size):
         super().__init__([size] * (n + 1))

@@ -1,17 +1,17 @@
 """Each of Python's allocations fails once: in the consumer, and in a worker.
 
-`_testcapi.set_nomemory` makes the n-th allocation from now fail. It reaches what Python, Cython and numpy's
-objects ask for, not what csrc maps: for that see test_limits.py and test_full.py.
+`_testcapi.set_nomemory` makes the n-th allocation from now fail: allocations of Python, Cython and numpy's
+objects, not the mappings of csrc. For those see test_limits.py and test_full.py.
 """
 
 import pytest
 
 from slipring import Loader
 from slipring.errors import SlipringError
-from tests.datasets import Squares
-from tests.fault.scenes import Once
+from tests.support.datasets import Squares
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.scenes import Once
 
 _testcapi = pytest.importorskip("_testcapi", reason="this interpreter is without its test modules")
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fault
 
 N, BATCH = 32, 4
 WHOLE = [list(range(first, first + BATCH)) for first in range(0, N, BATCH)]
-QUIET = 10  # so many in a row that changed nothing: `at` is beyond the last allocation
+QUIET = 10  # after so many without an effect, `at` is beyond the last allocation
 
 
 def labels(batches):
@@ -27,7 +27,7 @@ def labels(batches):
 
 
 def outcomes(iterator):
-    """Labels, or the exception's class, of each batch."""
+    """Return the labels of each batch, or the exception's class."""
     while True:
         try:
             yield next(iterator)[1].tolist()
@@ -38,7 +38,7 @@ def outcomes(iterator):
 
 
 def next_starved(iterator, at):
-    """next(), of whose allocations the one with the number `at` fails."""
+    """Call next(); its allocation with the number `at` fails."""
     _testcapi.set_nomemory(at, at + 1)
     try:
         return next(iterator)
@@ -50,13 +50,13 @@ def next_starved(iterator, at):
 def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
     quiet = at = 0
     with Loader(Squares(N), BATCH, num_workers=2) as loader:
-        assert labels(loader) == WHOLE  # the workers have begun
+        assert labels(loader) == WHOLE  # the workers have started
         while quiet < QUIET:
             iterator = iter(loader)
             came = [next(iterator)]
             try:
                 came.append(next_starved(iterator, at))
-                came.extend(iterator)  # a sampler's error comes at its turn
+                came.extend(iterator)  # a sampler's error comes in its turn
                 quiet += 1
             except (MemoryError, SlipringError):
                 quiet = 0
@@ -71,7 +71,7 @@ def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
 
 
 class Starve:
-    """From now on one allocation of this process fails."""
+    """Let one of the next allocations of this process fail."""
 
     def __init__(self, at):
         self.at = at
@@ -81,7 +81,7 @@ class Starve:
 
 
 class Starving(Squares):
-    """At one of its samples something happens."""
+    """Calls an action at one of its samples."""
 
     def __init__(self, action):
         super().__init__(N)
@@ -98,8 +98,8 @@ class Starving(Squares):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_a_worker_without_memory_costs_no_batch_but_its_own(tmp_path, chunk_size, caplog):
-    # Generators are not seeded for each batch here: that takes thousands of allocations. With respawn because
-    # a worker that cannot even claim ends.
+    # rng="worker": seeding for each batch takes thousands of allocations. With respawn because
+    # a worker that cannot even claim a task ends.
     options = {"num_workers": 2, "chunk_size": chunk_size, "on_death": "respawn", "rng": "worker"}
     quiet = at = 0
     while quiet < QUIET:
@@ -110,7 +110,7 @@ def test_a_worker_without_memory_costs_no_batch_but_its_own(tmp_path, chunk_size
             assert ring.circulating == ring.n_slots, at
         wrong = [batch for batch, right in zip(got, WHOLE, strict=True) if batch != right]
         assert wrong in ([], [MemoryError]), (at, got)
-        # An exit code is an exception that ended the worker; a signal is memory of a freed object that was used.
+        # An exit code means that an exception ended the worker; a signal means a use of freed memory.
         assert "was killed by" not in caplog.text, at
         at += 1
     assert at > QUIET + 5, "the allocations of a worker are reached"

@@ -1,4 +1,4 @@
-"""The consumer ends, in whatever way: no worker outlives it, and nothing stays in /dev/shm."""
+"""The consumer ends in any way: no worker outlives it, and nothing stays in /dev/shm."""
 
 import json
 import os
@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from tests.fault.procs import Program, descendants, sleeps_in_futex, state, until, wait_dead
-from tests.fault.scenes import Gate
-from tests.leaks import new_in_shm, shm_files
+from tests.support.leaks import new_in_shm, shm_files
+from tests.support.processes import Program, descendants, sleeps_in_futex, state, until, wait_dead
+from tests.support.scenes import Gate
 
 pytestmark = pytest.mark.fault
 
@@ -23,7 +23,7 @@ LOOPS = [
     ("spawn", "persistent", "map"),
     ("forkserver", "persistent", "map"),
 ]
-# Seconds within which a program has gone through making a loader, two epochs and closing.
+# Seconds in which a program makes a loader, iterates two epochs and closes it.
 ROUND_S = {"fork": 0.15, "spawn": 0.8, "forkserver": 0.8}
 TIMES = int(os.environ.get("SLIPRING_TEST_KILLED_CONSUMERS", "6"))  # in each mode
 STAGES = ["starting", "idle", "fetching", "in native code", "writing"]
@@ -63,7 +63,7 @@ def test_workers_end_when_the_consumer_is_killed_at_a_random_instant(method, per
         with Program("loop", method, persistent, dataset, "respawn") as program:
             assert "begun" in program.line()
             threading.Event().wait(rng.random() * ROUND_S[method])
-            os.kill(program.pid, signal.SIGSTOP)  # so that it starts nobody after the next line
+            os.kill(program.pid, signal.SIGSTOP)  # so that it starts no process after the next line
             until(lambda: state(program.pid) == "T", "it stands still")
             below = descendants(program.pid)
             os.kill(program.pid, signal.SIGKILL)
@@ -77,9 +77,9 @@ def test_workers_end_when_the_consumer_is_killed_at_a_random_instant(method, per
 
 
 def waits_for_a_signal(pid):
-    """Whether a process's main thread is in pause(2)."""
+    """Return whether a process's main thread is in pause(2)."""
     with open(f"/proc/{pid}/syscall") as file:
-        return file.read().split()[0] in ("34", "133", "73")  # pause, or what arm64 has instead
+        return file.read().split()[0] in ("34", "133", "73")  # pause, or ppoll on arm64
 
 
 @pytest.mark.parametrize(("method", "dataset"), [*((m, "map") for m in METHODS), ("fork", "stream")])

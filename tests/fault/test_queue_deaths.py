@@ -1,4 +1,4 @@
-"""A queue whose producers and consumers are killed: what was put is got once, and nobody waits for ever."""
+"""A queue whose producers and consumers are killed: each message arrives once, and no process waits for ever."""
 
 import mmap
 import multiprocessing
@@ -14,19 +14,19 @@ import pytest
 
 from slipring import Queue
 from slipring.errors import ShutDown
-from tests.fault.procs import sleeps_in_futex, until, wait_dead
-from tests.parts import slow
 from tests.support.inside import count_of
+from tests.support.parts import slow
+from tests.support.processes import sleeps_in_futex, until, wait_dead
 
 fork = multiprocessing.get_context("fork")
-MOST = 1 << 22  # messages per producer: more than it can put while the others are killed
+MOST = 1 << 22  # messages per producer: more than it can put in the test's time
 
 
 class Account:
-    """What the processes of a test say of themselves, in memory that a kill does not take away."""
+    """Counts of a test's processes, in shared memory that survives a kill."""
 
     def __init__(self, producers):
-        self.put = shared(producers, np.int64)  # puts that have returned
+        self.put = shared(producers, np.int64)  # calls of put() that have returned
         self.got = shared(producers * MOST, np.uint8).reshape(producers, MOST)
         self.stop = shared(1, np.uint8)
 
@@ -51,7 +51,7 @@ def message(producer, number):
 
 
 def check(got, account):
-    """Count a message; its content is what was put."""
+    """Count a message, and check its content."""
     number = got["number"]
     assert got["rows"].shape == (1 + number % 3000,) and (got["rows"] == number).all()
     account.got[got["producer"], number] += 1
@@ -68,7 +68,7 @@ def produce(q, me, first, account):
                     rows = s.empty(1 + number % 3000, np.int64)
                     rows[:] = number
                     s.put({"producer": me, "number": number, "rows": rows})
-                    del rows  # who waits for a slot while it keeps another can lock the queue
+                    del rows  # a producer that waits for a slot while it keeps another can lock the queue
             number += 1
             account.put[me] = number
     except ShutDown:
@@ -104,12 +104,12 @@ def consume_by_select(q, account):
 
 
 def verdict(account, producers, deaths):
-    """Each message that was put is got once; each death may take one with it, and no more."""
+    """Each message arrives once; each death may lose one message, and no more."""
     lost = 0
     for me in range(producers):
         put, got = account.put[me], account.got[me]
         assert got.max() <= 1, f"producer {me}: {np.flatnonzero(got > 1)} came twice"
-        assert not got[put + 1 :].any()  # one may have been put and not counted
+        assert not got[put + 1 :].any()  # one message may be put but not counted
         lost += int(put - got[:put].sum())
     assert lost <= deaths, f"{lost} messages lost with {deaths} deaths"
     assert account.put.sum() > 0
@@ -117,7 +117,7 @@ def verdict(account, producers, deaths):
 
 
 @pytest.mark.parametrize("victims", [slow("producers"), slow("consumers"), "both"])
-def test_random_kills_lose_only_what_the_dead_had_taken(victims):
+def test_random_kills_lose_only_messages_that_the_dead_had_taken(victims):
     random.seed(victims)
     q, account = Queue(6, max_processes=8), Account(3)
     producers = [start(produce, q, me, 0, account) for me in range(3)]
@@ -129,7 +129,7 @@ def test_random_kills_lose_only_what_the_dead_had_taken(victims):
             me = random.randrange(3)
             kill(producers[me])
             first = account.put[me]
-            # What was put and not counted must not be put again under the same number.
+            # A message that was put but not counted must not be put again with the same number.
             account.put[me] = first + 1
             account.got[me, first] |= 128
             producers[me] = start(produce, q, me, first + 1, account)
@@ -146,11 +146,11 @@ def test_random_kills_lose_only_what_the_dead_had_taken(victims):
     for process in consumers:
         process.join()
         assert process.exitcode == 0
-    account.got[account.got >= 128] = 1  # in doubt: put or not, but not twice
+    account.got[account.got >= 128] = 1  # unknown whether it was put; but not twice
     verdict(account, 3, of_consumers)
 
 
-def test_who_polls_misses_nothing_of_producers_that_are_killed():
+def test_a_polling_process_misses_no_message_of_killed_producers():
     q, account = Queue(4, max_processes=6), Account(2)
     consumer = start(consume_by_select, q, account)
     producers = [start(produce, q, me, 0, account) for me in range(2)]
@@ -176,7 +176,7 @@ def test_who_polls_misses_nothing_of_producers_that_are_killed():
 
 
 class Dies:
-    """Its pickling is the producer's end."""
+    """Pickling it kills the producer."""
 
     def __reduce__(self):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -223,7 +223,7 @@ HOLDERS = [
 
 @pytest.mark.parametrize("how", ["put", "put_nowait", "timeout", "slot"])
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_what_a_dead_process_held_is_free_for_who_waits(holder, how):
+def test_the_slots_of_a_dead_process_are_free_for_waiting_ones(holder, how):
     q = Queue(1)
     process = start(holder, q)
     process.join()
@@ -246,7 +246,7 @@ def put_soon(q, how):
     return True
 
 
-def test_who_already_waits_notices_a_death():
+def test_a_waiting_process_notices_a_death():
     q, ready = Queue(1), fork.Event()
 
     def holder():
@@ -263,7 +263,7 @@ def test_who_already_waits_notices_a_death():
     waiting.join()
 
 
-def test_a_stopped_process_keeps_what_it_has():
+def test_a_stopped_process_keeps_its_slots():
     q, ready = Queue(1), fork.Event()
 
     def holder():
@@ -287,7 +287,7 @@ def test_a_zombie_counts_as_dead():
     if pid == 0:
         claims_and_dies(q)
     wait_dead(pid)
-    q.put("on")  # nobody has waited for the child yet
+    q.put("on")  # the dead child has not been reaped yet
     os.waitpid(pid, 0)
     assert q.get() == "on"
 
@@ -297,7 +297,7 @@ def put_and_die(q, what):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_was_put_is_got_after_everybody_who_put_it_has_gone():
+def test_messages_are_got_after_all_producers_have_ended():
     q = Queue(4)
     for number in range(4):
         process = start(lambda number: (q.put(message(0, number)), os.kill(os.getpid(), signal.SIGKILL)), number)
@@ -307,7 +307,7 @@ def test_what_was_put_is_got_after_everybody_who_put_it_has_gone():
 
 
 def test_the_makers_death_ends_nothing():
-    """The process that made the queue has no part that others have not."""
+    """The process that made the queue has the same role as all others."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -319,7 +319,7 @@ def test_the_makers_death_ends_nothing():
                 q.put(i)
 
         def also_after():
-            wait_dead(maker)  # what it puts before is its own to get
+            wait_dead(maker)  # before its death it could get messages itself
             os.write(writer, b"+" if [q.get() for _ in range(20)] == list(range(20)) else b"-")
 
         for part in (after, also_after):

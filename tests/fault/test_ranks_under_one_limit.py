@@ -1,4 +1,4 @@
-"""Processes with segments of their own under one memory cgroup: one is refused, and none is killed."""
+"""Processes with their own segments in one memory cgroup: one is refused, and none is killed."""
 
 import contextlib
 import fcntl
@@ -9,16 +9,16 @@ import sys
 import pytest
 
 from tests.fault.cgroups import cgroup_v1, cgroup_v2, oom_kills
-from tests.fault.procs import LONG_S, ROOT, until
-from tests.leaks import read
+from tests.support.leaks import read
+from tests.support.processes import LONG_S, ROOT, until
 
 pytestmark = pytest.mark.fault
 
 MB = 1 << 20
-CLOCK_NANOSLEEP = (b"230", b"115")  # the call's number, by processor
+CLOCK_NANOSLEEP = (b"230", b"115")  # the number of the system call on x86-64 and arm64
 LIMIT, SIZE = 600 * MB, 320 * MB  # one fits, and two do not
 
-# Takes so many bytes after a line from stdin, says "took" or why not, and keeps them until stdin ends. Nothing else
+# Takes so many bytes after a line on stdin, prints "took" or the error, and keeps them until stdin ends. Nothing else
 # grows: the array of a queue's message has one byte, the loader's lies in its slot, and the cache's is small.
 RANK = """
 import os, sys
@@ -71,7 +71,7 @@ sys.stdin.readline()
 
 @contextlib.contextmanager
 def ranks(procs, kinds, size=SIZE):
-    """Processes that run RANK in a cgroup; killed at the end."""
+    """Run processes with RANK in a cgroup; kill them at the end."""
     with contextlib.ExitStack() as stack:
         started = []
         for kind in kinds:
@@ -99,14 +99,14 @@ def end(rank):
 
 
 def say_go(started):
-    """Have all grow, at once."""
+    """Let all processes grow at the same time."""
     for rank in started:
         rank.stdin.write("\n")
         rank.stdin.flush()
 
 
 def results(started):
-    """What each says, and its standard error and exit code; none ends before all have said something."""
+    """Return each one's output, standard error and exit code; none ends before all have printed a line."""
     said = [rank.stdout.readline() for rank in started]
     return said, [(rank.communicate(timeout=LONG_S)[1], rank.returncode) for rank in started]
 
@@ -128,7 +128,7 @@ def test_of_two_processes_that_grow_at_once_one_is_refused_and_none_is_killed(cg
 
 @contextlib.contextmanager
 def locked(limited):
-    """Hold the lock of a cgroup, as a process that is stopped before it has committed anything; yields its release."""
+    """Hold the lock of a cgroup, as a process that was stopped before it committed memory; yield its release."""
     directory = os.open(limited, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
@@ -138,7 +138,7 @@ def locked(limited):
 
 
 def pauses(pid):
-    """Whether a process's main thread sleeps for a time."""
+    """Return whether a process's main thread is in clock_nanosleep."""
     return read(f"/proc/{pid}/syscall").split(b" ")[0] in CLOCK_NANOSLEEP
 
 

@@ -1,4 +1,4 @@
-"""SLIPRING_RECORD: what a job was doing when it was killed is in a file; and no job fails for want of it."""
+"""SLIPRING_RECORD: a file shows the activities of a killed job; no job fails without the file."""
 
 import os
 import signal
@@ -9,10 +9,10 @@ import pytest
 
 import slipring
 from slipring import Workers
-from tests.datasets import Squares, flat, numbers
-from tests.fault.procs import Program, wait_dead
-from tests.fault.scenes import Gate
+from tests.support.datasets import Squares, flat, numbers
 from tests.support.inside import NoSegment, Watch, engine_of, observing
+from tests.support.processes import Program, wait_dead
+from tests.support.scenes import Gate
 
 records = observing("snapshot")
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.fault
 
 
 def read(path):
-    """A `Watch` of a file's copy."""
+    """Return a `Watch` of a copy of a file."""
     with open(path, "rb") as file:
         return Watch(file.fileno(), True)
 
@@ -80,7 +80,7 @@ def test_a_second_loader_has_a_file_of_its_own(tmp_path, monkeypatch):
             Watch(engine_of(first).ring.fd)
     with slipring.Loader(Squares(4), 4, num_workers=1, persistent_workers=True) as third:
         assert flat(numbers(third)) == list(range(4))
-        assert engine_of(third).ring.record_number == 1  # nobody has it any more
+        assert engine_of(third).ring.record_number == 1  # no loader uses number 1 any more
     assert len(records.taken(records.batches(read(path)))) == 1
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
-from tests.fault.procs import Program, alive, circulating, kill_worker, until, wait_dead, worker_pids
-from tests.fault.scenes import Gate, Rows, plain
-from tests.fault.scenes import respawning as options
-from tests.parts import slow
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.parts import slow
+from tests.support.processes import Program, alive, circulating, kill_worker, until, wait_dead, worker_pids
+from tests.support.scenes import Gate, Rows, plain
+from tests.support.scenes import respawning as options
 
 pytestmark = pytest.mark.fault
 
@@ -30,7 +30,7 @@ def undisturbed(data, **changed):
 @pytest.mark.parametrize("method", ["fork", slow("forkserver"), slow("spawn")])
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_workers_killed_at_random_while_their_number_changes_lose_nothing(method, chunk_size):
-    """`respawning` gives the dead a successor, unless they were to leave."""
+    """With `respawning`, dead workers are replaced unless they were retiring."""
     rng = random.Random(f"{method} {chunk_size} {SEED}")
     rounds = 3 if method == "fork" else 1
     for _ in range(rounds):
@@ -58,7 +58,7 @@ def test_a_worker_killed_before_it_has_left_has_its_batch_made_by_another(tmp_pa
             ring = engine_of(loader).ring
             (busy,) = [n for n in range(2) if any(9 in rows for _, rows in ring.in_flight(n + 1))]
             loader.resize(1)
-            if busy == 0:  # the other one leaves
+            if busy == 0:  # the other worker ends
                 gate.open()
             else:
                 kill_worker(loader, busy)
@@ -142,7 +142,7 @@ def test_new_workers_die_with_their_consumer(method):
 
 
 class Interrupted:
-    """A ring, in whose first `recover` Ctrl-C comes."""
+    """A ring whose first `recover` is interrupted by Ctrl-C."""
 
     def __init__(self, ring):
         self.ring, self.came = ring, False
@@ -165,7 +165,7 @@ def test_ctrl_c_while_a_thread_that_has_left_is_seen_to_leaves_nothing_half_done
         pool.ring = Interrupted(pool.ring)
         leaver = pool.workers[1]
         loader.resize(1)
-        leaver.join()  # else all batches may come before it ends
+        leaver.join()  # otherwise all batches may come before it ends
         with pytest.raises(KeyboardInterrupt):
             for batch in iterator:
                 got += batch.tolist()
@@ -180,7 +180,7 @@ def test_a_resize_of_threads_that_was_interrupted_is_completed_at_the_next_check
         iterator = iter(loader)
         got = next(iterator).tolist()
         pool = engine_of(loader).pool
-        pool.target = 2  # as `resize` sets it before it starts anybody
+        pool.target = 2  # as `resize` sets it before it starts a worker
         assert pool.resizing
         pool.check()
         assert set(pool.workers) == {0, 1} and not pool.resizing

@@ -1,4 +1,4 @@
-"""Workers(on_death="respawn"): as if nobody had died."""
+"""Workers(on_death="respawn"): the same batches as without deaths."""
 
 import os
 import random
@@ -8,16 +8,16 @@ import pytest
 
 from slipring import Loader, default_collate
 from slipring.errors import Closed, WorkerDied
-from tests.fault.procs import circulating, kill_worker, wait_dead, worker_pids
-from tests.fault.scenes import Death, Once, Rows, Stream, plain
-from tests.fault.scenes import respawning as options
-from tests.parts import slow
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.parts import slow
+from tests.support.processes import circulating, kill_worker, wait_dead, worker_pids
+from tests.support.scenes import Death, Once, Rows, Stream, plain
+from tests.support.scenes import respawning as options
 
 pytestmark = pytest.mark.fault
 
-KILLS = int(os.environ.get("SLIPRING_TEST_KILLS", "20"))  # in each mode of the random test
+KILLS = int(os.environ.get("SLIPRING_TEST_KILLS", "20"))  # per mode of the random test
 MODES = {
     "dynamic": {},
     "chunks": {"chunk_size": 2},
@@ -29,7 +29,7 @@ MODES = {
 
 
 def undisturbed(data, **changed):
-    """The batches of the same loader where nobody dies."""
+    """Return the batches of the same loader without deaths."""
     with Loader(data, **grouped(**options(**changed))) as loader:
         return [plain(batch) for batch in loader]
 
@@ -62,7 +62,7 @@ def test_a_death_at_a_sample_changes_nothing_but_the_worker(tmp_path, mode, how)
         assert circulating(engine_of(loader).ring)[0] == loader.stats().slots
     want = undisturbed(Rows(200), **MODES[mode])
     if mode == "rng per worker":
-        # A worker's generators began again with it: the indices are the same, the draws are not.
+        # A new worker's generators start again: the indices are the same, the draws are not.
         got, want = [b[1] for b in got], [b[1] for b in want]
     assert (sorted(got) if mode == "as completed" else got) == (sorted(want) if mode == "as completed" else want)
 
@@ -77,7 +77,7 @@ class DiesAsItIsPickled:
 
 
 class WithPickled:
-    """Collates, and adds a value that kills its process when it is written to the slot, behind the arrays."""
+    """Collates, and adds a value after the arrays that kills its process when it is written to the slot."""
 
     def __init__(self, action):
         self.action = action
@@ -88,7 +88,7 @@ class WithPickled:
 
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_a_death_while_a_batch_is_written_changes_nothing(tmp_path, chunk_size):
-    """In chunks: the samples that other workers have left in the slot are overwritten by then."""
+    """In chunks: at that time the batch has overwritten the samples of other workers in the slot."""
     dies = WithPickled(Once(tmp_path / "died", Death("SIGKILL")))
     with Loader(Rows(64), **grouped(**options(chunk_size=chunk_size, collate_fn=dies))) as loader:
         got = [(plain(batch[:-1]), batch[-1]) for batch in loader]
@@ -98,7 +98,7 @@ def test_a_death_while_a_batch_is_written_changes_nothing(tmp_path, chunk_size):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("drop_last", [False, slow(True)])
-def test_a_stream_goes_on_behind_what_was_published(tmp_path, method, drop_last):
+def test_a_stream_continues_after_the_published_batches(tmp_path, method, drop_last):
     deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 36): "SIGSEGV", (0, 49): "SIGKILL"}
     data = Stream(50, on={at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()})
     with Loader(data, **grouped(**options(start_method=method, drop_last=drop_last))) as loader:
@@ -192,7 +192,7 @@ def test_idle_workers_may_be_killed_any_number_of_times():
         for _ in range(4):
             assert len(list(loader)) == 2
             for number, pid in worker_pids(loader).items():
-                kill_worker(loader, number)  # or it is dead since the epoch before, and nobody looked
+                kill_worker(loader, number)  # or it died in the epoch before, unnoticed
                 wait_dead(pid)
         assert len(list(loader)) == 2
         assert loader.stats().respawns >= 4
@@ -213,7 +213,7 @@ def test_random_kills_lose_nothing_and_repeat_nothing(mode):
         assert circulating(ring) == (ring.n_slots, ring.n_slots)
         assert len(got) == n // 8
         assert loader.stats().respawns > 0
-        again = [plain(batch) for batch in loader]  # whoever is left makes a whole epoch
+        again = [plain(batch) for batch in loader]  # the remaining workers make a whole epoch
         assert len(again) == n // 8
     want = undisturbed(data, **{k: v for k, v in changed.items() if k != "start_method"})
     if mode == "as completed":
@@ -230,7 +230,7 @@ class Killer:
         self.kills = kills
 
     def beside(self, batches, expected):
-        """Yield `batches`; the kills spread over them."""
+        """Yield `batches`, with kills spread over them."""
         at = sorted(self.rng.sample(range(expected), self.kills))
         for i, batch in enumerate(batches):
             yield batch
@@ -240,7 +240,7 @@ class Killer:
                 self.strike()
 
     def strike(self):
-        """Kill one, up to half a millisecond further in its batch."""
+        """Kill one worker after up to half a millisecond of its batch."""
         until = time.perf_counter() + self.rng.random() * 5e-4
         while time.perf_counter() < until:
             pass

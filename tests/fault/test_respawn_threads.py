@@ -1,4 +1,4 @@
-"""Thread workers that end are replaced as processes are; of a shared batch, only their rows are redone."""
+"""Thread workers that end are replaced as processes are; only their rows of a shared batch are made again."""
 
 import collections
 import os
@@ -10,10 +10,10 @@ import pytest
 import slipring
 from slipring import Loader
 from slipring.errors import WorkerDied
-from tests.fault.procs import circulating
-from tests.fault.scenes import Death, Once, Raise, ResumableByIterator, Rows, Stream
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.processes import circulating
+from tests.support.scenes import Death, Once, Raise, ResumableByIterator, Rows, Stream
 
 pytestmark = [pytest.mark.fault, pytest.mark.filterwarnings("ignore:Exception in thread slipring-worker")]
 
@@ -21,7 +21,7 @@ THREADS = {"batch_size": 8, "num_workers": 2, "seed": 11, "start_method": "threa
 
 
 class Deadly(Exception):
-    """An exception that cannot be described: asking for its text ends the thread that does."""
+    """An exception whose text cannot be read: str() ends the calling thread."""
 
     def __str__(self):
         sys.exit(1)
@@ -94,7 +94,7 @@ def test_threads_are_not_replaced_for_ever():
 
 
 class Noted(Rows):
-    """Notes each sample that is read."""
+    """Records each sample that is read."""
 
     def __init__(self, n, log, on):
         super().__init__(n, on=on)
@@ -120,7 +120,7 @@ def test_only_the_dead_workers_ranges_are_done_again(tmp_path, method):
 
 
 class Keeping:
-    """Keeps an array of its first batch, that lies in the slot, and ends its thread later."""
+    """Keeps an array of its first batch, which is in the slot, and ends its thread later."""
 
     def __init__(self, died):
         self.died = died
@@ -139,7 +139,7 @@ class Keeping:
         return made
 
 
-def test_what_a_threads_code_keeps_is_its_own_after_its_end(tmp_path):
+def test_arrays_that_a_threads_code_keeps_survive_its_end(tmp_path):
     data = Keeping(Once(tmp_path / "died", Raise(Deadly())))
     options = {**THREADS, "num_workers": 1, "slots": 3, "collate_fn": lambda batch: batch}
     with Loader(data, **grouped(on_death="respawn", **options)) as loader:

@@ -1,4 +1,4 @@
-"""Workers(on_death="respawn") under torch's drop-in: the batches of torch's own loader, where nobody dies."""
+"""Workers(on_death="respawn") in torch's drop-in: the batches of torch's own loader without deaths."""
 
 import os
 import random
@@ -12,19 +12,19 @@ from tests.support.options import grouped
 torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.fault.procs import sleeps_in_futex, until, wait_dead  # noqa: E402
-from tests.fault.scenes import Death, Nth, Once  # noqa: E402
-from tests.parts import slow  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
+from tests.support.processes import sleeps_in_futex, until, wait_dead  # noqa: E402
+from tests.support.scenes import Death, Nth, Once  # noqa: E402
 
 pytestmark = pytest.mark.fault
 
-# Another method needs seconds per worker, to import torch.
+# Other methods need seconds per worker to import torch.
 CASES = [("fork", 2), ("fork", None), slow("spawn", None)]
 
 
 def draws():
-    """Of every generator that torch seeds in a worker."""
+    """Return a draw of every generator that torch seeds in a worker."""
     return torch.rand(()).item(), random.random(), np.random.random()
 
 
@@ -70,7 +70,7 @@ def plain(value):
 
 
 def torchs(data, **options):
-    """What torch's own loader gives."""
+    """Return the batches of torch's own loader."""
     loader = torch.utils.data.DataLoader(
         data, 4, num_workers=2, generator=torch.Generator().manual_seed(5), **grouped(**options)
     )
@@ -145,7 +145,7 @@ def test_idle_workers_killed_between_epochs_are_replaced():
 
 
 class Counts(Rows):
-    """A Stateful map dataset whose samples tell how many it has read before."""
+    """A Stateful map dataset; each sample has the number of earlier reads."""
 
     reads = 0
 
@@ -161,7 +161,7 @@ class Counts(Rows):
 
 
 def resumed_in_the_first_epoch(data):
-    """A loader whose next epoch goes on behind three batches, and those."""
+    """Return a loader whose next epoch continues after three batches, and these batches."""
     with ours(Counts(40), persistent_workers=True) as loader:
         it = iter(loader)
         head = [plain(next(it)) for _ in range(3)]
@@ -178,8 +178,8 @@ def kill_workers(loader):
         wait_dead(process.pid)
 
 
-def test_who_replaces_a_worker_behind_a_resumed_epoch_knows_how_that_ended():
-    """A map dataset that lives on from epoch to epoch."""
+def test_a_replacement_after_a_resumed_epoch_knows_how_the_epoch_ended():
+    """A map dataset that keeps its values from epoch to epoch."""
     with ours(Counts(40), persistent_workers=True) as loader:
         want = [[plain(batch) for batch in loader] for _ in range(4)]
     head, loader = resumed_in_the_first_epoch(Counts(40))
@@ -192,25 +192,25 @@ def test_who_replaces_a_worker_behind_a_resumed_epoch_knows_how_that_ended():
     assert got == want
 
 
-def test_who_replaces_a_worker_in_a_later_epoch_begins_as_that_epoch_did(tmp_path):
+def test_a_replacement_in_a_later_epoch_starts_as_that_epoch_did(tmp_path):
     head, loader = resumed_in_the_first_epoch(Counts(40, {21: Nth(4, tmp_path / "n", Death("SIGKILL"))}))
     with loader:
         got = [head + [plain(batch) for batch in loader]]
         got += [[plain(batch) for batch in loader] for _ in range(4)]
         assert loader.stats().respawns == 1
-    first = [[batch[0] // 1000 for batch in epoch[1::2]] for epoch in got]  # reads before it, of worker 1
+    first = [[batch[0] // 1000 for batch in epoch[1::2]] for epoch in got]  # earlier reads of worker 1
     assert first[:3] == [[20 * epoch + 4 * turn + 1 for turn in range(5)] for epoch in range(3)]
-    # It died over the third of five batches.
+    # It died while it made the third of five batches.
     assert first[3] == [61, 65, 61, 65, 69] and first[4][0] == 73
 
 
-def test_who_replaces_a_worker_behind_an_epoch_that_was_left_is_as_the_loader_has_it():
+def test_a_replacement_after_an_abandoned_epoch_starts_with_the_loaders_dataset():
     _, loader = resumed_in_the_first_epoch(Counts(40))
     with loader:
         assert len(list(loader)) == 7
         next(iter(loader))
         for process in engines_of(loader).engine.pool.processes.values():
-            # Before, its death would be one in the epoch that is left.
+            # Otherwise it would die in the abandoned epoch.
             until(lambda pid=process.pid: sleeps_in_futex(pid), "the worker has nothing to do")
         kill_workers(loader)
         assert [batch[0].item() // 1000 for batch in loader] == [1, 1, 5, 5, 9, 9, 13, 13, 17, 17]

@@ -1,4 +1,4 @@
-"""A stream's worker dies: the next one goes on behind what was published, by its state or by replay."""
+"""A stream's worker dies: the next one continues after the published batches, by its state or by replay."""
 
 import collections
 import logging
@@ -11,12 +11,12 @@ import pytest
 
 from slipring import Loader, default_collate, rng
 from slipring.errors import WorkerDied
-from tests.fault.procs import circulating, sleeps_in_futex, until, wait_dead, worker_pids
-from tests.fault.scenes import Death, Nth, Once, Raise, Resumable, ResumableByIterator, Stream, plain
-from tests.fault.scenes import respawning as options
-from tests.parts import slow
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.parts import slow
+from tests.support.processes import circulating, sleeps_in_futex, until, wait_dead, worker_pids
+from tests.support.scenes import Death, Nth, Once, Raise, Resumable, ResumableByIterator, Stream, plain
+from tests.support.scenes import respawning as options
 
 pytestmark = pytest.mark.fault
 
@@ -24,13 +24,13 @@ KINDS = {"dataset": Resumable, "iterator": ResumableByIterator}
 
 
 def undisturbed(data, epochs=1, **changed):
-    """The batches of the same loader where nobody dies."""
+    """Return the batches of the same loader without deaths."""
     with Loader(data, **grouped(**options(**changed, on_death="raise"))) as loader:
         return [[plain(batch) for batch in loader] for _ in range(epochs)]
 
 
 def reads(path):
-    """How often each sample was read."""
+    """Return how often each sample was read."""
     return collections.Counter(path.read_text().splitlines())
 
 
@@ -52,15 +52,15 @@ def test_a_stateful_stream_goes_on_from_its_state(tmp_path, kind, method):
         stats = loader.stats()
         assert (stats.respawns, stats.resumed_streams, stats.replayed_batches) == (4, 3, 0)
     assert [got] == undisturbed(KINDS[kind](50, tmp_path / "want"), **changed)
-    # Only what the dead had read of the batch in hand is read again.
+    # Only the samples of the dead worker's current batch are read again.
     again = [line for line, times in reads(tmp_path / "log").items() if times > 1]
     assert sorted(again) == sorted(["0 0 16", "1 0 32", "1 0 33", "1 0 34", "1 0 35", "0 0 48"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("delivered", [0, 1])
-def test_what_was_published_and_not_delivered_comes_once(tmp_path, kind, delivered):
-    """The mark lies in a slot that nobody has taken."""
+def test_published_and_undelivered_batches_come_once(tmp_path, kind, delivered):
+    """The mark is in a slot whose batch was not taken."""
     data = KINDS[kind](50, tmp_path / "log")
     with Loader(data, **grouped(**options(num_workers=1, prefetch_factor=4))) as loader:
         it = iter(loader)
@@ -83,7 +83,7 @@ def reads_or_none(path):
 
 @pytest.mark.parametrize("kind", [*KINDS, "neither"])
 def test_a_death_behind_the_last_batch_does_not_begin_the_stream_again(tmp_path, kind):
-    """At its end a Stateful dataset says what the next pass begins with."""
+    """At its end, a Stateful dataset's state is the start of the next pass."""
     data = Stream(12) if kind == "neither" else KINDS[kind](12, tmp_path / "log")
     changed = {"num_workers": 1, "prefetch_factor": 2}
     with Loader(data, **grouped(**options(**changed))) as loader:
@@ -109,7 +109,7 @@ def test_a_stateful_dataset_is_in_a_later_pass_what_the_earlier_ones_made_it(tmp
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_replay_draws_what_was_drawn_and_says_so(tmp_path, caplog, method):
+def test_a_replay_draws_the_same_numbers_again_and_says_so(tmp_path, caplog, method):
     data = Stream(50, on={(1, 41): Once(tmp_path / "died", Death("SIGABRT"))})
     changed = {"collate_fn": DrawsToo(), "start_method": method}
     with (

@@ -1,4 +1,4 @@
-"""Less memory than slots times the largest batch: slots give back what they do not use, and workers wait."""
+"""Less memory than slots times the largest batch: slots release unused memory, and workers wait."""
 
 import contextlib
 import subprocess
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from slipring import Loader, Memory, SegmentFull
-from tests.fault.procs import kill_worker, until
-from tests.fault.scenes import Sized
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.processes import kill_worker, until
+from tests.support.scenes import Sized
 
 pytestmark = pytest.mark.fault
 
@@ -19,14 +19,14 @@ KB, MB = 1 << 10, 1 << 20
 
 
 def seldom_large(n, usual, seed=0):
-    """Sizes of n batches, of which one in ten is twenty times larger."""
+    """Return sizes of n batches; one in ten is twenty times larger."""
     large = np.random.default_rng(seed).random(n) < 0.1
     return np.where(large, 20 * usual, usual).tolist()
 
 
 @pytest.mark.parametrize("options", [{}, {"chunk_size": 2}, {"in_order": False}], ids=str)
 @pytest.mark.parametrize("method", ["fork", "thread"])
-def test_batches_of_very_different_sizes_share_what_memory_there_is(small, method, options):
+def test_batches_of_very_different_sizes_share_the_available_memory(small, method, options):
     sizes = [size for size in seldom_large(400, 128 * KB) for _ in range(4)]
     workers = {"num_workers": 6, "start_method": method}
     with Loader(Sized(sizes), 4, drop_last=False, **grouped(backing=small(100 * MB), **workers, **options)) as loader:
@@ -38,7 +38,7 @@ def test_batches_of_very_different_sizes_share_what_memory_there_is(small, metho
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_workers_killed_while_memory_is_short_lose_and_repeat_nothing(small, chunk_size):
     sizes = [size for size in seldom_large(200, 64 * KB) for _ in range(4)]
-    # Of a loaded machine some are killed before they serve.
+    # On a loaded machine some workers are killed before they serve.
     options = {"num_workers": 4, "on_death": "respawn", "max_restarts": 1000, "chunk_size": chunk_size}
     rng = np.random.default_rng(0)
     with Loader(Sized(sizes), 4, **grouped(backing=small(64 * MB), start_method="fork", **options)) as loader:
@@ -53,7 +53,7 @@ def test_workers_killed_while_memory_is_short_lose_and_repeat_nothing(small, chu
         assert loader.stats().respawns > 0
 
 
-def test_a_large_batch_takes_what_free_slots_have(small):
+def test_a_large_batch_takes_the_memory_of_free_slots(small):
     sizes = [4 * MB] * 12 + [40 * MB, 1]
     with Loader(Sized(sizes), 1, num_workers=1, prefetch_factor=10, memory=Memory(backing=small(64 * MB))) as loader:
         it = iter(loader)
@@ -87,7 +87,7 @@ def test_batches_that_are_kept_are_refused_memory_and_the_rest_goes_on(small):
         assert 0 < refused < 12
 
 
-def test_who_makes_its_batches_itself_waits_for_nobody(small):
+def test_a_loop_that_makes_its_batches_itself_waits_for_no_worker(small):
     with Loader(Sized([5 * MB] * 12), 1, num_workers=0, memory=Memory(backing=small(32 * MB), copy="never")) as loader:
         kept, refused = [], 0
         it = iter(loader)

@@ -1,6 +1,6 @@
 """After warm-up a batch costs memory writes and futexes: no pipe, no mapping, no fault, no descriptor.
 
-With -s each test prints what it has counted.
+With -s each test prints its counts.
 """
 
 import contextlib
@@ -16,25 +16,25 @@ import numpy as np
 import pytest
 
 from slipring import Loader, Workers
-from tests.fault.procs import Program, until
-from tests.fault.scenes import Gate, Images
-from tests.leaks import open_fds, read
 from tests.support.inside import engine_of, memory_available
 from tests.support.inside import memory as growth
+from tests.support.leaks import open_fds, read
+from tests.support.processes import Program, until
+from tests.support.scenes import Gate, Images
 
-# Alone: per batch is counted what watches do once a second, too, and on a loaded machine a batch takes long.
+# Alone: the counts per batch include checks that run once a second, and on a loaded machine a batch takes long.
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
 CASES = [("small", "fork", 2000), ("small", "spawn", 2000), ("large", "fork", 60), ("large", "spawn", 60)]
 TELL_S = 0.32  # CPU_MOST_NS of csrc/record.c
-# What a steady state must not do once per batch.
+# Limits for events that must not happen once per batch.
 TRAFFIC = {"read", "write", "readv", "writev", "sendto", "recvfrom", "sendmsg", "recvmsg", "openat", "close"}
 MEMORY = {"mmap", "munmap", "mremap", "brk", "mprotect", "madvise", "fallocate", "ftruncate"}
 
 
 @contextlib.contextmanager
 def steady(tmp_path, what, method, batches):
-    """A warm program that waits: yields (its processes, a function that runs the batches)."""
+    """Start a program, warm it up, and yield (its processes, a function that runs the batches)."""
     with (
         Gate(tmp_path / "gate") as gate,
         Program("steady", what, method, batches, tmp_path / "gate") as program,
@@ -54,19 +54,19 @@ def steady(tmp_path, what, method, batches):
 
 
 def reads_of_looks(seconds):
-    """What the consumer reads in that time to see how much memory is left."""
+    """Return how often the consumer reads files in that time to check the free memory."""
     before = counters(os.getpid())["reads"]
     memory_available()
     return (counters(os.getpid())["reads"] - before) * (seconds / growth.LOOK_S + 1)
 
 
 def reads_of_tells(seconds):
-    """What a worker reads in that time to tell how long it was without a processor: first at 20, 40, 80 and 160 ms."""
+    """Return how often a worker reads its scheduling times in that time: first at 20, 40, 80 and 160 ms."""
     return 4 + seconds / TELL_S + 1
 
 
 def counters(pid):
-    """What the kernel has counted of a process: calls that read or write, faults, descriptors, mappings."""
+    """Return the kernel's counts of a process: reads and writes, faults, descriptors, mappings."""
     io = dict(line.split(b": ") for line in read(f"/proc/{pid}/io").splitlines())
     stat = read(f"/proc/{pid}/stat")
     fields = stat[stat.rindex(b")") + 2 :].split()
@@ -92,7 +92,7 @@ def test_the_kernel_counts_no_traffic_and_next_to_no_faults(tmp_path, what, meth
         grown = {k: after[who][k] - before[who][k] for k in after[who]}
         looks = reads_of_looks(seconds) if who == "consumer" else reads_of_tells(seconds)
         print(f"{what} {method}, {batches} batches, {who}: {grown}")
-        # The gate itself reads and writes once each.
+        # The gate itself reads once and writes once.
         assert grown["reads"] <= 4 + looks and grown["writes"] <= 4, (who, grown)
         assert grown["descriptors"] == 0, (who, grown)
         assert grown["minor faults"] < max(0.1 * batches, 40), (who, grown)

@@ -1,4 +1,4 @@
-"""A worker that is stopped is not dead: it keeps its slot, and only patience ends."""
+"""A stopped worker is not dead: it keeps its slot, and the consumer waits up to its timeout."""
 
 import multiprocessing
 import os
@@ -8,11 +8,11 @@ from multiprocessing import forkserver
 import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
-from tests.datasets import patiently
-from tests.fault.procs import circulating, state, until, wait_dead, worker_pids
-from tests.fault.scenes import Gate, Rows, plain
+from tests.support.datasets import patiently
 from tests.support.inside import engine_of, process_pool
 from tests.support.options import grouped
+from tests.support.processes import circulating, state, until, wait_dead, worker_pids
+from tests.support.scenes import Gate, Rows, plain
 
 pytestmark = pytest.mark.fault
 
@@ -48,7 +48,7 @@ def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method,
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_close_ends_also_what_is_stopped(tmp_path, monkeypatch, method):
+def test_close_ends_stopped_workers_too(tmp_path, monkeypatch, method):
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     monkeypatch.setattr(process_pool, "TERM_S", 0.1)
     loader = Loader(Rows(80), 8, num_workers=3, workers=Workers(start_method=method))
@@ -62,8 +62,8 @@ def test_close_ends_also_what_is_stopped(tmp_path, monkeypatch, method):
     assert kept[1].tolist() == list(range(8))
 
 
-def test_close_ends_what_is_stopped_also_when_the_forkserver_has_gone(monkeypatch):
-    """multiprocessing takes its workers for dead then, and would not signal them."""
+def test_close_ends_stopped_workers_also_without_the_forkserver(monkeypatch):
+    """multiprocessing then considers its workers dead, and would not signal them."""
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     monkeypatch.setattr(process_pool, "TERM_S", 0.1)
     loader = Loader(Rows(80), 8, num_workers=2, workers=Workers(start_method="forkserver"))
@@ -72,12 +72,12 @@ def test_close_ends_what_is_stopped_also_when_the_forkserver_has_gone(monkeypatc
     stop(pids[0])
     os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
     wait_dead(forkserver._forkserver._forkserver_pid)
-    multiprocessing.active_children()  # as anybody may ask
+    multiprocessing.active_children()  # as any code may call it
     assert len(list(loader)) == 10
     loader.close()
     for pid in pids.values():
         wait_dead(pid)
-    forkserver.ensure_running()  # multiprocessing sees what has happened, and starts another
+    forkserver.ensure_running()  # multiprocessing notices the death, and starts another
 
 
 def test_a_worker_that_does_not_listen_to_sigterm_is_killed(tmp_path, monkeypatch):
@@ -106,7 +106,7 @@ def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than
             workers=Workers(start_method="fork"),
         )
         with loader:
-            it = iter(loader)  # it would wait for ever
+            it = iter(loader)  # its next() would wait for ever
             stop(gate.arrived())
             gate.open()
             with pytest.raises(LoaderTimeout, match=r"timeout=0\.2 s: batch 0 "):
@@ -117,7 +117,7 @@ def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than
 
 
 class Init:
-    """A worker_init_fn that does something."""
+    """A worker_init_fn that calls an action."""
 
     def __init__(self, action):
         self.action = action

@@ -1,4 +1,4 @@
-"""What goes wrong under slipring.torch, told as torch tells it; and interpreters that end at any moment."""
+"""Failures in slipring.torch, with torch's messages; and interpreters that exit at any moment."""
 
 import os
 import signal
@@ -12,16 +12,16 @@ torch = pytest.importorskip("torch")
 
 from slipring import LoaderTimeout, WorkerDied, WorkerError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import patiently  # noqa: E402
-from tests.fault.procs import LONG_S  # noqa: E402
-from tests.fault.scenes import Once  # noqa: E402
-from tests.parts import one_fast  # noqa: E402
+from tests.support.datasets import patiently  # noqa: E402
+from tests.support.parts import one_fast  # noqa: E402
+from tests.support.processes import LONG_S  # noqa: E402
+from tests.support.scenes import Once  # noqa: E402
 
 pytestmark = pytest.mark.fault
 
 
 class At(torch.utils.data.Dataset):
-    """Does something at sample 5."""
+    """Calls an action at sample 5."""
 
     def __init__(self, action):
         self.action = action
@@ -41,7 +41,7 @@ class Odd(Exception):
 
 
 class Named(Exception):
-    """Takes its text by name, and says so."""
+    """Its constructor takes its text as a keyword argument only."""
 
     message = "yes"
 
@@ -73,7 +73,7 @@ ERRORS = {
     "odd": (raises(Odd(1, 2)), RuntimeError, "Caught Odd in DataLoader worker process 1"),
     "named": (raises(Named(message="x")), Named, "Caught Named in DataLoader worker process 1"),
     "local": (local_class, RuntimeError, "Caught Local in DataLoader worker process 1"),
-    # Of a loader that the dataset itself uses.
+    # The error of a loader that the dataset itself uses.
     "LoaderTimeout": (raises(LoaderTimeout("x")), LoaderTimeout, "Caught LoaderTimeout in DataLoader worker"),
     "WorkerDied": (raises(WorkerDied("x", pid=1)), WorkerDied, "Caught WorkerDied in DataLoader worker"),
     "StopIteration": (raises(StopIteration()), RuntimeError, "Caught StopIteration in DataLoader"),
@@ -142,7 +142,7 @@ def test_a_death_is_a_runtime_error_with_torchs_words_and_ours(tmp_path, action,
         with pytest.raises(RuntimeError, match=f"(?s){text}"):
             next(iterator)
         del iterator
-        assert [batch[0].item() for batch in loader] == list(range(0, 24, 4))  # workers are started anew
+        assert [batch[0].item() for batch in loader] == list(range(0, 24, 4))  # new workers are started
 
 
 def test_a_timeout_is_a_runtime_error_with_torchs_words(tmp_path):
@@ -157,7 +157,7 @@ def test_a_timeout_is_a_runtime_error_with_torchs_words(tmp_path):
 
 
 class Waits:
-    """Waits until somebody writes to `path`."""
+    """Waits until a process writes to `path`."""
 
     def __init__(self, path, then=None):
         self.path, self.then = path, then
@@ -168,8 +168,8 @@ class Waits:
             self.then()
 
 
-# ---- interpreters that end with iterators alive. (Not here: a daemon thread that is just then in torch's own
-# ---- code, where torch aborts the process, whose loader it may be.)
+# ---- interpreters that exit with live iterators. (Not here: a daemon thread that is in torch's own code at that
+# ---- moment; torch then aborts the process, with any loader.)
 
 BEGIN = """
     import os, sys, threading

@@ -1,4 +1,4 @@
-"""Who cannot be killed, or whose own children live on, does not keep the consumer from its end."""
+"""Workers that cannot be killed, or whose own children survive, do not keep the consumer from ending."""
 
 import contextlib
 import logging
@@ -6,26 +6,27 @@ import multiprocessing
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from slipring import Loader, Memory, Workers
-from tests.datasets import wait_for_file
-from tests.fault.procs import alive, until, wait_dead, worker_pids
-from tests.fault.scenes import Rows
-from tests.monitor.hogs import processor_hog
+from tests.support.datasets import wait_for_file
 from tests.support.inside import engine_of, process_pool
+from tests.support.processes import alive, until, wait_dead, worker_pids
+from tests.support.scenes import Rows
 
 pytestmark = pytest.mark.fault
 
 METHODS = ["fork", "spawn", "forkserver"]
-FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")  # of the second version the kernel lets a frozen process die
+FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")  # cgroup v1: with v2 the kernel lets a frozen process die
 
 
 @pytest.fixture
 def frozen():
-    """A cgroup that is frozen: call it with a process to put it there."""
+    """A function that puts a process into a frozen cgroup."""
     place = FREEZER / f"slipring-test-{os.getpid()}"
     try:
         place.mkdir()
@@ -43,14 +44,14 @@ def frozen():
     (place / "freezer.state").write_text("THAWED")
     for pid in pids:
         wait_dead(pid)
-        with contextlib.suppress(ChildProcessError):  # the fork server's
+        with contextlib.suppress(ChildProcessError):  # it is a child of the fork server
             os.waitpid(pid, 0)
     until(lambda: not (place / "cgroup.procs").read_text(), "all have left")
     place.rmdir()
 
 
 class Spinning(Rows):
-    """Its first sample takes a processor for ever, whatever SIGTERM says."""
+    """Its first sample uses a processor for ever, and ignores SIGTERM."""
 
     def __init__(self, path):
         super().__init__(8)
@@ -61,6 +62,20 @@ class Spinning(Rows):
         self.path.touch()
         while True:
             pass
+
+
+BURN = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); print(flush=True)\nwhile True: pass"
+
+
+@contextlib.contextmanager
+def processor_hog(cpu):
+    """Run a process that uses all of one processor."""
+    with subprocess.Popen([sys.executable, "-c", BURN, str(cpu)], stdout=subprocess.PIPE) as hog:
+        try:
+            hog.stdout.readline()
+            yield
+        finally:
+            hog.kill()
 
 
 def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, caplog, tmp_path):
@@ -75,7 +90,7 @@ def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(monkeypatch, 
     state_of = process_pool.state_of
 
     def looked(pid):
-        """Once it has been seen to want a processor, it may have one."""
+        """Give the process a processor after it was seen waiting for one."""
         state = state_of(pid)
         if state == "R":
             with contextlib.suppress(ProcessLookupError):
@@ -105,12 +120,12 @@ def test_close_gives_up_on_a_frozen_worker_with_a_warning(frozen, monkeypatch, c
         it.close()
     assert f"worker 1 (pid {pid}) has not ended 0.2 s after SIGKILL" in caplog.text
     assert pid not in [p.pid for p in multiprocessing.active_children()]
-    assert len(list(loader)) == 10  # with a segment and workers of its own
+    assert len(list(loader)) == 10  # with a new segment and new workers
     loader.close()
 
 
 class Parent(Rows):
-    """A sample starts a process that outlives its worker."""
+    """Each sample starts a process that outlives its worker."""
 
     def __init__(self, path):
         super().__init__(80)
@@ -129,9 +144,9 @@ class Parent(Rows):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_a_worker_has_started_does_not_keep_its_end_from_being_seen(tmp_path, monkeypatch, method):
+def test_processes_that_a_worker_has_started_do_not_hide_its_end(tmp_path, monkeypatch, method):
     for name in ("GRACE_S", "TERM_S", "KILL_S"):
-        monkeypatch.setattr(process_pool, name, 1e6)  # whoever waits for the wrong thing waits for ever
+        monkeypatch.setattr(process_pool, name, 1e6)  # a wait for the wrong event takes for ever
     path = tmp_path / "pid"
     with Loader(Parent(os.fspath(path)), 8, num_workers=1, workers=Workers(start_method=method)) as loader:
         assert len(list(loader)) == 10
@@ -143,12 +158,12 @@ RECORDER = 300_000  # bytes, most of them records
 
 
 def in_memory(fd):
-    """Bytes of memory that a segment has."""
+    """Return how many bytes of memory a segment has."""
     return os.fstat(fd).st_blocks * 512
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_a_worker_has_started_does_not_keep_the_segments_memory(tmp_path, method):
+def test_processes_that_a_worker_has_started_do_not_keep_the_segments_memory(tmp_path, method):
     path = tmp_path / "pid"
     dataset = Parent(os.fspath(path))
     loader = Loader(

@@ -1,4 +1,4 @@
-"""A worker that dies is told of once, with all that is known, and nothing is lost with it."""
+"""A dead worker is reported once, with all known facts, and no other batch is lost with it."""
 
 import os
 import select
@@ -10,10 +10,10 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
-from tests.fault.procs import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
-from tests.fault.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
 from tests.support.inside import engine_of, process_pool
 from tests.support.options import grouped
+from tests.support.processes import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
+from tests.support.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
 
 pytestmark = pytest.mark.fault
 
@@ -33,7 +33,7 @@ METHODS = ["fork", "spawn", "forkserver"]
     ("how", "method"),
     [(how, "fork") for how in HOWS] + [(h, m) for h in ("SIGKILL", "sys.exit") for m in METHODS[1:]],
 )
-def test_a_death_is_raised_with_all_that_is_known_after_what_was_ready(tmp_path, how, method):
+def test_a_death_is_raised_with_all_known_facts_after_the_ready_batches(tmp_path, how, method):
     data = Rows(400, on={4 * 8 + 3: Once(tmp_path / "died", Death(how))})
     with Loader(data, 8, num_workers=2, prefetch_factor=4, seed=1, workers=Workers(start_method=method)) as loader:
         it = iter(loader)
@@ -56,7 +56,7 @@ def test_a_death_is_raised_with_all_that_is_known_after_what_was_ready(tmp_path,
         assert circulating(ring) == (ring.n_slots, ring.n_slots)
         for pid in pids.values():
             wait_dead(pid)
-        # The mark is there: nobody dies in the second run.
+        # The mark exists: no worker dies in the second iteration.
         assert [b[1].tolist() for b in loader] == [list(range(i, i + 8)) for i in range(0, 400, 8)]
 
 
@@ -69,7 +69,7 @@ def test_an_idle_worker_that_is_killed_is_noticed_when_its_batch_is_awaited(meth
             it = iter(loader)
             pids = worker_pids(loader)
             assert next(it)[1][0] == 0
-            assert gate.arrived() == pids[0]  # it holds the third batch
+            assert gate.arrived() == pids[0]  # it makes the third batch
             until(lambda: sleeps_in_futex(pids[1]), "worker 1 has nothing to do")
             os.kill(pids[1], signal.SIGKILL)
             wait_dead(pids[1])
@@ -82,7 +82,7 @@ def test_an_idle_worker_that_is_killed_is_noticed_when_its_batch_is_awaited(meth
 
 
 def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_property):
-    """The promise is 200 ms; the bound here only says that no wait is without an end."""
+    """The promise is 200 ms; the bound here only excludes a wait without an end."""
     with Gate(tmp_path / "gate") as gate:
         delays = []
         for _ in range(5):
@@ -101,14 +101,14 @@ def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_prope
         assert max(delays) < 20
 
 
-def test_a_forked_child_takes_nothing_out_of_what_the_consumer_watches():
+def test_a_forked_child_takes_no_descriptor_out_of_the_consumers_epoll():
     with Loader(Rows(800), 8, num_workers=2, workers=Workers(start_method="fork"), rng="worker") as loader:
         it = iter(loader)
         next(it)
         watched = engine_of(loader).pool.death_fd
         assert select.select([watched], [], [], 0)[0] == []
         if (child := os.fork()) == 0:
-            os._exit(0)  # what is done in a child has been done
+            os._exit(0)  # the handlers of fork have run in the child
         assert os.waitpid(child, 0)[1] == 0
         pid = worker_pids(loader)[1]
         os.kill(pid, signal.SIGKILL)
@@ -118,7 +118,7 @@ def test_a_forked_child_takes_nothing_out_of_what_the_consumer_watches():
 
 
 def test_a_death_is_noticed_where_others_do_the_work_and_no_wait_is_long():
-    """Dynamic dispatch does not need the dead one; without a look at it, half the speed would be gone."""
+    """Batches come without the dead worker; unless its death is noticed, half the throughput is lost."""
     with Loader(Rows(64), 8, num_workers=2, workers=Workers(start_method="fork")) as loader:
         assert len(list(loader)) == 8
         pid = worker_pids(loader)[0]
@@ -154,7 +154,7 @@ def test_a_worker_killed_while_it_writes_its_batch_leaves_no_half_batch(tmp_path
 
 
 class Valued:
-    """Samples as dicts with one value that only pickle knows, which calls `action` when it is pickled."""
+    """Samples are dicts with a value that must be pickled; pickling it calls `action`."""
 
     def __init__(self, data, action):
         self.data = data

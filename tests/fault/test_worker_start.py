@@ -1,4 +1,4 @@
-"""Workers that are started, and do not begin."""
+"""Workers that are started, but do not begin to serve."""
 
 import logging
 import os
@@ -10,17 +10,17 @@ import threading
 import pytest
 
 from slipring import Loader, WorkerDied, Workers
-from tests.datasets import Values
-from tests.fault.procs import LONG_S, until
+from tests.support.datasets import Values
 from tests.support.inside import engine_of, startup
 from tests.support.options import grouped
+from tests.support.processes import LONG_S, until
 
 pytestmark = pytest.mark.fault
 
 
 @pytest.fixture
 def told(caplog, monkeypatch):
-    """The texts of warnings, once one has come."""
+    """Return the texts of warnings after the first one has come."""
     monkeypatch.setattr(startup, "PATIENCE_S", 0.3)
     caplog.set_level(logging.WARNING, logger="slipring")
     return lambda: until(lambda: [record.getMessage() for record in caplog.records], "a warning")
@@ -28,7 +28,7 @@ def told(caplog, monkeypatch):
 
 @pytest.fixture
 def a_lock_at_fork():
-    """A lock that a thread holds while this process forks, and that each child takes: some libraries' way."""
+    """Hold a lock in a thread during forks; each child takes the lock, as in some libraries."""
     held, lock, may_end = threading.Event(), threading.Lock(), threading.Event()
     wanted = [True]
 
@@ -48,7 +48,7 @@ def a_lock_at_fork():
 
 
 def next_in_a_thread(loader):
-    """Wait for the first batch beside the test."""
+    """Wait for the first batch in another thread."""
     came = []
     thread = threading.Thread(target=lambda: came.append(list(loader)), daemon=True)
     thread.start()
@@ -100,7 +100,7 @@ class Init:
             waiting(self.path)
 
 
-# In turn, because otherwise the other worker makes all batches and nobody waits for this one.
+# In fixed turns: otherwise the other worker makes all batches, and the consumer does not wait for this one.
 def test_a_worker_that_stays_in_its_worker_init_fn_is_told_of_once(told, tmp_path):
     path = str(tmp_path / "go on")
     options = {"num_workers": 2, "start_method": "fork", "worker_init_fn": Init(path), "rng": "worker"}
@@ -166,7 +166,7 @@ def test_a_worker_that_leaves_in_its_worker_init_fn_is_told_of_it(capfd):
 
 
 class Panics:
-    """As Rust code does."""
+    """Act as Rust code does."""
 
     def __len__(self):
         return 2
@@ -175,7 +175,7 @@ class Panics:
         raise BaseException("a panic")
 
 
-def test_what_is_no_exception_ends_its_worker_and_is_told_of(capfd):
+def test_a_base_exception_ends_its_worker_and_is_reported(capfd):
     loader = Loader(Panics(), num_workers=1, workers=Workers(start_method="fork"))
     with loader, pytest.raises(WorkerDied, match=r"indices \[0.*traceback is on stderr"):
         next(iter(loader))

@@ -1,4 +1,4 @@
-"""One input of the fuzzer: a payload, and what its slot's result record says of it."""
+"""One input of the fuzzer: a payload, and its slot's result record."""
 
 import dataclasses
 import mmap
@@ -23,7 +23,7 @@ class Case:
     payload: bytearray
 
     def write(self):
-        """Return the case as bytes: what a corpus file holds."""
+        """Return the case as the bytes of a corpus file."""
         head = (self.table_off, self.n_leaves, self.def_off, self.def_bytes, self.bytes, self.def_hash)
         return HEADER.pack(*head) + bytes(self.payload)
 
@@ -36,7 +36,7 @@ class Case:
 
 
 class Window:
-    """A worker's view of a segment that follows no rules: reads and writes any byte of it."""
+    """A segment as a faulty worker sees it: it can read and write any byte."""
 
     def __init__(self, ring):
         self.map = mmap.mmap(ring.fd, os.fstat(ring.fd).st_size)
@@ -50,14 +50,14 @@ class Window:
         return self.slots_off + slot * SLOT_BYTES + RESULT_AT
 
     def case(self, slot):
-        """Return what lies in a slot as a case."""
+        """Return a slot's contents as a case."""
         fields = RESULT.unpack_from(self.map, self.result_at(slot))
         table_off, def_off, def_hash, used, n_leaves, def_bytes = fields[:6]
         at = self.payload_at(slot)
         return Case(table_off, n_leaves, def_off, def_bytes, used, def_hash, bytearray(self.map[at : at + used]))
 
     def poke(self, slot, case):
-        """Write a case into a slot, over what has been published there."""
+        """Write a case into a slot, over the published batch."""
         at = self.payload_at(slot)
         self.map[at : at + len(case.payload)] = bytes(case.payload)
         kind, flags, pickled = RESULT.unpack_from(self.map, self.result_at(slot))[6:]

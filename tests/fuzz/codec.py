@@ -1,16 +1,16 @@
-"""Fuzzes decoding: ``python -m tests.fuzz.codec``; `make fuzz` does so under the address sanitizer.
+"""Fuzz decoding: ``python -m tests.fuzz.codec``; `make fuzz` does so under the address sanitizer.
 
 A malformed payload must give `CorruptBatch`, never a crash, a read beyond the payload or another exception.
 Each case goes through `_codec.probe`, in memory that ends where the payload ends, and through a real slot,
 written by a worker that follows no rules.
 
 With tests/fuzz/edges.c preloaded and modules built for it (SLIPRING_BUILD=fuzz) a case that takes a new edge
-is mutated in its turn. ``--grow`` leaves in tests/fuzz/found what is needed of those, smallest first.
+is mutated in its turn. ``--grow`` keeps those that are needed to take all edges in tests/fuzz/found, smallest first.
 
 Not fuzzed: the opcodes of pickles. `pickle.loads` runs whatever it is given, so a stand-in takes its place
-that reads every byte of the pickle and its buffers; what is tested is their framing. For the same reason no
+that reads every byte of the pickle and its buffers; this tests their framing. For the same reason no
 module is imported for the sake of a mutated name. Arrow data is validated in full before it is read, as the
-debug mode does; without that, what lies inside its buffers is trusted as a pickle is.
+debug mode does; without that, the contents of its buffers are trusted as a pickle is.
 """
 
 import argparse
@@ -34,15 +34,15 @@ from tests.fuzz.edges import Edges
 from tests.fuzz.mutate import mutated
 from tests.fuzz.values import CORPUS
 from tests.support.inside import COPY_ALWAYS, COPY_AUTO, _codec, probe, pytree, receive
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 LAST = Path("build/fuzz/last.bin")
 FOUND = Path(__file__).parent / "found"
-FOUND_BYTES = 150_000  # what the repository is to hold of those at most
+FOUND_BYTES = 150_000  # limit for the cases in the repository
 
 
 def pretend_to_unpickle(data, buffers):
-    """Reads all that a pickle would be made of."""
+    """Reads all bytes of a pickle and its buffers."""
     return [sum(bytes(part)) for part in (data, *buffers)]
 
 
@@ -51,14 +51,14 @@ def import_nothing(name):
 
 
 def guard():
-    """Put stand-ins where mutated bytes would otherwise run code."""
+    """Install stand-ins wherever mutated bytes would otherwise run code."""
     _codec.pickle = types.SimpleNamespace(loads=pretend_to_unpickle)
     pytree.importlib = types.SimpleNamespace(import_module=import_nothing)
     importlib.import_module("tests.fuzz.values")
 
 
 def refusals():
-    """The exceptions that a malformed batch may raise, and the corpus files that cannot be read here."""
+    """Return the exceptions that a malformed batch may raise, and the corpus files that cannot be read here."""
     allowed, unreadable = [CorruptBatch], []
     for name, corpus in (
         ("slipring._core.tensors", "tensors.bin"),
@@ -90,7 +90,7 @@ def touch(value):
         bytes(value.detach().contiguous().untyped_storage())
     elif hasattr(value, "to_pylist"):
         with contextlib.suppress(ValueError):  # names that are not UTF-8
-            value[:1000].to_pylist()  # nulls may be many at no cost
+            value[:1000].to_pylist()  # an array of many nulls takes no memory
     else:
         repr(value)
 
@@ -110,8 +110,8 @@ class Fuzzer:
         LAST.parent.mkdir(parents=True, exist_ok=True)
 
     def run(self, case):
-        """Decode one case both ways; returns how many edges were new (always 0 if they are not counted)."""
-        LAST.write_bytes(with_hash(case).write())  # what a crash is to be reproduced with
+        """Decode one case both ways; return the number of new edges (0 if they are not counted)."""
+        LAST.write_bytes(with_hash(case).write())  # to reproduce a crash
         fresh = self.expect(lambda: self.through_probe(case))
         slot = self.published(case)
         mode = (COPY_AUTO, COPY_ALWAYS)[len(case.payload) % 2]
@@ -146,7 +146,7 @@ class Fuzzer:
         return slot
 
     def fuzz(self, seconds):
-        """Mutate for so long; returns the number of cases."""
+        """Mutate for so long; return the number of cases."""
         for case in self.valid:
             self.run(case)
         assert self.refused == 0, "the corpus is out of date: python -m tests.fuzz.values"
@@ -167,14 +167,14 @@ class Fuzzer:
         return rounds
 
     def choice(self):
-        """A case to mutate: one that is valid, one of those found, or one of those found last."""
+        """Return a case to mutate: a valid one, a found one, or a recently found one."""
         pools = [self.valid, self.found, self.found[-20:]]
         return self.rng.choice(self.rng.choice([pool for pool in pools if pool]))
 
     def needed(self):
-        """Those of the cases found that take edges which neither the valid ones take nor smaller ones do."""
+        """Return the found cases that take edges which no valid case and no smaller one takes."""
         self.edges.forget()
-        for _ in range(2):  # the first time everything is new, caches too
+        for _ in range(2):  # in the first round everything is new, including caches
             for case in self.valid:
                 self.run(case)
         needed = []
@@ -186,7 +186,7 @@ class Fuzzer:
         return needed
 
     def grow(self):
-        """Write what is needed of the cases found, as far as there is room for."""
+        """Write the cases that are needed to take all edges, as far as the limit allows."""
         FOUND.mkdir(exist_ok=True)
         for path in FOUND.glob("*.bin"):
             path.unlink()
@@ -203,7 +203,7 @@ class Fuzzer:
 
 
 def with_hash(case):
-    """The case with some hash where none was given: a slot always has one."""
+    """Return the case with a hash if it has none: a slot always has one."""
     if case.def_hash is not None:
         return case
     case = case.copy()

@@ -1,8 +1,8 @@
 /* edges.c - which edges of the program a case takes.
  *
- * Preloaded beside modules that were compiled with gcc's -fsanitize-coverage=trace-pc: each basic block of
- * theirs calls __sanitizer_cov_trace_pc. An edge is a pair of places; as in AFL, a table of counters that pairs
- * are hashed into stands for all of them. tests/fuzz/edges.py is the other side.
+ * It is preloaded with modules that were compiled with gcc's -fsanitize-coverage=trace-pc: each of their
+ * basic blocks calls __sanitizer_cov_trace_pc. An edge is a pair of places; as in AFL, a table of counters, into which
+ * pairs are hashed, represents all of them. tests/fuzz/edges.py reads it.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ static void take(uint64_t place)
     before = place;
 }
 
-/* Twice through a loop is another thing than once; 40 times is the same as 50. */
+/* Two passes through a loop differ from one; 40 passes count as 50. */
 static uint8_t class_of(uint8_t count)
 {
     static const uint8_t last[] = {1, 2, 3, 7, 15, 31, 127, 255};
@@ -39,7 +39,7 @@ void __sanitizer_cov_trace_pc(void)
         take((uint64_t)(uintptr_t)__builtin_return_address(0));
 }
 
-/* A place that the compiler does not know: a line of Python. */
+/* A place without compiled counters: a line of Python. */
 void edges_place(uint64_t place)
 {
     if (counting)
@@ -53,7 +53,7 @@ void edges_begin(void)
     counting = true;
 }
 
-/* Ends what edges_begin began, in the same thread; returns how many edges were new, or new as often as that. */
+/* Ends a case in the thread of edges_begin; returns how many edges, or counts of edges, were new. */
 unsigned edges_end(void)
 {
     unsigned fresh = 0;
@@ -66,7 +66,7 @@ unsigned edges_end(void)
     return fresh;
 }
 
-/* How many edges all cases took together. */
+/* Returns how many edges all cases took together. */
 unsigned edges_seen(void)
 {
     unsigned count = 0;

@@ -1,4 +1,4 @@
-"""Which edges of the decoder a case takes: of its C by the compiler's means, of its Python line by line."""
+"""The edges of the decoder that a case takes: of C by the compiler's counters, of Python by lines."""
 
 import contextlib
 import ctypes
@@ -15,17 +15,17 @@ class Edges:
         self.library = library
         library.edges_place.argtypes = [ctypes.c_uint64]
         library.edges_place.restype = None
-        self.codes = {}  # code object -> its file's number; None: it is not the decoder's
+        self.codes = {}  # code object -> its file's number; None: not the decoder's code
 
     @classmethod
     def preloaded(cls):
-        """Return the counters, or None where nothing was compiled for them."""
+        """Return the counters, or None if no module was compiled for them."""
         library = ctypes.CDLL(None)
         return cls(library) if hasattr(library, "edges_begin") else None
 
     @contextlib.contextmanager
     def counted(self, found):
-        """Count what happens in the block; appends to `found` how many edges were new."""
+        """Count the edges of the block; append the number of new edges to `found`."""
         self.library.edges_begin()
         sys.settrace(self._call)
         try:
@@ -47,9 +47,9 @@ class Edges:
 
     @property
     def seen(self):
-        """int: edges that were taken at all."""
+        """int: the number of edges taken so far."""
         return self.library.edges_seen()
 
     def forget(self):
-        """Begin anew: every edge is new again."""
+        """Reset the counters: every edge is new again."""
         self.library.edges_forget()

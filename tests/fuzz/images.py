@@ -1,7 +1,7 @@
-"""Fuzzes the decoding of images: ``python -m tests.fuzz.images``; `make fuzz` does so under the address sanitizer.
+"""Fuzz the decoding of images: ``python -m tests.fuzz.images``; `make fuzz` does so under the address sanitizer.
 
 A broken JPEG must give pixels or `ImageError`, never a crash, a read beyond the bytes or another exception. The
-bytes end at a page that nobody may read. A second thread changes bytes while they are decoded: a header that is
+bytes end at a page without read permission. A second thread changes bytes during decoding: a header that is
 read twice may be another one the second time.
 """
 
@@ -20,7 +20,7 @@ from slipring import images
 from slipring.errors import ImageError
 from slipring.images._render import ImageReading, render
 from slipring.images.transforms import Draws, View
-from tests.images.pictures import any_jpeg
+from tests.support.pictures import any_jpeg
 
 LAST = Path("build/fuzz/last.jpg")
 ROOM = 1 << 22
@@ -28,7 +28,7 @@ MARKERS = [0xC0, 0xC1, 0xC2, 0xC4, 0xC9, 0xD0, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0xE
 
 
 class Edge:
-    """Memory behind which nothing can be read."""
+    """Memory that ends at an unreadable page."""
 
     def __init__(self):
         self.memory = mmap.mmap(-1, ROOM + mmap.PAGESIZE)
@@ -39,7 +39,7 @@ class Edge:
             raise OSError(ctypes.get_errno(), "mprotect")
 
     def put(self, data):
-        """Return the same bytes, at the edge."""
+        """Return a copy of the bytes at the end of the memory."""
         place = self.bytes[ROOM - len(data) : ROOM]
         place[:] = np.frombuffer(data, np.uint8)
         return place
@@ -91,7 +91,7 @@ class Fuzzer:
         )
 
     def one(self, data):
-        """Decode it in some way."""
+        """Decode the bytes with random arguments."""
         draw = self.draw
         LAST.write_bytes(data)
         out = np.empty((draw.randint(1, 60), draw.randint(1, 60), 3), np.uint8)

@@ -1,4 +1,4 @@
-"""What can be wrong with a case."""
+"""Mutations of a case."""
 
 from tests.fuzz.case import LEAF
 
@@ -40,7 +40,7 @@ assert LEAF.size == 128
 
 
 def edge(rng, width, near):
-    """A number of `width` bytes that is likely to be just beyond something."""
+    """Return a number of `width` bytes that is likely to be just beyond a limit."""
     choice = rng.randrange(4)
     if choice == 0:
         n = rng.choice(EDGES)
@@ -104,7 +104,7 @@ def truncate(rng, case):
 
 
 def change_heads(rng, case):
-    """Numbers that lie in the payload: ends of texts, lengths of buffers."""
+    """Return the positions of numbers in the payload: ends of texts, lengths of buffers."""
     if len(case.payload) >= 8:
         at = rng.randrange(min(len(case.payload), 4096) // 8) * 8
         case.payload[at : at + 8] = edge(rng, 8, int.from_bytes(case.payload[at : at + 8], "little")).to_bytes(

@@ -1,4 +1,4 @@
-"""The values that the corpus is made of: ``python -m tests.fuzz.values`` writes it anew."""
+"""The values of the corpus: ``python -m tests.fuzz.values`` writes it again."""
 
 import collections
 import dataclasses
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.fuzz.case import Window
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 CORPUS = Path(__file__).parent / "corpus"
 Point = collections.namedtuple("Point", "x y")
@@ -20,7 +20,7 @@ class Record:
 
 
 def values():
-    """Return name -> value; each kind of leaf and of node is there."""
+    """Return {name: value} with each kind of leaf and node."""
     twice = np.arange(6)
     found = {
         "numbers": [1, -(2**63), 2.5, True, None],
@@ -88,6 +88,6 @@ def main():
 
 
 if __name__ == "__main__":
-    from tests.fuzz import values as findable  # classes of __main__ are not
+    from tests.fuzz import values as findable  # classes of __main__ cannot be found
 
     findable.main()

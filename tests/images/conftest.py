@@ -1,4 +1,4 @@
-"""The tests of slipring.images need Pillow, which the package itself does not."""
+"""The tests of slipring.images need Pillow; the package itself does not."""
 
 import importlib.util
 

@@ -10,11 +10,11 @@ from collections import Counter
 import numpy as np
 
 from slipring import images
-from tests.images.pictures import any_jpeg, box_in, by_pillow, error
+from tests.support.pictures import any_jpeg, box_in, by_pillow, error
 
 
 def off(draw, bicubic, large=False):
-    """Draw a file, a box and a size; return (levels off, kind, what it was)."""
+    """Compare a random file, box and size; return (largest difference, kind, description)."""
     data, height, width, what = any_jpeg(draw, large)
     box = box_in(draw, height, width)
     size = draw.choice([(224, 224), (draw.randint(1, 300), draw.randint(1, 300)), box[2:]])
@@ -31,7 +31,7 @@ def off(draw, bicubic, large=False):
 
 
 def worst(files, seed, large=0.02):
-    """Compare so many files; return the largest error, what had it, and how many of each kind there were."""
+    """Compare so many files; return the largest error, its file, and the number of files of each kind."""
     draw, most, where, kinds = random.Random(seed), -1, None, Counter()
     for _ in range(files):
         levels, kind, what = off(draw, draw.random() < 0.25, draw.random() < large)

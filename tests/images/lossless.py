@@ -6,7 +6,7 @@ import numpy as np
 
 
 def lossless(array):
-    """Return a lossless JPEG of an H x W array of levels."""
+    """Return a lossless JPEG of an H x W array of pixel values."""
     height, width = array.shape
     levels = array.astype(int)
     left = np.empty_like(levels)

@@ -9,9 +9,9 @@ import pytest
 import slipring
 from slipring import images
 from slipring.errors import ImageError
-from tests.images.pictures import encoded, pixels
-from tests.images.shards import files, plain, shard
 from tests.support.options import grouped
+from tests.support.pictures import encoded, pixels
+from tests.support.shards import files, plain, shard
 
 FIT = images.Resize((12, 16))
 
@@ -50,7 +50,7 @@ def test_a_loader_shuffles_over_all_shards(shards):
 @pytest.mark.parametrize(
     ("target", "want"), [("json", {"number": 4}), ("txt;json", {"number": 4}), (None, "a/0004"), ("cls", 4)]
 )
-def test_targets_are_what_their_ending_says(shards, target, want):
+def test_targets_are_decoded_by_their_suffix(shards, target, want):
     assert images.Tar(shards, FIT, target=target)[4][1] == want
 
 
@@ -73,7 +73,7 @@ def test_an_index_is_kept_beside_the_shard_and_made_anew_with_it(shards):
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o400])
-def test_who_may_read_a_shard_may_read_its_index(shards, mode):
+def test_a_user_who_may_read_a_shard_may_read_its_index(shards, mode):
     shards[0].chmod(mode)
     images.Tar(shards[0], FIT, index="beside")
     kept = shards[0].with_name(shards[0].name + ".index.npz")
@@ -82,7 +82,7 @@ def test_who_may_read_a_shard_may_read_its_index(shards, mode):
 
 def test_an_index_that_cannot_be_kept_is_made_anew_and_that_is_said_once(shards, caplog):
     for path in shards:
-        path.with_name(path.name + ".index.npz").mkdir()  # nothing can replace it
+        path.with_name(path.name + ".index.npz").mkdir()  # no file can replace a folder
     before = sorted(shards[0].parent.iterdir())
     for _ in range(2):
         assert len(images.Tar(shards, FIT, index="beside")) == 30
@@ -112,7 +112,7 @@ def test_a_pickled_copy_reads_the_same(shards):
     assert len(copy) == 30 and copy[5][1] == data[5][1]
 
 
-def test_what_is_no_shard_is_refused(tmp_path):
+def test_a_file_that_is_no_shard_is_refused(tmp_path):
     text = tmp_path / "text.tar"
     text.write_text("no archive" * 1000)
     packed = shard(tmp_path / "packed.tar.gz", files(2), "w:gz")

@@ -1,4 +1,4 @@
-"""Bytes that are no image, and calls that make no sense: an error that names what, the limit and the remedy."""
+"""Bytes that are no image, and invalid calls: the error names the value, the limit and the remedy."""
 
 import io
 import pickle
@@ -12,7 +12,8 @@ from PIL import Image
 
 from slipring import images
 from slipring.errors import ImageError, SlipringError
-from tests.images.pictures import by_pillow, encoded, error, pixels
+from tests.support.pictures import by_pillow, encoded, error, pixels
+from tests.support.signals import Raised
 
 GOOD = encoded(pixels(375, 500), quality=90)
 
@@ -36,7 +37,7 @@ def decode(data, *args, **options):
     ],
     ids=["empty", "text", "noise", "three bytes", "two bytes", "header alone", "broken PNG"],
 )
-def test_what_is_no_image_is_refused_with_what_it_is(data, text):
+def test_bytes_that_are_no_image_are_refused_with_a_description(data, text):
     with pytest.raises(ImageError, match=text):
         decode(data)
     with pytest.raises(ImageError):
@@ -92,16 +93,16 @@ def test_a_side_that_no_picture_has_is_refused():
         Long([images.Resize(256), images.CenterCrop(224)])[0]
 
 
-def test_what_is_there_of_a_truncated_jpeg_can_be_had():
+def test_the_rest_of_a_truncated_jpeg_can_be_decoded():
     data = GOOD[: len(GOOD) // 2]
     out = decode(data, (0, 0, 100, 100), truncated="fill")
     assert error(out, by_pillow(GOOD, (0, 0, 100, 100), (32, 32))) <= 1
     grey = decode(data, (340, 400, 30, 30), truncated="fill")
-    assert np.ptp(grey) <= 2, "what is missing has one colour"
+    assert np.ptp(grey) <= 2, "the missing part has one colour"
 
 
 def unfinished(progressive):
-    """JPEGs whose ends are missing, at many places; some of them end with the mark of an end all the same."""
+    """Return JPEGs that are cut off at many places; some of them still have an end marker."""
     draw = random.Random(3)
     for number in range(40):
         sampling, quality = draw.choice(["4:4:4", "4:2:2", "4:2:0"]), draw.choice([60, 90])
@@ -119,7 +120,7 @@ def test_a_box_of_a_jpeg_whose_end_is_missing_has_the_pixels_of_the_whole_image(
         whole = np.empty((height, width, 3), np.uint8)
         try:
             images.decode_into(data, whole, truncated="fill")
-        except ImageError:  # it ends in a table
+        except ImageError:  # it is cut off within a table
             continue
         for _ in range(4):
             rows, columns = draw.randint(5, height), draw.randint(5, width)
@@ -132,7 +133,7 @@ def test_a_box_of_a_jpeg_whose_end_is_missing_has_the_pixels_of_the_whole_image(
 
 
 def test_a_box_of_a_progressive_jpeg_without_its_last_scans_has_pillows_pixels():
-    """It has the mark of its end, so Pillow reads it: libjpeg estimates what is missing from the blocks around."""
+    """It has its end marker, so Pillow reads it: libjpeg estimates the missing values from the surrounding blocks."""
     for seed in range(8):
         whole = encoded(pixels(150, 200, seed), progressive=True)
         scans = [at for at in range(len(whole)) if whole[at : at + 2] == b"\xff\xda"]
@@ -142,15 +143,15 @@ def test_a_box_of_a_progressive_jpeg_without_its_last_scans_has_pillows_pixels()
 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF"])
-def test_what_is_there_of_a_truncated_file_of_another_format_can_be_had(format):
+def test_the_rest_of_a_truncated_file_of_another_format_can_be_decoded(format):
     whole = encoded(pixels(200, 100), format)
     data = whole[: len(whole) // 2]
     with pytest.raises(ImageError, match="truncated"):
         decode(data)
-    # (A BMP begins at its foot.)
+    # (A BMP starts at the bottom.)
     there, missing = ((180, 0, 20, 100), (0, 0, 20, 100))[:: 1 if format == "BMP" else -1]
     assert error(decode(data, there, truncated="fill"), by_pillow(whole, there, (32, 32))) <= 1
-    assert not decode(data, missing, truncated="fill").any(), "what is missing is black"
+    assert not decode(data, missing, truncated="fill").any(), "the missing part is black"
     assert error(decode(whole, truncated="fill"), by_pillow(whole, None, (32, 32))) <= 1
 
 
@@ -248,13 +249,9 @@ def test_a_failure_leaves_the_decoder_as_it_was():
         assert np.array_equal(decode(GOOD), want)
 
 
-class Stop(Exception):
-    """What a signal's handler raises."""
-
-
 @pytest.fixture
 def interrupt():
-    """A function that has a handler raise an exception."""
+    """A function that sends a signal, whose handler raises an exception."""
 
     def raise_it(kind):
         def handler(*_):
@@ -269,9 +266,9 @@ def interrupt():
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("kind", [Stop, OSError], ids=["own", "OSError"])
+@pytest.mark.parametrize("kind", [Raised, OSError], ids=["own", "OSError"])
 @pytest.mark.parametrize("where", ["open", "convert", "getexif"])
-def test_what_a_handler_raises_while_pillow_reads_is_no_fault_of_the_image(
+def test_a_handlers_exception_while_pillow_reads_is_no_fault_of_the_image(
     where, kind, on_error, interrupt, monkeypatch
 ):
     owner = Image if where == "open" else Image.Image

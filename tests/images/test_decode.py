@@ -1,4 +1,4 @@
-"""decode_into: at most one level from Pillow, whatever the file, the box and the size."""
+"""decode_into: at most 1 off Pillow's pixel values, for any file, box and size."""
 
 import io
 import os
@@ -17,8 +17,8 @@ from slipring.errors import ImageError
 from slipring.images import _backend
 from tests.images.exact import off, worst
 from tests.images.lossless import lossless
-from tests.images.pictures import SAMPLINGS, any_jpeg, box_in, by_pillow, encoded, error, pixels, resampled
-from tests.parts import slow
+from tests.support.parts import slow
+from tests.support.pictures import SAMPLINGS, any_jpeg, box_in, by_pillow, encoded, error, pixels, resampled
 
 SEEDS = [0, 1, *map(slow, range(2, 6))]
 ORIENTATION = 0x0112
@@ -262,7 +262,7 @@ PROGRAM = """
 import sys, random, zlib
 import numpy as np
 from slipring import images
-from tests.images.pictures import any_jpeg, box_in
+from tests.support.pictures import any_jpeg, box_in
 draw, total = random.Random(5), 0
 for number in range(60):
     data, height, width, _ = any_jpeg(draw)
@@ -275,7 +275,7 @@ print(images.backend().kernels, total)
 
 
 def test_the_vector_kernels_run_where_the_processor_has_them():
-    """Some compilers' own look at the processor finds nothing, and all is done by the slow loops."""
+    """The CPU detection of some compilers finds nothing, and then the slow loops run."""
     if os.uname().machine == "aarch64":
         wanted = "neon"
     else:
@@ -324,7 +324,7 @@ def test_threads_decode_at_the_same_time_and_do_not_mix():
     assert not wrong
 
 
-def test_the_backend_says_what_decodes_and_why():
+def test_the_backend_names_the_decoder_and_the_reason():
     told = images.backend()
     assert told.jpeg.startswith(("libjpeg-turbo", "Pillow"))
     assert told.reason and told.others.startswith("Pillow")
@@ -334,7 +334,7 @@ def test_the_backend_says_what_decodes_and_why():
 @pytest.mark.parametrize("library", ["pillow", "/nowhere/libjpeg.so", "libm.so.6"])
 def test_without_a_library_pillow_decodes_jpegs_too(library):
     program = (
-        "import numpy as np; from slipring import images; from tests.images.pictures import *\n"
+        "import numpy as np; from slipring import images; from tests.support.pictures import *\n"
         "data = encoded(pixels(120, 160)); out = np.empty((50, 60, 3), np.uint8)\n"
         "images.decode_into(data, out, (3, 5, 100, 90), flip=True)\n"
         "assert error(out, by_pillow(data, (3, 5, 100, 90), (50, 60), flip=True)) <= 1\n"

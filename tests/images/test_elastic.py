@@ -1,4 +1,4 @@
-"""Images in an epoch that n ranks have begun, and m ranks end."""
+"""Images in an epoch that n ranks begin and m ranks finish."""
 
 import itertools
 import json
@@ -13,14 +13,14 @@ torch = pytest.importorskip("torch")
 import slipring  # noqa: E402
 from slipring import images  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.images.shards import files, shard  # noqa: E402
+from tests.support.shards import files, shard  # noqa: E402
 
-SIZES = (10, 7, 1, 12, 5, 9, 4)  # samples of each shard
+SIZES = (10, 7, 1, 12, 5, 9, 4)  # samples per shard
 WHOLE = [100 * k + n for k, size in enumerate(SIZES) for n in range(size)]
 
 
 class Shards(images.TarStream, torch.utils.data.IterableDataset):
-    """For torch's kind of loader, which knows an iterable dataset by its class."""
+    """For torch's loader, which recognizes an iterable dataset by its class."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def shards(tmp_path_factory):
 
 
 def ranks(shards, n, seed=7, workers=0, **options):
-    """The loaders of n ranks; `seed` is what torch's workers are seeded by."""
+    """Return the loaders of n ranks; `seed` seeds torch's workers."""
     crop = images.RandomResizedCrop((12, 16))
     return [
         DataLoader(
@@ -44,7 +44,7 @@ def ranks(shards, n, seed=7, workers=0, **options):
 
 
 def read(loader, taken=None):
-    """[number, the crop's bytes] of each sample of so many batches, and the state behind them."""
+    """Return [number, the crop's bytes] of each sample of so many batches, and the state after them."""
     found = []
     for crops, target in itertools.islice(loader, taken):
         found += [(n, crop.tobytes()) for n, crop in zip(target["number"].tolist(), crops.numpy(), strict=True)]
@@ -58,7 +58,7 @@ def read(loader, taken=None):
     ("taken", "before", "m", "behind"),
     [((3,), 2, 3, 0), ((3, 5), 0, 1, 2), ((2, 0, 9), 0, 7, 0), ((1, 6, 2, 1), 0, 3, 0), ((5, 5), 1, 2, 2)],
 )
-def test_other_ranks_read_what_nobody_has_read_and_draw_the_same_crops(shards, taken, before, m, behind, shuffle):
+def test_other_ranks_read_the_unread_samples_and_draw_the_same_crops(shards, taken, before, m, behind, shuffle):
     n = len(taken)
     whole = dict(sample for loader in ranks(shards, n, workers=before, shuffle=shuffle) for sample in read(loader)[0])
     begun = ranks(shards, n, workers=before, shuffle=shuffle)
@@ -73,13 +73,13 @@ def test_other_ranks_read_what_nobody_has_read_and_draw_the_same_crops(shards, t
     silent = {100 * k + i for k, size in enumerate(SIZES) for i in range(size) if not taken[k % n]}
     if before:
         assert all(whole[number] == crop for number, crop in seen)
-        # (A rank that had given nothing has drawn nothing that a state could hold.)
+        # (A rank without a delivered batch has no draws in its state.)
         assert all(whole[number] == crop for number, crop in rest if number not in silent)
     again = [sample for loader in resumed for sample in read(loader)[0]]
     assert sorted(number for number, _ in again) == WHOLE  # the next epoch
 
 
-def test_what_was_divided_anew_can_be_divided_again(shards):
+def test_a_divided_epoch_can_be_divided_again(shards):
     seen, states = [], []
     for n, taken in ((2, (2, 2)), (3, (1, 0, 1)), (3, (0, 0, 0)), (1, (2,)), (2, (None, None))):
         parts = []
@@ -120,7 +120,7 @@ def test_one_ranks_state_is_refused_by_others(shards):
 
 
 class Decoded(images.Tar):
-    """Counts the batches that are decoded in their slots."""
+    """Counts the batches that are decoded into their slots."""
 
     whole = 0
 

@@ -1,4 +1,4 @@
-"""Datasets of images in loaders: the same bytes whoever makes them, and errors that name the file."""
+"""Datasets of images in loaders: the same bytes in every kind of worker, and errors that name the file."""
 
 import errno
 import os
@@ -14,8 +14,8 @@ import pytest
 import slipring
 from slipring import Workers, images
 from slipring.errors import ImageError
-from tests.images.pictures import encoded, pixels
 from tests.support.options import grouped
+from tests.support.pictures import encoded, pixels
 
 N = 37
 WAYS = {"process": "fork", "thread": "thread"}
@@ -31,7 +31,7 @@ def root(tmp_path_factory):
         folder.mkdir(parents=True, exist_ok=True)
         array = pixels(draw.randint(20, 90), draw.randint(20, 90), number)
         format = ["JPEG", "JPEG", "JPEG", "PNG"][number % 4]
-        ending = {"JPEG": ".JPG", "PNG": ".png"}[format] if number % 5 else ".jpeg"  # some bear the wrong name
+        ending = {"JPEG": ".JPG", "PNG": ".png"}[format] if number % 5 else ".jpeg"  # some have the wrong suffix
         (folder / f"{number:03}{ending}").write_bytes(encoded(array, format))
     (root / "cat" / "notes.txt").write_text("no image")
     (root / "list.csv").write_text("no folder")
@@ -108,7 +108,7 @@ def test_a_target_transform_is_called_with_each_target(root, kind):
 
 
 def epochs(data, n=2, **options):
-    """Every batch of some epochs, as bytes."""
+    """Return every batch of some epochs as bytes."""
     options = {"batch_size": 8, "shuffle": True, "seed": 5, **options}
     with slipring.Loader(data, **grouped(**options)) as loader:
         return [[(x.tobytes(), y.tolist()) for x, y in loader] for _ in range(n)]
@@ -132,7 +132,7 @@ def plain(root):
     ],
     ids=str,
 )
-def test_batches_are_the_same_whoever_makes_them(root, plain, options):
+def test_batches_are_the_same_from_every_kind_of_worker(root, plain, options):
     assert epochs(crops(root), **options) == plain
 
 
@@ -274,7 +274,7 @@ def test_the_row_of_a_sample_that_a_wrapped_dataset_cannot_give_is_that_of_the_b
 
     rows = slipring.cached(Rows(), "1MiB").map(refuse)
     data = images.Bytes(rows, images.CenterCrop(4), cache="1MiB")
-    _ = data[1]  # is not read again, so that the inner call has other positions
+    _ = data[1]  # it is not read again, so positions differ in the inner call
     options = grouped(num_workers=workers, start_method="fork")
     with slipring.Loader(data, 4, sampler=[0, 1, 2, 3, 4, 1, 5, 6], **options) as loader:
         batches = iter(loader)
@@ -310,7 +310,7 @@ def test_files_that_are_passed_over_are_counted(spoiled, how):
         for epoch in (1, 2):
             for _ in loader:
                 pass
-            assert loader.stats().skipped_samples == 3 * epoch  # the fourth is followed by the fifth, another bad one
+            assert loader.stats().skipped_samples == 3 * epoch  # the sample after the fourth is bad, too
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -341,7 +341,7 @@ def test_without_a_descriptor_left_no_file_is_bad(root):
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM, errno.ENFILE, errno.ESTALE])
-def test_what_is_the_machines_fault_passes_over_no_file(number):
+def test_errors_of_the_machine_skip_no_file(number):
     class Failing(images.ImageDataset):
         def __len__(self):
             return 2
@@ -422,7 +422,7 @@ def test_targets_of_any_kind_pass_through():
         assert target["box"][:, 0].tolist() == list(range(6))
 
 
-def test_a_sample_without_bytes_is_refused_with_what_it_has():
+def test_a_sample_without_bytes_is_refused_with_its_keys():
     with pytest.raises(TypeError, match=r"sample 0 has no 'jpg' .* the keys png, cls"):
         images.Bytes([{"png": b"", "cls": 1}], image="jpg", target="cls")[0]
     with pytest.raises(TypeError, match=r"must be encoded bytes, not int"):
@@ -449,7 +449,7 @@ def test_a_source_of_ones_own_must_say_how_many_there_are_and_read_one():
 
 
 class Together(images.Folder):
-    """Files that can be read only by four at a time."""
+    """Files that can be read only four at a time."""
 
     at_once = 4
 
@@ -495,7 +495,7 @@ def test_a_file_that_threads_cannot_read_is_named_or_passed_over(root, tmp_path)
 
 
 class Fewer:
-    """A dataset that returns fewer samples than it was asked for."""
+    """A dataset that returns fewer samples than requested."""
 
     def __len__(self):
         return 4
@@ -509,7 +509,7 @@ class Fewer:
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_dataset_that_returns_fewer_samples_than_indices_is_an_error(cached):
-    """Pictures and targets would not belong together, and a cache would keep that."""
+    """Pictures and targets would not match, and a cache would keep them so."""
     data = images.Bytes(Fewer(), images.CenterCrop(4), fingerprint="fewer", **({"cache": "8MiB"} if cached else {}))
     with (
         slipring.Loader(data, batch_size=4) as loader,

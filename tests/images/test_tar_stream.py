@@ -10,12 +10,13 @@ import pytest
 import slipring
 from slipring import images
 from slipring.errors import ImageError
-from tests.images.pictures import encoded, pixels
-from tests.images.shards import files, plain, shard
 from tests.support.options import grouped
+from tests.support.pictures import encoded, pixels
+from tests.support.shards import files, plain, shard
+from tests.support.signals import handling
 
 FIT = images.Resize((12, 16))
-SIZES = (10, 7, 1, 12, 5)  # samples of each shard
+SIZES = (10, 7, 1, 12, 5)  # samples per shard
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def stream(shards, transform=FIT, **options):
 
 
 def read(data, loader=slipring.Loader, **options):
-    """The samples' numbers, as a loader gives them."""
+    """Return the numbers of a loader's samples."""
     with loader(data, 4, **grouped(**options)) as batches:
         return numbers_of(batches)
 
@@ -67,7 +68,7 @@ def test_workers_without_a_shard_end_at_once(shards):
 
 
 def pictures(data, **options):
-    """Sample number -> its crop's bytes."""
+    """Return {sample number: its crop's bytes}."""
     with slipring.Loader(data, None, **grouped(**options)) as samples:
         return {int(target["number"]): np.asarray(image).tobytes() for image, target in samples}
 
@@ -107,7 +108,7 @@ def test_it_resumes_at_the_sample(shards, workers, shuffle):
     from slipring.torch import DataLoader
 
     def make():
-        random.seed(7)  # whose numbers are drawn where there is no worker
+        random.seed(7)  # without workers, samples draw from it
         data = stream(shards, images.RandomResizedCrop((12, 16)), shuffle=shuffle)
         return DataLoader(data, 3, num_workers=workers, generator=torch.Generator().manual_seed(7))
 
@@ -133,7 +134,7 @@ def test_the_state_of_another_division_is_refused(shards, other):
 
 def test_torchs_persistent_workers_take_another_order_in_each_pass(shards):
     torch = pytest.importorskip("torch")
-    pytest.importorskip("slipring.torch")  # from then on torch's loader knows what a TarStream is
+    pytest.importorskip("slipring.torch")  # from then on torch's loader accepts a TarStream
     data = stream(shards, FIT, shuffle=True)
     loader = torch.utils.data.DataLoader(data, 4, num_workers=2, persistent_workers=True)
     passes = [[int(n) for _, target in loader for n in target["number"]] for _ in range(3)]
@@ -157,10 +158,10 @@ def test_a_shard_that_cannot_be_read_is_told_once_and_the_next_comes_behind_it(t
 
 
 class OutOfTime(TimeoutError):
-    """What a signal's handler raises."""
+    """The exception that a signal handler raises."""
 
 
-def test_what_a_handler_raises_while_an_image_is_read_costs_no_sample(shards):
+def test_a_handlers_exception_while_an_image_is_read_loses_no_sample(shards):
     def raises(number, frame):
         raise OutOfTime
 
@@ -174,14 +175,11 @@ def test_what_a_handler_raises_while_an_image_is_read_costs_no_sample(shards):
         return read(index)
 
     data._samples.read = interrupted
-    before = signal.signal(signal.SIGUSR1, raises)
-    try:
+    with handling(raises):
         it = iter(data)
         with pytest.raises(OutOfTime):
             next(it)
         assert [target["number"] for _, target in it] == numbers(0)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_bad_image_is_named_and_the_next_comes_behind_it(tmp_path):
@@ -218,6 +216,6 @@ def test_torchs_own_workers_divide_the_shards_too(shards):
         ({"target": "txt"}, "has no target"),
     ],
 )
-def test_what_cannot_be_is_refused_when_it_is_made(shards, options, says):
+def test_impossible_arguments_are_refused_at_construction(shards, options, says):
     with pytest.raises(ValueError, match=says):
         images.TarStream(shards, FIT, **{"target": "json", **options})

@@ -1,4 +1,4 @@
-"""ImageFolder and Compose, translated; where torchvision does not load, modules of the same names stand in."""
+"""ImageFolder and Compose, translated; without torchvision, stand-in modules have its names."""
 
 import enum
 import importlib.util
@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from slipring import images
-from tests.images.pictures import encoded, error, pixels
+from tests.support.pictures import encoded, error, pixels
 
 
 def loads():
-    """Whether torchvision can be imported: some of its wheels want libraries that are not there."""
+    """Return whether torchvision can be imported: some of its wheels need missing libraries."""
     if importlib.util.find_spec("torchvision") is None:
         return False
     return subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True).returncode == 0
@@ -186,7 +186,7 @@ def test_other_options_and_target_transforms_are_kept(root):
         (compose(resize(20), crop()), ValueError, "leave out Resize"),
     ],
 )
-def test_what_slipring_has_not_is_refused_by_name(root, transform, error_type, text):
+def test_unsupported_arguments_are_refused_by_name(root, transform, error_type, text):
     with pytest.raises(error_type, match=text):
         images.from_torchvision(folder(root, transform))
 
@@ -217,7 +217,7 @@ def test_a_programs_own_class_with_the_name_of_torchvisions_is_refused(root):
         images.from_torchvision(folder(root, compose(own(), CENTER)))
 
 
-def test_a_subclass_that_overrides_what_is_done_is_refused_and_one_with_other_defaults_is_not(root):
+def test_a_subclass_that_overrides_methods_is_refused_and_one_with_other_defaults_is_not(root):
     class Twice(TRANSFORMS["CenterCrop"]):
         def __call__(self, image):
             return image

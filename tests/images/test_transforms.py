@@ -1,4 +1,4 @@
-"""Transforms: the boxes that torchvision would draw, and one pass over the pixels."""
+"""Transforms: the same boxes as torchvision draws, and one pass over the pixels."""
 
 import enum
 import io
@@ -9,7 +9,7 @@ from PIL import Image
 
 from slipring import images
 from slipring.images.transforms import Draws, View
-from tests.images.pictures import encoded, error, pixels
+from tests.support.pictures import encoded, error, pixels
 
 
 class One(images.ImageDataset):
@@ -33,7 +33,7 @@ def sample(data, transform, **options):
 
 
 def validated(data, resize, crop):
-    """The usual recipe of validation as torchvision does it with Pillow: Resize, then CenterCrop with black around."""
+    """torchvision's usual validation recipe with Pillow: Resize, then CenterCrop with a black border."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     width, height = image.size
     longer = int(resize * max(width, height) / min(width, height))
@@ -84,7 +84,7 @@ def test_a_padded_picture_is_flipped_with_its_border():
             assert np.array_equal(flipped, plain[:, ::-1])
 
 
-def test_a_flip_before_a_crop_crops_what_was_mirrored():
+def test_a_flip_before_a_crop_crops_the_mirrored_image():
     data = encoded(pixels(40, 51), "PNG")
     mirrored = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))[:, ::-1]
     ours = sample(data, [images.RandomHorizontalFlip(1), images.CenterCrop((40, 10))])
@@ -234,7 +234,7 @@ def test_a_crop_larger_than_an_earlier_one_is_refused_where_there_was_picture():
 
 
 @pytest.mark.parametrize("options", [{}, {"side": 60}, {"exif": True}])
-def test_a_view_says_what_was_drawn_for_the_sample_of_the_same_seed(options):
+def test_a_view_reports_the_draws_for_the_sample_of_the_same_seed(options):
     steps = [images.RandomHorizontalFlip(0.5), images.RandomResizedCrop((20, 30), flip=0.5)]
     data = One(encoded(pixels(90, 120), "PNG"), steps, **options)
     picture = Image.open(io.BytesIO(data.data)).convert("RGB")

@@ -1,4 +1,4 @@
-"""Where samples are read: loaders of every kind that reads some beside one another."""
+"""Kinds of loaders that can read the samples of a batch concurrently."""
 
 import pytest
 

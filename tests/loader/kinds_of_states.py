@@ -1,101 +1,37 @@
 """Datasets, samplers and loaders whose states are tested."""
 
-import itertools
 import random
 
 import numpy as np
 
 import slipring
 from slipring import BatchSampler, Loader, Workers
+from tests.support.stateful import Backwards, Counting, PlainRange, Reads
 
 N, SIZE = 50, 4
 FORKED = Workers(start_method="fork")
 SPARSE = Workers(start_method="fork", snapshot_every_n_steps=5)
 
 
-def first_of_worker():
-    info = slipring.get_worker_info()
-    return 0 if info is None else 100 * info.id
-
-
-class Counting:
-    """An iterable dataset that knows where it is."""
-
-    def __init__(self, n=23):
-        self.n, self.i = n, 0
-
-    def __iter__(self):
-        first = first_of_worker()
-        while self.i < self.n:
-            self.i += 1
-            yield first + self.i
-        self.i = 0
-
-    def state_dict(self):
-        return {"i": self.i}
-
-    def load_state_dict(self, state):
-        self.i = state["i"]
-
-
-class Plain:
-    """An iterable dataset that is read again up to its place."""
-
-    def __iter__(self):
-        first = first_of_worker()
-        return iter(range(first, first + 23))
-
-
-class Backwards:
-    """A sampler that counts down and knows where it is."""
-
-    def __init__(self, n):
-        self.n, self.i = n, 0
-
-    def __len__(self):
-        return self.n
-
-    def __iter__(self):
-        while self.i < self.n:
-            self.i += 1
-            yield self.n - self.i
-        self.i = 0
-
-    def state_dict(self):
-        return {"i": self.i}
-
-    def load_state_dict(self, state):
-        self.i = state["i"]
-
-
 class Forwards(Backwards):
+    """A sampler with a state, which counts up."""
+
     def __iter__(self):
         return map((self.n - 1).__sub__, super().__iter__())
 
 
-class Read:
-    """A map dataset that knows how many samples this copy has given."""
-
-    def __init__(self):
-        self.given = 0
-
-    def __len__(self):
-        return N
+class Read(Reads):
+    """Cannot read sample 7."""
 
     def __getitem__(self, i):
         if i == 7:
             raise OSError(i)
-        self.given += 1
-        return i, self.given
-
-    def state_dict(self):
-        return {"given": self.given}
-
-    def load_state_dict(self, state):
-        self.given = state["given"]
+        return super().__getitem__(i)
 
 
 class Drawn:
+    """Sample i: i, and a number from each generator."""
+
     def __len__(self):
         return N
 
@@ -104,6 +40,8 @@ class Drawn:
 
 
 class Damaged:
+    """Cannot read samples 7, 17, ..."""
+
     def __len__(self):
         return N
 
@@ -121,16 +59,13 @@ KINDS = {
     "listed": lambda: {"dataset": range(N), "sampler": list(range(N - 1, -1, -1))},
     "listed-batches": lambda: {"batch_sampler": [[1, 2], [3], [4, 5, 6], [7]]},
     "stateful-sampler": lambda: {"dataset": range(N), "sampler": Backwards(N)},
-    "stateful-map": lambda: {"dataset": Read()},
+    "stateful-map": lambda: {"dataset": Read(N)},
     "stateful-iterable": lambda: {"dataset": Counting()},
-    "iterable": lambda: {"dataset": Plain()},
+    "iterable": lambda: {"dataset": PlainRange()},
     "drawn": lambda: {"dataset": Drawn(), "shuffle": True},
     "drawn-by-sample": lambda: {"dataset": Drawn(), "rng": "sample"},
     "single": lambda: {"dataset": range(9), "batch_size": None},
-    "sparse-snapshots": lambda: {
-        "dataset": Counting(),
-        "workers": Workers(start_method="fork", snapshot_every_n_steps=5),
-    },
+    "sparse-snapshots": lambda: {"dataset": Counting(), "workers": SPARSE},
     "damaged": lambda: {"dataset": Damaged(), "shuffle": True},
 }
 
@@ -146,12 +81,8 @@ def plain(batch):
     return [plain(part) for part in batch] if isinstance(batch, (list, tuple)) else np.asarray(batch).tolist()
 
 
-def flat(lists):
-    return [*itertools.chain.from_iterable(lists)]
-
-
 def taken(batches, count=None):
-    """So many batches as lists; an OSError in a batch's place as its text."""
+    """Return `count` batches as lists (None: all that follow); the text of an OSError stands for its batch."""
     found = []
     while count is None or len(found) < count:
         try:

@@ -10,13 +10,13 @@ import pytest
 
 import slipring
 from slipring import Workers
-from tests.datasets import patiently
 from tests.loader.kinds import KINDS, every_kind
+from tests.support.datasets import patiently
 from tests.support.options import grouped
 
 
 class Numbers:
-    """Samples that give way to others before they are there."""
+    """Coroutines that let others run before they return."""
 
     def __init__(self, n=50):
         self.n = n
@@ -25,7 +25,7 @@ class Numbers:
         return self.n
 
     async def __getitem__(self, i):
-        for _ in range(self.n - i):  # the last is there first
+        for _ in range(self.n - i):  # the last sample is ready first
             await asyncio.sleep(0)
         return i
 
@@ -38,14 +38,14 @@ class Asked(Numbers):
 
 
 class Plain(Numbers):
-    """No async def: it returns what another has made."""
+    """No async def: it returns the coroutine of another function."""
 
     def __getitem__(self, i):
         return Numbers.__getitem__(self, i)
 
 
 class Counted(Numbers):
-    """Sample i tells how many were being read at most, while it was."""
+    """Each sample is the largest number of samples that were read at the same time."""
 
     running = most = 0
 
@@ -58,7 +58,7 @@ class Counted(Numbers):
 
 
 class Drawn(Numbers):
-    """What a sample draws between its turns, while others have theirs."""
+    """Each sample draws several times, and other samples run in between."""
 
     async def __getitem__(self, i):
         drawn = []
@@ -71,7 +71,7 @@ class Drawn(Numbers):
 class Failing(Numbers):
     async def __getitem__(self, i):
         if i == 14:
-            raise OSError("no sample 14")  # first in time, not in order
+            raise OSError("no sample 14")  # the first in time, not in order
         await asyncio.sleep(0)
         if i == 13:
             raise OSError("no sample 13")
@@ -88,7 +88,7 @@ class Held(Numbers):
 
 
 class Loops(Numbers):
-    """Tells whether all samples of this process have been read in one loop, which is open."""
+    """Each sample is whether the process has read all samples in one event loop, which is open."""
 
     loop = None
 
@@ -101,14 +101,14 @@ class Loops(Numbers):
 
 @every_kind
 @pytest.mark.parametrize("dataset", [Numbers(), Asked(), Plain()], ids=["getitem", "getitems", "returned"])
-def test_batches_are_in_order_whoever_is_there_first(kind, dataset):
+def test_batches_are_in_order_whichever_sample_is_ready_first(kind, dataset):
     with slipring.Loader(dataset, 16, **grouped(**KINDS[kind])) as loader:
         for _ in range(2):
             assert np.concatenate(list(loader)).tolist() == list(range(50))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_threads_leave_it_to_the_loop_to_await_what_the_dataset_returns(num_workers):
+def test_threads_leave_it_to_the_loop_to_await_the_datasets_coroutines(num_workers):
     with slipring.Loader(Plain(), 16, num_workers=num_workers, workers=Workers(fetch_threads=3)) as loader:
         assert np.concatenate(list(loader)).tolist() == list(range(50))
 
@@ -126,7 +126,7 @@ def test_fetch_threads_bounds_how_many_are_read_at_once(most, expected):
 
 
 @every_kind
-def test_what_a_sample_draws_depends_neither_on_workers_nor_on_turns(kind):
+def test_the_draws_of_a_sample_depend_neither_on_workers_nor_on_turns(kind):
     def drawn(**options):
         with slipring.Loader(Drawn(), 16, seed=5, **grouped(**options)) as loader:
             return [batch[0].tolist() for batch in loader]
@@ -143,7 +143,7 @@ class Returned(Drawn):
 
 @pytest.mark.parametrize("batch_size", [None, 8])
 @pytest.mark.parametrize("dataset", [Drawn(), Returned()], ids=["async def", "returned"])
-def test_with_rng_sample_a_samples_position_says_what_it_draws(dataset, batch_size):
+def test_with_rng_sample_a_samples_position_determines_its_draws(dataset, batch_size):
     def drawn(dataset, **options):
         with slipring.Loader(dataset, seed=3, rng="sample", **grouped(**options)) as loader:
             return np.stack([rows for batch in loader for rows in np.reshape(batch[0], (-1, 4))])
@@ -154,7 +154,7 @@ def test_with_rng_sample_a_samples_position_says_what_it_draws(dataset, batch_si
 
 
 class Cancelled(Numbers):
-    """Samples that are cancelled while they wait, as by asyncio.timeout(), and give what they have then."""
+    """Samples that are cancelled while they wait, as by asyncio.timeout(), and return a partial result."""
 
     async def __getitem__(self, i):
         asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
@@ -177,7 +177,7 @@ def test_a_sample_that_is_cancelled_while_it_waits_may_go_on(kind):
 
 
 class Made(Numbers):
-    """Coroutines that are made for the whole batch; the first one fails."""
+    """Makes the coroutines of the whole batch; the first one fails."""
 
     def __init__(self, n=50):
         super().__init__(n)
@@ -221,7 +221,7 @@ def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_o
     "kind", ["processes", pytest.param("threads", marks=pytest.mark.leaks_ok("a thread waits for ever"))]
 )
 def test_a_read_that_never_ends_is_overdue_and_keeps_nobody(kind):
-    # The timeout is counted from before the start.
+    # The timeout starts before the workers start.
     options = {"start_method": "fork", **KINDS[kind], "num_workers": 1}
     with slipring.Loader(Held(16), 8, timeout=1, **grouped(**options)) as loader:
         iterator = iter(loader)

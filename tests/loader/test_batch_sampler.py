@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipring import BatchSampler, Loader, rng
-from tests.datasets import flat
+from tests.support.datasets import flat
 
 
 def test_indices_come_in_order_in_batches():
@@ -49,7 +49,7 @@ def test_indices_of_an_array_are_plain_numbers_whatever_the_order(how):
 
 
 class Labelled:
-    """As pandas' series: asked by labels, and an array by its places."""
+    """Like a pandas series: indexed by labels, but an array by positions."""
 
     def __init__(self, values):
         self.values = values

@@ -11,15 +11,11 @@ import pytest
 import slipring
 from slipring import Loader, Memory, Workers
 from slipring.errors import SlotsHeld
-from tests.datasets import Squares, flat, numbers
+from tests.support.datasets import Squares, batches_of, flat, numbers
 from tests.support.options import grouped
 
 WORKERS = [(0, None), (2, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "spawn")]
-
-
-def batches_of(n, size):
-    return [list(range(k, min(k + size, n))) for k in range(0, n, size)]
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
@@ -118,7 +114,7 @@ def test_empty_arrays_and_batches_without_arrays_are_delivered():
 
 
 class Keeping(Squares):
-    """Keeps the last arrays that it has made inside slots, and sees whether they are still what they were."""
+    """Keeps the last arrays that it made in slots, and checks that they are unchanged."""
 
     def __init__(self, n, keep):
         super().__init__(n)
@@ -147,7 +143,7 @@ def test_an_array_that_the_dataset_keeps_is_not_overwritten(num_workers, start_m
 
 
 class OfThreads:
-    """The same dataset, a copy of it in each thread."""
+    """The same, with a copy in each thread."""
 
     def __init__(self, dataset):
         self.dataset, self.local = dataset, threading.local()
@@ -162,7 +158,7 @@ class OfThreads:
 
 
 class Sums:
-    """Keeps the arrays of its first two samples, and has them in the later ones."""
+    """Keeps the arrays of its first two samples, and returns them in the later ones."""
 
     def __init__(self):
         self.local = threading.local()
@@ -185,7 +181,7 @@ class Sums:
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread"), (1, "spawn")])
-def test_what_the_consumer_does_to_its_batch_the_dataset_does_not_see(num_workers, start_method):
+def test_the_dataset_does_not_see_the_consumers_changes_of_a_batch(num_workers, start_method):
     with Loader(Sums(), None, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         for i, batch in enumerate(loader):
             assert sorted(set(batch.tolist())) == ([i] if i < 2 else [0, 1])
@@ -194,7 +190,7 @@ def test_what_the_consumer_does_to_its_batch_the_dataset_does_not_see(num_worker
 
 
 class Reusing:
-    """A collate_fn with one array for all batches."""
+    """A collate_fn that returns the same array for all batches."""
 
     array = None
 
@@ -220,7 +216,7 @@ class OfEachThread(Reusing):
 
 
 class KeepingSamples:
-    """A collate_fn whose batch is what it was given, and what it has all the same, and spoils."""
+    """A collate_fn that returns the samples' arrays, keeps them, and overwrites them at its next call."""
 
     kept = ()
 
@@ -238,7 +234,7 @@ def test_a_collate_fn_that_uses_its_arrays_again_leaves_delivered_batches_alone(
     num_workers, start_method, chunk_size, collate_fn
 ):
     if start_method == "thread" and collate_fn is KeepingSamples:
-        num_workers = 1  # it has no place for what each thread keeps
+        num_workers = 1  # it keeps one batch, not one per thread
     kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": chunk_size}
     with Loader(Squares(40), 4, collate_fn=collate_fn(), **grouped(slots=16, **kwargs)) as loader:
         held = list(loader)

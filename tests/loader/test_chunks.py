@@ -5,7 +5,7 @@ import pytest
 
 import slipring
 from slipring import Loader, Workers
-from tests.datasets import (
+from tests.support.datasets import (
     Echo,
     Failing,
     Fetched,
@@ -97,7 +97,7 @@ def assert_same(a, b):
     ],
     ids=["text", "bytes", "none", "dataclass", "object", "mixed"],
 )
-def test_leaves_without_a_fixed_size_are_put_together_by_who_finishes(num_workers, make):
+def test_leaves_without_a_fixed_size_are_collated_by_the_finisher(num_workers, make):
     dataset = Values([make(i) for i in range(10)])
     expected = load(dataset, 5)
     got = load(dataset, 5, chunk_size=2, num_workers=num_workers)
@@ -123,7 +123,7 @@ def test_indices_reach_each_range_as_they_are(num_workers, kind):
 
 
 def test_several_workers_fill_one_batch(tmp_path):
-    """The first range waits until another worker has done all others."""
+    """The first range waits until another worker has made all other ranges."""
 
     class Meeting(Where):
         def __getitem__(self, i):
@@ -137,7 +137,7 @@ def test_several_workers_fill_one_batch(tmp_path):
     assert which.tolist() == [0, 1, 2, 3] and len(set(worker.tolist())) == 2
 
 
-def test_random_numbers_do_not_depend_on_who_fills_which_range():
+def test_random_numbers_do_not_depend_on_the_workers_of_ranges():
     def draws(chunk_size, num_workers, start_method=None):
         # Thread workers share the global generators, and leave them alone.
         dataset = Random(24, use_globals=start_method != "thread")
@@ -190,7 +190,7 @@ def test_an_error_in_collate_fn_names_all_indices(num_workers, start_method):
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
 def test_samples_that_cannot_be_sent_are_an_error(num_workers, start_method):
-    """A range's samples go through the slot when a collate_fn is to see them all."""
+    """With a collate_fn, which needs all samples, a range's samples are sent through the slot."""
     kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": 1}
     dataset = Values([1, 2, NoPickle(), 3, 4, 5])
     with Loader(dataset, 3, collate_fn=as_list, **grouped(**kwargs)) as loader:
@@ -219,7 +219,7 @@ def test_mismatches_among_staged_samples_name_the_right_indices(num_workers):
 
 
 class Short:
-    """__getitems__ gives another number of samples than it was asked for."""
+    """__getitems__ returns a wrong number of samples."""
 
     def __init__(self, n):
         self.n = n

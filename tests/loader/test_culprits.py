@@ -1,4 +1,4 @@
-"""Which sample it was that failed: in the message, and as attributes of WorkerError."""
+"""The sample that failed: in the message, and in attributes of WorkerError."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def refuse(sample):
 
 
 class Twice(AtOnce):
-    """Its samples are mapped in an inner call, for several indices at a time."""
+    """It transforms its samples in an inner call, for several indices at a time."""
 
     inner = slipring.cached(AtOnce(), "1MiB").map(refuse)
 
@@ -78,7 +78,7 @@ class Twice(AtOnce):
 
 
 def kept_but_one():
-    """A cache in front of a dataset that reads what is missing; two samples of the batch with 777 are not missing."""
+    """A cache of a dataset that reads missing samples at once; it has two samples of the batch with 777."""
     data = slipring.cached(Twice(), "1MiB")
     _ = data[768], data[770]
     return data
@@ -123,7 +123,7 @@ def test_an_error_that_a_dataset_raises_after_it_has_caught_a_samples_error_name
     assert (cause.index, cause.row) == (None, None)
 
 
-def test_what_fails_for_all_samples_names_none():
+def test_an_error_of_all_samples_names_none():
     def collate(samples):
         raise ValueError("corrupt file")
 
@@ -146,7 +146,7 @@ def test_an_index_whose_repr_raises_does_not_hide_the_datasets_error(workers):
 
 
 class Local(Unshowable):
-    """Cannot be pickled either, and the exception that says so has no text."""
+    """Cannot be pickled either, and the error of pickling has no text."""
 
     class Unsaid(TypeError):
         def __str__(self):

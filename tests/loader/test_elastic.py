@@ -1,4 +1,4 @@
-"""An epoch that n ranks have begun, and m ranks end: the samplers alone, and slipring.Loader with them."""
+"""An epoch that n ranks begin and m ranks finish: with samplers alone, and with slipring.Loader."""
 
 import copy
 import itertools
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import slipring
 from slipring import BatchSampler, Loader, StringList
-from tests.datasets import flat
+from tests.support.datasets import flat
 from tests.support.options import grouped
 
 RANKS = range(1, 9)
-N = 203  # of which no step is a divisor
+N = 203  # no step divides it
 WAYS = [{"shuffle": True}, {}, {"weights": np.arange(N) % 7}, {"num_samples": 150}]
 
 
@@ -27,12 +27,12 @@ def samplers(n, batch_size, **options):
 
 
 def steps(of_ranks):
-    """What all ranks together are given at each step, sorted; all ranks have as many."""
+    """Return the sorted indices of all ranks at each step; all ranks have as many steps."""
     return [sorted(flat(step)) for step in zip(*of_ranks, strict=True)]
 
 
 def begun(ranks, epochs, taken):
-    """The states of ranks that have read so many epochs, and `taken` batches of the next; and those steps."""
+    """Return the states of ranks after some epochs and `taken` batches of the next, and these steps."""
     for _ in range(epochs):
         assert len({len(list(sampler)) for sampler in ranks}) == 1
     passes = [iter(sampler) for sampler in ranks]
@@ -41,7 +41,7 @@ def begun(ranks, epochs, taken):
 
 
 def expected(order, ranks, step, drop_last, position=0):
-    """The same steps, as the page on elastic states has them: the next samples of the one order."""
+    """Return the steps as the page on elastic states defines them: the next samples of one order."""
     found = []
     for at in range(position, len(order), step):
         samples = list(order[at : at + step])
@@ -54,7 +54,7 @@ def expected(order, ranks, step, drop_last, position=0):
 
 
 def after(sampler, batches):
-    """The state of a pass of a sampler after so many batches; the sampler itself does not begin one."""
+    """Return the state of a pass of a sampler after so many batches; the sampler itself begins no pass."""
     begun = iter(copy.copy(sampler))
     for _ in range(batches):
         next(begun, None)
@@ -180,7 +180,7 @@ def test_the_same_numbers_are_the_same_indices_however_they_are_kept(saved, load
 
 
 class Own:
-    """A sequence that is known by its length alone."""
+    """A sequence of which slipring knows only the length."""
 
     def __init__(self, first):
         self.first = first
@@ -279,7 +279,7 @@ def test_a_drawn_order_is_given_out_to_its_end_with_steps_of_another_size(n, siz
 
 
 class Drawn:
-    """Numbers, and what each generator draws for them."""
+    """Sample i is i, and a number from each generator."""
 
     def __len__(self):
         return 96
@@ -289,7 +289,7 @@ class Drawn:
 
 
 def rows(n, step, state=None, epochs=1, stop=None, workers=0, **options):
-    """Each step's samples with what they have drawn, sorted by number; the ranks' loaders one after the other."""
+    """Return each step's samples with their draws, sorted by number; the ranks run one after the other."""
     found = []
     for rank in range(n):
         sampler = BatchSampler(96, step // n, shuffle=True, rank=rank, world_size=n, seed=3)
@@ -324,7 +324,7 @@ def test_samples_draw_the_same_whatever_the_ranks_and_the_workers(m, options):
     assert taken == whole[:1]
     rest, _ = rows(m, 24, state, epochs=2, **options)
     assert rest == whole[1:]
-    assert len({row[3] for step in whole for row in step}) == 2 * 96  # no number comes twice
+    assert len({row[3] for step in whole for row in step}) == 2 * 96  # no number occurs twice
 
 
 @pytest.mark.parametrize("m", [1, 5])
@@ -335,7 +335,7 @@ def test_so_they_do_with_steps_of_another_size(m):
     assert all(whole[row[0]] == row for row in flat(taken))
     others = [row for row in flat(rest) if whole[row[0]] != row]
     assert len(flat(rest)) == 54 + len(others)
-    assert len(others) == -54 % m  # the order's first, used again at the end: at other positions
+    assert len(others) == -54 % m  # the first samples, repeated at the end: at other positions
 
 
 def test_workers_threads_and_ranges_of_a_batch_draw_alike():
@@ -382,7 +382,7 @@ def test_a_report_has_the_numbers_of_the_epoch_and_of_its_batches():
 
 
 class Whole(Drawn):
-    """Would make whole batches, which have no positions of their samples."""
+    """Can also make whole batches, in which samples have no positions."""
 
     def __getitems__(self, indices):
         raise AssertionError("asked for several at once")
@@ -442,7 +442,7 @@ def test_an_epoch_may_be_any_kind_of_integer(options):
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, None, True, 1 << 32])
-def test_what_is_no_epoch_is_refused_when_it_is_set(epoch):
+def test_a_value_that_is_no_epoch_is_refused_when_it_is_set(epoch):
     with pytest.raises((TypeError, ValueError), match="epoch must be"):
         BatchSampler(6).set_epoch(epoch)
     with pytest.raises((TypeError, ValueError), match="epoch must be"):

@@ -30,7 +30,7 @@ class Numbers:
 
 
 class Mortal(Numbers):
-    """The process that reads one of some samples for the first time is killed."""
+    """Kills the process that first reads one of some samples."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -45,7 +45,7 @@ class Mortal(Numbers):
 
 
 class Stream:
-    """The same numbers, by blocks of 2 to the workers; Stateful."""
+    """The same numbers as a Stateful stream; each worker reads blocks of 2."""
 
     def __iter__(self):
         return Turns()
@@ -81,7 +81,7 @@ def leaves_out(monkeypatch):
 
     def collated(self, rows):
         batch = collate(self, rows)
-        array = getattr(batch, "array", batch)  # of a worker of torch's loader
+        array = getattr(batch, "array", batch)  # in a worker of torch's loader
         return NO_SAMPLES if int(array[0]) // 2 in EMPTY else batch
 
     monkeypatch.setattr(Fetcher, "collate", collated)

@@ -1,4 +1,4 @@
-"""Errors: in the dataset, in collate_fn, in worker_init_fn, in a sampler; the wait that took too long."""
+"""Errors: in the dataset, in collate_fn, in worker_init_fn, in a sampler; timeouts."""
 
 import threading
 import traceback
@@ -10,7 +10,7 @@ import pytest
 import slipring
 from slipring import Loader, LoaderTimeout, Memory, WorkerError, Workers
 from slipring.errors import Closed
-from tests.datasets import (
+from tests.support.datasets import (
     Awkward,
     Failing,
     NoPickle,
@@ -156,7 +156,7 @@ def test_an_exception_with_a_meaning_does_not_end_the_loop_silently(num_workers,
 
 
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, KeyboardInterrupt])
-def test_a_thread_worker_survives_what_would_end_it(error):
+def test_a_thread_worker_survives_exceptions_that_would_end_it(error):
     with Loader(Failing({1}, error, n=3), num_workers=1, workers=Workers(start_method="thread")) as loader:
         found = outcomes(iter(loader))
         assert kinds(found) == ["batch", "WorkerError", "batch"] and error.__name__ in str(found[1])
@@ -180,7 +180,7 @@ class Chained(Squares):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_what_an_error_came_from_is_shown(num_workers):
+def test_the_cause_of_an_error_is_shown(num_workers):
     with Loader(Chained(2), num_workers=num_workers) as loader:
         for error in outcomes(iter(loader)):
             shown = "".join(traceback.format_exception(error))
@@ -256,7 +256,7 @@ def test_a_batch_that_is_too_large_says_how_large_and_what_to_raise(num_workers)
     ],
     ids=str,
 )
-def test_more_indices_than_a_slot_has_room_for_name_what_helps(options, remedies):
+def test_more_indices_than_a_slot_has_room_for_name_the_remedy(options, remedies):
     n = (64 << 20 if not options else 1 << 16) // 8 + 1
     with Loader(range(n), n, num_workers=1, **grouped(**options)) as loader:
         (error,) = outcomes(iter(loader))
@@ -334,7 +334,7 @@ def test_an_error_in_the_samplers_iter_is_raised_and_the_loader_still_works(num_
         assert kinds(outcomes(iter(loader)))[:2] == ["batch", "batch"]
 
 
-# ---- what cannot be sent to a new process ----
+# ---- objects that cannot be sent to a new process ----
 
 
 class Holder:
@@ -357,7 +357,7 @@ class Holder:
         ),
     ],
 )
-def test_what_cannot_be_pickled_is_named_with_the_attribute(start_method, arguments, named):
+def test_an_object_that_cannot_be_pickled_is_named_with_the_attribute(start_method, arguments, named):
     dataset = Values([1])
     held = arguments.get("dataset")
     if held is not None:
@@ -379,7 +379,7 @@ def test_a_cycle_does_not_keep_the_culprit_from_being_named():
         iter(loader)
 
 
-# ---- time ----
+# ---- timeouts ----
 
 
 @pytest.mark.parametrize("start_method", ["fork", "thread"])

@@ -1,4 +1,4 @@
-"""The interpreter's exit with loaders in use: exit code 0, nothing on stderr, nobody left."""
+"""The interpreter's exit with loaders in use: exit code 0, nothing on stderr, no process left."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 BEGIN = """
 import gc, os, sys, threading
 from slipring import Loader, Workers
-from tests.datasets import Random, Shard, Squares, leave_be
+from tests.support.datasets import Random, Shard, Squares, leave_be
 
 KWARGS = dict({kwargs})
 
@@ -23,7 +23,7 @@ if __name__ == "__main__":
     main()
 """
 
-# What the program does before it comes to its end, or leaves.
+# Actions of the program before it ends or exits.
 SCENES = {
     "nothing iterated": "loader = Loader(Squares(100), 4, **KWARGS)",
     "closed": """
@@ -159,7 +159,7 @@ if __name__ == "__main__":
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\nended\n", "")
 
 
-def test_what_a_program_does_at_its_exit_can_use_a_loader(tmp_path):
+def test_a_function_that_runs_at_exit_can_use_a_loader(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(
         """

@@ -1,4 +1,4 @@
-"""`fetch_threads`: the samples of a batch are read beside one another, by threads of the worker."""
+"""`fetch_threads`: threads of the worker read the samples of a batch concurrently."""
 
 import mmap
 import os
@@ -12,15 +12,16 @@ import pytest
 
 import slipring
 from slipring import Workers
-from tests.datasets import Fetched, Into, Squares, flat, numbers, patiently
-from tests.leaks import Snapshot
 from tests.loader.kinds import KINDS, every_kind
+from tests.support.datasets import Fetched, Into, Squares, flat, numbers, patiently
 from tests.support.inside import skipping
+from tests.support.leaks import Snapshot
 from tests.support.options import grouped
+from tests.support.signals import Raised
 
 
 class Together:
-    """Samples that are there only when so many are being read at the same time."""
+    """Each read waits until so many reads run at the same time."""
 
     def __init__(self, n, at_once):
         self.n, self.at_once = n, at_once
@@ -32,14 +33,14 @@ class Together:
         return {"n": self.n, "at_once": self.at_once}
 
     def __getitem__(self, i):
-        # One for all threads of a process: those of a worker, which is alone in it.
+        # One barrier for all threads of the process, whose only worker uses it.
         barrier = self.__dict__.setdefault("barrier", threading.Barrier(self.at_once))
         barrier.wait(30)
         return i, threading.current_thread().name
 
 
 class LastFirst:
-    """Of each four samples the first is read at once; each of the others waits for the one after it."""
+    """Of four samples the first returns at once; each other one waits for its successor."""
 
     def __init__(self, n):
         self.n = n
@@ -56,7 +57,7 @@ class LastFirst:
 
 
 class Drawn:
-    """What each sample draws, whoever reads it."""
+    """Sample i is i, a number that it draws, and whether a worker reads it."""
 
     def __len__(self):
         return 64
@@ -66,7 +67,7 @@ class Drawn:
 
 
 class Failing(Squares):
-    """Samples 13 and 14 cannot be read, and those from 90 on end the process that reads them."""
+    """Samples 13 and 14 cannot be read; those from 90 on end the process that reads them."""
 
     def __getitem__(self, i):
         if i in (13, 14):
@@ -121,7 +122,7 @@ def test_one_thread_is_none():
 
 
 @every_kind
-def test_what_a_sample_draws_depends_neither_on_workers_nor_on_threads(kind):
+def test_the_draws_of_a_sample_depend_neither_on_workers_nor_on_threads(kind):
     def drawn(n, **options):
         with slipring.Loader(Drawn(), 16, seed=3, **grouped(fetch_threads=n, **options)) as loader:
             return [batch[1].tolist() for batch in loader]
@@ -132,7 +133,7 @@ def test_what_a_sample_draws_depends_neither_on_workers_nor_on_threads(kind):
 
 
 @every_kind
-def test_with_rng_sample_a_sample_draws_what_it_draws_alone(kind):
+def test_with_rng_sample_a_sample_draws_the_same_as_alone(kind):
     def drawn(**options):
         with slipring.Loader(Drawn(), 16, seed=3, rng="sample", **grouped(**options)) as loader:
             return [batch[1].tolist() for batch in loader]
@@ -140,7 +141,7 @@ def test_with_rng_sample_a_sample_draws_what_it_draws_alone(kind):
     assert drawn(fetch_threads=4, **KINDS[kind]) == drawn()
 
 
-def test_what_a_sample_draws_is_its_workers_with_rng_worker():
+def test_with_rng_worker_a_sample_draws_from_its_workers_generator():
     def drawn(n):
         with slipring.Loader(
             Drawn(), 16, seed=3, num_workers=2, rng="worker", workers=Workers(fetch_threads=n)
@@ -183,7 +184,7 @@ def test_a_sample_that_ends_its_worker_ends_it():
     "kind", ["processes", pytest.param("threads", marks=pytest.mark.leaks_ok("threads wait for ever"))]
 )
 def test_a_read_that_never_returns_is_overdue_and_keeps_nobody(kind):
-    # The timeout is counted from before the start.
+    # The timeout starts before the workers start.
     options = {"start_method": "fork", **KINDS[kind], "num_workers": 1}
     with slipring.Loader(Held(), 8, timeout=1, **grouped(fetch_threads=8, **options)) as loader:
         iterator = iter(loader)
@@ -209,10 +210,6 @@ def test_threads_end_with_their_worker():
         list(loader)
         assert len(readers() - before) in (3, 6)  # one worker may have made all batches
     assert readers() <= before
-
-
-class Raised(Exception):
-    """What a signal handler raises."""
 
 
 @pytest.mark.parametrize("dataset", [Squares(50), AsyncSquares(50)], ids=["threads", "coroutines"])
@@ -253,11 +250,11 @@ def test_a_forked_child_has_threads_of_its_own():
 
 
 class Slowest:
-    """Sample 5 takes longer than the others, on whatever machine; sample 7 has passed another over."""
+    """Sample 5 takes longer than the others on any machine; sample 7 reports a skipped sample."""
 
     def __init__(self):
         self.begun = time.monotonic()
-        self.page = mmap.mmap(-1, 64)  # shared with forked workers: which samples are there; how long sample 5 slept
+        self.page = mmap.mmap(-1, 64)  # shared with forked workers: the samples that are ready; how long sample 5 slept
 
     def __len__(self):
         return 8
@@ -266,7 +263,7 @@ class Slowest:
         if i == 5:
             while sum(self.page[:8]) < 7:
                 time.sleep(0.001)
-            # No other one can have taken as long: it was begun after this dataset, and is there already.
+            # No other sample can take as long: it started after this dataset, and is ready already.
             slept = 2 * (time.monotonic() - self.begun)
             time.sleep(slept)
             self.page[8:16] = struct.pack("d", slept)
@@ -277,7 +274,7 @@ class Slowest:
 
 
 @pytest.mark.parametrize("kind", ["processes", "none", "ranges"])
-def test_the_slowest_sample_is_known_and_what_was_skipped(kind):
+def test_the_slowest_sample_and_the_skipped_ones_are_known(kind):
     options = KINDS[kind] if kind == "none" else {**KINDS[kind], "start_method": "fork"}
     data = Slowest()
     with slipring.Loader(data, 8, **grouped(fetch_threads=4, **options)) as loader:

@@ -1,4 +1,4 @@
-"""Workers that wait for a lock which a thread of the program holds: what the timeout and the report say of it."""
+"""Workers that wait for a lock that a thread of the program holds: the texts of timeout and report."""
 
 import contextlib
 import os
@@ -8,14 +8,14 @@ import threading
 import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
-from tests.fault.procs import until
 from tests.support.inside import observing
+from tests.support.processes import until
 
 CAUSE = "JAX and TensorFlow start threads.*'forkserver', or create the workers before"
 
 
 class Library:
-    """Samples that need a lock, as those of a library with threads of its own."""
+    """Samples that need a lock, as a library with threads of its own does."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -30,7 +30,7 @@ class Library:
 
 @contextlib.contextmanager
 def held(lock):
-    """Have another thread hold a lock."""
+    """Let another thread hold a lock."""
     there, go = threading.Event(), threading.Event()
 
     def hold():

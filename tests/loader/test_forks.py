@@ -1,54 +1,21 @@
-"""Loaders and forks: a child has iterations of its own, and leaves those of its parent alone."""
+"""Loaders and forks: a child has its own iterations, and does not change those of its parent."""
 
 import gc
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
-import tempfile
 import threading
-import traceback
 
 import pytest
 
 from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
-from tests.datasets import Shard, Squares, flat, numbers
-from tests.leaks import started_by_us
+from tests.support.datasets import Shard, Squares, batches_of, flat, numbers
+from tests.support.leaks import started_by_us
+from tests.support.processes import in_child
 
 WORKERS = [(0, None), (2, "fork"), (2, "forkserver"), (2, "spawn"), (2, "thread")]
-
-
-def in_child(function):
-    """Call a function in a forked child; return what it returned.
-
-    By way of a file: a pipe would not end while a process that another thread forked meanwhile has it too.
-    """
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below, after the child
-    pid = os.fork()
-    if pid == 0:
-        try:
-            try:
-                answer = True, function()
-            except BaseException:
-                answer = False, traceback.format_exc()
-            pickle.dump(answer, file)
-            file.flush()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    with file:
-        file.seek(0)
-        answer = file.read()
-    assert status == 0 and answer, f"the child ended with {status}"
-    fine, value = pickle.loads(answer)
-    assert fine, value
-    return value
-
-
-def batches_of(n, size):
-    return [list(range(k, min(k + size, n))) for k in range(0, n, size)]
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
@@ -114,7 +81,7 @@ def test_the_parents_iterator_is_closed_in_a_child_and_not_disturbed_by_it(num_w
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_child_does_not_release_what_its_parent_holds(num_workers):
+def test_a_child_does_not_release_its_parents_slots(num_workers):
     def child():
         held.clear()
         gc.collect()
@@ -128,7 +95,7 @@ def test_a_child_does_not_release_what_its_parent_holds(num_workers):
         assert loader.stats().copied_batches == 0
 
 
-def test_a_child_may_read_what_its_parent_holds():
+def test_a_child_may_read_its_parents_batches():
     with Loader(Squares(8), 4, num_workers=1) as loader:
         held = list(loader)
         assert in_child(lambda: numbers(held)) == batches_of(8, 4)
@@ -203,7 +170,7 @@ def test_a_grandchild_is_a_child_too():
 
 
 def test_a_child_can_iterate_although_a_thread_of_its_parent_was_about_to():
-    """The thread is in the midst of iter() when the fork comes."""
+    """The thread is inside iter() during the fork."""
     inside, go_on = threading.Event(), threading.Event()
 
     class Slow:
@@ -232,7 +199,7 @@ def numbers():
     with slipring.Loader(range(8), 4, num_workers=0) as loader:
         return [batch.tolist() for batch in loader]
 
-class Finder:  # a thread's import of the module is under way when the fork comes
+class Finder:  # a thread is importing the module during the fork
     def find_spec(name, path=None, target=None):
         if name == sys.argv[1]:
             inside.set()
@@ -255,14 +222,14 @@ print(os.waitpid(pid, 0)[1])
 
 @pytest.mark.parametrize("module", ["slipring._core.process_pool", "slipring._core.worker_main"])
 def test_a_child_can_iterate_although_a_thread_of_its_parent_was_at_the_first_loader(module):
-    # From Python 3.12 on a fork beside a thread is warned of.
+    # From Python 3.12 on, a fork in a process with threads causes a warning.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGINNING, module]
     run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=220)
     assert (run.stdout, run.stderr) == ("0\n", "")
 
 
 class Forked:
-    """Pickles as a number, in two processes; the second is to do nothing more."""
+    """Pickles as a number in two processes; the second one must do nothing more."""
 
     def __init__(self, i):
         self.i = i
@@ -296,7 +263,7 @@ def test_a_child_forked_while_a_worker_writes_a_batch_publishes_nothing(chunk, c
 
 
 class Cycle:
-    """Garbage that only the collector finds, and that says in which process it ended."""
+    """Garbage that only the collector finds; it records the process that collects it."""
 
     def __init__(self, path):
         self.me, self.path = self, path
@@ -307,7 +274,7 @@ class Cycle:
 
 
 class Collecting:
-    """Each sample says whether the collector runs by itself, and has it run."""
+    """Each sample is whether the automatic collector is on; reading it runs the collector."""
 
     def __len__(self):
         return 4

@@ -1,4 +1,4 @@
-"""A loader's class takes the type of its batches in brackets; only type checkers make something of it."""
+"""A loader's class takes the type of its batches in brackets, for type checkers only."""
 
 import copy
 import importlib
@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from tests.datasets import Squares
+from tests.support.datasets import Squares
 
 CLASSES = ["slipring.Loader", "slipring.torch.DataLoader", "slipring.adapters.torchdata.StatefulDataLoader"]
 
@@ -22,7 +22,7 @@ def kind(request):
 
 
 def lists(loader):
-    """The sample numbers of one pass, batch by batch."""
+    """Return the sample numbers of one pass, batch by batch."""
     return [which.tolist() for _, which in loader]
 
 

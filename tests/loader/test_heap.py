@@ -1,4 +1,4 @@
-"""Worker processes keep the heap that their batches need, and nobody else's heap is touched."""
+"""Worker processes keep the heap that their batches need; no other process's heap changes."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ BATCH = 8
 
 
 class New:
-    """Gives a new array for each sample: large ones first, then small ones."""
+    """Returns a new array for each sample: large ones first, then small ones."""
 
     def __init__(self, n, large=MB, small=MB, large_until=0):
         self.n, self.large, self.small, self.large_until = n, large, small, large_until
@@ -66,7 +66,7 @@ def worker_of(loader):
 def test_in_the_steady_state_a_batch_takes_no_page_faults(options):
     with Loader(New(120 * BATCH), BATCH, num_workers=1, worker_init_fn=give_all_back, **grouped(**options)) as loader:
         it = iter(loader)
-        for _ in range(60):  # every slot has been used, and the worker has seen what batches need
+        for _ in range(60):  # every slot was used, and the worker knows the sizes of batches
             next(it)
         pid, n = worker_of(loader), 0
         before = faults_of(pid)
@@ -76,10 +76,10 @@ def test_in_the_steady_state_a_batch_takes_no_page_faults(options):
         assert (faults_of(pid) - before) / n < 50
 
 
-def test_what_is_kept_goes_back_when_batches_become_small():
+def test_kept_memory_is_released_when_batches_become_small():
     data = New(100 * 32, MB, 1000, 50 * 32)
     options = {"prefetch_factor": 1, "collate_fn": stack, "worker_init_fn": give_all_back}
-    # A forked worker could find much free memory in the heap that it inherits, which it cannot give back.
+    # A forked worker may inherit much free memory in the heap, which it cannot return to the kernel.
     with Loader(data, 32, num_workers=1, **grouped(start_method="spawn", **options)) as loader:
         it = iter(loader)
         for _ in range(40):
@@ -93,7 +93,7 @@ def test_what_is_kept_goes_back_when_batches_become_small():
 def test_page_faults_are_counted_where_the_heap_is_not_to_be_kept(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
     monkeypatch.setattr(memory, "LOOK_S", 0)
-    # A forked worker could find much free memory in the heap that it inherits.
+    # A forked worker may inherit much free memory in the heap.
     options = {"num_workers": 1, "slots": 4, "collate_fn": stack, "start_method": "spawn"}
     with Loader(New(200 * BATCH), BATCH, **grouped(**options)) as loader:
         it, faults = iter(loader), None
@@ -115,7 +115,7 @@ def test_the_programs_own_heap_is_left_alone(options, monkeypatch):
 
 
 def found_with(**environment):
-    """Whether a program finds glibc's heap with those variables."""
+    """Return whether a program with these variables finds glibc's heap."""
     program = "from tests.support.inside import heap; print(heap.glibc() is not None)"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -138,6 +138,6 @@ def found_with(**environment):
     ],
     ids=lambda told: next(iter(told)),
 )
-def test_who_has_said_how_the_heap_is_to_be_is_obeyed(told):
+def test_a_users_settings_of_the_heap_are_obeyed(told):
     assert found_with()
     assert not found_with(**told)

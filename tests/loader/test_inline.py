@@ -1,4 +1,4 @@
-"""num_workers=0: the caller's own thread makes the batches, and nobody else notices."""
+"""num_workers=0: the caller's own thread makes the batches, without an effect on other threads."""
 
 import random
 import threading
@@ -64,7 +64,7 @@ def values(loader):
     return [batch.tolist() for batch in loader]
 
 
-def test_two_streams_in_turn_draw_what_each_draws_alone():
+def test_two_streams_in_turn_draw_the_same_as_each_alone():
     alone = [values(slipring.Loader(Draws(), 2, seed=seed)) for seed in (1, 2)]
     in_turn = zip(slipring.Loader(Draws(), 2, seed=1), slipring.Loader(Draws(), 2, seed=2))
     assert [list(side) for side in zip(*[(a.tolist(), b.tolist()) for a, b in in_turn])] == alone
@@ -96,7 +96,7 @@ def test_out_of_order_a_slow_worker_does_not_end_up_with_all_tasks():
 
 
 class Keeping:
-    """Keeps every array that it has made inside a slot."""
+    """Keeps every array that it makes in a slot."""
 
     def __init__(self):
         self.kept = []
@@ -156,7 +156,7 @@ def test_after_ctrl_c_the_next_epoch_is_whole_and_no_slot_is_lost(chunk_size):
 
 
 class Closing:
-    """An iterable dataset that notes when its generator is closed."""
+    """An iterable dataset that records the end of its generator."""
 
     def __init__(self):
         self.closed = 0
@@ -214,7 +214,7 @@ def test_an_error_does_not_set_the_generators_back():
 
 
 @pytest.mark.parametrize("end", ["close the loader", "end the iteration"])
-def test_who_closes_while_another_thread_makes_a_batch_leaves_it_to_that(end):
+def test_a_close_while_another_thread_makes_a_batch_leaves_the_batch_to_that_thread(end):
     dataset, raised = HeldUp(), []
     loader = slipring.Loader(dataset, 2)
     iterator = iter(loader)

@@ -1,4 +1,4 @@
-"""From iter() to close(): iterations that are abandoned, shared, nested, dropped; batches that live on."""
+"""From iter() to close(): iterations that are abandoned, shared, nested, dropped; batches that outlive them."""
 
 import contextlib
 import copy
@@ -13,18 +13,25 @@ import pytest
 import slipring
 from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
-from tests.datasets import Shard, Squares, Stream, Waiting, Where, flat, leave_be, numbers, wait_for_file
-from tests.leaks import started_by_us
+from tests.support.datasets import (
+    Shard,
+    Squares,
+    Stream,
+    Waiting,
+    Where,
+    batches_of,
+    flat,
+    leave_be,
+    numbers,
+    wait_for_file,
+)
 from tests.support.inside import local_pool
+from tests.support.leaks import started_by_us
 from tests.support.options import grouped
 
 WORKERS = [(0, None), (2, "fork"), (2, "thread")]
 EVERY_KIND = [*WORKERS, (2, "spawn")]
 PERSISTENT_OR_NOT = [(*kind, True) for kind in EVERY_KIND] + [(*kind, False) for kind in WORKERS]
-
-
-def batches_of(n, size):
-    return [list(range(k, min(k + size, n))) for k in range(0, n, size)]
 
 
 # ---- epochs ----
@@ -91,7 +98,7 @@ def test_without_workers_nothing_is_read_before_it_is_asked_for(tmp_path):
 
 
 class Marking(Squares):
-    """Leaves a file for each sample that was read."""
+    """Creates a file for each sample that is read."""
 
     def __init__(self, path):
         super().__init__(40)
@@ -111,7 +118,7 @@ def test_an_iteration_that_was_never_asked_leaves_nothing_behind(in_order):
 
 
 def test_a_new_epoch_waits_for_slots_that_workers_are_still_at(tmp_path):
-    """All slots are with workers that make batches nobody wants any more."""
+    """All slots belong to workers that make batches of an abandoned iteration."""
     dataset = AlwaysWaiting(tmp_path / "gate", n=8)
     with Loader(dataset, 1, num_workers=2, memory=Memory(slots=2)) as loader:
         first = iter(loader)
@@ -132,7 +139,7 @@ def ask_until_closed(iterator):
 
 
 class AlwaysWaiting(Waiting):
-    """Says which sample it is at, then waits."""
+    """Reports its sample, then waits."""
 
     def __getitem__(self, i):
         with open(f"{self.gate}.{i}", "w"):
@@ -202,7 +209,7 @@ def test_a_loader_inside_a_dataset_has_slots_and_generators_of_its_own():
 
 
 class Nested(Squares):
-    """Each sample comes of a whole iteration of another loader."""
+    """Each sample needs a whole iteration of another loader."""
 
     def __getitem__(self, i):
 
@@ -262,17 +269,17 @@ def test_close_ends_the_wait_of_another_thread(tmp_path, start_method, how):
         closer = threading.Thread(target=iterator.close if how == "iterator" else loader.close)
         closer.start()
         thread.join()
-        gate.touch()  # the worker ends its batch before it goes
+        gate.touch()  # the worker finishes its batch before it ends
         closer.join()
     [error] = outcome
     assert isinstance(error, (Closed, StopIteration))
 
 
 def test_a_thread_worker_that_does_not_end_is_left_alone(tmp_path, monkeypatch):
-    """The next run has threads of its own: one that is stuck in the dataset does not come back to it."""
+    """The next iteration has new threads: one that is stuck in the dataset does not return to it."""
     monkeypatch.setattr(local_pool, "GRACE_S", 0.05)
     gate = tmp_path / "gate"
-    before = set(threading.enumerate())  # other tests may have left some
+    before = set(threading.enumerate())  # other tests may have left threads
     kwargs = {"num_workers": 1, "start_method": "thread", "persistent_workers": False}
     with Loader(AlwaysWaiting(gate, n=4), 2, **grouped(**kwargs)) as loader:
         for _ in range(3):
@@ -307,7 +314,7 @@ def test_a_copy_of_a_loader_goes_on_with_its_next_epoch(num_workers):
         assert numbers(loader) not in (first, second)
 
 
-# ---- what is dropped ----
+# ---- loaders and iterators that are dropped ----
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
@@ -352,7 +359,7 @@ def test_a_loader_in_a_cycle_is_collected_with_its_workers():
 def test_an_iterator_can_be_dropped_while_batches_are_being_made(tmp_path):
     gate = tmp_path / "gate"
     with Loader(Waiting(gate, at=3, n=20), 2, num_workers=2) as loader:
-        for _ in range(2):  # each leaves one worker in the midst of a batch
+        for _ in range(2):  # each leaves one worker in the middle of a batch
             iterator = iter(loader)
             next(iterator)
             del iterator

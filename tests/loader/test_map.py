@@ -1,4 +1,4 @@
-"""Map datasets: which samples come, in which batches, and how the dataset is asked for them."""
+"""Map datasets: their samples, their batches, and the calls of the dataset."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 
 import slipring
 from slipring import Loader, Workers
-from tests.datasets import (
+from tests.support.datasets import (
     Counting,
     Echo,
     Fetched,
@@ -244,7 +244,7 @@ def test_a_collate_fn_makes_the_batch(num_workers, start_method):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_arrays_from_empty_are_not_copied(num_workers):
-    """What is made inside the slot lies there: the batch is no larger than its arrays."""
+    """Arrays that are made in the slot stay there: the batch is no larger than its arrays."""
     with Loader(Into(64), 64, num_workers=num_workers) as loader:
         [(rows, which)] = list(loader)
         exact = rows.nbytes + which.nbytes
@@ -265,13 +265,13 @@ def test_a_collate_fn_can_make_its_batch_inside_the_slot():
         assert loader.stats().bytes < 2 * (4 * 8000 + 1024)
 
 
-def test_what_has_no_form_of_its_own_is_pickled_and_counted():
+def test_values_without_their_own_format_are_pickled_and_counted():
     with Loader(Values([Opaque(1), Opaque(2)]), 2, collate_fn=as_list, num_workers=1) as loader:
         assert list(loader) == [[Opaque(1), Opaque(2)]]
         assert loader.stats().pickled_leaves == 2
 
 
-# ---- who makes what ----
+# ---- which worker makes which batch ----
 
 
 def test_batches_are_made_by_the_workers():
@@ -292,7 +292,7 @@ def test_static_dispatch_gives_each_worker_its_turn():
 
 
 def test_one_slow_batch_does_not_keep_the_other_workers_from_going_on(tmp_path):
-    """All other batches are there before the slow one is let go: each worker takes what is next."""
+    """All other batches come before the slow one is released: each worker takes the next task."""
     gate = tmp_path / "gate"
     with Loader(Waiting(gate, at=3, n=8), num_workers=2, prefetch_factor=4, in_order=False) as loader:
         iterator = iter(loader)

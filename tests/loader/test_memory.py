@@ -1,4 +1,4 @@
-"""What workers have of their own: measured on real processes, and the warning before it is too much."""
+"""Workers' private memory: measured on real processes, and the warning before it is too much."""
 
 import contextlib
 import mmap
@@ -11,22 +11,22 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import WorkerMemoryWarning
-from tests.fault.procs import state, until
 from tests.support.inside import engine_of, engines_of, memory_available
 from tests.support.inside import memory as growth
 from tests.support.options import grouped
+from tests.support.processes import state, until
 
 MB = 1 << 20
 
 
 @contextlib.contextmanager
 def forked(function):
-    """A forked process that has called `function` and then waits; yields its pid."""
+    """Fork a process that calls `function` and then waits; yield its pid."""
     ready, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            kept = [function()]  # until the process is killed
+            kept = [function()]  # the process keeps it until it is killed
             os.write(tell, b"." * len(kept))
             signal.pause()
         finally:
@@ -42,7 +42,7 @@ def forked(function):
 
 
 def pages(array):
-    """A view of one byte of each page."""
+    """Return a view of one byte of each page."""
     return array[:: mmap.PAGESIZE]
 
 
@@ -51,7 +51,7 @@ def inherited():
     return np.ones(256 * MB, np.uint8)
 
 
-def test_what_a_forked_process_only_reads_stays_its_parents(inherited):
+def test_pages_that_a_forked_process_only_reads_stay_its_parents(inherited):
     with forked(inherited.sum) as pid:
         assert growth.private_bytes(pid) < 16 * MB
 
@@ -66,12 +66,12 @@ def test_pages_that_a_forked_process_writes_become_its_own(inherited, every):
     assert abs(own - 256 * MB // every) < 24 * MB, own
 
 
-def test_what_a_process_allocates_is_its_own(inherited):
+def test_memory_that_a_process_allocates_is_private(inherited):
     with forked(lambda: np.ones(100 * MB, np.uint8)) as pid:
         assert abs(growth.private_bytes(pid) - 100 * MB) < 24 * MB
 
 
-def test_shared_memory_does_not_count_whoever_wrote_it(inherited):
+def test_shared_memory_does_not_count_for_any_writer(inherited):
     def write():
         shared = mmap.mmap(-1, 100 * MB)
         pages(np.frombuffer(shared, np.uint8))[:] = 1
@@ -105,7 +105,7 @@ def test_a_process_that_has_gone_has_nothing_to_tell():
 @pytest.mark.parametrize("lengths", [[1], [5, 1, 1, 90], [31, 1, 32, 33, 64], [100] * 7])
 @pytest.mark.parametrize("runs", [3, 512])
 def test_a_sample_is_of_all_pages_or_of_runs_evenly_spread(monkeypatch, lengths, runs):
-    """In a stand-in for pagemap whose entries are the numbers of their pages."""
+    """Its file is a stand-in for pagemap, whose entries are the numbers of their pages."""
     monkeypatch.setattr(growth, "RUNS", runs)
     monkeypatch.setattr(growth.os, "pread", lambda fd, n, at: np.arange(at // 8, (at + n) // 8, dtype="u8").tobytes())
     spans, begin = [], 1000
@@ -126,7 +126,7 @@ def test_a_sample_is_of_all_pages_or_of_runs_evenly_spread(monkeypatch, lengths,
 
 
 class Hoard:
-    """Reading a sample makes the worker keep so many MB more; a sample is its own number."""
+    """Each read makes the worker keep so many MB more; sample i is i."""
 
     def __init__(self, n, megabytes):
         self.n, self.megabytes, self.kept = n, megabytes, []
@@ -140,7 +140,7 @@ class Hoard:
 
 
 def grown(loader, least):
-    """stats() when each worker has at least so many bytes: it does not measure at every call."""
+    """Return stats() once each worker has at least so many bytes: not every call measures."""
 
     def measured():
         stats = loader.stats()
@@ -150,13 +150,13 @@ def grown(loader, least):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_stats_tell_what_each_worker_has_of_its_own(method):
+def test_stats_report_each_workers_private_memory(method):
     with Loader(Hoard(12, 10), 1, num_workers=2, workers=Workers(start_method=method), rng="worker") as loader:
         assert loader.stats().worker_private_bytes == ()
         assert [batch.item() for batch in loader] == list(range(12))
         stats = grown(loader, 60 * MB)
         assert len(stats.worker_private_bytes) == 2
-        assert max(stats.worker_private_bytes) < 60 * MB + 100 * MB  # an interpreter of its own, with spawn
+        assert max(stats.worker_private_bytes) < 60 * MB + 100 * MB  # with spawn, a worker has its own interpreter
     assert loader.stats().worker_private_bytes == stats.worker_private_bytes
 
 
@@ -165,11 +165,11 @@ def test_workers_that_end_with_their_iteration_are_measured_before():
     with Loader(Hoard(8, 10), 1, **grouped(**options)) as loader:
         list(loader)
         assert min(loader.stats().worker_private_bytes) >= 40 * MB
-    assert engines_of(loader).counters.memory.pools == []  # those that have been ended are not kept
+    assert engines_of(loader).counters.memory.pools == []  # ended pools are not kept
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2, "start_method": "thread"}], ids=str)
-def test_what_is_no_process_has_nothing_of_its_own(options):
+def test_a_number_that_is_no_process_has_no_private_memory(options):
     with Loader(Hoard(4, 1), 1, **grouped(**options)) as loader:
         list(loader)
         assert loader.stats().worker_private_bytes == ()
@@ -205,7 +205,7 @@ def test_stats_are_not_measured_at_every_call(monkeypatch):
 def test_stats_are_measured_again_after_a_while(monkeypatch):
     calls = []
     monkeypatch.setattr(growth, "private_bytes", lambda pid: calls.append(pid) or MB)
-    monkeypatch.setattr(growth, "SHARE", 1.0)  # after as long as it took, which is not long
+    monkeypatch.setattr(growth, "SHARE", 1.0)  # measure again after as much time as a measurement takes
     with Loader(Hoard(4, 1), 1, num_workers=2, workers=Workers(start_method="fork")) as loader:
         list(loader)
         until(lambda: loader.stats().worker_private_bytes and len(calls) > 2, "measured again")
@@ -215,7 +215,7 @@ def test_stats_are_measured_again_after_a_while(monkeypatch):
 
 
 class Tree:
-    """A made-up /proc and /sys with one memory cgroup, whose limit and usage the test sets."""
+    """A fake /proc and /sys with one memory cgroup, whose limit and usage the test sets."""
 
     def __init__(self, root, version):
         self.root, self.v2 = root, version == 2
@@ -228,7 +228,7 @@ class Tree:
     def write(self, path, text):
         file = self.root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
-        # In one step: a loader may be reading.
+        # Atomically: a loader may be reading the file.
         new = file.with_suffix(".new")
         new.write_text(text)
         new.rename(file)
@@ -249,7 +249,7 @@ def tree(request, tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def hoarding(**options):
-    """A loader of workers that keep 30 MB per batch; yields (it, an iterator of it)."""
+    """A loader whose workers keep 30 MB per batch; yield (the loader, an iterator)."""
     options = {"num_workers": 2, "start_method": "fork", "rng": "worker", **options}
     with Loader(Hoard(12, 30), 1, **grouped(**options)) as loader:
         yield loader, iter(loader)
@@ -266,15 +266,15 @@ def test_copies_of_this_process_in_all_workers_that_would_not_fit_are_told_to_th
     assert ("memory.max" if tree.v2 else "memory.limit_in_bytes") in caplog.text
 
 
-def test_what_is_left_is_the_narrowest_groups(tree):
+def test_the_remaining_memory_is_the_narrowest_groups(tree):
     tree.set(900 * MB, 300 * MB)
     tree.set(800 * MB, 300 * MB, "/job")
     free, size, limit, file = memory_available(str(tree.root))
-    assert (free, size) == (484 * MB, 800 * MB)  # 16 MB are a margin
+    assert (free, size) == (484 * MB, 800 * MB)  # less a margin of 16 MB
     assert "cgroup" in limit and file == f"{tree.mount}/job/{'memory.max' if tree.v2 else 'memory.limit_in_bytes'}"
 
 
-def test_without_a_group_what_is_left_is_the_machines(tmp_path):
+def test_without_a_group_the_remaining_memory_is_the_machines(tmp_path):
     tree = Tree(tmp_path, 2)
     assert memory_available(tmp_path)[1:] == (
         102_400_000_000,
@@ -290,12 +290,12 @@ def test_workers_that_could_not_grow_as_much_again_are_named_once(tree, group):
     tree.set(1000 * MB, 100 * MB, group)
     with hoarding() as (loader, it), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for _ in range(6):  # 90 MB in each worker, and up to 60 more ahead
+        for _ in range(6):  # 90 MB in each worker, and up to 60 MB for prefetched batches
             next(it)
         assert caught == []
         tree.set(1000 * MB, 900 * MB, group)
         assert len(list(it)) == 6
-        tree.set(1000 * MB, 970 * MB, group)  # more than half of the rest has gone, too
+        tree.set(1000 * MB, 970 * MB, group)  # more than half of the rest is used, too
         assert len(list(loader)) == 12
     (warning,) = caught
     assert warning.category is WorkerMemoryWarning and warning.filename == __file__
@@ -318,11 +318,11 @@ def test_memory_that_others_take_is_not_the_workers(tree):
     with hoarding() as (_, it), warnings.catch_warnings():
         warnings.simplefilter("error")
         next(it)
-        tree.set(100_000 * MB, 99_900 * MB)  # 84 MB left: less than they have grown by, but it was not they
+        tree.set(100_000 * MB, 99_900 * MB)  # 84 MB left: less than the workers have grown, but other processes use it
         assert len(list(it)) == 11
 
 
-def test_workers_that_have_grown_little_of_what_is_left_are_not_named(tree):
+def test_workers_that_have_grown_little_are_not_named(tree):
     tree.set(4000 * MB, 100 * MB)
     with hoarding() as (_, it), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -331,7 +331,7 @@ def test_workers_that_have_grown_little_of_what_is_left_are_not_named(tree):
         assert len(list(it)) == 11
 
 
-def test_what_spawned_workers_begin_with_is_not_growth(tree):
+def test_the_initial_memory_of_spawned_workers_is_not_growth(tree):
     tree.set(400 * MB, 10 * MB)
     with (
         hoarding(start_method="spawn", slots=4, prefetch_factor=1) as (loader, it),

@@ -8,12 +8,12 @@ import pytest
 
 from slipring import Loader, Memory, Workers
 from slipring.errors import shown
-from tests.datasets import Into, Squares, Stream, leave_be
+from tests.support.datasets import Into, Squares, Stream, leave_be
 from tests.support.inside import Options
 from tests.support.options import grouped
 
 BAD = {
-    # argument: (value, exception, what the message must say besides the argument's name)
+    # argument: (value, exception, a text that the message must contain besides the argument's name)
     "batch_size": [
         (0, ValueError, "0"),
         (-3, ValueError, "-3"),
@@ -182,7 +182,7 @@ def test_whole_batches_leave_nothing_to_collate():
 
 
 class Both(Into):
-    """Whole batches, and samples for those who need them."""
+    """Makes whole batches, and single samples for callers that need them."""
 
     def __getitem__(self, i):
         return i
@@ -232,7 +232,7 @@ def test_numbers_may_be_numpy_integers():
     assert [type(n) for n in (found.num_workers, *found.bounds)] == [int] * 3 and found.bounds == (2, 3)
 
 
-def test_a_loader_shows_what_differs_from_the_defaults():
+def test_a_loader_shows_its_options_that_differ_from_the_defaults():
     loader = Loader(Squares(), 8, sampler=np.arange(3), worker_init_fn=leave_be)
     assert repr(loader).startswith("Loader(Squares, batch_size=8, sampler=array([0, 1, 2])")
     assert "num_workers" not in repr(loader)
@@ -257,14 +257,14 @@ def test_a_refusal_shows_the_beginning_of_what_is_long(value):
     assert len(str(caught.value)) < 1000
 
 
-def test_what_is_shown_of_a_value_in_a_message_is_bounded():
+def test_the_text_of_a_value_in_a_message_is_bounded():
     assert shown([1, "a", (2.5, None)]) == "[1, 'a', (2.5, None)]"
     for value in ("x" * 10**6, list(range(10**6)), {i: "y" * 10**4 for i in range(100)}):
         assert len(shown(value)) < 1000
     assert "Unshowable" in shown([Unshowable()])
 
 
-def test_a_generator_given_as_rng_is_answered_by_what_was_meant():
+def test_a_generator_given_as_rng_is_refused_with_the_right_argument():
     for given in (np.random.default_rng(0), "batches"):
         with pytest.raises(ValueError, match=r"when generators are seeded.*seed= sets.*slipring.rng\(\) is"):
             Loader(Squares(), rng=given)

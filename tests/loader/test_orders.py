@@ -1,4 +1,4 @@
-"""The orders that slipring sets itself: uniform, of any length, and in constant memory."""
+"""slipring's own orders: uniform, of any length, and in constant memory."""
 
 import copy
 import itertools
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slipring import BatchSampler, Loader
-from tests.datasets import flat
+from tests.support.datasets import flat
 from tests.support.inside import IndexOrder
 from tests.support.memory import growth
 
@@ -16,7 +16,7 @@ BILLION = 10**9
 
 
 def z_score(counts):
-    """How far the chi-square of counts that should be equal lies above its mean, in standard deviations.
+    """Return how many standard deviations the chi-square of counts that should be equal is above its mean.
 
     By E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17(12), 1931. 3.09: p is 0.001.
     """
@@ -26,7 +26,7 @@ def z_score(counts):
 
 
 def orders_of(n, number):
-    """So many epochs of a shuffle of n indices, as an array."""
+    """Return `epochs` epochs of a shuffle of n indices as an array."""
     return np.stack([IndexOrder.shuffled(n, 17 * epoch + 1).part(0, n) for epoch in range(number)])
 
 
@@ -42,7 +42,7 @@ def test_a_short_shuffle_is_uniform_over_positions_and_neighbours(n):
 
 @pytest.mark.parametrize("n", [65_600, 100_000, 1 << 20, BILLION])
 def test_a_long_shuffle_is_uniform_over_positions_and_neighbours(n):
-    """In 40 x 40 parts of the indices, which divide these lengths evenly, or nearly so."""
+    """The indices are divided into 40 x 40 parts of equal, or nearly equal, size."""
     parts, cells = 40, np.zeros((3, 40, 40))
     for epoch in range(200):
         order = IndexOrder.shuffled(n, epoch, 0)
@@ -53,7 +53,7 @@ def test_a_long_shuffle_is_uniform_over_positions_and_neighbours(n):
             np.add.at(cells[1], (indices[:-1], indices[1:]), 1)
             np.add.at(cells[2], (indices[:-2], indices[2:]), 1)
     seen = cells[0][cells[0].sum(axis=1) > 0]
-    assert all(z_score(row) < 4.5 for row in seen)  # the largest of dozens
+    assert all(z_score(row) < 4.5 for row in seen)  # the maximum of dozens of values
     assert z_score(cells[1]) < 3.09 and z_score(cells[2]) < 3.09
 
 
@@ -79,7 +79,7 @@ def test_an_array_of_another_kind_is_refused_as_an_order():
     ids=["ascending", "shuffled", "drawn", "weighted"],
 )
 @pytest.mark.parametrize("kind", ["number", "range", "array", "list"])
-def test_the_order_of_an_epoch_is_a_sequence_that_computes_what_it_is_asked_for(how, kind):
+def test_the_order_of_an_epoch_is_a_sequence_that_computes_only_the_requested_part(how, kind):
     n = 70_000
     indices = {"number": n, "range": range(5, 5 + n), "array": np.arange(5, 5 + n), "list": list(range(n))}[kind]
     sampler = BatchSampler(indices, 1000, seed=3, **how)
@@ -100,7 +100,7 @@ def test_the_order_of_an_epoch_is_a_sequence_that_computes_what_it_is_asked_for(
 
 
 def test_a_billion_shuffled_indices_are_not_stored():
-    """Neither by a sampler nor by a loader."""
+    """This holds for a sampler and for a loader."""
     code = """
 from slipring import BatchSampler, Loader
 sampler = BatchSampler(n, 8, shuffle=True, rank=1, world_size=3)
@@ -159,7 +159,7 @@ def test_times_stay_times():
         assert batch == [np.datetime64("2020-01-01")]
 
 
-def test_weights_are_shares_that_say_what_is_drawn():
+def test_weights_are_the_shares_of_draws():
     given = np.array([1.0, 0.0, 3.0])
     sampler = BatchSampler(3, 100, weights=given, num_samples=1000, seed=1)
     before = flat(sampler)

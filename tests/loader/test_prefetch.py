@@ -1,4 +1,4 @@
-"""What is read ahead by a thread, and samplers that have to wait for their batches."""
+"""Prefetching by a thread, and samplers that have to wait for their batches."""
 
 import gc
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from slipring import Loader, LoaderTimeout
 from slipring.errors import Closed
-from tests.datasets import Squares, numbers, patiently
+from tests.support.datasets import Squares, numbers, patiently
 from tests.support.inside import Handed, IdentityDataset, Prefetcher, ReadHere, engine
 
 
@@ -39,7 +39,7 @@ def no_thread_is_left():
 
 
 class Gated:
-    """Gives what is put into it; counts how often it was asked."""
+    """Yields the items of its queue; counts how often it was asked."""
 
     def __init__(self):
         self.queue, self.asked = queue.Queue(), threading.Semaphore(0)
@@ -172,7 +172,7 @@ def test_a_forked_child_ends_although_a_thread_was_at_work_when_it_was_forked():
 
 
 class Slow:
-    """A batch sampler whose second batch is there only when the first has been delivered."""
+    """A batch sampler whose second batch is ready only after the first was delivered."""
 
     def __init__(self):
         self.delivered = threading.Event()

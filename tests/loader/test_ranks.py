@@ -1,4 +1,4 @@
-"""Which rank's random numbers a loader draws: as given, else the sampler's, else torch.distributed's."""
+"""The rank that seeds a loader: the argument's, else the sampler's, else torch.distributed's."""
 
 import contextlib
 
@@ -19,7 +19,7 @@ GLOBAL_RANK, RANKS = 3, 4
 
 @contextlib.contextmanager
 def in_a_group():
-    """Use torch.distributed, in a process whose global rank is 3."""
+    """Initialize torch.distributed in a process whose global rank is 3."""
     fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
     torch.distributed.init_process_group("fake", rank=GLOBAL_RANK, world_size=RANKS, store=fake.FakeStore())
     try:
@@ -35,7 +35,7 @@ def group():
 
 
 class Draws:
-    """What is drawn, whatever the index: it depends on seed, epoch, batch and rank."""
+    """A sample is a random number: it depends on seed, epoch, batch and rank, not on the index."""
 
     def __len__(self):
         return 8
@@ -158,7 +158,7 @@ def test_a_rank_for_an_iterable_dataset_is_refused_whose_random_numbers_it_would
 
 
 class Local(paddle.BatchSampler):
-    """A sampler that names its rank as paddle.io.DistributedBatchSampler does."""
+    """A sampler whose attributes for its rank are those of paddle.io.DistributedBatchSampler."""
 
     def __init__(self, rank):
         super().__init__(Draws(), batch_size=2)

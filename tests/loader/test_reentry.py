@@ -17,7 +17,7 @@ MAIN = os.getpid()
 
 
 def alarm():
-    """The signal comes, and its handler runs, before this returns."""
+    """Send a signal; its handler runs before this returns."""
     if os.getpid() == MAIN:
         signal.raise_signal(signal.SIGALRM)
 
@@ -31,7 +31,7 @@ def on_alarm():
 
 
 class Key:
-    """An index that travels as a pickle; `meanwhile` is called while that is made, in the trainer."""
+    """An index that is pickled; pickling calls `meanwhile` in the consumer's process."""
 
     def __init__(self, number, meanwhile=None):
         self.number, self.meanwhile = number, meanwhile
@@ -52,7 +52,7 @@ class Numbers:
 
 
 class Lists:
-    """Batches of one index each; `meanwhile` is called when those in `at` are asked for."""
+    """Batches of one index each; `meanwhile` is called before those in `at`."""
 
     def __init__(self, at, meanwhile):
         self.at, self.meanwhile, self.given = set(at), meanwhile, 0
@@ -70,7 +70,7 @@ class Lists:
 
 
 class Late(Lists):
-    """The same, each an iterable that calls `meanwhile` while it is listed."""
+    """The same, but each batch is an iterable that calls `meanwhile` during iteration."""
 
     def __next__(self):
         number, self.given = self.given, self.given + 1
@@ -105,7 +105,7 @@ def test_a_handler_that_asks_while_the_next_task_is_made_has_an_error_and_no_bat
 
 
 def refused(iterator, errors):
-    """A function that calls next(), and notes what that raises."""
+    """Return a function that calls next(), and records its exception."""
 
     def ask():
         with pytest.raises(RuntimeError, match=r"next\(\) is not reentrant.*set a flag") as caught:
@@ -116,7 +116,7 @@ def refused(iterator, errors):
 
 
 class Waits(Numbers):
-    """Sample 5 has to wait until a file is there."""
+    """Sample 5 waits until a file exists."""
 
     def __init__(self, path):
         self.path = path

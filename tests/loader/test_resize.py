@@ -1,4 +1,4 @@
-"""loader.resize(n): workers come and go in the middle of an epoch, and nobody notices but by the time it takes."""
+"""loader.resize(n): workers start and end in the middle of an epoch, and the batches stay the same."""
 
 import threading
 
@@ -8,13 +8,13 @@ import pytest
 import slipring
 from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
-from tests.datasets import Squares, flat, numbers
+from tests.support.datasets import Numbered, Squares, flat, numbers
 from tests.support.inside import ResizablePool, engine_of
 from tests.support.options import grouped
+from tests.support.resizing import plain, resized
 
 METHODS = ["fork", "thread"]
 EVERY_METHOD = [*METHODS, "forkserver", "spawn"]
-CHANGES = {5: 4, 20: 1, 40: 6, 41: 2, 60: 3}  # after so many batches -> so many workers
 
 
 class Drawn:
@@ -27,16 +27,8 @@ class Drawn:
         return i, int(slipring.rng().integers(1 << 60)), float(np.random.random())
 
 
-class Numbered:
-    """A stream of which each worker has its share."""
-
-    def __iter__(self):
-        me = slipring.get_worker_info()
-        return iter([(i, me.id, me.num_workers) for i in range(me.id, 60, me.num_workers)])
-
-
 class Said:
-    """Which worker makes a sample."""
+    """Sample i is (i, its worker, the number of workers)."""
 
     def __len__(self):
         return 200
@@ -46,22 +38,8 @@ class Said:
         return i, me.id, me.num_workers
 
 
-def plain(batch):
-    return [part.tolist() for part in batch]
-
-
-def resized(loader, changes=CHANGES):
-    """The batches of an epoch with changes."""
-    got = []
-    for k, batch in enumerate(loader):
-        got.append(plain(batch))
-        if k in changes:
-            loader.resize(changes[k])
-    return got
-
-
 def at_work(loader):
-    """Workers that are there and stay."""
+    """Return the number of workers that are not retiring."""
     pool = engine_of(loader).pool
     return len(pool.workers) - len(pool.retiring)
 
@@ -76,7 +54,7 @@ def test_every_byte_is_that_of_a_fixed_number(method, how):
         assert at_work(loader) == 3 and loader.options.num_workers == 3
     if how == {"in_order": False}:
         want, got = [sorted(epoch) for epoch in want], [sorted(epoch) for epoch in got]
-    if method == "thread":  # the process's own generators are left alone in it
+    if method == "thread":  # threads do not touch the process's own generators
         want, got = ([[b[:2] for b in epoch] for epoch in epochs] for epochs in (want, got))
     assert got == want
 
@@ -115,12 +93,12 @@ def test_those_that_are_too_many_end_with_their_batch(method):
         assert pool.target == 2 and len(pool.retiring) == 3 - (5 - len(pool.workers))
         rest = flat(numbers(batches))
         assert rest == list(range(1, 2000))
-        while pool.retiring:  # nobody waits for them but who wants to know
+        while pool.retiring:  # only this test waits for them
             pool.reconcile()
         assert sorted(pool.workers) == [0, 1]
 
 
-def test_what_depends_on_the_workers_changes_with_the_next_epoch():
+def test_values_that_depend_on_the_workers_change_with_the_next_epoch():
     with Loader(Said(), 4, num_workers=2, rng="worker", workers=Workers(start_method="fork")) as loader:
         first = resized(loader, {10: 3})
         assert {n for batch in first for n in batch[1]} == {0, 1}
@@ -135,7 +113,7 @@ def test_streams_keep_their_shares_until_the_epoch_ends(persistent):
     with Loader(Numbered(), 2, num_workers=2, persistent_workers=persistent) as loader:
         for workers, change in ((2, 3), (3, 3), (3, 1), (1, 1)):
             got = resized(loader, {4: change})
-            assert {n for batch in got for n in batch[2]} == {workers}
+            assert {n for batch in got for n in batch[1]} == {workers}
             assert sorted(n for batch in got for n in batch[0]) == list(range(60))
 
 
@@ -152,7 +130,7 @@ def test_more_than_the_segment_has_room_for_come_with_the_next_epoch():
 
 
 def test_a_second_number_that_comes_into_the_midst_of_the_first_is_not_lost(monkeypatch):
-    """As from a signal's handler, or another thread."""
+    """As a signal handler or another thread may call it."""
     first = ResizablePool.resize
 
     def interrupted(pool, num_workers):
@@ -219,7 +197,7 @@ def test_another_thread_may_ask_while_one_waits_for_a_batch():
                 begun.set()
                 gate.wait()
             if i == 1:
-                gate.set()  # only a second worker comes here
+                gate.set()  # only a second worker reads sample 1
             return super().__getitem__(i)
 
     with Loader(Held(40), 1, num_workers=1, prefetch_factor=2, workers=Workers(start_method="thread")) as loader:

@@ -1,4 +1,4 @@
-"""Random numbers: the same whoever makes a batch, and the caller's own generators as they were."""
+"""Random numbers: the same for any worker, and the caller's own generators stay unchanged."""
 
 import random
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 import slipring
 from slipring import Loader, Workers
-from tests.datasets import (
+from tests.support.datasets import (
     Random,
     RandomStream,
     Squares,
@@ -19,20 +19,20 @@ from tests.datasets import (
     seed_numpy,
     seed_random,
 )
-from tests.fault.scenes import Gate, Rows
 from tests.support.inside import seeding
 from tests.support.options import grouped
+from tests.support.scenes import Gate, Rows
 
 
 def draws(dataset=None, batch_size=4, epochs=2, **kwargs):
-    """Batches as nested lists, per epoch."""
+    """Return the batches of each epoch as nested lists."""
     dataset = Random() if dataset is None else dataset
     with Loader(dataset, batch_size, **grouped(**{"seed": 11, **kwargs})) as loader:
         return [[[part.tolist() for part in batch] for batch in loader] for _ in range(epochs)]
 
 
 def only_rng(epochs):
-    """Without what came from the global generators."""
+    """Return the batches without the numbers of the global generators."""
     return [[batch[:2] for batch in epoch] for epoch in epochs]
 
 
@@ -162,7 +162,7 @@ def test_with_rng_worker_generators_are_seeded_once_per_worker_and_epoch():
     assert first != second
     assert [first, second] == draws(Random(16), rng="worker", num_workers=2, persistent_workers=False)
     assert first[0] != first[1], "workers differ"
-    # Each worker draws on: worker 0 made batches 0 and 2.
+    # Each worker continues to draw: worker 0 made batches 0 and 2.
     alone = draws(Random(8), rng="worker", num_workers=1)[0]
     assert [batch[2] for batch in alone] == [batch[2] for batch in first[::2]]
     assert draws(Random(8), rng="worker", num_workers=0)[0] == alone
@@ -189,7 +189,7 @@ def test_streams_draw_on_per_worker_and_epoch():
 
 
 @pytest.mark.parametrize("rng", ["batch", "sample"])
-def test_the_loader_seeds_again_what_worker_init_fn_has_seeded(rng):
+def test_the_loader_seeds_again_generators_that_worker_init_fn_has_seeded(rng):
     kwargs = {"num_workers": 2, "start_method": "fork", "rng": rng}
     assert draws(Random(24), worker_init_fn=seed_random, **kwargs) == draws(Random(24), **kwargs)
 
@@ -210,7 +210,7 @@ def test_a_worker_init_fn_that_seeds_does_not_decide_who_makes_which_batch(tmp_p
         with Loader(data, 2, **grouped(**options)) as loader:
             batches = iter(loader)
             gate.arrived()
-            others = [next(batches)[1].tolist() for _ in range(11)]  # all by the other worker
+            others = [next(batches)[1].tolist() for _ in range(11)]  # the other worker makes all of them
             gate.open()
             assert sorted([*others, next(batches)[1].tolist()]) == [[i, i + 1] for i in range(0, 24, 2)]
 
@@ -252,7 +252,7 @@ def test_the_generator_is_one_numpy_generator_per_batch(start_method):
 WITHOUT_TORCH = """
 import sys
 import slipring
-from tests.datasets import Random
+from tests.support.datasets import Random
 for num_workers, start_method in ((0, None), (1, "fork"), (1, "thread")):
     dataset = Random(use_globals=start_method != "thread")
     workers = slipring.Workers(start_method=start_method)
@@ -299,7 +299,7 @@ def test_a_seed_is_the_same_on_every_machine():
 
 
 def test_nothing_is_imported_when_a_worker_draws_first():
-    """numpy imports its random module lazily; a worker that is forked in that instant would wait for ever."""
+    """numpy imports its random module lazily; a worker that is forked during the import would wait for ever."""
     run(
         "import sys, slipring\n"
         "with slipring.Loader(range(2), 2, num_workers=1) as loader:\n"

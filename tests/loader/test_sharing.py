@@ -1,27 +1,17 @@
-"""Several threads that ask one iterator: each batch goes to one of them."""
+"""Several threads that use one iterator: each batch goes to one of them."""
 
 import os
 import threading
 
 import pytest
 
-import slipring
 from slipring import Loader, Workers
 from slipring.errors import Closed
-from tests.datasets import Squares
-
-
-class Numbers:
-    """A stream; each of two workers reads every other number."""
-
-    def __iter__(self):
-        info = slipring.get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        return iter(range(first, 800, step))
+from tests.support.datasets import Shard, Squares
 
 
 class Gated(Squares):
-    """Has its first sample when `gate` is set."""
+    """Its samples wait until `gate` is set."""
 
     def __init__(self):
         super().__init__(8)
@@ -34,7 +24,7 @@ class Gated(Squares):
 
 
 def ask(iterator, threads, take):
-    """Have so many threads exhaust an iterator; returns the exceptions that ended them."""
+    """Let `threads` threads exhaust an iterator; return the exceptions that ended them."""
     ends = []
 
     def run():
@@ -53,7 +43,7 @@ def ask(iterator, threads, take):
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "thread")])
-@pytest.mark.parametrize("dataset", [range(800), Numbers()], ids=["map", "stream"])
+@pytest.mark.parametrize("dataset", [range(800), Shard(800)], ids=["map", "stream"])
 def test_each_batch_goes_to_one_of_several_threads(dataset, num_workers, start_method):
     with Loader(dataset, 2, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         for _ in range(2):
@@ -86,7 +76,7 @@ def test_close_ends_the_waits_of_all_threads():
     closer = threading.Thread(target=loader.close)
     closer.start()
     thread.join()
-    dataset.gate.set()  # the worker ends its batch before it goes
+    dataset.gate.set()  # the worker finishes its batch before it ends
     closer.join()
     assert len(ends) == 3 and {type(end) for end in ends} <= {Closed, StopIteration}
 

@@ -1,4 +1,4 @@
-"""Spawned workers map what is large in their dataset from one file, in which it lies once."""
+"""Spawned workers map the large parts of their dataset from one file, which contains each part once."""
 
 import contextlib
 import gc
@@ -16,15 +16,15 @@ import pytest
 import slipring
 from slipring import Loader, Memory, SegmentFull, StringList, Workers
 from slipring.errors import DescriptorClosed
-from tests.fault.procs import kill_worker, until, wait_dead, worker_pids
-from tests.loader.spawned import Counting, Parts, address_of, as_it_is, is_shared, mapping_of
 from tests.support.inside import engine_of, pickling
+from tests.support.processes import kill_worker, until, wait_dead, worker_pids
+from tests.support.spawned import Counting, Parts, address_of, as_it_is, is_shared, mapping_of
 
 STARTED = ["spawn", "forkserver"]
 
 
 def seen_by_worker(parts, look, method="spawn"):
-    """{name: what `look` returned for each part in a worker}."""
+    """Return {name: result of `look` in a worker} for each part."""
     with Loader(
         Parts(parts, look),
         1,
@@ -37,11 +37,11 @@ def seen_by_worker(parts, look, method="spawn"):
 
 
 def counted(loader):
-    """[(pid, count, inode, shared)] of each sample of `Counting`."""
+    """Return [(pid, count, inode, shared)] of each sample of `Counting`."""
     return [tuple(int(column[0]) for column in batch) for batch in loader]
 
 
-# ---- one copy, which nobody writes to
+# ---- one copy, to which no process writes
 
 
 @pytest.mark.parametrize("method", STARTED)
@@ -116,14 +116,14 @@ def test_the_file_can_be_changed_by_nobody():
 
 
 def files_of_datasets():
-    """(process, descriptor) of each such file that a process has open."""
+    """Return (process, descriptor) of each such file that a process has open."""
     found = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             for fd in os.listdir(f"/proc/{pid}/fd"):
                 if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("/memfd:slipring-dataset"):
                     found.add((int(pid), int(fd)))
-        except OSError:  # it has ended, or closed it
+        except OSError:  # the process has ended, or closed the file
             continue
     return found
 
@@ -144,7 +144,7 @@ def test_the_file_goes_with_the_workers_of_an_epoch_and_with_the_loader():
 
 def test_the_file_goes_with_a_consumer_that_is_killed():
     program = (
-        "from slipring import Loader, Workers\nfrom tests.loader.spawned import Counting\n"
+        "from slipring import Loader, Workers\nfrom tests.support.spawned import Counting\n"
         "import signal\n"
         "if __name__ == '__main__':\n"
         "    loader = Loader(Counting(), 1, num_workers=1, workers=Workers(start_method='spawn'))\n"
@@ -190,7 +190,7 @@ def test_a_file_that_other_code_has_closed_is_named_when_a_worker_needs_it():
         batches = iter(loader)
         next(batches)
         os.close(engine_of(loader).pool.shared.file.descriptor.fd)
-        with open(os.devnull) as other:  # it has the number by now
+        with open(os.devnull) as other:  # it gets the closed descriptor's number
             kill_worker(loader, 0)
             with pytest.raises(DescriptorClosed, match="descriptor of the pickled dataset"):
                 list(batches)
@@ -198,7 +198,7 @@ def test_a_file_that_other_code_has_closed_is_named_when_a_worker_needs_it():
             assert os.fstat(other.fileno()).st_rdev == os.stat(os.devnull).st_rdev
 
 
-def test_what_dataset_and_collate_fn_share_they_share_in_the_worker():
+def test_objects_that_dataset_and_collate_fn_share_are_shared_in_the_worker():
     dataset = Counting(8)
     with Loader(
         dataset,
@@ -211,22 +211,22 @@ def test_what_dataset_and_collate_fn_share_they_share_in_the_worker():
         assert all(same for _, same in loader)
 
 
-# ---- what is sent
+# ---- the bytes that are sent
 
 
 class Measured(np.ndarray):
-    """An array of a class of one's own."""
+    """A subclass of array."""
 
 
 class Fresh:
-    """Makes its arrays anew, each time that it is pickled."""
+    """Makes new arrays at each pickling."""
 
     def __reduce__(self):
         return tuple, ([np.full(3000, i) for i in range(40)],)
 
 
 class Refers:
-    """Returns the same memory in two arrays."""
+    """Has the same memory in two arrays."""
 
     def __init__(self):
         self.whole = np.arange(5000.0)
@@ -243,7 +243,7 @@ def strides_of(array):
 
 
 def arrays():
-    """name: (array, whether its memory comes from the file, its strides there)."""
+    """Return {name: (array, whether its memory comes from the file, its strides there)}."""
     ramp = np.arange(24 * 60, dtype=np.int32).reshape(24, 60)
     fixed = ramp.copy()
     fixed.flags.writeable = False
@@ -314,7 +314,7 @@ def test_other_objects_arrive_as_they_were():
     }
     seen = seen_by_worker(parts, objects)
     assert seen["fresh"] == ([*range(40)], True)
-    assert seen["refers"] == 7.0  # as in this process: it is the same memory
+    assert seen["refers"] == 7.0  # as in this process: both arrays share memory
     assert seen["masked"] == 2998
     assert seen["objects"] == [3000.0, 5000.0, "text"]
     assert seen["bytes"] == b"ab" * 4000 and seen["bytearray"] == b"cd" * 4000
@@ -380,7 +380,7 @@ def test_an_array_over_a_file_stays_over_it_and_writes_nothing_to_it(on_disk):
     assert np.fromfile(on_disk, np.int64).tolist() == [*range(200_000)]
 
 
-def test_what_was_changed_in_this_process_alone_is_sent(on_disk):
+def test_attributes_changed_in_this_process_only_are_sent(on_disk):
     changed = np.memmap(on_disk, np.int64, "c")
     changed[5] = -1
     seen = seen_by_worker({"changed": changed}, over_file)
@@ -391,7 +391,7 @@ def test_what_was_changed_in_this_process_alone_is_sent(on_disk):
 def test_an_array_over_a_file_that_has_no_name_any_more_is_sent(on_disk):
     kept = np.memmap(on_disk, np.int64, "r")
     on_disk.unlink()
-    np.zeros(200_000, np.int64).tofile(on_disk)  # another one has it
+    np.zeros(200_000, np.int64).tofile(on_disk)  # another file has the name
     data, path, *_ = seen_by_worker({"kept": kept}, over_file)["kept"]
     assert data == np.arange(200_000).tobytes() and path.startswith("/memfd:slipring-dataset")
 
@@ -410,7 +410,7 @@ def test_a_file_that_is_replaced_before_a_worker_has_mapped_it_is_an_error(on_di
     assert f"the dataset maps '{on_disk}', which was replaced" in capfd.readouterr().err
 
 
-# ---- what each process has to be given for itself
+# ---- objects that each process needs for itself
 
 
 def told(part):
@@ -438,7 +438,7 @@ def test_descriptors_in_a_dataset_go_to_every_worker_also_to_a_respawned_one(met
         assert {queue.get(timeout=60) for _ in range(30)} == {"from the worker"}
 
 
-# ---- where there is no room
+# ---- without enough memory
 
 
 def test_a_dataset_for_which_there_is_no_memory_is_refused_before_it_is_written(monkeypatch):

@@ -1,4 +1,4 @@
-"""How workers are started where a library has changed multiprocessing's default."""
+"""The start of workers if a library has changed multiprocessing's default."""
 
 import multiprocessing
 

@@ -4,34 +4,18 @@ import itertools
 import json
 import multiprocessing
 import pickle
-import warnings
 
 import numpy as np
 import pytest
 
 import slipring
 from slipring import BatchSampler, Loader, Workers
-from tests.loader.kinds_of_states import (
-    FORKED,
-    KINDS,
-    SIZE,
-    Counting,
-    Forwards,
-    N,
-    Read,
-    first_of_worker,
-    flat,
-    made,
-    taken,
-)
+from tests.loader.kinds_of_states import FORKED, KINDS, SIZE, Forwards, N, Read, made, taken
+from tests.support.datasets import flat
+from tests.support.stateful import Counting, first_of_worker
 from tests.support.states import check_state
 
-
-@pytest.fixture(autouse=True)
-def _quietly():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
@@ -51,7 +35,7 @@ def test_after_any_batch_the_rest_comes_as_without_the_interruption(kind, num_wo
             loader.load_state_dict(state)
             assert json.loads(json.dumps(loader.state_dict())) == state
             assert begun + taken(iter(loader)) == whole, count
-            if kind != "stateful-map" or num_workers == 0:  # new workers begin with the dataset as it is here
+            if kind != "stateful-map" or num_workers == 0:  # new workers start with this process's dataset
                 assert taken(iter(loader)) == later, count
 
 
@@ -83,7 +67,7 @@ def test_out_of_order_exactly_the_other_batches_come(kind):
 
 
 class Held:
-    """Numbers, of which one of the second batch comes only when the tenth batch has been read."""
+    """Numbers; one of the second batch waits until the tenth batch is read."""
 
     def __init__(self):
         self.read = multiprocessing.get_context("fork").Event()
@@ -120,7 +104,7 @@ def test_batches_that_were_delivered_before_their_turn_do_not_come_again(order):
         other.load_state_dict(state)
         rest = taken(iter(other))
     assert sorted(flat(begun + rest)) == list(range(N))
-    with loader(0) as other:  # its sampler has not drawn the batches again that were delivered before their turn
+    with loader(0) as other:  # its sampler skips batches that were delivered before their turn
         other.load_state_dict(state)
         begun += taken(iter(other), 1)
         state = check_state(other.state_dict())
@@ -233,7 +217,7 @@ def test_a_stream_that_raised_is_read_again_behind_the_exception(num_workers):
 def test_a_stateful_map_dataset_reads_again_behind_its_last_state():
     def loader():
         workers = Workers(start_method="fork", snapshot_every_n_steps=6)
-        return Loader(Read(), SIZE, num_workers=2, workers=workers)
+        return Loader(Read(N), SIZE, num_workers=2, workers=workers)
 
     with loader() as one:
         whole = taken(iter(one))
@@ -249,8 +233,7 @@ def test_a_stateful_map_dataset_reads_again_behind_its_last_state():
 
 class Uneven(Counting):
     def __iter__(self):
-        info = slipring.get_worker_info()
-        self.n = 8 if info is None or info.id == 0 else 40
+        self.n = 8 if first_of_worker() == 0 else 40
         return super().__iter__()
 
 
@@ -347,7 +330,7 @@ def test_batches_of_indices_that_are_single_samples_are_resumed():
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_state_at_the_end_has_what_the_dataset_says_there(num_workers):
+def test_a_state_at_the_end_has_the_datasets_final_state(num_workers):
     with made("stateful-iterable", num_workers=num_workers) as loader:
         count = len(taken(iter(loader)))
         state = check_state(loader.state_dict())
@@ -356,7 +339,7 @@ def test_a_state_at_the_end_has_what_the_dataset_says_there(num_workers):
 
 
 class Slow(Counting):
-    """The same, but worker 0 gives nothing before `gate` is set."""
+    """The same, but worker 0 waits for `gate`."""
 
     def __init__(self):
         super().__init__()
@@ -375,7 +358,7 @@ def test_out_of_order_each_worker_of_an_iterable_dataset_continues_at_its_own_pl
     dataset = Slow()
     with loader() as one:
         batches = iter(one)
-        begun = taken(batches, 2)  # of worker 1
+        begun = taken(batches, 2)  # worker 1's batches
         state = json.loads(json.dumps(check_state(one.state_dict())))
         dataset.gate.set()
     assert state["delivered"] == 0 and len(state["beyond"]) == 2

@@ -1,26 +1,22 @@
-"""The state of a `slipring.Loader` behind signal handlers, in threads, and of an iterator that has gone."""
+"""The state of a `slipring.Loader` after signal handlers, in threads, and after its iterator was dropped."""
 
 import signal
 import threading
-import warnings
 
 import pytest
 
 import slipring
 from slipring import Loader
 from slipring.errors import CorruptBatch
-from tests.loader.kinds_of_states import FORKED, SIZE, Backwards, Counting, N, made, taken
+from tests.loader.kinds_of_states import FORKED, SIZE, N, made, taken
+from tests.support.signals import Raised, handling, raising_once
+from tests.support.stateful import Backwards, Counting
 
-
-@pytest.fixture(autouse=True)
-def _quietly():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 
 
 class Asking(Counting):
-    """Asks for the loader's state while it gives a sample."""
+    """Requests the loader's state while it makes a sample."""
 
     def __iter__(self):
         for sample in super().__iter__():
@@ -48,64 +44,38 @@ def test_a_signal_handler_can_ask_within_next(num_workers):
         def handler(*_):
             said.append(loader.state_dict())
 
-        before = signal.signal(signal.SIGUSR1, handler)
-        try:
+        with handling(handler):
             for _ in range(3):
                 signal.raise_signal(signal.SIGUSR1)
                 next(batches)
             signal.raise_signal(signal.SIGUSR1)
-        finally:
-            signal.signal(signal.SIGUSR1, before)
     assert [state["delivered"] for state in said] == [0, 1, 2, 3]
 
 
-class Interrupted(Counting):
-    def __iter__(self):
-        for sample in super().__iter__():
-            if sample == 6:
-                signal.raise_signal(signal.SIGUSR1)
-            yield sample
-
-
-class Stop(Exception):
-    pass
-
-
 def test_a_state_behind_an_interrupted_next_is_refused():
-    interrupted = []
-
-    def handler(*_):
-        if not interrupted:
-            interrupted.append(True)
-            raise Stop
-
-    class Object(Interrupted):
-        """An iterator of its own, which an exception does not end."""
+    class Object(Counting):
+        """Its own iterator, which continues after an exception."""
 
         def __iter__(self):
             return self
 
         def __next__(self):
-            if self.i == self.n:
+            if self.at == self.n:
                 raise StopIteration
-            self.i += 1
-            if self.i == 6:
+            self.at += 1
+            if self.at == 6:
                 signal.raise_signal(signal.SIGUSR1)
-            return self.i
+            return self.at
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with Loader(Object(), SIZE) as loader:
-            batches = iter(loader)
+    with handling(raising_once(Raised)), Loader(Object(), SIZE) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(Raised):
             next(batches)
-            with pytest.raises(Stop):
-                next(batches)
-            with pytest.raises(RuntimeError, match=r"Call next\(\) once more"):
-                loader.state_dict()
-            next(batches)
-            assert loader.state_dict()["delivered"] == 2
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+        with pytest.raises(RuntimeError, match=r"Call next\(\) once more"):
+            loader.state_dict()
+        next(batches)
+        assert loader.state_dict()["delivered"] == 2
 
 
 def test_a_loader_is_closed_while_another_thread_makes_a_batch_in_this_process():
@@ -148,7 +118,7 @@ def test_the_state_of_an_iterator_that_is_gone_is_that_of_its_last_batch(num_wor
         begun = taken(batches, 3)
         del batches
         state = loader.state_dict()
-    assert state["workers"][0]["states"] == {"dataset": {"i": 12 if num_workers == 0 else 8}}
+    assert state["workers"][0]["states"] == {"dataset": {"at": 12 if num_workers == 0 else 8}}
     with made("stateful-iterable", num_workers=num_workers) as loader:
         loader.load_state_dict(state)
         assert begun + taken(iter(loader)) == whole
@@ -174,88 +144,66 @@ class Loudly:
         return Loud(i)
 
 
-def interrupting(kind):
-    """A handler that raises once."""
-    kinds = [kind]
-
-    def handler(*_):
-        if kinds:
-            raise kinds.pop()
-
-    return handler
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("kind", [Stop, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", [Raised, KeyboardInterrupt])
 def test_an_exception_while_a_batch_is_unpickled_takes_its_place_and_ctrl_c_costs_no_batch(num_workers, kind):
-    before = signal.signal(signal.SIGUSR1, interrupting(kind))
-    try:
-        with Loader(Loudly(), SIZE, collate_fn=list, num_workers=num_workers, workers=FORKED) as loader:
-            batches = iter(loader)
-            next(batches)
-            if kind is Stop:
-                with pytest.raises(CorruptBatch, match="Stop") as caught:
-                    next(batches)
-                assert isinstance(caught.value.__cause__, Stop)
-            else:
-                with pytest.raises(KeyboardInterrupt):
-                    next(batches)
-                assert loader.state_dict()["delivered"] == 1
-                assert [loud.number for loud in next(batches)] == [4, 5, 6, 7]
-            assert loader.state_dict()["delivered"] == 2
-            assert [loud.number for loud in next(batches)] == [8, 9, 10, 11]
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with (
+        handling(raising_once(kind)),
+        Loader(Loudly(), SIZE, collate_fn=list, num_workers=num_workers, workers=FORKED) as loader,
+    ):
+        batches = iter(loader)
+        next(batches)
+        if kind is Raised:
+            with pytest.raises(CorruptBatch, match="Raised") as caught:
+                next(batches)
+            assert isinstance(caught.value.__cause__, Raised)
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                next(batches)
+            assert loader.state_dict()["delivered"] == 1
+            assert [loud.number for loud in next(batches)] == [4, 5, 6, 7]
+        assert loader.state_dict()["delivered"] == 2
+        assert [loud.number for loud in next(batches)] == [8, 9, 10, 11]
 
 
 def raised_at(index):
-    """Indices, at one of which a signal comes."""
+    """Yield indices; raise a signal at one of them."""
     for i in range(12):
         if i == index:
             signal.raise_signal(signal.SIGUSR1)
         yield i
 
 
-class Numbers:
-    def __len__(self):
-        return 12
-
-    def __getitem__(self, i):
-        return i
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_exception_of_a_handler_within_a_sampler_is_the_samplers_and_comes_in_its_turn(num_workers):
-    before = signal.signal(signal.SIGUSR1, interrupting(Stop))
-    try:
-        with Loader(Numbers(), SIZE, sampler=raised_at(9), num_workers=num_workers, workers=FORKED) as loader:
-            batches = iter(loader)
-            assert [next(batches).tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-            with pytest.raises(Stop):
-                next(batches)
-            with pytest.raises(StopIteration):
-                next(batches)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with (
+        handling(raising_once(Raised)),
+        Loader(range(12), SIZE, sampler=raised_at(9), num_workers=num_workers, workers=FORKED) as loader,
+    ):
+        batches = iter(loader)
+        assert [next(batches).tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        with pytest.raises(Raised):
+            next(batches)
+        with pytest.raises(StopIteration):
+            next(batches)
 
 
 def test_a_generator_that_ctrl_c_has_ended_is_no_end_of_the_order():
-    before = signal.signal(signal.SIGUSR1, interrupting(KeyboardInterrupt))
-    try:
-        with Loader(Numbers(), SIZE, sampler=raised_at(5)) as loader:
-            batches = iter(loader)
-            assert next(batches).tolist() == [0, 1, 2, 3]
-            with pytest.raises(KeyboardInterrupt):
-                next(batches)
-            with pytest.raises(slipring.errors.SlipringError, match="raised_at was ended by the KeyboardInterrupt"):
-                next(batches)
-            with pytest.raises(StopIteration):
-                next(batches)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with handling(raising_once(KeyboardInterrupt)), Loader(range(12), SIZE, sampler=raised_at(5)) as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1, 2, 3]
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        with pytest.raises(slipring.errors.SlipringError, match="raised_at was ended by the KeyboardInterrupt"):
+            next(batches)
+        with pytest.raises(StopIteration):
+            next(batches)
 
 
-class Refusing(Numbers):
+class Refusing:
+    def __len__(self):
+        return 12
+
     def __getitem__(self, i):
         if i == 5:
             raise ZeroDivisionError
@@ -263,22 +211,20 @@ class Refusing(Numbers):
 
 
 def test_a_loader_that_is_used_while_a_handlers_exception_is_handled_delivers_its_own_errors_once():
-    before = signal.signal(signal.SIGUSR1, interrupting(Stop))
-    try:
-        signal.raise_signal(signal.SIGUSR1)
-    except Stop:
-        with Loader(Refusing(), SIZE) as loader:
-            batches = iter(loader)
-            assert next(batches).tolist() == [0, 1, 2, 3]
-            with pytest.raises(ZeroDivisionError):
-                next(batches)
-            assert next(batches).tolist() == [8, 9, 10, 11]
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with handling(raising_once(Raised)):
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+        except Raised:
+            with Loader(Refusing(), SIZE) as loader:
+                batches = iter(loader)
+                assert next(batches).tolist() == [0, 1, 2, 3]
+                with pytest.raises(ZeroDivisionError):
+                    next(batches)
+                assert next(batches).tolist() == [8, 9, 10, 11]
 
 
 class Failing(Backwards):
-    """A sampler that raises an exception once, in the midst, and can go on."""
+    """A sampler that raises an exception once, in the middle, and can continue."""
 
     failed = False
 
@@ -286,24 +232,24 @@ class Failing(Backwards):
         return self
 
     def __next__(self):
-        if self.i == 5 and not self.failed:
+        if self.at == 5 and not self.failed:
             self.failed = True
             raise LookupError
-        if self.i == self.n:
-            self.i = 0
+        if self.at == self.n:
+            self.at = 0
             raise StopIteration
-        self.i += 1
-        return self.n - self.i
+        self.at += 1
+        return self.n - self.at
 
 
 def test_a_sampler_that_has_failed_is_not_at_its_end_in_a_state():
     sampler = Failing(12)
-    with Loader(Numbers(), SIZE, sampler=sampler) as loader:
+    with Loader(range(12), SIZE, sampler=sampler) as loader:
         batches = iter(loader)
         assert next(batches).tolist() == [11, 10, 9, 8]
         with pytest.raises(LookupError):
             next(batches)
         state = loader.state_dict()
-    with Loader(Numbers(), SIZE, sampler=sampler) as loader:
+    with Loader(range(12), SIZE, sampler=sampler) as loader:
         loader.load_state_dict(state)
         assert [batch.tolist() for batch in loader][-1][-1] == 0

@@ -1,22 +1,18 @@
-"""States that do not fit a `slipring.Loader`, or that are those of other ranks."""
+"""States that do not fit a `slipring.Loader`, or that belong to other ranks."""
 
 import pickle
-import warnings
 
 import numpy as np
 import pytest
 
 import slipring
 from slipring import BatchSampler, Loader
-from tests.loader.kinds_of_states import FORKED, SIZE, Counting, N, flat, made, taken
+from tests.loader.kinds_of_states import FORKED, SIZE, N, made, taken
+from tests.support.datasets import flat
+from tests.support.stateful import Counting
 from tests.support.states import check_state
 
-
-@pytest.fixture(autouse=True)
-def _quietly():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 
 
 def test_loading_nothing_begins_anew():
@@ -81,9 +77,9 @@ def test_an_end_of_an_epoch_fits_any_loader():
 
 class Unsayable(Counting):
     def state_dict(self):
-        if self.i > 4:
+        if self.at > 4:
             raise RuntimeError("lost")
-        return {"i": self.i}
+        return super().state_dict()
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -99,8 +95,8 @@ def test_a_state_that_cannot_be_said_is_raised_where_it_is_asked_for(num_workers
             loader.state_dict()
 
 
-class Divided(Counting):
-    """An iterable dataset that divides what nobody has read: samples first, first + step, ..."""
+class Divided:
+    """An iterable dataset whose ranks divide the samples that no rank has read."""
 
     def __init__(self, rank, world_size, n=40):
         self.rank, self.world_size, self.n = rank, world_size, n

@@ -1,4 +1,4 @@
-"""stats(): what has been done, how long it took, where the memory is."""
+"""stats(): counts of batches, times and memory."""
 
 import contextlib
 import dataclasses
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from slipring import Loader, Memory, Stats, Workers
-from tests.datasets import Echo, Opaque, Squares, Values, as_list
-from tests.fault.procs import until
+from tests.support.datasets import Echo, Opaque, Squares, Values, as_list
 from tests.support.inside import Watch, engine_of, rates
 from tests.support.options import grouped
+from tests.support.processes import until
 
 NAMES = {
     "batches",
@@ -88,7 +88,7 @@ def test_an_error_is_no_batch():
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_what_went_through_pickle_is_counted(num_workers):
+def test_pickled_leaves_are_counted(num_workers):
     with Loader(Values([Opaque(i) for i in range(6)]), 3, collate_fn=as_list, num_workers=num_workers) as loader:
         list(loader)
         assert (loader.stats().pickled_leaves, loader.stats().pickled_tasks) == (6, 0)
@@ -124,7 +124,7 @@ def test_times_are_summed_where_they_were_spent(num_workers, chunk_size):
     assert stats.fetch_s >= 16 * 0.01
     assert stats.collate_s >= 4 * 0.02
     if num_workers:
-        assert stats.consumer_wait_s > 0  # though one batch or another may have been there before
+        assert stats.consumer_wait_s > 0  # even if some batches were ready before
 
 
 def test_a_slow_consumer_makes_workers_wait():
@@ -183,7 +183,7 @@ def test_nothing_needs_memory_or_descriptors_per_batch(num_workers):
         assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_a_loop_timer_knows_what_steps_wait_and_take(monkeypatch):
+def test_a_loop_timer_measures_the_waits_and_times_of_steps(monkeypatch):
     clock = iter([0.0, 1.0, 3.0, 10.0, 11.0, 20.0, 21.0, 29.0, 50.0, 60.0, 61.0])
     monkeypatch.setattr(rates, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
     timer = rates.LoopTimer()
@@ -203,7 +203,7 @@ def test_a_loop_timer_knows_what_steps_wait_and_take(monkeypatch):
 
 
 class Spending:
-    """Reading and collating take a while each, which `took` notes."""
+    """Reading and collating take some time each; `took` records it."""
 
     def __init__(self):
         self.took = {"fetch_s": 0.0, "collate_s": 0.0}

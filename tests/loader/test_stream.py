@@ -1,4 +1,4 @@
-"""Iterable datasets: each worker iterates its own copy, batches come in turn."""
+"""Iterable datasets: each worker iterates its own copy, and batches come from the workers in turn."""
 
 import os
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipring import Loader, Workers
-from tests.datasets import (
+from tests.support.datasets import (
     Counting,
     Informed,
     Shard,
@@ -30,7 +30,7 @@ def load(dataset, *args, **kwargs):
 
 
 def pairs(batches):
-    """Batches of `Stream` as lists of (worker, number)."""
+    """Return batches of `Stream` as lists of (worker, number)."""
     return [list(zip(workers.tolist(), numbers.tolist(), strict=True)) for workers, numbers in batches]
 
 
@@ -115,7 +115,7 @@ def test_out_of_order_delivers_each_batch_once(start_method):
     [(i for i in range(5)), iter([1, 2]), zip("ab", "cd"), map(str, range(3))],
     ids=lambda d: type(d).__name__,
 )
-def test_what_can_be_read_once_is_no_dataset(dataset):
+def test_an_iterator_is_no_dataset(dataset):
     with pytest.raises(
         TypeError, match=f"iterator \\({type(dataset).__name__}\\), which can be read once.*new iterator"
     ):
@@ -202,7 +202,7 @@ def test_workers_know_who_they_are():
 
 
 def said(loader):
-    """All that a loader gives, exceptions as their texts."""
+    """Return the batches of a loader, and the texts of exceptions."""
     return [
         f"{type(value).__name__}: {value}" if isinstance(value, Exception) else value
         for value in outcomes(iter(loader))
@@ -243,7 +243,7 @@ def test_an_error_in_collate_fn_loses_its_batch_only(num_workers, start_method):
 
 
 class Dying:
-    """A generator ends with its error."""
+    """Its generator ends with an error."""
 
     def __iter__(self):
         yield from (1, 2, 3)
@@ -277,7 +277,7 @@ def test_an_error_of_a_stream_names_worker_and_batch():
 
 
 class DiesOnce:
-    """Fails at 2 with an error; at 6, the first time, the worker dies."""
+    """Raises an error at 2; at 6, the first time, the worker dies."""
 
     def __init__(self, path):
         self.path = path

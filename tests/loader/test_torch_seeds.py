@@ -1,4 +1,4 @@
-"""What libraries ask torch in order to draw other numbers in each worker: its worker info and its initial seed."""
+"""torch's worker info and initial seed, by which libraries draw different numbers in each worker."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ PROCESSES = [(1, "fork"), (2, "fork"), (3, "fork"), (2, "spawn")]
 class Reseeding:
     """An augmentation with a generator of its own, seeded as Albumentations' Compose seeds its own.
 
-    In a worker it begins anew when torch's initial seed is another one than before.
+    In a worker it seeds the generator again when torch's initial seed changes.
     """
 
     def __init__(self):
@@ -33,7 +33,7 @@ class Reseeding:
 
 
 class OncePerProcess(Reseeding):
-    """The same, but it looks at torch's seed at its first call in a process only."""
+    """The same, but it reads torch's seed only at its first call in a process."""
 
     def __getitem__(self, index):
         if self.seeded_by is None:
@@ -63,7 +63,7 @@ def test_an_augmentation_that_follows_the_seed_draws_the_same_for_any_number_of_
 
 
 def told():
-    """What torch and slipring tell of the calling worker."""
+    """Return torch's and slipring's info about the calling worker."""
     theirs, ours = torch.utils.data.get_worker_info(), slipring.get_worker_info()
     if theirs is None:
         return None
@@ -73,7 +73,7 @@ def told():
 
 
 class Telling:
-    """A dataset whose samples are what torch tells; without workers and in threads that is nothing."""
+    """A dataset whose samples are torch's info: none without workers and in threads."""
 
     def __len__(self):
         return 8
@@ -101,7 +101,7 @@ class Noted(Telling):
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), PROCESSES)
-def test_torch_tells_of_a_worker_process_what_slipring_tells(num_workers, start_method):
+def test_torchs_worker_info_in_a_process_equals_sliprings(num_workers, start_method):
     options = grouped(num_workers=num_workers, start_method=start_method)
     every = [str((number, num_workers)) for number in range(num_workers)]
     with slipring.Loader(Telling(), 2, **options) as loader:

@@ -1,6 +1,6 @@
 """num_workers="auto": measurements, the numbers of workers that are tried, and why the search stops.
 
-Real loaders show that the pieces fit: how many workers there are, which batches come. What depends on time is decided
+Real loaders test that the parts work together: the number of workers, the batches. Tests that depend on time run
 on the simulated clock of `Tuned`.
 """
 
@@ -17,29 +17,19 @@ import weakref
 import pytest
 
 from slipring import Loader, Workers
-from tests.datasets import Squares, numbers
-from tests.fault.procs import until
-from tests.leaks import Snapshot, read
-from tests.loader.test_resize import Numbered, plain
 from tests.loader.tuned import ENDLESS, Tuned
+from tests.support.datasets import Numbered, Slow, Squares, numbers
 from tests.support.inside import BATCHES, NEVER, Options, Tuner, Tuning, engine_of, process, tuner_of, tuning
-
-
-class Slow:
-    """Samples that come from far away; so many that no epoch ends."""
-
-    def __len__(self):
-        return 1 << 40
-
-    def __getitem__(self, i):
-        time.sleep(0.001)
-        return i
+from tests.support.leaks import Snapshot, read
+from tests.support.processes import until
+from tests.support.resizing import plain
 
 
 class Held(Slow):
-    """The same, of which each worker keeps some memory for itself."""
+    """Each worker keeps some memory for itself."""
 
     def __init__(self):
+        super().__init__(ENDLESS, 0)
         self.kept = {}
 
     def __getitem__(self, i):
@@ -48,9 +38,10 @@ class Held(Slow):
 
 
 class Locked(Slow):
-    """The same, of which one worker at a time can read a sample."""
+    """One worker at a time can read a sample."""
 
     def __init__(self):
+        super().__init__(ENDLESS, 0)
         self.lock = multiprocessing.get_context("fork").Lock()
 
     def __getitem__(self, i):
@@ -60,7 +51,7 @@ class Locked(Slow):
 
 
 def settle(loader):
-    """Iterate until nothing is tried any more."""
+    """Iterate until the search has ended."""
     for _ in loader:
         if loader.tuning.settled:
             break
@@ -68,7 +59,7 @@ def settle(loader):
 
 @pytest.fixture
 def cpus(monkeypatch):
-    """Sets how many processors there are."""
+    """A function that sets the number of processors."""
     return lambda n: monkeypatch.setattr(process, "cpus", lambda: n)
 
 
@@ -78,7 +69,7 @@ def cpus(monkeypatch):
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_a_number_within_its_bounds_is_found_and_logged(method, caplog):
     caplog.set_level(logging.INFO, "slipring")
-    with Loader(Slow(), 2, workers=Workers(start_method=method), num_workers=(None, 12)) as loader:
+    with Loader(Slow(ENDLESS, 0.001), 2, workers=Workers(start_method=method), num_workers=(None, 12)) as loader:
         assert loader.tuning == Tuning(loader.options.num_workers)
         settle(loader)
         found = loader.tuning
@@ -123,7 +114,7 @@ def test_workers_that_compute_become_twice_as_many_at_most(monkeypatch):
 def test_it_settles_within_its_budget_of_batches(monkeypatch, each, on_cpu, step):
     job = Tuned(monkeypatch, each, step, on_cpu, most=16, begins=40.0)
     job.settle()
-    assert job.tuner.spent <= job.tuner.budget + 2 * 16  # those that were in flight came, too
+    assert job.tuner.spent <= job.tuner.budget + 2 * 16  # batches in flight come, too
     assert job.tuning.reason.startswith(f"{job.tuning.workers} worker")
 
 
@@ -145,7 +136,7 @@ def test_workers_that_a_lock_serialises_go_again(monkeypatch, begin, most, n):
 
 
 @pytest.mark.parametrize("serves", [2, 3, 5, 8])
-def test_no_more_workers_stay_than_what_they_wait_for_serves(monkeypatch, serves):
+def test_no_more_workers_stay_than_the_shared_resource_serves(monkeypatch, serves):
     job = Tuned(monkeypatch, each=20.0, serves=serves, workers=2, most=32)
     job.settle()
     assert serves <= job.tuning.workers <= math.ceil(1.1 * serves)
@@ -154,7 +145,7 @@ def test_no_more_workers_stay_than_what_they_wait_for_serves(monkeypatch, serves
 
 @pytest.mark.parametrize("n", [60, ENDLESS])
 def test_a_lock_is_not_tried_again_and_again(monkeypatch, n):
-    """The consumer's own time is short then, and says nothing: it may well change by a factor of 2."""
+    """The consumer's own time is short then and means nothing: it may change by a factor of 2."""
     job = Tuned(monkeypatch, each=20.0, serves=1, most=16)
     job.settle(n)
     tried = list(job.tried)
@@ -162,10 +153,10 @@ def test_a_lock_is_not_tried_again_and_again(monkeypatch, n):
     for number, _ in zip(range(3000), epochs):
         job.step = 0.5 if number // 500 % 2 else 0.0
     assert job.tried == tried
-    job.serves = 16  # now there is no lock, and a worker takes as long as before
+    job.serves = 16  # without the lock; a worker takes as long as before
     for _ in zip(range(3000), epochs):
         pass
-    assert job.tried == tried  # that cannot be seen with one worker
+    assert job.tried == tried  # one worker cannot show the difference
 
 
 def test_workers_that_a_lock_holds_up_no_more_are_tried_again(monkeypatch):
@@ -191,8 +182,8 @@ def test_a_consumer_that_never_waits_needs_one_worker(monkeypatch):
     assert job.tuning.workers == 1 and "waits for 0% of its time" in job.tuning.reason
 
 
-def test_what_is_measured_is_the_rate_and_the_share_of_waiting(monkeypatch):
-    # A batch comes every 10 ms, of which the loop takes 2.5.
+def test_the_rate_and_the_share_of_waiting_are_measured(monkeypatch):
+    # A batch comes every 10 ms; the loop takes 2.5 ms.
     job = Tuned(monkeypatch, each=20.0, step=2.45, workers=2, most=2)
     job.settle()
     ((workers, rate, share),) = job.tuning.history
@@ -206,8 +197,8 @@ def test_the_batches_are_those_of_a_fixed_number():
         assert numbers(loader) == want
 
 
-def test_the_next_epoch_begins_with_what_was_found(monkeypatch):
-    monkeypatch.setattr(tuning, "AGAIN_NS", NEVER >> 1)  # however long the epochs take here, the number stays
+def test_the_next_epoch_starts_with_the_number_that_was_found(monkeypatch):
+    monkeypatch.setattr(tuning, "AGAIN_NS", NEVER >> 1)  # the number stays, however long the epochs take here
     with Loader(Squares(1200), 2, workers=Workers(start_method="thread"), num_workers=(None, 7)) as loader:
         while not loader.tuning.settled:
             settle(loader)
@@ -237,11 +228,11 @@ def test_streams_have_one_number_in_each_epoch():
     seen = []
     with Loader(Numbered(), 1, workers=Workers(start_method="fork"), num_workers=(1, 6)) as loader:
         settled = False
-        while not settled:  # and one more
+        while not settled:  # one epoch more than the search
             settled = loader.tuning.settled
             epoch = [plain(batch) for batch in loader]
             assert sorted(n for batch in epoch for n in batch[0]) == list(range(60))
-            seen.append({n for batch in epoch for n in batch[2]})
+            seen.append({n for batch in epoch for n in batch[1]})
     assert all(len(numbers) == 1 for numbers in seen)
     assert seen[-1] == {loader.tuning.workers}
 
@@ -260,7 +251,7 @@ def test_a_number_that_the_rule_decides_on_comes_to_work(monkeypatch):
             tuner._change(5)
 
     monkeypatch.setattr(Tuner, "_go_on", decide)
-    with Loader(Slow(), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
+    with Loader(Slow(ENDLESS, 0.001), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
         for _ in loader:
             if len(engine_of(loader).pool.workers) == 5:
                 break
@@ -268,7 +259,7 @@ def test_a_number_that_the_rule_decides_on_comes_to_work(monkeypatch):
 
 
 def test_resize_ends_it():
-    with Loader(Slow(), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
+    with Loader(Slow(ENDLESS, 0.001), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
         for count, _ in enumerate(loader):
             if count == 3:
                 loader.resize(3)
@@ -293,7 +284,7 @@ def test_memory_that_is_not_there_begins_no_worker(monkeypatch, free, tried):
         assert "another one would take about 31.5 MB" in job.tuning.reason and "/a/file" in job.tuning.reason
 
 
-def test_another_worker_would_take_what_those_that_there_are_have(monkeypatch):
+def test_another_worker_would_take_the_processors_of_the_present_ones(monkeypatch):
     monkeypatch.setattr(tuning, "memory_available", lambda root: (20 << 20, 1 << 30, "this test", "/a/file"))
     with Loader(Held(), 1, workers=Workers(start_method="fork"), num_workers=(None, 12)) as loader:
         next(iter(loader))
@@ -331,14 +322,14 @@ class Pool:
         return []
 
     def window(self):
-        busy = self.each * max(1.0, self.target * self.on_cpu / self.cpus)  # who shares a processor takes longer
+        busy = self.each * max(1.0, self.target * self.on_cpu / self.cpus)  # workers that share a processor take longer
         took = max(self.step, busy / self.target)
         self.tried.append(self.target)
         return tuning.TuningWindow(self.target, 16, took, took - self.step, busy, self.each * self.on_cpu)
 
 
 def found(pool, begin=2, least=1, most=64):
-    """How the rule goes on and where it ends."""
+    """Return the steps and the end of the rule."""
     tuner = Tuner(begin, least, most)
     tuner._pool = weakref.ref(pool)
     tuner._fits = lambda more: (more, "")
@@ -357,13 +348,13 @@ def found(pool, begin=2, least=1, most=64):
     [
         (Pool(each=0.008, step=0.001, cpus=64), 64, 64, range(8, 11)),  # as many as are needed
         (Pool(each=0.008, step=0.0001, cpus=4), 4, 64, range(4, 5)),  # no more than processors
-        (Pool(each=0.016, step=0.001, on_cpu=0.02), 2, 64, range(16, 20)),  # which do not matter here
+        (Pool(each=0.016, step=0.001, on_cpu=0.02), 2, 64, range(16, 20)),  # processors do not matter here
         (Pool(each=0.1, step=0.001, on_cpu=0.02), 2, 12, range(12, 13)),  # no more than allowed
         (Pool(each=0.0005, step=0.005), 64, 64, range(1, 2)),  # no more than are of use
         (Pool(each=0.008, step=0.0001, cpus=1), 1, 64, range(1, 2)),
     ],
 )
-def test_the_number_is_what_helps_and_what_there_is(pool, cores, most, workers, cpus):
+def test_the_number_is_bounded_by_its_use_and_by_the_processors(pool, cores, most, workers, cpus):
     cpus(cores)
     result = found(pool, begin=min(2, cores), most=most)
     assert result.workers in workers, (result, pool.tried)
@@ -371,7 +362,7 @@ def test_the_number_is_what_helps_and_what_there_is(pool, cores, most, workers, 
 
 def test_more_workers_that_do_not_help_go_again(cpus):
     class Shared(Pool):
-        """What they wait for serves three at a time."""
+        """A resource that serves three workers at a time."""
 
         def window(self):
             made = super().window()
@@ -383,8 +374,8 @@ def test_more_workers_that_do_not_help_go_again(cpus):
     assert result.workers == 3 and "were no faster than 3" in result.reason
 
 
-# Windows of loaders on a busy machine: number of workers -> (ms from batch to batch, ms that a worker took) of each
-# window. All samples are read under one lock.
+# Windows of loaders on a busy machine: number of workers -> (ms between batches, ms of a worker per batch) of each
+# window. One lock protects all reads.
 RECORDED = {
     "quiet": {2: [(21.3, 42.2)], 16: [(22.4, 301.0), (21.7, 306.0)], 1: [(21.7, 21.4)]},
     "a burst": {2: [(21.3, 42.1)], 16: [(22.4, 301.0), (17.1, 304.0)], 3: [(21.2, 62.1)], 1: [(21.9, 21.6)]},
@@ -401,7 +392,7 @@ def test_recorded_rates_under_a_lock_leave_few_workers(name, cpus):
     recorded = {workers: list(windows) for workers, windows in RECORDED[name].items()}
 
     class Recorded(Pool):
-        """A pool whose windows were measured before: each number's in turn, then its last one again."""
+        """A pool with recorded windows: those of each number in turn, then the last one again."""
 
         def window(self):
             self.tried.append(self.target)
@@ -435,7 +426,7 @@ def test_too_many_are_sent_away(cpus):
     assert found(Pool(each=0.004, step=0.002), begin=16).workers <= 4
 
 
-# ---- what the machine has
+# ---- the machine's processors
 
 
 def test_ranks_share_the_processors(monkeypatch):
@@ -468,7 +459,7 @@ BOUND = ("0::/host/box\n", "30 1 0:26 /host/box /sys/fs/cgroup rw - cgroup2 cgro
         (V2, {"cgroup/a/b/cpu.max": "max 100000"}, 1, 8),
         (V2, {"cgroup/a/b/cpu.max": "250000 100000"}, 1, 3),
         (V2, {"cgroup/a/b/cpu.max": "max 100000", "cgroup/a/cpu.max": "200000 100000"}, 1, 2),
-        (V2, {"cgroup/cpuset.cpus.effective": "0-31"}, 4, 8),  # bound to 8 of 32: nobody else's
+        (V2, {"cgroup/cpuset.cpus.effective": "0-31"}, 4, 8),  # bound to 8 of 32, for this group alone
         (V2, {"cgroup/cpuset.cpus.effective": "0-3,8-11"}, 4, 2),
         (V2, {"cgroup/a/b/cpu.max": "600000 100000", "cgroup/cpuset.cpus.effective": "0-31"}, 4, 2),
         (V2, {"cgroup/a/b/cpu.max": "not a limit"}, 1, 8),

@@ -1,39 +1,14 @@
-"""num_workers="auto" over several epochs: short ones, those that are broken off, streams."""
+"""num_workers="auto" over several epochs: short ones, interrupted ones, streams."""
 
 import itertools
-import time
 
 import pytest
 
-import slipring
 from slipring import Loader, Workers
-from tests.datasets import Squares
 from tests.loader.tuned import ENDLESS, Tuned
+from tests.support.datasets import Numbered, Slow, Squares
 from tests.support.inside import BATCHES, LONG_WINDOW, WINDOW, Tuner, Tuning, engine_of, tuner_of
 from tests.support.options import grouped
-
-
-class Slow:
-    """Samples that come from far away; ten batches of two."""
-
-    def __init__(self, n=20):
-        self.n = n
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        time.sleep(0.001)
-        return i
-
-
-class Far:
-    """The same as a stream, of which each worker has its share."""
-
-    def __iter__(self):
-        me = slipring.get_worker_info()
-        for i in range(me.id, 20, me.num_workers):
-            yield i, me.num_workers
 
 
 def auto(data, most=6, least=None, **options):
@@ -41,7 +16,7 @@ def auto(data, most=6, least=None, **options):
 
 
 def settle(loader, epoch=lambda loader: sum(1 for _ in loader)):
-    """Go through epochs until nothing is tried any more; return the numbers of their batches."""
+    """Go through epochs until the search has ended; return the numbers of their batches."""
     counts = []
     while not loader.tuning.settled:
         counts.append(epoch(loader))
@@ -54,7 +29,7 @@ def settle(loader, epoch=lambda loader: sum(1 for _ in loader)):
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "new workers"])
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_epochs_of_ten_batches_settle(method, persistent):
-    with auto(Slow(), start_method=method, persistent_workers=persistent) as loader:
+    with auto(Slow(20, 0.001), start_method=method, persistent_workers=persistent) as loader:
         counts = settle(loader)
         found = loader.tuning
     assert set(counts) == {10} and 1 <= found.workers <= 6
@@ -70,7 +45,7 @@ def test_short_epochs_of_a_stream_have_one_number_each_until_it_settles(persiste
         seen.append({int(n) for batch in batches for n in batch})
         return len(batches)
 
-    with auto(Far(), persistent_workers=persistent) as loader:
+    with auto(Numbered(20), persistent_workers=persistent) as loader:
         settle(loader, epoch)
         epoch(loader)
         assert seen[-1] == {loader.tuning.workers}
@@ -81,12 +56,12 @@ def test_epochs_that_are_broken_off_settle_too():
     def epoch(loader):
         return sum(1 for _ in itertools.islice(loader, 10))
 
-    with auto(Slow(4000), start_method="thread") as loader:
+    with auto(Slow(4000, 0.001), start_method="thread") as loader:
         assert set(settle(loader, epoch)) == {10}
 
 
 def test_a_look_at_one_batch_is_a_short_epoch_and_the_next_one_settles():
-    with auto(Slow(1 << 40), start_method="thread") as loader:
+    with auto(Slow(1 << 40, 0.001), start_method="thread") as loader:
         next(iter(loader))
         assert tuner_of(loader).whole
         for _ in loader:
@@ -125,7 +100,7 @@ def test_epochs_that_are_broken_off_are_measured_as_short_ones(monkeypatch):
     assert job.tuner.whole and job.tuning.workers == 6
 
 
-def test_what_a_program_does_between_short_epochs_is_no_part_of_them(monkeypatch):
+def test_the_time_between_short_epochs_is_no_part_of_them(monkeypatch):
     quick, busy = Tuned(monkeypatch), Tuned(monkeypatch)
     quick.settle(10)
     busy.settle(10, between=300.0)
@@ -134,7 +109,7 @@ def test_what_a_program_does_between_short_epochs_is_no_part_of_them(monkeypatch
     assert busy.tuning.history[0][1] == pytest.approx(10 / 0.040, rel=0.02)
 
 
-def test_the_tail_of_an_epoch_is_no_part_of_what_is_measured(monkeypatch):
+def test_the_tail_of_an_epoch_is_not_measured(monkeypatch):
     plain, late = Tuned(monkeypatch, each=1.0), Tuned(monkeypatch, each=1.0)
     assert plain.settle(40) == late.settle(40, tail=500.0)
     assert late.tuning.history == plain.tuning.history and not late.tuner.whole
@@ -171,7 +146,7 @@ def test_work_that_has_changed_is_measured_anew(monkeypatch, n):
     assert job.tuning.workers == 6
 
     def batches(count):
-        """So many more, whatever the epochs."""
+        """The search takes so many more batches, for epochs of any length."""
         yield from itertools.islice(itertools.chain.from_iterable(iter(lambda: job.epoch(n), None)), count)
 
     for _ in batches(1000):
@@ -194,22 +169,22 @@ def test_work_that_has_become_more_is_measured_anew(monkeypatch):
         list(job.epoch(10))
         if job.tuning.workers > 1 and job.tuning.settled:
             break
-    assert job.tuning.settled and job.tuning.workers == 4  # 60 ms of work for each step of 20 ms, and some more
+    assert job.tuning.settled and job.tuning.workers == 4  # 60 ms of work for each step of 20 ms, and a margin
 
 
-def test_the_first_batchs_wait_and_what_is_between_epochs_ask_for_no_more_workers(monkeypatch):
+def test_the_first_batchs_wait_and_the_time_between_epochs_ask_for_no_more_workers(monkeypatch):
     job = Tuned(monkeypatch, each=8.0, step=9.95, least=2, most=8)
     job.settle(5, between=1000.0)
     assert job.tried == [2]
-    # Nothing but each epoch's first batch was waited for, 8 ms of 58.
+    # The loop waited for each epoch's first batch only, 8 ms of 58.
     assert job.tuning.history == ((2, pytest.approx(5 / 0.058), 0.0),)
 
 
-# ---- somebody else sets the number
+# ---- resize() during the search
 
 
 def test_a_resize_amidst_a_look_is_not_lost(monkeypatch):
-    """As from another thread, or a signal's handler: the look that it comes into must change nothing any more."""
+    """As another thread or a signal handler does: a look that is in progress must not change the number."""
     asked = []
 
     def go_on(tuner, window):
@@ -243,7 +218,7 @@ def test_no_more_workers_than_the_slots_serve(monkeypatch):
 
 
 def test_a_loader_never_has_more_workers_than_its_slots_serve():
-    with auto(Slow(1 << 40), most=12, slots=6, start_method="thread") as loader:
+    with auto(Slow(1 << 40, 0.001), most=12, slots=6, start_method="thread") as loader:
         for _ in loader:
             assert engine_of(loader).pool.target <= 5
             if loader.tuning.settled:
@@ -253,13 +228,13 @@ def test_a_loader_never_has_more_workers_than_its_slots_serve():
 
 
 def test_it_begins_with_no_more_workers_than_the_slots_serve():
-    with auto(Slow(), slots=2) as loader:
+    with auto(Slow(20, 0.001), slots=2) as loader:
         assert loader.options.num_workers == 1
-    assert auto(Slow(), slots=2, least=3).options.num_workers == 3
+    assert auto(Slow(20, 0.001), slots=2, least=3).options.num_workers == 3
 
 
 def test_the_slots_are_enough_for_all_workers_from_the_beginning():
-    with auto(Slow(4000), most=12, start_method="thread") as loader:
+    with auto(Slow(4000, 0.001), most=12, start_method="thread") as loader:
         batches = iter(loader)
         next(batches)
         ring = engine_of(loader).ring

@@ -1,9 +1,9 @@
-"""A worker of a stream is given its batches one by one, and passes over none of them unless it took over."""
+"""A worker of a stream gets its batches one by one, and skips none unless it replaces a dead worker."""
 
 import pytest
 
 from tests.support.inside import BATCH, COPY_AUTO, ERROR, Job, Options, Worker, receive
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 
 class Numbers:
@@ -24,7 +24,7 @@ def worker_of(trip, mark=None):
 
 
 def ask(trip, worker, sequence):
-    """Have the worker do the task for batch `sequence` of its stream; returns (kind, what it published)."""
+    """Let the worker make batch `sequence` of its stream; return (kind, published value)."""
     slot = trip.ring.pick_free()
     trip.ring.dispatch(slot, None, 0, 0, trip.seq, 0, sequence, 2, 0, False)  # addressed to participant 1
     trip.seq += 1
@@ -50,7 +50,7 @@ def test_a_batch_that_would_be_passed_over_is_an_error(trip, first):
     assert kind == ERROR and f"batch {first + 1} of its stream where batch {first} comes next" in str(record)
 
 
-def test_who_took_over_from_the_dead_begins_where_they_ended(trip):
+def test_a_replacement_of_a_dead_worker_begins_where_that_one_ended(trip):
     worker = worker_of(trip, mark=b"")
     assert ask(trip, worker, 3)[1].tolist() == [6, 7]
     kind, _ = ask(trip, worker, 5)

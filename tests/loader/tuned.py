@@ -1,6 +1,6 @@
 """A loader on a simulated clock, whose number of workers a real `Tuner` finds.
 
-A test says how long a batch and a step take, so what the `Tuner` measures depends on no machine.
+A test sets how long a batch and a step take, so the `Tuner`'s measurements do not depend on the machine.
 """
 
 import dataclasses
@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from tests.support.inside import Tuner, tuning
 
 MS = 1_000_000  # ns
-LOOP_NS = 50_000  # between two batches, besides the step
+LOOP_NS = 50_000  # between two batches, in addition to the step
 ENDLESS = 1 << 40  # batches of an epoch
 
 
 @dataclasses.dataclass
 class Options:
-    """Those options of a loader that a `Tuner` reads."""
+    """The options of a loader that a `Tuner` reads."""
 
     num_workers: int
     prefetch_factor: int = 2
@@ -29,15 +29,15 @@ class Tuned:
     Parameters
     ----------
     monkeypatch : pytest.MonkeyPatch
-        It puts the simulated clock in the place of the ring's: one job at a time.
+        It replaces the ring's clock by the simulated one: one job at a time.
     each, step : float
-        What a worker takes for one batch, and the loop for one step. A test may change both.
+        The time of a worker for one batch, and of the loop for one step. A test may change both.
     on_cpu : float
-        Share of `each` on a processor, of which there are `cpus`.
+        Share of `each` that needs one of the `cpus` processors.
     serves : int
-        How many workers at a time what they wait for serves, such as 1 for a lock. The others take turns with them.
+        How many workers the shared resource serves at a time, such as 1 for a lock. The others wait their turn.
     begins : float
-        What a worker takes to begin.
+        How long a worker takes to start.
     stream : bool
         The workers of an iterable dataset: their number changes between two epochs.
     """
@@ -58,14 +58,14 @@ class Tuned:
         self.pool = Pool(self, workers)
         ring = SimpleNamespace(meter=self.meter, n_slots=slots or 2 * most + 16)
         self.engine = SimpleNamespace(ring=ring, pool=self.pool, options=self.options)
-        self.tried = []  # numbers of workers, as they were asked for
+        self.tried = []  # numbers of workers, in the order of the requests
 
     @property
     def tuning(self):
         return self.tuner.tuning
 
     def epoch(self, batches, tail=0.0):
-        """Iterate over `batches`, the last of which takes `tail` longer; yields after each step, and may be left."""
+        """Iterate over `batches`, the last of which takes `tail` longer; yield after each step."""
         self.monkeypatch.setattr(tuning, "now", lambda: self.clock)
         self._begin()
         took_at, look_next, in_flight, drawn, ended_at = self.clock, 0, [], 0, None
@@ -78,7 +78,7 @@ class Tuned:
                     in_flight.append(self.pool.make(tail if drawn == batches - 1 else 0.0))
                     drawn += 1
                     if drawn == batches:
-                        look_next = 0  # the tuner has to know, as in the real iterator
+                        look_next = 0  # the tuner must learn of it, as in the real iterator
                 ready_at, busy = in_flight.pop(0)
                 took_at = self.clock = max(self.clock, ready_at)
                 self.meter.wait_ns += took_at - asked
@@ -88,12 +88,12 @@ class Tuned:
                 yield number
             ended_at = self.clock
         finally:
-            self.tuner.end(ended_at or took_at)  # what the program did after a break is not known
+            self.tuner.end(ended_at or took_at)  # the program's actions after a break are unknown
 
     def settle(self, batches=ENDLESS, take=None, between=0.0, tail=0.0):
-        """Iterate until nothing is tried any more; returns how many batches each epoch had.
+        """Iterate until the search has ended; return the number of batches of each epoch.
 
-        The loop leaves an epoch after `take` batches. Before the next one the program does something else.
+        The loop leaves an epoch after `take` batches, and waits for `between` ms before the next one.
         """
         counts = []
         while not self.tuning.settled:
@@ -115,7 +115,7 @@ class Tuned:
     def _begin(self):
         new = not self.options.persistent_workers
         self._resize(self.tuner.workers, new)
-        self.clock = max([self.clock, *self.pool.free_at])  # the loader waits for its workers to begin
+        self.clock = max([self.clock, *self.pool.free_at])  # the loader waits until its workers have started
         self.tuner.begin(self.engine)
 
     def _resize(self, workers, new=False):
@@ -147,7 +147,7 @@ class Pool:
         return self.used_ns
 
     def make(self, longer):
-        """Have the worker that is free first make a batch; returns when it is there, and how long that worker took."""
+        """Let the first free worker make a batch; return when it is ready, and how long the worker took."""
         crowded = max(1.0, self.target * self.job.on_cpu / self.job.cpus, self.target / self.job.serves)
         busy = int((self.job.each * crowded + longer) * MS)
         worker = self.free_at.index(min(self.free_at))

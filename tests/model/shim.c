@@ -46,7 +46,7 @@ static bool no_step(const volatile void *address, int order)
     if (address == &h->high_water)
         return dispatches; /* the dispatcher is the only writer */
     size_t at = (size_t)((const char *)address - (const char *)ring->participants);
-    if (at < sizeof(sr_participant) * ring->n_participants) /* no scenario reads who has joined */
+    if (at < sizeof(sr_participant) * ring->n_participants) /* no scenario reads which participants have joined */
         return at % sizeof(sr_participant) >= offsetof(sr_participant, pid) &&
                !(plan->retires && at % sizeof(sr_participant) == offsetof(sr_participant, retiring)) &&
                !(plan->incarnations && at % sizeof(sr_participant) == offsetof(sr_participant, incarnation)) &&

@@ -1,7 +1,7 @@
 """Jobs on a simulated clock, seen through the real `Snapshot`.
 
-A test says how long things take. The simulation moves batches through slots, from the sampler to a worker and on to the
-loop, and keeps the records that a real segment keeps. Nothing here depends on how fast the machine is.
+A test sets how long each part takes. The simulation moves batches through slots, from the sampler to a worker and the
+loop, and keeps the records of a real segment. Nothing here depends on the speed of the machine.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ from tests.support.inside import (
 )
 
 MS = 1_000_000  # ns
-BEGIN = 1_000 * MS  # what the clock shows at first: 0 is no stamp
-PID = 1 << 30  # of worker 0; no process has such a number
+BEGIN = 1_000 * MS  # the clock's first value: 0 is no stamp
+PID = 1 << 30  # worker 0's; no process has such a pid
 FOLD, REMEMBERED = 64, 1024  # SR_FOLD and SR_RECORDS of csrc/layout.h
 SERVING = 2
-OTHER_NAMESPACE = 1  # of process numbers: the rules do not look for these processes in /proc
+OTHER_NAMESPACE = 1  # of pids: the rules do not look for these processes in /proc
 NEVER = 1 << 62
 
 
@@ -44,12 +44,12 @@ class Making:
 
 
 def _of(value, *which):
-    """Return the number that a test gave, or that its function returns."""
+    """Return a number, or the result of a function in place of a number."""
     return value(*which) if callable(value) else value
 
 
 class Job:
-    """A loader and its loop, which have run until the loop took the last of `batches` batches and did its step.
+    """A loader and its loop, after the loop has taken `batches` batches and done the last step.
 
     All times are in ms. `fetch`, `collate` and `missed` may be functions of a `Making`; `cpu` and `queued` may be
     functions of a worker's number.
@@ -63,27 +63,27 @@ class Job:
     of : int, optional
         Batches of the last epoch. If there are more than the loop took, some are in flight at the end.
     fetch, collate, step : float
-        What one batch takes.
+        The time for one batch.
     wake : float
-        What it takes to wake an idle worker, or the loop.
+        The time to wake an idle worker, or the loop.
     draw : float
-        What the sampler takes to draw the indices of one batch.
+        The sampler's time for the indices of one batch.
     start : float
-        What a worker takes to begin: in the first epoch, and in each one if not `persistent`.
+        A worker's time to start: in the first epoch, and in each one if not `persistent`.
     cpu, queued : float
         Shares of a worker's busy time: on a processor, and ready to run without one.
     sleepy : dict
-        Index of a sample -> what it takes longer than the others.
+        Index of a sample -> its additional time.
     parts : dict
         Name of a part of `fetch` ("read", "decode", "resize") -> its share.
     missed : float
-        Share of a batch's samples that are not in the cache; None: there is no cache. Only these take time.
+        Share of a batch's samples that are not in the cache (None: no cache). Only these take time.
     keep : int
-        Batches that the loop keeps besides the one of its step.
+        Batches that the loop keeps in addition to that of its step.
     preload, copy : int, float
-        A thread takes the batches, this many ahead of the loop, and copies each to the device.
+        A thread takes the batches, this many ahead of the loop, and copies each one to the device.
     resized : dict
-        Number of a batch -> how many workers there are from then on.
+        Number of a batch -> the number of workers from then on.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class Job:
         self.most = max(self.workers, *self.resized.values(), 0)
         self.n_slots = slots or 2 * self.most + 16
         self.clock, self.run, self.copied = BEGIN, 0, 0
-        self.lying = [None] * self.n_slots  # slot -> record of the batch that it had last
+        self.lying = [None] * self.n_slots  # slot -> record of its last batch
         self.taken_slots = set()  # leased, or with a task
         self.recorded = []
         self.began = [NEVER] * self.most
-        self.left = [None] * self.most  # when a worker left
+        self.left = [None] * self.most  # when each worker ended
         self._begin()
         self.loop_steps = self.loop_wait = self.loop_ns = 0
         self.loop_free, self.got = BEGIN, []
@@ -165,7 +165,7 @@ class Job:
             self.drawn += 1
 
     def _task(self, epoch, number):
-        """Return a batch, made by the worker that is free first."""
+        """Return a batch of the first free worker."""
         slot = next(slot for slot in range(self.n_slots) if slot not in self.taken_slots)
         self._record(slot)
         worker = min(range(self.workers), key=lambda w: max(self.clock, self.free_at[w]))
@@ -216,7 +216,7 @@ class Job:
         kept.append(batch)
         if len(kept) > self.keep + 1:
             self._free(kept.pop(0))
-        elif len(kept) > self.n_slots - self.workers - 1:  # too few would be left: the loop gets a copy
+        elif len(kept) > self.n_slots - self.workers - 1:  # too few slots would be left: the loop gets a copy
             self.copied += 1
             self._free(kept.pop())
 
@@ -228,10 +228,10 @@ class Job:
         """Copy a batch in the preloading thread, and give it to the loop."""
         batch["copy_ns"] = int(self.copy * MS)
         self.clock += int(batch["copy_ns"])
-        if len(self.got) >= self.preload:  # so many wait for the loop at most
+        if len(self.got) >= self.preload:  # at most so many batches wait for the loop
             self.clock = max(self.clock, self.got[-self.preload])
         got, step = max(self.clock, self.loop_free), int(_of(self.step, len(self.got)) * MS)
-        if self.got:  # the first one waits for the workers to begin
+        if self.got:  # the first batch waits for the workers to start
             self.loop_wait += got - self.loop_free
             self.loop_ns += got - self.loop_free + step
             self.loop_steps += 1
@@ -256,7 +256,7 @@ class Job:
 
 
 class SimulatedWatch:
-    """A `Watch` of a job's segment, as it is at one moment."""
+    """A `Watch` of a job's segment at one moment."""
 
     def __init__(self, job, at_ns, waits):
         self.job, self.at_ns, self.waits = job, at_ns, waits
@@ -306,7 +306,7 @@ class SimulatedWatch:
         return np.array(seen, SLOT)
 
     def _as_of_now(self, batch):
-        """Return the state of a batch's slot, and the batch without the stamps that lie in the future."""
+        """Return the state of a batch's slot, and the batch without stamps in the future."""
         batch = batch.copy()
         if int(batch["slot"]) not in self.job.taken_slots:
             state = "free"
@@ -363,7 +363,7 @@ class SimulatedWatch:
         return made
 
     def _under_way(self, participant, batch):
-        """Set which sample a worker reads; none if it has read all of its batch."""
+        """Set the sample that a worker reads; none if it has read its whole batch."""
         job, at = self.job, int(batch["claimed_at"])
         each = int(batch["slowest_ns"]) - int(job.sleepy.get(int(batch["slowest_index"]), 0) * MS)
         for row in range(job.rows):

@@ -1,4 +1,4 @@
-"""Each cause is told from what it looks like, by figures that are made up."""
+"""Each cause is distinguished from similar ones, with made-up figures."""
 
 import os
 from types import SimpleNamespace
@@ -125,7 +125,7 @@ def test_batches_that_were_copied_are_not_counted_by_those_that_are_kept_at_the_
 
 def test_a_slow_beginning_is_no_workers_fault():
     at = snapshot(cpu=0.1)
-    # The first ten took long in both; of those behind them one worker made hardly any.
+    # The first ten batches took long in both workers; one worker made hardly any of the later ones.
     at.table["participant"][10:] = 1
     at.table["participant"][10:14] = 2
     at.table["fetch_ns"][:10] = 500 * MS
@@ -179,7 +179,7 @@ def test_nothing_is_advised_that_is_so_already():
 
 
 def test_behind_a_thread_the_step_is_the_loops_own():
-    # The thread asks for the next one at once; the loop behind it has steps of 6 ms, of 18 with their wait.
+    # The thread requests the next batch at once; the loop's steps take 6 ms, 18 ms with their waits.
     found = verdict(snapshot(waited=17.9, step=0.1, fetch=30, cpu=0.1, loop=(60, 720, 1080)))
     assert "5 workers would be enough; there are 2." in found.advice
 
@@ -204,12 +204,12 @@ def test_no_number_is_advised_where_the_loader_finds_it_or_where_there_are_many(
     assert verdict(at[2], Known(tuned=True)).advice.endswith("or more workers, which wait side by side.")
 
 
-# ---- what comes next
+# ---- the next batches' indices
 
 
 def test_a_sampler_that_takes_the_time_is_told_from_workers():
     at = snapshot(cpu=0.1, fetch=1)
-    at.table["published_at"] -= 100 * MS  # each had been there for long
+    at.table["published_at"] -= 100 * MS  # each batch was ready for long
     found = verdict(at)
     assert found.cause == "sampler" and "8 ms for each batch" in found.sentence
 

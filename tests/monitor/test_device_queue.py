@@ -21,7 +21,7 @@ class Rows:
 
 
 class Device:
-    """Computations that are queued, and run by a thread when the test lets the device run."""
+    """Queued computations; a thread runs them when the test lets the device run."""
 
     def __init__(self):
         self.results = []

@@ -1,4 +1,4 @@
-"""The scalars of a loader: what their names say."""
+"""The scalars of a loader have the values that their names say."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 import slipring
 from slipring.monitor import Window, scalars
-from tests.datasets import Squares
+from tests.support.datasets import Squares
 from tests.support.inside import rates
 
 
@@ -55,7 +55,7 @@ def test_a_window_tells_from_look_to_look_of_all_its_loaders():
 
 
 @pytest.mark.parametrize("wrap", ["base_dataloader", "iterables", "dataloader", "loader"])
-def test_a_loader_is_found_in_what_wraps_it(wrap):
+def test_a_loader_is_found_in_its_wrappers(wrap):
     from tests.support.inside import loaders_in
 
     with slipring.Loader(Squares(8), 4) as loader:

@@ -1,4 +1,4 @@
-"""Jobs are found by what their processes have open."""
+"""Jobs are found by the open files of their processes."""
 
 import ctypes
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import slipring
-from tests.fault.procs import ROOT, state, until
 from tests.support.inside import NoJob, attach, jobs, observing
-from tests.watched import watched
+from tests.support.processes import ROOT, state, until
+from tests.support.watched import watched
 
 
 def test_a_job_is_found_once_by_its_consumer_and_by_its_workers():
@@ -23,8 +23,8 @@ def test_a_job_is_found_once_by_its_consumer_and_by_its_workers():
         for pid in (program.pid, *program.told["workers"]):
             (job,) = attach(pid)
             assert job.key == found[0].key and job.pid == program.pid
-            assert job.name.endswith("-m tests.watched")
-            assert "tests.watched held" in job.named(arguments=True)
+            assert job.name.endswith("-m tests.support.watched")
+            assert "tests.support.watched held" in job.named(arguments=True)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_queue_is_one_job_of_several_processes():
         assert attach(program.pid)[0].key == job.key
 
 
-def test_what_was_recorded_in_a_file_is_found_once(tmp_path):
+def test_records_in_a_file_are_found_once(tmp_path):
     with watched("held", {"SLIPRING_RECORD": str(tmp_path / "record")}, num_workers=1) as program:
         (job,) = attach(program.pid)
         assert job.path == str(tmp_path / "record")
@@ -128,7 +128,7 @@ def test_a_job_is_there_until_its_loader_is_closed():
         assert not job.is_there()
 
 
-# ---- what is no job
+# ---- processes and files that are no job
 
 
 def test_a_process_that_has_ended_is_told_of():
@@ -226,7 +226,8 @@ def test_a_job_in_another_pid_namespace_is_found_by_its_number_here():
     if os.wait()[1]:
         pytest.skip("this process may not make a PID namespace")
     inside = "import ctypes, os, sys; ctypes.CDLL(None).unshare(0x20000000); "
-    inside += "pid = os.fork(); pid or os.execv(sys.executable, [sys.executable, '-m', 'tests.watched', *sys.argv[1:]])"
+    inside += "command = [sys.executable, '-m', 'tests.support.watched', *sys.argv[1:]]; "
+    inside += "pid = os.fork(); pid or os.execv(sys.executable, command)"
     inside += "; print(pid, flush=True); sys.exit(os.waitpid(pid, 0)[1])"
     program = subprocess.Popen(
         [sys.executable, "-c", inside, "held", '{"num_workers": 1}'],
@@ -237,7 +238,7 @@ def test_a_job_in_another_pid_namespace_is_found_by_its_number_here():
     )
     try:
         here = int(program.stdout.readline())
-        assert '"pid": 1,' in program.stdout.readline()  # there
+        assert '"pid": 1,' in program.stdout.readline()  # in its namespace
         (job,) = attach(here)
         assert job.elsewhere and job.pid == here and job.number(1) == here
         assert job.number(int(job.watch.participants()["pid"][1])) in job.holders

@@ -1,4 +1,4 @@
-"""What is told of workers that have left or died, and right after their number has changed."""
+"""Reports on workers that have ended or died, and reports right after a change of their number."""
 
 import json
 import os
@@ -6,22 +6,22 @@ import os
 import pytest
 
 from slipring import Loader, Workers
-from tests.datasets import Squares
-from tests.fault.procs import alive, kill_worker, state, until, wait_dead, worker_pids
-from tests.fault.scenes import Gate, Rows, respawning
 from tests.monitor.simulated import Job
+from tests.support.datasets import Squares
 from tests.support.inside import NO_SLOT, Figures, Snapshot, Watch, engine_of, look, now, verdict
 from tests.support.options import grouped
-from tests.watched import run, watched
+from tests.support.processes import alive, kill_worker, state, until, wait_dead, worker_pids
+from tests.support.scenes import Gate, Rows, respawning
+from tests.support.watched import run, watched
 
-LATER = 60_000_000_000  # ns: by then whoever reads the same sample is said to hang
+LATER = 60_000_000_000  # ns: after that a worker that still reads the same sample counts as hanging
 
 
 def seen_later(loader):
     return verdict(Snapshot(Watch(engine_of(loader).ring.controls), at_ns=now() + LATER))
 
 
-# ---- who has left
+# ---- workers that have left
 
 
 def test_those_that_leave_behind_an_epochs_end_are_waited_for_by_the_next_call(tmp_path):
@@ -64,9 +64,9 @@ def test_those_that_have_left_are_in_no_figures(method):
         assert [row.worker for row in loader.report().workers] == [0, 1, 2, 3]
         asked = now()
         loader.resize(2)
-        # Also before anybody has seen to them.
+        # This holds before the workers are reaped, too.
         until(lambda: int(look(engine_of(loader).ring).there.sum()) == 2, "two have left")
-        assert (look(engine_of(loader).ring).participants["at_since"][3:5] >= asked).all()  # when they left
+        assert (look(engine_of(loader).ring).participants["at_since"][3:5] >= asked).all()  # when they ended
         assert [row.worker for row in loader.report().workers] == [0, 1]
         assert Figures(look(engine_of(loader).ring)).n_workers == 2
         for _ in range(40):
@@ -79,7 +79,7 @@ def test_those_that_have_left_are_not_listed_by_the_command(capsys):
         stays, *left = program.told["workers"]
         for pid in left:
             wait_dead(pid)
-        # The program does nothing, so nobody has waited for them.
+        # The program does nothing, so no call has reaped them.
         assert [state(pid) for pid in left] == ["Z", "Z"]
         rows = json.loads(run(capsys, "ps", "--json")[1])["jobs"]
         top = json.loads(run(capsys, "top", program.pid, "--json")[1])["participants"]
@@ -89,7 +89,7 @@ def test_those_that_have_left_are_not_listed_by_the_command(capsys):
     assert "worker 0" in dump and "worker 1, pid" not in dump
 
 
-# ---- who has died
+# ---- workers that have died
 
 
 def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path):
@@ -109,12 +109,12 @@ def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path)
             # Four batches were dispatched; the dead worker keeps one of them.
             until(lambda: watch.participants()[1]["batches"] == 3, "the other worker makes the other three")
             until(lambda: watch.participants()[1]["at_slot"] == NO_SLOT, "the other worker waits for a task")
-            assert watch.participants()[2]["at_slot"] != NO_SLOT  # what the dead one was at
+            assert watch.participants()[2]["at_slot"] != NO_SLOT  # the dead worker's slot
             assert seen_later(loader).cause != "hung"
             for _ in range(9):
                 next(batches)
             assert list(worker_pids(loader)) == [0]
-            loader.resize(2)  # there is nothing left to do for it
+            loader.resize(2)  # the dead worker needs no further action
             until(lambda: engine_of(loader).pool.at_target, "the new one has begun")
             assert worker_pids(loader)[1] != dead and seen_later(loader).cause != "hung"
             assert loader.report().workers[1].batches == 0
@@ -127,7 +127,7 @@ def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path)
 def test_new_workers_do_not_make_those_before_look_idle():
     job = Job(workers=1, batches=70, fetch=4, step=0.1, resized={60: 8})
     f = Figures(job.snapshot())
-    # Eight workers for all of that time would be busy for an eighth of it.
+    # Eight workers over this whole time would be busy for an eighth of it.
     assert f.n_workers == 8 and f.busy > 0.9
 
 
@@ -135,11 +135,11 @@ def test_workers_that_left_do_not_make_those_that_stay_look_busy():
     stays, shrinks = (Job(workers=8, fetch=1, step=4, resized=then) for then in ({}, {98: 1}))
     before, after = Figures(stays.snapshot()), Figures(shrinks.snapshot())
     assert (before.n_workers, after.n_workers) == (8, 1)
-    # The time of one would be an eighth of theirs.
+    # One worker's time would be an eighth of theirs.
     assert before.busy == pytest.approx(1 / 32, rel=0.1) and after.busy == pytest.approx(before.busy, rel=0.1)
 
 
 def test_workers_that_left_long_ago_do_not_make_those_that_stay_look_idle():
     f = Figures(Job(workers=8, fetch=4, step=1, resized={10: 1}).snapshot())
-    # Eight workers for all of that time would be busy for an eighth of it.
+    # Eight workers over this whole time would be busy for an eighth of it.
     assert f.n_workers == 1 and f.busy > 0.9

@@ -1,4 +1,4 @@
-"""A bar that shows how far a pass is, and how much of it was waiting."""
+"""A progress bar that shows the progress of a pass, and its share of waiting."""
 
 import io
 import itertools
@@ -11,15 +11,15 @@ import pytest
 
 import slipring
 from slipring import Memory
-from tests.datasets import Squares, flat, numbers
+from tests.support.datasets import Squares, flat, numbers
 from tests.support.inside import progress_module
 
 
 @pytest.fixture(scope="module", autouse=True)
 def tqdms_own():
-    """Make what tqdm makes once for the process before the first test, and leave out its monitor's thread.
+    """Create tqdm's process-wide objects before the first test, without its monitor's thread.
 
-    tqdm's lock is a semaphore for all processes, which has a name until the end where nothing is forked.
+    tqdm's lock is a semaphore for all processes; with spawn it keeps its name until the process ends.
     """
     try:
         from tqdm.std import TqdmDefaultWriteLock, tqdm
@@ -34,7 +34,7 @@ def tqdms_own():
 
 @pytest.fixture(autouse=True)
 def at_each_step(monkeypatch):
-    """The figures are made at each step, not each half second."""
+    """Compute the figures at each step, not twice a second."""
     monkeypatch.setattr(progress_module(), "LOOK_S", 0.0)
 
 

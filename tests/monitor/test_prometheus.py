@@ -1,4 +1,4 @@
-"""Prometheus reads the figures of living loaders, over HTTP."""
+"""Prometheus reads the figures of live loaders over HTTP."""
 
 import gc
 import re
@@ -12,8 +12,8 @@ import pytest
 
 import slipring
 from slipring import Workers
-from tests.datasets import Squares
-from tests.fault.procs import until
+from tests.support.datasets import Squares
+from tests.support.processes import until
 
 client = pytest.importorskip("prometheus_client")
 
@@ -21,7 +21,7 @@ from slipring.monitor import prometheus  # noqa: E402
 
 
 def scrape(metrics):
-    """{(name, labels): value} of what the server shows."""
+    """Return {(name, labels): value} of the server's figures."""
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics") as page:
         text = page.read().decode()
     lines = re.findall(r"^(slipring_\w+)\{([^}]*)\} (\S+)$", text, re.M)
@@ -30,7 +30,7 @@ def scrape(metrics):
 
 @pytest.fixture
 def shown():
-    """A function that shows loaders in a registry of its own, until the test's end."""
+    """A function that exports loaders in a separate registry until the test ends."""
     opened = []
 
     def show(*args, **kwargs):
@@ -42,7 +42,7 @@ def shown():
         metrics.close()
 
 
-def test_what_is_no_list_of_loaders_is_refused_and_not_iterated(shown):
+def test_a_value_that_is_no_list_of_loaders_is_refused_and_not_iterated(shown):
     with slipring.Loader(Squares(40), 4) as loader:
         with pytest.raises(TypeError, match="not one Loader: give"):
             shown(loaders=loader)
@@ -61,7 +61,7 @@ def test_a_closed_loader_has_no_workers(shown):
     assert scrape(metrics)["slipring_workers", 'loader="train"'] == 0
 
 
-def test_a_get_tells_what_a_loader_has_delivered(shown):
+def test_a_get_shows_the_deliveries_of_a_loader(shown):
     with slipring.Loader(Squares(40), 4, num_workers=2, workers=Workers(start_method="fork")) as loader:
         metrics = shown({"train": loader})
         list(loader)
@@ -152,7 +152,7 @@ def test_no_counter_goes_back_while_iterations_begin_and_end(shown):
         try:
             for _ in range(30):
                 list(loader)
-                pair = iter(loader), iter(loader)  # a second engine, whose figures are folded at its end
+                pair = iter(loader), iter(loader)  # a second engine, whose figures are added to the totals at its end
                 next(pair[1])
                 del pair
             until(lambda: len(seen) > 1, "it has been looked at twice")

@@ -1,4 +1,4 @@
-"""The verdicts of several ranks: which of them make the others wait, by their data or by their steps."""
+"""The verdicts on several ranks: the ranks that make the others wait, by their data or by their steps."""
 
 import json
 import multiprocessing
@@ -20,7 +20,7 @@ MS = 1_000_000  # ns
 
 
 def told(rank, wait_share=0.0, supply=0.01, own=None, batch=0.1):
-    """What a rank tells of itself."""
+    """Return a rank's figures about itself."""
     return {
         "rank": rank,
         "wait_share": wait_share,
@@ -38,12 +38,12 @@ def judged(*each):
     return ranks.judged(sorted(each, key=lambda rank: -rank["wait_share"]))
 
 
-# ---- by their data
+# ---- ranks that are slow because of their data
 
 
 @pytest.mark.parametrize("waits", [(0.9, 0.0, 0.0, 0.0), (0.8, 0.3, 0.2, 0.2), (0.5, 0.5, 0.5, 0.5)])
 def test_ranks_that_are_equally_slow_are_not_blamed_however_long_one_waits(waits):
-    supply = (0.1, 0.097, 0.104, 0.099)  # whose workers are a little slower has the waits, and the others none
+    supply = (0.1, 0.097, 0.104, 0.099)  # the rank with slightly slower workers has all the waits
     found = judged(*(told(rank, wait, s, own=0.01) for rank, (wait, s) in enumerate(zip(waits, supply))))
     cause, sentence, advice = found
     assert cause == "storage" and sentence.startswith("All 4 ranks are about equally slow")
@@ -78,7 +78,7 @@ def test_a_rank_that_waits_for_something_else_than_the_rate_of_its_workers_is_na
     assert judged(told(1, 0.39), told(0, 0.2)) is None  # not twice as long
 
 
-def test_what_one_rank_does_not_know_is_not_compared():
+def test_figures_that_one_rank_does_not_know_are_not_compared():
     slow, fast = told(0, 0.3, 0.1, own=0.09), told(1, 0.2, 0.01, own=0.01)
     assert "its workers can supply" in judged(slow, fast)[1]
     assert "its workers can supply" in judged({**slow, "own_s": None}, fast)[1]
@@ -91,7 +91,7 @@ def test_nothing_is_said_of_a_rank_alone_or_of_ranks_that_do_not_wait():
     assert judged(told(1, 0.09), told(0, 0.0)) is None
 
 
-# ---- by their steps
+# ---- ranks that are slow because of their steps
 
 
 def test_a_rank_whose_own_step_is_longer_is_named_as_a_slow_step():
@@ -106,13 +106,13 @@ def test_a_rank_whose_own_step_is_longer_is_named_as_a_slow_step():
 
 
 def test_waits_at_the_beginning_of_epochs_hide_no_slow_step():
-    """Nor do they make a rank slow whose workers could make far more batches than it takes."""
+    """They do not make a rank slow if its workers could make far more batches than it takes."""
     found = judged(told(0, 0.12, 0.0114, 0.028), told(1, 0.15, 0.0086, 0.075), told(2, 0.16, 0.0096, 0.027))
     assert "Rank 1 holds up all 3 by its step" in found[1]
 
 
 def test_own_steps_that_differ_by_little_of_the_time_hold_nobody_up():
-    assert judged(told(0, own=0.001), told(1, own=0.009)) is None  # of 100 ms
+    assert judged(told(0, own=0.001), told(1, own=0.009)) is None  # in steps of 100 ms
     assert judged(told(0, own=0.09), told(1, own=0.1)) is None
 
 
@@ -134,7 +134,7 @@ def test_too_few_operations_in_common_say_nothing():
     assert ranks.collective_waits([{("0", 1): 1}, {}]) == []
 
 
-# ---- gathered
+# ---- figures that are gathered
 
 
 class Recorder:
@@ -159,7 +159,7 @@ class Recorder:
 
 @pytest.fixture
 def distributed(monkeypatch):
-    """Puts a `Recorder` in the place of torch.distributed."""
+    """Replace torch.distributed by a `Recorder`."""
 
     def put(recorder):
         up = SimpleNamespace(
@@ -188,7 +188,7 @@ def test_times_of_a_rank_are_those_of_its_batches_workers_and_steps(distributed)
     assert mine["own_s"] == pytest.approx(0.010 * (1 - 0.81), rel=0.05)
 
 
-def test_a_sampler_that_draws_slowly_limits_what_a_rank_can_supply(distributed):
+def test_a_sampler_that_draws_slowly_limits_the_supply_of_a_rank(distributed):
     distributed(Recorder(None))
     _, mine = ranks.gather(Verdict("ok", "Nothing is wrong."), Job(fetch=1, draw=30, step=1).snapshot())
     assert mine["supply_s"] == pytest.approx(0.030, rel=0.1)
@@ -228,7 +228,7 @@ def test_the_report_of_a_rank_names_the_one_that_holds_it_up(distributed):
     json.loads(mine.json())
 
 
-# ---- real ranks: sleeps stand for reading, computing and what comes behind a collective operation
+# ---- real ranks: sleeps stand for reading, for computing and for the work after a collective operation
 
 
 class Reads:
@@ -295,7 +295,7 @@ def test_all_ranks_of_a_job_are_told_the_same(tmp_path, times, begins):
     shares = [each["wait_share"] for each in of_all]
     assert shares == sorted(shares, reverse=True)
     for rank, alone, together, verdict in said:
-        assert alone == [] and together == of_all  # one collective call told all
+        assert alone == [] and together == of_all  # one collective call informed all ranks
         (own,) = (each for each in of_all if each["rank"] == rank)
         assert verdict["wait_share"] == own["wait_share"]
         assert verdict["sentence"].startswith(begins), of_all

@@ -1,4 +1,4 @@
-"""The same batch for ever, and what it tells of the training alone."""
+"""The same batch for ever, which shows the speed of the training alone."""
 
 import math
 import os
@@ -10,7 +10,7 @@ import pytest
 
 import slipring
 from slipring import Memory, Workers
-from tests.datasets import Squares, Where
+from tests.support.datasets import Squares, Where
 
 
 def children():
@@ -28,7 +28,7 @@ def test_the_very_same_objects_come_in_each_step(num_workers, method):
         assert all(step is steps[0] for step in steps)
         rows, which = steps[0]
         assert which.tolist() == [0, 1, 2, 3]
-        rows += 1  # a step that writes sees it in the next
+        rows += 1  # a later step sees the change
         assert replayed.batch[0][1, 0] == 2
 
 
@@ -41,7 +41,7 @@ def test_no_worker_is_left_to_compete_and_the_batch_stays_valid():
         assert set(children()) <= before
         indices, workers, _ = next(replayed)
         assert indices.tolist() == [0, 1, 2, 3] and set(workers.tolist()) <= {0, 1}
-        again = [batch[0].tolist() for batch in loader]  # the loader can be used again, with other workers
+        again = [batch[0].tolist() for batch in loader]  # the loader can be used again, with new workers
         assert len(again) == 25
         assert indices.tolist() == [0, 1, 2, 3]
 
@@ -58,7 +58,7 @@ def test_it_says_how_long_a_step_takes_behind_the_first():
     assert math.isnan(replayed.step_s) and "0 steps" in repr(replayed)
     ends = []
     for _ in replayed:
-        time.sleep(0.01 if ends else 0.05)  # what a step does; the first warms up
+        time.sleep(0.01 if ends else 0.05)  # a step; the first one warms up
         ends.append(time.perf_counter())
     assert replayed.steps == 3
     assert 0.01 <= replayed.step_s <= (time.perf_counter() - ends[0]) / 3

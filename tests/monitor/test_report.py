@@ -1,4 +1,4 @@
-"""What a report shows, and that it can be had at odd moments."""
+"""The contents of a report, also at unusual moments."""
 
 import io
 import json
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.fault.procs import until
 from tests.support.inside import engine_of
+from tests.support.processes import until
 
 
 def iterated(**options):
@@ -72,7 +72,7 @@ def test_it_can_be_had_before_the_first_batch_and_behind_the_last():
     assert loader.report().dict()["batches"] == 20
 
 
-def test_headroom_is_what_the_step_takes_alone():
+def test_headroom_is_the_time_of_the_step_alone():
     with iterated() as loader:
         assert 0 <= loader.report(headroom=1e-9).headroom["gain"] <= 1
         with pytest.raises(ValueError, match="headroom must be seconds"):
@@ -122,7 +122,7 @@ def test_a_sample_whose_index_is_no_int64_is_told_by_its_row(forked):
     assert found <= {"row 0", "row 1"} and found
 
 
-def test_a_queue_tells_what_has_gone_through_it():
+def test_a_queue_counts_its_messages():
     queue = slipring.Queue(4)
     for i in range(20):
         queue.put(np.full(10, i))

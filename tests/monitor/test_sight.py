@@ -1,6 +1,6 @@
-"""The figures of real loaders arrive in what the verdict is made of.
+"""The figures of real loaders arrive in the verdict's input.
 
-The assertions follow from the work itself: a read that sleeps 4 ms takes 4 ms or more. No machine is too slow.
+The assertions follow from the work itself: a read that sleeps 4 ms takes 4 ms or more on any machine.
 """
 
 import itertools
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 class Data:
-    """Samples whose reading is a function of their index."""
+    """Reading a sample calls a function of its index."""
 
     def __init__(self, n, read, shape=100):
         self.n, self.read, self.shape = n, read, shape
@@ -36,7 +36,7 @@ class Data:
 
 
 def loader(data, **options):
-    """Its workers are forked, since what they read are functions within tests."""
+    """Return a loader with forked workers, because its datasets use local functions of tests."""
     options = {
         "batch_size": 4,
         "num_workers": 2,
@@ -49,7 +49,7 @@ def loader(data, **options):
 
 @pytest.fixture
 def judged(monkeypatch):
-    """Return a function: of a loader's report, the `Snapshot` and the `Known` that its verdict was made of."""
+    """A function that makes a loader's report and returns the `Snapshot` and the `Known` of its verdict."""
     seen = []
     real = reporting.verdict
     monkeypatch.setattr(reporting, "verdict", lambda *given: (seen.append(given), real(*given))[1])
@@ -61,7 +61,7 @@ def judged(monkeypatch):
     return ask
 
 
-def test_what_batches_take_arrives_with_their_indices_and_workers():
+def test_the_times_of_batches_arrive_with_their_indices_and_workers():
     def collate(samples):
         time.sleep(0.002)
         return np.stack(samples)
@@ -88,7 +88,7 @@ def test_what_batches_take_arrives_with_their_indices_and_workers():
         assert (table[earlier] <= table[later]).all()
     assert begun <= table["dispatched_at"].min() and table["taken_at"].max() <= ended
     assert (table["published_at"] - table["claimed_at"] >= table["fetch_ns"] + table["collate_ns"]).all()
-    # The loop's time is its waits and its steps: no more than there was, and what its sleeps took at least.
+    # The loop's time is its waits and its steps: at most the elapsed time, and at least its sleeps.
     assert table["step_ns"][0] == 0 and (table["step_ns"][1:] >= MS).all()
     assert table["waited_ns"].sum() + table["step_ns"].sum() <= ended - begun
     assert table["waited_ns"].sum() > 0
@@ -120,14 +120,14 @@ def test_each_batch_is_summed_once_whether_its_record_is_in_the_totals_or_not():
 
 
 def compute(i):
-    """Use 3 ms of a processor, on whatever machine."""
+    """Use 3 ms of a processor on any machine."""
     end = time.thread_time_ns() + 3 * MS
     while time.thread_time_ns() < end:
         pass
 
 
 def counted(snapshot, number=1):
-    """How many batches of a worker its processor time was last told with."""
+    """Return how many batches a worker's last recorded processor time covers."""
     its = snapshot.table[snapshot.table["participant"] == number]
     made = np.cumsum(its["fetch_ns"] + its["collate_ns"])
     return int(np.searchsorted(made, snapshot.participants[number]["reported_ns"])) + 1
@@ -160,7 +160,7 @@ def test_workers_that_share_a_processor_wait_for_it():
     def begin(number):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
-    # Each has its own batches, so that both are ready to run, and one processor serves one of them at a time.
+    # Each worker has its own batches: both are ready to run, and the processor runs one of them at a time.
     with loader(Data(40, compute), worker_init_fn=begin, rng="worker") as mine:
         assert sum(1 for _ in mine) == 10
         snapshot = look(engine_of(mine).ring)
@@ -200,7 +200,7 @@ def test_torchs_loop_that_makes_its_batches_itself_is_known_by_sums():
     took = time.perf_counter() - begun
     assert found.stages["fetch"].count == 10 and found.stages["fetch"].total_s >= 0.04
     assert 0.04 / took <= found.verdict.wait_share <= 1 - 0.009 / took
-    assert found.verdict.cause in ("no_workers", "ok")  # as the machine allows, and nothing else
+    assert found.verdict.cause in ("no_workers", "ok")  # it depends on the machine; no other cause is allowed
 
 
 def test_slots_that_the_program_keeps_are_leased_and_batches_beyond_them_are_copied(judged):
@@ -258,7 +258,7 @@ def test_copies_to_the_device_and_the_loop_behind_them_are_seen():
 TEXTS = []
 
 
-def test_what_workers_copy_of_their_parents_memory_is_known_and_what_is_their_own(judged):
+def test_copied_and_private_memory_of_workers_is_known(judged):
     TEXTS.extend(f"some text {i}" for i in range(300_000))  # 59 bytes and more each
     own = []
 
@@ -276,11 +276,11 @@ def test_what_workers_copy_of_their_parents_memory_is_known_and_what_is_their_ow
         TEXTS.clear()
     (copied,), (private,) = known.copied_bytes, known.private_bytes
     assert known.forked and known.free_bytes > 0 and known.parent_bytes > 0
-    assert copied >= 8 * MIB  # most of the texts: an estimate
-    assert private >= 32 * MIB and copied < private  # the array is its own
+    assert copied >= 8 * MIB  # most of the texts; it is an estimate
+    assert private >= 32 * MIB and copied < private  # the array is the worker's own
 
 
-def test_what_the_loader_was_given_is_known(judged):
+def test_the_loaders_arguments_are_known(judged):
     def collate(samples):
         return len(samples)
 

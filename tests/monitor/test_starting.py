@@ -1,6 +1,6 @@
-"""A loop that hangs before a verdict is possible: its report names the worker, and what the worker does.
+"""A loop that hangs before a verdict is possible: its report names the worker and its activity.
 
-The programs are real, and seen from outside, as `slipring top` sees them. Only the clock of the report is set forward.
+The programs are real, and observed from outside as by `slipring top`. Only the clock of the report is set forward.
 """
 
 import os
@@ -8,10 +8,10 @@ import os
 import pytest
 
 import slipring
-from tests.fault.procs import until
-from tests.fault.scenes import Gate
 from tests.support.inside import Snapshot, Watch, activities, attach, engine_of, look, now, starting, verdict
-from tests.watched import watched
+from tests.support.processes import until
+from tests.support.scenes import Gate
+from tests.support.watched import watched
 
 
 @pytest.fixture
@@ -21,12 +21,12 @@ def gate(tmp_path):
 
 
 def seen(job, seconds):
-    """A snapshot of a job, `seconds` later than now."""
+    """Return a snapshot of a job, `seconds` later than now."""
     return Snapshot(job.watch, at_ns=now() + int(seconds * 1e9))
 
 
 def waiting(program):
-    """The job of a program, once its loop waits for a batch."""
+    """Return the job of a program once its loop waits for a batch."""
     (job,) = attach(program.pid)
     until(lambda: job.watch.segment_info()["ready_waiters"], "the loop waits")
     return job

@@ -1,4 +1,4 @@
-"""The verdict names what was planted in a simulated job, and nothing where nothing was.
+"""The verdict names the cause that a simulated job has, and none if it has none.
 
 `bench/verdicts.py` plants the same causes in real loaders.
 """
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.fault.procs import state, until, worker_pids
 from tests.monitor.simulated import Job
 from tests.support.inside import (
     READ_COUNTS,
@@ -28,13 +27,14 @@ from tests.support.inside import (
     verdict,
 )
 from tests.support.options import grouped
+from tests.support.processes import state, until, worker_pids
 
-WAITS = 0.02  # share of a worker's time on a processor, where it waits for something else
+WAITS = 0.02  # share of a worker's time on a processor if it mostly waits
 
 
 @pytest.fixture(autouse=True)
 def four_processors(monkeypatch):
-    """Have the advice depend on no machine."""
+    """Make the advice independent of the machine."""
     monkeypatch.setattr(observing("verdict"), "cpus", lambda: 4)
 
 
@@ -122,7 +122,7 @@ def test_a_slow_beginning_is_no_workers_fault():
 
 
 def slower(times, worker=1):
-    """How long batches take where one worker takes so many times as long as the others."""
+    """Return a function for the time of batches if one worker takes `times` as long as the others."""
     return lambda made: 10 * times if made.worker == worker else 10
 
 
@@ -153,7 +153,7 @@ def test_a_slow_sample_is_named_by_its_index():
 
 
 def every(n, batches, extra):
-    """Samples that take longer: the second one of every n-th batch."""
+    """Return samples that take longer: the second one of every n-th batch."""
     return {4 * batch + 1: extra for batch in range(1, batches, n)}
 
 
@@ -221,14 +221,14 @@ def test_a_wait_at_each_epochs_begin_is_named():
     job = {"batches": 40, "epochs": 3, "fetch": 0.8, "step": 6, "start": 600}
     found = Job(**job, persistent=False).verdict()
     assert found.cause == "epoch_start" and "persistent_workers=True" in found.advice
-    assert "601 ms, 2 seen" in found.sentence  # the very first wait does not count
+    assert "601 ms, 2 seen" in found.sentence  # the first wait of all does not count
     assert cause(Job(**job)) == "consumer"
 
 
 def test_a_wait_at_each_epochs_begin_is_the_cause_only_where_the_loop_waits_for_little_else():
     job = {"batches": 40, "epochs": 3, "fetch": 20, "start": 600, "persistent": False}
     assert cause(Job(**job, step=9.2)) == "epoch_start"
-    assert cause(Job(**job, step=8.5)) == "decode"  # the loop waits for 15 % of the time behind it, too
+    assert cause(Job(**job, step=8.5)) == "decode"  # the loop waits for 15 % of the time after it, too
 
 
 def test_a_slow_sampler_is_named():
@@ -246,10 +246,10 @@ def test_too_few_slots_are_named():
 
 
 def test_slots_are_too_few_up_to_one_more_than_workers():
-    job = {"workers": 4, "batches": 150, "fetch": 8, "wake": 4}  # waking the workers leaves them idle, too
+    job = {"workers": 4, "batches": 150, "fetch": 8, "wake": 4}  # the time to wake the workers counts as idle, too
     assert cause(Job(**job, slots=5)) == "slots"
     assert cause(Job(**job, slots=6)) == "decode"
-    # Workers that are busy for three quarters of their time have slots enough.
+    # Workers that are busy for three quarters of their time have enough slots.
     assert cause(Job(**{**job, "wake": 2.9}, slots=5)) == "slots"
     assert cause(Job(**{**job, "wake": 1.6}, slots=5)) == "decode"
 
@@ -276,7 +276,7 @@ def test_threads_that_wait_for_pythons_lock_are_named():
 @pytest.mark.parametrize(("cpu", "named"), [(0.12, "storage"), (0.13, "gil"), (0.34, "gil"), (0.36, "storage")])
 def test_threads_that_together_have_about_one_processor_wait_for_pythons_lock(cpu, named):
     assert cause(Job(workers=4, threads=True, fetch=40, step=0.5, cpu=cpu)) == named
-    assert cause(Job(workers=4, fetch=40, step=0.5, cpu=cpu)) == "storage"  # processes have a lock each
+    assert cause(Job(workers=4, fetch=40, step=0.5, cpu=cpu)) == "storage"  # each process has its own lock
 
 
 # ---- memory, caches
@@ -319,7 +319,7 @@ def test_page_faults_that_take_a_fifth_of_the_time_to_make_a_batch_are_named():
 
 
 def cached(later, epochs=3):
-    """A job whose cache has nothing in its first epoch, and later misses for this share of the samples."""
+    """Return a job whose cache is empty in the first epoch, and later misses this share of the samples."""
     return Job(rows=100, batches=50, epochs=epochs, fetch=8, step=0.2, missed=lambda m: later if m.epoch else 1.0)
 
 
@@ -333,7 +333,7 @@ def test_a_cache_is_too_small_where_it_is_full_and_misses_a_fifth_of_the_lookups
     assert cause(cached(0.19), cache_full="full") == "decode"
     assert cause(cached(0.21), cache_full="full") == "cache"
     assert cause(cached(0.21)) == "decode"
-    assert cause(cached(0.21, epochs=1), cache_full="full") == "decode"  # nothing was looked up again
+    assert cause(cached(0.21, epochs=1), cache_full="full") == "decode"  # no sample was looked up again
 
 
 # ---- devices
@@ -390,7 +390,7 @@ def test_batches_made_in_torchs_loop_are_named():
 
     assert (made(110_000).cause, made(110_000).data_bound) == ("no_workers", True)
     assert (made(90_000).cause, made(90_000).data_bound) == ("ok", False)
-    assert "num_workers=3" in made(720_000).advice  # what they take is three times the step
+    assert "num_workers=3" in made(720_000).advice  # their batches take three times the step
     assert made(110_000, batches=7).cause == "unknown"
 
 
@@ -415,7 +415,7 @@ def test_a_step_under_way_for_a_second_is_told():
 
 @pytest.mark.parametrize(("usual", "hangs"), [(20, 10.0), (1500, 15.0)])
 def test_a_worker_hangs_after_ten_seconds_or_ten_times_what_took_longest(usual, hangs):
-    # Batches 10 and 11 are begun at the same moment, and batch 11 does not end.
+    # Batches 10 and 11 start at the same moment, and batch 11 does not end.
     job = Job(batches=10, of=30, fetch=lambda made: 1e12 if made.number == 11 else usual, step=0.1, cpu=WAITS)
     begun = (job.clock - max(int(batch["claimed_at"]) for batch in job.lying if batch and batch["seq"] == 11)) / 1e6
     assert job.verdict(later=1e3 * (hangs - 0.1) - begun, waits=True).cause != "hung"
@@ -428,7 +428,7 @@ def test_a_worker_hangs_after_ten_seconds_or_ten_times_what_took_longest(usual, 
 
 
 class Data:
-    """Samples whose reading is a function of their index."""
+    """Reading a sample calls a function of its index."""
 
     def __init__(self, n, read):
         self.n, self.read = n, read
@@ -442,12 +442,12 @@ class Data:
 
 
 def loader(data, **options):
-    """Its workers are forked, since what they read are functions within tests."""
+    """Return a loader with forked workers, because its datasets use local functions of tests."""
     return slipring.Loader(data, **grouped(**{"batch_size": 4, "num_workers": 2, "start_method": "fork", **options}))
 
 
 def hangs(i, goes_on):
-    """Whoever is at 45 waits for a byte."""
+    """Wait for a byte at index 45."""
     if i == 45:
         os.read(goes_on, 1)
 

@@ -1,4 +1,4 @@
-"""What can be seen of a loader's segment, from its own process and from others."""
+"""Observations of a loader's segment, from its own process and from others."""
 
 import itertools
 import os
@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.datasets import Squares, flat, numbers
-from tests.fault.procs import until, worker_pids
-from tests.fault.scenes import Gate, Rows
+from tests.support.datasets import Squares, flat, numbers
 from tests.support.inside import NO_SLOT, PARTICIPANT, RECORD, SLOT, VERSION, NoSegment, Watch, engine_of, observing
+from tests.support.processes import until, worker_pids
+from tests.support.scenes import Gate, Rows
 
 records = observing("snapshot")
 
-# ---- what is seen ----
+# ---- what an observer sees ----
 
 
 def test_every_batch_that_was_taken_is_seen_with_its_times():
@@ -126,11 +126,11 @@ def test_a_queues_messages_are_seen():
     assert (table["dispatched_at"] == 0).all()
 
 
-# ---- what is refused ----
+# ---- segments that are refused ----
 
 
 def memory(content):
-    """A file that has no name."""
+    """Return the descriptor of a file without a name."""
     fd = os.memfd_create("test", os.MFD_CLOEXEC)
     os.write(fd, content)
     return fd
@@ -138,7 +138,7 @@ def memory(content):
 
 @pytest.fixture
 def segment():
-    """The bytes of a small segment, as far as they are watched."""
+    """Return the bytes of a small segment that observers read."""
     with slipring.Loader(Squares(8), 4, num_workers=1, persistent_workers=True) as loader:
         list(loader)
         fd = engine_of(loader).ring.controls
@@ -165,7 +165,7 @@ def refused(content, copy):
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_what_is_no_segment_is_refused_with_the_reason(segment, copy):
+def test_a_file_that_is_no_segment_is_refused_with_the_reason(segment, copy):
     assert "no slipring segment" in refused(b"", copy)
     assert "no slipring segment" in refused(b"something else " * 1000, copy)
     assert "cut short" in refused(segment[:-1], copy)
@@ -187,7 +187,7 @@ def test_a_closed_descriptor_is_an_os_error():
 def test_a_damaged_segment_is_read_without_harm(segment, seed):
     rng = np.random.default_rng(seed)
     words = np.frombuffer(segment, np.uint64).copy()
-    at = rng.integers(16, len(words), 20_000)  # all but what is checked
+    at = rng.integers(16, len(words), 20_000)  # all but the checked words
     odd = np.array([0, 1, 7, 1 << 32, 1 << 63, (1 << 64) - 1], np.uint64)
     words[at] = rng.choice(odd, len(at))
     fd = memory(words.tobytes())

@@ -2,7 +2,7 @@
 
 Usage: ``run.py [NAME...]``.
 
-A patch begins with what it breaks and a line "Caught by:", which names a check:
+A patch begins with a description of the fault and a line "Caught by:", which names a check:
 
 - ``model SCENARIO`` (tests/model), or ``ctest`` or ``tsan`` with a program of tests/c and perhaps a part of a test's
   name: for patches of the ring, in this folder. Each is applied to a copy of csrc.
@@ -26,7 +26,7 @@ ROOT = HERE.parents[1]
 LIMIT = 120  # seconds for one catcher; the C tests have watchdogs of their own
 HANG = 30  # seconds after which pytest ends a test, which counts as failed
 
-# What each catcher says when it has noticed. A build that fails, or a catcher that crashes, is not that.
+# The text of each catcher that notices a fault. A failed build, or a crash of the catcher, does not count.
 NOTICED = {
     "model": re.compile(r"VIOLATED"),
     "ctest": re.compile(r"^FAIL ", re.MULTILINE),
@@ -40,7 +40,7 @@ CYTHON_PARTS = ["csrc", "setup.py", "README.md", f"build/{os.environ.get('SLIPRI
 
 
 def catcher_of(patch):
-    """Return (kind, arguments) of the line that says who must notice."""
+    """Return (kind, arguments) of the line that names the catcher."""
     found = re.search(rf"^Caught by: ({'|'.join(NOTICED)}) (.+)$", patch.read_text(), re.MULTILINE)
     if found is None:
         sys.exit(f"{patch.name} has no line 'Caught by: {'|'.join(NOTICED)} ...'")
@@ -131,7 +131,7 @@ def try_one(patch, unpatched, folder):
     tree = folder / patch.stem
     try:
         copy_tree(patch, unpatched, tree)
-        # If other lines nearby have changed, one line of context is enough.
+        # One line of context is enough, if other lines nearby have changed.
         done = execute(["git", "apply", "-C1", str(patch)], tree)
         if done.returncode != 0:
             return f"does not apply any more: {done.stderr.strip()}"

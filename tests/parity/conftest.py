@@ -1,11 +1,11 @@
-"""Each test runs with torch's own class too: passing there shows that it asks for torch's behaviour.
+"""Each test runs with torch's own class, too, to show that the test expects torch's behaviour.
 
-Ours has no part in that, so it is for `make test-all`.
+These runs do not test slipring, so only `make test-all` includes them.
 """
 
 import pytest
 
-from tests.parts import slow
+from tests.support.parts import slow
 
 
 @pytest.fixture(params=[slow("torch"), "slipring"])

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import Values  # noqa: E402
-from tests.parity.common import Sized, Stream  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
+from tests.support.torch_datasets import Sized, Stream  # noqa: E402
 
 NUMBERS = Values(list(range(10)))
 CONTEXT = multiprocessing.get_context("fork")
@@ -66,7 +66,7 @@ def test_a_wrong_argument_is_refused_in_torchs_words(make, wrong):
         assert ours == theirs
 
 
-# torch's own half-made iterator over workers cannot be dropped without a warning: it is not made here.
+# torch's own half-made iterator with workers cannot be dropped without a warning: it is not made here.
 
 
 @pytest.mark.parametrize("wrong", [3, np.random.default_rng(0)], ids=["number", "numpy's"])
@@ -86,7 +86,7 @@ def test_nothing_to_prefetch_is_refused_at_iter_as_by_torch():
 
 
 class OfNumpy(data.Sampler):
-    """Its attribute `generator` is none of torch's."""
+    """Its attribute `generator` is not torch's."""
 
     def __init__(self):
         self.generator = np.random.default_rng(5)
@@ -144,7 +144,7 @@ def test_torchs_arguments_have_torchs_places_and_defaults(make):
 @pytest.mark.parametrize(
     "name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
 )
-def test_what_the_sampler_was_made_from_cannot_be_set_after(make, name):
+def test_the_samplers_arguments_cannot_be_set_afterwards(make, name):
     loader = make(NUMBERS)
     with pytest.raises(ValueError, match=f"{name} attribute should not be set after DataLoader is init"):
         setattr(loader, name, None)

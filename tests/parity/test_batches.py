@@ -10,8 +10,9 @@ torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 
-from tests.datasets import as_is  # noqa: E402
-from tests.parity.common import (  # noqa: E402
+from tests.support.datasets import as_is  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
+from tests.support.torch_datasets import (  # noqa: E402
     Custom,
     Fetched,
     Made,
@@ -26,7 +27,6 @@ from tests.parity.common import (  # noqa: E402
     raises,
     torchs_and_more,
 )
-from tests.parts import slow  # noqa: E402
 
 WORKERS = [0, 1, slow(2)]
 DTYPES = [
@@ -138,7 +138,7 @@ def test_every_dtype_of_torchs_is_kept(make, batch_size, num_workers):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_every_dtype_of_numpys_is_kept(make, num_workers):
-    codes = "?bBhHiIlLefdFD"  # not q and Q: torch knows but one of the types of 64 bits
+    codes = "?bBhHiIlLefdFD"  # without q and Q: torch knows only one of the 64-bit types
     dataset = Made(lambda i: {code: np.full(3, i % 2, code) for code in codes}, 3)
     assert_as_torch(make, dataset, batch_size=2, num_workers=num_workers)
 
@@ -183,7 +183,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_torch_refuses_to_collate_is_refused_alike(make, kind, num_workers):
+def test_samples_that_torch_refuses_to_collate_are_refused_alike(make, kind, num_workers):
     raised = []
     for cls in (data.DataLoader, make):
         with raises(Exception) as info:
@@ -200,7 +200,7 @@ def test_what_torch_refuses_to_collate_is_refused_alike(make, kind, num_workers)
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("batch_size", [3, None])
 @pytest.mark.parametrize("collate_fn", [as_is, as_custom, torchs_and_more, lambda samples: None])
-def test_what_a_collate_fn_makes_is_what_comes(make, collate_fn, batch_size, num_workers):
+def test_the_result_of_collate_fn_is_delivered_unchanged(make, collate_fn, batch_size, num_workers):
     if batch_size is None and collate_fn in (as_custom, torchs_and_more):
         pytest.skip("these take lists")
     dataset = Made(lambda i: (grid(i), i), 7)
@@ -238,7 +238,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_images_lie_in_memory_as_torchs(make, layout, num_workers):
     def image(i):
-        return (torch.arange(60.0).reshape(4, 5, 3) + i).permute(2, 0, 1)  # as decoders give them
+        return (torch.arange(60.0).reshape(4, 5, 3) + i).permute(2, 0, 1)  # as decoders return them
 
     assert_as_torch(make, Made(image, 4), batch_size=2, collate_fn=LAYOUTS[layout], num_workers=num_workers)
 

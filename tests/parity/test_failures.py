@@ -1,4 +1,4 @@
-"""What goes wrong in a worker is told as torch tells it, and the loader goes on as torch's does."""
+"""Failures in a worker raise torch's errors, and the loader continues as torch's does."""
 
 import os
 import re
@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from tests.parity.common import (  # noqa: E402
+from tests.support.torch_datasets import (  # noqa: E402
     Dying,
     Failing,
     FailingSampler,
@@ -157,7 +157,7 @@ def test_a_timeout_is_told_in_torchs_words(make):
         try:
             first = next(iterator)
         except RuntimeError as error:
-            assert "timed out" in str(error)  # a machine may be that slow
+            assert "timed out" in str(error)  # the machine may be so slow
     assert first.tolist() == [0, 1]
     with raises(RuntimeError, match="DataLoader timed out after 2 seconds"):
         next(iterator)
@@ -190,6 +190,6 @@ def test_ctrl_c_ends_the_program_and_its_workers(which, tmp_path):
         [sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     ) as program:
         assert program.stdout.readline() == program.stdout.readline() == b"one\n"
-        os.killpg(program.pid, signal.SIGINT)  # as a terminal does: workers get it too
+        os.killpg(program.pid, signal.SIGINT)  # as a terminal does: workers get the signal, too
         assert program.stdout.read() == b"interrupted\n"
         assert program.wait() == 0

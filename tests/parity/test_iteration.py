@@ -13,7 +13,7 @@ from torch.utils import data  # noqa: E402
 
 import slipring  # noqa: E402
 from slipring import Loader  # noqa: E402
-from tests.datasets import Shard, Shards, Stream, Values, flat  # noqa: E402
+from tests.support.datasets import Shard, Shards, Stream, Values, flat  # noqa: E402
 
 
 class Torches(data.Dataset):
@@ -28,7 +28,7 @@ class Torches(data.Dataset):
 
 
 class TorchStream(data.IterableDataset):
-    """Yields what `tests.datasets.Stream` does; knows both kinds of worker."""
+    """Yields the samples of `tests.support.datasets.Stream`, in both kinds of worker."""
 
     def __init__(self, *lengths):
         self.lengths = lengths
@@ -41,7 +41,7 @@ class TorchStream(data.IterableDataset):
 
 
 def as_lists(loader):
-    """Batches as nested lists; torch's own are lists of tensors."""
+    """Return batches as nested lists; torch's own are lists of tensors."""
 
     def plain(value):
         if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
@@ -129,7 +129,7 @@ def test_tensors_come_as_tensors():
     with Loader(Torches(4), 2, num_workers=1) as loader:
         for rows, numbers in loader:
             assert type(rows) is torch.Tensor and type(numbers) is np.ndarray
-            rows += 1  # it is memory of its own
+            rows += 1  # the memory is writable
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import Values  # noqa: E402
-from tests.parity.common import Made, seed_by_worker  # noqa: E402
-from tests.parts import one_fast  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
+from tests.support.parts import one_fast  # noqa: E402
+from tests.support.torch_datasets import Made, seed_by_worker  # noqa: E402
 
 NUMBERS = Values(list(range(12)))
 SETTINGS = [(0, False), (2, False), (2, True)]
@@ -174,7 +174,7 @@ def test_threads_that_begin_epochs_of_one_persistent_loader_do_not_close_it(opti
     assert raised == []
 
 
-def test_what_libraries_use_of_torchs_iterator_is_there(make):
+def test_attributes_of_torchs_iterator_that_libraries_use_exist(make):
     loader = make(NUMBERS, batch_size=2, num_workers=2, prefetch_factor=3)
     iterator = iter(loader)
     next(iterator)
@@ -183,5 +183,5 @@ def test_what_libraries_use_of_torchs_iterator_is_there(make):
     assert iterator._prefetch_factor == 3
     iterator._shutdown_workers()
     for process in processes:
-        with contextlib.suppress(ValueError):  # ours are closed by then
+        with contextlib.suppress(ValueError):  # our descriptors are closed by then
             assert not process.is_alive()

@@ -1,4 +1,4 @@
-"""Random numbers: bit by bit those of torch's DataLoader, whatever draws them."""
+"""Random numbers of all generators: bit by bit those of torch's DataLoader."""
 
 import random
 
@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from tests.parity.common import (  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
+from tests.support.torch_datasets import (  # noqa: E402
     Augmented,
     AugmentedStream,
     Informed,
@@ -20,7 +21,6 @@ from tests.parity.common import (  # noqa: E402
     drawing_collate,
     seed_by_worker,
 )
-from tests.parts import slow  # noqa: E402
 
 SETTINGS = [(0, False), (1, False), (2, False), (2, True)]
 MAP = {"batch_size": 5, "shuffle": True}

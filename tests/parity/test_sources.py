@@ -1,4 +1,4 @@
-"""Samplers, streams and data pipes: which samples come, in which order, in which batch."""
+"""Samplers, streams and data pipes: the samples, their order and their batches."""
 
 import numpy as np
 import pytest
@@ -9,9 +9,9 @@ from torch.utils import data  # noqa: E402
 from torch.utils.data.datapipes.iter import IterableWrapper  # noqa: E402
 from torch.utils.data.datapipes.map import SequenceWrapper  # noqa: E402
 
-from tests.datasets import Values  # noqa: E402
-from tests.parity.common import Sized, Stream, assert_as_torch, batches  # noqa: E402
-from tests.parts import slow  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
+from tests.support.torch_datasets import Sized, Stream, assert_as_torch, batches  # noqa: E402
 
 WORKERS = [0, 2]
 NUMBERS = Values(list(range(11)))
@@ -59,7 +59,7 @@ BATCHING = {
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("how", BATCHING)
 @pytest.mark.leaks_ok("once it is sent a tensor, torch's worker has a server for it that stays")
-def test_a_batch_sampler_says_what_is_together(make, how, num_workers):
+def test_a_batch_sampler_decides_which_samples_form_a_batch(make, how, num_workers):
     assert_as_torch(make, NUMBERS, make_batch_sampler=BATCHING[how], num_workers=num_workers, epochs=2)
 
 
@@ -74,7 +74,7 @@ KINDS = {
 
 
 class Asked(Values):
-    """A sample is what the dataset is asked for: the type of a batch's indices, and one of them."""
+    """A sample is the type of a batch's indices, and one of them."""
 
     def __getitems__(self, indices):
         return [(type(indices).__name__, index) for index in indices]

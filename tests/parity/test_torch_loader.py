@@ -1,4 +1,4 @@
-"""slipring.torch.DataLoader next to torch's: the same script, the same bytes."""
+"""slipring.torch.DataLoader compared with torch's: the same script, the same bytes."""
 
 import contextlib
 import random
@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader as Theirs  # noqa: E402
 from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: E402
 
 from slipring.torch import DataLoader as Ours  # noqa: E402
-from tests.parts import slow  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 
 
 class Drawn(Dataset):
-    """What each generator draws, and what the worker knows about itself."""
+    """Sample i is i, a number from each generator, and the worker's info."""
 
     def __len__(self):
         return 26
@@ -43,7 +43,7 @@ def seed_all():
 
 
 def plain(value):
-    """A batch as what `==` compares, types included."""
+    """Return a batch in a form for `==`, including types."""
     if isinstance(value, torch.Tensor):
         return "tensor", str(value.dtype), tuple(value.shape), value.tolist()
     if isinstance(value, dict):
@@ -54,7 +54,7 @@ def plain(value):
 
 
 def two_epochs(cls, dataset, seeded, **options):
-    """All batches of two epochs, and what the caller's generators draw afterwards."""
+    """Return all batches of two epochs, and the caller's draws afterwards."""
     seed_all()
     if seeded:
         options["generator"] = torch.Generator()
@@ -128,7 +128,7 @@ def test_other_start_methods_give_the_same_batches(context):
 
 
 class Augmented(Dataset):
-    """Points, each with noise from every generator."""
+    """Sample i is a point with noise from every generator."""
 
     def __init__(self):
         generator = torch.Generator()
@@ -145,7 +145,7 @@ class Augmented(Dataset):
 
 
 def losses(cls, num_workers, persistent_workers):
-    """The loss after each step of two epochs; the model's own randomness included."""
+    """Return the loss after each step of two epochs, including the model's own randomness."""
     seed_all()
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -1,4 +1,4 @@
-"""Every test here has a stand-in device, of the type that torch keeps for private ones."""
+"""Every test here has a stand-in device, of torch's type for private devices."""
 
 import functools
 import threading
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def lab(monkeypatch):
-    """The stand-in behind ``device="privateuseone"``; in the end nothing of the loader's may be left."""
+    """The stand-in for ``device="privateuseone"``; the loader must leave nothing behind."""
     pytest.importorskip("torch")
     from slipring.torch.device import cuda as device
     from tests.preload.double import Double, Lab

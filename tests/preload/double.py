@@ -1,8 +1,8 @@
-"""A device that is none: streams and events whose work is put off until somebody waits for it.
+"""A fake device: streams and events whose work is delayed until a thread waits for it.
 
-It is the slowest device that keeps the rules, and so shows who breaks them: a copy reads its source when
-it is carried out, not when it is queued; what is read without an order after the copy is rubbish;
-registrations, and who may use what memory, are kept account of. Tensors lie in host memory.
+It is the slowest device that keeps the rules, and so shows each breach of them: a copy reads its source when
+it is carried out, not when it is queued; a read that is not ordered after the copy gets rubbish. The device
+keeps account of registrations, and of the streams that may use each memory. Tensors lie in host memory.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ RUBBISH = 0xA5
 
 
 class Stream:
-    """Work in order. Nothing is done before it is asked for."""
+    """Work in order. It runs only when a thread waits for it."""
 
     def __init__(self, lab):
         self.lab, self.work = lab, []
@@ -26,10 +26,10 @@ class Stream:
         self.wait_event(event)
 
     def wait_event(self, event):
-        self.work.append(event)  # what comes behind it needs it
+        self.work.append(event)  # later work waits for it
 
     def advance(self, until):
-        """Do all work up to the event `until` (None: all there is), and what it has to wait for."""
+        """Do all work up to the event `until` (None: all), and the work that it waits for."""
         while self.work:
             piece = self.work.pop(0)
             if isinstance(piece, Event):
@@ -71,18 +71,18 @@ class Event:
 
 
 class Lab:
-    """All devices of a test, and what the test asks of them.
+    """All devices of a test, and their behaviour.
 
     Attributes
     ----------
     quick : bool
-        Work is done as soon as anybody looks, instead of when somebody waits.
+        Work runs as soon as a thread queries it, not only when a thread waits.
     capturing : bool
-        A thread captures a graph: who has not asked for relaxed mode may wait for nothing.
+        A thread captures a graph: a thread that is not in relaxed mode must not wait.
     fail_at : set of int
         Which copies of a leaf fail, counted from 0.
     refuse : str or None
-        Why memory is not registered.
+        The reason why memory cannot be registered.
     """
 
     def __init__(self):
@@ -93,19 +93,19 @@ class Lab:
         self.capturing = False
         self.broken = False  # copies in flight are lost
         self.copies = self.staged = self.queries = self.synchronized = self.streams = 0
-        self.idle = []  # streams to copy on that nobody copies on
+        self.idle = []  # copy streams that are not in use
         self.registered, self.registrations = {}, []
-        self.pending = []  # (address, bytes) of copies that have not been carried out
-        self.users = {}  # id of a tensor on the device -> (tensor, streams told of its use)
+        self.pending = []  # (address, bytes) of copies that have not run
+        self.users = {}  # id of a tensor on the device -> (tensor, streams that record its use)
 
     def stream(self):
-        """The stream that the calling thread works on."""
+        """Return the calling thread's stream."""
         if not hasattr(self.main, "stream"):
             self.main.stream = Stream(self)
         return self.main.stream
 
     def read(self, tensor):
-        """What a kernel of the calling thread would find in a tensor: it is queued, and waited for."""
+        """Return the contents of a tensor for a kernel of the calling thread: queue the read, and wait for it."""
         found = []
         stream = self.stream()
         assert stream in self.users[id(tensor)][1], "its memory may be given away before this stream is done"
@@ -119,19 +119,19 @@ class Lab:
         assert not self.capturing or getattr(self.main, "relaxed", False), "the capture would fail"
 
     def check_readable(self, tensor):
-        """Assert that a device could read a host tensor: it lies in one registration."""
+        """Assert that a device could read a host tensor: one registration contains it."""
         first, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
         inside = any(a <= first and end <= a + n for a, n in self.registered.items())
         assert inside or not tensor.nbytes, "not in one registration"
 
     def await_copies(self, n, seconds=60):
-        """Wait until `n` copies have been queued in all."""
+        """Wait until `n` copies have been queued in total."""
         with self.changed:
             assert self.changed.wait_for(lambda: self.copies >= n, seconds), f"{self.copies} copies, not {n}"
 
 
 class Double:
-    """What `slipring.torch.device.cuda.Accelerator` is, over a `Lab`."""
+    """The counterpart of `slipring.torch.device.cuda.Accelerator`, over a `Lab`."""
 
     copies = True
 
@@ -182,7 +182,7 @@ class Double:
         staged = getattr(tensor, "staged", False)
         if not staged:
             lab.check_readable(tensor)
-        # By address: a device keeps nobody's memory alive, but torch does so for its own pinned blocks.
+        # By address: a device keeps no memory alive, but torch keeps its own pinned blocks.
         source, kept = (tensor.data_ptr(), tensor.nbytes), tensor if staged else None
         lab.pending.append(source)
 
@@ -219,7 +219,7 @@ class Double:
         return None
 
     def unregister(self, address):
-        ctypes.string_at(address, 1)  # it is still mapped, or this test run ends here
+        ctypes.string_at(address, 1)  # a crash here means that it is no longer mapped
         end = address + self.lab.registered[address]
         in_flight = [1 for a, _ in self.lab.pending if address <= a < end]
         assert self.lab.broken or not in_flight, "a copy from there is in flight"

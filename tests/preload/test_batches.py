@@ -1,4 +1,4 @@
-"""What a batch looks like on its device, and what is remembered of those that were handed out."""
+"""The form of a batch on its device, and the record of the batches that were returned."""
 
 import collections
 import dataclasses
@@ -16,8 +16,8 @@ from torch.nn.utils import rnn  # noqa: E402
 
 from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device.mover import each_leaf, tensors_in  # noqa: E402
-from tests.datasets import Values  # noqa: E402
-from tests.parity.common import Made, Pair, Record, Stream  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
+from tests.support.torch_datasets import Made, Pair, Record, Stream  # noqa: E402
 
 DEVICE = "privateuseone"
 
@@ -29,7 +29,7 @@ class Frozen:
 
 
 class Attributes(collections.OrderedDict):
-    """A mapping with something to remember."""
+    """A mapping with an attribute."""
 
 
 def as_made(batch):
@@ -70,12 +70,12 @@ def test_every_structure_arrives_as_it_was_with_its_tensors_on_the_device(lab, n
             assert type(got[key]) is type(value)
         assert got["text"] == expected["text"] and got["numbers"] == expected["numbers"]
         assert got["default"].default_factory is list
-        assert got["array"].base is None  # no view of a slot that a device may still read
+        assert got["array"].base is None  # not a view of a slot that a device may still read
         assert torch.equal(lab.read(got["frozen"].x), torch.arange(3)) and got["frozen"].y == "y"
         del batches
 
 
-def test_what_moves_itself_is_asked_to():
+def test_objects_with_their_own_move_are_asked_to_move():
     packed = rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
     got = each_leaf({"p": packed}, lambda leaf: leaf.to("meta"))
     assert got["p"].data.device.type == "meta" and got["p"].batch_sizes.device.type == "cpu"
@@ -88,12 +88,12 @@ def test_tensors_are_found_in_attributes_slots_and_cycles():
 
     thing = Slots()
     thing.x, thing.me = torch.ones(1), thing
-    record = Record([thing, {"k": torch.ones(2)}, torch, as_made])  # nothing in modules and functions
+    record = Record([thing, {"k": torch.ones(2)}, torch, as_made])  # modules and functions contain no tensors
     assert sorted(t.numel() for t in tensors_in((record, record))) == [1, 2]
 
 
 class Opaque:
-    """An object of a user's with a view of the slot."""
+    """A user's object with a view of the slot."""
 
     def __init__(self, i):
         self.tensor = torch.full((50_000,), i)
@@ -103,13 +103,13 @@ def opaque(i):
     return Opaque(i)
 
 
-def test_what_passes_through_is_no_view_of_a_slot(lab):
+def test_a_value_that_passes_through_is_no_view_of_a_slot(lab):
     with DataLoader(
         Made(opaque, 12), 1, collate_fn=as_made, num_workers=1, device=DEVICE, memory=Memory(slots=3)
     ) as loader:
         kept = list(loader)
         assert [int(one.tensor[-1]) for one in kept] == list(range(12))
-        assert loader.stats().copied_batches == 0  # none of them keeps a slot
+        assert loader.stats().copied_batches == 0  # no batch keeps a slot
 
 
 def pack(samples):
@@ -122,7 +122,7 @@ def ragged(i):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_packed_sequence_is_handed_out(lab, monkeypatch, num_workers):
-    # Its own `to` knows no stand-in: the host's memory stands for the device's.
+    # The object's own `to` does not know the stand-in: use the host's memory as the device's.
     monkeypatch.setattr("tests.preload.double.Double.device", torch.device("cpu"), raising=False)
     monkeypatch.setattr("tests.preload.double.Double.__init__", lambda self, lab, device: setattr(self, "lab", lab))
     with DataLoader(Made(ragged, 6), 3, collate_fn=pack, num_workers=num_workers, device=DEVICE) as loader:
@@ -162,13 +162,13 @@ def test_a_user_collate_fn_and_registered_slots_go_together(lab):
 
 def test_pin_memory_adds_nothing_to_a_device(lab):
     options = {"num_workers": 1, "device": DEVICE, "pin_memory": True}
-    told = pytest.warns(UserWarning, match="pin_memory")  # torch's own: there is no accelerator
+    told = pytest.warns(UserWarning, match="pin_memory")  # torch's own warning: there is no accelerator
     with told, DataLoader(Made(torch.tensor, 4), **grouped(**options)) as loader:
         assert [lab.read(b).item() for b in loader] == [0, 1, 2, 3]
     assert loader.stats().staged_batches == 0
 
 
-# ---- the place of an iteration
+# ---- the device of an iteration
 
 
 @pytest.mark.parametrize("options", [
@@ -176,7 +176,7 @@ def test_pin_memory_adds_nothing_to_a_device(lab):
     {"rng": "batch"},
 ])  # fmt: skip
 @pytest.mark.parametrize("dataset", [Made(torch.tensor, 30), Stream(30)])
-def test_a_state_counts_what_was_handed_out_and_not_what_was_made(dataset, options):
+def test_a_state_counts_delivered_batches_and_not_made_ones(dataset, options):
     options = {"num_workers": 2, "device": "cpu", "preload": 3, **options}
     loader = DataLoader(dataset, 2, **grouped(**options))
     batches = iter(loader)
@@ -246,7 +246,7 @@ def test_the_state_behind_a_dropped_remainder_is_the_end_of_the_epoch():
 
 
 class Drawn:
-    """What a worker's generator gives, for long samples or short ones."""
+    """Each sample is a number from the worker's generator; it takes `seconds`."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -260,7 +260,7 @@ class Drawn:
 
 
 @pytest.mark.parametrize("options", [{}, {"preload": 0}, {"preload": 20}, {"device": ["cpu", "cpu"]}])
-def test_what_a_broken_off_epoch_leaves_does_not_depend_on_anybodys_speed(options):
+def test_the_effects_of_an_abandoned_epoch_do_not_depend_on_speed(options):
     def next_epoch(seconds, pause):
         torch.manual_seed(1)
         options_ = {"device": "cpu", "persistent_workers": True, **options}
@@ -288,7 +288,7 @@ def test_arguments_may_change_between_epochs():
 
 
 def test_a_loader_with_a_device_that_is_not_here_still_has_figures():
-    """It was unpickled on another machine, for example."""
+    """For example if it was unpickled on another machine."""
     loader = DataLoader(Made(torch.tensor, 5), num_workers=1)
     loader.device = "cuda:99"
     assert loader.stats().batches == 0
@@ -296,7 +296,7 @@ def test_a_loader_with_a_device_that_is_not_here_still_has_figures():
         next(iter(loader))
 
 
-def test_what_workers_cannot_be_is_refused_between_epochs_too():
+def test_impossible_numbers_of_workers_are_refused_between_epochs_too():
     with DataLoader(Made(torch.tensor, 5), num_workers=1) as loader:
         loader.workers = 3
         with pytest.raises(TypeError, match=r"workers must be a slipring.Workers, not 3"):
@@ -311,7 +311,7 @@ def test_an_endless_timeout_is_no_error():
         assert len(list(loader)) == 2
 
 
-def test_what_is_ready_ahead_takes_no_slots_from_the_program():
+def test_batches_ready_ahead_take_no_slots_from_the_program():
     with DataLoader(
         Made(torch.tensor, 60), num_workers=1, memory=Memory(copy="never"), device=Device("cpu", preload=40)
     ) as loader:

@@ -1,4 +1,4 @@
-"""What the CUDA driver is asked, and in which order: seen by a library in its place."""
+"""The calls of the CUDA driver and their order, recorded by a library that replaces it."""
 
 import contextlib
 import ctypes
@@ -117,7 +117,7 @@ def test_another_kind_of_device_is_not_asked(monkeypatch):
     assert place.register(ADDRESS, BYTES) == "xpu devices cannot register host memory"
 
 
-def test_what_is_staged_may_overlap_itself_and_gets_no_gaps(place, monkeypatch):
+def test_a_staged_array_may_overlap_itself_and_gets_no_gaps(place, monkeypatch):
     empty_like = torch.empty_like
     monkeypatch.setattr(torch, "empty_like", lambda tensor, pin_memory: empty_like(tensor))
     image = torch.arange(24.0).reshape(1, 2, 3, 4)
@@ -128,7 +128,7 @@ def test_what_is_staged_may_overlap_itself_and_gets_no_gaps(place, monkeypatch):
 
 
 class Module:
-    """Contexts as torch.cuda has them: leaving a stream sets a device, leaving a device need not."""
+    """Contexts like torch.cuda's: leaving a stream sets a device, leaving a device need not."""
 
     def __init__(self):
         self.current, self.touched = 0, set()

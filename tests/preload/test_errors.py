@@ -1,4 +1,4 @@
-"""What goes wrong comes at its batch's turn, and costs no other batch."""
+"""An error comes in its batch's turn, and loses no other batch."""
 
 import contextlib
 import multiprocessing
@@ -16,15 +16,16 @@ torch = pytest.importorskip("torch")
 
 from slipring.errors import Closed, LoaderTimeout, SlotsHeld  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
-from tests.datasets import patiently  # noqa: E402
-from tests.parity.common import Made, Stream  # noqa: E402
+from tests.support.datasets import patiently  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
+from tests.support.signals import Raised  # noqa: E402
+from tests.support.torch_datasets import Made, Stream  # noqa: E402
 
 DEVICES = ["cpu", "privateuseone"]
 
 
 def outcomes(lab, batches, ask=12):
-    """First number of each batch, or the exception's type, in the order in which they come."""
+    """Return the first number of each batch, or the exception's type, in order of arrival."""
     found = []
     for _ in range(ask):
         try:
@@ -40,7 +41,7 @@ def outcomes(lab, batches, ask=12):
 
 
 def patient(batches):
-    """What comes, however late."""
+    """Return the next batch, however late."""
     with contextlib.suppress(StopIteration):
         while True:
             yield patiently(batches)
@@ -68,7 +69,7 @@ def test_a_device_out_of_memory_is_told_in_its_turn_and_the_next_batch_comes_aft
         assert outcomes(lab, iter(loader)) == [0, 1, MemoryError, 3, 4, MemoryError, 6, "end"]
 
 
-def test_what_a_transform_raises_comes_in_its_turn(lab):
+def test_an_exception_of_a_transform_comes_in_its_turn(lab):
     def bad(batch):
         if batch.numel() == 1 and lab.copies == 3:
             raise ArithmeticError("the third")
@@ -119,7 +120,7 @@ def kill_itself(i):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_workers_death_is_told_behind_what_was_ready(lab, device):
+def test_a_workers_death_is_reported_after_the_ready_batches(lab, device):
     with DataLoader(Made(kill_itself, 6), num_workers=1, device=device) as loader:
         batches, found = iter(loader), []
         with pytest.raises(RuntimeError, match=r"(?s)DataLoader worker \(pid \d+\) is killed by signal: Killed"):
@@ -162,7 +163,7 @@ def test_a_streams_last_batch_is_not_lost(lab):
 
 
 @pytest.mark.parametrize("preload", [1, 4])
-def test_who_keeps_all_batches_of_the_host_is_told_once_and_goes_on(lab, preload):
+def test_a_loop_that_keeps_all_batches_of_the_host_is_warned_once_and_continues(lab, preload):
     options = {"num_workers": 1, "slots": 8, "copy": "never", "device": "cpu", "preload": preload}
     with DataLoader(Made(torch.tensor, 20), **grouped(**options)) as loader:
         batches, kept, seen = iter(loader), [], []
@@ -176,7 +177,7 @@ def test_who_keeps_all_batches_of_the_host_is_told_once_and_goes_on(lab, preload
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_who_keeps_an_exception_keeps_no_slot(lab, device):
+def test_a_kept_exception_keeps_no_slot(lab, device):
     def bad(batch):
         raise ArithmeticError
 
@@ -214,20 +215,16 @@ def test_a_device_that_has_failed_does_not_keep_the_loader_from_ending(lab, monk
         next(batches)
 
 
-class Interrupt(Exception):
-    """What the signal handler raises."""
-
-
 def test_interrupts_at_any_instant_stop_nothing(lab):
-    """Ctrl-C may cost the batch that is being handed out; the iteration goes on."""
+    """Ctrl-C may lose the batch that next() is returning; the iteration continues."""
 
     armed = over = False
 
     def handler(*_):
         nonlocal armed
-        if armed:  # once in each next(), wherever in it; not in what this test does besides
+        if armed:  # once in each next(), at any point of it; not in this test's own code
             armed = False
-            raise Interrupt
+            raise Raised
 
     def send(stop, main):
         pause = random.Random(3)
@@ -249,7 +246,7 @@ def test_interrupts_at_any_instant_stop_nothing(lab):
                     except StopIteration:
                         over = True
                     armed = False
-                except Interrupt:
+                except Raised:
                     interrupts += 1
         finally:
             armed = False

@@ -1,4 +1,4 @@
-"""However an iteration ends, its thread ends, its slots are given back, and the process exits."""
+"""However an iteration ends, its thread ends, its slots are released, and the process exits."""
 
 import gc
 import multiprocessing
@@ -15,10 +15,10 @@ torch = pytest.importorskip("torch")
 
 from slipring.errors import Closed  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
-from tests.parity.common import Made  # noqa: E402
-from tests.parts import one_fast  # noqa: E402
 from tests.support import inside  # noqa: E402
 from tests.support.inside import ahead_of, engines_of  # noqa: E402
+from tests.support.parts import one_fast  # noqa: E402
+from tests.support.torch_datasets import Made  # noqa: E402
 
 DEVICE = "privateuseone"
 
@@ -78,7 +78,7 @@ def test_close_calls_back_a_thread_that_waits_for_a_worker(lab):
     batches = iter(loader)
     next(batches)
     [thread] = threads()
-    threading.Timer(0.2, gate.set).start()  # for the worker: it ends its batch before it ends
+    threading.Timer(0.2, gate.set).start()  # for the worker, which finishes its batch before it ends
     loader.close()
     assert not thread.is_alive()
     with pytest.raises(Closed):
@@ -103,7 +103,7 @@ def test_a_thread_that_waits_for_a_stuck_worker_ends_with_the_iteration(lab):
         assert len(list(loader)) == 9
 
 
-def test_the_thread_keeps_no_batch_but_what_is_ready():
+def test_the_thread_keeps_only_ready_batches():
     with DataLoader(Made(image, 50), 2, num_workers=1, device="cpu") as loader:
         batches = iter(loader)
         ring, ahead = engines_of(loader).engine.ring, ahead_of(batches)
@@ -111,11 +111,11 @@ def test_the_thread_keeps_no_batch_but_what_is_ready():
             batch = next(batches)
             while not ahead.ready:
                 ahead.filled.acquire(timeout=0.01)
-            assert ring.n_slots - ring.circulating == 2  # this one, and the one that is ready
+            assert ring.n_slots - ring.circulating == 2  # this batch, and the one that is ready
         del batch, batches, ahead
 
 
-def test_what_ends_the_thread_is_raised_where_the_batch_is_waited_for():
+def test_an_exception_that_ends_the_thread_is_raised_in_the_waiting_call():
     def leave(batch):
         raise SystemExit("enough")
 
@@ -126,7 +126,7 @@ def test_what_ends_the_thread_is_raised_where_the_batch_is_waited_for():
 
 
 def test_close_from_another_thread_ends_a_next_that_waits(lab):
-    gate, outcome = os.pipe(), []  # an Event would wait for its sleeper, which may be dead by then
+    gate, outcome = os.pipe(), []  # an Event would wait for its sleeping process, which may be dead by then
 
     def waits(i):
         os.read(gate[0], 1)

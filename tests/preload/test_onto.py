@@ -1,4 +1,4 @@
-"""Any iteration's batches on a device ahead of time: what adapters other than torch's use of preload."""
+"""Batches of any iteration on a device ahead of time: the part of preload that other adapters use."""
 
 import pytest
 
@@ -7,8 +7,8 @@ torch = pytest.importorskip("torch")
 from slipring import Loader, LoaderTimeout  # noqa: E402
 from slipring.torch.device.cuda import checked_device  # noqa: E402
 from slipring.torch.device.onto import on_device  # noqa: E402
-from tests.datasets import Squares, Waiting  # noqa: E402
 from tests.preload.conftest import lab  # noqa: E402, F401 (a fixture)
+from tests.support.datasets import Squares, Waiting  # noqa: E402
 
 
 def numbers(batches):
@@ -35,7 +35,7 @@ def test_the_next_batch_is_on_the_device_before_anybody_asks(lab):  # noqa: F811
         batches.close()
 
 
-def test_the_iterations_timeout_counts_for_who_asks(tmp_path):
+def test_the_iterations_timeout_counts_for_the_waiting_call(tmp_path):
     gate = tmp_path / "gate"
     with Loader(Waiting(str(gate)), 1, num_workers=1, timeout=0.2) as loader:
         batches = on_device(iter(loader), checked_device("cpu"))
@@ -47,6 +47,6 @@ def test_the_iterations_timeout_counts_for_who_asks(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["quantum", "cuda:99", 1.5])
-def test_what_is_no_device_is_refused(device):
+def test_a_value_that_is_no_device_is_refused(device):
     with Loader(Squares(5), 2, num_workers=1) as loader, pytest.raises((TypeError, ValueError, RuntimeError)):
         on_device(iter(loader), checked_device(device))

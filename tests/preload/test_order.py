@@ -1,4 +1,4 @@
-"""What must come before what: copies before slots are given back, copies before their readers."""
+"""The order of events: copies come before the release of their slots, and before their readers."""
 
 import functools
 import gc
@@ -17,10 +17,10 @@ from torch.utils.data._utils import pin_memory  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device.mover import LAG  # noqa: E402
 from slipring.torch.device.registered import COPIES  # noqa: E402
-from tests.datasets import Values  # noqa: E402
-from tests.parity.common import Made  # noqa: E402
 from tests.preload.double import RUBBISH  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
+from tests.support.torch_datasets import Made  # noqa: E402
 
 DEVICE = "privateuseone"
 
@@ -30,12 +30,12 @@ def image(i, size=5000):
 
 
 def growing(i):
-    # Slots grow in steps of 64 KiB: whichever slots the worker takes, they grow again after ten batches.
+    # Slots grow in steps of 64 KiB: any slots that the worker takes grow again after ten batches.
     return torch.full((1 + 9973 * i,), i % 251, dtype=torch.uint8)
 
 
 def read_all(lab, loader):
-    """What a training loop finds in the batches of an epoch."""
+    """Return the contents of an epoch's batches in a training loop."""
     for images, labels in loader:
         yield lab.read(images)[:, 0].tolist(), lab.read(labels).tolist()
 
@@ -66,9 +66,9 @@ def test_a_slot_is_not_given_back_before_its_copy_is_done(lab):
         batches = iter(loader)
         for step in range(1, LAG + 1):
             batch = next(batches)
-            lab.await_copies(2 * (step + 1))  # the one ahead is queued too: two leaves each
+            lab.await_copies(2 * (step + 1))  # the batch ahead is queued, too: two leaves each
             ring = engines_of(loader).engine.ring
-            assert lab.synchronized == step - 1 and lab.queries  # it was looked at, and only the older awaited
+            assert lab.synchronized == step - 1 and lab.queries  # only older ones are awaited
             del batch
             gc.collect()
             assert ring.n_slots - ring.circulating == COPIES
@@ -76,7 +76,7 @@ def test_a_slot_is_not_given_back_before_its_copy_is_done(lab):
 
 
 def test_without_a_wait_for_its_event_a_batch_would_be_rubbish(lab, monkeypatch):
-    # The stand-in can tell: this is what the other tests would see if the hand-over forgot to wait.
+    # The stand-in notices it: the other tests would fail like this if the hand-over did not wait.
     monkeypatch.setattr("tests.preload.double.Stream.wait_event", lambda self, event: None)
     with DataLoader(Made(image, 40), 4, num_workers=1, device=DEVICE) as loader:
         batches = iter(loader)
@@ -97,7 +97,7 @@ def test_a_caller_that_waits_for_nothing_is_only_a_few_batches_ahead_of_its_stre
     done = []
     with DataLoader(Made(image, 80), 4, **grouped(device=DEVICE, **options)) as loader:
         for number, _ in enumerate(loader):
-            # What was queued before this batch was asked for, but for the last batches' share, is over.
+            # Work that was queued before this batch was requested has finished, except that of the last batches.
             assert number - len(done) <= LAG
             lab.stream().work.append(functools.partial(done.append, number))
         assert number == 19 and len(done) < 20
@@ -108,13 +108,13 @@ def test_each_tensor_is_marked_as_used_by_the_stream_that_gets_it(lab):
     with DataLoader(Values([nested] * 8), 4, num_workers=1, device=DEVICE) as loader:
         for batch in loader:
             for tensor in (batch["a"][0], batch["a"][1][0], batch["b"]):
-                lab.read(tensor)  # asserts it
+                lab.read(tensor)  # it asserts the order
 
 
 def test_with_non_blocking_false_the_copy_is_done_when_the_batch_is_there(lab):
     with DataLoader(Made(image, 12), 4, num_workers=1, device=Device(DEVICE, non_blocking=False)) as loader:
         for images, labels in loader:
-            assert images[:, 0].tolist() == [i % 251 for i in labels.tolist()]  # read by nobody's stream
+            assert images[:, 0].tolist() == [i % 251 for i in labels.tolist()]  # no stream reads it
 
 
 def test_next_does_not_wait_for_the_batch_after(lab):
@@ -152,7 +152,7 @@ def test_a_slot_is_registered_once_and_again_when_it_has_grown(lab):
         assert stats.staged_batches == 0 and stats.registration_refused is None
     for address in {a for a, _ in lab.registrations}:
         sizes = [n for a, n in lab.registrations if a == address]
-        assert sizes == sorted(set(sizes))  # never the same again
+        assert sizes == sorted(set(sizes))  # each size occurs once
     assert len(lab.registrations) <= 24
 
 
@@ -164,7 +164,7 @@ def test_a_growing_slot_never_has_two_registrations(lab):
     assert len(lab.registrations) > len({a for a, _ in lab.registrations})
 
 
-def test_what_cannot_be_registered_is_staged_and_told(lab):
+def test_memory_that_cannot_be_registered_is_staged_and_reported(lab):
     lab.refuse = "locked memory is limited"
     with DataLoader(Made(image, 24), 4, num_workers=2, device=DEVICE) as loader:
         assert [labels for _, labels in read_all(lab, loader)] == [list(range(i, i + 4)) for i in range(0, 24, 4)]
@@ -253,7 +253,7 @@ def test_no_view_of_a_registered_slot_is_handed_out_after_a_device(lab, preload)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_what_the_caller_has_queued_before_comes_before_the_copies(lab, num_workers):
+def test_the_callers_earlier_work_comes_before_the_copies(lab, num_workers):
     scale = torch.zeros(1)
     lab.stream().work.append(lambda: scale.fill_(10))
 
@@ -314,7 +314,7 @@ def test_a_transform_works_on_the_copying_stream_and_leaves_uint8_in_the_slots(l
 
 
 class Bag:
-    """A batch of a user's own kind, that knows how it is pinned."""
+    """A user's own type of batch, with a pin_memory method."""
 
     def __init__(self, samples):
         self.samples, self.pinned_by = samples, None
@@ -326,7 +326,7 @@ class Bag:
 
 @pytest.fixture
 def pinned(monkeypatch):
-    """The accelerator is a stand-in: what is pinned is noted, with the thread that did it."""
+    """The accelerator is a stand-in, which notes each tensor that is pinned, and the thread that pins it."""
     noted, third = [], threading.Event()
 
     def pin_tensor(batch, device):
@@ -353,7 +353,7 @@ def test_batches_are_pinned_ahead_and_not_in_next(pinned):
     with DataLoader(range(12), 4, num_workers=1, pin_memory=True) as loader:
         iterator = iter(loader)
         assert [next(iterator).tolist(), next(iterator).tolist()] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-        assert pinned.third.wait(60)  # before it was asked for
+        assert pinned.third.wait(60)  # before it was requested
         assert next(iterator).tolist() == [8, 9, 10, 11]
         assert list(iterator) == []
     assert pinned.batches == [("slipring-preload", "meta", list(range(i, i + 4))) for i in (0, 4, 8)]
@@ -367,7 +367,7 @@ def test_without_preload_batches_are_pinned_in_next(pinned):
     assert pinned.batches == [(me, "meta", list(range(i, i + 4))) for i in (0, 4, 8)]
 
 
-def test_what_cannot_be_pinned_is_raised_in_its_turn_and_the_rest_comes(pinned):
+def test_a_batch_that_cannot_be_pinned_raises_in_its_turn_and_the_rest_comes(pinned):
     with DataLoader([0, 1, -1, 3], None, num_workers=2, pin_memory=True, collate_fn=torch.tensor) as loader:
         iterator = iter(loader)
         assert [next(iterator).item(), next(iterator).item()] == [0, 1]
@@ -397,6 +397,6 @@ def test_an_iteration_left_early_leaves_no_thread_that_pins(pinned):
 
 
 def test_no_accelerator_is_asked_for_before_the_first_epoch(pinned, monkeypatch):
-    """The question may initialize a driver, which then does not work in children that are forked."""
+    """The query may initialize a driver, which then does not work in forked children."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: pytest.fail("asked"))
     DataLoader(range(12), 4, num_workers=1, pin_memory=True)

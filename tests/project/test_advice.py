@@ -1,4 +1,4 @@
-"""What loaders advise: arguments that were meant, and those that do not do what they seem to."""
+"""Advice of loaders: misspelt arguments, and arguments whose effect differs from their name."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def test_an_argument_that_is_not_there_is_answered_by_the_one_that_was_meant(nam
         Loader(range(9), **grouped(**{name: None}))
 
 
-ELSEWHERE = {  # of tf.data, Keras and Grain
+ELSEWHERE = {  # arguments of tf.data, Keras and Grain
     "worker_count": "Did you mean 'num_workers'", "use_multiprocessing": ".*Workers\\(start_method=",
     "num_threads": ".*Workers\\(fetch_threads=", "drop_remainder": "Did you mean 'drop_last'",
     "max_queue_size": "Did you mean 'prefetch_factor'", "num_epochs": ".* once for each epoch",
@@ -53,7 +53,7 @@ def test_an_argument_that_belongs_elsewhere_is_answered_by_its_place(name):
 
 
 @pytest.mark.parametrize("name", ["preload", "transform_device", "devices", "non_blocking"])
-def test_what_belongs_to_a_device_is_answered_where_there_is_one(adapter, name):
+def test_options_of_a_device_are_refused_with_advice(adapter, name):
     with pytest.raises(TypeError, match=f"keyword argument '{name}'. Give device="):
         adapter.DataLoader(range(9), **{name: None})
     with pytest.raises(TypeError, match=f"keyword argument '{name}'$"):
@@ -101,7 +101,7 @@ def test_a_tuple_of_arrays_of_as_many_rows_is_warned_of():
             Loader(samples)
 
 
-def test_what_is_like_no_argument_gets_no_suggestion():
+def test_a_name_unlike_all_arguments_gets_no_suggestion():
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'zz'$"):
         Loader(range(9), zz=1)
 
@@ -126,7 +126,7 @@ def test_torchs_drop_in_suggests_torchs_arguments(adapter):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_cannot_be_sent_to_a_worker_is_warned_of_as_by_torch(adapter, method):
+def test_an_object_that_cannot_be_sent_to_a_worker_causes_torchs_warning(adapter, method):
     data = pytest.importorskip("torch").utils.data
     options = {"num_workers": 1, "collate_fn": lambda samples: samples, "multiprocessing_context": method}
     texts = []
@@ -158,7 +158,7 @@ def leave(number):
     sys.exit(3)
 
 
-def test_what_is_said_of_deaths_and_starts_names_torchs_argument(adapter):
+def test_messages_on_deaths_and_starts_name_torchs_argument(adapter):
     options = {"num_workers": 1, "worker_init_fn": leave, "multiprocessing_context": "spawn"}
     with adapter.DataLoader(range(9), **options) as loader, pytest.raises(RuntimeError) as raised:
         next(iter(loader))

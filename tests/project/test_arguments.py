@@ -1,4 +1,4 @@
-"""Nonsense for every argument of what is public: refused at once, by an error that names argument and value."""
+"""Nonsense for every argument of every public name: refused at once; the error names argument and value."""
 
 import inspect
 import io
@@ -23,7 +23,7 @@ class Unshowable:
 NUMBERS = [1.5, NAN, float("inf"), 1j, np.float64(2), np.array([1, 2])]
 OTHERS = ["3", b"3", [], {}, object(), np.True_, Unshowable()]
 BLANK = [3, NAN, "x", object(), np.int64(3), True, Unshowable()]
-# What kind of argument it is -> what must be refused. A kind that ends in "?" takes None.
+# Kind of argument -> values that must be refused. A kind that ends in "?" allows None.
 NONSENSE = {
     "count": [True, 0, -1, -HUGE, *NUMBERS, *OTHERS],
     "natural": [True, -1, -HUGE, *NUMBERS, *OTHERS],
@@ -69,10 +69,10 @@ NONSENSE = {
     "shape": [True, -1, HUGE, 1.5, NAN, "x", object()],
     "text or bytes": [3, NAN, True, [], object(), np.arange(3), Unshowable()],
 }
-# Of num_workers: an int, "auto" or (least, most).
+# For num_workers: an int, "auto" or (least, most).
 NONSENSE["workers"] = [*NONSENSE["bounded"], (2, 1), (0, None), (1, 2, 3), (1.5, None), (None, HUGE)]
 NONSENSE["group"] = [None, 3, "x", {}, object(), slipring.Loader, Unshowable()]
-NO_NONE = {"callable", "words", "mapping", "path", "flag"}  # of which some take None
+NO_NONE = {"callable", "words", "mapping", "path", "flag"}  # some of these allow None
 
 LOADER = {
     "batch_size": "count?", "shuffle": "flag?", "sampler": "iterable?", "batch_sampler": "iterable?",
@@ -101,7 +101,7 @@ IMAGES = {
 
 
 class Face:
-    """A public constructor or function: what it needs, and of which kind its arguments are."""
+    """A public constructor or function: its required arguments, and the kinds of all arguments."""
 
     def __init__(self, module, name, base, kinds):
         self.module, self.name, self.base, self.kinds = module, name, base, kinds
@@ -110,7 +110,7 @@ class Face:
         return f"{self.module}.{self.name}".removeprefix("slipring.")
 
     def given(self, folder):
-        """Return (what is called, the arguments that it needs)."""
+        """Return (the callable, the arguments that it needs)."""
         called = getattr(pytest.importorskip(self.module), self.name)
         return called, self.base(folder) if callable(self.base) else self.base
 
@@ -250,7 +250,7 @@ EVERY = [(face, name, kind) for face in FACES for name, kind in face.kinds.items
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder of classes, a tar shard and a table, of images that nobody decodes."""
+    """A class folder, a tar shard and a table, with images that are not decoded."""
     at = tmp_path_factory.mktemp("arguments")
     (at / "classes" / "a").mkdir(parents=True)
     (at / "classes" / "a" / "0.png").write_bytes(b"x")
@@ -268,7 +268,7 @@ def folder(tmp_path_factory):
 
 
 def refusal_of(called, arguments, name):
-    """Return what is wrong with how this is refused; None: nothing."""
+    """Return the fault of the error that this raises, or None."""
     value = arguments[name]
     try:
         made = called(**arguments)
@@ -309,7 +309,7 @@ def test_every_argument_has_a_kind(folder, face):
         for name, parameter in inspect.signature(called).parameters.items()
         if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     }
-    if repr(face) == "torch.DataLoader":  # torch's own are refused by torch
+    if repr(face) == "torch.DataLoader":  # torch checks its own arguments
         wanted -= set(OF_TORCH)
     assert wanted <= set(face.kinds)
 

@@ -61,7 +61,7 @@ def test_images_end_to_end_are_measured_with_their_error_and_a_missing_rival_say
     assert "ffcv" in ffcv.notes[0] and ffcv.rate is None
     measured = {verdict.target.against: verdict.measured for verdict in found["targets"]}
     assert measured["torch"] == ours.to_torch == measured["exact"]
-    assert measured["threads"] is None  # nobody asked them
+    assert measured["threads"] is None  # they were not measured
 
 
 def test_an_inexact_rival_does_not_count_among_the_exact():
@@ -114,7 +114,7 @@ def test_each_question_names_rivals_that_there_are_and_roles_among_them():
 
 
 @pytest.mark.slow
-def test_later_epochs_are_measured_with_what_was_found_and_the_memory_of_all_processes(folder):
+def test_later_epochs_are_measured_with_the_hits_and_the_memory_of_all_processes(folder):
     pytest.importorskip("torch")
     asked = plan(folder, ("kept_none", "kept_all", "kept_side", "kept_dict", "kept_ffcv"), "g")
     found = summarize(asked.questions, run(asked))
@@ -134,7 +134,7 @@ def test_with_quick_a_question_may_be_asked_of_fewer():
     assert few < {rival.key for rival in replace(asked, quick=False).rivals_of(QUESTIONS["g"])}
 
 
-def test_memory_in_a_file_counts_once_whoever_has_it_and_also_where_nobody_has_mapped_it():
+def test_memory_in_a_file_counts_once_for_several_processes_and_also_unmapped():
     before = of_job(os.getpid())
     size = 64 << 20
     descriptor = os.memfd_create("unmapped")
@@ -151,7 +151,7 @@ def test_memory_in_a_file_counts_once_whoever_has_it_and_also_where_nobody_has_m
             child.wait()
     finally:
         os.close(descriptor)
-    assert abs(grown - size) < size / 4  # what else the process takes changes meanwhile
+    assert abs(grown - size) < size / 4  # other memory of the process changes meanwhile
 
 
 def test_the_pictures_of_the_second_epoch_are_those_that_fit_and_each_epoch_has_all_of_them(folder, monkeypatch):
@@ -165,7 +165,7 @@ def test_the_pictures_of_the_second_epoch_are_those_that_fit_and_each_epoch_has_
 def test_decoded_pictures_lie_in_one_file_as_pillow_decodes_them(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(decoded, "DECODED", tmp_path / "decoded")
     files = image_files(str(folder))
-    for _ in range(2):  # made, and found
+    for _ in range(2):  # first made, then found
         pixels, places = decoded.decoded(files)
         for (path, _), (at, height, width) in zip(files, places):
             with Image.open(path) as image:

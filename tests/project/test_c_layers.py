@@ -1,4 +1,4 @@
-"""Which files of csrc use which, never in a cycle; and which extension modules have them."""
+"""The dependencies of csrc's files, without cycles, and the extension modules that contain them."""
 
 import graphlib
 import re
@@ -15,7 +15,7 @@ CALL = re.compile(r"\b(sr_\w+)(?=\()")
 
 
 def functions(folder):
-    """(file, name, names that it calls) of each function in a folder's sources and headers."""
+    """Yield (file, name, called names) of each function in a folder's sources and headers."""
     for path in sorted(folder.glob("*.[ch]")):
         code = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S)
         for found in DEFINITION.finditer(code):
@@ -23,7 +23,7 @@ def functions(folder):
 
 
 def uses(folder):
-    """The files that each .c file uses; a header's inline function counts as code of those who call it."""
+    """Return the files that each .c file uses; a header's inline function counts as code of its callers."""
     found = list(functions(folder))
     home = {name: file for file, name, _ in found if file.endswith(".c")}
     inline = {name: calls for file, name, calls in found if file.endswith(".h")}

@@ -22,7 +22,7 @@ several:
 
 @pytest.fixture
 def checks(tmp_path):
-    """A function that runs checks of a small Makefile; returns (exit status, lines)."""
+    """A function that runs checks of a small Makefile and returns (exit status, lines)."""
     (tmp_path / "Makefile").write_text(MAKEFILE)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "SLIPRING_CHECKS"))

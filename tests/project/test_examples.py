@@ -1,4 +1,4 @@
-"""The examples in the docstrings of public names run and print what they say. Compiled modules' too."""
+"""The examples in docstrings of public names, compiled ones too, run and print the documented output."""
 
 import doctest
 import importlib
@@ -13,7 +13,7 @@ import pytest
 
 import slipring
 
-# Public module -> what it needs besides numpy.
+# Public module -> its requirements in addition to numpy.
 MODULES = {
     "slipring": ["pyarrow", "tqdm"],
     "slipring.queue": [],
@@ -31,7 +31,7 @@ MODULES = {
 
 
 def public(module):
-    """(name, object) of each public name of an imported module, and of its classes' own members."""
+    """Yield (name, object) for the public names of an imported module and the members of its classes."""
     for name in module.__all__:
         value = getattr(module, name)
         yield f"{module.__name__}.{name}", value
@@ -44,7 +44,7 @@ def public(module):
 
 
 def examples(module):
-    """The doctests of a module's public names, and its own."""
+    """Return the doctests of a module and of its public names."""
     parser, found = doctest.DocTestParser(), []
     for name, value in [(module.__name__, module), *public(module)]:
         text = inspect.getdoc(value) if not isinstance(value, (str, int, tuple)) else None
@@ -55,7 +55,7 @@ def examples(module):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a few images as files, in a tar file and in a table: what the examples read."""
+    """A folder with a few images as files, in a tar file and in a table, for the examples."""
     folder = tmp_path_factory.mktemp("examples")
     try:
         import pyarrow as pa
@@ -84,10 +84,10 @@ def imported(name):
     return importlib.import_module(name)
 
 
-@pytest.mark.usefixtures("forked")  # a console's own classes cannot be sent to a process
+@pytest.mark.usefixtures("forked")  # classes of a console cannot be sent to a process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_in_the_docstrings_print_what_they_say(name, folder, monkeypatch):
+def test_the_examples_in_the_docstrings_print_the_documented_output(name, folder, monkeypatch):
     module = imported(name)
     monkeypatch.chdir(folder)
     told = []
@@ -103,7 +103,7 @@ def test_the_examples_in_the_docstrings_print_what_they_say(name, folder, monkey
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_public_class_has_an_example(name):
-    """But the exceptions: `slipring.errors` has one for all of them."""
+    """Exceptions are excluded: `slipring.errors` has one example for all of them."""
     module = imported(name)
     classes = {
         f"{name}.{public_name}": getattr(module, public_name)

@@ -1,4 +1,4 @@
-"""What every loader has is written once: `LoaderMethods`, and the keys of a state."""
+"""The methods of every loader (`LoaderMethods`) and the keys of a state are defined once."""
 
 import ast
 import json
@@ -13,8 +13,8 @@ FRONTENDS = {
     "ray/_loader.py": "Loader",
 }
 HOOKS = {"_add_waits"}  # of `LoaderMethods`, for frontends to define
-MOST_LINES = 250  # of a frontend's module, without docstrings and overloads
-ELSEWHERE = {"sampler.py"}  # another state, with keys of the same name
+MOST_LINES = 250  # per module of a frontend, without docstrings and overloads
+ELSEWHERE = {"sampler.py"}  # it has another state, with keys of the same name
 # Words that mean something else in other modules, too.
 COMMON = {
     *("batch_size", "epoch", "kind", "num_workers", "order", "ranks", "rng", "sampler", "seed", "slipring"),
@@ -32,7 +32,7 @@ def names_of(path, kind):
     return {node.name for node in found.body if isinstance(node, functions)}
 
 
-def test_no_frontend_defines_what_all_loaders_have():
+def test_no_frontend_defines_a_method_of_all_loaders():
     common = names_of("_core/loader.py", "LoaderMethods")
     assert {"resize", "stats", "report", "__exit__"} <= common
     again = {path: names_of(path, kind) & common - HOOKS for path, kind in FRONTENDS.items()}
@@ -40,7 +40,7 @@ def test_no_frontend_defines_what_all_loaders_have():
 
 
 def lines_of(path):
-    """Return the number of lines that are neither docstrings nor overloads: those describe, and repeat nothing."""
+    """Return the number of lines without docstrings and overloads, which only describe."""
     text = (PACKAGE / path).read_text()
     left_out = set()
     for node in ast.walk(ast.parse(text)):

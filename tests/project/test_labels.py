@@ -1,11 +1,11 @@
-"""Labels such as [P1] tie an access in csrc/ to its line in docs/protocol.md: each stands in both places."""
+"""Labels such as [P1] connect an access in csrc/ with its line in docs/protocol.md: each occurs in both."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LABEL = re.compile(r"\[([A-Z][0-9])\]")
-EXPLAINED = {"A1", "B2"}  # atomics.h says what a label looks like
+EXPLAINED = {"A1", "B2"}  # examples of labels in atomics.h
 
 
 def labels_in(*paths):

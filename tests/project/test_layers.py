@@ -27,7 +27,7 @@ LAYERS = layers_of(PAGE.read_text())
 ALONE = "ground"  # its modules may not even use one another
 HEAVY = {"torch", "pyarrow"}  # imported at module level only by...
 MAY_BE_HEAVY = {"torch", "adapters", "ray"}
-# ... and by these, which are themselves imported only when a tensor, or Arrow data, is met.
+# ... and by these, which are themselves imported only for the first tensor or Arrow data.
 IMPORTED_LATE = {
     "_core.tensors": "torch",
     "_core.tensor_objects": "torch",
@@ -52,7 +52,7 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", "
 def module_name(path):
     """'torch.wrap' for pkg/slipring/torch/wrap.py; a folder's own __init__.py has the folder's name.
 
-    A .pxi is a part of the .pyx whose name it begins with.
+    A .pxi is a part of the .pyx whose name starts its own.
     """
     if path.suffix == ".pxi":
         path = path.with_name(f"_{path.stem.split('_')[1]}.pyx")
@@ -64,14 +64,14 @@ MODULES = {module_name(path) for path in SOURCES}
 
 
 def layer_of(module):
-    """The layer of a module, or None when the table does not have it."""
+    """Return the layer of a module, or None if the table does not contain it."""
     by_itself = [layer for layer, (names, _) in LAYERS.items() if module in names]
     by_folder = [layer for layer, (names, _) in LAYERS.items() if f"{module.split('.')[0]}.*" in names]
     return next(iter(by_itself + by_folder), None)
 
 
 def imports_of(path):
-    """(line, dots, module, names, at module level) of each import statement of a source file."""
+    """Yield (line, dots, module, names, at module level) for each import statement of a source file."""
     if path.suffix == ".py":
         return python_imports(path.read_text())
     return cython_imports(path.read_text())
@@ -93,7 +93,7 @@ def python_imports(text):
     }
     for node in ast.walk(tree):
         if id(node) in for_checkers:
-            continue  # for type checkers alone: it is never imported
+            continue  # for type checkers only: it is never imported
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, 0, alias.name, [], id(node) not in lazy
@@ -124,7 +124,7 @@ def cython_imports(text):
 
 
 def ours(path, dots, module, names):
-    """The modules of ours that an import statement names."""
+    """Return the modules of ours that an import statement names."""
     if dots:
         package = ["slipring", *path.relative_to(PACKAGE).parent.parts]
         base = package[: len(package) - dots + 1]
@@ -141,7 +141,7 @@ def ours(path, dots, module, names):
 
 
 def uses():
-    """(file, line, module, used module, at module level) of each use of ours by ours."""
+    """Yield (file, line, module, used module, at module level) for each use of our modules by our modules."""
     for path in SOURCES:
         for line, dots, module, names, top in imports_of(path):
             for used in ours(path, dots, module, names):
@@ -170,7 +170,7 @@ def test_modules_use_only_the_layers_below():
     for path, line, module, used, _ in uses():
         layer, target = layer_of(module), layer_of(used)
         if layer is None or target is None:
-            continue  # the test above says so
+            continue  # the test above reports it
         allowed = LAYERS[layer][1] + (() if layer == ALONE else (layer,))
         if target not in allowed:
             wrong.append(f"{path}:{line}: {module} ({layer}) uses {used} ({target}); it may use: {', '.join(allowed)}")
@@ -207,7 +207,7 @@ def test_only_two_modules_call_the_c_of_the_ring_and_the_cache():
 
 
 def control_structs():
-    """The shared structures that hold control words: those of layout.h with an atomic in them."""
+    """Return the shared structures with control words: those of layout.h that contain an atomic."""
     layout = (ROOT / "csrc" / "layout.h").read_text()
     structs = re.findall(r"typedef struct (\w+) \{(.*?)\n\} \1;", layout, re.DOTALL)
     return [name for name, body in structs if "_Atomic" in body]
@@ -246,7 +246,7 @@ def test_no_constant_is_defined_twice():
     places = {}
     for path in SOURCES:
         for name, value in CONSTANT.findall(path.read_text()):
-            if not value.endswith((f".{name}", "object()")):  # an alias, for speed; a mark like no other
+            if not value.endswith((f".{name}", "object()")):  # an alias for speed, or a unique sentinel
                 places.setdefault((name, value), set()).add(str(path.relative_to(ROOT)))
     twice = [f"{name} = {value}: {sorted(where)}" for (name, value), where in places.items() if len(where) > 1]
     assert not twice, "define each once, and import it from there:\n" + "\n".join(twice)
@@ -273,7 +273,7 @@ def test_torch_and_pyarrow_are_imported_at_module_level_only_under_their_adapter
     assert not wrong, "import these inside the function that needs them:\n" + "\n".join(wrong)
 
 
-def test_what_imports_torch_or_pyarrow_is_imported_late():
+def test_modules_that_import_torch_or_pyarrow_are_imported_late():
     wrong = [
         f"{path}:{line}: {module} imports {used}"
         for path, line, module, used, top in uses()

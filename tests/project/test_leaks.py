@@ -1,4 +1,4 @@
-"""The check that each test leaves nothing behind sees what it should see, and only that."""
+"""The leak check of each test finds every leak, and nothing else."""
 
 import contextlib
 import dataclasses
@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.procs import until
-from tests.leaks import SHM, Snapshot
+from tests.support.leaks import SHM, Snapshot
+from tests.support.processes import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_pytest(tmp_path, source, *options):
-    """Run `source` as a test file of its own under this project's conftest; returns (exit status, output)."""
+    """Run `source` as a separate test file with this project's conftest; return (exit status, output)."""
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_inner.py").write_text(source)
     done = subprocess.run(
@@ -99,7 +99,7 @@ def test_a_new_child_of_a_child_that_was_there_before_is_reported():
 
 @contextlib.contextmanager
 def another_program(source):
-    """Run `source` where nothing says that a test has started it; yields what it prints first."""
+    """Run `source` without a mark of the test run; yield its first line of output."""
     command = [sys.executable, "-c", f"{source}\nimport sys; sys.stdout.flush(); sys.stdin.read()"]
     env = {name: value for name, value in os.environ.items() if name != "SLIPRING_TEST_RUN"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -108,12 +108,12 @@ def another_program(source):
 
 
 def seen_by_a_bystander(monkeypatch, before):
-    """What would be found if what this process has started were not its own."""
-    monkeypatch.setattr("tests.leaks.started_by_us", lambda *apart_from: set())
+    """Return the leaks that the check would find if this process's children were not its own."""
+    monkeypatch.setattr("tests.support.leaks.started_by_us", lambda *apart_from: set())
     return before.leaks()
 
 
-def test_what_other_programs_keep_in_dev_shm_is_not_reported(monkeypatch):
+def test_files_of_other_programs_in_dev_shm_are_not_reported(monkeypatch):
     before = Snapshot.take()
     semaphore = (
         "import multiprocessing\n"
@@ -122,7 +122,7 @@ def test_what_other_programs_keep_in_dev_shm_is_not_reported(monkeypatch):
     )
     name = f"torch_{2**22}_{uuid.uuid4().hex}"
     with another_program(semaphore) as sem, another_program(f"open('{SHM}/{name}', 'x'); print()"):
-        assert {sem, name} <= set(os.listdir(SHM))  # one is mapped, and nobody holds the other
+        assert {sem, name} <= set(os.listdir(SHM))  # one is mapped, and no process holds the other
         before = dataclasses.replace(before, fds=Snapshot.take().fds)
         assert seen_by_a_bystander(monkeypatch, before) == []
     os.unlink(f"{SHM}/{name}")
@@ -187,7 +187,7 @@ def test_a_test_that_leaks_fails_with_the_details(tmp_path):
     assert "2 passed, 1 error" in output
 
 
-def test_what_another_test_holds_at_the_same_time_is_not_reported(tmp_path):
+def test_resources_of_a_concurrent_test_are_not_reported(tmp_path):
     name = f"slipring-test-{uuid.uuid4().hex}"
     status, output = run_pytest(
         tmp_path,
@@ -212,7 +212,7 @@ def test_what_another_test_holds_at_the_same_time_is_not_reported(tmp_path):
     assert (status, "2 passed" in output) == (0, True), output
 
 
-def test_what_a_failed_test_left_running_is_ended_without_a_second_error(tmp_path):
+def test_processes_of_a_failed_test_are_ended_without_a_second_error(tmp_path):
     status, output = run_pytest(
         tmp_path,
         "import subprocess\n"
@@ -247,7 +247,7 @@ def test_a_hang_in_c_ends_the_run_and_shows_where(tmp_path):
         "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n"
         "    ctypes.PyDLL(None).sleep(600)\n",
         "-o",
-        "watchdog_grace=5",  # of the whole test, with what comes before the function
+        "watchdog_grace=5",  # of the whole test, with its fixtures
     )
     assert status == 1
     assert "Timeout" in output and "in test_hangs" in output

@@ -1,4 +1,4 @@
-"""A module can be read in one sitting, and the name of a class says which class it is."""
+"""Modules are short enough to read in one sitting, and class names are unique."""
 
 import re
 from collections import defaultdict
@@ -9,7 +9,7 @@ MOST_LINES = {".py": 480, ".pyx": 1000, ".pxi": 1000}
 SOURCES = [path for path in PACKAGE.rglob("*") if path.suffix in MOST_LINES]
 # Longer modules. Only ever shorten this list.
 LONGER = {"sampler.py"}
-# Public classes that have the names of the libraries that they replace, or of one idea in several frontends.
+# Public classes named as in the libraries that they replace, or after one concept in several frontends.
 OF_FRONTENDS = {
     "BatchSampler",
     "DataLoader",
@@ -51,7 +51,7 @@ def test_only_code_that_substitutes_something_for_an_exception_asks_whether_a_ha
 # The places that catch BaseException and do not raise it again: threads that pass it on, and code that must end first.
 # Only ever shorten this list.
 PASS_ON = {
-    "_core/_ring_check.pxi",  # the first exception of several handlers, raised when all have run
+    "_core/_ring_check.pxi",  # the first exception of several handlers is raised when all have run
     "_core/_rng_guard.pyx",  # likewise
     "_core/ahead.py",  # two threads
     "_core/event_loop.py",  # a coroutine's result
@@ -66,7 +66,7 @@ HANDLER = re.compile(r"^( *)except BaseException.*\n((?:\1 +.*\n|\n)*)", re.MULT
 
 
 def passes_on(text):
-    """Return how many handlers of BaseException in a module do not end by raising it again."""
+    """Return how many handlers of BaseException in a module do not raise it again at their end."""
     found = HANDLER.findall(text)
     return sum(not body.rstrip().endswith(f"\n{indent}    raise") and body.strip() != "raise" for indent, body in found)
 

@@ -24,7 +24,7 @@ FRONTENDS = ("loader.py", "streams/_loader.py", "torch/loader.py", "ray/_loader.
 
 
 def loaders():
-    """Each loader, by its name -> (it, the options that it declares)."""
+    """Return {name of a loader: (the loader, the options that it declares)}."""
     found = {
         "Loader": (slipring.Loader, options.LoaderOptions),
         "stream": (slipring.stream, options.StreamOptions),
@@ -57,7 +57,7 @@ def test_no_frontend_repeats_an_option(frontend):
     tree = ast.parse((PACKAGE / frontend).read_text())
     constructors = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in ("__init__", "stream")]
     repeated = {a.arg for n in constructors for a in (*n.args.args, *n.args.kwonlyargs)} & set(FLOW)
-    if frontend.startswith("torch/"):  # torch's own parameters, some of which are ours too
+    if frontend.startswith("torch/"):  # torch's own parameters; some are ours, too
         import torch
 
         repeated -= set(inspect.signature(torch.utils.data.DataLoader).parameters)
@@ -85,7 +85,7 @@ def test_the_values_here_are_of_all_common_options():
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_what_is_given_arrives(name):
+def test_the_options_arrive(name):
     value = {name: VALUES[name]}
     assert getattr(slipring.Loader([1, 2], num_workers=1, **value).options, name) == VALUES[name]
     stream = slipring.stream(lambda worker, workers: [{"x": np.arange(3)}], 2, num_workers=1, **value)
@@ -94,7 +94,7 @@ def test_what_is_given_arrives(name):
         loader = LOADERS["torch.DataLoader"][0]([1, 2], num_workers=1, **{"rng": "batch", **value})
         assert getattr(loader, name) == VALUES[name]
         reached = loader._core_options()
-        workers = dataclasses.replace(reached.workers, start_method=None)  # multiprocessing_context's
+        workers = dataclasses.replace(reached.workers, start_method=None)  # multiprocessing_context sets it
         assert getattr(dataclasses.replace(reached, workers=workers), name) == VALUES[name]
 
 
@@ -116,7 +116,7 @@ else:
 
 
 def test_a_new_common_option_takes_one_declaration(tmp_path):
-    """A copy of the package in which one field was added to `CommonOptions`."""
+    """A copy of the package with one more field in `CommonOptions`."""
     copy = tmp_path / "slipring"
     copy.mkdir()
     for entry in PACKAGE.iterdir():

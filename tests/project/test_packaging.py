@@ -1,4 +1,4 @@
-"""What a user gets: the sdist has all that a build needs, the metadata promise what is kept."""
+"""Packages: the sdist has every file that a build needs, and the metadata is true."""
 
 import ast
 import email
@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# All that a build, the tests and the benchmarks are made of; a folder stands for its sources.
+# All files that builds, tests and benchmarks need; a folder stands for its sources.
 NEEDED = (
     "csrc",
     "pkg",
@@ -46,13 +46,13 @@ SOURCE = {".c", ".h", ".py", ".pyi", ".pyx", ".pxd", ".pxi", ".md", ".txt", ".to
 
 
 def version():
-    """The version as the source has it, read without importing the package."""
+    """Return the version of the source, read without an import of the package."""
     tree = ast.parse((ROOT / "pkg/slipring/_version.py").read_text())
     return next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
 
 
 def sources():
-    """The repository's files that belong into an sdist: what git tracks, or in an sdist, what is there."""
+    """Return the files that belong in an sdist: those that git tracks or, in an unpacked sdist, all of them."""
     if (ROOT / ".git").exists():
         listed = subprocess.run(["git", "ls-files", *NEEDED], cwd=ROOT, capture_output=True, text=True, check=True)
         return {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
@@ -66,7 +66,7 @@ def sources():
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
-    """An open sdist of this tree and its top folder, built with what is installed: no network."""
+    """An open sdist of this tree and its top folder, built with installed packages: no network."""
     out = tmp_path_factory.mktemp("sdist")
     command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT]
     done = subprocess.run(command, cwd=out, capture_output=True, text=True)
@@ -105,7 +105,7 @@ def test_the_sdist_holds_nothing_that_was_built(sdist):
 
 
 @pytest.mark.slow
-def test_the_metadata_promise_what_is_kept(sdist):
+def test_the_metadata_is_true(sdist):
     info = metadata(sdist)
     assert info["Name"] == "slipring"
     assert info["Version"] == version()
@@ -117,7 +117,7 @@ def test_the_metadata_promise_what_is_kept(sdist):
 
 
 def links(text):
-    """Where the links of a Markdown page lead."""
+    """Return the targets of a Markdown page's links."""
     return re.findall(r"\]\(([^)]+)\)", text)
 
 
@@ -143,7 +143,7 @@ def test_with_a_home_the_links_of_the_package_page_lead_there(tmp_path):
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A copy of what a build needs: other tests build in the original at the same time."""
+    """A copy of the files that a build needs: other tests build in the original at the same time."""
     place = tmp_path_factory.mktemp("tree")
     for name in ("csrc", "pkg", "tests/steps"):
         shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))

@@ -1,4 +1,4 @@
-"""`slipring._platform.check` names what is missing and the remedy."""
+"""`slipring._platform.check` names the missing part and the remedy."""
 
 import importlib.util
 import os
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def platform(monkeypatch):
-    """A fresh copy of the module on a machine where nothing is missing; it loads without the package."""
+    """A fresh copy of the module on a machine without missing parts; it loads without the package."""
     spec = importlib.util.spec_from_file_location("slipring._platform", ROOT / "pkg/slipring/_platform.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -42,7 +42,7 @@ def test_supported_machines_pass(platform, monkeypatch, machine, release):
 @pytest.mark.parametrize("system", ["darwin", "win32", "freebsd14"])
 def test_another_system_is_told_to_use_linux(platform, monkeypatch, system):
     monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.delattr(os, "uname")  # Windows has none
+    monkeypatch.delattr(os, "uname")  # Windows has no uname
     with pytest.raises(ImportError, match=rf"needs Linux .* this is {system}.*container"):
         platform.check()
 

@@ -1,4 +1,4 @@
-"""Tests reach into private parts of slipring by way of tests/support/inside.py alone."""
+"""Tests reach private parts of slipring only through tests/support/inside.py."""
 
 import ast
 import re
@@ -93,6 +93,6 @@ def test_tests_use_no_private_attribute():
     assert {"_engine", "_engines"} <= own & private_attributes(INSIDE.read_text())
 
 
-def test_what_is_private_is_found():
+def test_private_names_are_found():
     assert private_modules("'from slipring._core._ring import now'") == ["slipring._core._ring"]
     assert private_attributes("self._a, b._c.d, e.__f__, g()._h") == {"_c", "_h"}

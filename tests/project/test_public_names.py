@@ -86,7 +86,7 @@ def test_a_name_that_never_was_is_an_attribute_error():
         from slipring import Lodaer  # noqa: F401
 
 
-def test_the_exceptions_can_be_caught_as_what_users_expect():
+def test_the_exceptions_can_be_caught_by_the_classes_that_users_expect():
     assert issubclass(errors.LoaderTimeout, TimeoutError) and issubclass(errors.LoaderTimeout, RuntimeError)
     for name in ("LoaderTimeout", "WorkerError", "WorkerDied", "SlotsExhausted", "Closed"):
         assert issubclass(getattr(errors, name), RuntimeError), name
@@ -105,7 +105,7 @@ def test_both_ways_to_be_without_a_slot_are_caught_by_the_name_they_once_shared(
     assert type(held) is errors.SlotsHeld and (held.slots, held.held) == (18, 18)
 
 
-def test_what_a_queue_returns_has_a_public_type():
+def test_a_queues_results_have_a_public_type():
     queue = slipring.Queue(2)
     assert type(queue.stats()) is slipring.QueueStats
     queue.close()

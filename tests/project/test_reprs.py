@@ -1,4 +1,4 @@
-"""A repr that raises hides no error: what is wrong with a user's object is said all the same."""
+"""A repr that raises hides no error: the message still says what is wrong with a user's object."""
 
 import re
 import struct

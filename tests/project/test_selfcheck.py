@@ -1,4 +1,4 @@
-"""`python -m slipring` tells what is here, and fails with a sentence where batches do not arrive."""
+"""`python -m slipring` describes the installation, and fails with a sentence if batches do not arrive."""
 
 import functools
 import json

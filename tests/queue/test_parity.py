@@ -1,4 +1,4 @@
-"""The same script on slipring.Queue and on multiprocessing.Queue says the same."""
+"""The same script prints the same with slipring.Queue and with multiprocessing.Queue."""
 
 import multiprocessing
 import queue
@@ -13,7 +13,7 @@ QUEUES = {"multiprocessing": multiprocessing.Queue, "slipring": slipring.Queue}
 
 
 class Point:
-    """Travels by pickle."""
+    """An object that is pickled."""
 
     def __init__(self, x):
         self.x = x
@@ -52,7 +52,7 @@ def make(request):
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: repr(m)[:20].encode("ascii", "replace").decode())
-def test_what_is_put_is_got(make, message):
+def test_a_message_that_is_put_is_got(make, message):
     q = make(2)
     q.put(message)
     assert same(q.get(timeout=60), message)
@@ -109,7 +109,7 @@ def test_a_closed_queue_takes_and_gives_nothing(make):
             call()
 
 
-def test_what_waits_in_another_thread_is_let_go_on(make):
+def test_a_call_that_waits_in_another_thread_may_continue(make):
     q = make(1)
     got = []
     getter = threading.Thread(target=lambda: got.extend(q.get() for _ in range(3)))
@@ -154,7 +154,7 @@ def test_messages_go_to_another_process_and_come_back(make, start_method):
     process = multiprocessing.get_context(start_method).Process(target=echo, args=(inbox, outbox))
     if isinstance(inbox, slipring.Queue) or start_method == "fork":
         process.start()
-    else:  # multiprocessing.Queue belongs to the context it was made in
+    else:  # multiprocessing.Queue belongs to the context that made it
         pytest.skip("multiprocessing's own queues are made for one start method")
     for message in ({"i": 1}, "x", Point(3)):
         inbox.put(message)

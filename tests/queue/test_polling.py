@@ -1,4 +1,4 @@
-"""fileno(): readable while something may be got, for select, epoll and asyncio, in every process."""
+"""fileno(): readable while get() may succeed, for select, epoll and asyncio, in every process."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ import pytest
 
 from slipring import Queue
 from slipring.errors import ShutDown
-from tests.loader.test_forks import in_child
 from tests.support.inside import count_of
+from tests.support.processes import in_child
 
 
 def readable(q, seconds=0.0):
@@ -25,7 +25,7 @@ def readable(q, seconds=0.0):
 
 
 def quiet(q):
-    """Whether an empty queue's descriptor is not readable: a tick may come at any time, not at all."""
+    """Return whether an empty queue's descriptor is mostly unreadable: a tick may come at any time."""
     for _ in range(100):
         with pytest.raises(queue.Empty):
             q.get_nowait()
@@ -48,7 +48,7 @@ def test_the_descriptor_is_readable_while_something_can_be_got():
     assert readable(q)
 
 
-def test_what_was_put_before_anybody_asked_is_told_too():
+def test_messages_from_before_the_first_request_are_signalled_too():
     q = Queue(4)
     q.put(1)
     assert readable(q) and q.get() == 1
@@ -120,7 +120,7 @@ def test_another_process_has_a_descriptor_of_its_own():
     assert quiet(q)
 
 
-def test_a_put_in_another_process_wakes_who_polls():
+def test_a_put_in_another_process_wakes_a_polling_process():
     q = Queue(4)
     q.fileno()
     assert quiet(q)
@@ -157,19 +157,19 @@ def test_nobody_takes_back_the_signal_of_a_shutdown():
         assert select.select([q.event.fd], [], [], 0)[0]
 
 
-def test_who_polls_finds_what_was_put_by_a_process_that_died_before_it_could_signal():
+def test_a_polling_process_finds_a_message_of_a_process_that_died_before_its_signal():
     q = Queue(2)
-    fd = q.fileno()  # asked for once, as event loops do: asking is a look
+    fd = q.fileno()  # requested once, as event loops do: fileno() itself checks the queue
     assert quiet(q)
-    for i in range(3):  # a tick alone tells of it, and it is not the last one
+    for i in range(3):  # only a tick reports it, and the tick repeats
         q.put(i)
-        os.eventfd_read(q.event.fd)  # the signal that a killed producer would not have given
+        os.eventfd_read(q.event.fd)  # the signal that a killed producer would not send
         assert select.select([fd], [], [], 60)[0] and q.get_nowait() == i
         with pytest.raises(queue.Empty):
             q.get_nowait()
 
 
-def test_who_polls_frees_what_the_dead_held():
+def test_a_polling_process_frees_the_slots_of_the_dead():
     q = Queue(1)
     q.fileno()
     pid = os.fork()
@@ -198,7 +198,7 @@ def test_no_put_is_missed_between_a_look_and_a_sleep():
     for i in range(3000):
         there.put(i)
         while True:
-            select.select([back.event.fd], [], [])  # without the tick: a miss is a hang
+            select.select([back.event.fd], [], [])  # without the tick: a missed signal is a hang
             try:
                 assert back.get_nowait() == i
                 break

@@ -12,13 +12,13 @@ import pytest
 
 from slipring import Queue
 from slipring.errors import ShutDown, TooManyProcesses
-from tests.loader.test_forks import in_child
 from tests.support.inside import count_of
+from tests.support.processes import in_child
 
 # ---- the end
 
 
-def test_after_a_shutdown_what_was_put_can_be_got():
+def test_after_a_shutdown_earlier_messages_can_be_got():
     q = Queue(3)
     q.put(1)
     q.put(2)
@@ -33,7 +33,7 @@ def test_after_a_shutdown_what_was_put_can_be_got():
     assert "shut down" in repr(q)
 
 
-def test_an_immediate_shutdown_throws_away_what_was_put():
+def test_an_immediate_shutdown_discards_all_messages():
     q = Queue(3)
     q.put(np.arange(3))
     q.put(2)
@@ -45,7 +45,7 @@ def test_an_immediate_shutdown_throws_away_what_was_put():
 
 @pytest.mark.parametrize("waits", ["get", "put"])
 @pytest.mark.parametrize("end", ["shutdown", "close"])
-def test_who_waits_is_woken_by_the_end(waits, end):
+def test_a_waiting_process_is_woken_by_the_end(waits, end):
     q = Queue(1)
     if waits == "put":
         q.put(0)
@@ -59,7 +59,7 @@ def test_who_waits_is_woken_by_the_end(waits, end):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.05)  # most likely it sleeps by now; either way it must end
+    time.sleep(0.05)  # by now it probably sleeps; in any case it must end
     getattr(q, end)()
     thread.join()
     assert type(raised[0]) is (ShutDown if end == "shutdown" else ValueError)
@@ -77,7 +77,7 @@ def get_all(q, out):
 def test_a_queue_may_be_closed_in_the_middle_of_any_call(call, monkeypatch):
     write = os.eventfd_write
 
-    def write_and_close(fd, value):  # as another thread may, while this one writes
+    def write_and_close(fd, value):  # as another thread may do while this one writes
         write(fd, value)
         q.close()
 
@@ -117,7 +117,7 @@ def has_closed_descriptors(q):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_a_process_executes_does_not_get_the_queues_descriptors(method):
+def test_a_program_that_a_process_executes_does_not_get_the_queues_descriptors(method):
     process = multiprocessing.get_context(method).Process(target=has_closed_descriptors, args=(Queue(2),))
     process.start()
     process.join()
@@ -160,7 +160,7 @@ def test_a_child_forked_inside_a_slots_block_leaves_it_to_its_parent():
 
 
 class Forks:
-    """Its pickling forks, and both processes go on."""
+    """Pickling it forks, and both processes continue."""
 
     pid = None
 
@@ -218,7 +218,7 @@ def test_more_processes_than_numbers_are_told_so_and_the_dead_make_room():
 
         return in_child(third)
 
-    for _ in range(3):  # each takes the number of the one that died before
+    for _ in range(3):  # each process gets the number of the dead one before it
         in_child(second)
     assert [q.get() for _ in range(4)] == [os.getpid(), *["second"] * 3]
 
@@ -274,7 +274,7 @@ def test_ctrl_c_ends_a_wait_with_one_clean_exception(waits):
     q = Queue(1)
     if waits == "put":
         q.put(0)
-    for after in (0.05, 0.1, 0.1003, 0.1006, 0.2001):  # in the middle of a wait, and between two
+    for after in (0.05, 0.1, 0.1003, 0.1006, 0.2001):  # in the middle of a wait, and between two waits
         timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt) as caught:
             timer.start()

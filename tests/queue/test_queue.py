@@ -78,7 +78,7 @@ def test_the_names_of_errors_are_those_that_the_standard_library_has():
 # ---- views and copies
 
 
-def test_what_is_got_is_a_view_whose_end_frees_its_slot():
+def test_a_message_is_a_view_whose_end_frees_its_slot():
     q = Queue(4)
     q.put({"a": np.arange(5), "b": np.ones(3)})
     got = q.get()
@@ -110,7 +110,7 @@ def test_copies_can_be_had_always_or_never(per):
         assert kept.flags.writeable
 
 
-def test_never_copying_fills_the_queue_with_what_is_kept():
+def test_never_copying_fills_the_queue_with_live_messages():
     q = Queue(2, copy="never")
     kept = []
     for _ in range(2):
@@ -135,7 +135,7 @@ def test_views_outlive_the_queue():
     assert got.sum() == 499500
 
 
-def test_what_the_producer_changes_after_the_put_is_its_own():
+def test_a_producers_changes_after_the_put_do_not_reach_the_consumer():
     q, array = Queue(2), np.zeros(3)
     q.put(array)
     array += 1
@@ -177,7 +177,7 @@ class Trap:
         return int, ("not a number",)
 
 
-def test_what_cannot_be_encoded_is_not_put():
+def test_a_value_that_cannot_be_encoded_is_not_put():
     q = Queue(2)
     for _ in range(5):
         with pytest.raises(ZeroDivisionError):
@@ -187,7 +187,7 @@ def test_what_cannot_be_encoded_is_not_put():
     assert q.get() == "fine"
 
 
-def test_what_cannot_be_rebuilt_is_lost_and_said():
+def test_a_value_that_cannot_be_unpickled_is_lost_and_reported():
     q = Queue(2)
     q.put(Trap())
     q.put("fine")
@@ -196,7 +196,7 @@ def test_what_cannot_be_rebuilt_is_lost_and_said():
     assert q.get() == "fine" and count_of(q)() == (0, 2)
 
 
-def test_what_a_handler_raised_in_an_earlier_call_is_not_taken_for_what_unpickling_raises():
+def test_a_handlers_exception_in_an_earlier_call_is_not_taken_for_one_of_unpickling():
     def handler(number, frame):
         raise ValueError("raised by the handler")
 
@@ -215,7 +215,7 @@ def test_what_a_handler_raised_in_an_earlier_call_is_not_taken_for_what_unpickli
 
 
 class Puts:
-    """Its pickling puts into the same queue."""
+    """Pickling it puts into the same queue."""
 
     def __init__(self, q):
         self.q = q
@@ -308,7 +308,7 @@ def test_a_slot_that_is_not_put_was_never_there(how):
                     raise ZeroDivisionError
         except ZeroDivisionError:
             pass
-        assert count_of(q)() == (0, 0)  # its maker still has the array
+        assert count_of(q)() == (0, 0)  # the producer still has the array
         assert kept.tolist() == [1] * 10
         del kept
         assert count_of(q)() == (0, 1)
@@ -359,7 +359,7 @@ class Silent:
         return refuse, ()
 
 
-def test_what_cannot_be_rebuilt_is_said_where_the_repr_of_the_reason_raises():
+def test_a_value_that_cannot_be_unpickled_is_reported_although_the_repr_of_the_reason_raises():
     q = Queue(2)
     q.put(Silent())
     with pytest.raises(slipring.errors.CorruptBatch, match="unpickled here: <a Unsaid whose repr raises ZeroDivision"):

@@ -1,4 +1,4 @@
-"""What all tests of URLs read: shards, tables and class folders, behind servers in processes of their own."""
+"""Data of all tests of URLs: shards, tables and class folders on servers in separate processes."""
 
 import contextlib
 import importlib.util
@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.remote.server import Running
+from tests.support.http_server import Running
 
 NEEDED = ("fsspec", "aiohttp", "pyarrow", "PIL")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def loop_of_fsspec():
-    """Its event loop has descriptors, begins with the first read, and stays."""
+    """Start fsspec's event loop, which has descriptors, starts with the first read, and stays."""
     if not MISSING:
         import fsspec.asyn
 
@@ -36,8 +36,8 @@ def folder(tmp_path_factory):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from tests.images.pictures import encoded, pixels
-    from tests.images.shards import files, shard
+    from tests.support.pictures import encoded, pixels
+    from tests.support.shards import files, shard
 
     folder = tmp_path_factory.mktemp("served")
     for number in range(2):
@@ -57,19 +57,19 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server(folder):
-    """A server that does not fail, for all tests: they count by differences."""
+    """A server without faults for all tests, which count by differences."""
     with Running(folder) as server:
         yield server
 
 
 @pytest.fixture
 def serve():
-    """Start a server with such faults; it ends with the test."""
+    """A function that starts a server with given faults; the server ends with the test."""
     with contextlib.ExitStack() as servers:
         yield lambda folder, **options: servers.enter_context(Running(folder, **options))
 
 
 @pytest.fixture
 def disk(tmp_path):
-    """A folder for a disk cache, which does not exist yet."""
+    """A folder for a disk cache; it does not exist yet."""
     return tmp_path / "kept"

@@ -1,4 +1,4 @@
-"""What the tests of the disk cache share: entries, their files, and forked processes."""
+"""Helpers for the tests of the disk cache: entries, their files, and forked processes."""
 
 import contextlib
 import fcntl
@@ -11,7 +11,7 @@ from pathlib import Path
 from slipring._files.disk import DiskCache
 
 LARGE = 1 << 30
-SIZE = 10_000  # of the data of an entry
+SIZE = 10_000  # bytes of data per entry
 
 
 def data_of(name, size=SIZE):
@@ -26,7 +26,7 @@ def files_below(folder, *patterns):
 def bytes_below(folder):
     """Return the size of all entries and temporary files at one moment.
 
-    Under the lock no process can add or remove a file. A temporary file may become an entry: then it is not counted.
+    With the lock held, no process can add or remove a file. A temporary file that becomes an entry is not counted.
     """
     total = 0
     with contextlib.ExitStack() as stack:
@@ -39,7 +39,7 @@ def bytes_below(folder):
 
 
 def entry_of(folder, name):
-    """Store data by this name and return its file."""
+    """Store data with this name and return its file."""
     before = set(files_below(folder, "*.entry"))
     DiskCache(str(folder), LARGE).put(name, data_of(name))
     (entry,) = set(files_below(folder, "*.entry")) - before
@@ -48,7 +48,7 @@ def entry_of(folder, name):
 
 @contextlib.contextmanager
 def forked(function, *args):
-    """Run a function in a forked process and give its pid. The process is killed at the end, if it still runs."""
+    """Run a function in a forked process and yield its pid. Kill the process at the end if it still runs."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -64,7 +64,7 @@ def forked(function, *args):
     try:
         yield pid
     finally:
-        with contextlib.suppress(ChildProcessError):  # the test has waited for it
+        with contextlib.suppress(ChildProcessError):  # the test has reaped it
             if os.waitpid(pid, os.WNOHANG) == (0, 0):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)

@@ -2,7 +2,7 @@
 
 All files are in the bucket "shards", and those of its folder "classes" in a bucket of this name.
 
-A process of its own, which prints its port, and ends when its standard input does.
+It is a process of its own, prints its port, and ends when its standard input ends.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ def main():
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer("127.0.0.1", port=0)
-    with contextlib.redirect_stdout(io.StringIO()):  # it greets
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints a greeting
         server.start()
     port = server.get_host_and_port()[1]
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""The datasets that read URLs, each of the same files by whatever root."""
+"""The datasets that read URLs; each reads the same files from any root."""
 
 import slipring
 from slipring import images
@@ -24,7 +24,7 @@ def source(kind, root, **options):
 
 
 def plain(batch):
-    """A batch as it can be compared."""
+    """Return a batch in a form for comparison."""
     if isinstance(batch, dict):
         return batch["label"].tolist(), list(batch["text"])
     pictures, labels = batch
@@ -32,7 +32,7 @@ def plain(batch):
 
 
 class Together:
-    """The samples of several datasets, one after the other, as text: one worker reads them all."""
+    """The samples of several datasets as text, in order: one worker reads them all."""
 
     def __init__(self, datasets):
         self.datasets = datasets
@@ -50,6 +50,6 @@ class Together:
 
 
 def listed(data, **options):
-    """What a loader gives of such a dataset."""
+    """Return the batches of a loader of such a dataset."""
     with slipring.Loader(data, 16, collate_fn=list, timeout=100, **grouped(**options)) as loader:
         return [sample for batch in loader for sample in batch]

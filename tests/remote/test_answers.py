@@ -60,7 +60,7 @@ def test_of_a_range_only_the_digest_of_the_answer_counts(name):
     ids=str,
 )
 @pytest.mark.parametrize("tag", ["", '"a"', "today"])
-def test_what_an_answer_does_not_tell_is_not_missed(headers, tag):
+def test_missing_headers_of_an_answer_are_no_error(headers, tag):
     check(headers, DATA, None, tag)
 
 

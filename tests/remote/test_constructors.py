@@ -1,4 +1,4 @@
-"""A file system whose constructor fails: it is made within the attempt, and what ends it has the URL."""
+"""A file system whose constructor fails: it is called within the attempt, and the error has the URL."""
 
 import os
 import signal
@@ -11,6 +11,7 @@ from slipring.errors import LoaderTimeout, RemoteError
 from tests.remote.sources import plain, source
 from tests.support.inside import read_of
 from tests.support.options import grouped
+from tests.support.signals import handling
 
 local = pytest.importorskip("fsspec.implementations.local")
 
@@ -18,7 +19,7 @@ QUICK = {"attempts": 3, "timeout": 50.0}
 
 
 class Flaky(local.LocalFileSystem):
-    """Local files by URLs of their own; the constructor raises what is in `errors`, one after the other."""
+    """Local files with URLs of their own; the constructor raises the exceptions in `errors` in order."""
 
     protocol = "flaky"
     cachable = False
@@ -39,7 +40,7 @@ class Flaky(local.LocalFileSystem):
 
 @pytest.fixture(autouse=True)
 def known():
-    """fsspec knows the URLs of it."""
+    """Register the class's protocol with fsspec."""
     from fsspec.registry import _registry, register_implementation
 
     register_implementation("flaky", Flaky, clobber=True)
@@ -50,7 +51,7 @@ def known():
 
 
 def given(way, folder, **options):
-    """Return (root, storage) that reads a folder by it: by URLs, by an instance, or by pyarrow's around an instance."""
+    """Return (root, storage) for a folder: with URLs, with an instance, or with pyarrow's wrapper of an instance."""
     from pyarrow import fs
 
     if way == "url":
@@ -76,8 +77,8 @@ def test_a_constructor_that_fails_twice_is_called_a_third_time_in_every_process(
     root, storage = given(way, folder, **QUICK)
     Flaky.errors, Flaky.made = failing, 0
     data = source(kind, root, storage=storage)
-    assert Flaky.made >= 3  # two threads look through two shards
-    Flaky.errors = failing  # for the worker, which is forked
+    assert Flaky.made >= 3  # two threads read two shards
+    Flaky.errors = failing  # for the forked worker
     assert rows(data, num_workers=1, start_method="fork") == rows(source(kind, folder))
 
 
@@ -135,7 +136,7 @@ def test_a_kind_of_url_whose_library_is_missing_is_told_at_once_and_as_it_is():
         del known_implementations["lacking"]
 
 
-def test_what_a_signals_handler_raises_in_a_constructor_is_no_failure_of_it(folder):
+def test_a_handlers_exception_in_a_constructor_is_no_failure_of_it(folder):
     class Stops(FileNotFoundError):
         def __str__(self):
             return "the program's own"
@@ -144,23 +145,20 @@ def test_what_a_signals_handler_raises_in_a_constructor_is_no_failure_of_it(fold
         raise Stops
 
     class Interrupted:
-        """Not there when the constructor looks: a signal comes first."""
+        """A list of errors whose check sends a signal first."""
 
         def __bool__(self):
             os.kill(os.getpid(), signal.SIGUSR1)
             return True
 
-    before = signal.signal(signal.SIGUSR1, give_up)
-    try:
+    with handling(give_up):
         Flaky.errors = Interrupted()
         with pytest.raises(Stops):
             read_of(slipring.Storage(**QUICK))(f"flaky://{folder}/0.tar", 0, 10)  # in this thread
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_constructor_that_blocks_holds_up_its_worker_until_the_loaders_timeout(folder):
-    """It is not interrupted: `attempt_timeout` does not count there."""
+    """It is not interrupted: `attempt_timeout` does not apply there."""
 
     class Blocks:
         def __bool__(self):

@@ -1,4 +1,4 @@
-"""Attempts to read are counted and logged, whichever worker makes them, and a verdict names failures as the cause."""
+"""Attempts to read are counted and logged for every worker, and a verdict names failures as the cause."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from slipring.monitor import prometheus
 from tests.support.inside import read_of
 from tests.support.options import grouped
 
-SIZE = 1000  # bytes of a sample
+SIZE = 1000  # bytes per sample
 WORKERS = [
     {"num_workers": 0},
     {"num_workers": 2},
@@ -25,7 +25,7 @@ REASONS = ("timeouts", "broken", "refused", "rejected")
 
 
 class Ranges:
-    """Samples that are ranges of one file, each by one request."""
+    """Samples that are ranges of one file, with one request each."""
 
     def __init__(self, url, n, storage):
         self.url, self.n, self.storage = url, n, storage
@@ -40,7 +40,7 @@ class Ranges:
 
 
 class Deadly(Ranges):
-    """A process that reads sample 21 dies after it, once."""
+    """The process that reads sample 21 dies after it, once."""
 
     def __getitem__(self, index):
         found = super().__getitem__(index)
@@ -84,7 +84,7 @@ def test_every_attempt_of_every_worker_is_counted(ranges, workers):
     assert stats.remote_broken > 0 and stats.remote_timeouts == stats.remote_rejected == 0
     assert stats.remote_s > 0 and stats.remote_lost_s > 0.05 * failed(stats)
     assert live["attempts"] == stats.remote_reads and live["refused"] == stats.remote_refused
-    assert figures(loader.stats()) == figures(stats)  # of a loader that is closed
+    assert figures(loader.stats()) == figures(stats)  # of a closed loader
 
 
 def test_counts_of_all_epochs_are_summed(ranges):
@@ -110,7 +110,7 @@ def test_torchs_loader_without_workers_counts_too(ranges):
     assert (report.verdict.cause == "retries") is report.verdict.data_bound
 
 
-def test_what_a_worker_has_counted_stays_when_it_dies(ranges, tmp_path):
+def test_a_workers_counts_stay_after_its_death(ranges, tmp_path):
     data, server = ranges(kind=Deadly)
     data.marker = str(tmp_path / "dead")
     workers = slipring.Workers(on_death="respawn", start_method="fork")
@@ -135,7 +135,7 @@ def test_stalls_are_counted_as_timeouts_and_a_missing_file_as_rejected(ranges):
 @pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 def test_failures_that_take_the_time_are_the_cause_of_a_verdict(ranges, workers):
     data, _ = ranges(fail=0.4, seed=3)
-    assert data[0] == 0  # workers that are forked later need not import fsspec, which takes longer than 60 reads
+    assert data[0] == 0  # so that forked workers need not import fsspec, which takes longer than 60 reads
     with slipring.Loader(data, 4, timeout=100, **grouped(**workers)) as loader:
         assert len(list(loader)) == 15
         report = loader.report()

@@ -1,4 +1,4 @@
-"""Credentials of S3 that expire in mid-epoch: the error says so, and who can have new ones goes on."""
+"""Credentials of S3 that expire during an epoch: the error says so, and with new ones the loader continues."""
 
 import json
 import os
@@ -9,9 +9,9 @@ import pytest
 import slipring
 from slipring import images
 from slipring.errors import RemoteError
-from tests.images.shards import files, shard
 from tests.remote.sources import CROP, plain
 from tests.support.options import grouped
+from tests.support.shards import files, shard
 
 pytest.importorskip("s3fs")
 
@@ -42,7 +42,7 @@ def bucket(tmp_path_factory):
 
 @pytest.fixture
 def server(bucket, tmp_path, serve, monkeypatch):
-    """A server that takes the keys in the file "keys"; credentials are asked for in files below `tmp_path`."""
+    """A server that accepts the keys in the file "keys"; credentials come from files below `tmp_path`."""
     (tmp_path / "keys").write_text("first")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -57,7 +57,7 @@ def dataset(kind, root, storage=None):
 
 
 def read(kind, storage, workers, change):
-    """Return the batches, with `change` called after the first one, and the error if there is one."""
+    """Return the batches and the error, if any; call `change` after the first batch."""
     got = []
     data = dataset(kind, "s3://shards", storage)
     with slipring.Loader(data, 4, num_workers=workers, prefetch_factor=1, timeout=100) as loader:
@@ -83,7 +83,7 @@ def by_file(folder, key, seconds):
 
 
 def by_process(folder, key, seconds):
-    """Credentials that tell when they expire."""
+    """Credentials with an expiry time."""
     (folder / "key").write_text(json.dumps([key, seconds]))
     (folder / "provide").write_text(PROVIDER.format(python=sys.executable, file=str(folder / "key")))
     os.chmod(folder / "provide", 0o755)

@@ -84,7 +84,7 @@ def test_the_entries_that_were_used_least_recently_are_removed_first(disk):
         assert cache.get(f"{number}") == data_of(f"{number}")
     cache.put("new", data_of("new"))
     assert [entry.exists() for entry in entries] == [True, False, False, True] + 6 * [True]
-    for name in ("newer", "newest"):  # a sweep leaves room for one more entry
+    for name in ("newer", "newest"):  # a sweep frees memory for one more entry
         cache.put(name, data_of(name))
     assert [entry.exists() for entry in entries] == [True, False, False, True, False, False] + 4 * [True]
     assert all(cache.get(name) == data_of(name) for name in ("new", "newer", "newest"))
@@ -165,7 +165,7 @@ def test_two_processes_and_their_threads_keep_to_one_budget(disk):
 def test_files_of_other_programs_are_neither_removed_nor_counted(disk):
     theirs = [
         *(disk / name for name in ("cache.db", "cache.db-wal", "notes.entry", "slipring-1.part", "swept")),
-        disk / "01" / "23" / f"{'0' * 28}.val",  # of another cache
+        disk / "01" / "23" / f"{'0' * 28}.val",  # an entry of another cache
         disk / "ab" / "mine.entry",
         disk / "ab" / f"{'0' * 32}.entry",
         disk / "ab" / "cd" / f"{'ab' * 16}.entry",

@@ -12,6 +12,7 @@ import pytest
 
 from slipring._files.disk import DiskCache
 from tests.remote.disks import LARGE, SIZE, bytes_below, data_of, entry_of, exit_of, files_below, forked
+from tests.support.signals import handling
 
 pytestmark = pytest.mark.fault
 
@@ -36,12 +37,12 @@ def test_the_temporary_file_of_a_killed_writer_disappears_and_that_of_a_living_o
         assert os.read(told, 1) == b"r"
         (temporary,) = files_below(disk)
         cache = DiskCache(str(disk), 2 * SIZE)
-        cache.put("x", data_of("x"))  # the temporary file counts: there is no room for both
+        cache.put("x", data_of("x"))  # the temporary file counts, too: both do not fit
         assert cache.get("x") is None and temporary.exists()
         os.kill(writer, signal.SIGKILL)
         assert exit_of(writer) == -signal.SIGKILL
         assert temporary.exists()
-        cache.put("x", data_of("x"))  # which needs a sweep
+        cache.put("x", data_of("x"))  # this needs a sweep
         assert cache.get("x") == data_of("x") and not temporary.exists()
     with forked(hold_before_the_rename, str(disk), report) as writer:
         assert os.read(told, 1) == b"r"
@@ -54,7 +55,7 @@ def test_the_temporary_file_of_a_killed_writer_disappears_and_that_of_a_living_o
 
 
 def killed_at(step, folder, budget):
-    """Open the cache and store an entry, killed before the line number `step` of the module that is run then."""
+    """Open the cache and store an entry; be killed before the module's `step`-th executed line."""
     left = step
 
     def trace(frame, event, argument):
@@ -108,7 +109,7 @@ def test_a_writer_that_is_killed_at_any_line_leaves_no_wrong_entry_and_no_stray_
 
 
 def put_without_end(folder, budget, seed, report):
-    """Store and read entries until somebody kills this process or closes the pipe; report each round, "!" if wrong."""
+    """Store and read entries until a kill or the end of the pipe; report each round, "!" if wrong."""
     rng = random.Random(seed)
     cache = DiskCache(folder, budget)
     while True:
@@ -139,7 +140,7 @@ def test_writers_that_are_killed_at_random_instants_leave_only_right_entries_wit
         for _ in range(kills):
             for _ in range(rng.randrange(1, 12)):
                 assert os.read(told, 1) == b"."
-            select.select([], [], [], rng.random() / 500)  # a random instant of a write
+            select.select([], [], [], rng.random() / 500)  # for a random instant of a write
             writers.pop(rng.randrange(2))[1].close()
             assert bytes_below(disk) <= budget
             found += len(files_below(disk, "*.part"))
@@ -173,12 +174,9 @@ def test_an_exception_of_a_signal_handler_is_no_failure_of_the_cache(disk, monke
     def handler(*args):
         raise TimeoutError("mine")
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
+    with handling(handler):
         cache = DiskCache(str(disk), LARGE)
         monkeypatch.setattr(os, "rename", lambda *args: signal.raise_signal(signal.SIGUSR1))
         with pytest.raises(TimeoutError, match="mine"):
             cache.put("name", b"bytes")
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     assert files_below(disk) == [] and caplog.messages == []

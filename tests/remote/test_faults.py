@@ -1,4 +1,4 @@
-"""A server that fails, stalls, refuses or goes away: nothing is lost, or a named error comes, and nothing hangs."""
+"""A server that fails, stalls, refuses or ends: no sample is lost, or an error names it, and nothing hangs."""
 
 import os
 import shutil
@@ -9,12 +9,12 @@ import pytest
 import slipring
 from slipring import Workers, images
 from slipring.errors import ImageError, RemoteError
-from tests.images.pictures import encoded, pixels
-from tests.images.shards import files, shard
-from tests.remote.server import Running
 from tests.remote.sources import CROP, MAPS, plain, source
+from tests.support.http_server import Running
 from tests.support.inside import read_of
 from tests.support.options import grouped
+from tests.support.pictures import encoded, pixels
+from tests.support.shards import files, shard
 
 SEED = int(os.environ.get("SLIPRING_TEST_SEED", "5"))
 PATIENT = {"attempts": 12, "attempt_timeout": 1.0}
@@ -39,7 +39,7 @@ def test_a_server_that_fails_and_stalls_loses_nothing(folder, serve, kind, threa
     here = source(kind, folder)
     want = epoch(here, **options)
     faults = 0
-    while not faults:  # few requests may have had luck
+    while not faults:  # by chance, few requests may succeed
         assert epoch(data, **options) == want
         faults = sum(server.tells("faults").values())
 
@@ -67,7 +67,7 @@ def test_a_url_that_does_not_exist_is_named_at_once(server, kind):
     assert caught.value.url.startswith(server.url + "/nowhere/")
 
 
-def test_what_may_not_be_read_is_not_tried_again(server):
+def test_a_forbidden_file_is_not_tried_again(server):
     with pytest.raises(RemoteError, match="may not be read") as caught:
         source("Tar", server.url + "/secret")
     assert (caught.value.missing, caught.value.attempts) == (False, 1)
@@ -102,7 +102,7 @@ def test_a_server_that_ignores_ranges_is_told_of_at_once(folder, serve):
     assert caught.value.attempts == 1
 
 
-def test_what_a_signals_handler_raises_is_no_failure_of_the_server(folder, serve):
+def test_a_handlers_exception_is_no_failure_of_the_server(folder, serve):
     storage = slipring.Storage(attempts=8, timeout=50, attempt_timeout=20)
     server = serve(folder, stall=1.0)
 
@@ -126,7 +126,7 @@ def test_a_shard_that_has_gone_costs_its_samples_and_the_stream_goes_on(folder, 
     here = source("Tar", folder)
     shard_of = {here[n][0].tobytes(): n // 20 for n in range(40)}
     data = source("TarStream", serve(tmp_path).url, storage=slipring.Storage(**HASTY), shuffle=True)
-    samples = iter(data)  # each is asked for by itself
+    samples = iter(data)  # one request per sample
     gone = shard_of[next(samples)[0].tobytes()]
     (tmp_path / f"{gone}.tar").unlink()
     with pytest.raises(RemoteError, match="does not exist"):
@@ -134,12 +134,12 @@ def test_a_shard_that_has_gone_costs_its_samples_and_the_stream_goes_on(folder, 
     assert [shard_of[picture.tobytes()] for picture, _ in samples] == [1 - gone] * 20
 
 
-ROWS = 160  # 20 batches: more than a worker reads ahead, and than fail while nobody is there
+ROWS = 160  # 20 batches: more than a worker prefetches, and more than fail while the server is down
 
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory):
-    """Files as those of `folder`, but longer: record batches of Arrow IPC of 300 kB; and a shard for each batch."""
+    """Files like those of `folder`, but longer: record batches of 300 kB in Arrow IPC, and a shard per batch."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -195,7 +195,7 @@ def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_o
             got = [plain(next(iterator))]
             server.kill()
             failed = None
-            while failed is None:  # what was read ahead comes first
+            while failed is None:  # prefetched batches come first
                 try:
                     got.append(plain(next(iterator)))
                 except RemoteError as error:
@@ -203,14 +203,14 @@ def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_o
             assert f"127.0.0.1:{port}" in str(failed) and f"127.0.0.1:{port}" in failed.url
             assert got == want[: len(got)]
             assert failed.__cause__.seq == len(got)
-            if kind in ("Tar", "Folder"):  # of rows whole groups are read
+            if kind in ("Tar", "Folder"):  # the other kinds read whole groups of rows
                 assert failed.index == 8 * len(got)
             with Running(long, port=port):
                 while True:
                     try:
                         rest = [plain(batch) for batch in iterator]
                         break
-                    except RemoteError:  # a batch that was being made while nobody was there
+                    except RemoteError:  # a batch that was made while the server was down
                         pass
             assert rest and rest == want[len(want) - len(rest) :]
 

@@ -1,4 +1,4 @@
-"""What files behind URLs are called in a disk cache: as their places are, whoever reads them."""
+"""Names of remote files in a disk cache: they depend on the location, not on the reader's credentials."""
 
 import json
 import pickle
@@ -50,8 +50,8 @@ print(json.dumps([[slipring.Storage(**kind(*place), disk_cache="/kept")._token f
 """
 
 
-def test_names_of_what_is_kept_depend_on_the_place_and_on_no_secret():
-    """In a process of its own: pyarrow's S3 has threads that stay."""
+def test_names_of_cached_files_depend_on_the_location_and_on_no_secret():
+    """In a separate process: pyarrow's S3 has threads that stay."""
     done = subprocess.run([sys.executable, "-c", PLACES], capture_output=True, text=True, check=True)
     tokens = json.loads(done.stdout)
     assert all(one == another != elsewhere for one, another, elsewhere in tokens)
@@ -59,7 +59,7 @@ def test_names_of_what_is_kept_depend_on_the_place_and_on_no_secret():
 
 
 def token(filesystem=None, **options):
-    """What a storage with a disk cache calls the place, once it has travelled."""
+    """Return the name of a location in a storage with a disk cache, after a trip through pickle."""
     storage = slipring.Storage(filesystem, storage_options=options or None, disk_cache="kept")
     assert token_of(pickle.loads(pickle.dumps(storage))) == token_of(storage)
     return token_of(storage)
@@ -72,7 +72,7 @@ SECRETS = [
     "use_listings_cache",
 ]  # fmt: skip
 PLACE_OPTIONS = [
-    "gist_id", "instance", "username", "user",  # who may be at home elsewhere
+    "gist_id", "instance", "username", "user",  # these may name a location
     "root_file_id", "store_name", "bucket", "endpoint_url", "fo", "key_prefix", "tenant",
     "whatever a file system of one's own calls it",
 ]  # fmt: skip
@@ -90,7 +90,7 @@ def test_every_option_but_who_reads_and_how_is_part_of_a_name(within):
         assert of(name, "one") == of(name, "one"), name
 
 
-def test_what_is_no_option_but_a_value_is_part_of_a_name_as_a_whole():
+def test_a_value_that_is_no_option_is_part_of_a_name_as_a_whole():
     references = [{"refs": {"key": [url, 0, 10]}} for url in ("s3://a/b", "s3://a/c")]
     assert token(fo=references[0]) == token(fo=dict(references[0])) != token(fo=references[1])
     assert token(roots=["a", "b"]) != token(roots=["a", "c"])
@@ -98,7 +98,7 @@ def test_what_is_no_option_but_a_value_is_part_of_a_name_as_a_whole():
     assert token(store=made[0]) == token(store=made[1]) != token(store=made[2])
     assert token(store=object) != token(store=dict)
     tokens = [token_of(slipring.Storage(storage_options={"store": lambda: 0}, disk_cache="kept")) for _ in range(2)]
-    assert tokens[0] != tokens[1]  # there is no telling: what one has kept, the other does not find
+    assert tokens[0] != tokens[1]  # they may differ: one does not find the other's entries
 
 
 def test_headers_that_tell_a_place_are_part_of_a_name_and_those_that_tell_who_reads_are_not():
@@ -116,7 +116,7 @@ def test_a_connection_string_tells_its_place_and_not_its_key():
 
 
 class Own(AbstractFileSystem):
-    """A file system of a user's, which knows its options by their places only."""
+    """A user's file system, which takes its options as positional arguments."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -151,7 +151,7 @@ def test_a_place_has_a_name_only_where_something_is_kept():
 
 
 class Shelf(Handler):
-    """What a user gives pyarrow as a file system of his own."""
+    """The handler of a user's own file system for pyarrow."""
 
     def __init__(self, place, below=None):
         self.place, self.fs = place, below

@@ -44,7 +44,7 @@ def port(folder):
 
 @pytest.fixture(scope="module")
 def strict_port(folder):
-    """A server that looks at keys, and knows none."""
+    """A server that checks keys, and knows none."""
     with running(folder) as port:
         to = f"http://127.0.0.1:{port}/moto-api/reset-auth"
         text = {"Content-Type": "text/plain"}
@@ -64,7 +64,7 @@ def rows(data, **options):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["Tar", "TarStream", "Parquet", "Folder", "TableDataset"])
-def test_a_bucket_gives_what_the_files_give(folder, port, kind):
+def test_a_bucket_gives_the_same_samples_as_the_files(folder, port, kind):
     data = source(kind, "s3://shards", storage=by_s3fs(port))
     threads = None if kind == "TarStream" else 4
     assert rows(data, num_workers=1, fetch_threads=threads) == rows(source(kind, folder))
@@ -111,7 +111,7 @@ def test_a_refused_connection_is_tried_again_and_named():
     storage.attempts, storage.attempt_timeout = (
         3,
         1.0,
-    )  # the client is made by now: each attempt is a connection
+    )  # the client exists already: each attempt is a connection
     with pytest.raises(RemoteError, match=r"cannot be read, after 3 attempts.*Could not connect"):
         source("Tar", "s3://shards", storage=storage)
 
@@ -147,7 +147,7 @@ if __name__ == "__main__":
 
 
 def printed_by(text, tmp_path_factory, *arguments):
-    """The lines that a program prints: pyarrow's S3 has threads, which no test after it is to have."""
+    """Return the lines that a program prints: pyarrow's S3 has threads, which must not stay for later tests."""
     program = tmp_path_factory.mktemp("by_pyarrow") / "program.py"
     program.write_text(text)
     environment = {**os.environ, **KEYS, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
@@ -159,7 +159,7 @@ def printed_by(text, tmp_path_factory, *arguments):
 
 @pytest.fixture(scope="module")
 def by_pyarrow(folder, port, tmp_path_factory):
-    """What each start method has come to, from one program."""
+    """Return the result of each start method, from one program."""
     lines = printed_by(BY_PYARROW, tmp_path_factory, port, folder)
     return dict(line.split(maxsplit=1) for line in lines)
 
@@ -203,7 +203,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def failing_by_pyarrow(port, strict_port, tmp_path_factory):
-    """(message, url, missing, attempts) of each error, from one program."""
+    """Return (message, url, missing, attempts) of each error, from one program."""
     lines = printed_by(FAILING, tmp_path_factory, port, strict_port)
     return {tuple(line[:3]): line[3:] for line in map(json.loads, lines)}
 

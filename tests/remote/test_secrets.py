@@ -10,9 +10,9 @@ import slipring
 from slipring import images
 from slipring.errors import ImageError, RemoteError, shown
 from slipring.redaction import redacted
-from tests.images.shards import files, shard
 from tests.remote.sources import source
 from tests.support.inside import read_of
+from tests.support.shards import files, shard
 
 SIGNED = (
     "?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=hidden&X-Amz-Security-Token=hidden%2Fhidden"
@@ -61,7 +61,7 @@ def test_messages_and_attributes_of_errors_have_no_credentials():
 @pytest.mark.parametrize("place", ["/nowhere", "/secret", ""])
 @pytest.mark.parametrize("kind", ["Tar", "Folder", "TableDataset"])
 def test_a_file_that_cannot_be_read_is_named_without_credentials(server, serve, folder, place, kind):
-    """Nor are there any in the texts of fsspec and aiohttp, which are printed as causes."""
+    """The texts of fsspec and aiohttp, which are printed as causes, contain none either."""
     url = (server if place else serve(folder, fail=1.0)).url + place
     url = url.replace("://", "://me:hidden@") + "/0.tar" + SIGNED
     read = {
@@ -105,7 +105,7 @@ class Refused:
         raise ValueError(f"403 for https://h/a{SIGNED}")
 
 
-def test_what_is_said_of_a_datasets_own_exception_has_no_credentials():
+def test_the_report_on_a_datasets_own_exception_has_no_credentials():
     with (
         slipring.Loader(Refused(), 2, num_workers=1) as loader,
         pytest.raises(ValueError, match="403") as caught,

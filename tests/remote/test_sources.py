@@ -1,4 +1,4 @@
-"""Datasets over URLs give what the same files give here, in every kind of worker, and read no more than they need."""
+"""Datasets of URLs return the same samples as local files, in every kind of worker, and read only what they need."""
 
 import io
 import os
@@ -71,7 +71,7 @@ def test_class_folders_have_their_names_and_numbers_also_where_urls_quote_them(f
 
 @pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
 def test_fetch_threads_ask_beside_one_another(folder, serve, kind):
-    """The server holds back every answer until eight requests are there."""
+    """The server delays every answer until it has eight requests."""
     server = serve(folder, together=8)
     data = source(kind, server.url)
     each = 1 if kind in ("Tar", "Folder") else 4  # rows of a group
@@ -96,7 +96,7 @@ def test_fetch_threads_read_row_groups_of_local_files_too(folder, start_method):
 
 
 def fill(path, members, size):
-    """Write a shard; of large members nobody looks at the bytes."""
+    """Write a shard; the bytes of large members are never read."""
     with tarfile.open(path, "w") as shard:
         for number in range(members):
             for ending, data in ((f"{number}.jpg", bytes([number % 256]) * size), (f"{number}.cls", b"1")):
@@ -153,9 +153,9 @@ def test_nothing_can_be_kept_beside_a_url(server):
 def test_a_row_group_is_one_request_of_the_columns_that_are_read(folder, server):
     data = source("TableDataset", server.url)
     before = server.tells("requests")
-    assert data[4]["label"] == 4  # the second group; the file is not opened anew in this process
+    assert data[4]["label"] == 4  # the second group; this process does not open the file again
     after = server.tells("requests")
-    assert after["requests"] - before["requests"] <= 2  # one whether it has changed
+    assert after["requests"] - before["requests"] <= 2  # one checks whether the file has changed
     assert after["bytes"] - before["bytes"] < os.path.getsize(folder / "rows.parquet") / 2
 
 
@@ -207,7 +207,7 @@ def test_an_opening_of_arrow_ipc_reads_the_footer_and_the_batches_asked_for(batc
     before = server.tells("requests")
     assert data[500]["id"] == 500
     after = server.tells("requests")
-    # Whether the file has changed, the end of it if that is not known here, and the batch: at least 256 KiB.
+    # Requests: whether the file has changed, its end if unknown here, and the batch of at least 256 KiB.
     assert after["requests"] - before["requests"] <= 2 + pickled
     assert after["bytes"] - before["bytes"] <= (1 << 18) + pickled * (1 << 16)
 
@@ -228,7 +228,7 @@ def test_each_of_many_threads_reads_no_more_of_arrow_ipc_than_its_batches(batche
     after = server.tells("requests")
     assert batch.tolist() == list(range(0, 1000, 125))
     assert after["bytes"] - before["bytes"] <= 8 * (1 << 18)
-    assert after["requests"] - before["requests"] <= 16  # each thread may ask whether the file has changed
+    assert after["requests"] - before["requests"] <= 16  # each thread may check whether the file has changed
 
 
 def test_a_stream_in_order_is_read_in_large_pieces(folder, server):

@@ -1,4 +1,4 @@
-"""What a Storage takes and refuses, what it is for local files, and what it keeps on a disk here."""
+"""Storage: its arguments, its effect on local files, and its disk cache."""
 
 import gc
 import os
@@ -14,9 +14,9 @@ import slipring
 from slipring import Workers, images
 from slipring._files.attempts import is_transient
 from slipring.errors import RemoteError
-from tests.fault.procs import until
 from tests.remote.sources import MAPS, plain, source
 from tests.support.inside import info_of, read_of
+from tests.support.processes import until
 
 
 def test_local_files_are_read_without_fsspec(folder):
@@ -41,7 +41,7 @@ def test_local_files_are_read_without_fsspec(folder):
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(options, error, match):
+def test_impossible_arguments_are_refused(options, error, match):
     with pytest.raises(error, match=match):
         slipring.Storage(**options)
 
@@ -60,7 +60,7 @@ def test_a_kind_of_url_that_nobody_knows_is_refused():
 
 @pytest.mark.parametrize("system", ["fsspec", "pyarrow"])
 def test_a_file_system_that_is_given_reads_the_paths(folder, system):
-    """Also one that blocks: fsspec's and pyarrow's for local files."""
+    """This holds for blocking file systems, too: fsspec's and pyarrow's for local files."""
     import fsspec
     from pyarrow import fs
 
@@ -137,7 +137,7 @@ def test_a_dataset_ends_with_the_last_reference_to_it_and_its_connections_with_i
     gc.disable()
     try:
         del data, system, storage
-        # fsspec's thread may still be at the end of the last read.
+        # fsspec's thread may still be finishing the last read.
         until(lambda: [end() for end in ends] == [None, None], "dataset and connections have ended")
     finally:
         gc.enable()
@@ -180,7 +180,7 @@ def test_an_error_is_worth_another_attempt_or_not(error, transient):
 # ---- the disk cache
 
 
-def test_what_is_kept_says_no_password_and_who_has_another_one_finds_it(tmp_path, serve, disk):
+def test_cached_names_contain_no_password_and_hold_for_another_one(tmp_path, serve, disk):
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "bytes").write_bytes(data := os.urandom(5000))
     server = serve(tmp_path / "served")
@@ -201,22 +201,22 @@ def rows(data, **options):
 
 
 @pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
-def test_what_is_kept_on_a_disk_is_not_asked_for_again(folder, server, disk, kind):
-    def read(num_workers):  # as another process would
+def test_files_in_the_disk_cache_are_not_requested_again(folder, server, disk, kind):
+    def read(num_workers):  # as in another process
         data = source(kind, server.url, storage=slipring.Storage(disk_cache=disk))
         return rows(data, num_workers=num_workers)
 
     want = rows(source(kind, folder))
     assert read(2) == want
-    assert read(1) == want  # which of two workers reads which batch, and so which ranges are kept, is their race
+    assert read(1) == want  # two workers would race for the batches, and so for the cached ranges
     before = server.tells("requests")["bytes"]
     assert read(1) == want
     sent = server.tells("requests")["bytes"] - before
-    assert sent == 0 or kind == "Folder"  # whose listing is no file
+    assert sent == 0 or kind == "Folder"  # a folder's listing is not a file
 
 
 class Ranges:
-    """Pieces of a file that is read from afar."""
+    """Pieces of a remote file."""
 
     def __init__(self, url, storage):
         self.url, self.storage = url, storage

@@ -16,9 +16,10 @@ import pytest
 from slipring import Queue
 from slipring.errors import BatchTooLarge, Closed, CorruptBatch, SegmentFull, SlotLost
 from tests.support.inside import Pickled, Ring, _ring, mix
-from tests.trip import Trip
+from tests.support.signals import Raised, handling
+from tests.support.trip import Trip
 
-LONG_S = 600  # the watchdog is there before
+LONG_S = 600  # more than the watchdog's limit
 
 
 def test_a_batch_larger_than_a_slot_names_both_sizes_and_the_remedy():
@@ -126,11 +127,11 @@ def test_a_handle_that_was_never_made_is_refused():
         Ring.__new__(Ring).begin_iteration(1)
 
 
-# ---- what the handle tells
+# ---- the handle's information
 
 
 @pytest.mark.parametrize("backing", ["shm", "memfd", "auto"])
-def test_info_tells_what_was_chosen(backing):
+def test_info_reports_the_chosen_sizes(backing):
     ring = Ring(3, 2, backing, 1 << 20)
     info = ring.info
     assert info["backing"] == backing or backing == "auto"
@@ -168,7 +169,7 @@ def test_a_wait_without_time_does_not_wait(trip):
     assert not trip.ring.wait_serving(1, 0)
 
 
-def test_a_wait_is_woken_by_what_it_waits_for(trip):
+def test_a_wait_is_woken_by_its_event(trip):
     claimed = []
     thread = threading.Thread(target=lambda: claimed.append(trip.ring.claim(1, 60)))
     thread.start()
@@ -202,30 +203,23 @@ def test_closing_ends_all_waiting(trip, wait):
     assert not trip.ring.closed and trip(5) == 5
 
 
-class Interrupt(Exception):
-    pass
-
-
 def test_a_signal_ends_a_wait_with_its_handlers_exception(trip):
     def handler(signum, frame):
-        raise Interrupt
+        raise Raised
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
+    with handling(handler):
         for wait in (lambda: trip.ring.claim(1, -1), lambda: trip.ring.wait_ready(-1, 60)):
             main, done = threading.get_ident(), threading.Event()
             waiting = threading.Thread(target=kill_until, args=(main, done))
-            with pytest.raises(Interrupt):
+            with pytest.raises(Raised):
                 waiting.start()
                 wait()
             done.set()
             waiting.join()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def kill_until(thread, done):
-    """Interrupt a thread, again if the signal came before it began to wait."""
+    """Interrupt a thread; do it again if the signal came before the thread began to wait."""
     while not done.wait(0.05):
         signal.pthread_kill(thread, signal.SIGUSR1)
         if done.wait(1):

@@ -1,4 +1,4 @@
-"""A container of its own PIDs with the machine's /proc: its numbers are those of other processes."""
+"""A container with its own PID namespace but the machine's /proc: its PIDs belong to other processes there."""
 
 import ctypes
 import errno
@@ -13,11 +13,11 @@ from tests.support.inside import memory as growth
 CLONE_NEWPID, SYS_CLONE3, SIGCHLD = 0x20000000, 435, 17
 SKIPPED = 77
 OUTSIDE = os.getpid()
-libc = ctypes.PyDLL(None, use_errno=True)  # a clone must not let go of the GIL
+libc = ctypes.PyDLL(None, use_errno=True)  # clone() must not release the GIL
 
 
 def ended(function):
-    """Call `function` in a forked process; its exit code."""
+    """Call `function` in a forked process; return the exit code."""
     pid = os.fork()
     if pid == 0:
         run(function)
@@ -35,7 +35,7 @@ def run(function):
 
 
 def in_a_pid_namespace(function):
-    """Call `function` in the first process of a PID namespace, whose /proc stays as it is."""
+    """Call `function` in the first process of a PID namespace, which keeps the machine's /proc."""
 
     def unshared():
         return SKIPPED if libc.unshare(CLONE_NEWPID) != 0 else ended(function)
@@ -47,7 +47,7 @@ def in_a_pid_namespace(function):
 
 
 def of_one_number(function):
-    """Call `function`, in a namespace within, in a process that has the same number outside."""
+    """Call `function` in a nested namespace, in a process whose number also exists outside."""
     for number in range(30_000, 20_000, -1):
         numbers = struct.pack("ii", number, number)
         place = ctypes.create_string_buffer(numbers)
@@ -58,16 +58,16 @@ def of_one_number(function):
         if pid > 0:
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if ctypes.get_errno() != errno.EEXIST:
-            return SKIPPED  # the kernel is too old, or it is not allowed
+            return SKIPPED  # the kernel is too old, or does not allow it
     raise AssertionError("all numbers are taken")
 
 
 def nothing_is_told():
-    assert os.path.exists(f"/proc/{OUTSIDE}/pagemap")  # and yet there is no such process here
+    assert os.path.exists(f"/proc/{OUTSIDE}/pagemap")  # although this namespace has no such process
     assert growth.private_bytes(OUTSIDE) is None
 
 
-def test_what_others_have_is_not_taken_for_a_workers():
+def test_memory_of_other_processes_is_not_taken_for_a_workers():
     assert growth.private_bytes(OUTSIDE) > 0
     in_a_pid_namespace(nothing_is_told)
 

@@ -14,17 +14,17 @@ import pytest
 
 import slipring
 from slipring import Loader, Memory, Queue, Workers
-from tests.datasets import Squares, numbers
-from tests.loader.test_forks import in_child
+from tests.support.datasets import Squares, numbers
 from tests.support.inside import count_of, engine_of
 from tests.support.options import grouped
-from tests.trip import address
+from tests.support.processes import in_child
+from tests.support.trip import address
 
 fork = multiprocessing.get_context("fork")
 
 
 class Meeting:
-    """A child that looks when its parent has gone on, and tells what it saw."""
+    """A child that reads after its parent has continued, and reports the values."""
 
     def __init__(self, look):
         self.gate, self.opened = os.pipe()
@@ -45,7 +45,7 @@ class Meeting:
 
 
 def private(at):
-    """Whether an array's first byte, or that at an address, lies in memory that no file is behind."""
+    """Return whether an array's first byte, or an address, is in anonymous memory."""
     at = at if isinstance(at, int) else address(at)
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -59,7 +59,7 @@ WORKERS = [(0, None), (2, "fork"), (2, "thread"), (2, "spawn")]
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_a_batch_that_its_parent_drops_stays_what_it_was(num_workers, start_method):
+def test_a_batch_that_its_parent_drops_stays_unchanged(num_workers, start_method):
     with Loader(Squares(400), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
         iterator = iter(loader)
         children = []
@@ -112,7 +112,7 @@ def test_tensors_and_parts_of_batches_too():
         assert child.ends_well()
 
 
-def test_child_and_parent_do_not_see_what_the_other_writes():
+def test_child_and_parent_do_not_see_each_others_writes():
     with Loader(Squares(100), 4, num_workers=2) as loader:
         rows, which = next(iter(loader))
 
@@ -138,7 +138,7 @@ def test_a_grandchild_sees_it_when_both_have_gone():
             gate, opened = os.pipe()
             if os.fork() == 0:
                 os.close(opened)
-                os.read(gate, 1)  # its parent has gone
+                os.read(gate, 1)  # until its parent has ended
                 os.write(writer, bytes(kept[0].tolist()))
                 os._exit(0)
             kept[0][:] = 9
@@ -196,7 +196,7 @@ class Large(Squares):
 
 
 def limits_addresses():
-    """Whether a limit on addresses holds here: a user-mode emulator takes none for what it runs."""
+    """Return whether a limit on addresses works here: a user-mode emulator ignores it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     some = 1 << 46 if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_AS, (some, hard))
@@ -210,7 +210,7 @@ needs_limits = pytest.mark.skipif(not limits_addresses(), reason="setrlimit(RLIM
 
 
 def without_address_space(look):
-    """A `Meeting` with a child that is forked where there is no room for a copy of 8 MiB."""
+    """A `Meeting` with a child that is forked without memory for a copy of 8 MiB."""
     with open("/proc/self/statm") as statm:
         used = int(statm.read().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -231,7 +231,7 @@ def test_where_there_is_no_memory_for_a_copy_the_slot_stays_as_it_is(num_workers
         child = without_address_space(lambda: not private(kept[0]) and (kept[0] == 0).all())
         kept.clear()
         assert [int(batch[0]) for batch in iterator] == list(range(1, 20))
-        in_flight = 2 if start_method == "thread" else 0  # what the threads were filling stays too, perhaps
+        in_flight = 2 if start_method == "thread" else 0  # slots that the threads were writing may stay, too
         assert 4 - in_flight <= engine_of(loader).ring.circulating <= 4
         assert child.ends_well()
 
@@ -249,11 +249,11 @@ def test_so_does_a_slot_that_a_worker_was_filling(num_workers, start_method):
         memory=Memory(slots=5),
     ) as loader:
         assert [int(batch[0]) for batch in loader] == list(range(12))
-        # Without workers it is this process that is forked, which has batch 2 still.
+        # Without workers, the forking process is this one, which still has batch 2.
         assert engine_of(loader).ring.circulating == (3 if num_workers == 0 else 4)
 
 
-# ---- at no cost where it is not needed
+# ---- no cost without need
 
 
 def test_where_nothing_is_held_nothing_is_copied():
@@ -279,7 +279,7 @@ def test_our_own_workers_have_no_copies(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["run", "spawn", "system", "preexec"])
-def test_what_executes_another_program_goes_on_as_ever(how):
+def test_a_process_that_executes_another_program_continues_as_usual(how):
     with Loader(Squares(100), 4, num_workers=2) as loader:
         batch = next(iter(loader))
         program = [sys.executable, "-c", "print(5)"]
@@ -296,10 +296,10 @@ def test_what_executes_another_program_goes_on_as_ever(how):
         assert batch[1].tolist() == [0, 1, 2, 3]
 
 
-# ---- the other ways to have an array in a slot
+# ---- other arrays in a slot
 
 
-def test_what_was_got_from_a_queue_too_and_the_child_can_use_the_queue():
+def test_messages_of_a_queue_too_and_the_child_can_use_the_queue():
     q = Queue(3)
     q.put(np.full(5000, 7))
     kept = [q.get()]
@@ -311,7 +311,7 @@ def test_what_was_got_from_a_queue_too_and_the_child_can_use_the_queue():
         assert (first == 8).all() and not private(first)
         q.put(np.full(5000, 9))
         del first
-        for i in range(6):  # every slot, also the one that the child has a copy of
+        for i in range(6):  # every slot, including the one that the child has copied
             q.put(np.full(5000, i))
             assert (q.get(timeout=60)[[0, -1]] == (9 if i == 0 else i - 1)).all()
         return (got == 7).all()
@@ -327,7 +327,7 @@ def test_what_was_got_from_a_queue_too_and_the_child_can_use_the_queue():
     assert count_of(q)() == (0, 3)
 
 
-def test_what_a_slot_of_a_queue_has_before_and_after_it_is_put():
+def test_a_slot_of_a_queue_has_its_state_before_and_after_the_put():
     q = Queue(2)
     kept = []
     with q.slot() as s:
@@ -346,7 +346,7 @@ def test_what_a_slot_of_a_queue_has_before_and_after_it_is_put():
 
 
 class Forks(Squares):
-    """Sample 1 forks a child, which tells what it sees of its parent's array when the last sample is made."""
+    """Sample 1 forks a child, which reports its view of its parent's array when the last sample is made."""
 
     def __init__(self, fds):
         super().__init__(40)
@@ -369,7 +369,7 @@ class Forks(Squares):
 
 
 @pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread")])
-def test_what_a_worker_is_making_too(num_workers, start_method):
+def test_a_batch_that_a_worker_is_making_too(num_workers, start_method):
     fds = os.pipe()
     with Loader(
         Forks(fds),
@@ -387,7 +387,7 @@ def test_what_a_worker_is_making_too(num_workers, start_method):
 
 
 def test_forks_while_another_thread_iterates():
-    """Whatever the forking thread holds, and whatever the other drops at that moment."""
+    """The forking thread holds any batches, and another thread drops some at that moment."""
     with Loader(Squares(4000), 4, num_workers=2, memory=Memory(slots=6)) as loader:
         kept = [next(iter(loader))]
         stop = threading.Event()

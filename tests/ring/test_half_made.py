@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import warm
+from tests.support import warm
 
 PACKAGE = Path(__file__).resolve().parents[2] / "pkg" / "slipring"
-HEAP = 1 << 9  # a type flag: of what `class` in Python makes
+HEAP = 1 << 9  # a type flag of classes that Python code defines
 
-# Makes an object of a type by `__new__` alone, and calls each method in every simple way, each in a child.
+# Make an object of a type by `__new__` alone, and call each method with simple arguments, each in a child.
 CHILD = """
 import importlib, os, signal, sys
 module, name, *attributes = sys.argv[1:]
@@ -22,7 +22,7 @@ for attribute in attributes:
         try:
             made = kind.__new__(kind)
         except TypeError:
-            os._exit(0)  # its maker wants what it is made of
+            os._exit(0)  # its constructor needs arguments
         for arguments in [(), *((value,) * n for n in (1, 2, 3, 4, 5, 6) for value in (None, 0, [0]))]:
             try:
                 found = getattr(made, attribute)
@@ -39,7 +39,7 @@ for attribute in attributes:
 
 
 def extension_types():
-    """(module, name) of each type that a compiled module of the package defines."""
+    """Return (module, name) of each type that a compiled module of the package defines."""
     found = []
     for source in sorted(PACKAGE.rglob("*.pyx")):
         module = ".".join(("slipring", *source.relative_to(PACKAGE).with_suffix("").parts))
@@ -49,7 +49,7 @@ def extension_types():
     return found
 
 
-# Of a plain object; and what waits for ever by its nature, or ends the process.
+# Names of a plain object; and methods that wait for ever by their nature, or end the process.
 PLAIN = set(dir(object)) - {"__reduce__", "__reduce_ex__", "__repr__"}
 
 

@@ -1,4 +1,4 @@
-"""A slot stays leased as long as anybody can see its bytes, and not longer."""
+"""A slot stays leased as long as its bytes are reachable, and no longer."""
 
 import gc
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from slipring.errors import Closed
 from tests.support.inside import COPY_ALWAYS, COPY_AUTO, COPY_NEVER, ERROR, Lease, receive
-from tests.trip import address
+from tests.support.trip import address
 
 HOLDERS = {
     "the array": lambda a: a,
@@ -117,7 +117,7 @@ def test_an_array_made_a_tensor_keeps_the_slot(trip):
 
 
 def test_an_object_keeps_the_slot_by_its_buffers(trip):
-    class_dict = trip({frozenset("k"): np.arange(1000)})  # pickled whole, its array out of band
+    class_dict = trip({frozenset("k"): np.arange(1000)})  # pickled as a whole, with its array out of band
     kept = class_dict.popitem()[1]
     assert trip.free == 3
     del kept
@@ -203,7 +203,7 @@ def test_auto_copies_when_fewer_than_two_slots_would_be_left(trip):
     assert [int(a[0]) for a in kept] == list(range(20))
     del kept[0]
     trip(np.arange(3), COPY_AUTO)
-    assert trip.ring.meter.copied_batches == 18  # there is room again
+    assert trip.ring.meter.copied_batches == 18  # a slot is free again
 
 
 def test_never_takes_leases_to_the_last_slot(trip):
@@ -225,7 +225,7 @@ def test_an_error_record_keeps_no_slot(trip):
 
 POISONED = """
 import numpy as np
-from tests.trip import Trip, address
+from tests.support.trip import Trip, address
 import ctypes
 from tests.support.inside import empty
 trip = Trip()
@@ -245,25 +245,25 @@ print("fine")
 """
 
 
-# The last batch of an epoch: nobody writes into its slot again. A stale view is made of a bare pointer.
+# The last batch of an epoch: its slot is not written again. A stale view is made from a bare pointer.
 STALE = """
 import ctypes, sys
 import numpy as np
 from slipring import Loader, Memory, Workers
-from tests.datasets import Squares, numbers
+from tests.support.datasets import Squares, numbers
 workers, memory = Workers(start_method=sys.argv[1]), Memory(copy=sys.argv[2])
 with Loader(Squares(8), 2, num_workers=2, workers=workers, memory=memory) as loader:
     for epoch in range(3):
         for rows, which in loader:
             assert numbers([(rows, which)])[0] == which.tolist()
             where, nbytes = rows.__array_interface__["data"][0], rows.nbytes
-        kept = rows[1:]  # a view holds the slot
+        kept = rows[1:]  # a view keeps the lease
         del rows, which
         stale = np.frombuffer((ctypes.c_ubyte * nbytes).from_address(where), np.uint8)
         assert kept.tolist() == [[49.0] * 4], kept
         assert (stale == 0xDB).sum() == 0, stale
         del kept
-        if sys.argv[2] != "always":  # else the address was a copy's
+        if sys.argv[2] != "always":  # otherwise the address was a copy's
             assert (stale == 0xDB).all(), stale
 print("fine")
 """
@@ -275,12 +275,12 @@ def test_in_the_debug_mode_a_stale_view_of_a_loaders_batch_shows_poison(method, 
     debugged(STALE, method, copy)
 
 
-def test_the_debug_mode_poisons_released_slots_but_not_what_worker_code_keeps():
+def test_the_debug_mode_poisons_released_slots_but_not_arrays_that_worker_code_keeps():
     debugged(POISONED)
 
 
 def debugged(program, *arguments):
-    """Run a program in the debug mode; it says that all is fine."""
+    """Run a program in the debug mode; it must print "fine"."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],

@@ -1,4 +1,4 @@
-"""Tasks: what the consumer dispatches is what a worker reads."""
+"""Tasks: a worker reads exactly the task that the consumer dispatched."""
 
 import errno
 
@@ -10,7 +10,7 @@ from tests.support.inside import FINISH, MAX_RANGES, IndexOrder, Slices, _ring
 
 
 def indices_of(trip, indices, chunk=0):
-    """What a worker reads of a task."""
+    """Return a task as a worker reads it."""
     trip.dispatch(indices, chunk)
     fill = trip.ring.claim(1, 5)
     found = fill.indices()
@@ -55,7 +55,7 @@ def test_a_chunk_of_indices_is_a_part_of_them(trip, kind):
 
 
 def slices_of(trip, order, *arguments):
-    """What workers read of each slice."""
+    """Return each slice as workers read it."""
     slices, found = Slices(order, *arguments), []
     while slices.advance():
         found.append(indices_of(trip, slices))
@@ -88,7 +88,7 @@ def test_a_slice_of_more_indices_than_a_task_can_count_is_refused(trip):
     assert trip.free == 4
 
 
-def test_a_task_carries_what_the_dispatcher_said(trip):
+def test_a_task_carries_the_dispatchers_arguments(trip):
     big = 2**64 - 1
     slot = trip.ring.pick_free()
     trip.ring.begin_iteration(7)
@@ -126,7 +126,7 @@ def test_more_ranges_than_a_slot_has_are_refused(trip):
     assert trip.free == 4
 
 
-def test_what_a_dead_worker_left_undone_can_be_named(trip):
+def test_the_lost_work_of_a_dead_worker_can_be_named(trip):
     trip.dispatch([1, 2], seq=8)
     trip.ring.claim(1, 5)
     trip.dispatch(["x"], seq=7, addressee=2)  # not claimed
@@ -134,8 +134,8 @@ def test_what_a_dead_worker_left_undone_can_be_named(trip):
     assert trip.ring.in_flight(1) == [(7, ["x"]), (8, [1, 2]), (9, None)]
     assert trip.ring.in_flight(2) == []
     assert trip.ring.recover(1) == 1
-    assert trip.ring.claim(2, 5).seq == 8  # anybody's
-    assert trip.ring.claim(1, 5).seq == 7  # its successor's
+    assert trip.ring.claim(2, 5).seq == 8  # the task for any worker
+    assert trip.ring.claim(1, 5).seq == 7  # its successor claims it
 
 
 # ---- refusals, with their numbers

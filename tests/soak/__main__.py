@@ -1,11 +1,11 @@
-"""The soak: one process that reads from loader after loader for as long as one likes, and must not grow.
+"""The soak: one process that uses loader after loader for any time, and must not grow.
 
     python -m tests.soak [--minutes 20] [--seed 1] [--quick] [--plant descriptor ...] [--json soak.json]
 
-A turn is one loader that lives for a moment (`lives.py`: any adapter, start method, dataset, end; in some the
-workers are killed) and two epochs of each that lives as long as the run (`residents.py`). All that is
-delivered is compared. After each turn the process and the residents' workers are looked at (`watch.py`), and
-in the end judged (`judge.py`). Ends with 1 if anything grew, was lost, doubled, reordered, changed or left
+A turn is one short-lived loader (`lives.py`: any adapter, start method, dataset and end; in some, the
+workers are killed) and two epochs of each loader that lives as long as the run (`residents.py`). All
+batches are compared. After each turn, the process and the residents' workers are measured (`watch.py`), and
+at the end judged (`judge.py`). The exit code is 1 if anything grew, was lost, repeated, reordered, changed or left
 behind.
 """
 
@@ -23,20 +23,20 @@ from importlib.util import find_spec
 
 from bench import machine
 from tests.fault.rounds import Killer, expect_deaths
-from tests.leaks import Snapshot
 from tests.soak.judge import LEAST, judge, table
 from tests.soak.lives import Lives
 from tests.soak.plants import PLANTS
 from tests.soak.residents import residents
 from tests.soak.watch import QUANTITIES, Costs, Record, at_rest
+from tests.support.leaks import Snapshot
 
 TURN_S = 300  # a turn that takes longer hangs
-EPOCHS = 2  # of each resident in a turn
+EPOCHS = 2  # per resident and turn
 WRONG = ("lost", "doubled", "reordered", "changed")
 
 
 def run(minutes, seed, quick, plants):
-    """ReentrantLock after turn; returns (record, counts, what was left behind)."""
+    """Run turn after turn; return (record, counts, leaks)."""
     record, counts, rng = (
         Record(),
         Counter(dict.fromkeys((*WRONG, "batches", "respawns"), 0)),
@@ -91,7 +91,7 @@ def run(minutes, seed, quick, plants):
 
 
 def marked():
-    """Begin anew with a mark that orphans are known by (see `tests.leaks`), unless somebody has set one."""
+    """Exec again with a mark that identifies orphans (see `tests.support.leaks`), unless there is one."""
     if "SLIPRING_TEST_RUN" not in os.environ:
         os.environ["SLIPRING_TEST_RUN"] = f"soak {os.getpid()}"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -1,17 +1,17 @@
-"""Whether a quantity grew, or only moved.
+"""Decide whether a quantity grew, or only fluctuated.
 
-The first quarter of a run's turns is its warm-up and is not looked at. Of the rest:
+The first quarter of a run's turns is its warm-up and does not count. For the rest:
 
-- What can be counted (descriptors, threads, processes, segments, slots that are out) has a value at rest to
-  which it always comes back. It grew if even the least of the last quarter is above the second quarter's
+- Counts (of descriptors, threads, processes, segments, unreturned slots) have a value at rest to
+  which they always return. A count grew if the minimum of the last quarter is above the second quarter's
   median.
-- What is measured (memory, faults) is noisy, and a heap may still fill holes long after the warm-up. It grew
-  if the last quarter's median is above the second's by more than the band, and the growth has not ceased:
+- Measurements (of memory, faults) are noisy, and a heap may fill holes long after the warm-up. One grew
+  if the last quarter's median is above the second's by more than the band, and the growth has not ended:
   at least a quarter of it fell between the last two quarters (of a steady leak half does). The band is three
   times the noise (the median absolute deviation from the Theil-Sen line, as a standard deviation), and not
   less than the quantity's floor.
 
-A leak that is steady is so noticed from band / half the run on; the report says how much that is per hour.
+So a steady leak is noticed if it is larger than band / half the run; the report gives this per hour.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ LEAST = 3  # samples in each quarter: fewer cannot be judged
 
 @dataclasses.dataclass(frozen=True)
 class Quantity:
-    """What is watched.
+    """A quantity that is watched.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Quantity:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What became of a quantity: medians of the second and the last quarter, and the growth per hour."""
+    """The result for a quantity: medians of the second and the last quarter, and the growth per hour."""
 
     early: float
     late: float
@@ -53,7 +53,7 @@ class Verdict:
 
 
 def slope(times, values):
-    """The Theil-Sen slope: the median of the slopes between all pairs of points."""
+    """Return the Theil-Sen slope: the median of the slopes between all pairs of points."""
     first, second = np.triu_indices(len(times), 1)
     apart = times[second] - times[first]
     real = apart > 0
@@ -61,7 +61,7 @@ def slope(times, values):
 
 
 def thinned(times, values, most=300):
-    """Medians of successive samples, so that no more than `most` are left."""
+    """Return medians of successive samples, at most `most`."""
     parts = min(most, len(times))
     cut = [np.array_split(series, parts) for series in (times, values)]
     return tuple(np.array([np.median(part) for part in series]) for series in cut)
@@ -96,7 +96,7 @@ def judge(quantity, times, values):
 
 
 def table(quantities, verdicts):
-    """The report's lines."""
+    """Return the report's lines."""
     width = max(len(f"{q.name}, {q.unit}") for q in quantities) + 1
     head = f"{'':{width}}{'2nd quarter':>14}{'last':>14}{'per hour':>14}{'noticed from':>14}"
     lines = [head]
@@ -110,7 +110,7 @@ def table(quantities, verdicts):
 
 
 def number(x):
-    """Three significant figures, and all those before the point."""
+    """Format with three significant figures, and all digits before the point."""
     if x == 0 or not math.isfinite(x):
         return f"{x:g}"
     return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"

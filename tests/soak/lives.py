@@ -1,4 +1,4 @@
-"""Loaders that live for a moment: drawn at random, read in some way, checked, and ended in some way."""
+"""Short-lived loaders: of random kinds, read and ended in random ways, and checked."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ from tests.soak import samples
 from tests.soak.samples import Map, Sizes, digest, made, numbers, of_streams
 from tests.support.options import grouped
 
-# adapter, how workers are started, how many such lives between two shuffles, what else is fixed
+# adapter, start method, number of such lives between two shuffles, other fixed settings
 CARDS = (
     ("slipring", "fork", 5, {}),
     ("slipring", "thread", 3, {}),
@@ -25,13 +25,13 @@ CARDS = (
     ("torch", "forkserver", 1, {}),
     ("torch", "none", 1, {}),
 )
-SOON = ("fork", "thread", "none")  # what starts in no time
-QUICK = ("map", "chunks", "stream, by state")  # of the modes of the fault run
+SOON = ("fork", "thread", "none")  # start methods that take no time
+QUICK = ("map", "chunks", "stream, by state")  # some modes of the fault run
 
 
 @dataclasses.dataclass
 class Life:
-    """A loader and what is done with it."""
+    """A loader and the actions on it."""
 
     adapter: str
     method: str
@@ -42,16 +42,16 @@ class Life:
     size: int
     epochs: int
     bad: tuple
-    keep: bool  # all batches of an epoch, past the loader's end
+    keep: bool  # keep all batches of an epoch beyond the loader's end
     stop: int  # break off the last epoch after so many batches; 0: never
-    closed: bool  # or just dropped
+    closed: bool  # otherwise it is only dropped
     twice: bool  # two iterators at once
     resume: bool
     options: dict
 
     @classmethod
     def draw(cls, rng, adapter, method, preload=None, resume=False):
-        """A life at random."""
+        """Return a random life."""
         stream = rng.random() < 0.35
         options = {"in_order": resume or rng.random() < 0.75, "persistent_workers": rng.random() < 0.5}
         options["prefetch_factor"] = rng.choice([1, 2, 4])
@@ -83,7 +83,7 @@ class Life:
         )
 
     def loader(self, lists):
-        """The loader."""
+        """Return the loader."""
         options = {"num_workers": self.workers, "collate_fn": samples.collate_of(self.kind), **self.options}
         if self.stream:
             options["batch_size"] = self.size
@@ -103,14 +103,14 @@ class Life:
 
     @property
     def in_order(self):
-        """bool: as `rounds.compare` asks."""
+        """bool: for `rounds.compare`."""
         return self.options["in_order"] or not self.workers
 
     exact = True
 
 
 def default_collate_of(adapter):
-    """What an adapter puts samples together with."""
+    """Return the collate_fn of an adapter."""
     if adapter == "slipring":
         return slipring.default_collate
     from torch.utils.data import default_collate
@@ -119,7 +119,7 @@ def default_collate_of(adapter):
 
 
 def due(life, lists):
-    """What an epoch is to deliver: (numbers, digest), or (("error", number), 0)."""
+    """Return the expected batches of an epoch: (numbers, digest), or (("error", number), 0)."""
     collate = default_collate_of(life.adapter)
     for one in lists:
         bad = [i for i in one if i in life.bad]
@@ -127,7 +127,7 @@ def due(life, lists):
 
 
 def came(life, iterator, kept, most):
-    """What an iterator delivers, up to `most` (0: all), as `due` says it."""
+    """Return an iterator's batches, up to `most` (0: all), in the form of `due`."""
     got = []
     while not most or len(got) < most:
         try:
@@ -145,7 +145,7 @@ def came(life, iterator, kept, most):
 
 
 def check(life, got, want, broken, counts):
-    """Add up what is wrong with an epoch's deliveries."""
+    """Count the wrong deliveries of an epoch."""
     if broken and life.in_order:
         want = want[: len(got)]
     elif broken:
@@ -156,7 +156,7 @@ def check(life, got, want, broken, counts):
 
 
 def lists_of(life, rng):
-    """The numbers of each batch; no two that raise are in one, since chance would decide which is named."""
+    """Return the numbers of each batch; at most one raises per batch, because the error names a random one."""
     if life.stream:
         return of_streams(max(1, life.workers), life.n, life.size)
     sizes, lists = Sizes(rng, life.n), None
@@ -166,7 +166,7 @@ def lists_of(life, rng):
 
 
 def live(life, rng, counts):
-    """Read the loader as it is said, and compare."""
+    """Read the loader as the life says, and compare."""
     lists = lists_of(life, rng)
     want, kept = list(due(life, lists)), []
     loader = life.loader(lists)
@@ -184,13 +184,13 @@ def live(life, rng, counts):
             got = came(life, iterator, kept, stop)
             broken = bool(stop) and len(got) == stop
             if life.resume:
-                # Where it is, told to another loader, which reads the rest.
+                # Another loader loads the state and reads the rest.
                 state = loader.state_dict()
                 del iterator
                 with life.loader(lists) as second:
                     second.load_state_dict(state)
                     if not stop:
-                        got = []  # the epoch had ended: the state begins the next one
+                        got = []  # the epoch had ended: the state starts the next one
                     got += came(life, iter(second), kept, 0)
                 broken = False
             check(life, got, want, broken, counts)
@@ -198,18 +198,18 @@ def live(life, rng, counts):
             if len(kept) > 200:
                 kept.clear()
     del loader
-    gc.collect()  # a loader that was only dropped ends here
+    gc.collect()  # ends a loader that was only dropped
     counts["changed"] += sum(digest(batch) != was for batch, was in kept)
 
 
 class Lives:
-    """A pack of lives, shuffled anew when it is through, so that each sort comes in each part of a run.
+    """A deck of lives, shuffled again after each pass, so that each kind occurs in each part of a run.
 
     Parameters
     ----------
     rng : random.Random
     torch, quick : bool
-        Torch's adapter too; only what starts in no time.
+        Include torch's adapter; use only start methods that take no time.
     killer : tests.fault.rounds.Killer
     """
 
@@ -225,12 +225,12 @@ class Lives:
             ("killed", name, {})
             for name, (_, described) in MODES.items()
             if (torch or described.get("adapter") != "torch")
-            and described.get("start_method", "fork") in SOON  # the others take seconds per death
+            and described.get("start_method", "fork") in SOON  # other methods take seconds per death
             and (not quick or name in QUICK)
         ]
 
     def next(self):
-        """The next life: (what it is, a function of the counts that lives it)."""
+        """Return the next life: (its description, a function of the counts that runs it)."""
         if not self.left:
             self.left = self.rng.sample(self.pack, len(self.pack))
         adapter, name, more = self.left.pop()

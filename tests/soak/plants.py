@@ -1,4 +1,4 @@
-"""Leaks on purpose: the soak must notice each."""
+"""Intended leaks: the soak must notice each."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Plant:
-    """`turn` is called once in a turn, `batch` with each batch of the residents."""
+    """A leak: `turn` is called once per turn, `batch` with each batch of the residents."""
 
     hoard = False  # the dataset leaks, in the worker
 
@@ -21,7 +21,7 @@ class Plant:
         pass
 
     def end(self):
-        """Let go of it all, so that the process can end."""
+        """Release all, so that the process can end."""
         self.kept.clear()
 
 

@@ -1,4 +1,4 @@
-"""Loaders that live as long as the soak: what leaks a little in each epoch adds up in them."""
+"""Loaders that live as long as the soak: small leaks of each epoch add up in them."""
 
 import random
 import time
@@ -11,27 +11,27 @@ from tests.soak.lives import default_collate_of
 from tests.soak.samples import Map, Sizes, digest, made, numbers, of_streams
 from tests.support.options import grouped
 
-SAMPLES = 500  # in an epoch of a map dataset; of a stream, per worker, a fifth
+SAMPLES = 500  # in an epoch of a map dataset; a fifth per worker of a stream
 STREAM_BATCH = 10
-BACK_S = 0.2  # until the slots of an epoch that was broken off are back
+BACK_S = 0.2  # until the slots of an abandoned epoch are free again
 
 
 class Resident:
-    """A loader and its epochs, each of them compared.
+    """A loader and its epochs, each of which is checked.
 
     Parameters
     ----------
     kind : str
-        Of samples.
+        The kind of samples.
     seed : str
     adapter, method, stream
-        As `lives.Life`'s.
+        As in `lives.Life`.
     mortal : bool
         A worker is killed in each epoch.
     hoard : bool
         The dataset leaks on purpose.
     **options
-        The loader's.
+        The loader's options.
     """
 
     exact = True
@@ -58,7 +58,7 @@ class Resident:
             self.loader = DataLoader(data, multiprocessing_context=method, **grouped(**options))
 
     def epoch(self, counts, plants):
-        """Read one; every fourth time after one that is broken off, whose slots come back in the next."""
+        """Read an epoch; every fourth time after an abandoned one, whose slots become free in the next."""
         self.epochs += 1
         if self.epochs % 4 == 0:
             self._read(counts, plants, 5)
@@ -80,7 +80,7 @@ class Resident:
             if len(got) == stop and stop < len(lists):
                 break
         del iterator
-        # A map dataset's sampler is read ahead: by now it has told the whole epoch, or enough of it.
+        # The sampler of a map dataset is read ahead: it has yielded the whole epoch, or enough of it.
         lists = lists if self.stream else self.sizes.lists
         collate = default_collate_of(self.adapter)
         want = [(tuple(one), digest(made(self.kind, one, collate))) for one in lists]
@@ -92,23 +92,23 @@ class Resident:
         self.batches += len(got)
 
     def slots_out(self):
-        """Slots that have not come back although no epoch is under way."""
+        """Return the number of slots in use although no epoch is running."""
         engine = kept_engine(self.loader)
         if engine is None:
             return 0
         end = time.monotonic() + BACK_S
         while (out := engine.ring.n_slots - engine.ring.circulating) and time.monotonic() < end:
-            time.sleep(0.005)  # a worker is still at what nobody wants
+            time.sleep(0.005)  # a worker still makes an abandoned batch
         return out
 
     def pids(self):
-        """Of the workers that live as long."""
+        """Return the pids of the long-lived workers."""
         pool = pool_of(self.loader) if self.watched else None
         return [] if pool is None else [process.pid for process in pool.processes.values()]
 
 
 def residents(seed, torch, quick, hoard):
-    """All of them; few where it must be quick."""
+    """Return all residents; a few if `quick`."""
     found = [
         Resident("rows", f"{seed} a", hoard=hoard),
         Resident("dicts", f"{seed} b", in_order=False, workers=Workers(chunk_size=4)),

@@ -1,19 +1,19 @@
-"""What the soak's loaders read: samples that follow from their number, so that every byte can be checked."""
+"""The samples of the soak's loaders: a function of their numbers, so that every byte can be checked."""
 
 import zlib
 
 import numpy as np
 
 import slipring
-from tests.datasets import Opaque, as_list
+from tests.support.datasets import Opaque, as_list
 
-LISTED = ("ragged", "pickled", "keys")  # what no stacking fits: their batches are lists of samples
+LISTED = ("ragged", "pickled", "keys")  # these cannot be stacked: their batches are lists of samples
 KINDS = ("rows", "dicts", "texts", *LISTED)
-FAR = 1_000_000  # worker n of a stream begins there, n times
+FAR = 1_000_000  # worker n of a stream starts at n times this
 
 
 def sample(kind, i):
-    """Sample `i`; it names its number."""
+    """Return sample `i`, which contains its number."""
     if kind == "dicts":
         image = np.full((3, 16, 16), i % 251, np.uint8)
         return {"image": image, "meta": {"name": f"sample {i}", "at": (i / 7, i)}, "i": i}
@@ -23,20 +23,20 @@ def sample(kind, i):
         return np.arange(i, i + 1 + 7 * (i % 50)), i
     if kind == "pickled":
         return Opaque((i, "pickle knows it")), i
-    if kind == "keys":  # another definition of the tree for every batch
+    if kind == "keys":  # another treedef for every batch
         return {f"key {i % 64}": np.float32(i)}, i
     return np.arange(i, i + 512, dtype=np.float32), i
 
 
 def numbers(kind, batch):
-    """The numbers of a batch's samples."""
+    """Return the numbers of a batch's samples."""
     if kind in LISTED:
         return tuple(int(one[1]) for one in batch)
     return tuple(np.asarray(batch["i"] if kind == "dicts" else batch[1]).tolist())
 
 
 def digest(value, crc=0):
-    """A checksum of types, shapes and bytes, all the way down."""
+    """Return a checksum of types, shapes and bytes at every level."""
     if isinstance(value, Opaque):
         return digest(value.value, crc)
     if isinstance(value, dict):
@@ -55,7 +55,7 @@ def digest(value, crc=0):
 
 
 class Map:
-    """Samples of a kind; those of the numbers in `bad` raise. `hoard`: a leak on purpose, in the worker."""
+    """Samples of a kind; those in `bad` raise. `hoard`: an intended leak in the worker."""
 
     def __init__(self, kind, n, bad=(), hoard=False):
         self.kind, self.n, self.bad, self.hoard = kind, n, frozenset(bad), hoard
@@ -73,7 +73,7 @@ class Map:
 
 
 class Stream:
-    """Each worker's `n` samples of a kind. Its iterator can say where it is: threads share the dataset."""
+    """Each worker's `n` samples of a kind. Its iterator has the state, because threads share the dataset."""
 
     def __init__(self, kind, n):
         self.kind, self.n = kind, n
@@ -109,7 +109,7 @@ class Pass:
 
 
 class Sizes:
-    """A batch sampler: in each epoch all of `n` numbers in a new order, in batches of 1 to 50.
+    """A batch sampler: each epoch has all `n` numbers in a new order, in batches of 1 to 50.
 
     Attributes
     ----------
@@ -145,5 +145,5 @@ def collate_of(kind):
 
 
 def made(kind, numbers_of_batch, default_collate):
-    """The batch of these samples, made here."""
+    """Return the batch of these samples, made in this process."""
     return (collate_of(kind) or default_collate)([sample(kind, i) for i in numbers_of_batch])

@@ -1,4 +1,4 @@
-"""The soak for some seconds, and whether it can fail. `make soak MINUTES=20` is the long one."""
+"""The soak for some seconds, and proof that it can fail; `make soak MINUTES=20` is the long one."""
 
 import json
 import os
@@ -9,11 +9,11 @@ import sys
 import numpy as np
 import pytest
 
-from tests.fault.procs import ROOT
 from tests.soak.__main__ import WRONG
 from tests.soak.judge import LEAST, Quantity, judge
 from tests.soak.plants import PLANTS
 from tests.soak.watch import QUANTITIES, ROWS, Record
+from tests.support.processes import ROOT
 
 COUNT = Quantity("descriptors")
 MEMORY = Quantity("heap in use", "MiB", 1.0)
@@ -43,7 +43,7 @@ NOISE = np.random.default_rng(1).normal(0, 0.6, N)
         ("one huge turn in the end", MEMORY, np.where(TURN == N - 1, 900, 100) + NOISE, False),
     ],
 )
-def test_what_grows_is_told_from_what_moves(why, quantity, values, grows):
+def test_growth_is_distinguished_from_fluctuation(why, quantity, values, grows):
     assert judge(quantity, TIMES, values).grew == grows
 
 
@@ -70,7 +70,7 @@ def test_the_record_does_not_grow_and_keeps_the_whole_run():
 
 
 def soak(tmp_path, *arguments):
-    """A short run: (exit code, what it said, its figures)."""
+    """Return a short run's (exit code, output, figures)."""
     seed = os.environ.get("SLIPRING_TEST_SEED") or str(int.from_bytes(os.urandom(4), "little"))
     command = [sys.executable, "-W", "ignore", "-m", "tests.soak", "--quick", "--minutes", "0.1"]
     command += ["--seed", seed, "--json", tmp_path / "soak.json", *arguments]
@@ -80,7 +80,7 @@ def soak(tmp_path, *arguments):
     try:
         said = run.communicate()[0]
     finally:
-        if run.poll() is None:  # the watchdog's exception
+        if run.poll() is None:  # after the watchdog's exception
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
     print(said)
@@ -89,23 +89,23 @@ def soak(tmp_path, *arguments):
 
 @pytest.mark.fault
 @pytest.mark.slow
-@pytest.mark.alone  # what it measures moves less on a quiet machine
+@pytest.mark.alone  # its measurements fluctuate less on a quiet machine
 def test_some_seconds_of_soak_lose_nothing_and_leave_nothing(tmp_path):
     _, said, found = soak(tmp_path)
     assert {name: found["counts"][name] for name in WRONG} == dict.fromkeys(WRONG, 0), said
     assert found["left"] == [] and found["counts"]["kills"] > 0 and found["counts"]["batches"] > 1000
-    # So soon the heap still settles: memory is for the long run to judge.
+    # The heap still changes in such a short run: only the long run judges memory.
     grew = [q.name for q in QUANTITIES if q.floor is None and found["quantities"][q.name]["grew"]]
     assert grew == [], said
 
 
 @pytest.mark.fault
 @pytest.mark.slow
-@pytest.mark.alone  # what it measures moves less on a quiet machine
+@pytest.mark.alone  # its measurements fluctuate less on a quiet machine
 def test_leaks_on_purpose_are_noticed_and_named(tmp_path):
     code, said, found = soak(tmp_path, "--plant", *PLANTS)
     grew = {name for name, verdict in found["quantities"].items() if verdict["grew"]}
-    # A descriptor, a thread, an array and a lease kept, and an array in the worker, as far as each is a count
+    # Leaks of a descriptor, a thread, an array, a lease, and an array in the worker, if each is a count
     # or large enough for so few turns.
     assert {"descriptors", "threads", "slots out", "heap in use", "workers: anonymous memory"} <= grew, said
     assert code == 1 and "grew: threads, from" in said

@@ -1,4 +1,4 @@
-"""What the soak looks at when nothing is in flight: its own process, and the workers that live as long."""
+"""The soak's measurements when nothing is in flight: of its own process and of the long-lived workers."""
 
 import ctypes
 import gc
@@ -9,11 +9,11 @@ import time
 
 import numpy as np
 
-from tests.leaks import link, open_fds, read, started_by_us
 from tests.soak.judge import Quantity
+from tests.support.leaks import link, open_fds, read, started_by_us
 
 MIB = 2.0**20
-ROWS = 4096  # of the record; when it is full every other one goes
+ROWS = 4096  # of the record; if it is full, every other row is dropped
 SEGMENT = ("/dev/shm/", "/memfd:")
 
 QUANTITIES = (
@@ -50,7 +50,7 @@ class _Heap(ctypes.Structure):
 
 
 def heap_in_use():
-    """Bytes that malloc has handed out and not got back, in all arenas; 0 where libc cannot say."""
+    """Return the bytes that malloc has allocated in all arenas; 0 if libc cannot tell."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         return 0
@@ -60,27 +60,27 @@ def heap_in_use():
 
 
 def fields(pid):
-    """What /proc/pid/status and smaps_rollup tell in numbers, the latter's sizes in KiB."""
+    """Return the numbers of /proc/pid/status and smaps_rollup, the latter in KiB."""
     text = read(f"/proc/{pid}/status") + read(f"/proc/{pid}/smaps_rollup")
     return {name.decode(): int(n) for name, n in re.findall(rb"^(\w+):\s+(\d+)", text, re.M)}
 
 
 def faults(pid):
-    """(minor, major) page faults so far."""
+    """Return (minor, major) page faults so far."""
     stat = read(f"/proc/{pid}/stat")
     of = stat[stat.rindex(b")") + 2 :].split()
     return int(of[7]), int(of[9])
 
 
 def maps(pid):
-    """(mappings, inodes of the segments among them)."""
+    """Return (mappings, inodes of the segments among them)."""
     lines = read(f"/proc/{pid}/maps").splitlines()
     parts = [line.split(None, 5) for line in lines]
     return len(lines), {p[4] for p in parts if len(p) == 6 and p[5].decode().startswith(SEGMENT)}
 
 
 def segments_memory():
-    """Bytes of memory under all segments that this process has open."""
+    """Return the bytes of memory of all segments that this process has open."""
     found = {}
     for entry in os.listdir("/proc/self/fd"):
         if link(f"/proc/self/fd/{entry}").startswith(SEGMENT):
@@ -90,7 +90,7 @@ def segments_memory():
 
 
 def at_rest(residents):
-    """Name -> value of what can be said at one time."""
+    """Return {name: value} of the quantities at one time."""
     gc.collect()
     own = fields("self")
     mappings, segments = maps("self")
@@ -119,7 +119,7 @@ def at_rest(residents):
 
 
 class Costs:
-    """What the residents' batches cost: with it, around them."""
+    """Measure the cost of the residents' batches in a with block."""
 
     def __init__(self, residents):
         self.residents = residents
@@ -147,14 +147,14 @@ class Costs:
 
 
 class Record:
-    """The series, in an array that does not grow: the record is not to be what it looks for."""
+    """The series, in an array that does not grow: the record itself must not be a leak."""
 
     def __init__(self):
         self.rows = np.zeros((ROWS, 1 + len(QUANTITIES)))
         self.used, self.stride, self.seen = 0, 1, 0
 
     def add(self, seconds, found):
-        """Note what was found after so many seconds."""
+        """Record the quantities after so many seconds."""
         if self.seen % self.stride == 0:
             if self.used == ROWS:
                 self.rows[: ROWS // 2] = self.rows[::2]
@@ -164,9 +164,9 @@ class Record:
         self.seen += 1
 
     def times(self):
-        """Seconds of each row."""
+        """Return the seconds of each row."""
         return self.rows[: self.used, 0]
 
     def series(self, name):
-        """A quantity's values."""
+        """Return a quantity's values."""
         return self.rows[: self.used, 1 + [q.name for q in QUANTITIES].index(name)]

@@ -1,13 +1,13 @@
-"""States are compared with torchdata's, where it is installed."""
+"""States are compared with torchdata's if it is installed."""
 
 import pytest
 
-from tests.parts import slow
+from tests.support.parts import slow
 
 
 @pytest.fixture(params=[slow("torchdata"), "slipring"])
 def stateful(request):
-    """The class under test, of those that have a state."""
+    """The class under test, of the loaders that have a state."""
     if request.param == "torchdata":
         module = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is compared with")
         return module.StatefulDataLoader

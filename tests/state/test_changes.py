@@ -1,10 +1,10 @@
-"""Resumes with a loader, or a dataset, that is not as it was when the state was taken."""
+"""Resumes with a loader, or a dataset, that has changed since the state was saved."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.state.test_states import Counting, Plain  # noqa: E402
+from tests.support.torch_datasets import Counting, PlainRange  # noqa: E402
 
 
 def numbers(loader):
@@ -33,7 +33,7 @@ def test_a_resume_with_another_batch_size_is_refused_where_batches_are_counted(m
 
 @pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 def test_a_stream_that_says_where_it_is_may_go_on_in_batches_of_another_size(make):
-    for dataset, exact in ((Counting, True), (Plain, False)):
+    for dataset, exact in ((Counting, True), (PlainRange, False)):
         first, second = make(dataset(), batch_size=3), make(dataset(), batch_size=2)
         whole = numbers(first)
         next(iter(first))

@@ -1,4 +1,4 @@
-"""States in checkpoints whose formats flatten dicts, and load the keys of a fresh loader's state: torch's own."""
+"""States in torch's distributed checkpoints, which flatten dicts and load the keys of a fresh loader's state."""
 
 import itertools
 import json
@@ -16,14 +16,15 @@ from torch.utils.data import DistributedSampler  # noqa: E402
 from slipring import BatchSampler  # noqa: E402
 from slipring.adapters.torchdata import StatefulDistributedSampler  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.parts import slow  # noqa: E402
-from tests.state.test_states import Backwards, Counting, Plain  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
+from tests.support.stateful import Backwards  # noqa: E402
+from tests.support.torch_datasets import Counting, PlainRange  # noqa: E402
 
 N = 24
 
 
 class Remembers(torch.utils.data.Dataset):
-    """A map dataset whose state says more the longer it is read."""
+    """A map dataset whose state grows with each read."""
 
     def __init__(self):
         self.read = {}
@@ -61,7 +62,7 @@ KINDS = {
     "a stateful dataset": lambda: {"dataset": Remembers()},
     "a stateful dataset, snapshots": lambda: {"dataset": Remembers(), "snapshot_every_n_steps": 3},
     "a stateful stream": lambda: {"dataset": Counting(N)},
-    "a stream without a state": lambda: {"dataset": Plain()},
+    "a stream without a state": lambda: {"dataset": PlainRange()},
 }
 
 

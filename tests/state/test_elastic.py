@@ -1,4 +1,4 @@
-"""slipring.torch's states of map datasets with other ranks: any rank's says where all are."""
+"""slipring.torch's states of map datasets with other ranks: one rank's state has the position of all."""
 
 import itertools
 import json
@@ -18,8 +18,9 @@ import slipring  # noqa: E402
 from slipring import BatchSampler  # noqa: E402
 from slipring.adapters.torchdata import StatefulDataLoader, StatefulDistributedSampler  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import as_is, flat  # noqa: E402
-from tests.parts import slow  # noqa: E402
+from tests.support.datasets import as_is, flat  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
+from tests.support.torch_datasets import as_lists  # noqa: E402
 
 N = 90
 RANKS = range(1, 9)
@@ -27,7 +28,7 @@ WORKERS = [0, 2]
 
 
 class Ours:
-    """slipring's sampler, under torch's face."""
+    """slipring's sampler in slipring.torch's loader."""
 
     def __new__(cls, rank, ranks, batch_size, drop_last=False, loader=DataLoader, dataset=N, **options):
         sampler = BatchSampler(
@@ -37,7 +38,7 @@ class Ours:
 
 
 class Weighted:
-    """The same, drawn by weights."""
+    """The same, with weights."""
 
     def __new__(cls, rank, ranks, batch_size, drop_last=False, **options):
         given = {"weights": np.arange(N), "seed": 3, "rank": rank, "world_size": ranks}
@@ -59,7 +60,7 @@ class Torchs:
 
 
 class Adapters(Torchs):
-    """torchdata's names."""
+    """The adapter's classes with torchdata's names."""
 
     loader, sampler = StatefulDataLoader, StatefulDistributedSampler
 
@@ -71,18 +72,14 @@ def job(kind, ranks, step, **options):
     return [kind(rank, ranks, step // ranks, **options) for rank in range(ranks)]
 
 
-def numbers(batches):
-    return [torch.as_tensor(batch).tolist() for batch in batches]
-
-
 def steps(of_ranks):
     return [sorted(flat(step)) for step in zip(*of_ranks, strict=True)]
 
 
 def states_after(loaders, taken):
-    """Each rank's state after so many batches, as a checkpoint has it, and the steps."""
+    """Return each rank's state after so many batches, as in a checkpoint, and the steps."""
     iterators = [iter(loader) for loader in loaders]
-    seen = steps([numbers(itertools.islice(iterator, taken)) for iterator in iterators])
+    seen = steps([as_lists(itertools.islice(iterator, taken)) for iterator in iterators])
     states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
     for loader in loaders:
         loader.close()
@@ -96,7 +93,7 @@ def resumed(loaders, state):
 
 
 def rest_of(loaders):
-    found = steps([numbers(loader) for loader in loaders])
+    found = steps([as_lists(loader) for loader in loaders])
     for loader in loaders:
         loader.close()
     return found
@@ -115,9 +112,9 @@ def test_the_steps_stay_the_same_for_any_ranks(kind, n, drop_last):
         full = N // step
         assert seen == whole[:1]
         assert rest[: full - 1] == whole[1:full], (m, step)
-        if kind is not Weighted:  # which draws with replacement
+        if kind is not Weighted:  # it draws with replacement
             together = flat(seen) + flat(rest)
-            # (torch's samplers may fill the last step of some ranks with the order's first, and not of others.)
+            # (torch's samplers may fill the last step of some ranks, but not of others, with the first samples.)
             exact = full * step if drop_last else N
             assert len(set(together)) == exact or (drop_last and kind is not Ours and len(set(together)) > exact)
             assert len(together) - len(set(together)) < max(m, n)
@@ -130,13 +127,13 @@ def test_with_steps_of_another_size_nothing_comes_twice_and_nothing_is_lost(kind
     rest = rest_of(resumed(job(kind, m, m * other), states[0]))
     left = N - 3 * n * size
     assert set(flat(seen)) | set(flat(rest)) == set(range(N))
-    assert len(flat(rest)) == left + -left % m  # what comes twice is what makes the ranks' shares equal, at the end
+    assert len(flat(rest)) == left + -left % m  # repeated samples at the end make the ranks' shares equal
     assert not set(flat(rest[:-1])) & set(flat(seen))
 
 
 @pytest.mark.parametrize("kind", [Ours, Adapters])
 @pytest.mark.parametrize(("before", "behind"), [(2, 0), (0, 2), (2, 1)])
-def test_any_number_of_workers_goes_on_in_other_ranks_behind_what_was_delivered(kind, before, behind):
+def test_any_number_of_workers_continues_in_other_ranks_after_the_delivered_batches(kind, before, behind):
     whole = rest_of(job(kind, 2, 12))
     states, _ = states_after(job(kind, 2, 12, num_workers=before), 3)
     assert rest_of(resumed(job(kind, 3, 12, num_workers=behind), states[1]))[:4] == whole[3:7]
@@ -167,7 +164,7 @@ def test_states_of_both_ends_of_an_epoch_have_whole_epochs_behind_them(kind, tak
     first = job(kind, 2, 12)
     states, _ = states_after(first, taken)
     if taken:
-        assert [numbers(loader) for loader in first] and states[0]["finished"] is False
+        assert [as_lists(loader) for loader in first] and states[0]["finished"] is False
         states = [loader.state_dict() for loader in first]
         assert states[0]["finished"]
     rest = rest_of(resumed(job(kind, 3, 12), states))
@@ -186,7 +183,7 @@ class Drawn(Dataset):
 
 class DrawnOurs:
     def __new__(cls, rank, ranks, batch_size, **options):
-        # All ranks', as torch.manual_seed(11) is in each.
+        # The same in all ranks, like torch.manual_seed(11).
         options["generator"] = torch.Generator().manual_seed(11)
         sampler = BatchSampler(N, batch_size, shuffle=True, seed=3, rank=rank, world_size=ranks)
         return DataLoader(Drawn(), batch_sampler=sampler, rng="sample", collate_fn=as_is, **grouped(**options))
@@ -194,7 +191,7 @@ class DrawnOurs:
 
 class DrawnTorchs:
     def __new__(cls, rank, ranks, batch_size, **options):
-        # All ranks', as torch.manual_seed(11) is in each.
+        # The same in all ranks, like torch.manual_seed(11).
         options["generator"] = torch.Generator().manual_seed(11)
         sampler = DistributedSampler(range(N), num_replicas=ranks, rank=rank, seed=3)
         return StatefulDataLoader(
@@ -224,7 +221,7 @@ def drawn_until(loader, taken):
     return loader.state_dict(), rows
 
 
-# ---- what torchdata itself has saved
+# ---- states that torchdata itself has saved
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -241,12 +238,12 @@ def test_a_state_that_torchdata_has_saved_of_our_sampler_goes_on_in_other_ranks(
             for rank in range(n)
         ]
         iterators = [iter(loader) for loader in loaders]
-        seen = steps([numbers(itertools.islice(iterator, 1)) for iterator in iterators])
+        seen = steps([as_lists(itertools.islice(iterator, 1)) for iterator in iterators])
         state = loaders[m % n].state_dict()
         del iterators
         got = seen + rest_of(resumed(job(Ours, m, step, **options), state))
         full = N // step
-        # (With workers torchdata asks the sampler for another epoch before the first one.)
+        # (With workers, torchdata requests another epoch of the sampler before the first one.)
         wholes = [[sorted(order[at : at + step]) for at in range(0, full * step, step)] for order in orders]
         assert got[:full] in wholes, m
         assert len(got) == (full if drop_last else -(-N // step)), m
@@ -257,7 +254,7 @@ def test_a_state_that_torchdata_has_saved_of_our_sampler_goes_on_in_other_ranks(
 
 
 class Odd(DistributedSampler):
-    """Divides in blocks, which nobody can know."""
+    """Divides in blocks, which slipring cannot know."""
 
     def __iter__(self):
         share = len(self.dataset) // self.num_replicas
@@ -306,7 +303,7 @@ class Plainly:
         (Remembering, Remembering, {}, "Stateful map dataset is each worker's own"),
     ],
 )
-def test_what_cannot_be_promised_is_refused(before, behind, options, said):
+def test_options_without_a_possible_promise_are_refused(before, behind, options, said):
     states, _ = states_after(job(before, 2, 12, **options), 2)
     with pytest.raises(ValueError, match=f"{said}.*Resume with as many ranks") as caught:
         behind(0, 3, 4).load_state_dict(states[0])
@@ -388,7 +385,7 @@ def test_nothing_is_left_behind_an_epochs_last_batches_which_are_not_full(kind, 
             assert other.batch_sampler.epoch == 1
 
 
-def test_what_is_dropped_at_an_epochs_end_does_not_become_the_next_epoch():
+def test_samples_dropped_at_an_epochs_end_do_not_become_the_next_epoch():
     def loader(size):
         return DataLoader(range(10), batch_sampler=BatchSampler(10, size, shuffle=True, seed=3, drop_last=True))
 

@@ -1,4 +1,4 @@
-"""slipring.torch's states of streams with other ranks: all ranks' states together say what nobody has read."""
+"""slipring.torch's states of streams with other ranks: all ranks' states together give the unread samples."""
 
 import itertools
 import json
@@ -14,13 +14,10 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import IterableDataset, get_worker_info  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import flat  # noqa: E402
+from tests.support.datasets import flat  # noqa: E402
+from tests.support.torch_datasets import as_lists  # noqa: E402
 
 WORKERS = [0, 2]
-
-
-def numbers(batches):
-    return [torch.as_tensor(batch).tolist() for batch in batches]
 
 
 def resumed(loaders, states):
@@ -30,7 +27,7 @@ def resumed(loaders, states):
 
 
 class Shards(IterableDataset):
-    """Shards of numbers, divided among ranks and workers; what nobody has read can be divided anew."""
+    """Shards of numbers, divided among ranks and workers; the unread rest can be divided again."""
 
     def __init__(self, rank, ranks):
         self.rank, self.world_size = rank, ranks
@@ -74,7 +71,7 @@ class Reading:
 
 
 class Plain(IterableDataset):
-    """Knows its rank, and cannot be divided anew."""
+    """Knows its rank, and cannot be divided again."""
 
     def __init__(self, rank, ranks):
         self.rank, self.world_size = rank, ranks
@@ -88,11 +85,11 @@ def streams(ranks, dataset=Shards, **options):
 
 
 def read(loaders, taken):
-    """The states of ranks that have read so many batches each, and the samples."""
+    """Return the states of ranks that have read so many batches each, and the samples."""
     seen = []
     for loader, n in zip(loaders, taken, strict=True):
         iterator = iter(loader)
-        seen += flat(numbers(itertools.islice(iterator, n)))
+        seen += flat(as_lists(itertools.islice(iterator, n)))
     states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
     for loader in loaders:
         loader.close()
@@ -102,12 +99,12 @@ def read(loaders, taken):
 @pytest.mark.parametrize("before", WORKERS)
 @pytest.mark.parametrize("behind", [0, 1])
 @pytest.mark.parametrize(("taken", "m"), [((4,), 2), ((3, 0, 6), 2), ((1, 9), 4), ((2, 2), 2)])
-def test_what_nobody_has_read_of_a_stream_is_read_once_by_other_ranks_and_workers(taken, m, before, behind):
+def test_the_unread_part_of_a_stream_is_read_once_by_other_ranks_and_workers(taken, m, before, behind):
     states, seen = read(streams(len(taken), num_workers=before), taken)
     new = resumed(streams(m, num_workers=behind), states[::-1])
-    rest = [flat(numbers(loader)) for loader in new]
+    rest = [flat(as_lists(loader)) for loader in new]
     assert sorted(seen + flat(rest)) == list(range(70))
-    later = [flat(numbers(loader)) for loader in new]  # the next epoch is a whole one
+    later = [flat(as_lists(loader)) for loader in new]  # the next epoch is complete
     assert sorted(flat(later)) == list(range(70))
     for loader in new:
         loader.close()
@@ -119,16 +116,16 @@ def test_a_stream_can_be_divided_again_before_and_behind_its_first_batch():
         states, more = read(resumed(streams(ranks), states), taken)
         seen += more
     (last,) = resumed(streams(1, num_workers=2), states)
-    assert sorted(seen + flat(numbers(last))) == list(range(70))
+    assert sorted(seen + flat(as_lists(last))) == list(range(70))
     last.close()
 
 
 @pytest.mark.parametrize("m", [1, 3])
 def test_a_stream_that_all_ranks_have_read_begins_the_next_epoch(m):
     loaders = streams(2)
-    assert len(flat(numbers(loaders[0])) + flat(numbers(loaders[1]))) == 70
+    assert len(flat(as_lists(loaders[0])) + flat(as_lists(loaders[1]))) == 70
     new = resumed(streams(m), [loader.state_dict() for loader in loaders])
-    assert sorted(flat(flat(numbers(loader)) for loader in new)) == list(range(70))
+    assert sorted(flat(flat(as_lists(loader)) for loader in new)) == list(range(70))
 
 
 def test_a_stream_is_refused_by_name_where_it_cannot_be_divided():
@@ -155,7 +152,7 @@ def test_a_stream_whose_states_are_of_earlier_batches_is_refused():
 
 
 class OfNobody(IterableDataset):
-    """Knows of no ranks; torch.distributed does."""
+    """Does not know about ranks; torch.distributed does."""
 
     def __iter__(self):
         return iter(range(20))
@@ -167,7 +164,7 @@ def save_as_rank(number, folder):
     next(iter(loader))
     torch.save(loader.state_dict(), os.path.join(folder, f"{number}.pt"))
     torch.distributed.destroy_process_group()
-    os._exit(0)  # its threads in C++ are in the way of the interpreter's own end
+    os._exit(0)  # its C++ threads would disturb the interpreter's own exit
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")

@@ -1,4 +1,4 @@
-"""Which order a state is of: the generator that it is drawn from, and what tells it from others."""
+"""The order of a state: the generator that draws it, and its difference from other orders."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Interrupted runs next to uninterrupted ones: stopped, saved and gone on with at random."""
+"""Runs that are interrupted, saved and resumed at random, compared with uninterrupted ones."""
 
 import io
 import json
@@ -12,17 +12,27 @@ from tests.support.options import grouped
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: E402
+from torch.utils.data import IterableDataset, get_worker_info  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.parity import samplers  # noqa: E402
-from tests.parts import fast  # noqa: E402
+from tests.support import samplers, stateful  # noqa: E402
+from tests.support.parts import fast  # noqa: E402
 
 CASES = 40
-EPOCHS = 6  # more than any case begins
+EPOCHS = 6  # more than any case needs
 
 
-class Numbers(Dataset):
+class Reads(stateful.Reads):
+    """Sample i: i, and how many samples this copy has read."""
+
+    def __getitem__(self, i):
+        _, reads = super().__getitem__(i)
+        return 1000 * reads + i
+
+
+class Draws:
+    """Sample i is i, and a number from two generators."""
+
     def __init__(self, n):
         self.n = n
 
@@ -30,92 +40,37 @@ class Numbers(Dataset):
         return self.n
 
     def __getitem__(self, i):
-        return i
-
-
-class Reads(Numbers):
-    """Counts what it has read, and says so."""
-
-    reads = 0
-
-    def __getitem__(self, i):
-        self.reads += 1
-        return 1000 * self.reads + i
-
-    def state_dict(self):
-        return {"reads": self.reads}
-
-    def load_state_dict(self, state):
-        self.reads = state["reads"]
-
-
-class Draws(Numbers):
-    """What the generators draw for each sample."""
-
-    def __getitem__(self, i):
         return torch.tensor([i, torch.rand(()), random.random()], dtype=torch.float64)
 
 
-class Stream(IterableDataset):
-    """Cannot say where it is. Workers have unequal shares."""
+class Stream(stateful.Plain, IterableDataset):
+    """Has no state. Workers have unequal shares."""
 
     def __init__(self, n):
         self.n = n
 
-    def share(self):
+    def items(self):
         info = get_worker_info()
         worker = 0 if info is None else info.id
         return range(1000 * worker, 1000 * worker + self.n // (worker + 1))
 
-    def __iter__(self):
-        return iter(self.share())
+
+class Laps(stateful.Laps, Stream):
+    """Its state is its position and the number of passes."""
 
 
-class Laps(Stream):
-    """Says where it is, and how often it was read; at its end it is at its beginning."""
-
-    at = laps = 0
-
-    def __iter__(self):
-        while self.at < len(self.share()):
-            self.at += 1
-            yield 10000 * self.laps + self.share()[self.at - 1]
-        self.at, self.laps = 0, self.laps + 1
-
-    def state_dict(self):
-        return {"at": self.at, "laps": self.laps}
-
-    def load_state_dict(self, state):
-        self.at, self.laps = state["at"], state["laps"]
-
-
-class OwnIterator(Stream):
-    """Is its own iterator, and can say where that is."""
-
-    def __iter__(self):
-        self.left = list(self.share())
-        return self
-
-    def __next__(self):
-        if not self.left:
-            raise StopIteration
-        return self.left.pop(0)
-
-    def state_dict(self):
-        return {"left": list(self.left)}
-
-    def load_state_dict(self, state):
-        self.left = list(state["left"])
+class OwnIterator(stateful.OwnIterator, Stream):
+    """Is its own iterator, with a state."""
 
 
 class Told(Stream):
-    """Dataset and iterator both say something."""
+    """The dataset and its iterator both have a state."""
 
     passes = 0
 
     def __iter__(self):
         self.passes += 1
-        return Place([10000 * self.passes + i for i in self.share()])
+        return Place([10000 * self.passes + i for i in self.items()])
 
     def state_dict(self):
         return {"passes": self.passes}
@@ -163,13 +118,13 @@ WAYS = [
 
 
 class Case:
-    """A loader's settings, and where its run is interrupted."""
+    """A loader's settings, and the points where its run is interrupted."""
 
     def __init__(self, seed):
         self.pick = random.Random(seed)
         choice = self.pick.choice
         self.stream = choice([False, True])
-        self.dataset = choice([Stream, Laps, OwnIterator, Told] if self.stream else [Numbers, Numbers, Reads])
+        self.dataset = choice([Stream, Laps, OwnIterator, Told] if self.stream else [range, range, Reads])
         self.sampler = None if self.stream else choice(SAMPLERS)
         self.n = choice([5, 12, 13])
         batch_size, workers = choice([None, 1, 2, 4]), choice([0, 0, 1, 2, 3])
@@ -184,8 +139,8 @@ class Case:
             "rng": choice(["worker", "batch"]),
             "preload": choice([None, None, 1]),
         }
-        # With its generator in the state, and seeds per batch, neither workers nor resumes change a bit.
-        self.free = self.dataset is Numbers and self.sampler == "shuffle" and self.options["rng"] == "batch"
+        # With its generator in the state, and seeds per batch, workers and resumes change no bit.
+        self.free = self.dataset is range and self.sampler == "shuffle" and self.options["rng"] == "batch"
         if self.free:
             self.dataset = Draws
         self.stops = [
@@ -210,7 +165,7 @@ class Case:
             return [[torch.as_tensor(batch).tolist() for batch in loader] for _ in range(EPOCHS)]
 
     def comparable(self, epochs):
-        """Out of order, only what came counts; and not which worker has read it."""
+        """Return epochs for comparison: out of order, without the order and without the worker of each sample."""
         if self.options["in_order"] or (self.options["num_workers"] < 2 and not self.free):
             return epochs
         if self.dataset is Reads:
@@ -218,7 +173,7 @@ class Case:
         return [sorted(epoch, key=json.dumps) for epoch in epochs]
 
     def interrupted(self, batches):
-        """The same by loaders that go on from each other's states; `batches`: how many an epoch has."""
+        """Return the epochs of loaders that resume from each other's states; an epoch has `batches` batches."""
         loader, seen = self.loader(), Seen()
         for seed, (where, few, way) in enumerate(self.stops, start=2):
             left = batches - len(seen.epochs[-1])
@@ -228,7 +183,7 @@ class Case:
             if self.pick.random() < 0.5:
                 loader = self.loader(seed)
             loader.load_state_dict(way(state))
-            if self.pick.random() < 0.2:  # once more, before anything is read
+            if self.pick.random() < 0.2:  # again, before anything is read
                 loader.load_state_dict(loader.state_dict())
             if older is not loader:
                 older.close()
@@ -243,7 +198,7 @@ class Seen:
         self.epochs, self.iterator = [[]], None
 
     def take(self, loader, batches):
-        """Take so many of an epoch that is under way, or None: all, and its end."""
+        """Take so many batches of the current epoch; None: all, and its end."""
         self.iterator = self.iterator or iter(loader)
         while batches is None or batches > 0:
             batch = next(self.iterator, None)
@@ -256,7 +211,7 @@ class Seen:
 
 
 @pytest.mark.parametrize("seed", fast(range(CASES), *range(10)))
-def test_an_interrupted_run_gives_what_an_uninterrupted_one_does(seed):
+def test_an_interrupted_run_gives_the_same_epochs_as_an_uninterrupted_one(seed):
     case = Case(seed)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")

@@ -1,6 +1,6 @@
-"""How often a loader asks the user's objects to begin: once for each pass, as torch's does, resumed or not.
+"""A loader calls iter() of the user's objects once for each pass, resumed or not, as torch's does.
 
-What counts its own passes (``self.epoch += 1`` in ``__iter__``) would give another pass's order else.
+Otherwise an object that counts its passes (``self.epoch += 1`` in ``__iter__``) would yield another pass's order.
 """
 
 import random
@@ -13,8 +13,8 @@ from torch.utils import data  # noqa: E402
 
 from slipring.adapters.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import as_is  # noqa: E402
-from tests.parts import fast  # noqa: E402
+from tests.support.datasets import as_is  # noqa: E402
+from tests.support.parts import fast  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 
@@ -22,7 +22,7 @@ N = 12
 
 
 class Orders:
-    """Another order in every pass, which it counts."""
+    """Another order in every pass; it counts the passes."""
 
     epoch = 0
 
@@ -51,7 +51,7 @@ class Grouped(Sampled):
 
 
 class Told(Sampled):
-    """Stateful, and its own iterator: it says which pass is under way, and what is left of it."""
+    """Stateful, and its own iterator: its state is the number of the pass and the indices left in it."""
 
     left = ()
 
@@ -120,7 +120,7 @@ def test_a_resume_goes_on_in_the_pass_of_its_state(adapter, kind, num_workers, t
         assert list(iterator) == want
         third.load_state_dict(state)
         assert list(third) == want
-        assert list(third) == list(first)  # and the pass behind it is the next
+        assert list(third) == list(first)  # and the pass after it is the next one
 
 
 @pytest.mark.parametrize("adapter", [data.DataLoader, DataLoader, StatefulDataLoader])
@@ -130,7 +130,7 @@ def test_a_dataset_is_asked_for_its_length_and_samples_as_often_as_by_torch(adap
     loader = adapter(asked, 3, num_workers=num_workers)
     assert len(loader) == 4
     assert len(list(loader)) == len(list(loader)) == 4
-    assert asked.lengths == 5  # len(loader), which list() asks for too, and the sampler in each pass
+    assert asked.lengths == 5  # by len(loader), by list(), and by the sampler in each pass
     assert asked.read == ([] if num_workers else [*range(N)] * 2)
 
 
@@ -149,7 +149,7 @@ def test_an_epoch_asks_for_one_pass(adapter, kind):
 
 
 class Draws(data.Dataset):
-    """Sample i: (i, what torch's global generator draws)."""
+    """Sample i is (i, a number from torch's global generator)."""
 
     def __len__(self):
         return N

@@ -1,4 +1,4 @@
-"""Resumes behind which something repeats itself: a seed, an exception, an order that is skipped."""
+"""Resumes after which something repeats: a seed, an exception, an order that is skipped."""
 
 import warnings
 
@@ -8,19 +8,20 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import IterableDataset, Sampler, get_worker_info  # noqa: E402
 
-from tests.parity.common import Made  # noqa: E402
+from tests.support import stateful  # noqa: E402
+from tests.support.torch_datasets import Made  # noqa: E402
 
 
 @pytest.fixture
 def make(make):
-    """The same, one sample a sequence number."""
+    """The same fixture, with one sample per batch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the iterable dataset has no state_dict")
         yield lambda *args, **kwargs: make(*args, **{"batch_size": None, **kwargs})
 
 
 def given(iterator, most=100):
-    """What it gives, exceptions among it."""
+    """Return the values of an iterator, and the texts of its exceptions."""
     got = []
     while len(got) < most:
         try:
@@ -33,7 +34,7 @@ def given(iterator, most=100):
 
 
 class Numbers(IterableDataset):
-    """Its iterator goes on behind an exception."""
+    """Its iterator continues after an exception."""
 
     def __init__(self, bad=()):
         self.bad = bad
@@ -61,7 +62,7 @@ class Iterator:
 
 @pytest.mark.parametrize("rng", ["batch", "worker"])
 def test_an_epoch_of_the_same_seed_as_the_resumed_one_is_whole(make, rng):
-    """Workers that persist are told where to go on in one run, not in all that have its seed."""
+    """Persistent workers resume in one iteration, not in each iteration with its seed."""
     first, second = (make(Numbers(), num_workers=2, persistent_workers=True, rng=rng) for _ in range(2))
     torch.manual_seed(1)
     whole = given(iter(first))
@@ -94,7 +95,7 @@ def test_an_epoch_after_a_resume_at_the_end_of_one_has_its_own_seed_and_order(ma
     resumed.load_state_dict(first.state_dict())
     epochs += [[tuple(sample.tolist()) for sample in first] for _ in range(2)]
     again = [[tuple(sample.tolist()) for sample in resumed] for _ in range(2)]
-    if rng == "worker":  # draws of workers that persist cannot go on
+    if rng == "worker":  # draws of persistent workers cannot continue
         epochs, again = ([[i for i, _ in epoch] for epoch in run] for run in (epochs, again))
     assert again == epochs[1:]
     assert len({tuple(epoch) for epoch in epochs}) == 3
@@ -119,7 +120,7 @@ def test_a_stream_goes_on_behind_its_exceptions(make, num_workers, taken, preloa
 
 @pytest.mark.parametrize("preload", [None, 1])
 def test_a_failed_batch_counts_as_delivered_if_batches_may_come_out_of_order(make, preload):
-    """The state names every delivered batch then, not only the number of the last one."""
+    """The state then names every delivered batch, not only the number of the last one."""
     options = {"num_workers": 1, "in_order": False, "preload": preload}
     loader = make(Made(fails_at_2, 6), **options)
     head = given(iter(loader), 4)
@@ -136,7 +137,7 @@ def fails_at_2(i):
 
 
 class Longer(Numbers):
-    """Gives six samples, although its length is three."""
+    """Yields six samples, although its length is three."""
 
     def __len__(self):
         return 3
@@ -144,7 +145,7 @@ class Longer(Numbers):
 
 @pytest.mark.parametrize("preload", [None, 1])
 def test_a_batch_counts_only_after_next_has_returned_it(make, preload):
-    """torch warns of a stream that is longer than it says after the batch is made. The warning is an error here."""
+    """torch warns about a stream that is longer than its len() after it makes the batch. Here this is an error."""
     options = {"num_workers": 1, "preload": preload}
     loader = make(Longer(), **options)
     assert len(loader) == 3
@@ -159,7 +160,7 @@ def test_a_batch_counts_only_after_next_has_returned_it(make, preload):
 
 
 class ToldIterator(Iterator):
-    """Says where it is."""
+    """The same, with a state."""
 
     def state_dict(self):
         return {"at": self.at}
@@ -188,29 +189,21 @@ def test_a_stateful_stream_goes_on_behind_its_exceptions(make, num_workers, take
     assert given(iter(resumed)) == given(iterator)
 
 
-class CountedRows:
-    """A map dataset whose state counts the rows that its process has read; one row raises."""
+class CountedRows(stateful.Reads):
+    """A map dataset whose state counts the rows that its process has read; row 7 raises."""
 
-    at = 0
-
-    def __len__(self):
-        return 20
+    def __init__(self):
+        super().__init__(20)
 
     def __getitem__(self, i):
-        self.at += 1
+        _, count = super().__getitem__(i)
         if i == 7:
             raise ValueError(f"bad {i}")
-        return 100 * i + self.at
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
+        return 100 * i + count
 
 
 class WholeBatches(CountedRows):
-    """The same, a batch in one call."""
+    """The same, with one call per batch."""
 
     def fetch_into(self, indices, empty):
         return sum(self[i] for i in indices)
@@ -233,18 +226,14 @@ def test_a_stateful_map_dataset_goes_on_behind_its_exceptions(make, dataset, bat
     assert given(iter(resumed)) == rest
 
 
-class Shuffled(Sampler):
-    """An order of its own, which only its state tells."""
+class Shuffled(stateful.Walk, Sampler):
+    """An order of its own, which only its state contains."""
 
     def __init__(self, seed):
         self.order = torch.randperm(20, generator=torch.Generator().manual_seed(seed)).tolist()
-        self.at = 0
 
-    def __iter__(self):
-        while self.at < len(self.order):
-            self.at += 1
-            yield self.order[self.at - 1]
-        self.at = 0
+    def items(self):
+        return self.order
 
     def __len__(self):
         return len(self.order)
@@ -257,13 +246,13 @@ class Shuffled(Sampler):
 
 
 @pytest.mark.parametrize("look_ahead", [{"num_workers": 0}, {"num_workers": 1, "prefetch_factor": 1}])
-def test_a_state_is_exact_before_what_is_skipped_has_been_drawn(make, look_ahead):
+def test_a_state_is_exact_before_the_skipped_batches_are_drawn(make, look_ahead):
     data = Made(int, 20)
     loader = make(data, sampler=Shuffled(1), num_workers=2, in_order=False)
     iterator = iter(loader)
     got = given(iterator, 1)
     state = loader.state_dict()
-    # As if some later sequence numbers had come before. (Which one came first is the workers' race.)
+    # As if some later sequence numbers had come before. (The workers race for the first one.)
     later = [seq for seq in range(2, 6) if seq not in state["beyond"]]
     got += [state["sampler"][0]["order"][seq] for seq in later]
     state["beyond"] = sorted(state["beyond"] + later)
@@ -276,34 +265,29 @@ def test_a_state_is_exact_before_what_is_skipped_has_been_drawn(make, look_ahead
     assert sorted(got + given(iterator)) == list(range(20))
 
 
+@pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
-def test_what_came_out_of_order_does_not_come_again(make, num_workers):
+def test_batches_that_came_out_of_order_do_not_come_again(make, num_workers, in_order):
     data = Made(int, 20)
     state = make(data, num_workers=1).state_dict()
     state.update(finished=False, delivered=3, beyond=[4, 6, 7], rng=None, sampler=None)
-    resumed = make(data, num_workers=num_workers, in_order=False)
+    resumed = make(data, num_workers=num_workers, in_order=in_order)
     resumed.load_state_dict(state)
-    assert sorted(given(iter(resumed))) == [3, 5, *range(8, 20)]
+    rest = given(iter(resumed))
+    assert (rest if in_order else sorted(rest)) == [3, 5, *range(8, 20)]
 
 
-class Short(IterableDataset):
-    """At its end it is at its beginning again."""
+class Uneven(IterableDataset):
+    """Worker 0 has three items, each other worker eight."""
 
-    def __init__(self):
-        self.at = 0
-
-    def __iter__(self):
+    def items(self):
         info = get_worker_info()
-        while self.at < (3 if info is None or info.id == 0 else 8):
-            self.at += 1
-            yield self.at + (0 if info is None else 100 * info.id)
-        self.at = 0
+        worker = 0 if info is None else info.id
+        return range(100 * worker + 1, 100 * worker + (9 if worker else 4))
 
-    def state_dict(self):
-        return {"at": self.at}
 
-    def load_state_dict(self, state):
-        self.at = state["at"]
+class Short(stateful.Walk, Uneven):
+    """After its last item it is at its beginning again."""
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -330,9 +314,7 @@ def test_a_stream_does_not_begin_again_behind_a_last_batch_that_was_not_full(mak
     ],
     ids=["last batch", "last step"],
 )
-def test_a_state_behind_what_was_too_little_for_a_last_batch_goes_on_with_the_next_epoch(
-    make, dataset, options, num_workers
-):
+def test_a_state_after_an_incomplete_last_batch_continues_with_the_next_epoch(make, dataset, options, num_workers):
     def numbers(loader):
         return [torch.stack(list(step)).tolist() for step in loader]
 
@@ -343,29 +325,23 @@ def test_a_state_behind_what_was_too_little_for_a_last_batch_goes_on_with_the_ne
     assert numbers(resumed) == numbers(first)
 
 
-class Reads(Made):
-    """A map dataset that counts what it has read, and says so."""
+class Reads(stateful.Reads):
+    """A map dataset that counts its reads, including those of bad samples."""
 
     def __init__(self, n, bad=()):
-        super().__init__(int, n)
-        self.reads, self.bad = 0, bad
+        super().__init__(n)
+        self.bad = bad
 
     def __getitem__(self, i):
-        self.reads += 1
+        _, reads = super().__getitem__(i)
         if i in self.bad:
             raise ValueError(f"bad {i}")
-        return 100 * self.reads + i
-
-    def state_dict(self):
-        return {"reads": self.reads}
-
-    def load_state_dict(self, state):
-        self.reads = state["reads"]
+        return 100 * reads + i
 
 
 @pytest.mark.parametrize("taken", [5, 6, 7])
 def test_a_worker_that_has_no_task_left_is_told_in_the_next_epoch(make, taken):
-    """Seven samples for three workers that persist."""
+    """Seven samples for three persistent workers."""
     first, resumed = (make(Reads(7), num_workers=3, persistent_workers=True) for _ in range(2))
     whole = [given(iter(first)) for _ in range(2)]
     first.load_state_dict({})
@@ -375,26 +351,14 @@ def test_a_worker_that_has_no_task_left_is_told_in_the_next_epoch(make, taken):
     assert [head + given(iter(resumed)), given(iter(resumed))] == whole
 
 
-class Laps(Short):
+class Laps(stateful.Laps, Uneven):
     """Counts its passes."""
-
-    laps = 0
-
-    def __iter__(self):
-        yield from (1000 * self.laps + value for value in super().__iter__())
-        self.laps += 1
-
-    def state_dict(self):
-        return {"at": self.at, "laps": self.laps}
-
-    def load_state_dict(self, state):
-        self.at, self.laps = state["at"], state["laps"]
 
 
 @pytest.mark.parametrize("dataset", [lambda: Reads(7), Laps])
 @pytest.mark.parametrize("taken", [0, 1, 2, 5])
 def test_a_state_early_in_an_epoch_knows_workers_from_the_epoch_before(make, dataset, taken):
-    """Those of which nothing has been delivered since."""
+    """The workers whose batches of the new epoch have not been delivered yet."""
     first, resumed = (make(dataset(), num_workers=3, persistent_workers=True) for _ in range(2))
     whole = [given(iter(first)) for _ in range(2)]
     first.load_state_dict({})

@@ -1,4 +1,4 @@
-"""Resumes of samplers: those that say where they are, and those that do not."""
+"""Resumes of samplers with and without a state."""
 
 import pytest
 
@@ -6,9 +6,9 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import Sampler  # noqa: E402
 
-from tests.parity.common import Made  # noqa: E402
-from tests.parity.samplers import Both, Counted, OfItsIterator, Passes  # noqa: E402
-from tests.parts import slow  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
+from tests.support.samplers import Both, Counted, OfItsIterator, Passes  # noqa: E402
+from tests.support.torch_datasets import as_lists  # noqa: E402
 
 WORKERS = [0, 2]
 
@@ -16,15 +16,11 @@ WORKERS = [0, 2]
 SAMPLERS = [Passes, Counted, OfItsIterator, Both]
 
 
-def numbers(batches):
-    return [torch.as_tensor(batch).tolist() for batch in batches]
-
-
 def after(loader, epochs, taken, exhausted=False):
-    """What is delivered in so many epochs, `taken` batches of the next, and its end."""
-    got = [numbers(loader) for _ in range(epochs)]
+    """Return the batches of some epochs and `taken` batches of the next; if `exhausted`, check that it ends there."""
+    got = [as_lists(loader) for _ in range(epochs)]
     iterator = iter(loader)
-    got.append(numbers(next(iterator) for _ in range(taken)))
+    got.append(as_lists(next(iterator) for _ in range(taken)))
     if exhausted:
         assert next(iterator, None) is None
     return got
@@ -38,15 +34,15 @@ def test_a_stateful_sampler_goes_on_into_later_epochs(make, kind, num_workers, b
         return make(range(11), batch_size=batch_size, sampler=kind(11), num_workers=num_workers)
 
     whole = loader()
-    want = [numbers(whole) for _ in range(4)]
+    want = [as_lists(whole) for _ in range(4)]
     first, resumed = loader(), loader()
     n = min({"none": 0, "some": 2}.get(taken, 11), len(want[0]))
     got = after(first, 1, n, taken == "end")
     resumed.load_state_dict(first.state_dict())
     if taken != "end":
-        got[-1] += numbers(resumed)
+        got[-1] += as_lists(resumed)
     while len(got) < 4:
-        got.append(numbers(resumed))
+        got.append(as_lists(resumed))
     assert got == want
 
 
@@ -56,22 +52,22 @@ def test_a_state_from_the_beginning_takes_the_same_sampler_back_there(make, kind
     loader = make(range(11), batch_size=4, sampler=kind(11), num_workers=num_workers)
     iterator = iter(loader)
     state = loader.state_dict()
-    first = numbers(iterator)
+    first = as_lists(iterator)
     loader.load_state_dict(state)
-    assert numbers(loader) == first
+    assert as_lists(loader) == first
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_state_from_before_the_first_epoch_takes_the_same_loader_back_there(make, num_workers):
     loader = make(range(11), batch_size=4, sampler=Passes(11), num_workers=num_workers)
     state = loader.state_dict()
-    epochs = [numbers(loader) for _ in range(2)]
+    epochs = [as_lists(loader) for _ in range(2)]
     loader.load_state_dict(state)
-    assert [numbers(loader) for _ in range(2)] == epochs
+    assert [as_lists(loader) for _ in range(2)] == epochs
 
 
 class DrawsAtOnce(Sampler):
-    """Draws its order from torch's global generator as soon as it is iterated."""
+    """Draws its order from torch's global generator in iter()."""
 
     def __init__(self, n):
         self.n = n
@@ -100,23 +96,13 @@ def test_an_order_that_iter_draws_goes_on(make, how, taken, num_workers):
     torch.manual_seed(1)
     loader = make(range(10), num_workers=num_workers, **options)
     iterator = iter(loader)
-    numbers(next(iterator) for _ in range(taken))
+    as_lists(next(iterator) for _ in range(taken))
     state = loader.state_dict()
-    rest = numbers(iterator)
+    rest = as_lists(iterator)
     torch.manual_seed(2)
     resumed = make(range(10), num_workers=num_workers, **options)
     resumed.load_state_dict(state)
-    assert numbers(resumed) == rest
-
-
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
-def test_what_came_out_of_order_does_not_come_again_in_order(make, num_workers):
-    data = Made(int, 20)
-    state = make(data, batch_size=None, num_workers=1).state_dict()
-    state.update(finished=False, delivered=3, beyond=[5, 7, 9], rng=None, sampler=None)
-    resumed = make(data, batch_size=None, num_workers=num_workers)
-    resumed.load_state_dict(state)
-    assert [int(i) for i in resumed] == [3, 4, 6, 8, *range(10, 20)]
+    assert as_lists(resumed) == rest
 
 
 @pytest.mark.parametrize("preload", [None, 1])
@@ -124,13 +110,13 @@ def test_a_state_before_the_first_batch_counts_nothing_that_was_asked_for_ahead(
     loader = make(range(8), batch_size=2, num_workers=2, preload=preload)
     iterator = iter(loader)
     assert loader.state_dict()["delivered"] == 0
-    assert len(numbers(iterator)) == 4
+    assert len(as_lists(iterator)) == 4
 
 
 def test_an_older_iterator_that_is_dropped_last_leaves_no_state(make):
     loader = make(range(8), batch_size=2)
     older, newer = iter(loader), iter(loader)
-    numbers(next(older) for _ in range(3))
+    as_lists(next(older) for _ in range(3))
     next(newer)
     del newer
     del older

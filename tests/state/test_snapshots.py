@@ -1,4 +1,4 @@
-"""When what is Stateful is asked for its state, and that every state is exact all the same."""
+"""The times when Stateful objects are asked for their states; every state is exact."""
 
 import signal
 import threading
@@ -12,60 +12,42 @@ torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import after, as_is  # noqa: E402
-from tests.parts import fast  # noqa: E402
+from tests.support import stateful  # noqa: E402
+from tests.support.datasets import after, as_is, share  # noqa: E402
+from tests.support.parts import fast  # noqa: E402
+from tests.support.signals import handling  # noqa: E402
 
 
-class Counted:
-    """Counts how often it is asked; its state is a place."""
+class Counted(stateful.Positioned):
+    """Counts how often it is asked for its state."""
 
-    at = calls = 0
+    calls = 0
 
     def state_dict(self):
         self.calls += 1
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
+        return super().state_dict()
 
 
-class Stream(Counted, data.IterableDataset):
-    """Each worker's share of the numbers, each with how often this worker's copy has been asked."""
+class Stream(Counted, stateful.Walk, data.IterableDataset):
+    """Each worker's share of the numbers, each with how often this worker's copy was asked for its state."""
 
     def __init__(self, n=40):
         self.n = n
 
+    def items(self):
+        return share(self.n)
+
     def __iter__(self):
-        info = data.get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        while (value := first + self.at * step) < self.n:
-            self.at += 1
+        for value in super().__iter__():
             yield value, self.calls
-        self.at = 0
 
 
-class Rows(Counted, data.Dataset):
-    """Its state is how many rows this copy has read, which are part of each row."""
-
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, i):
-        self.at += 1
-        return i, self.at
+class Rows(Counted, stateful.Reads):
+    """A map dataset of 40 samples."""
 
 
-class Backwards(Counted):
+class Backwards(Counted, stateful.Backwards):
     """A sampler."""
-
-    def __iter__(self):
-        while self.at < 40:
-            self.at += 1
-            yield 40 - self.at
-        self.at = 0
-
-    def __len__(self):
-        return 40
 
 
 def made(dataset, num_workers, every=1, **options):
@@ -87,7 +69,7 @@ def test_without_workers_a_dataset_is_asked_only_when_the_loader_is(dataset):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_sampler_is_asked_only_when_the_loader_is(num_workers):
-    sampler = Backwards()
+    sampler = Backwards(40)
     loader = made(range(40), num_workers, sampler=sampler)
     iterator = iter(loader)
     for _ in range(10):
@@ -100,7 +82,7 @@ def test_a_sampler_is_asked_only_when_the_loader_is(num_workers):
 @pytest.mark.parametrize(("every", "least", "most"), [(0, 1, 1), (1, 9, 10), (4, 3, 6), (100, 1, 1)])
 def test_workers_ask_as_often_as_they_are_told_to(every, least, most):
     asked = {}
-    for batch in made(Stream(), 2, every):  # ten of each worker
+    for batch in made(Stream(), 2, every):  # ten batches of each worker
         for value, calls in batch:
             asked[value % 2] = calls
     assert all(least <= calls <= most for calls in asked.values()), asked
@@ -133,7 +115,7 @@ def test_a_state_between_two_snapshots_is_exact(dataset, taken, every):
     other = made(dataset(), 2, every)
     other.load_state_dict(state)
     found = list(other)
-    if dataset is Stream:  # (how often it was asked is no part of the stream)
+    if dataset is Stream:  # (the count of calls is not a part of the stream)
         found, rest = ([[value for value, _ in batch] for batch in run] for run in (found, rest))
     assert found == rest
 
@@ -152,7 +134,7 @@ def test_a_state_of_a_resumed_iteration_between_two_snapshots_is_exact():
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_sampler_and_a_dataset_that_are_both_stateful_go_on_together(every):
     def loader():
-        return made(Rows(), 2, every, sampler=Backwards())
+        return made(Rows(), 2, every, sampler=Backwards(40))
 
     state, rest = after(loader(), 7)
     other = loader()
@@ -193,7 +175,7 @@ def test_a_state_dict_that_raises_is_raised_where_the_state_is_asked_for(num_wor
     loader = made(Refusing(), num_workers)
     iterator = iter(loader)
     assert len(next(iterator)) == 2
-    for _ in range(2):  # of the iterator, and of one that is dropped
+    for _ in range(2):  # with the iterator, and after it was dropped
         with pytest.raises((OSError, RuntimeError), match="no place"):
             loader.state_dict()
         iterator = None
@@ -248,7 +230,7 @@ def test_a_state_that_failed_at_the_end_of_an_epoch_fails_until_there_is_another
 @pytest.mark.parametrize("setting", SETTINGS[:3], ids=str)
 @pytest.mark.parametrize("batch_size", [2, None])
 def test_a_sampler_whose_state_fails_gives_every_epoch(batch_size, setting):
-    options = {"sampler": RefusingSampler(), "collate_fn": as_is, **setting}
+    options = {"sampler": RefusingSampler(40), "collate_fn": as_is, **setting}
     with DataLoader(range(40), batch_size, **grouped(**options)) as loader:
         for _ in range(2):
             assert sorted(torch.tensor(list(loader)).flatten().tolist()) == list(range(40))
@@ -261,7 +243,7 @@ def test_a_sampler_whose_state_fails_gives_every_epoch(batch_size, setting):
 
 
 class Asking(Stream):
-    """Its state needs to be told more, as MosaicML's streams do."""
+    """Its state_dict needs arguments, as that of MosaicML's streams does."""
 
     def state_dict(self, samples, from_beginning=True):
         raise AssertionError
@@ -311,22 +293,18 @@ def test_a_state_in_the_middle_of_a_step_is_refused():
             raised.append(str(error))
 
     iterator = iter(loader)
-    before = signal.signal(signal.SIGUSR1, save)
-    try:
+    with handling(save):
         assert len(next(iterator)) == 2
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     assert "between two batches" in raised[0]
     assert loader.state_dict()["workers"][0]["states"] == {"dataset": {"at": 2}}
 
 
-class Plain(data.IterableDataset):
+class Plain(stateful.Plain, data.IterableDataset):
     def __init__(self, n):
         self.n = n
 
-    def __iter__(self):
-        info = data.get_worker_info()
-        yield from range(info.id if info else 0, self.n, info.num_workers if info else 1)
+    def items(self):
+        return share(self.n)
 
 
 @pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
@@ -339,7 +317,7 @@ def test_a_stream_that_has_become_shorter_than_its_state_is_noticed(num_workers)
         list(shorter)
 
 
-def test_a_stream_that_is_shorter_than_what_came_behind_its_snapshot_is_noticed():
+def test_a_stream_that_ends_before_the_batches_after_its_snapshot_is_noticed():
     state, _ = after(made(Stream(40), 2, 100), 12)
     shorter = made(Stream(12), 2, 100)
     shorter.load_state_dict(state)

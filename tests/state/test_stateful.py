@@ -1,4 +1,4 @@
-"""A loader's state: what users of torchdata's StatefulDataLoader rely on, asked of that class too."""
+"""A loader's state: behaviour that users of torchdata's StatefulDataLoader rely on; that class is tested too."""
 
 import pytest
 
@@ -8,8 +8,9 @@ from torch.utils import data  # noqa: E402
 
 from slipring import Workers  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import Values  # noqa: E402
-from tests.parity.common import Stream, assert_same  # noqa: E402
+from tests.support import stateful as stateful_objects  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
+from tests.support.torch_datasets import Stream, assert_same  # noqa: E402
 
 # torchdata's own use of torch warns, and so does fast-forwarding, there as here.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -23,7 +24,7 @@ def workers(setting):
 
 
 class Resumable(data.IterableDataset):
-    """Its iterator knows where it is."""
+    """Its iterator has a state."""
 
     def __init__(self, n=20):
         self.n = n
@@ -55,26 +56,17 @@ class ResumableIterator:
         self.i = state["i"]
 
 
-class Jumping(data.Sampler):
-    """A sampler that knows where it is."""
+class Jumping(stateful_objects.Walk, data.Sampler):
+    """A sampler with a state."""
 
     def __init__(self, n):
-        self.n, self.i = n, 0
+        self.n = n
 
     def __len__(self):
         return self.n
 
-    def __iter__(self):
-        while self.i < self.n:
-            self.i += 1
-            yield self.i * 7 % self.n
-        self.i = 0
-
-    def state_dict(self):
-        return {"i": self.i}
-
-    def load_state_dict(self, state):
-        self.i = state["i"]
+    def items(self):
+        return [7 * i % self.n for i in range(1, self.n + 1)]
 
 
 SOURCES = {

@@ -1,4 +1,4 @@
-"""slipring.torch's state: what torchdata's tests do not ask for, and torchdata's own states."""
+"""slipring.torch's state beyond torchdata's own tests, and states that torchdata has saved."""
 
 import json
 import random
@@ -9,9 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info  # noqa: E402
+from torch.utils.data import Dataset, get_worker_info  # noqa: E402
 
-from tests.parity.common import Made  # noqa: E402
+from tests.support.stateful import Backwards  # noqa: E402
+from tests.support.torch_datasets import Counting, Made, PlainRange  # noqa: E402
 
 LOADERS = [0, 1, 2]
 
@@ -24,56 +25,6 @@ class Drawn(Dataset):
 
     def __getitem__(self, i):
         return i, random.random(), np.random.rand(), torch.rand(1)
-
-
-class Counting(IterableDataset):
-    """Knows where it is, unless `plain`."""
-
-    def __init__(self, n=20):
-        self.n, self.i = n, 0
-
-    def __iter__(self):
-        info = get_worker_info()
-        base = 0 if info is None else 100 * info.id
-        while self.i < self.n:
-            self.i += 1
-            yield base + self.i
-        self.i = 0
-
-    def state_dict(self):
-        return {"i": self.i}
-
-    def load_state_dict(self, state):
-        self.i = state["i"]
-
-
-class Plain(IterableDataset):
-    def __iter__(self):
-        info = get_worker_info()
-        base = 0 if info is None else 100 * info.id
-        return iter(range(base, base + 20))
-
-
-class Backwards(Sampler):
-    """Counts down, and can be told where to go on."""
-
-    def __init__(self, n):
-        self.n = self.at = n
-
-    def __iter__(self):
-        while self.at > 0:
-            self.at -= 1
-            yield self.at
-        self.at = self.n
-
-    def __len__(self):
-        return self.n
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
 
 
 def flat(batches):
@@ -123,7 +74,7 @@ def test_with_rng_batch_the_initial_seed_is_that_of_the_batch_for_any_number_of_
     assert found == seeds(2) and len({seed for batch in found for seed in batch}) == len(found)
 
 
-def test_out_of_order_a_resume_brings_exactly_what_was_not_delivered(make):
+def test_out_of_order_a_resume_brings_exactly_the_undelivered_batches(make):
     options = {"batch_size": 4, "num_workers": 2, "in_order": False}
     for taken in range(1, 12, 2):
         loader = make(Drawn(), **options)
@@ -206,7 +157,7 @@ def test_a_program_that_puts_the_global_generator_back_has_the_later_epochs_too(
     assert (rest(iterator), rest(resumed)) == whole
 
 
-@pytest.mark.parametrize("dataset", [Counting, Plain])
+@pytest.mark.parametrize("dataset", [Counting, PlainRange])
 @pytest.mark.parametrize("num_workers", LOADERS)
 @pytest.mark.parametrize("taken", [1, 2, 5, 8])
 def test_a_stream_goes_on_where_each_worker_was(make, dataset, num_workers, taken):
@@ -221,24 +172,24 @@ def test_a_stream_goes_on_where_each_worker_was(make, dataset, num_workers, take
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         resumed.load_state_dict(state)
-    assert bool(caught) == (dataset is Plain)
+    assert bool(caught) == (dataset is PlainRange)
     assert resumed.state_dict() == state
     assert got + lists(resumed) == want
-    assert lists(resumed) == want  # the next epoch is a whole one
+    assert lists(resumed) == want  # the next epoch is complete
 
 
 def test_a_stream_cannot_go_on_with_other_workers(make):
-    loader = make(Plain(), batch_size=3, num_workers=2)
+    loader = make(PlainRange(), batch_size=3, num_workers=2)
     next(iter(loader))
     iterator = iter(loader)
     next(iterator)
     with pytest.raises(AssertionError, match="num_workers=2, the loader has num_workers=1"):
-        make(Plain(), batch_size=3, num_workers=1).load_state_dict(loader.state_dict())
+        make(PlainRange(), batch_size=3, num_workers=1).load_state_dict(loader.state_dict())
 
 
 @pytest.mark.parametrize("num_workers", LOADERS)
 @pytest.mark.parametrize("batch_size", [4, None])
-def test_a_sampler_that_is_asked_ahead_goes_on_behind_what_was_delivered(make, num_workers, batch_size):
+def test_a_sampler_that_is_read_ahead_continues_after_the_delivered_batches(make, num_workers, batch_size):
     def build():
         return make(range(30), batch_size=batch_size, sampler=Backwards(30), num_workers=num_workers)
 
@@ -247,7 +198,7 @@ def test_a_sampler_that_is_asked_ahead_goes_on_behind_what_was_delivered(make, n
     got = np.concatenate([np.atleast_1d(next(iterator)) for _ in range(3)]).tolist()
     state = loader.state_dict()
     ahead = [i for indices in state["drawn"] for i in indices]
-    assert state["sampler"] == ({"at": 30 - len(got) - len(ahead)},)
+    assert state["sampler"] == ({"at": len(got) + len(ahead)},)
     resumed = build()
     resumed.load_state_dict(state)
     got += np.concatenate([np.atleast_1d(batch) for batch in resumed]).tolist()
@@ -272,7 +223,7 @@ def test_after_a_break_the_state_is_that_of_the_loop(make, num_workers, persiste
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
     assert sorted(i for batch in got + lists(resumed) for i in batch) == list(range(40))
-    assert len(lists(loader)) == 10  # the loader itself begins anew
+    assert len(lists(loader)) == 10  # the loader itself starts from the beginning
     assert loader.state_dict()["finished"]
 
 
@@ -301,21 +252,27 @@ def test_a_resume_goes_on_behind_a_batch_that_failed(make, num_workers):
     assert lists(resumed) == [[12, 13, 14, 15], [16, 17, 18, 19]]
 
 
-@pytest.mark.parametrize("state", [{"a": 1}, {"slipring": 99, "kind": "map"}])
-def test_what_is_no_state_is_refused(make, state):
-    with pytest.raises(ValueError, match="no state of a slipring loader"):
-        make(range(4)).load_state_dict(state)
+NO_STATE = ValueError, "no state of a slipring loader"
+NO_DICT = TypeError, r"a state must be a dict, as state_dict\(\) returns it, not"
 
 
-@pytest.mark.parametrize("state", [3, "x", b"x", [1]])
-def test_what_is_no_dict_is_refused(make, state):
-    with pytest.raises(TypeError, match=r"a state must be a dict, as state_dict\(\) returns it, not"):
+@pytest.mark.parametrize(
+    ("state", "refusal"),
+    [
+        ({"a": 1}, NO_STATE),
+        ({"slipring": 99, "kind": "map"}, NO_STATE),
+        *((state, NO_DICT) for state in (3, "x", b"x", [1])),
+    ],
+)
+def test_an_object_that_is_no_state_is_refused(make, state, refusal):
+    kind, text = refusal
+    with pytest.raises(kind, match=text):
         make(range(4)).load_state_dict(state)
 
 
 def test_a_state_of_the_other_kind_of_dataset_is_refused(make):
     with pytest.raises(ValueError, match="of kind 'map', the loader's dataset is of kind 'iterable'"):
-        make(Plain()).load_state_dict(make(range(4)).state_dict())
+        make(PlainRange()).load_state_dict(make(range(4)).state_dict())
 
 
 def test_no_state_begins_anew(make):
@@ -325,11 +282,11 @@ def test_no_state_begins_anew(make):
     assert lists(loader) == [[i] for i in range(6)]
 
 
-# ---- torchdata's
+# ---- torchdata's states
 
 
 def theirs(kind, num_workers, **more):
-    """A state as torchdata 0.11 makes it after `yielded` batches; the parts that matter."""
+    """Return the relevant parts of a state that torchdata 0.11 makes after 3 batches."""
     main = {"_num_workers": num_workers, "_base_seed": 5, "_index_sampler_state": None, **more}
     if num_workers == 0:
         return {
@@ -371,7 +328,7 @@ def test_a_state_of_torchdatas_is_taken_over(make, num_workers):
     loader.load_state_dict(state)
     iterator = iter(loader)
     assert next(iterator).tolist() == got[0]
-    again = loader.state_dict()  # ours now
+    again = loader.state_dict()  # now in our format
     loader.load_state_dict(again)
     assert lists(loader) == got[1:]
 
@@ -379,7 +336,7 @@ def test_a_state_of_torchdatas_is_taken_over(make, num_workers):
 @pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_streams_state_of_torchdatas_is_taken_over(make, num_workers):
-    loader = make(Plain(), batch_size=4, num_workers=num_workers)
+    loader = make(PlainRange(), batch_size=4, num_workers=num_workers)
     want = lists(loader)
     loader.load_state_dict(theirs("stream", num_workers))
     assert lists(loader) == want[3:]

@@ -1,4 +1,4 @@
-"""A real Flight server on the loopback, and who reads it: ``python -m tests.streams.flights reads|resumes``."""
+"""A real Flight server on the loopback, and its readers: ``python -m tests.streams.flights reads|resumes``."""
 
 import sys
 
@@ -11,7 +11,7 @@ from tests.support.options import grouped
 
 
 class Tables(flight.FlightServerBase):
-    """Sends numbers and their text; a ticket says from where, to where, and where the server breaks off (0: never)."""
+    """Sends numbers and their text; a ticket names the first, the last, and where the server stops (0: never)."""
 
     def do_get(self, context, ticket):
         first, stop, breaks = map(int, ticket.ticket.split())
@@ -42,7 +42,7 @@ def reads(server):
 
 
 def resumes(server):
-    """A server that goes away is an error with its text; another loader goes on from the state."""
+    """A server that ends causes an error with its text; another loader continues from the state."""
     seen, said = [], None
     with slipring.stream(read(server, 0, 500, breaks=240), 64, num_workers=1, timeout=60) as loader:
         try:

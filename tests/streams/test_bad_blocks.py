@@ -1,4 +1,4 @@
-"""What is wrong with a block is said with its column and batch, costs that block alone, and ends nothing."""
+"""A bad block: the error names column and batch, loses only this block, and ends nothing."""
 
 import re
 import signal
@@ -9,7 +9,7 @@ import pytest
 
 import slipring
 from slipring.errors import BlockError, LoaderTimeout
-from tests.datasets import patiently
+from tests.support.datasets import patiently
 from tests.support.options import grouped
 
 pa = pytest.importorskip("pyarrow")
@@ -30,7 +30,7 @@ def tensors(values):
 
 
 def all_of(blocks, batch_size=4, **way):
-    """Read to the end, past errors; the rows of x, and the errors."""
+    """Read to the end, past errors; return the rows of x, and the errors."""
     source = (lambda worker, workers: iter(blocks)) if "start_method" in way else blocks
     got, errors = [], []
     with slipring.stream(source, batch_size, timeout=60 if way else 0, **grouped(**way)) as loader:
@@ -113,7 +113,7 @@ def test_empty_blocks_are_skipped_wherever_they_are(way):
 
 
 class Failing:
-    """An iterator that raises in the place of some blocks, and then goes on."""
+    """An iterator that raises exceptions instead of some blocks, and then continues."""
 
     def __init__(self, blocks):
         self.blocks = iter(blocks)
@@ -169,11 +169,11 @@ def test_a_source_that_stalls_is_noticed_within_the_timeout():
 
 
 class Late(Exception):
-    """What the handler below raises."""
+    """The exception of the handler below."""
 
 
 class Listed:
-    """Blocks of a list; no generator, which Python would end with the exception."""
+    """Blocks of a list; an exception would end a generator."""
 
     def __init__(self, blocks):
         self.blocks, self.at = blocks, 0
@@ -191,7 +191,7 @@ class Listed:
 
 @pytest.mark.parametrize("shuffle_buffer", [0, 40])
 @pytest.mark.parametrize("text", [False, True])
-# pyarrow's calls import modules: what a handler raises in the callbacks of import's locks, Python drops.
+# pyarrow's calls import modules: Python drops a handler's exceptions in the callbacks of the import locks.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signals_handler_that_raises_costs_no_row(shuffle_buffer, text):
     blocks = [{"x": np.arange(at, at + 6)} for at in range(0, 6_000 if text else 60_000, 6)]
@@ -214,7 +214,7 @@ def test_a_signals_handler_that_raises_costs_no_row(shuffle_buffer, text):
                 try:
                     armed[0] = True
                     for batch in iterator:
-                        armed[0] = False  # Python looks for signals neither before this nor in next()'s return
+                        armed[0] = False  # Python handles signals neither before this nor when next() returns
                         got[batch["x"]] += 1
                         armed[0] = True
                     armed[0] = False

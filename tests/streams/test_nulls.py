@@ -1,4 +1,4 @@
-"""Nulls of columns that become arrays: a value in their place, and a mask of where they were."""
+"""Nulls of columns that become arrays: a fill value, and a mask of their positions."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,14 @@ import pytest
 import slipring
 from slipring.errors import BlockError
 from slipring.streams import ShardStream, Stream
-from tests.nulls import COLUMNS, UNFIT
+from tests.support.nulls import COLUMNS, UNFIT
 from tests.support.options import grouped
 
 pa = pytest.importorskip("pyarrow")
 
 
 def read(column, at=1, **options):
-    """All rows of a column, which comes in two blocks, as one batch."""
+    """Return all rows of a column, which comes in two blocks, as one batch."""
     batch = pa.record_batch({"x": column})
     [made] = Stream([batch.slice(0, at), batch.slice(at)], len(column), **options)
     return made
@@ -121,7 +121,7 @@ OPTIONS = {"fill_null": {"x": -1}, "null_mask": ["x", "t"]}
 
 
 def assert_filled(batches):
-    """These are all rows of `blocks`, in whatever order."""
+    """Check that these are all rows of `blocks`, in any order."""
     rows = []
     for batch in batches:
         assert list(batch) == ["x", "t", "x_mask", "t_mask"] and batch["x"].dtype == np.int32
@@ -152,7 +152,7 @@ def test_a_stream_of_shards_fills_nulls():
 
 @pytest.mark.parametrize("kind", ["M8[D]", "M8[25s]", "m8[10ms]", "M8[2ns]", ">M8[s]", ">i4"])
 def test_values_of_numpy_stay_the_same_whatever_their_unit(kind):
-    """Arrow has no multiples of a unit, and dates of 32 bits."""
+    """Arrow has no multiples of a unit; its dates have 32 bits."""
     values = np.array([1, 3_000_000_000 if kind == "M8[D]" else 2, 3])
     values = values.astype(">i4") if kind == ">i4" else values.view(kind.replace(">", "")).astype(kind)
     column = np.ma.array(values, mask=[False, False, True])

@@ -14,7 +14,7 @@ WAYS = [{}, {"num_workers": 1}]
 
 
 def rows(n):
-    """A record batch of each kind of column; row i says i in all of them."""
+    """Return a record batch with each kind of column; row i contains i in all of them."""
     at = np.arange(n)
     tensor = pa.fixed_shape_tensor(pa.float32(), [2, 3])
     inside = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(at, 6).astype(np.float32)), 6)
@@ -40,7 +40,7 @@ def rows(n):
 
 
 def cut(batch, sizes):
-    """The batch in pieces of these sizes, in turn."""
+    """Yield the batch in pieces of these sizes, in turn."""
     pieces, at = [], 0
     while at < batch.num_rows:
         size = sizes[len(pieces) % len(sizes)]
@@ -50,7 +50,7 @@ def cut(batch, sizes):
 
 
 def assert_rows(batch, expected):
-    """A batch has exactly the rows of a slice of what went in."""
+    """Check that a batch has exactly the rows of a slice of the input."""
     assert list(batch) == expected.schema.names
     assert batch["number"].tolist() == expected["number"].to_pylist()
     assert batch["list"].tolist() == expected["list"].to_pylist() and batch["list"].dtype == np.int16
@@ -96,7 +96,7 @@ def test_tables_and_dicts_of_anything_are_blocks_too():
     assert [list(slipring.StringList(batch["t"])) for batch in batches] == [list("abcd"), list("efgh"), ["i"]]
 
 
-def test_what_has_arrows_interface_is_a_source_and_a_block():
+def test_an_object_with_arrows_interface_is_a_source_and_a_block():
     class Frame:  # as polars' and duckdb's are
         def __arrow_c_stream__(self, requested_schema=None):
             return pa.table({"x": [1, 2, 3]}).__arrow_c_stream__(requested_schema)
@@ -142,11 +142,11 @@ def test_numbers_lie_in_the_slot_and_are_copied_once():
 
 
 class Memory(bytearray):
-    """What a buffer of Arrow's lies in; it can be referred to weakly."""
+    """The memory of an Arrow buffer, with weak references."""
 
 
 def text_of(strings):
-    """A string array over memory of its own, and that."""
+    """Return a string array, and its memory."""
     ends = np.cumsum([0, *map(len, strings)], dtype=np.int32)
     memory = Memory("".join(strings).encode())
     array = pa.StringArray.from_buffers(len(strings), pa.py_buffer(ends), pa.py_buffer(memory))
@@ -159,7 +159,7 @@ def test_a_block_is_let_go_of_when_its_last_row_is_copied(shuffle_buffer):
 
     def blocks():
         for i in range(30):
-            # Of all that came before, not even the last one is there when the next is asked for.
+            # When the next block is requested, no earlier block exists any more, not even the last one.
             assert not any(ref() is not None for ref in alive), i
             numbers = np.arange(3 * i, 3 * i + 3)
             text, memory = text_of([str(n) for n in numbers])
@@ -174,7 +174,7 @@ def test_a_block_is_let_go_of_when_its_last_row_is_copied(shuffle_buffer):
 
 
 def dictionaries(n, rows):
-    """Blocks of numbers and of text with dictionaries that have too many values together for indices of 8 bits."""
+    """Blocks of numbers and of texts, whose dictionaries together have too many values for indices of 8 bits."""
     pa = pytest.importorskip("pyarrow")
     for block in range(n):
         words = [f"{block * rows + row}" for row in range(rows)]

@@ -1,4 +1,4 @@
-"""Streams read by shards: an epoch that n ranks have begun, and m ranks end."""
+"""Streams that are read by shards: an epoch that n ranks begin and m ranks finish."""
 
 import itertools
 import json
@@ -16,16 +16,16 @@ from slipring.torch import DataLoader  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than processors
 
-SIZES = (10, 7, 1, 0, 12, 5, 9, 4, 23)  # rows of each shard
+SIZES = (10, 7, 1, 0, 12, 5, 9, 4, 23)  # rows per shard
 WHOLE = [100 * k + n for k, size in enumerate(SIZES) for n in range(size)]
 
 
 class Rows(ShardStream, torch.utils.data.IterableDataset):
-    """For torch's kind of loader, which knows an iterable dataset by its class."""
+    """For torch's loader, which recognizes an iterable dataset by its class."""
 
 
 def read(shard):
-    """Blocks of 4 rows, the last one of fewer; some have none."""
+    """Return blocks of 4 rows, the last one of fewer; some have none."""
     for first in range(0, SIZES[shard], 4):
         yield {"x": np.arange(100 * shard + first, 100 * shard + min(first + 4, SIZES[shard]))}
         yield {"x": np.arange(0)}
@@ -33,7 +33,7 @@ def read(shard):
 
 def ranks(n, workers=0, batch_size=3, seed=7, source=read, **options):
     shards = range(len(SIZES))
-    random.seed(seed)  # which seeds a pass where there are no workers
+    random.seed(seed)  # without workers it seeds a pass
     return [
         DataLoader(
             Rows(shards, source, batch_size, rank=rank, world_size=n, **options),
@@ -46,7 +46,7 @@ def ranks(n, workers=0, batch_size=3, seed=7, source=read, **options):
 
 
 def taken(loader, count=None):
-    """The rows of so many batches, and the state behind them."""
+    """Return the rows of so many batches, and the state after them."""
     found = [x for batch in itertools.islice(loader, count) for x in batch["x"].tolist()]
     state = json.loads(json.dumps(loader.state_dict()))
     loader.close()
@@ -54,7 +54,7 @@ def taken(loader, count=None):
 
 
 def of_job(loaders, counts=None, states=None):
-    """The rows that all ranks of a job get, and their states."""
+    """Return the rows that all ranks of a job get, and their states."""
     seen, behind = [], []
     for loader, count in zip(loaders, itertools.repeat(None) if counts is None else counts, strict=False):
         if states is not None:
@@ -68,14 +68,14 @@ def of_job(loaders, counts=None, states=None):
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("m", range(1, 9))
 @pytest.mark.parametrize("n", range(1, 9))
-def test_what_n_ranks_have_not_read_m_ranks_read_once(n, m, shuffle):
+def test_samples_that_n_ranks_have_not_read_m_ranks_read_once(n, m, shuffle):
     seen, states = of_job(ranks(n, shuffle=shuffle), [rank * 5 % 4 for rank in range(1, n + 1)])
     rest, _ = of_job(ranks(m, batch_size=5, seed=99, shuffle=shuffle), states=states[::-1])
     assert sorted(seen + rest) == WHOLE
 
 
 @pytest.mark.parametrize(("before", "behind"), [(1, 3), (3, 1), (2, 0), (0, 2), (5, 8), (8, 2)])
-def test_other_workers_read_what_was_left(before, behind):
+def test_other_workers_read_the_rest(before, behind):
     (loader,) = ranks(1, workers=before)
     seen, state = taken(loader, 7)
     (loader,) = ranks(1, workers=behind)
@@ -107,11 +107,11 @@ def test_a_job_can_be_moved_again_before_and_behind_its_first_batch():
 
 
 @pytest.mark.parametrize(("workers", "m"), [(0, 2), (2, 3)])
-def test_with_drop_last_what_was_not_given_out_is_left_to_others(workers, m):
+def test_with_drop_last_samples_that_were_not_given_out_are_left_to_others(workers, m):
     seen, states = of_job(ranks(2, workers=workers, drop_last=True), (5, 9))
     rest, _ = of_job(ranks(m, workers=workers, drop_last=True), states=states)
     assert len(seen + rest) == len(set(seen + rest))
-    assert 0 <= len(WHOLE) - len(seen + rest) <= m * max(1, workers) * 2  # each drops two rows at most
+    assert 0 <= len(WHOLE) - len(seen + rest) <= m * max(1, workers) * 2  # each worker drops at most two rows
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 24])
@@ -150,7 +150,7 @@ def test_a_shard_that_fails_is_opened_again_at_its_row():
     assert opened.count(4) == 2
 
 
-def test_a_bad_block_that_was_passed_over_is_so_by_who_goes_on_behind_it():
+def test_a_resume_after_a_bad_block_passes_it_over_too():
     def bad(shard):
         for number, block in enumerate(read(shard)):
             yield {"other": np.arange(3)} if (shard, number) == (4, 2) else block
@@ -186,7 +186,7 @@ def test_states_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_state_of_another_shuffle_is_refused_also_of_what_was_divided_anew(shuffle):
+def test_a_state_of_another_shuffle_is_refused_also_after_a_new_division(shuffle):
     _, states = of_job(ranks(1, shuffle=shuffle), (4,))
     for given in (states[0], states):
         (other,) = ranks(1, shuffle=not shuffle)

@@ -1,4 +1,4 @@
-"""The shuffle buffer: which rows may come when, and that none is lost."""
+"""The shuffle buffer: the possible positions of rows; no row is lost."""
 
 import numpy as np
 import pytest

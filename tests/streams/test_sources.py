@@ -1,4 +1,4 @@
-"""Where blocks come from: functions in workers, files, servers; and what cannot be a source."""
+"""Sources of blocks: functions in workers, files, servers; and invalid sources."""
 
 import os
 import subprocess
@@ -92,13 +92,13 @@ def test_reading_draws_from_the_programs_own_generators_without_workers():
     (dict(shuffle=True), TypeError, "unexpected keyword argument 'shuffle'"),
     (dict(collate_fn=list), TypeError, "unexpected keyword argument 'collate_fn'"),
 ])  # fmt: skip
-def test_what_cannot_be_is_refused_at_once(given, kind, text):
+def test_impossible_arguments_are_refused_at_once(given, kind, text):
     with pytest.raises(kind) as caught:
         slipring.stream(**grouped(**{"batches": [{"x": [1]}], "batch_size": 8, **given}))
     assert text in str(caught.value)
 
 
-def test_what_a_function_must_return_is_said():
+def test_the_required_result_of_a_function_is_named():
     text = r"worker, num_workers\) returns must be an iterable"
     with slipring.stream(lambda worker, workers: 3, 4) as loader, pytest.raises(TypeError, match=text):
         next(iter(loader))
@@ -134,14 +134,14 @@ def test_a_scanner_of_files_is_a_source(tmp_path, forked):
 @pytest.mark.parametrize("what", ["reads", "resumes"])
 def test_a_flight_servers_streams_are_sources(what):
     pytest.importorskip("pyarrow.flight")
-    # In a process of its own: gRPC's threads and pollers stay, and a fork beside them may hang.
+    # In a separate process: gRPC's threads and pollers stay, and a fork in such a process may hang.
     command = [sys.executable, "-m", "tests.streams.flights", what]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "as it was sent\n"), done.stderr
 
 
 class Drawn:
-    """Blocks with what the worker that reads them draws and is told; a function of (worker, num_workers)."""
+    """Blocks with the draws and the info of the worker; a function of (worker, num_workers)."""
 
     def __call__(self, worker, num_workers):
         for k in range(4):
@@ -151,7 +151,7 @@ class Drawn:
 
 
 @pytest.mark.parametrize("shuffle_buffer", [0, 8])
-def test_a_streams_function_draws_without_workers_what_it_draws_in_one(shuffle_buffer):
+def test_a_streams_function_draws_the_same_without_workers_and_in_one(shuffle_buffer):
     found = []
     for workers in (0, 1):
         options = {"num_workers": workers, "seed": 3, "shuffle_buffer": shuffle_buffer}

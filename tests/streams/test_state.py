@@ -1,4 +1,4 @@
-"""Where a stream is, and how another one goes on from there."""
+"""The state of a stream, and another stream that continues from it."""
 
 import json
 import os
@@ -25,7 +25,7 @@ WAYS = [
 
 
 def blocks(worker, num_workers):
-    """Of 23 blocks each worker has its own; that of worker 0 is the longest."""
+    """Yield each worker's share of 23 blocks; worker 0's share is the longest."""
     for number in range(worker, 23, num_workers):
         yield {"x": np.arange(number * 100, number * 100 + number % 5 * 3 + (20 if worker == 0 else 1))}
 
@@ -136,7 +136,7 @@ def test_an_epoch_that_was_resumed_is_a_whole_one_when_it_comes_again(way):
         assert [values(loader), values(loader)] == whole
 
 
-def test_who_sets_another_epoch_behind_a_state_begins_it_and_has_the_state_no_more():
+def test_setting_another_epoch_after_a_state_starts_it_and_drops_the_state():
     way = {"batch_size": 10, "shuffle_buffer": 37}
     with slipring.stream(blocks, **grouped(**SEEDED, **way)) as loader:
         whole = [values(loader) for _ in range(3)]
@@ -190,7 +190,7 @@ def test_a_state_that_cannot_hold_is_refused(had, has, kind, text):
         loader.load_state_dict(state)
 
 
-def test_what_is_no_state_is_refused():
+def test_an_object_that_is_no_state_is_refused():
     with slipring.stream(blocks, 10) as loader:
         with pytest.raises(TypeError, match="a state must be a dict"):
             loader.load_state_dict(3)

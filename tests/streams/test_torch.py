@@ -1,4 +1,4 @@
-"""A stream read by torch's kind of loader."""
+"""A stream in torch's loader."""
 
 import random
 
@@ -23,7 +23,7 @@ def test_batches_are_tensors_and_a_state_resumes(workers, shuffle_buffer):
     def loader():
         data = Stream(blocks, 8, shuffle_buffer=shuffle_buffer)
         generator = torch.Generator().manual_seed(4)
-        random.seed(4)  # of which a stream is seeded where torch's loader has no workers
+        random.seed(4)  # it seeds a stream if torch's loader has no workers
         return DataLoader(data, batch_size=None, num_workers=workers, generator=generator)
 
     whole = [(batch["x"].tolist(), batch["y"]) for batch in loader()]

@@ -70,7 +70,7 @@ def progress_module():
 
 
 def engine_of(loader):
-    """Return the segment and the workers that a loader keeps, or that an iterator has borrowed."""
+    """Return the engine (segment and workers) that a loader keeps, or that an iterator uses."""
     return loader._engine
 
 
@@ -80,12 +80,12 @@ def ingest_of(loader):
 
 
 def engines_of(loader):
-    """Return what a loader keeps from epoch to epoch: its engine, its counters."""
+    """Return the object that keeps a loader's engine and counters from epoch to epoch."""
     return loader._engines
 
 
 def tuner_of(loader):
-    """Return what finds the number of workers of a loader with ``num_workers="auto"``."""
+    """Return the tuner that finds the number of workers of a loader with ``num_workers="auto"``."""
     return loader._tuner
 
 
@@ -100,7 +100,7 @@ def coordinator_of(loader):
 
 
 def ahead_of(iterator):
-    """Return what makes the batches of an iterator on a device before they are requested."""
+    """Return the part of an iterator that moves its batches to a device before they are requested."""
     return iterator.ahead
 
 
@@ -130,5 +130,5 @@ def info_of(storage):
 
 
 def token_of(storage):
-    """Return what makes two storages of the same options one in a cache."""
+    """Return the token by which a cache recognizes storages with the same options."""
     return storage._token

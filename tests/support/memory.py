@@ -1,4 +1,4 @@
-"""How much more memory a program needs for many samples than for few."""
+"""Measure how much more memory a program needs for many samples than for few."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ REPORT = "\nimport resource\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_m
 
 
 def growth(code, few, many):
-    """Return in kB how much more a process takes at most for `many` than for `few`, which `code` reads as ``n``."""
+    """Return in kB how much the peak memory of `code` grows if its ``n`` is `many` and not `few`."""
     used = []
     for n in (few, many):
         program = [sys.executable, "-c", f"n = {n}\n{code}{REPORT}"]

@@ -1,4 +1,4 @@
-"""`multiprocessing_context` as an object: workers are started as its Process is."""
+"""`multiprocessing_context` as an object: its Process decides how workers start."""
 
 import functools
 import multiprocessing
@@ -16,12 +16,12 @@ from torch.utils import data  # noqa: E402
 
 import slipring  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.parity.common import Stream  # noqa: E402
 from tests.support.inside import core_options_of  # noqa: E402
+from tests.support.torch_datasets import Stream  # noqa: E402
 
 
 class Named(data.Dataset):
-    """Each sample names the process and the thread that reads it."""
+    """Each sample is the process and the thread that read it."""
 
     def __len__(self):
         return 8

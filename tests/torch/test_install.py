@@ -1,4 +1,4 @@
-"""slipring's DataLoader in torch's place, and torch's there again."""
+"""install() and uninstall(): slipring's DataLoader replaces torch's, and torch's returns."""
 
 import abc
 import copy
@@ -18,12 +18,12 @@ torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader, install, uninstall  # noqa: E402
 
-# Those of this file.
+# The globals of this module.
 pytestmark = pytest.mark.filterwarnings("ignore:derived from torch's DataLoader before install")
 
 
 class Torchs:
-    """Keeps torch's class where no search finds it: globals of this module are replaced, too."""
+    """Keeps torch's class where no search finds it: install() replaces globals of this module, too."""
 
     DataLoader = torch.utils.data.DataLoader
 
@@ -32,7 +32,7 @@ Imported = torch.utils.data.DataLoader
 
 
 class Named(torch.utils.data.DataLoader):
-    """Derived from torch's class before anything was installed; calls it by name, as older code does."""
+    """Derived from torch's class before install(); calls it by its name, as older code does."""
 
     def __init__(self, dataset, extra):
         torch.utils.data.DataLoader.__init__(self, dataset, batch_size=2)
@@ -48,7 +48,7 @@ class Child(Named):
 
 @pytest.fixture(autouse=True)
 def torchs_again():
-    """Nothing is installed after a test, however it ended."""
+    """Uninstall after each test, however it ended."""
     yield
     while torch.utils.data.DataLoader is DataLoader:
         uninstall()
@@ -56,7 +56,7 @@ def torchs_again():
 
 @pytest.fixture
 def imported(monkeypatch):
-    """A function that makes a module of these globals and has it in sys.modules for this test."""
+    """A function that makes a module with given globals, and adds it to sys.modules for this test."""
 
     def make(kind=types.ModuleType, **names):
         made = kind("a_client")
@@ -92,14 +92,14 @@ def test_a_module_has_ours_under_every_name_that_was_torchs(imported):
     assert client.one is client.two is Torchs.DataLoader
 
 
-def test_what_was_ours_before_stays_ours_after(imported):
+def test_names_that_were_ours_before_stay_ours_after(imported):
     client = imported(DataLoader=DataLoader)
     with install():
         pass
     assert client.DataLoader is DataLoader
 
 
-def test_what_somebody_else_changed_meanwhile_is_left_alone(imported):
+def test_names_that_other_code_changed_meanwhile_are_left_alone(imported):
     client = imported(one=Torchs.DataLoader, two=Torchs.DataLoader)
     with install():
         client.one = Named
@@ -135,7 +135,7 @@ def test_calls_nest():
     assert torch.utils.data.DataLoader is Torchs.DataLoader
 
 
-def test_a_second_call_finds_what_was_imported_since(imported):
+def test_a_second_call_finds_modules_imported_since(imported):
     with install():
         client = imported(DataLoader=Torchs.DataLoader)
         with install():
@@ -143,7 +143,7 @@ def test_a_second_call_finds_what_was_imported_since(imported):
     assert client.DataLoader is Torchs.DataLoader
 
 
-def test_taking_back_what_was_not_installed_is_an_error():
+def test_uninstalling_without_an_install_is_an_error():
     with pytest.raises(RuntimeError, match="not installed"):
         uninstall()
 
@@ -165,7 +165,7 @@ def test_many_threads_may_install_at_once():
     assert torch.utils.data.DataLoader is Torchs.DataLoader
 
 
-def test_torchs_loaders_are_instances_of_what_is_in_their_place():
+def test_torchs_loaders_are_instances_of_the_installed_class():
     stock, named = Torchs.DataLoader([1]), Named([1], "x")
     with install():
         assert isinstance(stock, torch.utils.data.DataLoader)
@@ -248,7 +248,7 @@ def test_torchs_loaders_are_copied_and_pickled_while_installed(duplicate, made):
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_what_was_pickled_while_installed_can_be_read_after(protocol):
+def test_objects_pickled_while_installed_can_be_read_after(protocol):
     stock = Torchs.DataLoader(range(5), 2)
     with install():
         ours = torch.utils.data.DataLoader(range(5), 2, workers=Workers(chunk_size=4))
@@ -259,7 +259,7 @@ def test_what_was_pickled_while_installed_can_be_read_after(protocol):
     assert pickle.loads(data)[1].workers.chunk_size == 4
 
 
-def test_what_was_pickled_before_can_be_read_while_installed():
+def test_objects_pickled_before_can_be_read_while_installed():
     data = pickle.dumps(Torchs.DataLoader(range(5), 2))
     with install():
         loader = pickle.loads(data)

@@ -1,4 +1,4 @@
-"""slipring.torch where a signal's handler raises, several threads ask, or an iteration does not begin."""
+"""slipring.torch if a signal handler raises, several threads call next(), or an iteration fails to start."""
 
 import signal
 import sys
@@ -15,26 +15,22 @@ torch = pytest.importorskip("torch")
 from slipring import Loader  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.support.inside import ahead_of, engine_of, engines_of, source_of_pass  # noqa: E402
-
-
-class Raised(Exception):
-    """What the handler raises."""
+from tests.support.signals import Raised, handling  # noqa: E402
 
 
 @pytest.fixture
 def interrupt():
-    """A function at whose call a signal's handler raises."""
+    """A function that sends a signal, whose handler raises."""
 
     def handler(number, frame):
         raise Raised
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    yield lambda: signal.raise_signal(signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
+    with handling(handler):
+        yield lambda: signal.raise_signal(signal.SIGUSR1)
 
 
 class Numbers(torch.utils.data.Dataset):
-    """Numbers; `act` is called once, at one of them."""
+    """Numbers; `act` is called once, at number `at`."""
 
     def __init__(self, n=12, at=None, act=None):
         self.n, self.at, self.act = n, at, act
@@ -50,7 +46,7 @@ class Numbers(torch.utils.data.Dataset):
 
 
 class Told(Numbers):
-    """The same, and can say where it is."""
+    """The same, with a state."""
 
     def state_dict(self):
         return {}
@@ -60,7 +56,7 @@ class Told(Numbers):
 
 
 class Counting(torch.utils.data.IterableDataset):
-    """Is its own iterator, and says where it is."""
+    """Is its own iterator, with a state."""
 
     def __init__(self, at=None, act=None):
         self.i, self.at, self.act = 0, at, act
@@ -130,7 +126,7 @@ def test_another_thread_never_finds_a_batch_that_is_not_on_its_device_yet():
     with DataLoader(Numbers(8), 2, device=Device("cpu", transform=lambda batch: ("moved", batch))) as loader:
         it = iter(loader)
 
-        def look(frame, event, arg):  # as a thread would that runs between any two instructions
+        def look(frame, event, arg):  # as a thread that runs between any two instructions
             frame.f_trace_opcodes = True
             found.extend(part.value for step in ahead_of(it).ready for part in step.parts)
             return look
@@ -207,7 +203,7 @@ def test_a_range_of_rows_that_a_handler_has_interrupted_is_made_again(interrupt)
 
 
 class FailingSource(Counting):
-    """Its next iter() fails, if `fails`."""
+    """The next iter() fails if `fails` is true."""
 
     fails = False
 
@@ -250,5 +246,5 @@ def test_indices_that_come_as_an_iterator_are_drawn_once():
     loader = DataLoader(Numbers(), batch_sampler=lists)
     it, order = iter(loader), source_of_pass(loader)
     order.open()
-    assert order._draw() == order._draw() == [0, 1]  # as where a handler raises behind the first
+    assert order._draw() == order._draw() == [0, 1]  # as if a handler raises after the first call
     assert rest(it) == [[0, 1], [2, 3]]

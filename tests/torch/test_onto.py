@@ -37,7 +37,7 @@ def test_arrays_that_torch_does_not_take_are_copied(array):
     assert isinstance(tensor, torch.Tensor) and tuple(tensor.shape) == array.shape
     assert tensor.tolist() == array.tolist()
     assert tensor.numpy().dtype == array.dtype.newbyteorder("=")
-    tensor += 1  # it is no view on what must not be written
+    tensor += 1  # it is no view of read-only memory
 
 
 @pytest.mark.parametrize("array", [np.ones(3, "f4"), np.ones((3, 4))[:, ::2], np.ones((2, 3)).T])

@@ -14,7 +14,7 @@ ORDER = [[0, 1, 2], [3, 4, 5], [6, 7]]
 
 
 class OwnIterator(torchs._MultiProcessingDataLoaderIter):
-    """As litdata and torch_geometric have one."""
+    """A subclass of torch's iterator, as in litdata and torch_geometric."""
 
 
 class OwnInlineIterator(torchs._SingleProcessDataLoaderIter):

@@ -1,4 +1,4 @@
-"""The canary: what slipring needs of torch without torch's promise. A release that changes it fails here first."""
+"""The private names of torch that slipring needs. A release of torch that changes one fails here first."""
 
 import inspect
 import json
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from slipring.torch import private  # noqa: E402
 
 PACKAGE = Path(private.__file__).resolve().parents[1]
-# Who else may touch one: below the layer of torch.
+# Modules below the layer of torch that may use one.
 ELSEWHERE = {
     "_core/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"],
     "_core/worker_info.py": ["torch.utils.data._utils"],
@@ -32,7 +32,7 @@ def test_every_iterator_of_torchs_is_one_of_the_base_class():
     assert isinstance(iter(DataLoader(range(2))), private.BaseIterator)
 
 
-def test_the_base_class_takes_a_loader_and_has_what_an_epoch_begins_with():
+def test_the_base_class_takes_a_loader_and_has_the_attributes_of_an_epochs_start():
     assert parameters(private.BaseIterator.__init__) == ["self", "loader"]
     made = iter(DataLoader(range(4), 2))
     needed = (
@@ -81,7 +81,7 @@ def test_the_text_of_a_key_error_shows_its_lines():
     assert repr(private.KeyErrorMessage("two\nlines")) == "two\nlines"
 
 
-def test_what_the_codec_needs_of_torch_is_there():
+def test_the_private_names_of_torch_for_the_codec_exist():
     assert callable(torch._C.DisableTorchFunctionSubclass) and callable(torch._nested_view_from_buffer)
 
 

@@ -1,4 +1,4 @@
-"""What the report of torch's face counts as waiting, where no slot tells it."""
+"""slipring.torch's report counts waiting time that no slot records."""
 
 import os
 import time
@@ -9,12 +9,12 @@ torch = pytest.importorskip("torch")
 
 import slipring  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
-from tests.datasets import Slow  # noqa: E402
+from tests.support.datasets import Slow  # noqa: E402
 from tests.support.inside import attach  # noqa: E402
 
 
 class Timed(Slow):
-    """It notes how long it is read, on whatever machine."""
+    """It measures how long its reads take on any machine."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -42,11 +42,11 @@ def test_the_wait_for_preload_at_each_epochs_begin_counts():
                 time.sleep(0.005)
         took = time.perf_counter() - begun
         report = loader.report()
-    # The first of the three times is once in a loader's life. Where the loop was held up, it missed one of the others.
+    # The first of the three times occurs once per loader. If the loop was delayed, it missed one of the others.
     assert report.verdict.wait_share >= 0.3 / took
 
 
-def test_what_the_loop_does_between_batches_that_it_makes_itself_counts():
+def test_the_loops_time_between_batches_that_it_makes_itself_counts():
     data, steps, begun = Timed(40, 0.001), [], time.perf_counter()
     with DataLoader(data, 4) as loader:
         for _ in loader:
@@ -58,7 +58,7 @@ def test_what_the_loop_does_between_batches_that_it_makes_itself_counts():
     assert data.took / took <= report.verdict.wait_share <= 1 - sum(steps[:-1]) / took  # about 4 of 24 ms
 
 
-def test_what_is_between_two_epochs_of_batches_made_in_the_loop_is_no_part_of_them():
+def test_the_time_between_epochs_of_batches_made_in_the_loop_is_no_part_of_them():
     data, took = Timed(40, 0.001), 0.0
     with DataLoader(data, 4) as loader:
         for _ in range(2):
@@ -68,7 +68,7 @@ def test_what_is_between_two_epochs_of_batches_made_in_the_loop_is_no_part_of_th
             took += time.perf_counter() - begun
             time.sleep(0.2)
         report = loader.report()
-    assert report.verdict.wait_share >= data.took / took  # nearly all; with the pauses a sixth of it
+    assert report.verdict.wait_share >= data.took / took  # nearly all of it; with the pauses a sixth
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_what_is_between_two_epochs_of_batches_made_in_the_loop_is_no_part_of_th
     [(slipring.BatchSampler(12, 3), "list, batch_size=3"), ([[0, 1], [2]], "list, batch_sampler")],
     ids=["sized", "list"],
 )
-def test_a_loader_with_a_batch_sampler_is_named_by_what_that_says(batches, named):
+def test_a_loader_with_a_batch_sampler_shows_the_samplers_batch_size(batches, named):
     with DataLoader(list(range(12)), batch_sampler=batches, num_workers=1) as loader:
         iterator = iter(loader)
         next(iterator)
-        names = [job.named() for job in attach(os.getpid())]  # also those of other tests' loaders, while batches live
+        names = [job.named() for job in attach(os.getpid())]  # including other tests' loaders while their batches live
         del iterator
     assert sum(name.startswith(f"{named} \u00b7 ") for name in names) == 1

@@ -1,4 +1,4 @@
-"""torch's face: resize(n) and num_workers="auto"."""
+"""slipring.torch: resize(n) and num_workers="auto"."""
 
 import random
 import time
@@ -10,9 +10,11 @@ from tests.support.options import grouped
 torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader  # noqa: E402
-from tests.loader.test_resize import plain, resized  # noqa: E402
-from tests.parts import slow  # noqa: E402
+from tests.support import datasets  # noqa: E402
 from tests.support.inside import BATCHES, LONG_WINDOW, engines_of, tuner_of  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
+from tests.support.resizing import plain, resized  # noqa: E402
+from tests.support.stateful import Reads  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -21,7 +23,7 @@ pytestmark = [
 
 
 class Drawn:
-    """Samples with random numbers of their own, for which some time is waited."""
+    """Samples with random numbers; each takes `wait` seconds."""
 
     def __init__(self, n=400, wait=0.0):
         self.n, self.wait = n, wait
@@ -34,31 +36,19 @@ class Drawn:
         return i, torch.rand(2), random.random()
 
 
-class Numbered(torch.utils.data.IterableDataset):
-    """A stream of which each worker has its share."""
-
-    def __iter__(self):
-        me = torch.utils.data.get_worker_info()
-        return iter([(i, me.num_workers) for i in range(me.id, 60, me.num_workers)])
+class Numbered(datasets.Numbered, torch.utils.data.IterableDataset):
+    """The stream as an IterableDataset."""
 
 
-class Counted:
-    """A map dataset with a state: how many samples this worker has read."""
+class Counted(Reads):
+    """A map dataset of 80 samples with a state."""
 
-    read = 0
-
-    def __len__(self):
-        return 80
+    def __init__(self):
+        super().__init__(80)
 
     def __getitem__(self, i):
-        self.read += 1
+        super().__getitem__(i)
         return i, torch.utils.data.get_worker_info().num_workers
-
-    def state_dict(self):
-        return {"read": self.read}
-
-    def load_state_dict(self, state):
-        self.read = state["read"]
 
 
 @pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])
@@ -82,7 +72,7 @@ def test_every_byte_is_that_of_a_fixed_number(method, more):
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("data", [Numbered, Counted])
-def test_what_depends_on_the_workers_changes_with_the_next_epoch(data, persistent):
+def test_values_that_depend_on_the_workers_change_with_the_next_epoch(data, persistent):
     with DataLoader(data(), 2, num_workers=2, persistent_workers=persistent) as loader:
         for workers, change in ((2, 3), (3, 1), (1, 1)):
             got = resized(loader, {4: change})
@@ -157,7 +147,7 @@ def test_a_stateful_map_datasets_state_needs_the_workers_that_it_has():
         assert {int(n) for batch in loader for n in batch[1]} == {3}
 
 
-def test_what_is_no_state_is_refused_with_auto_too():
+def test_an_object_that_is_no_state_is_refused_with_auto_too():
     with DataLoader(Drawn(8), num_workers="auto") as loader, pytest.raises(TypeError, match="must be a dict"):
         loader.load_state_dict([1])
 

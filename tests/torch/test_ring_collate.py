@@ -1,4 +1,4 @@
-"""torch's own DataLoader with its own workers, whose batches come through the ring."""
+"""torch's own DataLoader with its own workers, which send their batches through the ring."""
 
 import errno
 import logging
@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info  # noqa: E402
 
 from slipring.torch import RingCollate, ring_collate  # noqa: E402
-from tests.parity.common import assert_same  # noqa: E402
 from tests.support.inside import queue_of  # noqa: E402
+from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
 class Pictures(Dataset):
@@ -38,7 +38,7 @@ class Pictures(Dataset):
 
 
 class Forking(Pictures):
-    """StartupWatchdog a process for each sample."""
+    """Starts a process for each sample."""
 
     def __getitem__(self, i):
         pid = os.fork()
@@ -55,7 +55,7 @@ class Shards(IterableDataset):
 
 
 def of_torch(dataset, collate_fn=None, **options):
-    """torch's loader in a process where slipring may be installed in its place: by its own module."""
+    """Return torch's loader from its own module, in a process where slipring may be installed."""
     return DataLoader(dataset, 4, collate_fn=collate_fn, **{"num_workers": 2, **options})
 
 
@@ -124,7 +124,7 @@ def test_two_loops_at_once_each_get_their_own():
 
 
 class LogTo:
-    """A worker_init_fn: what slipring logs goes to a file."""
+    """A worker_init_fn that writes slipring's log to a file."""
 
     def __init__(self, path):
         self.path = path
@@ -157,7 +157,7 @@ def begins_and_leaves(loader):
         wait_until_full(loader.collate_fn)
         del batches
     assert labels(loader) == WHOLE
-    assert queue_of(loader.collate_fn).stats().got >= 3 * 4  # those that nobody asked for among them
+    assert queue_of(loader.collate_fn).stats().got >= 3 * 4  # including batches that were not requested
 
 
 def test_a_forked_child_whose_loops_ask_for_no_batch_gets_its_slots_back():
@@ -167,7 +167,7 @@ def test_a_forked_child_whose_loops_ask_for_no_batch_gets_its_slots_back():
 
 
 def in_a_child(function, *args):
-    """Run it in a forked child; its exit code, None where it does not end."""
+    """Run a function in a forked child; return its exit code, None if it does not end."""
     process = multiprocessing.get_context("fork").Process(target=function, args=args)
     process.start()
     process.join(60)

@@ -1,15 +1,13 @@
-"""By torch's rules, too, a batch that is made row by row is the one that collating the list makes."""
-
-import random
+"""With torch's rules, too, a batch that is made row by row equals the collated list."""
 
 import numpy as np
 import pytest
 import torch
 
 from slipring.torch.collate import default_collate
-from tests.collate.drawn import LEAVES, ROWS, drawn_samples, outcome, row_by_row
+from tests.support.drawn import LEAVES, check_rows
 from tests.support.inside import TORCH, RowWriter
-from tests.trip import Trip
+from tests.support.trip import Trip
 
 LAYOUTS = [
     lambda tensor: tensor,
@@ -33,14 +31,7 @@ def tensor(rng):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(60))
 def test_any_samples_make_the_batch_or_the_error_that_their_list_makes(seed):
-    trip = Trip()
-    rng = random.Random(seed)
-    for _ in range(20):
-        samples = drawn_samples(rng, [*LEAVES[:10], *[tensor] * 6])
-        order = [0, *rng.sample(range(1, ROWS), ROWS - 1)]
-        want = outcome(trip, lambda: default_collate(samples))  # noqa: B023
-        got = outcome(trip, lambda: row_by_row(samples, TORCH, default_collate, order))  # noqa: B023
-        assert got == want, samples
+    check_rows(seed, [*LEAVES[:10], *[tensor] * 6], TORCH, default_collate)
 
 
 @pytest.mark.parametrize("number", [np.float64(1.5), np.complex128(1j), np.float32(2), np.int64(3), np.bool_(True)])

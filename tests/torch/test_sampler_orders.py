@@ -1,4 +1,4 @@
-"""torch's own samplers: the same indices from the same draws, in an array in place of a list."""
+"""torch's own samplers: the same indices from the same draws, in an array instead of a list."""
 
 import itertools
 
@@ -10,14 +10,14 @@ from torch.utils.data import DistributedSampler, RandomSampler  # noqa: E402
 
 from slipring.errors import SlipringError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import flat  # noqa: E402
+from tests.support.datasets import flat  # noqa: E402
 from tests.support.memory import growth  # noqa: E402
 
 N = 10_007
 
 
 def both(make):
-    """What torch and slipring.torch read with the same sampler, in two epochs, and the generators' states behind."""
+    """Return the samples of torch and slipring.torch in two epochs of one sampler, and the generators' states after."""
     found = []
     for loader_class in (torch.utils.data.DataLoader, DataLoader):
         torch.manual_seed(5)
@@ -67,7 +67,7 @@ def test_a_subclass_with_an_order_of_its_own_is_asked_for_it():
 
 
 def test_ctrl_c_amid_the_first_draw_ends_the_order_with_an_error(monkeypatch):
-    """As it would end torch's generator: an epoch that seems to be over is worse."""
+    """It would end torch's generator, too: an epoch that seems complete would be worse."""
     loader = DataLoader(range(N), shuffle=True, batch_size=100)
     drawn = torch.randperm
 

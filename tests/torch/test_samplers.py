@@ -1,4 +1,4 @@
-"""Odd samplers, as clients have them."""
+"""Unusual samplers, as clients have them."""
 
 import pickle
 
@@ -11,7 +11,7 @@ from tests.support.inside import pickled  # noqa: E402
 
 
 class BeginsAnew:
-    """Its own iterator, which iter() begins anew: Lightning's ``_IndexBatchSamplerWrapper`` is one."""
+    """Its own iterator, which iter() restarts: Lightning's ``_IndexBatchSamplerWrapper`` is one."""
 
     def __init__(self, values):
         self.values = values
@@ -62,7 +62,7 @@ def test_a_part_of_a_permutation_is_sent_without_the_rest_of_it():
 
 
 class Asked:
-    """Its samples are the types of indices that it was asked for."""
+    """Its samples are the types of the requested indices."""
 
     def __getitems__(self, indices):
         return [type(indices).__name__ for _ in indices]
@@ -141,7 +141,7 @@ def test_a_batch_that_is_no_list_is_refused_after_the_batches_before_it():
 
 
 class Counts:
-    """Gives other batches in each of its passes."""
+    """Yields other batches in each of its passes."""
 
     passes = 0
 

@@ -1,4 +1,4 @@
-"""Tensors from slipring.torch lie in the slots: made there by the worker, seen there by the consumer."""
+"""Tensors from slipring.torch are in the slots: the worker makes them there, and the consumer sees them there."""
 
 import collections
 import gc
@@ -14,15 +14,15 @@ from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 
 import slipring.torch.collate  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.datasets import Values  # noqa: E402
-from tests.leaks import started_by_us  # noqa: E402
+from tests.support.datasets import Values  # noqa: E402
 from tests.support.inside import ODD, collate_plain  # noqa: E402
+from tests.support.leaks import started_by_us  # noqa: E402
 
 Point = collections.namedtuple("Point", "x y")
 
 
 def of_the_segment(tensor):
-    """Whether a tensor's memory is that of a mapped segment of this process."""
+    """Return whether a tensor's memory is in a mapped segment of this process."""
     at = tensor.data_ptr()
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -59,11 +59,11 @@ def test_a_batch_is_a_view_on_its_slot(kind):
     assert torch.equal(got, want + want)
 
 
-def test_what_a_view_shows_stays_while_anything_refers_to_it():
+def test_the_contents_of_a_view_stay_while_anything_refers_to_it():
     values = [np.full(1000, i) for i in range(400)]
     with DataLoader(Values(values), batch_size=4, num_workers=2) as loader:
         iterator = iter(loader)
-        row = next(iterator)[2]  # only a row of the batch is kept
+        row = next(iterator)[2]  # keep only a row of the batch
         kept = row.numpy()
         del row
         for _ in range(60):
@@ -74,7 +74,7 @@ def test_what_a_view_shows_stays_while_anything_refers_to_it():
 
 
 class InSlot:
-    """A collate_fn that notes whether what torch's default_collate returns lies in the slot already."""
+    """A collate_fn that records whether the result of torch's default_collate is in the slot already."""
 
     def __init__(self, path):
         self.path = os.fspath(path)
@@ -94,7 +94,7 @@ def test_torchs_collation_inside_a_collate_fn_writes_to_the_slot(tmp_path):
             assert all(torch.equal(a, b) and of_the_segment(a) for a, b in zip(got, want))
         committed = loader.stats().bytes
     assert (tmp_path / "said").read_text() == "yy" * 4
-    # Had anything been copied from elsewhere, it would have been written twice.
+    # A copy from other memory would write the bytes twice.
     assert committed < 4 * (4 * (256 + 24) + 1024)
 
 
@@ -138,7 +138,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_what_is_collated_in_c_is_what_torch_makes(kind):
+def test_collation_in_c_gives_the_same_as_torch(kind):
     values = [PLAIN[kind](i) for i in range(4)]
     assert collate_plain(values) is not ODD
     got, _ = first_batch(values)
@@ -228,7 +228,7 @@ class OnDevice(Dataset):
 
 
 class Fake(torch.Tensor):
-    """Stands for a tensor on an accelerator, which few machines have."""
+    """A stand-in for a tensor on an accelerator."""
 
     @staticmethod
     def __new__(cls):
@@ -255,7 +255,7 @@ def test_a_loader_that_is_dropped_takes_its_workers_with_it(persistent_workers):
     iterator = iter(loader)
     batch = next(iterator)
     assert len(started_by_us()) == 2
-    gc.disable()  # references alone must do it
+    gc.disable()  # reference counts alone must suffice
     try:
         del loader, iterator
         assert not started_by_us()
@@ -273,9 +273,9 @@ class Arrays:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_tensors_of_what_a_cache_keeps_can_be_written_to(num_workers):
+def test_tensors_of_cached_samples_can_be_written_to(num_workers):
     data = slipring.cached(Arrays(), "1MiB")
-    for _ in range(2):  # the second time from the cache, whose pages are not to be written to
+    for _ in range(2):  # the second time from the cache, whose pages are read-only
         with DataLoader(data, batch_size=None, num_workers=num_workers) as loader:
             got = [(sample["x"].add_(1).tolist(), sample["more"][0].add_(1).tolist()) for sample in loader]
         assert got == [([i + 1] * 5, [2.0, 2.0]) for i in range(4)]

@@ -1,4 +1,4 @@
-"""Tensors of a dataset whose workers are spawned: their storages lie once, in the file that all workers map."""
+"""Tensors of a dataset with spawned workers: the file that all workers map contains each storage once."""
 
 import os
 import subprocess
@@ -14,14 +14,14 @@ torch = pytest.importorskip("torch")
 
 from slipring import Loader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.fault.procs import worker_pids  # noqa: E402
-from tests.loader.spawned import Parts, as_it_is, is_shared, mapping_of  # noqa: E402
-from tests.parts import one_fast  # noqa: E402
 from tests.support.options import grouped  # noqa: E402
+from tests.support.parts import one_fast  # noqa: E402
+from tests.support.processes import worker_pids  # noqa: E402
+from tests.support.spawned import Parts, as_it_is, is_shared, mapping_of  # noqa: E402
 
 
 class Two:
-    """Two views of one storage, and a module that refers to it too."""
+    """Two views of one storage, and a module that refers to it, too."""
 
     def __init__(self):
         whole = torch.arange(4000.0)
@@ -32,7 +32,7 @@ class Two:
 
 
 class OfOnesOwn(torch.Tensor):
-    """A tensor of a class of one's own."""
+    """A subclass of tensor."""
 
 
 def changed(two):
@@ -51,17 +51,17 @@ def memory_of(tensor):
 
 
 def looked(value):
-    """(values, class, requires_grad, whether each part of it lies in the file)."""
+    """Return (values, class, requires_grad, whether each part of a tensor is in the file)."""
     dense = value.dequantize() if value.is_quantized else value.to_dense()
     lies = [is_shared(mapping_of(each.data_ptr())) for each in memory_of(value)]
     return dense.detach().double().numpy().tobytes(), type(value).__name__, value.requires_grad, lies
 
 
 def tensors():
-    """name: (tensor, whether its memory comes from the file)."""
+    """Return {name: (tensor, whether its memory comes from the file)}."""
     eye = torch.eye(400)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch calls the one beta, the other deprecated
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that one is in beta, the other deprecated
         compressed = eye.to_sparse_csr()
         quantized = torch.quantize_per_tensor(torch.ones(3000), 0.5, 0, torch.qint8)
     return {
@@ -122,8 +122,8 @@ def test_a_tensor_in_shared_memory_stays_one_for_all_also_for_a_respawned_worker
     method, strategy = way
     program = f"""
 import os, signal, torch
-from tests.loader.spawned import Parts, as_it_is, write_seven
-from tests.fault.procs import worker_pids
+from tests.support.spawned import Parts, as_it_is, write_seven
+from tests.support.processes import worker_pids
 from slipring import Loader, Workers
 if __name__ == "__main__":
     torch.multiprocessing.set_sharing_strategy({strategy!r})

@@ -1,4 +1,4 @@
-"""slipring in the place of other loaders, to a type checker. (Nothing here is run.)"""
+"""slipring as a replacement of other loaders, for type checkers. (This code never runs.)"""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,7 @@
 """No public name is unknown, or a guess, to pyright: ``python -m tests.typing.completeness``, part of `make lint`.
 
 What pyright's ``--verifytypes`` calls public are all modules without an underscore, which most of ours do without.
-Public are the names in `__all__` of those below, and what is in these names.
+Public are the names in `__all__` of the modules below, and the members of these names.
 """
 
 import importlib
@@ -18,12 +18,12 @@ MODULES = (
     "slipring.streams", "slipring.torch", "slipring.typing",
     "slipring.adapters.di_engine", "slipring.adapters.megengine", "slipring.adapters.paddle",
     "slipring.adapters.torchdata", "slipring.adapters.webdataset",
-    *(["slipring.ray"] if find_spec("ray") else []),  # its arguments have Ray's types
+    *(["slipring.ray"] if find_spec("ray") else []),  # its signatures contain Ray's types
 )  # fmt: skip
 
 
 def public() -> set[str]:
-    """Return the public names, and those by which their values call themselves."""
+    """Return the public names, and the qualified names of their values."""
     names: set[str] = set()
     for module in map(importlib.import_module, MODULES):
         for name in getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]:
@@ -34,12 +34,12 @@ def public() -> set[str]:
 
 
 def symbols() -> list[dict[str, Any]]:
-    """Return what pyright says of each symbol of the package."""
+    """Return pyright's report on each symbol of the package."""
     beside = Path(sys.executable).parent
     environment = {
         **os.environ,
         "PATH": f"{beside}:{os.environ['PATH']}",
-    }  # it asks `python` where packages lie
+    }  # pyright runs `python` to find packages
     command = ["basedpyright", "--verifytypes", "slipring", "--ignoreexternal", "--outputjson"]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
     found: list[dict[str, Any]] = json.loads(said)["typeCompleteness"]["symbols"]

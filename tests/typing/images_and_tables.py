@@ -1,6 +1,6 @@
-"""Datasets of images and of tables, and streams, to a type checker. (Nothing here is run.)"""
+"""Datasets of images and of tables, and streams, for type checkers. (This code never runs.)"""
 
-# pyarrow says nothing of its types:
+# pyarrow has no types:
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from pathlib import Path

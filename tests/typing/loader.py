@@ -1,4 +1,4 @@
-"""What a loader's batches are, to a type checker. (Nothing here is run.)"""
+"""The types of a loader's batches, for type checkers. (This code never runs.)"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ class Images:
 
 
 class Named:
-    """A map dataset whose sampler gives names."""
+    """A map dataset whose sampler yields names."""
 
     def __getitem__(self, name: str) -> Floats:
         return np.full(3, len(name), np.float32)
@@ -71,14 +71,14 @@ assert_type(slipring.Loader(Images(), collate_fn=lambda samples: len(samples)), 
 slipring.Loader(Images(), 4, collate_fn=longest)  # type: ignore[arg-type]
 slipring.Loader(Images(), None, collate_fn=together)  # type: ignore[arg-type]
 
-# ---- or a sample, or what the dataset makes
+# ---- or a sample, or the dataset's own batch
 
 assert_type(slipring.Loader(Images(), None), slipring.Loader[tuple[Floats, int]])
 assert_type(slipring.Loader(Lines(), batch_size=None), slipring.Loader[str])
 assert_type(slipring.Loader(Whole(), 4), slipring.Loader[dict[str, NDArray[Any]]])
 slipring.Loader(Whole(), None)  # type: ignore[call-overload]
 
-# ---- or what the user says it is
+# ---- or the type that the user declares
 
 Pair = tuple[Floats, NDArray[np.int64]]
 assert_type(slipring.Loader[Pair](Images(), 4, num_workers=2), slipring.Loader[Pair])

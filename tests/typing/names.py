@@ -1,4 +1,4 @@
-"""What else is public, to a type checker. (Nothing here is run.)"""
+"""Other public names, for type checkers. (This code never runs.)"""
 
 import queue
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import slipring
 import slipring.monitor
 from slipring import errors
 
-# ---- arrays in the slot, and what is put together of them
+# ---- arrays in the slot, and batches of them
 
 assert_type(slipring.empty(3), NDArray[np.float64])
 assert_type(slipring.empty((2, 3), np.uint8), NDArray[np.uint8])

@@ -1,4 +1,4 @@
-"""What the batches of `slipring.torch.DataLoader` are, to a type checker. (Nothing here is run.)"""
+"""The types of `slipring.torch.DataLoader`'s batches, for type checkers. (This code never runs.)"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -59,7 +59,7 @@ assert_type(DataLoader(Images(), 4, device=pair), DataLoader[list[Tensor]])
 DataLoader(Images(), 4, collate_fn=longest)  # type: ignore[arg-type]
 DataLoader(Images(), None, collate_fn=together)  # type: ignore[arg-type]
 
-# ---- or what the user says it is
+# ---- or the type that the user declares
 
 assert_type(DataLoader[Pair](Images(), 4, num_workers=2), DataLoader[Pair])
 loader: DataLoader[Pair] = DataLoader(Images(), 4, shuffle=True, rng="batch")
@@ -71,7 +71,7 @@ for a, b, c in loader:  # type: ignore[misc]
 assert_type(next(iter(loader)), Pair)
 assert_type(iter(loader).state_dict(), dict[str, Any])
 
-# ---- it stands where torch's stands
+# ---- it can replace torch's loader
 
 theirs: torch.utils.data.DataLoader[Any] = loader
 assert_type(loader.num_workers, int)

@@ -28,7 +28,7 @@ def lines_of_c(folder):
         report = json.loads(output)
         for file in report["files"]:
             source = Path(report["current_working_directory"], file["file"]).resolve()
-            if source.is_relative_to(ROOT / "csrc") and source.exists():  # else an earlier build had it
+            if source.is_relative_to(ROOT / "csrc") and source.exists():  # otherwise it belongs to an earlier build
                 lines, reached = found.setdefault(source, (set(), set()))
                 lines.update(line["line_number"] for line in file["lines"])
                 reached.update(line["line_number"] for line in file["lines"] if line["count"])

@@ -1,9 +1,9 @@
-"""The rivals of question (f), images end to end. Beside ``batches()``, each has its decoder.
+"""The rivals of question (f), images end to end. In addition to ``batches()``, each has its decoder.
 
 ``batches(question, dataset, workers)``
-    A generator of batches (images, and labels where it has them) without end, of random crops.
+    A generator of endless batches (images, and labels if it has them) of random crops.
 ``decoder()``
-    A `bench.decoders.Decoder` that does with a file what the rival does, to be compared with Pillow's.
+    A `bench.decoders.Decoder` that decodes a file as the rival does, for a comparison with Pillow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The roofline of (f): as many processes make crops, each into one array of its own, and hand them to nobody."""
+"""The roofline of (f): as many processes make crops, each into its own array, without delivery."""
 
 from __future__ import annotations
 

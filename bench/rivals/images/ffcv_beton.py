@@ -1,4 +1,4 @@
-"""FFCV, from a file of its own that holds the JPEGs, written when the question begins."""
+"""FFCV, from its own file with the JPEGs, written when the question starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ decoder = partial(with_simplejpeg, fast=True)  # the same calls of the same libr
 
 
 class _Decoded:
-    """What FFCV's writer takes: pictures as Pillow's images, and numbers."""
+    """The input of FFCV's writer: Pillow's images, and numbers."""
 
     def __init__(self, files: list[tuple[str, int]]) -> None:
         self.files = files

@@ -1,5 +1,5 @@
-"""FFCV's way, by other means: threads of one process decode whole pictures with the inexact DCT, scale the crop by
-OpenCV's area filter, and write to batches that are used again. FFCV also keeps files in one of its own, packed."""
+"""An emulation of FFCV: threads of one process decode whole pictures with the inexact DCT, scale the crop with
+OpenCV's area filter, and write to reused batches. FFCV also packs the files into its own file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.decoders import SIDE, Decoder, with_simplejpeg
 from bench.question import Question
 from bench.rivals.images.torch_pillow import pick
 
-AHEAD = 2  # batches that are being made, while one is looked at
+AHEAD = 2  # batches in progress while the consumer reads one
 
 decoder = partial(with_simplejpeg, fast=True)
 

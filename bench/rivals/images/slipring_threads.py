@@ -1,4 +1,4 @@
-"""The same with threads for workers."""
+"""slipring.images in slipring.Loader with thread workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPDL: a pipeline of threads in which FFmpeg decodes, crops and scales, as its documentation has it for images."""
+"""SPDL: a pipeline of threads in which FFmpeg decodes, crops and scales, as in its documentation for images."""
 
 from __future__ import annotations
 

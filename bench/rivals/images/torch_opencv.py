@@ -1,4 +1,4 @@
-"""torch's DataLoader; OpenCV decodes a picture, OpenCV scales the crop by its one filter that antialiases."""
+"""torch's DataLoader; OpenCV decodes a picture, and scales the crop with its only antialiasing filter."""
 
 from __future__ import annotations
 

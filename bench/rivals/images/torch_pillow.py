@@ -1,4 +1,4 @@
-"""torch.utils.data.DataLoader with Pillow, as torchvision's ImageFolder works without torchvision's own decoder."""
+"""torch.utils.data.DataLoader with Pillow, as in torchvision's ImageFolder without torchvision's own decoder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ decoder = with_pillow
 
 
 class Augmented:
-    """A map dataset of (crop, label): the ordinary class that people write around a decoder."""
+    """A map dataset of (crop, label): a usual class around a decoder."""
 
     def __init__(self, sources: list[tuple[str, int]], decode: Decoder) -> None:
         self.sources = sources

@@ -1,4 +1,4 @@
-"""TurboLoader over a tar shard: its fused path of random crops, antialiased, in its own threads; float32, no labels.
+"""TurboLoader with a tar shard: its fused path for antialiased random crops, in its own threads; float32, no labels.
 
 Its pool has as many threads as the machine has cores, whatever the number of workers.
 """
@@ -44,7 +44,7 @@ def _loader(shard: Any, batch_size: int, workers: int, **options: Any) -> Any:
 
 
 def decoder() -> Decoder:
-    """Return its way with whole pictures: nobody can tell it a box."""
+    """Return its decoder for whole pictures: it accepts no box."""
 
     def decode(data: bytes, pick: Pick) -> Any:
         with NamedTemporaryFile(suffix=".tar") as file:

@@ -1,4 +1,4 @@
-"""webdataset's WebLoader over a tar shard, decoded by Pillow; batches are made in the workers, as it advises."""
+"""webdataset's WebLoader with a tar shard, decoded by Pillow; workers make the batches, as it recommends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.question import Question
 from bench.rivals.images.torch_pillow import pick
 
 decoder = with_pillow
-AHEAD = 100  # samples, still encoded, that are shuffled
+AHEAD = 100  # encoded samples in the shuffle buffer
 
 
 def batches(question: Question, dataset: Any, workers: int) -> Iterator[Any]:

@@ -1,7 +1,7 @@
-"""The rivals of question (g), the second epoch. As those of (f); where something is kept, there also is
+"""The rivals of question (g), the second epoch. They are like those of (f). Rivals with a cache also have
 
 ``counts()``
-    (found, not found) so far, by all processes of the loader; None where nothing is looked up.
+    (hits, misses) so far, of all processes of the loader; None without lookups.
 """
 
 from __future__ import annotations

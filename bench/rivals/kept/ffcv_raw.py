@@ -1,4 +1,4 @@
-"""FFCV, from a file of its own that holds decoded pictures, written when the question begins."""
+"""FFCV, from its own file with decoded pictures, written when the question starts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """LitData, from a folder of chunks of decoded pictures, written once; Pillow scales the crop.
 
-An epoch has each picture many times, so that its ends show no more than with others.
+An epoch contains each picture many times, so that its ends show no more than with other rivals.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ decoder = with_pillow
 
 
 def whole(source: tuple[str, int]) -> tuple[Any, int]:
-    """Return what is kept of a picture."""
+    """Return the cached form of a picture."""
     from PIL import Image
 
     path, label = source
@@ -31,7 +31,7 @@ def whole(source: tuple[str, int]) -> tuple[Any, int]:
 
 
 def cropped(sample: tuple[Any, int]) -> tuple[Any, int]:
-    """Return a crop of what is kept."""
+    """Return a crop of a cached picture."""
     from PIL import Image
 
     pixels, label = sample

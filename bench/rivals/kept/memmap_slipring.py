@@ -1,4 +1,4 @@
-"""The emulation of FFCV's raw mode, the same dataset, in slipring.Loader: what of the difference is the loader."""
+"""The emulation of FFCV's raw mode in slipring.Loader, with the same dataset: it shows the loader's effect."""
 
 from __future__ import annotations
 

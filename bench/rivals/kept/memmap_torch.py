@@ -1,7 +1,7 @@
-"""FFCV's raw mode by other means, in torch's loader: one mapped file of decoded pictures, OpenCV's area filter.
+"""An emulation of FFCV's raw mode in torch's loader: one mapped file of decoded pictures, OpenCV's area filter.
 
-An emulation: FFCV itself reads its own file in threads, by code that numba compiles. Decoding is done beforehand and
-takes no part; there is nothing to find or to miss.
+FFCV itself reads its own file in threads, with code that numba compiles. Decoding happens beforehand and
+does not count; there are no hits and no misses.
 """
 
 from __future__ import annotations

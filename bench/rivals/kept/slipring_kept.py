@@ -1,4 +1,4 @@
-"""slipring.images with a cache whose budget is a share of what all decoded pictures take, or without one."""
+"""slipring.images with a cache whose budget is a share of all decoded pictures, or without a cache."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bench.decoders import SIDE, with_slipring
 from bench.question import Question
 from bench.rivals._torch import endless
 
-_caches: list[Any] = []  # this measurement's, if it has one
+_caches: list[Any] = []  # the cache of this measurement, if any
 
 
 def decoder(*, side: int | None = None, **options: Any) -> Any:
-    """Return its way; with `side` there is none to compare: its boxes are those of a smaller picture."""
+    """Return the decoder; with `side` its boxes are those of a smaller picture, and cannot be compared."""
     return with_slipring() if side is None else None
 
 

@@ -1,4 +1,4 @@
-"""torch's loader; each worker keeps every picture that it has decoded in a dict of its own, as people write it."""
+"""torch's loader; each worker keeps every decoded picture in its own dict, as users often write it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.rivals._torch import endless
 from bench.rivals.images.torch_pillow import pick
 
 decoder = with_pillow
-_counts: list[Any] = []  # per worker how many were found, and how many not
+_counts: list[Any] = []  # hits and misses per worker
 
 
 class Kept:

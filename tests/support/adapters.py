@@ -1,4 +1,4 @@
-"""Datasets of the tests of Paddle's and MegEngine's adapters, and what looks at their batches."""
+"""Datasets of the tests of Paddle's and MegEngine's adapters, and functions that read their batches."""
 
 import collections
 import os

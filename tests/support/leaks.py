@@ -1,7 +1,7 @@
-"""What a test run holds of the machine: processes, threads, files in /dev/shm, open file descriptors.
+"""The resources that a test run uses: processes, threads, files in /dev/shm, open file descriptors.
 
-The checks look only at what can be ours, and give what is on its way out time to go, so that other work on
-the machine, or a slow one, does not fail a test.
+The checks consider only resources that can be ours, and give processes and threads time to end. So other work on
+the machine, or a slow machine, does not fail a test.
 """
 
 import contextlib
@@ -16,62 +16,62 @@ import threading
 import time
 from multiprocessing import forkserver, resource_tracker
 
-from tests import warm
+from tests.support import warm
 
 SHM = "/dev/shm"
 
-# multiprocessing's own helpers are started by the first test that needs them and serve all later ones.
+# multiprocessing starts its helper processes when a test first needs them, and keeps them for all later tests.
 HELPERS = (
     b"from multiprocessing.resource_tracker import main",
     b"from multiprocessing.forkserver import main",
 )
 
-# What libraries open once, at first use, and keep.
+# Descriptors that libraries open once, at first use, and keep.
 LAZY_FILES = ("/dev/nvidia", "/dev/urandom", "/dev/null", "/proc/", "/sys/")
 
 # Threads that libraries start once, at first use, and keep: fsspec's event loop and its executor, tqdm's monitor.
 LAZY_THREADS = ("fsspecIO", "asyncio_", "tqdm_monitor")
 
-# Program, as `stat` names it -> what its environment says of test runs.
+# Program, as `stat` identifies it -> the mark of the test run in its environment.
 marks = {}
 
 
 def read(path):
-    """The bytes of a file in /proc, or b"" where it is gone or not ours to read."""
+    """Return the bytes of a file in /proc, or b"" if it does not exist or we may not read it."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return file.read()
     return b""
 
 
 def link(path):
-    """Where a symbolic link points, or "" where it is gone or not ours to read."""
+    """Return the target of a symbolic link, or "" if it does not exist or we may not read it."""
     with contextlib.suppress(OSError):
         return os.readlink(path)
     return ""
 
 
 def pids():
-    """All processes of the machine."""
+    """Return the pids of all processes of the machine."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def parent(pid):
-    """The parent of `pid`, or 0 when it is gone."""
+    """Return the parent of `pid`, or 0 if the process has ended."""
     return stat(pid)[0]
 
 
 def stat(pid):
-    """(parent, which program of which process it is) of `pid`; (0, None) when it is gone."""
+    """Return (parent, an identifier of process and program) of `pid`; (0, None) if the process has ended."""
     said = read(f"/proc/{pid}/stat")
     if not said:
         return 0, None
     fields = said[said.rindex(b")") + 2 :].split()
-    # When it started, and its stack's begin, which each exec chooses anew.
+    # Its start time, and the start of its stack, which each exec chooses again.
     return int(fields[1]), (pid, fields[19], fields[25])
 
 
 def is_helper(pid):
-    """Return whether `pid` is the resource tracker, the forkserver or a `warm` server. Their children are none."""
+    """Return whether `pid` is the resource tracker, the forkserver or a `warm` server; their children are not."""
     if pid in warm.helper_pids():
         return True
     command = read(f"/proc/{pid}/cmdline")
@@ -79,25 +79,25 @@ def is_helper(pid):
 
 
 def is_marked(program):
-    """Whether a program, as `stat` names it, was started, however indirectly, by a command of this test run.
+    """Return whether a command of this test run started a program, directly or indirectly.
 
-    It keeps the environment with which it began: one look suffices, and each test's check looks at all that runs here.
+    A program keeps the environment of its start. One look suffices, and each test's check looks at all processes.
     """
     if program not in marks:
         environment = read(f"/proc/{program[0]}/environ")
-        if not environment:  # it has ended, or has only begun
+        if not environment:  # it has ended, or it is starting
             return False
         marks[program] = [v for v in environment.split(b"\0") if v.startswith(b"SLIPRING_TEST_RUN=")]
     return f"SLIPRING_TEST_RUN={os.environ.get('SLIPRING_TEST_RUN')}".encode() in marks[program]
 
 
 def started_by_us(apart_from=frozenset()):
-    """Descendants of this process, and orphans that carry our mark; without multiprocessing's helpers.
+    """Return descendants of this process, and orphans that carry our mark; without multiprocessing's helpers.
 
     Ignore the pids in `apart_from`: after a test only new processes matter, and a machine may have hundreds. A new
     process that reuses one of these pids is not found.
     """
-    multiprocessing.active_children()  # reaps those that have ended
+    multiprocessing.active_children()  # this reaps children that have ended
     subprocess._cleanup()
     warm.reap()
     others = {os.getpid(), *apart_from}
@@ -105,7 +105,7 @@ def started_by_us(apart_from=frozenset()):
 
 
 def is_ours(pid):
-    """Whether `pid` is a descendant of this process, or carries its mark."""
+    """Return whether `pid` is a descendant of this process, or carries its mark."""
     its_parent, program = stat(pid)
     if program is None:
         return False
@@ -116,7 +116,7 @@ def is_ours(pid):
 
 
 def describe_process(pid):
-    """One line about a process: state, parent and command."""
+    """Return one line about a process: state, parent and command."""
     stat = read(f"/proc/{pid}/stat")
     state = stat[stat.rindex(b")") + 2 :].split()[0].decode() if stat else "gone"
     if state == "Z":
@@ -126,10 +126,10 @@ def describe_process(pid):
 
 
 def name_semaphores():
-    """Have the semaphores of multiprocessing bear this run's name, in child processes too.
+    """Let the names of multiprocessing's semaphores contain this run's mark, in child processes too.
 
-    They lie in /dev/shm by a name, under spawn and forkserver for as long as they live; what a dead process
-    has left of them could be anybody's else.
+    With spawn and forkserver they have a name in /dev/shm while they exist. Without the mark, semaphores of a
+    dead process could belong to any program.
     """
     multiprocessing.process.current_process()._config["semprefix"] = f"/{_semaphores_prefix()}"
 
@@ -140,21 +140,21 @@ def _semaphores_prefix():
 
 
 def shm_files():
-    """Name -> (device, inode) of each file in /dev/shm."""
+    """Return name -> (device, inode) of each file in /dev/shm."""
     found = {}
     if os.path.isdir(SHM):
         with os.scandir(SHM) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # of somebody who was quicker
+                with contextlib.suppress(FileNotFoundError):  # another process has removed it
                     stat = entry.stat(follow_symlinks=False)
                     found[entry.name] = stat.st_dev, stat.st_ino
     return found
 
 
 def held_by(pid):
-    """(device, inode) of all that a process has open or mapped.
+    """Return (device, inode) of each file that a process has open or mapped.
 
-    Not names: a semaphore is made under another one, by which it stays mapped.
+    Names would not do: a semaphore is created with a temporary name, which its mapping keeps.
     """
     held = set()
     for line in read(f"/proc/{pid}/maps").splitlines():
@@ -170,8 +170,10 @@ def held_by(pid):
 
 
 def new_in_shm(before):
-    """Names in /dev/shm that were not there `before`, and are this run's: held by one of its processes, or
-    called as it calls its semaphores, or as torch calls the memory of one of them.
+    """Return the new names in /dev/shm that belong to this run.
+
+    Either one of the run's processes holds the file, or the name is that of one of its semaphores, or of torch's
+    memory of one of its processes.
     """
     new = {name: which for name, which in shm_files().items() if before.get(name) != which}
     if not new:
@@ -183,7 +185,7 @@ def new_in_shm(before):
 
 
 def open_fds():
-    """Open file descriptors and what they are, without those that are opened once, lazily, and kept."""
+    """Return the open file descriptors and their files, except those that libraries open once and keep."""
     with os.scandir("/proc/self/fd") as entries:
         fds = {int(entry.name): link(entry.path) for entry in entries}
     kept = {
@@ -195,7 +197,7 @@ def open_fds():
 
 
 def threads():
-    """Python threads of this process that run, without those that libraries keep.
+    """Return the running Python threads of this process, except those that libraries keep.
 
     Native threads are not counted: in this process only libraries start them (torch, OpenBLAS, Arrow), and keep them.
     """
@@ -207,14 +209,14 @@ def threads():
 
 
 def cuda_is_up():
-    """Whether torch has opened a CUDA context in this process, which opens many descriptors for good."""
+    """Return whether torch has opened a CUDA context in this process, which keeps many descriptors open."""
     torch = sys.modules.get("torch")
     return bool(torch and hasattr(torch, "cuda") and torch.cuda.is_initialized())
 
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What was there at one time, to be compared with what is there later."""
+    """The resources in use at one time, to compare with those in use later."""
 
     pids: frozenset[int]  # of all processes of the machine
     threads: set[threading.Thread]
@@ -227,7 +229,7 @@ class Snapshot:
         return cls(frozenset(pids()), threads(), shm_files(), open_fds(), cuda_is_up())
 
     def leaks(self, wait_s=0.0):
-        """One line for each thing that is there now and was not before; waits that long for it to go."""
+        """Return one line for each new resource; wait up to `wait_s` for it to go."""
         deadline = time.monotonic() + wait_s
         while found := self._new_processes() + self._new_threads() + self._new_shm() + self._new_fds():
             if time.monotonic() >= deadline:
@@ -236,7 +238,7 @@ class Snapshot:
         return found
 
     def kill_new_processes(self):
-        """End what a test left running, so that it cannot disturb the next."""
+        """Kill processes that a test left running, so that they cannot disturb the next test."""
         for pid in started_by_us(self.pids):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,11 +1,13 @@
-"""Samples drawn at random, and what becomes of them in a slot."""
+"""Random samples, and their batches in a slot."""
 
 import collections
 import dataclasses
+import random
 
 import numpy as np
 
 from tests.support.inside import RowWriter
+from tests.support.trip import Trip
 
 ROWS = 5
 Pair = collections.namedtuple("Pair", "a b")
@@ -52,7 +54,7 @@ LEAVES = [
 
 
 def drawn(rng, leaves, depth=0):
-    """A sample, or a part of one."""
+    """Return a random sample, or a part of one."""
     if depth == 3 or rng.random() < 0.4:
         return rng.choice(leaves)(rng)
     parts = [drawn(rng, leaves, depth + 1) for _ in range(rng.randrange(1, 4))]
@@ -68,7 +70,7 @@ def drawn(rng, leaves, depth=0):
 
 
 def changed(value, rng, leaves):
-    """A part like that one, or different in one place, or in all."""
+    """Return a copy of a part with one difference, none, or all different."""
     if rng.random() < 0.2:
         return drawn(rng, leaves, 2)
     if isinstance(value, (list, tuple)) and len(value):
@@ -94,7 +96,7 @@ def changed(value, rng, leaves):
 
 
 def described(value):
-    """All of a value that can be compared: types, dtypes, shapes, bytes."""
+    """Return a value's types, dtypes, shapes and bytes for comparison."""
     if isinstance(value, np.ndarray):
         return type(value).__name__, value.dtype, value.shape, value.tobytes()
     if isinstance(value, (dict, collections.UserDict)):
@@ -111,7 +113,7 @@ def described(value):
 
 
 def outcome(trip, make):
-    """What a batch is that is made in a slot, as the consumer gets it; or the exception."""
+    """Make a batch in a slot; return it as the consumer gets it, or the exception."""
     fill = trip.claim(range(100, 100 + ROWS))
     with fill:
         try:
@@ -124,7 +126,7 @@ def outcome(trip, make):
 
 
 def drawn_samples(rng, leaves):
-    """Samples of which one may differ from the others."""
+    """Return samples; one may differ from the others."""
     first = drawn(rng, leaves)
     samples = [first] * ROWS
     if rng.random() < 0.7:
@@ -133,8 +135,19 @@ def drawn_samples(rng, leaves):
 
 
 def row_by_row(samples, rules, collate_fn, order):
-    """The batch of samples that come in that order."""
+    """Return the batch of samples that come in this order."""
     rows = RowWriter(0, len(samples), rules)
     for row in order:
         rows.put(row, samples[row])
     return rows.batch(collate_fn)
+
+
+def check_rows(seed, leaves, rules, collate):
+    """Check that random samples make, row by row, the same batch or error as their collated list."""
+    trip, rng = Trip(), random.Random(seed)
+    for _ in range(20):
+        samples = drawn_samples(rng, leaves)
+        order = [0, *rng.sample(range(1, ROWS), ROWS - 1)]
+        want = outcome(trip, lambda: collate(samples))  # noqa: B023
+        got = outcome(trip, lambda: row_by_row(samples, rules, collate, order))  # noqa: B023
+        assert got == want, samples

@@ -1,14 +1,14 @@
-"""One process that is consumer and worker at once: a value goes into a slot and comes out again."""
+"""One process that is both consumer and worker: it puts a value into a slot and takes it out again."""
 
 import numpy as np
 
 from tests.support.inside import BATCH, COPY_AUTO, Encoder, Pickled, Ring, receive
 
-NOT_INTS = 2**64 - 2  # what dispatch() says in place of a generation
+NOT_INTS = 2**64 - 2  # dispatch() returns it instead of a generation
 
 
 class Trip:
-    """A segment and what a worker needs.
+    """A segment, and a worker's encoder.
 
     Parameters
     ----------
@@ -23,11 +23,11 @@ class Trip:
         self.seq = 0
 
     def end(self):
-        """Let go of the segment: pytest itself keeps what a fixture gave for a while."""
+        """Release the segment: pytest keeps a fixture's value for a while."""
         self.ring = self.encoder = None
 
     def dispatch(self, indices, chunk=0, seq=0, addressee=0):
-        """Put a task into a free slot, its indices as a pickle where they are not ints; returns the slot."""
+        """Put a task into a free slot; indices that are no ints are pickled. Return the slot."""
         slot = self.ring.pick_free()
         assert slot >= 0, "no slot is free"
         rest = 0, 0, seq, 0, 0, addressee, chunk, False
@@ -36,7 +36,7 @@ class Trip:
         return slot
 
     def claim(self, indices=(0,), chunk=0, participant=1):
-        """Dispatch a task and claim it (with `chunk`: its first range); returns the fill."""
+        """Dispatch a task and claim it (with `chunk`: its first range); return the slot writer."""
         slot = self.dispatch(list(indices), chunk, self.seq)
         self.seq += 1
         fill = self.ring.claim(participant, 5.0)
@@ -45,49 +45,49 @@ class Trip:
         return fill
 
     def put(self, value, indices=(0,), kind=BATCH, state=None):
-        """Publish a value, or what a function returns that is called inside the fill; returns the slot.
+        """Publish a value, or the result of a function that runs inside the slot writer; return the slot.
 
-        `state` is the worker's state after it, as bytes.
+        `state` is the worker's state after the batch, as bytes.
         """
         fill = self.claim(indices)
         with fill:
-            # Nothing but the box refers to the value: what is left of it later is what a worker kept.
+            # Only the box refers to the value: an array that exists later is one that the worker kept.
             box = [value() if callable(value) else value]
             value = None
             self.encoder.publish(fill, box, kind, state=state)
         return fill.slot
 
     def take(self, slot, copy=COPY_AUTO):
-        """Take what lies in `slot`; returns the value."""
+        """Take the batch in `slot`; return its value."""
         assert self.ring.wait_ready(slot, 5.0) == slot
         kind, value = receive(self.ring, slot, copy)
         assert kind == BATCH
         return value
 
     def __call__(self, value, copy=COPY_AUTO):
-        """Send a value round; returns what arrives."""
+        """Send a value through a slot; return the value that arrives."""
         return self.take(self.put(value), copy)
 
     def bytes_of(self, value):
-        """How many bytes of the slot a value takes, records included."""
+        """Return how many bytes of the slot a value takes, records included."""
         before = self.ring.meter.bytes
         self(value)
         return self.ring.meter.bytes - before
 
     def pickled(self, value):
-        """How many leaves of a value are pickled."""
+        """Return how many leaves of a value are pickled."""
         before = self.ring.meter.pickled_leaves
         self(value)
         return self.ring.meter.pickled_leaves - before
 
     @property
     def free(self):
-        """How many slots circulate."""
+        """Return how many slots circulate."""
         return self.ring.circulating
 
 
 def same_array(sent, got):
-    """Whether two arrays are equal in dtype, shape and every bit pattern's meaning."""
+    """Check that two arrays are equal in type, dtype, shape and bytes."""
     assert type(got) is np.ndarray
     assert got.dtype == sent.dtype and got.shape == sent.shape
     assert got.tobytes() == np.ascontiguousarray(sent).tobytes()
@@ -95,5 +95,5 @@ def same_array(sent, got):
 
 
 def address(array):
-    """Where an array's bytes begin."""
+    """Return the address of an array's first byte."""
     return array.__array_interface__["data"][0]

@@ -1,4 +1,4 @@
-"""Columns with nulls, for tests of what comes out in their place."""
+"""Columns with nulls, for tests of the values that replace nulls."""
 
 import datetime
 
@@ -10,7 +10,7 @@ pa = pytest.importorskip("pyarrow")
 DAY = datetime.date(2020, 1, 2)
 PAIRS = pa.list_(pa.int16(), 2)
 SECOND = [0, 1, 0, 0]
-# kind of column -> (four values, what fills their nulls, what comes out, the mask)
+# kind of column -> (four values, the fill value for nulls, the result, the mask)
 COLUMNS = {
     "integers": (pa.array([1, None, 3, 2**53 + 1]), -7, [1, -7, 3, 2**53 + 1], SECOND),
     "large integers": (pa.array([1, None, 3, 4], pa.uint64()), 2**64 - 1, [1, 2**64 - 1, 3, 4], SECOND),
@@ -44,7 +44,7 @@ COLUMNS = {
     ),
 }  # fmt: skip
 
-# (a column, a value that its type does not have, what the error says)
+# (a column, a value that its type cannot represent, the text of the error)
 UNFIT = [
     (pa.array([1, None], pa.int8()), 300, "300 (int) for column 'x', whose values are int8"),
     (pa.array([1, None], pa.uint8()), -1, "-1 (int) for column 'x', whose values are uint8"),

@@ -1,4 +1,4 @@
-"""Datasets that any start method can send to workers, and a comparison that lets no difference pass."""
+"""torch's datasets that any start method can send to workers, and an exact comparison of batches."""
 
 import collections
 import contextlib
@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch.utils import data
 
-from tests.datasets import Values
+from tests.support import stateful
+from tests.support.datasets import Values
 
 Pair = collections.namedtuple("Pair", "left right")
 
@@ -25,7 +26,7 @@ class Record:
 
 
 class Custom:
-    """What a collate_fn may make."""
+    """A type of batch that a user's collate_fn returns."""
 
     def __init__(self, value):
         self.value = value
@@ -49,14 +50,14 @@ class Made(data.Dataset):
 
 
 class Fetched(Values):
-    """Reads a batch at once."""
+    """Reads a whole batch in one call."""
 
     def __getitems__(self, indices):
         return [self.values[i] * 10 for i in indices]
 
 
 class Stream(data.IterableDataset):
-    """Yields range(n): all of it in each worker, or a part of each one's own; `lengths` says how much."""
+    """Yields each worker's share of range(n), all of it if not `sharded`, or `lengths[worker]` numbers."""
 
     def __init__(self, n=10, sharded=True, lengths=None, length=None):
         self.n, self.sharded, self.lengths, self.length = n, sharded, lengths, length
@@ -69,15 +70,23 @@ class Stream(data.IterableDataset):
         return iter(range(worker, self.n, workers) if self.sharded else range(self.n))
 
 
+class Counting(stateful.Counting, data.IterableDataset):
+    """The iterable dataset with a state, of torch's class."""
+
+
+class PlainRange(stateful.PlainRange, data.IterableDataset):
+    """The iterable dataset without a state, of torch's class."""
+
+
 class Sized(Stream):
-    """Says how long it is, rightly or not."""
+    """Has a length, right or wrong."""
 
     def __len__(self):
         return self.length
 
 
 class Augmented(data.Dataset):
-    """Points, moved by numbers from every generator."""
+    """Sample i is i, and numbers from every generator."""
 
     def __init__(self, n=24):
         self.n = n
@@ -104,7 +113,7 @@ def drawing_collate(samples):
 
 
 class Informed(data.Dataset):
-    """Tells what a worker knows about itself."""
+    """Each sample is the worker's info and torch's initial seed."""
 
     def __init__(self, n=8):
         self.n = n
@@ -141,7 +150,7 @@ def torchs_and_more(samples):
 
 
 class Odd(Exception):
-    """Cannot be built from one text."""
+    """Its constructor does not accept one text."""
 
     def __init__(self, code, *, reason):
         super().__init__(f"{code} because {reason}")
@@ -155,7 +164,7 @@ class Fragile(Exception):
 
 
 class Failing(data.Dataset):
-    """Raises what `error` makes at index `bad`."""
+    """Raises `error()` at index `bad`."""
 
     def __init__(self, error, bad=3, n=8):
         self.error, self.bad, self.n = error, bad, n
@@ -226,7 +235,7 @@ def ended():
 
 
 class Dying(data.Dataset):
-    """Ends its process at index `bad`."""
+    """Calls `how` at index `bad`, which ends the process."""
 
     def __init__(self, how, bad=3, n=8):
         self.how, self.bad, self.n = how, bad, n
@@ -240,12 +249,17 @@ class Dying(data.Dataset):
         return i
 
 
+def as_lists(batches):
+    """Return batches as lists of numbers."""
+    return [torch.as_tensor(batch).tolist() for batch in batches]
+
+
 # ---- comparison
 
 
 @contextlib.contextmanager
 def raises(kind, match=None):
-    """As pytest.raises, but no traceback keeps the iterator: torch's cannot end its workers from a cycle."""
+    """Like pytest.raises, but clear the traceback: torch's iterator cannot end its workers from a cycle."""
     told = types.SimpleNamespace(value=None)
     with pytest.raises(kind, match=match) as info:
         yield told
@@ -259,7 +273,7 @@ def raises(kind, match=None):
 
 
 def assert_same(ours, theirs, at="batch"):
-    """Fail unless both are the same in type, dtype, shape, layout, value and order, all the way down."""
+    """Fail unless type, dtype, shape, layout, value and order of two batches are the same, at every level."""
     assert type(ours) is type(theirs), f"{at}: {type(ours)} is not {type(theirs)}"
     if isinstance(theirs, torch.Tensor):
         assert_same_tensor(ours, theirs, at)
@@ -299,7 +313,7 @@ def assert_same_tensor(ours, theirs, at):
 
 
 def assert_same_strides(ours, theirs, at):
-    """Gaps may have been closed: as a clone closes them, which is the same where there are none."""
+    """Compare the strides of clones, which have no gaps: a batch may be without the gaps of the original."""
     ours, theirs = (tensor.detach().as_subclass(torch.Tensor).clone() for tensor in (ours, theirs))
     assert ours.stride() == theirs.stride(), f"{at}.stride: {ours.stride()} is not {theirs.stride()}"
     for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
@@ -309,13 +323,13 @@ def assert_same_strides(ours, theirs, at):
 
 
 def raw(tensor):
-    """The bytes of a tensor's elements."""
+    """Return the bytes of a tensor's elements."""
     plain = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().contiguous()
     return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
 
 
 def batches(make, dataset, seed=1, epochs=1, **options):
-    """All batches of a loader, copied in nothing: they must stay valid together."""
+    """Return all batches of a loader without a copy: all must stay valid at the same time."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
@@ -326,7 +340,7 @@ def batches(make, dataset, seed=1, epochs=1, **options):
 
 
 def assert_as_torch(make, dataset, **options):
-    """Fail unless the class under test gives torch's batches; return them."""
+    """Fail unless the class under test makes the same batches as torch's; return them."""
     theirs = batches(data.DataLoader, dataset() if callable(dataset) else dataset, **fresh(options))
     ours = batches(make, dataset() if callable(dataset) else dataset, **fresh(options))
     assert_same(ours, theirs)
@@ -334,7 +348,7 @@ def assert_as_torch(make, dataset, **options):
 
 
 def fresh(options):
-    """Options for one loader: functions named ``make_...`` make samplers and generators of its own."""
+    """Return options for one loader: call functions named ``make_...`` for new samplers and generators."""
     return {
         name.removeprefix("make_"): value() if name.startswith("make_") else value for name, value in options.items()
     }

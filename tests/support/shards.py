@@ -4,11 +4,11 @@ import io
 import tarfile
 
 from slipring import images
-from tests.images.pictures import encoded, pixels
+from tests.support.pictures import encoded, pixels
 
 
 def files(n, first=0):
-    """(name, bytes) of the files of `n` samples."""
+    """Yield (name, bytes) of the files of `n` samples."""
     for number in range(first, first + n):
         format = ["JPEG", "PNG"][number % 3 == 0]
         yield f"a/{number:04}.{'jpg' if format == 'JPEG' else 'png'}", encoded(pixels(30, 40, number), format)
@@ -26,7 +26,7 @@ def shard(path, content, mode="w"):
 
 
 def plain(number, transform):
-    """The image of a sample, without its shard."""
+    """Return the image of a sample, read without its shard."""
     data = dict(files(1, number))
     image = next(value for name, value in data.items() if not name.endswith(("cls", "json")))
     return images.Bytes([(image, 0)], transform)[0][0]

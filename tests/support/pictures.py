@@ -1,4 +1,4 @@
-"""Pictures for the tests: smooth ones with sharp edges, noise, and what Pillow makes of them."""
+"""Pictures for the tests: smooth ones with sharp edges, noise, and Pillow's results for them."""
 
 import io
 import random
@@ -7,7 +7,7 @@ import struct
 import numpy as np
 from PIL import Image
 
-# What Pillow is asked to write, and how the luma's blocks are arranged anew.
+# The subsampling that Pillow writes, and how the luma's blocks are rearranged.
 SAMPLINGS = {
     "4:4:4": ("4:4:4", None),
     "4:2:2": ("4:2:2", None),
@@ -27,7 +27,7 @@ def pixels(height, width, seed=0, noise=False):
     y, x = np.arange(height)[:, None], np.arange(width)[None, :]
 
     def waves(a, b):
-        """sin(a * x + b * y), by far fewer sines."""
+        """Return sin(a * x + b * y), with far fewer sines."""
         return np.sin(a * x) * np.cos(b * y) + np.cos(a * x) * np.sin(b * y)
 
     edges = (y // 17 + x // 29) % 5 == 0
@@ -35,7 +35,7 @@ def pixels(height, width, seed=0, noise=False):
     for _ in range(3):
         a, b, c = draw.uniform(0.005, 0.4, 3)
         plane = 127 + 80 * waves(a, b) + 60 * waves(c, -a)
-        plane[edges] += 120  # and levels that are cut off
+        plane[edges] += 120  # and clipped values
         planes.append(plane)
     return np.clip(np.stack(planes, axis=-1), 0, 255).astype(np.uint8)
 
@@ -48,7 +48,7 @@ def encoded(array, format="JPEG", **options):
 
 
 def by_pillow(data, box=None, size=None, flip=False, bicubic=False):
-    """Return what Pillow makes of it: crop, then resize across, then down (what it does unless that is slower)."""
+    """Return Pillow's result: crop, then resize horizontally, then vertically (its usual order)."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     if box is not None:
         top, left, height, width = box
@@ -64,12 +64,12 @@ def by_pillow(data, box=None, size=None, flip=False, bicubic=False):
 
 
 def error(ours, theirs):
-    """Return the largest difference in levels."""
+    """Return the largest difference of two pixel values."""
     return int(np.abs(ours.astype(int) - theirs).max())
 
 
 def box_in(draw, height, width):
-    """Draw a box, often at a border, sometimes the whole."""
+    """Return a random box, often at a border, sometimes the whole image."""
     if draw.random() < 0.15:
         return 0, 0, height, width
     h, w = draw.randint(1, height), draw.randint(1, width)
@@ -82,11 +82,11 @@ def box_in(draw, height, width):
 
 
 def resampled(data, sampling, exact):
-    """Return a JPEG with the same blocks in another arrangement, and its (height, width): what Pillow does not write.
+    """Return a JPEG with the same blocks in another arrangement, which Pillow does not write, and its (height, width).
 
-    A unit of 4:2:2 has two blocks of luma, one beside the other; of 4:4:0 one above the other. Likewise with the four
-    of 4:2:0. So the blocks of a valid file make another valid one, of another size and with more edges. `exact`: no
-    block is cut off, as the separate scans of a progressive file need it.
+    A unit of 4:2:2 has two blocks of luma side by side; one of 4:4:0 has one above the other. The same holds for the
+    four of 4:2:0. So the blocks of a valid file make another valid one with another size and more edges. `exact`: no
+    block is cut off; the separate scans of a progressive file need this.
     """
     at = 2
     while data[at + 1] not in (0xC0, 0xC1, 0xC2):
@@ -105,7 +105,7 @@ def resampled(data, sampling, exact):
 
 
 def any_jpeg(draw, large=False):
-    """Draw a JPEG of any kind: (bytes, height, width, what it is)."""
+    """Return a random JPEG of any kind: (bytes, height, width, description)."""
     height, width = draw.choice(
         [
             (1, 1),
@@ -135,7 +135,7 @@ def any_jpeg(draw, large=False):
         options["restart_marker_blocks"] = draw.randint(1, 20)
     try:
         data = encoded(array, **options)
-    except OSError:  # Pillow's buffer is too small for some noise; another picture does as well
+    except OSError:  # Pillow's buffer is too small for some noise: try another picture
         return any_jpeg(draw, large)
     if blocks is not None:
         data, (height, width) = resampled(data, blocks, exact)

@@ -15,7 +15,7 @@ import slipring
 
 
 def patiently(batches):
-    """The next batch of who has a timeout, on a machine that may be slow or while workers are still being started."""
+    """Return the next batch of an iterator with a timeout; the machine may be slow, or the workers still start."""
     while True:
         with contextlib.suppress(slipring.LoaderTimeout):
             return next(batches)
@@ -37,7 +37,7 @@ class Squares:
 
 
 def numbers(batches):
-    """The sample numbers of batches of `Squares`, checked against their arrays."""
+    """Return the sample numbers of batches of `Squares`, after a check of their arrays."""
     out = []
     for rows, which in batches:
         assert rows.dtype == np.float32 and rows.shape == (len(which), 4)
@@ -46,13 +46,18 @@ def numbers(batches):
     return out
 
 
+def batches_of(n, size):
+    """Return the numbers below `n` in batches of `size`."""
+    return [list(range(k, min(k + size, n))) for k in range(0, n, size)]
+
+
 def flat(lists):
-    """The elements of lists, in one."""
+    """Return the elements of several lists in one."""
     return list(itertools.chain.from_iterable(lists))
 
 
 def outcomes(iterator, limit=50):
-    """All that an iterator gives, exceptions included; one that goes on and on fails the test."""
+    """Return the items and exceptions of an iterator; fail if it has more than `limit`."""
     out = []
     for _ in range(limit):
         try:
@@ -65,7 +70,7 @@ def outcomes(iterator, limit=50):
 
 
 def after(loader, n):
-    """(the state after `n` batches, the batches that follow)."""
+    """Return (the state after `n` batches, the batches that follow)."""
     iterator = iter(loader)
     for _ in range(n):
         next(iterator)
@@ -74,7 +79,7 @@ def after(loader, n):
 
 
 class Fetched(Squares):
-    """Reads all samples of a batch in one call, and says how it was asked."""
+    """Reads all samples of a batch in one call."""
 
     def __getitems__(self, indices):
         assert type(indices) is list
@@ -85,7 +90,7 @@ class Fetched(Squares):
 
 
 class Into:
-    """Makes whole batches inside the slot."""
+    """Makes whole batches in the slot."""
 
     def __init__(self, n=100):
         self.n = n
@@ -102,7 +107,7 @@ class Into:
 
 
 class Echo:
-    """Sample i tells the index's type and text."""
+    """Sample i is the type and the repr of its index."""
 
     def __init__(self, n=100):
         self.n = n
@@ -115,7 +120,7 @@ class Echo:
 
 
 class Where(Squares):
-    """Tells which worker made the sample: (i, worker, process)."""
+    """Sample i is (i, its worker, its process)."""
 
     def __getitem__(self, i):
         info = slipring.get_worker_info()
@@ -123,7 +128,7 @@ class Where(Squares):
 
 
 class Informed(Squares):
-    """Tells what get_worker_info says: (id, num_workers, seed, length of its dataset)."""
+    """Each sample is the result of get_worker_info(): (id, num_workers, seed, length of its dataset)."""
 
     def __getitem__(self, i):
         info = slipring.get_worker_info()
@@ -131,7 +136,7 @@ class Informed(Squares):
 
 
 class Random(Squares):
-    """Draws from the generators: (i, random, numpy, slipring.rng())."""
+    """Sample i is i and numbers from the generators: slipring.rng(), and random, numpy, torch."""
 
     def __init__(self, n=40, use_globals=True, torch=False):
         super().__init__(n)
@@ -150,7 +155,7 @@ class Random(Squares):
 
 
 class Failing(Squares):
-    """Raises what `error` makes, at the indices `bad`."""
+    """Raises `error()` at the indices `bad`; a ValueError if `error` is None."""
 
     def __init__(self, bad, error=None, n=20):
         super().__init__(n)
@@ -200,7 +205,7 @@ class Waiting(Squares):
 
 
 class Counting(Squares):
-    """Notes each index that is read, in a file."""
+    """Writes each index that is read to a file."""
 
     def __init__(self, path, n=100):
         super().__init__(n)
@@ -219,6 +224,13 @@ def wait_for_file(path):
     """Return once `path` exists."""
     while not os.path.exists(path):
         _never.wait(0.01)
+
+
+def share(n):
+    """Return this worker's part of ``range(n)``; all of it without workers."""
+    info = slipring.get_worker_info()
+    first, step = (0, 1) if info is None else (info.id, info.num_workers)
+    return range(first, n, step)
 
 
 class Stream:
@@ -241,9 +253,19 @@ class Shard:
         self.n = n
 
     def __iter__(self):
-        info = slipring.get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        yield from range(first, self.n, step)
+        yield from share(self.n)
+
+
+class Numbered:
+    """A stream of (number, number of workers); each worker yields its share of range(n)."""
+
+    def __init__(self, n=60):
+        self.n = n
+
+    def __iter__(self):
+        workers = slipring.get_worker_info().num_workers
+        for i in share(self.n):
+            yield i, workers
 
 
 class Shards:
@@ -260,7 +282,7 @@ class Shards:
 
 
 class Yields:
-    """Yields the given values; those that are exceptions are raised, and iteration can go on."""
+    """Yields the given values, and raises those that are exceptions; iteration can continue after them."""
 
     def __init__(self, *values, at_start=None):
         self.values, self.at_start = values, at_start
@@ -286,7 +308,7 @@ class YieldsIterator:
 
 
 class RandomStream:
-    """Yields random numbers of every kind."""
+    """Yields random numbers of each generator."""
 
     def __init__(self, n=20):
         self.n = n
@@ -340,7 +362,7 @@ def _refuse_to_load():
 
 
 class Awkward(Exception):
-    """Its constructor does not take its args."""
+    """Its constructor does not accept its `args`."""
 
     def __init__(self, code, reason):
         super().__init__(f"{code}: {reason}")
@@ -348,7 +370,7 @@ class Awkward(Exception):
 
 
 class Unreadable(OSError):
-    """Its constructor makes the text of what it takes."""
+    """Its constructor makes the message from its argument."""
 
     def __init__(self, path):
         super().__init__(5, f"cannot read {path}", path)
@@ -356,7 +378,7 @@ class Unreadable(OSError):
 
 
 class Spoilt(ValueError):
-    """Its constructor takes its text for something else."""
+    """Its constructor takes another argument than the message."""
 
     def __init__(self, path, *, line=1):
         super().__init__(f"{path} is spoilt in line {line}")
@@ -374,17 +396,17 @@ class Unsendable(Exception):
 
 
 def as_is(samples):
-    """A collate_fn that gives what it gets."""
+    """A collate_fn that returns its argument."""
     return samples
 
 
 def as_list(samples):
-    """A collate_fn that keeps the samples."""
+    """A collate_fn that returns the samples as a list."""
     return list(samples)
 
 
 def ids(samples):
-    """A collate_fn that tells the sample numbers only."""
+    """A collate_fn that returns the sample numbers only."""
     return [sample[1] for sample in samples]
 
 
@@ -412,7 +434,7 @@ def seed_numpy(worker):
 
 
 def leave_be(worker):
-    """A worker_init_fn that touches no generator."""
+    """A worker_init_fn that leaves the generators alone."""
 
 
 def fail_to_begin(worker):
@@ -424,7 +446,7 @@ def exit_at_once(worker):
 
 
 class Slow:
-    """Samples for which some time is waited."""
+    """Samples that take `seconds` each, asleep."""
 
     def __init__(self, n, seconds):
         self.n, self.seconds = n, seconds

@@ -42,14 +42,14 @@ READ_AT_START = (
     "LC_",
     "TZ",
 )
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 servers = {}  # whether it has imported torch -> Server
 starting = threading.Lock()
 adopted = set()  # pids of orphans that were reparented to this process
 
 
 class Program(subprocess.Popen):
-    """``subprocess.Popen([sys.executable, ...])``, by a fork of the server where that makes no difference."""
+    """``subprocess.Popen([sys.executable, ...])``; it forks the server if that makes no difference."""
 
     def _execute_child(self, args, *rest):
         executable, preexec_fn, close_fds, pass_fds, cwd, env, _, _, shell = rest[:9]
@@ -99,7 +99,7 @@ def run(command, *, capture_output=False, check=False, timeout=None, **options):
 
 
 def serving(environment, args):
-    """The server for a program, or None if it needs an interpreter of its own."""
+    """Return the server for a program, or None if the program needs an interpreter of its own."""
     with_torch = any("torch" in arg for arg in args)
     if with_torch not in servers or servers[with_torch].owner != os.getpid():
         servers[with_torch] = Server(with_torch)
@@ -108,7 +108,7 @@ def serving(environment, args):
 
 
 def at_start(environment):
-    """The part of an environment that a server cannot change afterwards."""
+    """Return the part of an environment that a server cannot change afterwards."""
     return {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
 
 
@@ -120,12 +120,12 @@ class Server:
         self.environment = dict(os.environ)
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
+            command = [sys.executable, "-m", "tests.support.warm", str(theirs.fileno())]
             command += ["torch"] if with_torch else []
             self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT)
 
     def start(self, asked, streams):
-        """Start a program; return its pid, of which this process is the parent."""
+        """Start a program as a child of this process; return its pid."""
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         with starting:
             before = children()
@@ -135,7 +135,7 @@ class Server:
                 socket.send_fds(self.socket, [json.dumps(asked).encode()], streams)
                 pid = int(self.socket.recv(64))
             except BaseException:
-                # The reply would be taken for that to the next request.
+                # Otherwise the next request would get this reply.
                 servers.pop(self.with_torch, None)
                 self.end()
                 raise
@@ -154,7 +154,7 @@ class Server:
 
 
 def children():
-    """All child processes of this process."""
+    """Return all child processes of this process."""
     found = set()
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -183,7 +183,7 @@ def end():
 
 
 def helper_pids():
-    """The servers of this process, which go on from test to test."""
+    """Return the pids of this process's servers, which stay from test to test."""
     return {server.process.pid for server in servers.values() if server.owner == os.getpid()}
 
 
@@ -228,7 +228,7 @@ def become(asked, streams):
     for stream in streams:
         os.close(stream)
     os.chdir(asked["cwd"])
-    multiprocessing.process.ORIGINAL_DIR = asked["cwd"]  # from where a spawned worker finds the main module
+    multiprocessing.process.ORIGINAL_DIR = asked["cwd"]  # a spawned worker finds the main module from there
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)

@@ -1,6 +1,6 @@
-"""A program that is watched from outside, and how a test starts it: ``python -m tests.watched SCENE OPTIONS``.
+"""A program that is watched from outside, and how a test starts it: ``python -m tests.support.watched SCENE OPTIONS``.
 
-It prints a line of JSON where the test wants it, and reads a line where it waits for the test.
+It prints a line of JSON when the test needs one, and reads a line when it waits for the test.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ import numpy as np
 
 import slipring
 from slipring._cli.main import main as command
-from tests import warm
-from tests.fault.procs import ROOT, until
-from tests.fault.scenes import Gate, Rows
+from tests.support import warm
 from tests.support.inside import SERVING, engine_of
 from tests.support.options import grouped
+from tests.support.processes import ROOT, until
+from tests.support.scenes import Gate, Rows
 
 # ---- the program
 
@@ -32,7 +32,7 @@ def say(**told):
 
 
 def wait():
-    """Return the test's next word; "" if it has gone."""
+    """Return the test's next word; "" if the test has ended."""
     return sys.stdin.readline().strip()
 
 
@@ -42,19 +42,19 @@ def loader_of(n=1 << 20, gate=None, index=None, batch_size=4, **options):
 
 
 def workers(loader):
-    """Return the pids of all workers, once the last has begun; none without workers."""
+    """Return the pids of all workers after the last one has started; an empty list without workers."""
     ring = engine_of(loader).ring
 
     def begun(number):
-        pid, status = ring.participant(number)  # a worker that has only written its pid has not begun
+        pid, status = ring.participant(number)  # a worker that has only written its pid has not started
         return pid if status == SERVING else None
 
-    numbers = range(1, loader.options.num_workers + 1)  # a segment has room for more
+    numbers = range(1, loader.options.num_workers + 1)  # the segment has more entries
     return [until(lambda n=n: begun(n), f"worker {n - 1} has begun") for n in numbers]
 
 
 def held(take=3, **options):
-    """Takes some batches, keeps the last, and then only waits; "close" closes the loader."""
+    """Take some batches, keep the last one, and wait; "close" closes the loader."""
     with loader_of(**options) as loader:
         batches = iter(loader)
         for _ in range(take):
@@ -68,7 +68,7 @@ def held(take=3, **options):
 
 
 def shrunk(take=3, **options):
-    """Has all workers but one leave, and then only waits."""
+    """Retire all workers but one, and wait."""
     with loader_of(**options) as loader:
         batches = iter(loader)
         for _ in range(take):
@@ -80,7 +80,7 @@ def shrunk(take=3, **options):
 
 
 def hung(**options):
-    """Goes on until a worker hangs at the gate; then on to the end."""
+    """Iterate; a worker hangs at the gate until the test opens it."""
     with loader_of(**options) as loader:
         say()
         for _ in loader:
@@ -89,7 +89,7 @@ def hung(**options):
 
 
 def beginning(gate, **options):
-    """Goes on until its workers hang at the gate as they begin; then on to the end."""
+    """Iterate; the workers hang at the gate while they start, until the test opens it."""
     with loader_of(8, worker_init_fn=lambda worker: Gate(gate)(), **options) as loader:
         say()
         for _ in loader:
@@ -103,7 +103,7 @@ def _unpickled(gate):
 
 
 class Unpickled:
-    """A dataset whose copy in a worker waits at a gate while it is unpickled."""
+    """A dataset that waits at a gate when a worker unpickles it."""
 
     def __init__(self, gate):
         self.gate = gate
@@ -119,7 +119,7 @@ class Unpickled:
 
 
 def unpickling(gate):
-    """Goes on until its worker hangs at the gate as it unpickles the dataset; then on to the end."""
+    """Iterate; the worker hangs at the gate while it unpickles the dataset, until the test opens it."""
     with slipring.Loader(Unpickled(gate), num_workers=1, **grouped(start_method="spawn")) as loader:
         say()
         for _ in loader:
@@ -128,7 +128,7 @@ def unpickling(gate):
 
 
 def collating(reads, collates):
-    """Its worker hangs at a gate as it reads index 2, and then at another as it collates that batch."""
+    """Iterate; the worker hangs at a gate when it reads index 2, and at another when it collates that batch."""
 
     def collate(samples):
         Gate(collates)()
@@ -142,7 +142,7 @@ def collating(reads, collates):
 
 
 def running(copies=False, **options):
-    """Takes batches until the test says something."""
+    """Take batches until the test writes a line."""
     with loader_of(**options) as loader:
         for number, _ in enumerate(loader):
             if copies:
@@ -155,7 +155,7 @@ def running(copies=False, **options):
 
 
 def asked(copies=False, **options):
-    """Takes as many batches as the test says, each time."""
+    """Take as many batches as each line of the test says."""
     with loader_of(**options) as loader:
         batches = iter(loader)
         next(batches)
@@ -169,7 +169,7 @@ def asked(copies=False, **options):
 
 
 def several(n=2):
-    """Has several loaders at the same time."""
+    """Use several loaders at the same time."""
     with contextlib.ExitStack() as stack:
         loaders = [stack.enter_context(loader_of(num_workers=1)) for _ in range(n)]
         its = [iter(loader) for loader in loaders]
@@ -185,7 +185,7 @@ def _put(queue, number, done):
 
 
 class Sleeping:
-    """Samples of which each takes a while to read."""
+    """Samples that take `seconds` each."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -199,7 +199,7 @@ class Sleeping:
 
 
 def ranked(file, reads):
-    """A rank of a distributed job, whose steps end together; a sample takes `reads[rank]` s. Goes on until told."""
+    """Be a rank of a job whose steps end together, until the test says stop; a sample takes `reads[rank]` s."""
     import torch.distributed
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -218,7 +218,7 @@ def ranked(file, reads):
 
 
 def queue(processes=3):
-    """A queue into which several processes have put a message, of which one lies there."""
+    """Hold a queue into which several processes have put messages; one message is left."""
     context = multiprocessing.get_context("fork")
     messages, done = slipring.Queue(8), context.Event()
     children = [context.Process(target=_put, args=(messages, n, done)) for n in range(processes)]
@@ -235,14 +235,14 @@ def queue(processes=3):
 
 
 def opened(path):
-    """Has a file open for writing, and no loader."""
+    """Hold a file open for writing, without a loader."""
     with open(path, "r+b"):
         say()
         wait()
 
 
 def nothing():
-    """Has no loader."""
+    """Wait without a loader."""
     say()
     wait()
 
@@ -265,12 +265,12 @@ class Watched:
     Attributes
     ----------
     told : dict
-        The first line that it has said.
+        The first line that the program has printed.
     """
 
     def __init__(self, scene, options, environment, start):
         self.process = start(
-            [sys.executable, "-m", "tests.watched", scene, json.dumps(options)],
+            [sys.executable, "-m", "tests.support.watched", scene, json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -281,7 +281,7 @@ class Watched:
         self.pid = self.told["pid"]
 
     def line(self):
-        """Return the next line that it says."""
+        """Return the program's next line."""
         line = self.process.stdout.readline()
         if not line:
             raise EOFError(f"the program has ended: {self.process.wait()}")
@@ -292,12 +292,12 @@ class Watched:
         self.process.stdin.flush()
 
     def kill(self):
-        """Have it end like a crash, with nothing cleaned up."""
+        """Kill the program, so that it cleans nothing up."""
         self.process.kill()
         self.process.wait()
 
     def end(self):
-        """Have it come to its end; returns its exit code."""
+        """Let the program end; return its exit code."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         code = self.process.wait(60)
@@ -307,7 +307,7 @@ class Watched:
 
 @contextlib.contextmanager
 def watched(scene, environment=None, start=warm.Program, **options):
-    """The program with a scene, from its first line on until the block ends.
+    """Run the program with a scene, from its first line until the block ends.
 
     With ``start=subprocess.Popen`` its command line in /proc is its own.
     """

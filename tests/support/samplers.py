@@ -1,11 +1,11 @@
-"""Samplers that can say where they are, in the ways that samplers do."""
+"""Samplers with a state, in the forms that real samplers have."""
 
 import torch
 from torch.utils.data import Sampler
 
 
 class Passes(Sampler):
-    """Each pass begins one further; at its end it says where the next one begins."""
+    """Each pass begins one index later; the state after a pass says where the next pass begins."""
 
     def __init__(self, n):
         self.n, self.at, self.passes = n, 0, 0
@@ -27,7 +27,7 @@ class Passes(Sampler):
 
 
 class Counted(Sampler):
-    """torchdata's StatefulDistributedSampler in small: it is told in its next pass."""
+    """Like torchdata's StatefulDistributedSampler: a loaded state applies to the next pass."""
 
     def __init__(self, n):
         self.n, self.given, self.told = n, 0, 0
@@ -49,7 +49,7 @@ class Counted(Sampler):
 
 
 class OfItsIterator(Sampler):
-    """Only its iterator can say where it is: the order is drawn from a generator that nobody else knows."""
+    """Only its iterator has a state: the order comes from a generator that no other code can reach."""
 
     def __init__(self, n):
         self.n, self.hidden = n, torch.Generator().manual_seed(n)
@@ -89,7 +89,7 @@ class Drawn:
 
 
 class Both(Passes):
-    """The sampler knows the pass, its iterator the place in it."""
+    """The sampler's state is the number of the pass, its iterator's state the position in it."""
 
     def __iter__(self):
         self.passes += 1

@@ -1,6 +1,6 @@
 """Datasets that do something drastic at a chosen sample, and gates where a worker waits for the test.
 
-Everything here travels to workers of any start method, so what must happen once is marked by a file.
+Every object here can be sent to workers of any start method, so a file marks an action that must happen once.
 """
 
 import faulthandler
@@ -14,12 +14,12 @@ import numpy as np
 
 import slipring
 
-# ---- what happens at a sample ----
+# ---- actions at a sample ----
 
 
 def die(how, dump=False):
     """End this process as `how` says: a signal's name, "os._exit" or "sys.exit"."""
-    faulthandler.disable()  # pytest's would fill the terminal with tracebacks that are meant
+    faulthandler.disable()  # pytest's handler would print tracebacks of deaths that are intended
     if not dump:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if how == "os._exit":
@@ -42,7 +42,7 @@ class Death:
 
 
 class Once:
-    """Calls `action` in the first process that comes by, of all that share `path`."""
+    """Calls `action` in the first of all processes that share `path`."""
 
     def __init__(self, path, action):
         self.path = os.fspath(path)
@@ -57,7 +57,7 @@ class Once:
 
 
 class Nth:
-    """Calls `action` when it is called for the nth time, in whatever process; all share `path`."""
+    """Calls `action` at the nth call in all processes that share `path`."""
 
     def __init__(self, n, path, action):
         self.n, self.path, self.action = n, os.fspath(path), action
@@ -82,7 +82,7 @@ class Raise:
 
 
 class Gate:
-    """A point where a process waits until the test lets it go on.
+    """A point where a process waits until the test lets it continue.
 
     The test uses it as a context manager; a worker calls it.
     """
@@ -94,7 +94,7 @@ class Gate:
     def __enter__(self):
         for end in ("at", "go"):
             os.mkfifo(f"{self.path}.{end}")
-        # Read and write: opening does not wait, and what is written stays for who comes later.
+        # Read and write: opening does not wait, and written bytes stay for processes that come later.
         self._at = os.open(f"{self.path}.at", os.O_RDWR | os.O_CLOEXEC)
         self._go = os.open(f"{self.path}.go", os.O_RDWR | os.O_CLOEXEC)
         return self
@@ -107,13 +107,13 @@ class Gate:
         return Gate, (self.path,)
 
     def arrived(self, seconds=60):
-        """Wait for the next process to come; returns its pid."""
+        """Wait until a process arrives; return its pid."""
         if not select.select([self._at], [], [], seconds)[0]:
             raise TimeoutError(f"nobody came to {self.path} within {seconds} s")
         return int(os.read(self._at, 16))
 
     def open(self, times=1):
-        """Let `times` processes go on."""
+        """Let `times` processes continue."""
         os.write(self._go, b"." * times)
 
     def __call__(self):
@@ -138,7 +138,7 @@ class AtPickling:
 
 
 class Rows:
-    """Sample i: `width` random float32, the index, and whatever `on[i]` does when it is read."""
+    """Sample i is `width` random float32 and i; reading it calls `on[i]`."""
 
     def __init__(self, n, width=16, on=None):
         self.n = n
@@ -172,7 +172,7 @@ class Stream:
 
 
 class Sized:
-    """Sample i: `sizes[i]` bytes that all are i % 251, and i; nothing is allocated for it."""
+    """Sample i is `sizes[i]` bytes of value i % 251, and i; it allocates no memory."""
 
     def __init__(self, sizes):
         self.sizes = sizes
@@ -186,14 +186,14 @@ class Sized:
 
 
 class Named(Sized):
-    """The same, its indices being long texts: ``f"{i} {rubbish}"``."""
+    """The same, with long texts as indices: ``f"{i} {rubbish}"``."""
 
     def __getitem__(self, name):
         return super().__getitem__(int(name.split()[0]))
 
 
 def plain(batch):
-    """A batch as nested bytes, to compare."""
+    """Return a batch as nested bytes, for comparison."""
     if isinstance(batch, (tuple, list)):
         return tuple(plain(b) for b in batch)
     batch = np.asarray(batch)
@@ -201,7 +201,7 @@ def plain(batch):
 
 
 class Images:
-    """`n` samples out of 64 arrays of `shape`, and a label; nothing is allocated for them."""
+    """`n` samples: one of 64 arrays of `shape`, and a label; they allocate no memory."""
 
     def __init__(self, n, shape, dtype):
         self.n = n
@@ -216,7 +216,7 @@ class Images:
 
 
 class Resumable(Stream):
-    """A Stream that notes each sample it reads, and says itself where it is."""
+    """A Stream with a state, which writes each sample that it reads to a log."""
 
     at = 0  # samples read in this pass
     passes = 0
@@ -248,7 +248,7 @@ class Resumable(Stream):
 
 
 class ResumableByIterator:
-    """The same, but what says where it is is the iterator."""
+    """The same, but its iterator has the state."""
 
     def __init__(self, *args, **options):
         self.made = args, options
@@ -268,7 +268,7 @@ class Pass(Resumable):
 
 
 def respawning(**changed):
-    """Arguments of a loader whose dead workers are replaced."""
+    """Return arguments of a loader that replaces dead workers."""
     return {
         "batch_size": 8,
         "num_workers": 2,
@@ -279,14 +279,14 @@ def respawning(**changed):
     }
 
 
-# ---- descriptors that are closed by who did not open them ----
+# ---- descriptors that are closed by code that did not open them ----
 
 MARK = b"not slipring's" * 600
 FILES = 40
 
 
 def close_and_open(directory):
-    """Close what other code has opened, as who makes a daemon does, and open files that get its numbers."""
+    """Close descriptors of other code, as a process that becomes a daemon does, and open files with these numbers."""
     os.closerange(3, 256)
     files = [open(os.path.join(directory, str(k)), "wb+") for k in range(FILES)]  # noqa: SIM115 - stay open
     for file in files:
@@ -300,7 +300,7 @@ def contents(directory):
 
 
 class Closing:
-    """Closes all descriptors in the first sample; samples from `small` on need more memory."""
+    """Closes all descriptors at the first sample; samples from `small` on need more memory."""
 
     def __init__(self, directory, small, n):
         self.directory, self.small, self.n, self.files = directory, small, n, None

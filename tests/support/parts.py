@@ -1,15 +1,15 @@
-"""Which cases of a costly test `make test` runs, and which are left to `make test-all`."""
+"""Markers of the cases of a costly test that only `make test-all` runs."""
 
 import pytest
 
 
 def slow(*values):
-    """A case for `make test-all`."""
+    """Return a case that only `make test-all` runs."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def one_fast(cases):
-    """The first for `make test`; the others take the same way in the main, and as long."""
+    """Mark all cases but the first as slow: they take mostly the same code paths, and as much time."""
     first, *others = cases
     return [first, *map(slow, others)]
 

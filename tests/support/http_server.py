@@ -1,14 +1,14 @@
-"""An HTTP server with ranges, and with the faults of real ones: ``python -m tests.remote.server FOLDER '{...}'``.
+"""An HTTP server with ranges, and with the faults of real ones: ``python -m tests.support.http_server FOLDER '{...}'``.
 
-A process of its own. It prints its port, and ends when its standard input does. Its options, as JSON: ``seed``,
-``fail`` and ``stall`` (the part of requests that fail, or stop in the middle of the answer and say nothing more),
-``latency`` (seconds before each answer), ``together`` (once ``/gather`` was asked for, answers wait until so many
-requests are there at once), ``ranges`` (false: it ignores them), ``tags`` (false: it tells nothing that
-changes with a file), ``keys`` (a file with the access keys of S3 that count; others have expired), ``digests`` (it
-tells that of an answer), ``damaged`` and ``shifted`` (so many answers have a wrong bit at the end, or begin 16 bytes
-later and say so).
+It is a process of its own, prints its port, and ends when its standard input ends. Its options, as JSON: ``seed``,
+``fail`` and ``stall`` (the share of requests that fail, or whose answers stop in the middle without an end),
+``latency`` (seconds before each answer), ``together`` (after a request for ``/gather``, answers wait for so many
+requests at once), ``ranges`` (false: it ignores them), ``tags`` (false: it sends no header that
+changes with a file), ``keys`` (a file with the valid access keys of S3; others have expired), ``digests`` (it
+sends the digest of each answer), ``damaged`` and ``shifted`` (so many answers have a wrong bit at the end, or begin
+16 bytes later and say so).
 
-``/faults`` tells how many of which there were, ``/requests`` how many requests, and how many bytes were sent.
+``/faults`` returns the number of faults of each kind, ``/requests`` the number of requests and of bytes sent.
 """
 
 import base64
@@ -31,7 +31,7 @@ KINDS = ("503", "429", "reset", "short", "silent reset")
 
 class Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a body that follows its headers waits for nothing
+    disable_nagle_algorithm = True  # otherwise a body waits for the client to acknowledge the headers
 
     def log_message(self, *args):
         pass
@@ -114,7 +114,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             self.wfile.write(part[: len(part) // 2])
             self.wfile.flush()
             if fault == "stall":
-                self.connection.recv(1)  # until the client has gone, or asks again
+                self.connection.recv(1)  # until the client closes the connection or sends a request
             if fault == "reset":
                 self.reset()
             self.close_connection = True
@@ -129,7 +129,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         return key not in open(keys).read().split()
 
     def send_error_of_s3(self, body):
-        """As S3 answers: what has expired is said in a body, which a HEAD request does not get."""
+        """Answer as S3 does: the body says what has expired, and a HEAD request gets no body."""
         text = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
         self.send_response(400)
         self.send_header("Content-Type", "application/xml")
@@ -182,7 +182,7 @@ class Server(http.server.ThreadingHTTPServer):
             return kind
 
     def is_one_of(self, kind):
-        """Whether this answer is one of the first so many that are `kind`."""
+        """Return whether this answer is among the first ones, which are `kind`."""
         with self.lock:
             self.options[kind] -= 1
             return self.options[kind] >= 0
@@ -192,14 +192,14 @@ class Server(http.server.ThreadingHTTPServer):
             self.requests["bytes"] += n
 
     def handle_error(self, request, address):
-        pass  # broken connections are what it is for
+        pass  # broken connections are expected
 
 
 class Running:
     """The server in a process of its own."""
 
     def __init__(self, folder, port=0, **options):
-        command = [sys.executable, "-m", "tests.remote.server", str(folder), json.dumps(options), str(port)]
+        command = [sys.executable, "-m", "tests.support.http_server", str(folder), json.dumps(options), str(port)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.port = int(self.process.stdout.readline())
         self.url = f"http://127.0.0.1:{self.port}"

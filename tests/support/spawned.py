@@ -1,4 +1,4 @@
-"""Datasets that say, in a worker, what has become of their parts: for the tests of how they are sent."""
+"""Datasets that report, in a worker, how their parts have arrived: for the tests of spawned workers."""
 
 import os
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def mapping_of(address):
-    """(mode, inode, path) of this process's mapping with an address."""
+    """Return (mode, inode, path) of the mapping that contains an address of this process."""
     with open("/proc/self/maps") as file:
         for line in file:
             addresses, mode, _, _, inode, *path = line.split(maxsplit=5)
@@ -17,7 +17,7 @@ def mapping_of(address):
 
 
 def address_of(value):
-    """Where an array, a tensor or a buffer lies."""
+    """Return the address of an array, a tensor or a buffer."""
     if hasattr(value, "data_ptr"):
         return value.data_ptr()
     if hasattr(value, "address"):
@@ -26,7 +26,7 @@ def address_of(value):
 
 
 def is_shared(where):
-    """Whether a mapping is of the dataset's file, for this process to write to by itself."""
+    """Return whether a mapping is a private, writable one of the dataset's file."""
     return where[0] == "rw-p" and where[2].startswith("/memfd:slipring-dataset")
 
 
@@ -56,13 +56,13 @@ def as_it_is(samples):
 
 
 def write_seven(values):
-    """Write to an array or a tensor; returns the process."""
+    """Write to an array or a tensor; return the pid."""
     values[0] = 7
     return os.getpid()
 
 
 class Counting:
-    """A large array; each sample counts in its first elements, and says what stood there, and where it lies."""
+    """A large array; each sample increments its first element, and reports the old value and the address."""
 
     def __init__(self, n=64, size=1 << 16):
         self.n, self.rows = n, np.zeros((n, size), np.uint8)
@@ -77,5 +77,5 @@ class Counting:
         return os.getpid(), before, inode, int(path.startswith("/memfd:slipring-dataset"))
 
     def collated(self, samples):
-        """A `collate_fn` that belongs to its dataset: True where that is the one that made the samples."""
+        """Collate with a method of the dataset; add whether it belongs to the object that made the samples."""
         return samples, int(self.rows[0, 0]) == samples[-1][1] + 1

@@ -1,26 +1,29 @@
-"""Looking at other processes, and running programs that are to be killed."""
+"""Functions that observe other processes, and run programs that a test kills."""
 
 import contextlib
 import json
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
 
-from tests import warm
-from tests.leaks import parent, pids, read
+from tests.support import warm
 from tests.support.inside import engine_of
+from tests.support.leaks import parent, pids, read
 
 ROOT = pathlib.Path(__file__).parents[2]
-FUTEX = (b"202", b"98")  # the call's number, by processor
+FUTEX = (b"202", b"98")  # the number of the system call on x86-64 and arm64
 FUTEX_PRIVATE_FLAG = 128
-LONG_S = 120.0  # what surely suffices on a loaded machine
+LONG_S = 120.0  # more than any wait needs on a loaded machine
 
 
 def until(condition, what, seconds=LONG_S):
-    """Wait for what only /proc can tell; returns the condition's value."""
+    """Poll a condition until it is true; return its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -30,29 +33,29 @@ def until(condition, what, seconds=LONG_S):
 
 
 def state(pid):
-    """One letter: R, S, D, T, Z; "" when the process has gone."""
+    """Return the state of a process, one letter (R, S, D, T, Z); "" if it does not exist."""
     stat = read(f"/proc/{pid}/stat").decode(errors="replace")
     return stat[stat.rindex(")") + 2] if stat else ""
 
 
 def alive(pid):
-    """Whether a process still runs (a zombie does not)."""
+    """Return whether a process still runs (a zombie does not)."""
     return state(pid) not in ("", "Z", "X")
 
 
 def wait_dead(pid, seconds=LONG_S):
-    """Wait until a process does not run any more."""
+    """Wait until a process has ended."""
     until(lambda: not alive(pid), f"process {pid} ({state(pid)}) ends", seconds)
 
 
 def sleeps_in_futex(pid):
-    """Whether a process's main thread waits on a futex with a deadline, as an idle worker does."""
+    """Return whether a process's main thread waits on a futex with a deadline, as an idle worker does."""
     call = read(f"/proc/{pid}/syscall").split()
     return bool(call) and call[0] in FUTEX and state(pid) == "S"
 
 
 def waits(pid):
-    """Whether a process's main thread sleeps, and neither for Python's lock nor for another of its threads."""
+    """Return whether a process's main thread sleeps, but not for the GIL or another thread of the process."""
     call = read(f"/proc/{pid}/syscall").split()
     if not call or not call[0].isdigit():  # it runs
         return False
@@ -60,7 +63,7 @@ def waits(pid):
 
 
 def descendants(pid):
-    """All processes below `pid`."""
+    """Return all descendants of `pid`."""
     parents = {p: parent(p) for p in pids()}
     found = {pid}
     while more := {p for p, its in parents.items() if its in found} - found:
@@ -69,28 +72,55 @@ def descendants(pid):
 
 
 def worker_pids(loader):
-    """{worker: pid} of a loader's live workers."""
+    """Return {worker: pid} of a loader's live workers."""
     return {n: p.pid for n, p in engine_of(loader).pool.processes.items()}
 
 
 def kill_worker(loader, number):
     """Kill a worker if it lives.
 
-    Whoever starts a process in between waits for all that have died, and their pids may be anybody's then.
+    A pidfd, not a pid: multiprocessing reaps dead workers whenever it starts a process, and pids are reused.
     """
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(engine_of(loader).pool.pidfds[number].fd, signal.SIGKILL)
 
 
+def in_child(function):
+    """Call a function in a forked child; return what it returned.
+
+    A file carries the result: a pipe would stay open in processes that another thread forks meanwhile.
+    """
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below, after the child
+    pid = os.fork()
+    if pid == 0:
+        try:
+            try:
+                answer = True, function()
+            except BaseException:
+                answer = False, traceback.format_exc()
+            pickle.dump(answer, file)
+            file.flush()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    with file:
+        file.seek(0)
+        answer = file.read()
+    assert status == 0 and answer, f"the child ended with {status}"
+    fine, value = pickle.loads(answer)
+    assert fine, value
+    return value
+
+
 def circulating(ring):
-    """Slots that can still carry tasks, and how many there are."""
+    """Return the number of slots that can still carry tasks, and the number of all slots."""
     return ring.circulating, ring.n_slots
 
 
 def told(module, *args):
-    """Run `python -m module args --json` in a session of its own: its exit code, its last line's value.
+    """Run `python -m module args --json` in its own session; return its exit code and the value of its last line.
 
-    Whatever it started is killed with it where the watchdog's exception breaks the wait off.
+    If the watchdog's exception interrupts the wait, all processes of the session are killed.
     """
     command = [sys.executable, "-W", "ignore", "-m", module, "--json", *args]
     run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -100,12 +130,12 @@ def told(module, *args):
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
-    print(said)  # for the report of a failure
+    print(said)  # pytest shows it if the test fails
     return run.returncode, json.loads(said.splitlines()[-1])
 
 
 def run(module, *args, seconds=220):
-    """Run `python -m tests.fault.module args`; fails the test with what it says. Returns its standard output."""
+    """Run `python -m tests.fault.module args`; return its standard output, or fail with its output."""
     command = [sys.executable, "-m", f"tests.fault.{module}", *map(str, args)]
     try:
         done = warm.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
@@ -137,14 +167,14 @@ class Program:
             pass
 
     def line(self):
-        """The next line that the program says; "" at its end."""
+        """Return the next line of the program's output; "" at its end."""
         return self.process.stdout.readline().rstrip("\n")
 
     def signal_all(self, number):
-        """Send a signal to the program and all that it started, as a terminal does."""
+        """Send a signal to the program and its child processes, as a terminal does."""
         os.killpg(self.pid, number)
 
     def end(self, seconds=LONG_S):
-        """Wait for its end; returns (exit code, stdout, stderr)."""
+        """Wait for the program's end; return (exit code, stdout, stderr)."""
         out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out, err
