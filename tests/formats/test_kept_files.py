@@ -42,7 +42,7 @@ def test_an_index_of_version_1_is_used_and_not_made_again(tmp_path):
     assert size == shard.stat().st_size
     os.utime(shard, ns=(modified, modified))
     before = index.stat()
-    data = images.Tar(shard, images.CenterCrop(4), index="beside")
+    data = images.Tar(shard, images.CenterCrop(4), index="sidecar")
     assert [data[i][1] for i in range(len(data))] == [3, 5] and data.keys == ["a", "b"]
     after = index.stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
@@ -52,11 +52,11 @@ def test_an_index_of_another_version_is_made_again(tmp_path):
     images = pytest.importorskip("slipring.images")
     shard, index = tmp_path / "shard.tar", tmp_path / "shard.tar.index.npz"
     shutil.copy(KEPT / shard.name, shard)
-    images.Tar(shard, images.CenterCrop(4), index="beside")
+    images.Tar(shard, images.CenterCrop(4), index="sidecar")
     with np.load(index) as kept:
         parts = dict(kept)
     np.savez(index, **{**parts, "version": 2, "records": parts["records"][:1], "keys": parts["keys"][:1]})
-    assert len(images.Tar(shard, images.CenterCrop(4), index="beside")) == 2
+    assert len(images.Tar(shard, images.CenterCrop(4), index="sidecar")) == 2
 
 
 def test_an_entry_of_version_1_of_the_disk_cache_is_found_and_one_of_another_version_is_not(tmp_path):

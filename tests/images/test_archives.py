@@ -55,18 +55,18 @@ def test_targets_are_decoded_by_their_suffix(shards, target, want):
 
 
 def test_an_index_is_kept_beside_the_shard_and_made_anew_with_it(shards):
-    first = images.Tar(shards, FIT, index="beside")
+    first = images.Tar(shards, FIT, index="sidecar")
     kept = [path.with_name(path.name + ".index.npz") for path in shards]
     assert all(path.exists() for path in kept)
     stamps = [path.stat().st_mtime_ns for path in kept]
-    again = images.Tar(shards, FIT, index="beside")
+    again = images.Tar(shards, FIT, index="sidecar")
     assert [path.stat().st_mtime_ns for path in kept] == stamps
     assert again[17][1] == first[17][1]
     shard(shards[0], files(4))
-    assert len(images.Tar(shards, FIT, index="beside")) == 24
+    assert len(images.Tar(shards, FIT, index="sidecar")) == 24
     for damaged in (b"rubbish", kept[1].read_bytes()[:-3], b""):
         kept[1].write_bytes(damaged)
-        assert len(images.Tar(shards, FIT, index="beside")) == 24
+        assert len(images.Tar(shards, FIT, index="sidecar")) == 24
     assert sorted(path.name for path in shards[0].parent.iterdir()) == sorted(
         name for path in shards for name in (path.name, path.name + ".index.npz")
     )
@@ -75,7 +75,7 @@ def test_an_index_is_kept_beside_the_shard_and_made_anew_with_it(shards):
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o400])
 def test_a_user_who_may_read_a_shard_may_read_its_index(shards, mode):
     shards[0].chmod(mode)
-    images.Tar(shards[0], FIT, index="beside")
+    images.Tar(shards[0], FIT, index="sidecar")
     kept = shards[0].with_name(shards[0].name + ".index.npz")
     assert kept.stat().st_mode & 0o777 == mode
 
@@ -85,7 +85,7 @@ def test_an_index_that_cannot_be_kept_is_made_anew_and_that_is_said_once(shards,
         path.with_name(path.name + ".index.npz").mkdir()  # no file can replace a folder
     before = sorted(shards[0].parent.iterdir())
     for _ in range(2):
-        assert len(images.Tar(shards, FIT, index="beside")) == 30
+        assert len(images.Tar(shards, FIT, index="sidecar")) == 30
     assert sorted(shards[0].parent.iterdir()) == before
     assert [record.getMessage() for record in caplog.records] == [
         f"the indices of shards cannot be kept in {shards[0].parent}: Is a directory. They are made again each time, "

@@ -212,7 +212,7 @@ def test_torchs_own_workers_divide_the_shards_too(shards):
         ({"world_size": 6}, "5 shards are too few for 6 ranks"),
         ({"world_size": 2, "rank": 2}, "rank must be from 0 to 1"),
         ({"world_size": 0}, "world_size must be at least 1"),
-        ({"index": "nowhere"}, "index must be 'memory' or 'beside'"),
+        ({"index": "nowhere"}, "index must be 'memory' or 'sidecar'"),
         ({"target": "txt"}, "has no target"),
     ],
 )

@@ -147,7 +147,7 @@ def test_an_index_that_was_kept_is_not_made_again(folder, tmp_path, server):
 
 def test_nothing_can_be_kept_beside_a_url(server):
     with pytest.raises(ValueError, match="give a folder"):
-        source("Tar", server.url, index="beside")
+        source("Tar", server.url, index="sidecar")
 
 
 def test_a_row_group_is_one_request_of_the_columns_that_are_read(folder, server):

@@ -64,10 +64,9 @@ class Tar(ImageDataset):
     target : str or None
         The same for the target file. ``cls`` and ``index`` are numbers, ``json`` is decoded, ``txt`` is text; other
         endings give bytes. None: the target is the sample's name.
-    index : {'memory', 'beside'} or path
-        Where the index is stored: in memory, or in a file for each shard, beside the shard or in the given folder. It
-        is made again if the shard's size or modification time has changed. Shards behind URLs cannot have files beside
-        them.
+    index : {'memory', 'sidecar'} or path
+        Where the index is stored: in memory, in a file next to each shard, or in files in the given folder. It is made
+        again if the shard's size or modification time has changed. Remote shards cannot have sidecar files.
     storage : slipring.Storage, optional
         How URLs are read.
     layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what, target_transform
@@ -107,7 +106,7 @@ class Tar(ImageDataset):
         *,
         image: str = "jpg;jpeg;png;webp",
         target: str | None = "cls",
-        index: Literal["memory", "beside"] | str | os.PathLike[str] = "memory",
+        index: Literal["memory", "sidecar"] | str | os.PathLike[str] = "memory",
         storage: Storage | None = None,
         **options: Unpack[ImageOptions],
     ) -> None:
@@ -194,25 +193,25 @@ class Tar(ImageDataset):
 
     def _kept_index(self, path, stamp, status):
         """Return the same from the index file, which is made first if necessary."""
-        beside = path + _SUFFIX
+        sidecar = path + _SUFFIX
         if self._kept_in:
             os.makedirs(self._kept_in, exist_ok=True)
-            beside = os.path.join(self._kept_in, hashlib.blake2b(path.encode(), digest_size=16).hexdigest() + _SUFFIX)
+            sidecar = os.path.join(self._kept_in, hashlib.blake2b(path.encode(), digest_size=16).hexdigest() + _SUFFIX)
         made_of = f"{stamp[0]} {stamp[1]} {self.image} {self.target}"
         try:
-            with open(beside, "rb") as file, np.load(file) as kept:
+            with open(sidecar, "rb") as file, np.load(file) as kept:
                 if kept["version"] == _VERSION and str(kept["made_of"]) == made_of:
                     return kept["records"].copy(), kept["keys"].tolist()
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             pass  # there is none, or it cannot be read
         records, keys = self._make_index(path, stamp)
         try:
-            with _replacing(beside, status) as file:
+            with _replacing(sidecar, status) as file:
                 np.savez(
                     file, records=records, keys=np.array(keys, np.str_), made_of=np.array(made_of), version=_VERSION
                 )  # fmt: skip
         except OSError as error:
-            _say_not_kept(os.path.dirname(beside), error.strerror)
+            _say_not_kept(os.path.dirname(sidecar), error.strerror)
         return records, keys
 
     # ---- samples
@@ -286,15 +285,15 @@ def _folder_of(index, remote):
     """Return the folder in which indices are kept; "": each shard's own; None: they are not kept."""
     if isinstance(index, str) and index == "memory":
         return None
-    if not isinstance(index, str) or index != "beside":
+    if not isinstance(index, str) or index != "sidecar":
         if not isinstance(index, (str, os.PathLike)) or (isinstance(index, str) and os.sep not in index):
             raise ValueError(
-                f"index must be 'memory' or 'beside', or a folder's path with a {os.sep!r} in it, not {shown(index)}"
+                f"index must be 'memory' or 'sidecar', or a folder's path with a {os.sep!r} in it, not {shown(index)}"
             )
         return os.path.abspath(index)
     if remote is not None:
         raise ValueError(
-            "index='beside' keeps an index beside each shard, and these are not here: give a folder, index='/...'"
+            "index='sidecar' keeps an index next to each shard, and these are not here: give a folder, index='/...'"
         )
     return ""
 

@@ -86,7 +86,7 @@ class TarStream(Sharded):
         world_size: int = 1,
         image: str = "jpg;jpeg;png;webp",
         target: str | None = "cls",
-        index: Literal["memory", "beside"] | str | os.PathLike[str] = "memory",
+        index: Literal["memory", "sidecar"] | str | os.PathLike[str] = "memory",
         storage: Storage | None = None,
         **options: Unpack[ImageOptions],
     ) -> None:
