@@ -79,6 +79,7 @@ LOADER = {
     "num_workers": "workers", "collate_fn": "callable?", "drop_last": "flag?", "timeout": "seconds",
     "worker_init_fn": "callable?", "seed": "integer?", "prefetch_factor": "count", "persistent_workers": "flag?",
     "in_order": "flag?", "rng": "word", "workers": "group", "memory": "group", "rank": "natural?",
+    "skip_none": "flag?",
 }  # fmt: skip
 OF_TORCH = (
     "dataset", "batch_size", "shuffle", "num_workers", "pin_memory", "drop_last", "timeout", "generator",
@@ -91,6 +92,7 @@ TORCH = {
 STREAM = {
     "batches": "source", "batch_size": "count", "columns": "names?", "drop_last": "flag?",
     "shuffle_buffer": "natural", "fill_null": "fill?", "null_mask": "names?",
+    "skip_none": "flag?",
 }  # fmt: skip
 RANKED = {"rank": "natural", "world_size": "count"}
 IMAGES = {
@@ -149,7 +151,7 @@ FACES = [
     Face("slipring.streams", "Stream", {"batches": blocks, "batch_size": 4}, STREAM),
     Face("slipring.streams", "ShardStream", {"shards": [0, 1], "read": blocks, "batch_size": 4}, {
         "shards": "iterable", "read": "callable", **{k: v for k, v in STREAM.items() if k in (
-            "batch_size", "columns", "drop_last", "fill_null", "null_mask")}, "shuffle": "flag?", **RANKED,
+            "batch_size", "columns", "drop_last", "fill_null", "null_mask", "skip_none")}, "shuffle": "flag?", **RANKED,
     }),
     Face("slipring.images", "Folder", lambda at: {"root": at / "classes", "dtype": "float32"}, {
         "root": "path", "extensions": "words", "is_valid_file": "callable?", "allow_empty": "flag?",

@@ -77,6 +77,7 @@ VALUES = {
     "rng": "batch",
     "workers": slipring.Workers(on_death="respawn", max_restarts=7, snapshot_every_n_steps=5),
     "memory": slipring.Memory(slots=40, slot_bytes=1 << 20, backing="memfd", copy="always"),
+    "skip_none": True,
 }
 
 
@@ -102,14 +103,14 @@ NEW = """
 import dataclasses, inspect
 import numpy as np
 import slipring
-assert inspect.signature(slipring.Loader).parameters["skip_none"].default is False
-assert "skip_none : bool, default False\\n        Leave out samples that are None." in slipring.Loader.__doc__
-assert slipring.Loader([1], skip_none=True).options.skip_none is True
-assert slipring.stream([{"x": np.arange(3)}], 2, skip_none=True).options.skip_none is True
+assert inspect.signature(slipring.Loader).parameters["skip_odd"].default is False
+assert "skip_odd : bool, default False\\n        Leave out samples with odd indices." in slipring.Loader.__doc__
+assert slipring.Loader([1], skip_odd=True).options.skip_odd is True
+assert slipring.stream([{"x": np.arange(3)}], 2, skip_odd=True).options.skip_odd is True
 try:
-    slipring.Loader([1], skip_none="yes")
+    slipring.Loader([1], skip_odd="yes")
 except TypeError as error:
-    assert "skip_none must be True or False, not 'yes'" in str(error)
+    assert "skip_odd must be True or False, not 'yes'" in str(error)
 else:
     raise AssertionError("it is not checked")
 """
@@ -124,13 +125,13 @@ def test_a_new_common_option_takes_one_declaration(tmp_path):
             (copy / entry.name).symlink_to(entry)
     text = (PACKAGE / "options.py").read_text()
     place = "class FlowOptions(CommonOptions"
-    field = '    skip_none: Annotated[bool, Rule(False, "Leave out samples that are None.")]\n\n\n'
+    field = '    skip_odd: Annotated[bool, Rule(False, "Leave out samples with odd indices.")]\n\n\n'
     before, _, after = text.partition(place)
     (copy / "options.py").write_text(before.rstrip() + "\n" + field + place + after)
     code = NEW
     if "torch.DataLoader" in LOADERS:
         code += "from slipring.torch import DataLoader\n"
-        code += "assert DataLoader([1], skip_none=True)._core_options().skip_none\n"
+        code += "assert DataLoader([1], skip_odd=True)._core_options().skip_odd\n"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
