@@ -60,6 +60,7 @@ BAD = {
     "start_method": [("threads", ValueError, "'thread'"), (1, ValueError, "'spawn'")],
     "workers": [(4, TypeError, "slipring.Workers, not 4; num_workers= is their number")],
     "memory": [({}, TypeError, "slipring.Memory")],
+    "skip_none": [(1, TypeError, "True or False"), ("yes", TypeError, "True or False")],
     "rng": [("global", ValueError, "'worker'"), ([], ValueError, "[]")],
     "copy": [(True, ValueError, "'never'")],
     "on_death": [("ignore", ValueError, "'respawn'")],
@@ -110,6 +111,7 @@ def test_the_signature_is_the_documented_one():
         "rng": "batch",
         "workers": Workers(),
         "memory": Memory(),
+        "skip_none": False,
         "rank": None,
     }
     assert str(inspect.signature(Workers)) == (
