@@ -36,6 +36,7 @@ class AsyncDataLoader:
     """An endless iterator over the batches of a data source.
 
     Parameters
+    ----------
     data_source : callable or dict
         ``data_source(batch_size)`` returns one of three: a list of samples (dicts, or trees of treetensor),
         which are put together at once; a list of callables without parameters, each of which makes a sample in
