@@ -61,6 +61,7 @@ CFLAGS = [
     "-g",
     "-pthread",
     "-fvisibility=hidden",
+    "-ffp-contract=off",  # the same numbers on every processor
     "-fno-plt",  # fewer lines and pages of code per call: what runs once per batch finds them cold
     "-Wall",
     "-Wextra",

@@ -86,13 +86,15 @@ def by_pillow(rows: dict[str, Any]) -> dict[str, Any]:
     from PIL import Image
 
     from slipring.images import RandomResizedCrop
-    from slipring.images.transforms import Draws, View
+    from slipring.images._draws import Draws
+    from slipring.images._recipe import Recipe
 
     crop, out = RandomResizedCrop(SIDE), np.empty((len(rows["id"]), SIDE, SIDE, 3), np.uint8)
     for row, data, number in zip(out, rows["image"], rows["id"].tolist()):
         picture = Image.open(io.BytesIO(data)).convert("RGB")
-        view = View.whole(picture.height, picture.width)
-        crop.apply(view, Draws(number))
+        recipe = Recipe(picture.height, picture.width)
+        crop.apply(recipe, Draws(number))
+        view = recipe.view
         top, left, height, width = view.box
         part = picture.crop((left, top, left + width, top + height)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
         row[...] = np.asarray(part)[:, :: -1 if view.flip else 1]
@@ -102,12 +104,14 @@ def by_pillow(rows: dict[str, Any]) -> dict[str, Any]:
 def by_slipring(rows: dict[str, Any]) -> dict[str, Any]:
     """Do the same with slipring's decoder in Ray's tasks."""
     from slipring.images import RandomResizedCrop, decode_into
-    from slipring.images.transforms import Draws, View
+    from slipring.images._draws import Draws
+    from slipring.images._recipe import Recipe
 
     crop, out = RandomResizedCrop(SIDE), np.empty((len(rows["id"]), SIDE, SIDE, 3), np.uint8)
     for row, data, number in zip(out, rows["image"], rows["id"].tolist()):
-        view = View.whole(375, 500)
-        crop.apply(view, Draws(number))
+        recipe = Recipe(375, 500)
+        crop.apply(recipe, Draws(number))
+        view = recipe.view
         decode_into(data, row, box=view.box, flip=view.flip)
     return {"image": out, "id": rows["id"]}
 

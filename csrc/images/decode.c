@@ -28,7 +28,7 @@ struct sr_decoder {
     jmp_buf failed; /* back into `decode_rows` or `create`; no resource is held between there and libjpeg */
     bool ran_out;   /* libjpeg has requested bytes after the end of the data */
     char message[JMSG_LENGTH_MAX];
-    sr_scratch scratch;
+    sr_augmenter augmenter; /* its buffers serve the resize, too */
 };
 
 /* ---- callbacks of libjpeg --------------------------------------------------------------------------------------- */
@@ -154,12 +154,13 @@ void sr_decoder_free(sr_decoder *decoder)
         return;
     if (decoder->library)
         decoder->library->destroy(&decoder->jpeg);
-    sr_scratch_free(&decoder->scratch);
+    sr_augmenter_free(&decoder->augmenter);
     free(decoder);
 }
 
 const char *sr_decoder_message(const sr_decoder *decoder) { return decoder->message; }
 long sr_decoder_warnings(const sr_decoder *decoder) { return decoder->errors.num_warnings; }
+sr_augmenter *sr_decoder_augmenter(sr_decoder *decoder) { return &decoder->augmenter; }
 
 /* ---- from the displayed image to the stored image ---------------------------------------------------------------- */
 
@@ -335,7 +336,7 @@ static int decode_rows(sr_decoder *decoder, const job *job)
     j_decompress_ptr jpeg = &decoder->jpeg;
     const sr_libjpeg *library = decoder->library;
     sr_plan plan;
-    int top, left, halved = halving(job), rc = plan_of(&plan, job, halved, &top, &left, &decoder->scratch);
+    int top, left, halved = halving(job), rc = plan_of(&plan, job, halved, &top, &left, &decoder->augmenter.resize);
     if (rc)
         return rc;
     jpeg->out_color_space = JCS_RGB;
@@ -358,12 +359,12 @@ static int decode_rows(sr_decoder *decoder, const job *job)
               .end = plan.y.end, .capacity = sr_plan_window(&plan) + 32};
     r.source = (sr_source){.need = need, .stride = ((size_t)jpeg->output_width * 3 + 63 + 32) / 32 * 32,
                            .origin = plan.y.begin, .padded = true};
-    char *memory = sr_buffer_need(&decoder->scratch.rows, UNALIGNED + (size_t)r.capacity * r.source.stride);
+    char *memory = sr_buffer_need(&decoder->augmenter.resize.rows, UNALIGNED + (size_t)r.capacity * r.source.stride);
     if (!memory)
         return -ENOMEM;
     r.kept = (uint8_t *)memory + UNALIGNED;
     r.source.data = r.kept + r.lead;
-    return sr_resize(&plan, &r.source, &job->target, &decoder->scratch);
+    return sr_resize(&plan, &r.source, &job->target, &decoder->augmenter.resize);
 }
 
 static int decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
@@ -438,7 +439,7 @@ static int prefetch(sr_source *source, int first, int end)
     return 0;
 }
 
-int sr_crop_pixels(sr_decoder *decoder, const uint8_t *pixels, size_t stride, int width, int height,
+int sr_crop_pixels(sr_scratch *scratch, const uint8_t *pixels, size_t stride, int width, int height,
                    const sr_crop *crop, const sr_target *target)
 {
     sr_image image = {.width = width, .height = height, .orientation = 1};
@@ -447,11 +448,11 @@ int sr_crop_pixels(sr_decoder *decoder, const uint8_t *pixels, size_t stride, in
     int top, left, rc = settle(&job, crop, target, &image);
     if (rc)
         return rc;
-    rc = plan_of(&plan, &job, 1, &top, &left, &decoder->scratch);
+    rc = plan_of(&plan, &job, 1, &top, &left, scratch);
     if (rc)
         return rc;
     pixel_source l = {.prefetched = plan.y.begin, .end = plan.y.end, .length = 3 * (size_t)(plan.x.end - plan.x.begin)};
     l.source = (sr_source){.need = prefetch, .stride = stride,
                            .data = pixels + (size_t)top * stride + 3 * (size_t)(left + plan.x.begin)};
-    return sr_resize(&plan, &l.source, &job.target, &decoder->scratch);
+    return sr_resize(&plan, &l.source, &job.target, scratch);
 }

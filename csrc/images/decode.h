@@ -6,6 +6,7 @@
 #ifndef SLIPRING_IMAGES_DECODE_H
 #define SLIPRING_IMAGES_DECODE_H
 
+#include "augment.h"
 #include "libjpeg.h"
 #include "resize.h"
 
@@ -55,7 +56,10 @@ int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_c
               sr_image *image);
 
 /* Like sr_decode, from RGB pixels in memory, with rows `stride` bytes apart. */
-int sr_crop_pixels(sr_decoder *decoder, const uint8_t *pixels, size_t stride, int width, int height,
+int sr_crop_pixels(sr_scratch *scratch, const uint8_t *pixels, size_t stride, int width, int height,
                    const sr_crop *crop, const sr_target *target);
+
+/* The decoder's buffers for pixels in memory. */
+sr_augmenter *sr_decoder_augmenter(sr_decoder *decoder);
 
 #endif

@@ -18,8 +18,9 @@ import numpy as np
 
 from slipring import images
 from slipring.errors import ImageError
+from slipring.images._draws import Draws
+from slipring.images._recipe import Recipe
 from slipring.images._render import ImageReading, render
-from slipring.images.transforms import Draws, View
 from tests.support.pictures import any_jpeg
 
 LAST = Path("build/fuzz/last.jpg")
@@ -100,9 +101,10 @@ class Fuzzer:
             height, width = images.size(place)
             if height * width > 1 << 20:
                 raise ImageError("too large for this test")
-            view = View.whole(max(1, height + draw.choice([0, 0, -1, 1])), max(1, width + draw.choice([0, 0, -1, 1])))
-            view.crop(0, 0, draw.randint(1, view.to[0]), draw.randint(1, view.to[1]))
-            images.RandomResizedCrop(out.shape[:2]).apply(view, Draws(draw.getrandbits(64)))
+            recipe = Recipe(max(1, height + draw.choice([0, 0, -1, 1])), max(1, width + draw.choice([0, 0, -1, 1])))
+            recipe.crop(0, 0, draw.randint(1, recipe.height), draw.randint(1, recipe.width))
+            images.RandomResizedCrop(out.shape[:2]).apply(recipe, Draws(draw.getrandbits(64)))
+            view = recipe.view
             render(place, out, None, view.box, view.to, view.window[:2], view.flip, self.reading())
             self.read += 1
         except ImageError:

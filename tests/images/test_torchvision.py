@@ -183,7 +183,6 @@ def test_other_options_and_target_transforms_are_kept(root):
             ValueError,
             "becomes a tensor first",
         ),
-        (compose(resize(20), crop()), ValueError, "leave out Resize"),
     ],
 )
 def test_unsupported_arguments_are_refused_by_name(root, transform, error_type, text):

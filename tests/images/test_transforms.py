@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from slipring import images
-from slipring.images.transforms import Draws, View
+from slipring.images._draws import Draws
+from slipring.images._recipe import Recipe
 from tests.support.pictures import encoded, error, pixels
 
 
@@ -94,9 +95,9 @@ def test_a_flip_before_a_crop_crops_the_mirrored_image():
 
 def views(transform, size, n=2000):
     for seed in range(n):
-        view = View.whole(*size)
-        transform.apply(view, Draws(seed * 0x1234567 + 99))
-        yield view
+        recipe = Recipe(*size)
+        transform.apply(recipe, Draws(seed * 0x1234567 + 99))
+        yield recipe.view
 
 
 def test_random_boxes_have_the_areas_and_aspects_that_were_asked_for():
@@ -128,8 +129,9 @@ def test_boxes_lie_everywhere():
 
 @pytest.mark.parametrize(("size", "box"), [((10, 100), (0, 43, 10, 13)), ((100, 10), (43, 0, 13, 10))])
 def test_where_no_box_fits_the_middle_is_taken(size, box):
-    view = View.whole(*size)
-    images.RandomResizedCrop(8, scale=(1, 1)).apply(view, Draws(1))
+    recipe = Recipe(*size)
+    images.RandomResizedCrop(8, scale=(1, 1)).apply(recipe, Draws(1))
+    view = recipe.view
     assert view.box == box
 
 
@@ -172,8 +174,7 @@ def test_black_around_a_normalised_picture_is_the_value_of_black():
         (lambda: images.RandomResizedCrop(4, ratio=3), ValueError, "two numbers"),
         (lambda: images.RandomResizedCrop(4, flip=2), ValueError, "probability"),
         (lambda: images.RandomResizedCrop(4, flip=True), TypeError, "flip must be a probability from 0 to 1, not True"),
-        (lambda: One(b"", lambda x: x), TypeError, "transform must be of slipring.images"),
-        (lambda: One(b"", [images.Resize(4), images.RandomResizedCrop(4)]), ValueError, "leave out Resize"),
+        (lambda: One(b"", "resize"), TypeError, "transform must be of slipring.images"),
         (lambda: One(b"", None, layout="CHW"), ValueError, "'NHWC', 'NCHW'"),
         (lambda: One(b"", None, dtype="float64"), ValueError, "float16"),
         (lambda: One(b"", None, mean=(0, 0, 0)), ValueError, "uint8"),
@@ -223,14 +224,41 @@ def test_members_of_other_libraries_enumerations_count_as_their_names():
         images.Resize(4, interpolation=mode.LANCZOS)
 
 
-def test_a_crop_larger_than_an_earlier_one_is_refused_where_there_was_picture():
+def test_a_crop_larger_than_an_earlier_one_has_a_black_border():
     """Pixels that the earlier crop has removed must not appear again."""
-    data = encoded(pixels(20, 20))
-    for crops in ([10, 20], [(5, 22), (15, 7)]):
-        with pytest.raises(ValueError, match="larger than an earlier crop"):
-            sample(data, [images.CenterCrop(size) for size in crops])
+    data = encoded(pixels(20, 20), "PNG")
+    for first, second in ((10, 20), ((5, 22), (15, 7))):
+        once = sample(data, images.CenterCrop(first))
+        want = sample(encoded(once, "PNG"), images.CenterCrop(second))
+        assert np.array_equal(sample(data, [images.CenterCrop(first), images.CenterCrop(second)]), want)
     padded = sample(data, [images.CenterCrop(30), images.CenterCrop(40)])
     assert (padded == sample(data, images.CenterCrop(40))).all()
+
+
+def test_an_image_is_resized_as_often_as_the_list_says():
+    data = encoded(pixels(40, 50), "PNG")
+    once = sample(data, images.Resize((20, 30)))
+    want = sample(encoded(once, "PNG"), [images.RandomHorizontalFlip(1), images.Resize((9, 7), "bicubic")])
+    steps = [images.Resize((20, 30)), images.RandomHorizontalFlip(1), images.Resize((9, 7), "bicubic")]
+    assert np.array_equal(sample(data, steps), want)
+
+
+def test_a_function_in_the_list_changes_the_array_or_returns_one():
+    data = encoded(pixels(40, 50), "PNG")
+    plain = sample(data, images.CenterCrop(20))
+
+    def blacken(image):
+        assert image.flags.writeable and image.flags.c_contiguous and image.shape == (20, 20, 3)
+        image[:5] = 0
+
+    want = plain.copy()
+    want[:5] = 0
+    assert np.array_equal(sample(data, [images.CenterCrop(20), blacken]), want)
+    steps = [images.CenterCrop(20), blacken, images.CenterCrop(10), lambda image: image[::-1]]
+    assert np.array_equal(sample(data, steps), want[5:15, 5:15][::-1])
+    for wrong in (lambda image: image[1:], lambda image: image / 2, lambda image: 3):
+        with pytest.raises(ValueError, match=r"returned .*: it must return None, or an array of uint8"):
+            sample(data, [images.CenterCrop(20), wrong])
 
 
 @pytest.mark.parametrize("options", [{}, {"side": 60}, {"exif": True}])

@@ -2,13 +2,14 @@
 
 from slipring.images._backend import Backend, backend
 from slipring.images._render import MAX_PIXELS, decode, decode_into, size
+from slipring.images._view import View
 from slipring.images.dataset import ImageDataset
 from slipring.images.folder import Folder
 from slipring.images.parquet import Parquet
 from slipring.images.tar import Tar
 from slipring.images.tar_stream import TarStream
 from slipring.images.torchvision import from_torchvision
-from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, View
+from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from slipring.images.wrapped import Bytes
 
 __all__ = [
@@ -32,5 +33,5 @@ __all__ = [
     "size",
 ]
 
-for _public in (Backend, backend, decode, decode_into, size):  # pickled and documented by their public names
+for _public in (Backend, View, backend, decode, decode_into, size):  # pickled and documented by their public names
     _public.__module__ = __name__

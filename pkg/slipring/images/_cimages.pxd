@@ -1,6 +1,71 @@
-# Declarations of csrc/images/decode.h. None of its functions needs the GIL.
+# Declarations of csrc/images/decode.h and augment.h. None of its functions needs the GIL.
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+cdef extern from "augment.h" nogil:
+    enum sr_op_code:
+        SR_OP_BRIGHTNESS
+        SR_OP_CONTRAST
+        SR_OP_SATURATION
+        SR_OP_HUE
+        SR_OP_GRAYSCALE
+        SR_OP_POSTERIZE
+        SR_OP_SOLARIZE
+        SR_OP_SOLARIZE_ADD
+        SR_OP_INVERT
+        SR_OP_AUTOCONTRAST
+        SR_OP_EQUALIZE
+        SR_OP_SHARPNESS
+        SR_OP_GAUSSIAN_BLUR
+        SR_OP_PIL_BLUR
+        SR_OP_HORIZONTAL_FLIP
+        SR_OP_VERTICAL_FLIP
+        SR_OP_CROP
+        SR_OP_PAD
+        SR_OP_RESIZE
+        SR_OP_AFFINE
+        SR_OP_PERSPECTIVE
+        SR_OP_ELASTIC
+        SR_OP_KEEP
+        SR_OP_ADD_TO_SUM
+        SR_OP_TAKE_SUM
+
+    ctypedef struct sr_target:
+        char *data
+        int64_t row
+        int64_t pixel
+        int64_t channel
+        int width
+        int height
+        int bytes
+        const void *table
+
+    ctypedef struct sr_op:
+        pass
+
+    ctypedef struct sr_erasure:
+        int32_t top
+        int32_t left
+        int32_t height
+        int32_t width
+        int32_t noise
+        int32_t type
+
+    ctypedef struct sr_pixels:
+        uint8_t *data
+        int height
+        int width
+
+    ctypedef struct sr_scratch:
+        pass
+
+    ctypedef struct sr_augmenter:
+        sr_scratch resize
+
+    int sr_image_make(sr_augmenter *a, int height, int width, sr_pixels *image)
+    int sr_augment(sr_augmenter *a, const sr_op *ops, int count, sr_pixels *image)
+    int sr_image_write(sr_augmenter *a, const sr_pixels *image, const sr_target *target)
+    void sr_erase(const sr_target *target, const sr_erasure *erasure)
 
 cdef extern from "decode.h" nogil:
     enum:
@@ -16,16 +81,6 @@ cdef extern from "decode.h" nogil:
 
     ctypedef struct sr_libjpeg:
         pass
-
-    ctypedef struct sr_target:
-        char *data
-        int64_t row
-        int64_t pixel
-        int64_t channel
-        int width
-        int height
-        int bytes
-        const void *table
 
     ctypedef struct sr_decoder:
         pass
@@ -59,6 +114,7 @@ cdef extern from "decode.h" nogil:
     int sr_jpeg_header(const uint8_t *data, size_t bytes, sr_image *out)
     int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
                   sr_image *image)
-    int sr_crop_pixels(sr_decoder *decoder, const uint8_t *pixels, size_t stride, int width, int height,
+    int sr_crop_pixels(sr_scratch *scratch, const uint8_t *pixels, size_t stride, int width, int height,
                        const sr_crop *crop, const sr_target *target)
+    sr_augmenter *sr_decoder_augmenter(sr_decoder *decoder)
     const char *sr_resize_kernels()

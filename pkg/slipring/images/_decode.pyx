@@ -1,12 +1,18 @@
 """The binding of csrc/images: JPEG bytes, or pixels, to a resized crop in an array."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memset
 
 from slipring.images._cimages cimport (
-    JMSG_LENGTH_MAX, SR_BAD_BOX, SR_BAD_IMAGE, SR_NOT_A_JPEG_FOR_US, SR_TOO_LARGE, SR_TRUNCATED, sr_libjpeg, sr_crop,
-    sr_crop_pixels, sr_decode, sr_decoder, sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_jpeg_header,
-    sr_library_bind, sr_image, sr_resize_kernels, sr_target,
+    JMSG_LENGTH_MAX, SR_BAD_BOX, SR_BAD_IMAGE, SR_NOT_A_JPEG_FOR_US, SR_OP_ADD_TO_SUM, SR_OP_AFFINE,
+    SR_OP_AUTOCONTRAST, SR_OP_BRIGHTNESS, SR_OP_CONTRAST, SR_OP_CROP, SR_OP_ELASTIC, SR_OP_EQUALIZE,
+    SR_OP_GAUSSIAN_BLUR, SR_OP_GRAYSCALE, SR_OP_HORIZONTAL_FLIP, SR_OP_HUE, SR_OP_INVERT, SR_OP_KEEP, SR_OP_PAD,
+    SR_OP_PERSPECTIVE, SR_OP_PIL_BLUR, SR_OP_POSTERIZE, SR_OP_RESIZE, SR_OP_SATURATION, SR_OP_SHARPNESS,
+    SR_OP_SOLARIZE, SR_OP_SOLARIZE_ADD, SR_OP_TAKE_SUM, SR_OP_VERTICAL_FLIP, SR_TOO_LARGE, SR_TRUNCATED, sr_augment,
+    sr_augmenter, sr_crop, sr_crop_pixels, sr_decode, sr_decoder, sr_decoder_augmenter, sr_decoder_free,
+    sr_decoder_make, sr_decoder_message, sr_erase, sr_erasure, sr_image, sr_image_make, sr_image_write,
+    sr_jpeg_header, sr_libjpeg, sr_library_bind, sr_op, sr_pixels, sr_resize_kernels, sr_target,
 )
 
 cdef extern from "<dlfcn.h>" nogil:
@@ -14,6 +20,10 @@ cdef extern from "<dlfcn.h>" nogil:
     char *dlerror()
     int RTLD_NOW
     int RTLD_LOCAL
+
+cdef enum:
+    BAD_OPERATION = -1000  # no errno
+    NO_MEMORY = -12  # -ENOMEM
 
 cdef sr_libjpeg library
 cdef bint bound = False
@@ -110,8 +120,67 @@ cdef JpegDecoder take():
         return JpegDecoder()
 
 
+cdef class Operations:
+    """Operations on an image in memory, between the resize and the array that is written.
+
+    Parameters
+    ----------
+    height, width : int
+        Size of the image before the operations.
+    place : (top, left, height, width)
+        The part of that image that shows the crop; the rest is black.
+    ops, erasures : bytes
+        Arrays of `sr_op`, for the image, and of `sr_erasure`, for the result.
+    """
+
+    cdef bytes ops, erasures
+    cdef int height, width, top, left, rows, columns
+    cdef const sr_op *first
+    cdef const sr_erasure *first_erasure
+    cdef int count, n_erasures
+
+    def __init__(self, int height, int width, place, bytes ops=b"", bytes erasures=b""):
+        self.height, self.width = height, width
+        self.top, self.left, self.rows, self.columns = place
+        if (self.top < 0 or self.left < 0 or self.rows < 1 or self.columns < 1 or self.rows > height - self.top
+                or self.columns > width - self.left):
+            raise ValueError(f"the part {place} is not inside an image of {height} x {width} pixels")
+        if len(ops) % sizeof(sr_op) or len(erasures) % sizeof(sr_erasure):
+            raise ValueError(f"operations of {len(ops)} and {len(erasures)} bytes")
+        self.ops, self.erasures = ops, erasures
+        self.first, self.count = <const sr_op *> <const char *> ops, <int> (len(ops) // sizeof(sr_op))
+        self.first_erasure = <const sr_erasure *> <const char *> erasures
+        self.n_erasures = <int> (len(erasures) // sizeof(sr_erasure))
+
+    cdef int begin(self, sr_augmenter *augmenter, sr_pixels *image, sr_target *part) noexcept nogil:
+        """Make the image, and describe the part of it that the crop fills."""
+        cdef int rc = sr_image_make(augmenter, self.height, self.width, image)
+        if rc != 0:
+            return rc
+        if self.rows < self.height or self.columns < self.width:
+            memset(image.data, 0, 3 * <size_t> self.height * <size_t> self.width)
+        part.data = <char *> image.data + 3 * (<size_t> self.top * <size_t> self.width + <size_t> self.left)
+        part.row, part.pixel, part.channel = 3 * <int64_t> self.width, 3, 1
+        part.height, part.width, part.bytes, part.table = self.rows, self.columns, 1, NULL
+        return 0
+
+    cdef int end(self, sr_augmenter *augmenter, sr_pixels *image, const sr_target *target) noexcept nogil:
+        """Apply the operations, and write the result."""
+        cdef int rc = sr_augment(augmenter, self.first, self.count, image), i
+        cdef const sr_erasure *e
+        if rc == 0:
+            rc = sr_image_write(augmenter, image, target)
+        for i in range(self.n_erasures if rc == 0 else 0):
+            e = &self.first_erasure[i]
+            if (e.top < 0 or e.left < 0 or e.height > target.height - e.top or e.width > target.width - e.left
+                    or (1 if e.type == 0 else 4 if e.type == 1 else 2) != target.bytes):
+                return BAD_OPERATION
+            sr_erase(target, e)
+        return rc
+
+
 def decode(data, out, table, box, to, window, int filter, int orientation, bint flip, bint fill, double gap,
-           uint64_t most_pixels):
+           uint64_t most_pixels, Operations operations=None):
     """Decode a JPEG's box into `out`; return (code, message, width, height): code 0, or one of this module's.
 
     Parameters
@@ -126,12 +195,16 @@ def decode(data, out, table, box, to, window, int filter, int orientation, bint 
     window : (top, left)
     orientation : int
         The EXIF orientation to apply; 0: the file's own.
+    operations : Operations, optional
+        The window is a part of their image then, and `out` has the size of their result.
     """
     cdef sr_crop crop
-    cdef sr_target target
+    cdef sr_target target, part
     cdef sr_image picture
+    cdef sr_pixels image
     cdef Py_buffer bytes_, room, levels
     cdef JpegDecoder decoder
+    cdef sr_augmenter *augmenter
     cdef int rc
     if not bound:
         return SR_NOT_A_JPEG_FOR_US, "", 0, 0
@@ -142,12 +215,23 @@ def decode(data, out, table, box, to, window, int filter, int orientation, bint 
         target_of(out, table, &target, &room, &levels)
         try:
             decoder = take()
+            augmenter = sr_decoder_augmenter(decoder.handle)
             with nogil:
-                rc = sr_decode(decoder.handle, <const uint8_t *> bytes_.buf, bytes_.len, &crop, &target, &picture)
+                if operations is None:
+                    rc = sr_decode(decoder.handle, <const uint8_t *> bytes_.buf, bytes_.len, &crop, &target, &picture)
+                else:
+                    rc = operations.begin(augmenter, &image, &part)
+                    if rc == 0:
+                        rc = sr_decode(decoder.handle, <const uint8_t *> bytes_.buf, bytes_.len, &crop, &part, &picture)
+                    if rc == 0:
+                        rc = operations.end(augmenter, &image, &target)
+                        rc = BAD_OPERATION if rc != 0 and rc != NO_MEMORY else rc
             message = sr_decoder_message(decoder.handle).decode(errors="replace")
             idle.append(decoder)
-            if rc < 0 and rc not in (SR_NOT_A_JPEG_FOR_US, SR_BAD_IMAGE, SR_BAD_BOX, SR_TOO_LARGE, SR_TRUNCATED):
+            if rc == NO_MEMORY:
                 raise MemoryError("no memory for decoding an image")
+            if rc == BAD_OPERATION:
+                raise ValueError("an operation does not fit its image, or the array")
             return rc, message, picture.width, picture.height
         finally:
             PyBuffer_Release(&room)
@@ -157,12 +241,15 @@ def decode(data, out, table, box, to, window, int filter, int orientation, bint 
         PyBuffer_Release(&bytes_)
 
 
-def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, int filter, int orientation, bint flip):
+def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, int filter, int orientation, bint flip,
+                Operations operations=None):
     """Do the same for an image in memory: H × W × 3, C-contiguous. Return 0 or BAD_BOX."""
     cdef sr_crop crop
-    cdef sr_target target
+    cdef sr_target target, part
+    cdef sr_pixels image
     cdef Py_buffer room, levels
     cdef JpegDecoder decoder
+    cdef sr_augmenter *augmenter
     cdef int rc
     crop_of(&crop, box, to, window, filter, orientation, flip)
     if pixels.shape[2] != 3 or pixels.shape[0] < 1 or pixels.shape[1] < 1:
@@ -170,12 +257,20 @@ def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, in
     target_of(out, table, &target, &room, &levels)
     try:
         decoder = take()
+        augmenter = sr_decoder_augmenter(decoder.handle)
         with nogil:
-            rc = sr_crop_pixels(decoder.handle, &pixels[0, 0, 0], 3 * pixels.shape[1], <int> pixels.shape[1],
-                                <int> pixels.shape[0], &crop, &target)
+            rc = 0 if operations is None else operations.begin(augmenter, &image, &part)
+            if rc == 0:
+                rc = sr_crop_pixels(&augmenter.resize, &pixels[0, 0, 0], 3 * pixels.shape[1], <int> pixels.shape[1],
+                                    <int> pixels.shape[0], &crop, &target if operations is None else &part)
+            if rc == 0 and operations is not None:
+                rc = operations.end(augmenter, &image, &target)
+                rc = BAD_OPERATION if rc != 0 and rc != NO_MEMORY else rc
         idle.append(decoder)
         if rc == SR_BAD_IMAGE:
             raise ValueError(f"an image of {pixels.shape[0]} x {pixels.shape[1]} pixels is too large to be resized")
+        if rc == BAD_OPERATION:
+            raise ValueError("an operation does not fit its image, or the array")
         if rc != 0 and rc != SR_BAD_BOX:
             raise MemoryError("no memory for resizing an image")
         return rc
@@ -190,3 +285,29 @@ BAD_PICTURE = SR_BAD_IMAGE
 BAD_BOX = SR_BAD_BOX
 TOO_LARGE = SR_TOO_LARGE
 TRUNCATED = SR_TRUNCATED
+
+OP_BRIGHTNESS = SR_OP_BRIGHTNESS
+OP_CONTRAST = SR_OP_CONTRAST
+OP_SATURATION = SR_OP_SATURATION
+OP_HUE = SR_OP_HUE
+OP_GRAYSCALE = SR_OP_GRAYSCALE
+OP_POSTERIZE = SR_OP_POSTERIZE
+OP_SOLARIZE = SR_OP_SOLARIZE
+OP_SOLARIZE_ADD = SR_OP_SOLARIZE_ADD
+OP_INVERT = SR_OP_INVERT
+OP_AUTOCONTRAST = SR_OP_AUTOCONTRAST
+OP_EQUALIZE = SR_OP_EQUALIZE
+OP_SHARPNESS = SR_OP_SHARPNESS
+OP_GAUSSIAN_BLUR = SR_OP_GAUSSIAN_BLUR
+OP_PIL_BLUR = SR_OP_PIL_BLUR
+OP_HORIZONTAL_FLIP = SR_OP_HORIZONTAL_FLIP
+OP_VERTICAL_FLIP = SR_OP_VERTICAL_FLIP
+OP_CROP = SR_OP_CROP
+OP_PAD = SR_OP_PAD
+OP_RESIZE = SR_OP_RESIZE
+OP_AFFINE = SR_OP_AFFINE
+OP_PERSPECTIVE = SR_OP_PERSPECTIVE
+OP_ELASTIC = SR_OP_ELASTIC
+OP_KEEP = SR_OP_KEEP
+OP_ADD_TO_SUM = SR_OP_ADD_TO_SUM
+OP_TAKE_SUM = SR_OP_TAKE_SUM

@@ -14,7 +14,7 @@ from slipring._core.arguments import flag, integer, one_of, real
 from slipring.errors import ImageError, shown
 from slipring.images import _decode
 from slipring.images._backend import backend, pillow
-from slipring.images.transforms import INTERPOLATIONS, interpolation_name
+from slipring.images._view import INTERPOLATIONS, interpolation_name
 
 if TYPE_CHECKING:
     import enum
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from slipring.images.transforms import Interpolation
+    from slipring.images._view import Interpolation
 
 MAX_PIXELS = 178_956_970  # Pillow's limit, too: a decompression bomb of a few kB would take all memory, or hours
 _ORIENTATION = 0x0112  # the tag of EXIF
@@ -251,24 +251,25 @@ class ImageReading:
         self.max_pixels = integer("max_pixels", max_pixels, 1, (1 << 62) - 1)
 
 
-def render(data, out, table, box, to, window, flip, reading):
+def render(data, out, table, box, to, window, flip, reading, how=None, operations=None):
     """Decode, scale `box` to the size `to`, and write the window of the result that begins at `window`.
 
     `out` may have any strides. `table` has 3 × 256 values of out's dtype for the pixel values of each channel, or is
-    None. `to` is (height, width); None: the size of `out`. `reading` is an `ImageReading`.
+    None. `to` is (height, width); None: the size of `out`. `reading` is an `ImageReading`, whose filter `how` replaces.
+    `operations` are applied between the window and `out`.
     """
     backend()
     if to is not None and max(to) > _LONGEST:
         raise ImageError(f"the image would be scaled to {to[0]} x {to[1]} pixels, a side may have {_LONGEST}")
     code, message, width, height = _decode.decode(
-        data, out, table, box, to, window, reading.filter, 0 if reading.exif else 1, flip, reading.fill,
-        reading.gap, reading.max_pixels,
+        data, out, table, box, to, window, reading.filter if how is None else how, 0 if reading.exif else 1, flip,
+        reading.fill, reading.gap, reading.max_pixels, operations,
     )  # fmt: skip
     if code == 0:
         return
     if code in (_decode.NOT_FOR_US, _decode.TRUNCATED):
         try:
-            _by_pillow(data, out, table, box, to, window, flip, reading)
+            _by_pillow(data, out, table, box, to, window, flip, reading, how, operations)
         except ImageError as error:
             if code == _decode.NOT_FOR_US or "truncated" not in str(error):
                 raise
@@ -284,12 +285,12 @@ def render(data, out, table, box, to, window, flip, reading):
         raise ImageError(f"the JPEG is broken: {message or 'it ends too early'}")
 
 
-def _by_pillow(data, out, table, box, to, window, flip, reading):
+def _by_pillow(data, out, table, box, to, window, flip, reading, how, operations):
     """Do the same for a format that libjpeg does not decode, with Pillow, which decodes the whole image."""
     with _open(data) as image:
         pixels = _loaded(image, reading, lambda: np.asarray(image.convert("RGB")))
         orientation = _orientation(image) if reading.exif else 1  # only now: loading rotates a TIFF
-    crop(np.ascontiguousarray(pixels), out, table, box, to, window, flip, orientation, reading)
+    crop(np.ascontiguousarray(pixels), out, table, box, to, window, flip, orientation, reading, how, operations)
 
 
 def _loaded(image, reading, convert):
@@ -317,11 +318,12 @@ def _upright(image, exif):
     return ImageOps.exif_transpose(image) if exif and _orientation(image) != 1 else image
 
 
-def crop(pixels, out, table, box, to, window, flip, orientation, reading):
+def crop(pixels, out, table, box, to, window, flip, orientation, reading, how=None, operations=None):
     """Do what `render` does, for an image in memory: H × W × 3, C-contiguous; EXIF's `orientation` is applied."""
     if to is not None and max(to) > _LONGEST:
         raise ImageError(f"the image would be scaled to {to[0]} x {to[1]} pixels, a side may have {_LONGEST}")
-    code = _decode.crop_pixels(pixels, out, table, box, to, window, reading.filter, orientation, flip)
+    how = reading.filter if how is None else how
+    code = _decode.crop_pixels(pixels, out, table, box, to, window, how, orientation, flip, operations)
     if code == _decode.BAD_BOX:
         raise _outside(box, pixels.shape[1], pixels.shape[0])
 

@@ -21,9 +21,11 @@ from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.errors import ImageError, RemoteError
 from slipring.images._backend import backend
+from slipring.images._draws import Draws
+from slipring.images._recipe import Recipe
 from slipring.images._render import MAX_PIXELS, ImageReading, crop, look, render, too_large
+from slipring.images._transform import chain, final_size
 from slipring.images.options import suggests_options
-from slipring.images.transforms import Draws, View, chain, final_size
 from slipring.images.values import bfloat16_of_numpy, dtype_name, table_of
 from slipring.redaction import redacted
 
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from slipring.cache import Cache
-    from slipring.images.transforms import Transform
+    from slipring.images._transform import Transform
+    from slipring.images._view import View
     from slipring.typing import Empty
 
 _log = logging.getLogger("slipring")
@@ -63,7 +66,7 @@ class ImageDataset(abc.ABC):
     Parameters
     ----------
     transform : Transform or list of Transform, optional
-        RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip. None: the whole image, unchanged.
+        torchvision's, in the order of the list. None: the whole image, unchanged.
     layout : {'NHWC', 'NCHW'}
         Channels last or first.
     dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
@@ -142,8 +145,8 @@ class ImageDataset(abc.ABC):
         function("target_transform", target_transform)
         self.transform, self.target_transform = transform, target_transform
         self._steps = chain(transform)
+        self._reading = ImageReading("bilinear", reducing_gap, exif, truncated, max_pixels)
         way = next((step.interpolation for step in self._steps if step.resizes), "bilinear")
-        self._reading = ImageReading(way, reducing_gap, exif, truncated, max_pixels)
         # For an image that is decoded as a whole, as it is stored: its crops are rotated.
         self._whole = ImageReading(way, reducing_gap, False, truncated, max_pixels)
         side = integer("side", side, 1, 1 << 24, optional=True)
@@ -255,7 +258,7 @@ class ImageDataset(abc.ABC):
         width, height, orientation = self._looked(data)
         if self._side is not None:
             height, width = self._shrunk(height, width)
-        return self._drawn(width, height, orientation, Draws(integer("seed", seed, 0, MAX_SEED)))
+        return self._drawn(width, height, orientation, Draws(integer("seed", seed, 0, MAX_SEED))).view
 
     def _one(self, index, out, seed, sample=None):
         """Decode the image at `index`, or the next readable one; return (array, target)."""
@@ -321,11 +324,14 @@ class ImageDataset(abc.ABC):
         if self._side is not None:
             return self._cropped(*self._decoded(data), out, draws)
         width, height, orientation = self._looked(data)
-        out, view = self._room(width, height, orientation, out, draws)
+        recipe = self._drawn(width, height, orientation, draws)
+        out = self._array(recipe) if out is None else out
         begun = now()
-        _render(out, self._table, view, lambda *where: render(data, *where, self._reading))
+        recipe.run(
+            self._upright(out), self._table, lambda *where: render(data, *where[:-2], self._reading, *where[-2:])
+        )
         spent(DECODE, begun)
-        return self._arranged(out)
+        return out
 
     def _looked(self, data):
         """Return (width, height, orientation to apply) of an image that is not too large for an array."""
@@ -334,25 +340,21 @@ class ImageDataset(abc.ABC):
             raise too_large(width, height, self._reading.max_pixels)
         return width, height, orientation if self._reading.exif else 1
 
-    def _room(self, width, height, orientation, out, draws):
-        """Return an H × W × 3 array for a sample, and the `View` of an image of that size that it shows."""
-        view = self._drawn(width, height, orientation, draws)
-        if out is None:
-            rows, columns = view.window[2:]
-            shape = (rows, columns, 3) if self.layout == "NHWC" else (3, rows, columns)
-            out = np.empty(shape, self._storage)
-        return out if self.layout == "NHWC" else out.transpose(1, 2, 0), view
+    def _array(self, recipe):
+        """Return memory for a sample."""
+        height, width = recipe.height, recipe.width
+        return np.empty((height, width, 3) if self.layout == "NHWC" else (3, height, width), self._storage)
+
+    def _upright(self, array):
+        """Return an array of the dataset's layout as height × width × 3."""
+        return array if self.layout == "NHWC" else array.transpose(1, 2, 0)
 
     def _drawn(self, width, height, orientation, draws):
-        """Return the `View` that the transforms draw for an image of that stored size."""
-        view = View.whole(width, height) if orientation >= 5 else View.whole(height, width)
+        """Return the `Recipe` that the transforms draw for an image of that stored size."""
+        recipe = Recipe(*((width, height) if orientation >= 5 else (height, width)), self.dtype)
         for step in self._steps:
-            step.apply(view, draws)
-        return view
-
-    def _arranged(self, pixels):
-        """Return the array in the dataset's layout."""
-        return pixels if self.layout == "NHWC" else pixels.transpose(2, 0, 1)
+            step.apply(recipe, draws)
+        return recipe
 
     # ---- images that are decoded as a whole, and cached
 
@@ -376,11 +378,16 @@ class ImageDataset(abc.ABC):
     def _cropped(self, pixels, orientation, out, draws):
         """Return the array of an image in memory."""
         height, width = pixels.shape[:2]
-        out, view = self._room(width, height, orientation, out, draws)
+        recipe = self._drawn(width, height, orientation, draws)
+        out = self._array(recipe) if out is None else out
         begun = now()
-        _render(out, self._table, view, lambda *where: crop(pixels, *where, orientation, self._reading))
+        recipe.run(
+            self._upright(out),
+            self._table,
+            lambda *where: crop(pixels, *where[:-2], orientation, self._reading, *where[-2:]),
+        )
         spent(RESIZE, begun)
-        return self._arranged(out)
+        return out
 
     def _complete(self):
         """Declare the contents to the cache. Subclasses outside of slipring do so at their first sample."""
@@ -465,15 +472,3 @@ class ImageDataset(abc.ABC):
 
 
 _READ = "fingerprint", "read", "read_many"
-
-
-def _render(pixels, table, view, render):
-    """Render a view; parts of its window outside of the image become black."""
-    top, left, height, width = view.window
-    first, last = max(0, -top), min(height, view.to[0] - top)
-    begin, end = max(0, -left), min(width, view.to[1] - left)
-    if last - first < height or end - begin < width:
-        pixels[...] = 0 if table is None else table[:, 0]
-        columns = slice(width - end, width - begin) if view.flip else slice(begin, end)
-        pixels = pixels[first:last, columns]
-    render(pixels, table, view.box, view.to, (top + first, left + begin), view.flip)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from slipring._files.storage import Storage
+    from slipring.images._transform import Transform
     from slipring.images.options import ImageOptions
-    from slipring.images.transforms import Transform
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 

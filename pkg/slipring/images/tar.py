@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from slipring._files.storage import Storage
+    from slipring.images._transform import Transform
     from slipring.images.options import ImageOptions
-    from slipring.images.transforms import Transform
 
 _RECORD = np.dtype(
     [

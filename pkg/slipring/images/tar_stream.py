@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from slipring._files.storage import Storage
+    from slipring.images._transform import Transform
     from slipring.images.options import ImageOptions
-    from slipring.images.transforms import Transform
 
 
 @suggests_options

@@ -10,8 +10,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from slipring.errors import shown
+from slipring.images._view import INTERPOLATIONS
 from slipring.images.folder import Folder
-from slipring.images.transforms import INTERPOLATIONS, CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

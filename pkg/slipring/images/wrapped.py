@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Unpack
 
+    from slipring.images._transform import Transform
     from slipring.images.options import ImageOptions
-    from slipring.images.transforms import Transform
     from slipring.typing import MapDataset
 
 

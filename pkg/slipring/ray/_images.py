@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from slipring._core._ring import mix
 from slipring._core.skipping import skipped
 from slipring.errors import ImageError, shown
+from slipring.images._draws import Draws
 from slipring.images.dataset import ImageDataset
-from slipring.images.transforms import Draws
 from slipring.ray._columns import bytes_of
 from slipring.streams._blocks import Written
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from slipring._core.option_values import Options
+    from slipring.images._transform import Transform
     from slipring.images.options import ImageOptions
-    from slipring.images.transforms import Transform
 
 # The times in a worker's state, under their names in `Dataset.stats()`.
 WAITS = ("In get RefBundles", "In ray.get()")  # waits for other Ray processes

@@ -1,0 +1,193 @@
+/* augment.c - run a list of operations on an image, and write the result to its target. */
+#include "augment.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "decode.h"
+#include "pixels.h"
+
+/* ---- the two buffers --------------------------------------------------------------------------------------------- */
+
+/* Return memory for an image of that size in a buffer; NULL: there is none. */
+static uint8_t *image_memory(sr_buffer *buffer, int height, int width)
+{
+    char *memory = sr_buffer_need(buffer, 3 * (size_t)height * (size_t)width + 2 * SR_SLACK);
+    return memory ? (uint8_t *)memory + SR_SLACK : NULL;
+}
+
+static bool is_size(int height, int width)
+{
+    return height > 0 && width > 0 && height <= SR_MOST_SIDE && width <= SR_MOST_SIDE;
+}
+
+int sr_image_make(sr_augmenter *a, int height, int width, sr_pixels *image)
+{
+    if (!is_size(height, width))
+        return -EINVAL;
+    a->current = 0;
+    *image = (sr_pixels){image_memory(&a->images[0], height, width), height, width};
+    return image->data ? 0 : -ENOMEM;
+}
+
+uint8_t *sr_result(sr_augmenter *a, int height, int width)
+{
+    return image_memory(&a->images[1 - a->current], height, width);
+}
+
+void sr_take_result(sr_augmenter *a, sr_pixels *image, int height, int width)
+{
+    a->current = 1 - a->current;
+    *image = (sr_pixels){(uint8_t *)a->images[a->current].data + SR_SLACK, height, width};
+}
+
+void sr_augmenter_free(sr_augmenter *a)
+{
+    sr_buffer *all[] = {&a->images[0], &a->images[1], &a->work, &a->sum};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        free(all[i]->data);
+        *all[i] = (sr_buffer){NULL, 0};
+    }
+    sr_scratch_free(&a->resize);
+}
+
+/* ---- a weighted sum of images ------------------------------------------------------------------------------------ */
+
+/* The kept copy lies before the sum, which begins at a multiple of 64 bytes. */
+static size_t copy_bytes(const sr_pixels *image)
+{
+    return (3 * (size_t)image->height * (size_t)image->width + 63) / 64 * 64;
+}
+
+static int sum_of(sr_augmenter *a, const sr_op *op, sr_pixels *image)
+{
+    size_t values = 3 * (size_t)image->height * (size_t)image->width, at = copy_bytes(image);
+    if (op->code == SR_OP_KEEP) {
+        char *memory = sr_buffer_need(&a->sum, at + values * sizeof(float));
+        if (!memory)
+            return -ENOMEM;
+        memcpy(memory, image->data, values);
+        memset(memory + at, 0, values * sizeof(float));
+        return 0;
+    }
+    if (a->sum.capacity < at + values * sizeof(float)) /* nothing was kept, or an image of another size */
+        return -EINVAL;
+    float *sum = (float *)(a->sum.data + at);
+    if (op->code == SR_OP_ADD_TO_SUM) {
+        float weight = (float)op->v[0];
+        for (size_t i = 0; i < values; i++)
+            sum[i] += weight * image->data[i];
+        memcpy(image->data, a->sum.data, values);
+        return 0;
+    }
+    for (size_t i = 0; i < values; i++)
+        image->data[i] = sr_level((int)nearbyintf(sum[i]));
+    return 0;
+}
+
+/* ---- a list of operations ---------------------------------------------------------------------------------------- */
+
+int sr_augment(sr_augmenter *a, const sr_op *ops, int count, sr_pixels *image)
+{
+    for (int i = 0, rc; i < count;) {
+        int code = ops[i].code, together = 1;
+        if (code >= 0 && code < SR_OP_COLORS) {
+            while (i + together < count && ops[i + together].code >= 0 && ops[i + together].code < SR_OP_COLORS)
+                together++;
+            rc = sr_color(a, ops + i, together, image);
+        } else if (code >= SR_OP_SHARPNESS && code <= SR_OP_PIL_BLUR) {
+            rc = sr_neighbours(a, ops + i, image);
+        } else if (code >= SR_OP_HORIZONTAL_FLIP && code <= SR_OP_RESIZE) {
+            rc = sr_move(a, ops + i, image);
+        } else if (code >= SR_OP_AFFINE && code <= SR_OP_ELASTIC) {
+            rc = sr_warp(a, ops + i, image);
+        } else if (code >= SR_OP_KEEP && code <= SR_OP_TAKE_SUM) {
+            rc = sum_of(a, ops + i, image);
+        } else {
+            rc = -EINVAL;
+        }
+        if (rc)
+            return rc;
+        i += together;
+    }
+    return 0;
+}
+
+int sr_image_write(sr_augmenter *a, const sr_pixels *image, const sr_target *target)
+{
+    sr_crop whole = {.filter = SR_BILINEAR, .orientation = 1};
+    if (image->height != target->height || image->width != target->width)
+        return -EINVAL;
+    return sr_crop_pixels(&a->resize, image->data, 3 * (size_t)image->width, image->width, image->height, &whole,
+                          target);
+}
+
+/* ---- rectangles of the target ------------------------------------------------------------------------------------ */
+
+static uint16_t half_of(float value) /* rounded to even */
+{
+    uint32_t bits, sign, tail;
+    memcpy(&bits, &value, sizeof bits);
+    sign = bits >> 16 & 0x8000, bits &= 0x7fffffff;
+    if (bits >= 0x47800000) /* 65536 and more: infinity, or not a number */
+        return (uint16_t)(sign | (bits > 0x7f800000 ? 0x7e00 : 0x7c00));
+    if (bits < 0x33000000) /* less than half of the smallest half */
+        return (uint16_t)sign;
+    int shift = bits < 0x38800000 ? 126 - (int)(bits >> 23) : 13; /* subnormal halves lose more bits */
+    uint32_t digits = bits < 0x38800000 ? (bits & 0x7fffff) | 0x800000 : bits - 0x38000000;
+    tail = digits & ((1u << shift) - 1), digits >>= shift;
+    digits += tail > 1u << (shift - 1) || (tail == 1u << (shift - 1) && (digits & 1));
+    return (uint16_t)(sign | digits);
+}
+
+static uint16_t bfloat16_of(float value) /* rounded to even */
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+static void put(char *to, int type, double value)
+{
+    if (type == 0) {
+        *(uint8_t *)to = sr_level((int)value);
+    } else if (type == 1) {
+        float single = (float)value;
+        memcpy(to, &single, sizeof single);
+    } else {
+        uint16_t bits = type == 2 ? half_of((float)value) : bfloat16_of((float)value);
+        memcpy(to, &bits, sizeof bits);
+    }
+}
+
+/* Normal numbers come in pairs (Box and Muller); a rectangle uses them in the order of rows, columns, channels. */
+typedef struct normals {
+    uint64_t state;
+    double second;
+    bool has_second;
+} normals;
+
+static double normal(normals *n)
+{
+    if (n->has_second) {
+        n->has_second = false;
+        return n->second;
+    }
+    double radius = sqrt(-2 * log(1 - sr_uniform(&n->state))), angle = 2 * M_PI * sr_uniform(&n->state);
+    n->second = radius * sin(angle);
+    n->has_second = true;
+    return radius * cos(angle);
+}
+
+void sr_erase(const sr_target *target, const sr_erasure *e)
+{
+    normals numbers = {.state = e->seed};
+    for (int y = 0; y < e->height; y++) {
+        char *row = target->data + (e->top + y) * target->row + e->left * target->pixel;
+        for (int x = 0; x < e->width; x++, row += target->pixel)
+            for (int c = 0; c < 3; c++)
+                put(row + c * target->channel, e->type, e->noise ? normal(&numbers) : e->values[c]);
+    }
+}

@@ -1,0 +1,62 @@
+"""Random numbers for one sample."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BITS = 1 << 64
+_ODD = 0x9E3779B97F4A7C15
+
+
+class Draws:
+    """Uniform numbers from 64 random bits, the same on every machine (splitmix64)."""
+
+    state: int
+
+    def __init__(self, seed: int) -> None:
+        self.state = seed
+
+    def bits(self) -> int:
+        """Return 64 random bits."""
+        self.state = z = (self.state + _ODD) % _BITS
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % _BITS
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % _BITS
+        return z ^ (z >> 31)
+
+    def uniform(self, low: float, high: float) -> float:
+        """Return a number from [low, high)."""
+        return low + (high - low) * ((self.bits() >> 11) / (1 << 53))
+
+    def below(self, n: int) -> int:
+        """Return a whole number from 0 to n - 1."""
+        return min(int(self.uniform(0, n)), n - 1)
+
+    def chance(self, p: float) -> bool:
+        """Return True with probability `p`."""
+        return self.uniform(0, 1) < p
+
+    def normal(self, mean: float = 0.0, deviation: float = 1.0) -> float:
+        """Return a number from a normal distribution."""
+        radius = math.sqrt(-2 * math.log(1 - self.uniform(0, 1)))
+        return mean + deviation * radius * math.cos(2 * math.pi * self.uniform(0, 1))
+
+    def permutation(self, n: int) -> list[int]:
+        """Return the numbers 0 to n - 1 in a random order."""
+        order = list(range(n))
+        for last in range(n - 1, 0, -1):
+            at = self.below(last + 1)
+            order[last], order[at] = order[at], order[last]
+        return order
+
+    def choice(self, weights: Sequence[float]) -> int:
+        """Return a place in `weights`, with probabilities in proportion to them."""
+        left = self.uniform(0, sum(weights))
+        for place, weight in enumerate(weights):
+            left -= weight
+            if left < 0:
+                return place
+        return max(place for place, weight in enumerate(weights) if weight > 0)  # rounding

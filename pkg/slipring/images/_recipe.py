@@ -1,0 +1,180 @@
+"""What the transforms do to one sample: which part of the image is decoded, and the operations that follow.
+
+A step that crops, scales or mirrors only changes the `View`, as long as no operation came before it. The view is
+decoded in one pass. All other steps add operations, which csrc/images applies to the scaled crop, without the GIL.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slipring.errors import shown
+from slipring.images import _decode
+from slipring.images._view import INTERPOLATIONS, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+_OP = struct.Struct("<i7i12d")  # sr_op of augment.h
+_ERASURE = struct.Struct("<6iQ3d")  # sr_erasure
+_TYPES = {"uint8": 0, "float32": 1, "float16": 2, "bfloat16": 3}
+BLACK = (0.0, 0.0, 0.0)
+
+
+class Recipe:
+    """The view and the operations of one sample; transforms add to it.
+
+    Parameters
+    ----------
+    height, width : int
+        Size of the image, in pixels.
+    dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
+        Of the result.
+
+    Attributes
+    ----------
+    height, width : int
+        Size after the steps so far.
+    view : View
+    filter : int
+        How the view is scaled: a number of `INTERPOLATIONS`.
+    """
+
+    __slots__ = ("_calls", "_dtype", "_erasures", "_ops", "filter", "height", "view", "width")
+
+    def __init__(self, height: int, width: int, dtype: str = "uint8") -> None:
+        self.view = View.whole(height, width)
+        self.height, self.width, self.filter = height, width, 0
+        self._dtype, self._ops, self._erasures = dtype, [], []
+        self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
+
+    @property
+    def is_view(self) -> bool:
+        """bool: whether no operation follows the view."""
+        return not (self._ops or self._calls or self._erasures)
+
+    # ---- steps
+
+    def op(self, code: int, n: Sequence[int] = (), v: Sequence[float] = ()) -> None:
+        """Add an operation; `n` and `v` are the numbers that augment.h describes."""
+        self._ops.append(_OP.pack(code, *n, *(0,) * (7 - len(n)), *v, *(0.0,) * (12 - len(v))))
+
+    def crop(self, top: int, left: int, height: int, width: int, fill: Sequence[float] = BLACK) -> None:
+        """Show a part only; where it reaches beyond the image, `fill` (red, green, blue; 0 to 255) is shown."""
+        inside = 0 <= top <= self.height - height and 0 <= left <= self.width - width
+        if self.is_view and (inside or (not any(fill) and self.view.allows(top, left, height, width))):
+            self.view.crop(top, left, height, width)
+        else:
+            self.op(_decode.OP_CROP, (top, left, height, width), fill)
+        self.height, self.width = height, width
+
+    def resize(self, height: int, width: int, interpolation: str) -> None:
+        """Scale to a size."""
+        how = INTERPOLATIONS.index(interpolation)
+        if self.is_view and self.view.can_resize:
+            self.view.resize(height, width)
+            self.filter = how
+        elif (height, width) != (self.height, self.width):
+            self.op(_decode.OP_RESIZE, (height, width, how))
+        self.height, self.width = height, width
+
+    def flip(self) -> None:
+        """Exchange left and right."""
+        if self.is_view:
+            self.view.flip = not self.view.flip
+        else:
+            self.op(_decode.OP_HORIZONTAL_FLIP)
+
+    def resized_op(self, height: int, width: int, code: int, n: Sequence[int] = (), v: Sequence[float] = ()) -> None:
+        """Add an operation whose result has another size."""
+        self.op(code, n, v)
+        self.height, self.width = height, width
+
+    def call(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
+        """Call a user's function with the image, a writable height × width × 3 array, which it may change."""
+        self._calls.append((len(self._ops), function, (self.height, self.width)))
+
+    def erase(
+        self, top: int, left: int, height: int, width: int, values: Sequence[float] | None, seed: int = 0
+    ) -> None:
+        """Overwrite a rectangle of the result.
+
+        Parameters
+        ----------
+        top, left, height, width : int
+        values : sequence of 3 floats, or None
+            Red, green and blue in values of the result, which may be normalised; None: normal numbers from `seed`.
+        """
+        noise = values is None
+        place = top, left, height, width, noise, _TYPES[self._dtype]
+        self._erasures.append(_ERASURE.pack(*place, seed, *(BLACK if values is None else values)))
+
+    # ---- running it
+
+    def run(self, out: NDArray[Any], table: NDArray[Any] | None, render: Callable[..., None]) -> None:
+        """Write the sample to `out`: height × width × 3, of any strides.
+
+        ``render(out, table, box, to, window, flip, filter, operations)`` decodes the view, or takes it from memory.
+        """
+        view = self.view
+        top, left, height, width = view.window
+        first, last = max(0, -top), min(height, view.to[0] - top)
+        begin, end = max(0, -left), min(width, view.to[1] - left)
+        columns = width - end if view.flip else begin
+        place = first, columns, last - first, end - begin
+        where = view.box, view.to, (top + first, left + begin), view.flip, self.filter
+        if self.is_view:
+            if place[2:] != (height, width):  # the window reaches beyond the image
+                out[...] = 0 if table is None else table[:, 0]
+                out = out[first:last, columns : columns + end - begin]
+            render(out, table, *where, None)
+            return
+        if not self._calls:
+            operations = _decode.Operations(height, width, place, b"".join(self._ops), b"".join(self._erasures))
+            render(out, table, *where, operations)
+            return
+        self._run_with_calls(out, table, render, where, place)
+
+    def _run_with_calls(self, out, table, render, where, place):
+        """Run the operations up to each call, call, and run the rest."""
+        done, size, image = 0, self.view.window[2:], None
+        for upto, function, after in [*self._calls, (len(self._ops), None, None)]:
+            erasures = b"".join(self._erasures) if function is None else b""
+            operations = _decode.Operations(*size, place, b"".join(self._ops[done:upto]), erasures)
+            to, values = (out, table) if function is None else (np.empty((*after, 3), np.uint8), None)
+            if image is None:
+                render(to, values, *where, operations)
+            else:
+                _decode.crop_pixels(image, to, values, None, None, (0, 0), 0, 1, False, operations)
+            if function is not None:
+                done, size, place, image = upto, after, (0, 0, *after), _called(function, to)
+
+
+def _called(function, image):
+    """Call a user's step; return its result, or the image that it changed."""
+    result = function(image)
+    if result is None:
+        return image
+    if not isinstance(result, np.ndarray) or result.dtype != np.uint8 or result.shape != image.shape:
+        got = f"an array of {result.dtype}, shape {result.shape}" if isinstance(result, np.ndarray) else shown(result)
+        raise ValueError(
+            f"the step {shown(function)} returned {got}: it must return None, or an array of uint8 with the shape of "
+            f"the image, {image.shape}"
+        )
+    return np.ascontiguousarray(result)
+
+
+def apply(pixels: NDArray[np.uint8], recipe: Recipe) -> NDArray[np.uint8]:
+    """Return a new array with the operations applied to an image: C-contiguous, height × width × 3, uint8."""
+    out = np.empty((recipe.height, recipe.width, 3), np.uint8)
+
+    def render(out, table, box, to, window, flip, how, operations):
+        _decode.crop_pixels(pixels, out, table, box, to, window, how, 1, flip, operations)
+
+    recipe.run(out, None, render)
+    return out

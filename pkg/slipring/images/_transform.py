@@ -1,0 +1,110 @@
+"""The base class of transforms, lists of them, and checks of their arguments."""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import TYPE_CHECKING, Any
+
+from slipring._core.arguments import integer, real
+from slipring.errors import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from slipring.images._draws import Draws
+    from slipring.images._recipe import Recipe
+
+_MOST_PIXELS = 1 << 20  # of a side
+
+
+class Transform(abc.ABC):
+    """One step of a list of transforms."""
+
+    is_random: bool = False  # whether its effect is drawn for each sample
+    resizes: bool = False  # whether it scales the image, by its `interpolation`
+
+    @abc.abstractmethod
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        """Add the step to a sample's `recipe`, with random numbers from `draws`."""
+
+    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return the size of the result for an image of `size`; None: it depends on the image, or is drawn."""
+        return size
+
+
+class UserStep(Transform):
+    """A user's function as a step: it gets the image, a writable height × width × 3 array of uint8."""
+
+    is_random = True  # it may be
+
+    def __init__(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
+        self.function = function
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.call(self.function)
+
+    def __repr__(self) -> str:
+        return shown(self.function)
+
+
+Step: TypeAlias = "Transform | Callable[[NDArray[np.uint8]], Any]"  # in a list of transforms
+
+
+def chain(transform: Step | Sequence[Step] | None) -> tuple[Transform, ...]:
+    """Return the steps of `transform`: one, several, or None for none. Raise TypeError if one cannot be called."""
+    steps = () if transform is None else tuple(transform) if isinstance(transform, (tuple, list)) else (transform,)
+    for step in steps:
+        if not isinstance(step, Transform) and (not callable(step) or isinstance(step, type)):
+            raise TypeError(
+                "transform must be of slipring.images, a function of an image's array, or a list of these, not "
+                f"{shown(step)}"
+            )
+    return tuple(step if isinstance(step, Transform) else UserStep(step) for step in steps)
+
+
+def final_size(steps: Sequence[Transform]) -> tuple[int, int] | None:
+    """Return the size that all samples have, or None if it depends on the image."""
+    size = None
+    for step in steps:
+        size = step.result_size(size)
+    return size
+
+
+def pixels(name, value):
+    try:
+        return integer(name, value, 1, _MOST_PIXELS)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number of pixels from 1 to {_MOST_PIXELS}, not {shown(value)}") from None
+
+
+def pair(name, value):
+    if isinstance(value, (tuple, list)):
+        if len(value) == 1:
+            value = value[0]
+        elif len(value) == 2:
+            return pixels(name, value[0]), pixels(name, value[1])
+        else:
+            raise ValueError(f"{name} must be a number, or height and width, not {shown(value)}")
+    return (pixels(name, value),) * 2
+
+
+def positive_range(name, value):
+    try:
+        low, high = (real(name, number) for number in value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be two numbers, not {shown(value)}") from None
+    if not 0 < low <= high < math.inf:
+        raise ValueError(f"{name} must be two numbers above 0, the smaller first, not {shown(value)}")
+    return low, high
+
+
+def probability_of(name, value):
+    probability = real(name, value, "a probability from 0 to 1")
+    if not 0 <= probability <= 1:
+        raise ValueError(f"{name} must be a probability from 0 to 1, not {shown(value)}")
+    return probability

@@ -1,0 +1,88 @@
+"""The part of an image that is decoded, and how it is scaled: one pass for all crops, resizes and flips."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any, Literal
+
+from slipring._core.arguments import one_of
+
+INTERPOLATIONS = ("bilinear", "bicubic", "nearest")  # in the order of csrc/images/resize.h's filters
+Interpolation = Literal["bilinear", "bicubic", "nearest"]
+
+
+@dataclasses.dataclass(slots=True)
+class View:
+    """The part of an image that becomes the sample. Sizes are (height, width) and places (top, left), in pixels.
+
+    Attributes
+    ----------
+    box : (top, left, height, width)
+        The part of the image that is decoded.
+    to : (int, int)
+        The size to which the box is scaled.
+    window : (top, left, height, width)
+        The part of the scaled box that becomes the sample. Where it reaches beyond the box, the sample is black.
+    flip : bool
+        Left and right are exchanged at the end.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> view = images.Folder("train/", images.RandomResizedCrop(24)).view(0, seed=7)
+    >>> view.to
+    (24, 24)
+    """
+
+    box: tuple[int, int, int, int]
+    to: tuple[int, int]
+    window: tuple[int, int, int, int]
+    flip: bool = False
+
+    @classmethod
+    def whole(cls, height: int, width: int) -> View:
+        """Return the view of a whole image."""
+        return cls((0, 0, height, width), (height, width), (0, 0, height, width))
+
+    @property
+    def scaled(self) -> bool:
+        return self.to != self.box[2:]
+
+    @property
+    def can_resize(self) -> bool:
+        """bool: whether `resize` is possible: nothing is scaled so far, and the window lies in the image."""
+        top, left, rows, columns = self.window
+        return not self.scaled and top >= 0 and left >= 0 and top + rows <= self.to[0] and left + columns <= self.to[1]
+
+    def allows(self, top: int, left: int, height: int, width: int) -> bool:
+        """Return whether `crop` is possible: it needs no pixels that an earlier crop has removed."""
+        if self.flip:
+            left = self.window[3] - left - width
+        there = zip((top, left), (height, width), self.window[:2], self.window[2:], self.to)
+        return not any(
+            (first < 0 < seen_first) or (first + size > seen and seen_first + seen < whole)
+            for first, size, seen_first, seen, whole in there
+        )
+
+    def crop(self, top: int, left: int, height: int, width: int) -> None:
+        """Narrow the window to a part of itself, which `allows` accepts."""
+        if self.flip:  # the window is mirrored at the end
+            left = self.window[3] - left - width
+        self.window = self.window[0] + top, self.window[1] + left, height, width
+
+    def resize(self, height: int, width: int) -> None:
+        """Scale the window, if `can_resize`."""
+        top, left, rows, columns = self.window
+        self.box = self.box[0] + top, self.box[1] + left, rows, columns
+        self.to = height, width
+        self.window = 0, 0, height, width
+
+
+def interpolation_name(value: Any) -> Interpolation:
+    """Return the name of an interpolation, which may be a member of torchvision's or Pillow's enumeration."""
+    name = value
+    if isinstance(value, enum.Enum):  # torchvision's two kinds of nearest are the same on Pillow's images
+        name = value.name.lower().removesuffix("_exact")
+    one_of("interpolation", name, INTERPOLATIONS)
+    return name
