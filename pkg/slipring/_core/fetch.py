@@ -78,7 +78,14 @@ class Fetcher:
         Samples are delivered one by one, without batching.
     skip_none : bool
         Samples that are None are left out.
+
+    Attributes
+    ----------
+    finish_batch : callable or None
+        A map dataset's ``finish_batch(batch, seed)``, which returns the batch to deliver.
     """
+
+    finish_batch = None
 
     def __init__(self, collate_fn, single, skip_none):
         self.collate_fn, self.single, self.skip_none = collate_fn, single, skip_none
@@ -100,7 +107,10 @@ class Fetcher:
             if sample is None and self.skip_none:
                 return NO_SAMPLES
             return sample if self.collate_fn is None else self.collate_fn(sample)
-        return rows.batch(default_collate if self.collate_fn is None else self.collate_fn)
+        batch = rows.batch(default_collate if self.collate_fn is None else self.collate_fn)
+        if self.finish_batch is None or batch is NO_SAMPLES:
+            return batch
+        return self.finish_batch(batch, seeding.sample_seed())
 
 
 class MapFetcher(Fetcher):
@@ -119,6 +129,8 @@ class MapFetcher(Fetcher):
         self.getitems = None if one_by_one else getattr(dataset, "__getitems__", None)
         self.is_async = is_async(dataset)
         self.into = whole_batches(dataset, by_sample) if collate_fn is None and not single else None
+        if not single:
+            self.finish_batch = getattr(dataset, "finish_batch", None)
 
     def read(self, indices, rows):
         """Read the samples at `indices`, and write each to its row as soon as it is read.

@@ -1,6 +1,7 @@
 """Images: from encoded bytes to the training crop, written straight into the batch."""
 
 from slipring.images._backend import Backend, backend
+from slipring.images._batch import CutMix, MixUp
 from slipring.images._render import MAX_PIXELS, decode, decode_into, size
 from slipring.images._view import View
 from slipring.images.dataset import ImageDataset
@@ -17,8 +18,10 @@ __all__ = [
     "Backend",
     "Bytes",
     "CenterCrop",
+    "CutMix",
     "Folder",
     "ImageDataset",
+    "MixUp",
     "Parquet",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
@@ -33,5 +36,6 @@ __all__ = [
     "size",
 ]
 
-for _public in (Backend, View, backend, decode, decode_into, size):  # pickled and documented by their public names
-    _public.__module__ = __name__
+for _name in __all__:  # pickled and documented by their public names
+    if _name != "MAX_PIXELS":
+        globals()[_name].__module__ = __name__

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _OP = struct.Struct("<i7i12d")  # sr_op of augment.h
 _ERASURE = struct.Struct("<6iQ3d")  # sr_erasure
-_TYPES = {"uint8": 0, "float32": 1, "float16": 2, "bfloat16": 3}
 BLACK = (0.0, 0.0, 0.0)
 
 
@@ -111,7 +110,7 @@ class Recipe:
             Red, green and blue in values of the result, which may be normalised; None: normal numbers from `seed`.
         """
         noise = values is None
-        place = top, left, height, width, noise, _TYPES[self._dtype]
+        place = top, left, height, width, noise, _decode.TYPES[self._dtype]
         self._erasures.append(_ERASURE.pack(*place, seed, *(BLACK if values is None else values)))
 
     # ---- running it

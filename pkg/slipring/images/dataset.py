@@ -13,14 +13,15 @@ import numpy as np
 
 from slipring._core import seeding, skipping
 from slipring._core._collate import default_collate
-from slipring._core._ring import DECODE, READ, RESIZE, at_row, from_handler, now, spent
+from slipring._core._ring import DECODE, READ, RESIZE, at_row, from_handler, mix, now, spent
 from slipring._core.arguments import function, integer, one_each, one_of
 from slipring._core.culprit import failed_among, failed_at
 from slipring._offered import read_ahead
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
-from slipring.errors import ImageError, RemoteError
+from slipring.errors import ImageError, RemoteError, shown
 from slipring.images._backend import backend
+from slipring.images._batch import Images, as_batch_transform
 from slipring.images._draws import Draws
 from slipring.images._recipe import Recipe
 from slipring.images._render import MAX_PIXELS, ImageReading, crop, look, render, too_large
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from slipring.cache import Cache
+    from slipring.images._batch import BatchTransform
     from slipring.images._transform import Transform
     from slipring.images._view import View
     from slipring.typing import Empty
@@ -57,6 +59,7 @@ _OF_THE_FILE = {
 _OF_THE_FILE |= {errno.ENAMETOOLONG, errno.ENXIO, errno.EOVERFLOW}
 _LAYOUTS = ("NHWC", "NCHW")
 MAX_SEED = (1 << 64) - 1
+_BATCH = 0x4241544348  # keeps the numbers of a batch apart from those of its samples
 
 
 @suggests_options
@@ -92,6 +95,9 @@ class ImageDataset(abc.ABC):
         are decoded each time. Targets are cached, too, except those of `Folder`.
     target_transform : callable, optional
         Called with each target, also with one from the cache; its result takes the target's place.
+    batch_transform : MixUp, CutMix or RandomChoice of them, optional
+        Mixes the images of a batch in the slot; the targets become float32, batch × classes. slipring's loaders apply
+        it after `collate_fn`, which must leave (images, targets); an image that is read by its index is not mixed.
 
     Raises
     ------
@@ -123,6 +129,7 @@ class ImageDataset(abc.ABC):
     on_error: Literal["raise", "skip"]
     cache: Cache | None
     target_transform: Callable[[Any], Any] | None
+    batch_transform: BatchTransform | None
 
     def __init__(
         self,
@@ -141,8 +148,12 @@ class ImageDataset(abc.ABC):
         cache: int | str | Cache | None = None,
         what: Literal["pixels", "encoded"] = "pixels",
         target_transform: Callable[[Any], Any] | None = None,
+        batch_transform: BatchTransform | None = None,
     ) -> None:
         function("target_transform", target_transform)
+        self.batch_transform = as_batch_transform(batch_transform)
+        if self.batch_transform is None:
+            self.finish_batch = None
         self.transform, self.target_transform = transform, target_transform
         self._steps = chain(transform)
         self._reading = ImageReading("bilinear", reducing_gap, exif, truncated, max_pixels)
@@ -242,6 +253,37 @@ class ImageDataset(abc.ABC):
             targets.append(target)
         at_row(0, None)
         return self._shown(images), default_collate(targets)
+
+    def finish_batch(self, batch: tuple[Any, Any], seed: int | None) -> tuple[Any, Any]:
+        """Return a batch of (images, targets) after `batch_transform`, whose numbers are drawn from `seed`."""
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise ValueError(
+                f"batch_transform needs batches of (images, targets), and collate_fn returned {shown(batch)}"
+            )
+        images, targets = batch
+        draws = Draws(random.getrandbits(64) if seed is None else mix(seed, _BATCH))
+        mixed = self.batch_transform.mix(self._memory_of(images), np.asarray(targets), draws)
+        if isinstance(images, np.ndarray):
+            return images, mixed
+        import torch
+
+        return images, torch.from_numpy(mixed)
+
+    def _memory_of(self, images):
+        """Return a batch of arrays or of tensors as `Images` that share their memory."""
+        memory = images
+        if type(images).__module__ == "torch":
+            import torch
+
+            memory = (images.view(torch.uint16) if images.dtype == torch.bfloat16 else images).numpy()
+        elif isinstance(images, np.ndarray) and self.dtype == "bfloat16":
+            memory = images.view(np.uint16)
+        if not isinstance(memory, np.ndarray) or memory.dtype != self._storage or memory.ndim != 4:
+            raise ValueError(
+                "batch_transform needs one array of all images of a batch: the images have different sizes, or "
+                f"collate_fn changed them, to {shown(images)}"
+            )
+        return Images(memory, self.layout, self.dtype)
 
     def try_sample(self, index: int, seed: int) -> tuple[Any, Any] | None:
         """Return (image, target) with the transform's numbers drawn from `seed`, or None to skip the image."""

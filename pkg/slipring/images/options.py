@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
     from slipring.cache import Cache
+    from slipring.images._batch import BatchTransform
 
 _Made = TypeVar("_Made", bound=type)
 
@@ -34,6 +35,7 @@ class ImageOptions(TypedDict, total=False):
     cache: int | str | Cache | None
     what: Literal["pixels", "encoded"]
     target_transform: Callable[[Any], Any] | None
+    batch_transform: BatchTransform | None
 
 
 def suggests_options(made: _Made) -> _Made:
