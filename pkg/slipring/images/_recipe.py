@@ -95,7 +95,7 @@ class Recipe:
         self.height, self.width = height, width
 
     def call(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
-        """Call a user's function with the image, a writable height × width × 3 array, which it may change."""
+        """Call ``function(image)``; `image` is a writable height × width × 3 array, which it may change."""
         self._calls.append((len(self._ops), function, (self.height, self.width)))
 
     def erase(
@@ -154,6 +154,10 @@ class Recipe:
                 done, size, place, image = upto, after, (0, 0, *after), _called(function, to)
 
 
+class WrongResult(ValueError):
+    """A user's step returned something else than an image."""
+
+
 def _called(function, image):
     """Call a user's step; return its result, or the image that it changed."""
     result = function(image)
@@ -161,7 +165,7 @@ def _called(function, image):
         return image
     if not isinstance(result, np.ndarray) or result.dtype != np.uint8 or result.shape != image.shape:
         got = f"an array of {result.dtype}, shape {result.shape}" if isinstance(result, np.ndarray) else shown(result)
-        raise ValueError(
+        raise WrongResult(
             f"the step {shown(function)} returned {got}: it must return None, or an array of uint8 with the shape of "
             f"the image, {image.shape}"
         )

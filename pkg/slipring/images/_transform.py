@@ -6,6 +6,7 @@ import abc
 import math
 from typing import TYPE_CHECKING, Any
 
+from slipring._core import seeding
 from slipring._core.arguments import integer, real
 from slipring.errors import shown
 
@@ -38,17 +39,40 @@ class Transform(abc.ABC):
 
 
 class UserStep(Transform):
-    """A user's function as a step: it gets the image, a writable height × width × 3 array of uint8."""
+    """A user's function as a step: it gets the image, a writable height × width × 3 array of uint8.
+
+    Python's, numpy's and torch's global generators are seeded for it, except in thread workers, which share them. A
+    transform of Albumentations has generators of its own, which are seeded everywhere.
+    """
 
     is_random = True  # it may be
 
     def __init__(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
         self.function = function
+        root = type(function).__module__.partition(".")[0]
+        self._by_name = root.startswith("albumentations") and hasattr(function, "set_random_seed")
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.call(self.function)
+        recipe.call(Seeded(self.function, draws.bits(), self._by_name))
 
     def __repr__(self) -> str:
+        return shown(self.function)
+
+
+class Seeded:
+    """A user's function with the seed for one sample. `by_name`: it is called as Albumentations' transforms are."""
+
+    def __init__(self, function, seed, by_name):
+        self.function, self.seed, self.by_name = function, seed, by_name
+
+    def __call__(self, image):
+        seeding.seed_for_sample(self.seed)
+        if not self.by_name:
+            return self.function(image)
+        self.function.set_random_seed(self.seed & 0xFFFFFFFF)
+        return self.function(image=image)["image"]
+
+    def __repr__(self):
         return shown(self.function)
 
 

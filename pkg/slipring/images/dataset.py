@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import errno
 import logging
 import os
@@ -23,7 +24,7 @@ from slipring.errors import ImageError, RemoteError, shown
 from slipring.images._backend import backend
 from slipring.images._batch import Images, as_batch_transform
 from slipring.images._draws import Draws
-from slipring.images._recipe import Recipe
+from slipring.images._recipe import Recipe, WrongResult
 from slipring.images._render import MAX_PIXELS, ImageReading, crop, look, render, too_large
 from slipring.images._transform import chain, final_size
 from slipring.images.options import suggests_options
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
-    from numpy.typing import ArrayLike, DTypeLike
-    from typing_extensions import Buffer
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from typing_extensions import Buffer, Self
 
     from slipring.cache import Cache
     from slipring.images._batch import BatchTransform
@@ -254,6 +255,30 @@ class ImageDataset(abc.ABC):
         at_row(0, None)
         return self._shown(images), default_collate(targets)
 
+    def map(self, function: Callable[[NDArray[np.uint8]], Any]) -> Self:
+        """Return a copy of the dataset with one more step at the end of its transforms.
+
+        Parameters
+        ----------
+        function : callable
+            It gets the image, a writable height × width × 3 array of uint8, before its values are converted, and
+            returns None or an array of the same shape and dtype. A transform of Albumentations is called as
+            ``function(image=image)["image"]``.
+
+        Examples
+        --------
+        >>> from slipring import images
+        >>> def without_red(image):
+        ...     image[..., 0] = 0
+        >>> pixels, label = images.Folder("train/", images.Resize((24, 24))).map(without_red)[0]
+        >>> int(pixels[..., 0].max())
+        0
+        """
+        made = copy.copy(self)
+        made.transform = [*self._steps, function]
+        made._steps = chain(made.transform)
+        return made
+
     def finish_batch(self, batch: tuple[Any, Any], seed: int | None) -> tuple[Any, Any]:
         """Return a batch of (images, targets) after `batch_transform`, whose numbers are drawn from `seed`."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
@@ -334,11 +359,12 @@ class ImageDataset(abc.ABC):
                 raise sample
             get = self._fresh if self.cache is None else self._from_cache
             image, target = get(index, out, Draws(seed), sample)
+        except WrongResult as error:
+            raise ValueError(f"{self._where(index)}: {error}") from error
         except (ImageError, OSError) as error:
             if from_handler(error):
                 raise
-            path = self.name(index)
-            where = f"{path} (index {index})" if path else f"index {index}"
+            path, where = self.name(index), self._where(index)
             afar = isinstance(error, RemoteError)
             of_the_file = error.missing if afar else isinstance(error, ImageError) or error.errno in _OF_THE_FILE
             if self.on_error == "raise" or not of_the_file:
@@ -349,6 +375,10 @@ class ImageDataset(abc.ABC):
             _log.warning("skipped %s", redacted(f"{where}: {error}"))  # a handler may keep its records
             return None
         return image, target if self.target_transform is None else self.target_transform(target)
+
+    def _where(self, index):
+        path = self.name(index)
+        return f"{path} (index {index})" if path else f"index {index}"
 
     def _fresh(self, index, out, draws, sample):
         """Return (array, target) from the file."""
