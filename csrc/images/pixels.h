@@ -36,7 +36,7 @@ static inline uint64_t sr_bits(uint64_t *state)
 }
 static inline double sr_uniform(uint64_t *state) { return (double)(sr_bits(state) >> 11) * 0x1p-53; } /* [0, 1) */
 
-/* ---- floating-point values of 16 bits -------------------------------------------------------------------------------- */
+/* ---- floating-point values of 16 bits ---- */
 
 static inline uint16_t sr_half_of(float value) /* rounded to even */
 {

@@ -36,3 +36,25 @@ def test_the_batches_are_the_same_tensors_with_and_without_workers():
             assert torch.equal(image, its) and torch.equal(label, its_label)
             assert not torch.equal(image, before)
         assert np.allclose(torch.cat([label for _, label in epochs[0]]).sum(1), 1)
+
+
+def test_a_subset_makes_whole_batches_in_the_slot_and_mixes_them():
+    mixup = images.MixUp(alpha=0.7, num_classes=CLASSES)
+    data = Photos(batch_transform=mixup)
+    calls = []
+    make = data.fetch_into
+    data.fetch_into = lambda indices, empty: calls.append(indices) or make(indices, empty)
+    order = [5, 3, 9, 11, 2, 20]
+    parts = torch.utils.data.Subset(torch.utils.data.Subset(data, range(1, 24)), torch.tensor([n - 1 for n in order]))
+    with slipring.Loader(parts, 3, rng="batch", seed=1) as loader:
+        got = [(image.copy(), label.copy()) for image, label in loader]
+    assert calls == [order[:3], order[3:]]
+    with slipring.Loader(data, 3, sampler=order, rng="batch", seed=1) as loader:
+        want = [(image.copy(), label.copy()) for image, label in loader]
+    for (image, label), (its, its_label) in zip(want, got):
+        assert np.array_equal(image, its) and np.array_equal(label, its_label) and label.shape == (3, CLASSES)
+    with slipring.Loader(
+        parts, 3, rng="batch", seed=1, num_workers=2, workers=slipring.Workers(chunk_size=2)
+    ) as loader:
+        for (image, label), (its, its_label) in zip(want, loader):
+            assert np.array_equal(image, its) and np.array_equal(label, its_label)

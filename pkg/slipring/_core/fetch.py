@@ -7,7 +7,7 @@ from slipring._core import seeding
 from slipring._core._codec import empty
 from slipring._core._collate import DROP, NO_SAMPLES, RowWriter, default_collate, draw, read_samples
 from slipring._core._ring import from_handler
-from slipring._core.concurrency import is_async, is_awaitable, reads_in_one_call
+from slipring._core.concurrency import is_async, is_awaitable, is_subset, reads_in_one_call
 from slipring._core.seeding import BySample
 from slipring._core.stateful import (
     SnapshotInterval,
@@ -128,9 +128,10 @@ class MapFetcher(Fetcher):
         one_by_one = by_sample or single or not reads_in_one_call(dataset)
         self.getitems = None if one_by_one else getattr(dataset, "__getitems__", None)
         self.is_async = is_async(dataset)
-        self.into = whole_batches(dataset, by_sample) if collate_fn is None and not single else None
+        maker = batch_maker(dataset)
+        self.into = whole_batches(maker, by_sample) if collate_fn is None and not single else None
         if not single:
-            self.finish_batch = getattr(dataset, "finish_batch", None)
+            self.finish_batch = getattr(maker, "finish_batch", None)
 
     def read(self, indices, rows):
         """Read the samples at `indices`, and write each to its row as soon as it is read.
@@ -172,6 +173,27 @@ class MapFetcher(Fetcher):
 def listed(indices):
     """Return the indices of a batch as a list."""
     return indices if type(indices) is list else list(indices)
+
+
+class SubsetBatches:
+    """The batches of torch's Subset of a dataset that makes whole batches."""
+
+    def __init__(self, subset, maker):
+        self.subset, self.maker = subset, maker
+        self.seeds_samples = getattr(maker, "seeds_samples", False)
+        self.finish_batch = getattr(maker, "finish_batch", None)
+
+    def fetch_into(self, indices, empty):
+        of = self.subset.indices
+        return self.maker.fetch_into([int(of[index]) for index in indices], empty)
+
+
+def batch_maker(dataset):
+    """Return the object with a dataset's ``fetch_into`` and ``finish_batch``: the dataset, or one for its Subset."""
+    if not is_subset(dataset):
+        return dataset
+    maker = batch_maker(dataset.dataset)
+    return dataset if getattr(maker, "fetch_into", None) is None else SubsetBatches(dataset, maker)
 
 
 def whole_batches(dataset, by_sample):
