@@ -45,6 +45,7 @@ _NAMES = {
     "slipring._observe.recording": "Recording",
     "slipring._observe.snapshot": "RETIRED EmptySnapshot Snapshot bucket_of durations stage_of states",
     "slipring._observe.verdict": "Known starting verdict",
+    "slipring.images": "_renderer",
     "slipring.monitor._callbacks": "loaders_in",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -54,7 +55,7 @@ def __getattr__(name):
     if name not in _HOME:
         raise AttributeError(f"{__name__} has no {name!r}: add it to _NAMES")
     home = _HOME[name]
-    if home in ("slipring", "slipring._core"):
+    if home in ("slipring", "slipring._core", "slipring.images"):
         return importlib.import_module(f"{home}.{name}")
     return getattr(importlib.import_module(home), name)
 

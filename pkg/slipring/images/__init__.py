@@ -2,6 +2,7 @@
 
 from slipring.images._backend import Backend, backend
 from slipring.images._batch import CutMix, MixUp
+from slipring.images._multicrop import MultiCrop
 from slipring.images._render import MAX_PIXELS, decode, decode_into, size
 from slipring.images._view import View
 from slipring.images.dataset import ImageDataset
@@ -22,6 +23,7 @@ __all__ = [
     "Folder",
     "ImageDataset",
     "MixUp",
+    "MultiCrop",
     "Parquet",
     "RandomHorizontalFlip",
     "RandomResizedCrop",

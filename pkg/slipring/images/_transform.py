@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import abc
+import copy
 import math
+import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from slipring._core import seeding
 from slipring._core.arguments import integer, real
+from slipring._core.worker_info import runs_in_thread
 from slipring.errors import shown
 
 if TYPE_CHECKING:
@@ -53,27 +57,42 @@ class UserStep(Transform):
         self._by_name = root.startswith("albumentations") and hasattr(function, "set_random_seed")
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.call(Seeded(self.function, draws.bits(), self._by_name))
+        recipe.call(Seeded(self, draws.bits()))
+
+    def run(self, image: NDArray[np.uint8], seed: int) -> Any:
+        """Return the function's result for a sample's image."""
+        seeding.seed_for_sample(seed)
+        if not self._by_name:
+            return self.function(image)
+        function = self._of_thread() if runs_in_thread() else self.function
+        function.set_random_seed(seed & 0xFFFFFFFF)
+        return function(image=image)["image"]
+
+    def _of_thread(self):
+        """Return this thread's copy of the transform: another thread would seed the original meanwhile."""
+        copies = _thread.__dict__.setdefault("copies", weakref.WeakKeyDictionary())
+        if self not in copies:
+            copies[self] = copy.deepcopy(self.function)
+        return copies[self]
 
     def __repr__(self) -> str:
         return shown(self.function)
 
 
-class Seeded:
-    """A user's function with the seed for one sample. `by_name`: it is called as Albumentations' transforms are."""
+_thread = threading.local()
 
-    def __init__(self, function, seed, by_name):
-        self.function, self.seed, self.by_name = function, seed, by_name
+
+class Seeded:
+    """A user's step with the seed for one sample."""
+
+    def __init__(self, step, seed):
+        self.step, self.seed = step, seed
 
     def __call__(self, image):
-        seeding.seed_for_sample(self.seed)
-        if not self.by_name:
-            return self.function(image)
-        self.function.set_random_seed(self.seed & 0xFFFFFFFF)
-        return self.function(image=image)["image"]
+        return self.step.run(image, self.seed)
 
     def __repr__(self):
-        return shown(self.function)
+        return repr(self.step)
 
 
 Step: TypeAlias = "Transform | Callable[[NDArray[np.uint8]], Any]"  # in a list of transforms
