@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ class Transform(abc.ABC):
 
     is_random: bool = False  # whether its effect is drawn for each sample
     resizes: bool = False  # whether it scales the image, by its `interpolation`
+    is_last: bool = False  # whether it changes the result itself, so that no other kind of step can follow
 
     @abc.abstractmethod
     def apply(self, recipe: Recipe, draws: Draws) -> None:
@@ -35,6 +37,28 @@ class Transform(abc.ABC):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return the size of the result for an image of `size`; None: it depends on the image, or is drawn."""
         return size
+
+    def _shown(self, *names: str) -> str:
+        """Return a text with the step's arguments."""
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+
+class RandomStep(Transform):
+    """A step that is applied with probability `p`."""
+
+    p: float
+
+    def __init__(self, p: float) -> None:
+        self.p = probability_of("p", p)
+        self.is_random = 0 < self.p < 1
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        if draws.chance(self.p):
+            self.perform(recipe, draws)
+
+    @abc.abstractmethod
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
+        """Add the step to a sample's `recipe`."""
 
 
 class UserStep(Transform):
@@ -64,12 +88,18 @@ def chain(transform: Step | Sequence[Step] | None) -> tuple[Transform, ...]:
                 "transform must be of slipring.images, a function of an image's array, or a list of these, not "
                 f"{shown(step)}"
             )
-    return tuple(step if isinstance(step, Transform) else UserStep(step) for step in steps)
+    made = tuple(step if isinstance(step, Transform) else UserStep(step) for step in steps)
+    for step, following in itertools.pairwise(made):
+        if step.is_last and not following.is_last:
+            raise ValueError(
+                f"transform must have {type(step).__name__} at its end, because it changes the normalised result, and "
+                f"{shown(following)} follows it"
+            )
+    return made
 
 
-def final_size(steps: Sequence[Transform]) -> tuple[int, int] | None:
-    """Return the size that all samples have, or None if it depends on the image."""
-    size = None
+def final_size(steps: Sequence[Transform], size: tuple[int, int] | None = None) -> tuple[int, int] | None:
+    """Return the size of all results for images of `size`, or None if it depends on the image, or is drawn."""
     for step in steps:
         size = step.result_size(size)
     return size

@@ -25,6 +25,7 @@ from slipring.images._draws import Draws
 from slipring.images._recipe import Recipe
 from slipring.images._render import MAX_PIXELS, ImageReading, crop, look, render, too_large
 from slipring.images._transform import chain, final_size
+from slipring.images._view import INTERPOLATIONS
 from slipring.images.options import suggests_options
 from slipring.images.values import bfloat16_of_numpy, dtype_name, table_of
 from slipring.redaction import redacted
@@ -146,7 +147,8 @@ class ImageDataset(abc.ABC):
         self.transform, self.target_transform = transform, target_transform
         self._steps = chain(transform)
         self._reading = ImageReading("bilinear", reducing_gap, exif, truncated, max_pixels)
-        way = next((step.interpolation for step in self._steps if step.resizes), "bilinear")
+        ways = (step.interpolation for step in self._steps if step.resizes)
+        way = next((name for name in ways if name in INTERPOLATIONS), "bilinear")  # it may be drawn
         # For an image that is decoded as a whole, as it is stored: its crops are rotated.
         self._whole = ImageReading(way, reducing_gap, False, truncated, max_pixels)
         side = integer("side", side, 1, 1 << 24, optional=True)
