@@ -1,5 +1,6 @@
 """Images: from encoded bytes to the training crop, written straight into the batch."""
 
+from slipring.images import functional
 from slipring.images._backend import Backend, backend
 from slipring.images._color import (
     ColorJitter,
@@ -15,7 +16,9 @@ from slipring.images._color import (
 from slipring.images._combine import RandomApply, RandomChoice, RandomOrder
 from slipring.images._crops import Pad, RandomCrop, RandomVerticalFlip
 from slipring.images._erasing import RandomErasing
+from slipring.images._policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from slipring.images._render import MAX_PIXELS, decode, decode_into, size
+from slipring.images._timm import auto_augment_transform, rand_augment_transform
 from slipring.images._view import View
 from slipring.images._warps import (
     ElasticTransform,
@@ -36,6 +39,8 @@ from slipring.images.wrapped import Bytes
 
 __all__ = [
     "MAX_PIXELS",
+    "AugMix",
+    "AutoAugment",
     "Backend",
     "Bytes",
     "CenterCrop",
@@ -48,6 +53,7 @@ __all__ = [
     "PILGaussianBlur",
     "Pad",
     "Parquet",
+    "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",
     "RandomApply",
@@ -69,11 +75,15 @@ __all__ = [
     "Resize",
     "Tar",
     "TarStream",
+    "TrivialAugmentWide",
     "View",
+    "auto_augment_transform",
     "backend",
     "decode",
     "decode_into",
     "from_torchvision",
+    "functional",
+    "rand_augment_transform",
     "size",
 ]
 
