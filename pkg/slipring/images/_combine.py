@@ -22,7 +22,7 @@ def _steps(transforms):
     """Return the steps of a list that must not be empty."""
     if not isinstance(transforms, (tuple, list)) or not transforms:
         raise ValueError(f"transforms must be a list of at least one transform, not {shown(transforms)}")
-    return chain(transforms)
+    return chain(transforms, "transforms")
 
 
 class RandomApply(RandomStep):
@@ -88,7 +88,7 @@ class RandomChoice(Transform):
 
     def __init__(self, transforms: Sequence[Step], p: Sequence[float] | None = None) -> None:
         # Each is a list of its own: none follows another.
-        self.transforms = tuple(chain(step)[0] for step in _each(transforms))
+        self.transforms = tuple(chain(step, "transforms")[0] for step in _each(transforms))
         self.p = _weights(p, len(self.transforms))
         self.is_last = any(step.is_last for step in self.transforms)
 
@@ -148,7 +148,7 @@ class RandomOrder(Transform):
     is_random = True
 
     def __init__(self, transforms: Sequence[Step]) -> None:
-        self.transforms = tuple(chain(step)[0] for step in _each(transforms))
+        self.transforms = tuple(chain(step, "transforms")[0] for step in _each(transforms))
         self.is_last = any(step.is_last for step in self.transforms)
         other = next((step for step in self.transforms if not step.is_last), None)
         if self.is_last and other is not None:

@@ -79,20 +79,23 @@ class UserStep(Transform):
 Step: TypeAlias = "Transform | Callable[[NDArray[np.uint8]], Any]"  # in a list of transforms
 
 
-def chain(transform: Step | Sequence[Step] | None) -> tuple[Transform, ...]:
-    """Return the steps of `transform`: one, several, or None for none. Raise TypeError if one cannot be called."""
+def chain(transform: Step | Sequence[Step] | None, name: str = "transform") -> tuple[Transform, ...]:
+    """Return the steps of `transform`: one, several, or None for none. Raise TypeError if one cannot be called.
+
+    `name` is that of the argument, for error messages.
+    """
     steps = () if transform is None else tuple(transform) if isinstance(transform, (tuple, list)) else (transform,)
     for step in steps:
         if not isinstance(step, Transform) and (not callable(step) or isinstance(step, type)):
             raise TypeError(
-                "transform must be of slipring.images, a function of an image's array, or a list of these, not "
+                f"{name} must be of slipring.images, a function of an image's array, or a list of these, not "
                 f"{shown(step)}"
             )
     made = tuple(step if isinstance(step, Transform) else UserStep(step) for step in steps)
     for step, following in itertools.pairwise(made):
         if step.is_last and not following.is_last:
             raise ValueError(
-                f"transform must have {type(step).__name__} at its end, because it changes the normalised result, and "
+                f"{name} must have {type(step).__name__} at its end, because it changes the normalised result, and "
                 f"{shown(following)} follows it"
             )
     return made
