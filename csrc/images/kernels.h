@@ -1,4 +1,4 @@
-/* kernels.h - the inner loops of the resize. Private to csrc/images. */
+/* kernels.h - the inner loops of the resize, and which kind of loops runs. Private to csrc/images. */
 #ifndef SLIPRING_IMAGES_KERNELS_H
 #define SLIPRING_IMAGES_KERNELS_H
 
@@ -23,6 +23,8 @@ typedef struct sr_kernels {
 } sr_kernels;
 
 extern const sr_kernels sr_kernels_c;
+/* Whether loops for this processor's vectors run: SLIPRING_IMAGES_KERNELS=c excludes them. The first call decides. */
+bool sr_use_vectors(void);
 #ifdef __x86_64__
 extern const sr_kernels sr_kernels_avx2;
 bool sr_has_avx2(void);

@@ -348,6 +348,7 @@ static const sr_kernels *chosen(void)
 }
 
 const char *sr_resize_kernels(void) { return chosen()->name; }
+bool sr_use_vectors(void) { return chosen() != &sr_kernels_c; }
 
 static bool down_first(const sr_plan *plan)
 {

@@ -133,3 +133,13 @@ def info_of(storage):
 def token_of(storage):
     """Return the token by which a cache recognizes storages with the same options."""
     return storage._token
+
+
+def augmented(pixels, *operations):
+    """Return a copy of an image after operations: (name, whole numbers, floats), as augment.h describes them."""
+    codes = importlib.import_module("slipring.images._decode")
+    recipes = importlib.import_module("slipring.images._recipe")
+    recipe = recipes.Recipe(*pixels.shape[:2])
+    for name, n, v in operations:
+        recipe.op(getattr(codes, f"OP_{name}"), n, v)
+    return recipes.apply(pixels, recipe)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import math
 import random
 from typing import TYPE_CHECKING, Any
@@ -11,56 +10,14 @@ import numpy as np
 
 from slipring._core.arguments import integer, real
 from slipring.errors import shown
-from slipring.images import _decode
+from slipring.images._combine import RandomChoice
+from slipring.images._transform import BatchTransform
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from slipring.images._batch_images import Images
     from slipring.images._draws import Draws
-
-
-class Images:
-    """The images of a batch, for a transform that changes them in place.
-
-    Parameters
-    ----------
-    memory : numpy.ndarray
-        Images × the three axes of `layout`, C-contiguous; bfloat16 as uint16.
-    layout : {'NHWC', 'NCHW'}
-    dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
-
-    Attributes
-    ----------
-    pixels : numpy.ndarray
-        A view: images × height × width × 3.
-    """
-
-    def __init__(self, memory: NDArray[Any], layout: str, dtype: str) -> None:
-        self.memory, self._type = memory, _decode.TYPES[dtype]
-        self.pixels = memory if layout == "NHWC" else memory.transpose(0, 2, 3, 1)
-
-    def mix_with_previous(self, share: float) -> None:
-        """Replace each image by ``share`` of it and the rest of the previous one; the last one precedes the first."""
-        rows = self.memory
-        last = rows[-1].copy()
-        for n in range(len(rows) - 1, -1, -1):
-            _decode.mix(rows[n], rows[n - 1] if n else last, self._type, share, 1.0 - share)
-
-    def paste_from_previous(self, top: int, left: int, bottom: int, right: int) -> None:
-        """Replace a box in each image by that of the previous one; the last one precedes the first."""
-        box = self.pixels[:, top:bottom, left:right]
-        last = box[-1].copy()
-        for n in range(len(box) - 1, 0, -1):
-            box[n] = box[n - 1]
-        box[0] = last
-
-
-class BatchTransform(abc.ABC):
-    """A transform of a whole batch, for ``batch_transform=``."""
-
-    @abc.abstractmethod
-    def mix(self, images: Images, targets: NDArray[Any], draws: Draws) -> NDArray[np.float32]:
-        """Change the images in place, and return the targets."""
 
 
 class _Mixing(BatchTransform):
@@ -174,10 +131,27 @@ class CutMix(_Mixing):
         return soft
 
 
+class _Choice(BatchTransform):
+    """RandomChoice of batch transforms."""
+
+    def __init__(self, choice: RandomChoice) -> None:
+        self.choice = choice
+        self.parts = [as_batch_transform(part) for part in choice.transforms]
+        self.weights = choice.p or [1.0] * len(self.parts)
+
+    def mix(self, images: Images, targets: NDArray[Any], draws: Draws) -> NDArray[np.float32]:
+        return self.parts[draws.choice(self.weights)].mix(images, targets, draws)
+
+    def __repr__(self) -> str:
+        return repr(self.choice)
+
+
 def as_batch_transform(transform: Any) -> BatchTransform | None:
     """Return the argument ``batch_transform=``; raise TypeError if it cannot be one."""
     if transform is None or isinstance(transform, BatchTransform):
         return transform
+    if isinstance(transform, RandomChoice):
+        return _Choice(transform)
     raise TypeError(
         f"batch_transform must be MixUp, CutMix or RandomChoice of them, not {shown(transform)}: do other things "
         "with a whole batch in collate_fn"

@@ -10,6 +10,7 @@ from slipring.images._transform import chain, final_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import TypeAlias
 
     from slipring.images._transform import Step, Transform
 
@@ -74,3 +75,6 @@ class MultiCrop:
 
     def __repr__(self) -> str:
         return f"MultiCrop({[(count, list(steps)) for count, steps in self.groups]})"
+
+
+Transforms: TypeAlias = "Step | Sequence[Step] | MultiCrop | None"  # what a dataset takes

@@ -14,6 +14,7 @@ from slipring.images._multicrop import MultiCrop
 from slipring.images._recipe import Recipe
 from slipring.images._render import ImageReading, crop, look, render, too_large
 from slipring.images._transform import chain, final_size
+from slipring.images._view import INTERPOLATIONS
 from slipring.images.values import bfloat16_of_numpy, dtype_name, table_of
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class Renderer:
         if None not in sizes:
             self.shapes = tuple((*count, *self._arranged(*size)) for count, size in zip(counts, sizes))
         self.reading = ImageReading("bilinear", reducing_gap, exif, truncated, max_pixels)
-        way = next((step.interpolation for step in self.steps if step.resizes), "bilinear")
+        ways = (step.interpolation for step in self.steps if step.resizes)
+        way = next((name for name in ways if name in INTERPOLATIONS), "bilinear")  # it may be drawn
         self.whole = ImageReading(way, reducing_gap, False, truncated, max_pixels)
 
     def with_steps(self, steps):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import itertools
 import math
 import threading
 import weakref
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from slipring.images._batch_images import Images
     from slipring.images._draws import Draws
     from slipring.images._recipe import Recipe
 
@@ -32,6 +34,7 @@ class Transform(abc.ABC):
 
     is_random: bool = False  # whether its effect is drawn for each sample
     resizes: bool = False  # whether it scales the image, by its `interpolation`
+    is_last: bool = False  # whether it changes the result itself, so that no other kind of step can follow
 
     @abc.abstractmethod
     def apply(self, recipe: Recipe, draws: Draws) -> None:
@@ -40,6 +43,36 @@ class Transform(abc.ABC):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return the size of the result for an image of `size`; None: it depends on the image, or is drawn."""
         return size
+
+    def _shown(self, *names: str) -> str:
+        """Return a text with the step's arguments."""
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+
+class BatchTransform(abc.ABC):
+    """A transform of a whole batch, for ``batch_transform=``."""
+
+    @abc.abstractmethod
+    def mix(self, images: Images, targets: NDArray[Any], draws: Draws) -> NDArray[np.float32]:
+        """Change the images in place, and return the targets."""
+
+
+class RandomStep(Transform):
+    """A step that is applied with probability `p`."""
+
+    p: float
+
+    def __init__(self, p: float) -> None:
+        self.p = probability_of("p", p)
+        self.is_random = 0 < self.p < 1
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        if draws.chance(self.p):
+            self.perform(recipe, draws)
+
+    @abc.abstractmethod
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
+        """Add the step to a sample's `recipe`."""
 
 
 class UserStep(Transform):
@@ -98,21 +131,30 @@ class Seeded:
 Step: TypeAlias = "Transform | Callable[[NDArray[np.uint8]], Any]"  # in a list of transforms
 
 
-def chain(transform: Step | Sequence[Step] | None) -> tuple[Transform, ...]:
-    """Return the steps of `transform`: one, several, or None for none. Raise TypeError if one cannot be called."""
+def chain(transform: Step | Sequence[Step] | None, name: str = "transform") -> tuple[Transform, ...]:
+    """Return the steps of `transform`: one, several, or None for none. Raise TypeError if one cannot be called.
+
+    `name` is that of the argument, for error messages.
+    """
     steps = () if transform is None else tuple(transform) if isinstance(transform, (tuple, list)) else (transform,)
     for step in steps:
         if not isinstance(step, Transform) and (not callable(step) or isinstance(step, type)):
             raise TypeError(
-                "transform must be of slipring.images, a function of an image's array, or a list of these, not "
+                f"{name} must be of slipring.images, a function of an image's array, or a list of these, not "
                 f"{shown(step)}"
             )
-    return tuple(step if isinstance(step, Transform) else UserStep(step) for step in steps)
+    made = tuple(step if isinstance(step, Transform) else UserStep(step) for step in steps)
+    for step, following in itertools.pairwise(made):
+        if step.is_last and not following.is_last:
+            raise ValueError(
+                f"{name} must have {type(step).__name__} at its end, because it changes the normalised result, and "
+                f"{shown(following)} follows it"
+            )
+    return made
 
 
-def final_size(steps: Sequence[Transform]) -> tuple[int, int] | None:
-    """Return the size that all samples have, or None if it depends on the image."""
-    size = None
+def final_size(steps: Sequence[Transform], size: tuple[int, int] | None = None) -> tuple[int, int] | None:
+    """Return the size of all results for images of `size`, or None if it depends on the image, or is drawn."""
     for step in steps:
         size = step.result_size(size)
     return size

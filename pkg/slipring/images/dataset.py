@@ -22,7 +22,8 @@ from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.errors import ImageError, RemoteError, shown
 from slipring.images._backend import backend
-from slipring.images._batch import Images, as_batch_transform
+from slipring.images._batch import as_batch_transform
+from slipring.images._batch_images import Images
 from slipring.images._draws import Draws
 from slipring.images._recipe import WrongResult
 from slipring.images._render import MAX_PIXELS
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
     from slipring.cache import Cache
-    from slipring.images._batch import BatchTransform
-    from slipring.images._transform import Transform
+    from slipring.images._combine import RandomChoice
+    from slipring.images._multicrop import Transforms
+    from slipring.images._transform import BatchTransform
     from slipring.images._view import View
     from slipring.typing import Empty
 
@@ -122,7 +124,7 @@ class ImageDataset(abc.ABC):
     (24, 24, 3)
     """
 
-    transform: Transform | Sequence[Transform] | None
+    transform: Transforms
     layout: Literal["NHWC", "NCHW"]
     dtype: str
     on_error: Literal["raise", "skip"]
@@ -132,7 +134,7 @@ class ImageDataset(abc.ABC):
 
     def __init__(
         self,
-        transform: Transform | Sequence[Transform] | None = None,
+        transform: Transforms = None,
         *,
         layout: Literal["NHWC", "NCHW"] = "NHWC",
         dtype: DTypeLike | torch.dtype = "uint8",
@@ -147,7 +149,7 @@ class ImageDataset(abc.ABC):
         cache: int | str | Cache | None = None,
         what: Literal["pixels", "encoded"] = "pixels",
         target_transform: Callable[[Any], Any] | None = None,
-        batch_transform: BatchTransform | None = None,
+        batch_transform: BatchTransform | RandomChoice | None = None,
     ) -> None:
         function("target_transform", target_transform)
         self.batch_transform = as_batch_transform(batch_transform)
