@@ -45,7 +45,9 @@ _NAMES = {
     "slipring._observe.recording": "Recording",
     "slipring._observe.snapshot": "RETIRED EmptySnapshot Snapshot bucket_of durations stage_of states",
     "slipring._observe.verdict": "Known starting verdict",
-    "slipring.images": "_renderer",
+    "slipring.images": "_decode _renderer",
+    "slipring.images._decode": "Operations",
+    "slipring.images._recipe": "_OP",
     "slipring.monitor._callbacks": "loaders_in",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
