@@ -132,3 +132,11 @@ def info_of(storage):
 def token_of(storage):
     """Return the token by which a cache recognizes storages with the same options."""
     return storage._token
+
+
+def operate(pixels, name, n=(), v=(), size=None):
+    """Return an image after one operation of csrc/images/augment.h; `size` is that of the result if it differs."""
+    recipes, codes = (importlib.import_module(f"slipring.images.{module}") for module in ("_recipe", "_decode"))
+    recipe = recipes.Recipe(*pixels.shape[:2])
+    recipe.resized_op(*(size or pixels.shape[:2]), getattr(codes, f"OP_{name}"), n, v)
+    return recipes.apply(pixels, recipe)
