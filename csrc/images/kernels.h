@@ -31,7 +31,4 @@ bool sr_has_avx2(void);
 extern const sr_kernels sr_kernels_neon;
 #endif
 
-/* Return whether loops that were compiled for AVX2 may run. SLIPRING_IMAGES_KERNELS=c excludes them. */
-bool sr_use_vectors(void);
-
 #endif

@@ -331,15 +331,6 @@ static const sr_kernels *chosen(void)
 const char *sr_resize_kernels(void) { return chosen()->name; }
 bool sr_use_vectors(void) { return chosen() != &sr_kernels_c; }
 
-bool sr_use_vectors(void)
-{
-#ifdef __x86_64__
-    return chosen() == &sr_kernels_avx2;
-#else
-    return false;
-#endif
-}
-
 static bool down_first(const sr_plan *plan)
 {
     return plan->filter == SR_BILINEAR && plan->y.end - plan->y.begin >= plan->y.count;
