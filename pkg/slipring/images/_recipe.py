@@ -53,7 +53,9 @@ class Recipe:
     def __init__(self, height: int, width: int, dtype: str = "uint8") -> None:
         self.view = View.whole(height, width)
         self.height, self.width, self.filter = height, width, 0
-        self.dtype, self._ops, self._erasures = dtype, [], []
+        self.dtype = dtype
+        self._ops: list[bytes] = []
+        self._erasures: list[bytes] = []
         self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
 
     @property
