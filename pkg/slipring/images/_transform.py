@@ -50,7 +50,7 @@ class RandomStep(Transform):
 
     def __init__(self, p: float) -> None:
         self.p = probability_of("p", p)
-        self.is_random = 0 < self.p < 1
+        self.is_random: bool = 0 < self.p < 1
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         if draws.chance(self.p):
@@ -64,7 +64,7 @@ class RandomStep(Transform):
 class UserStep(Transform):
     """A user's function as a step: it gets the image, a writable height × width × 3 array of uint8."""
 
-    is_random = True  # it may be
+    is_random: bool = True  # it may be
 
     def __init__(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
         self.function = function
