@@ -1,6 +1,6 @@
 """Images: from encoded bytes to the training crop, written straight into the batch."""
 
-from slipring.images import functional
+from slipring.images import functional as functional  # a public module of its own
 from slipring.images._backend import Backend, backend
 from slipring.images._batch import CutMix, MixUp
 from slipring.images._color import (
@@ -87,7 +87,6 @@ __all__ = [
     "decode",
     "decode_into",
     "from_torchvision",
-    "functional",
     "rand_augment_transform",
     "size",
 ]

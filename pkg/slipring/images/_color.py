@@ -60,7 +60,7 @@ class ColorJitter(Transform):
             (_decode.OP_SATURATION, self.saturation),
             (_decode.OP_HUE, self.hue),
         )
-        self.is_random = any(found is not None for _, found in self._ranges)
+        self.is_random: bool = any(found is not None for _, found in self._ranges)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         order = draws.permutation(4)

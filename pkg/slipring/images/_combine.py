@@ -48,8 +48,8 @@ class RandomApply(RandomStep):
     def __init__(self, transforms: Sequence[Step], p: float = 0.5) -> None:
         super().__init__(p)
         self.transforms = _steps(transforms)
-        self.is_random = self.is_random or (self.p > 0 and any(step.is_random for step in self.transforms))
-        self.is_last = any(step.is_last for step in self.transforms)
+        self.is_random: bool = self.p > 0 and (self.p < 1 or any(step.is_random for step in self.transforms))
+        self.is_last: bool = any(step.is_last for step in self.transforms)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         for step in self.transforms:
@@ -85,7 +85,7 @@ class RandomChoice(Transform):
 
     transforms: tuple[Transform, ...] | tuple[BatchTransform, ...]
     p: tuple[float, ...]
-    is_random = True
+    is_random: bool = True
 
     def __init__(self, transforms: Sequence[Step] | Sequence[BatchTransform], p: Sequence[float] | None = None) -> None:
         if all(isinstance(step, BatchTransform) for step in _each(transforms)):
@@ -94,7 +94,7 @@ class RandomChoice(Transform):
         # Each is a list of its own: none follows another.
         self.transforms = tuple(chain(step, "transforms")[0] for step in _each(transforms))
         self.p = _weights(p, len(self.transforms))
-        self.is_last = any(step.is_last for step in self.transforms)
+        self.is_last: bool = any(step.is_last for step in self.transforms)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         self.transforms[draws.choice(self.p)].apply(recipe, draws)
@@ -149,11 +149,11 @@ class RandomOrder(Transform):
     """
 
     transforms: tuple[Transform, ...]
-    is_random = True
+    is_random: bool = True
 
     def __init__(self, transforms: Sequence[Step]) -> None:
         self.transforms = tuple(chain(step, "transforms")[0] for step in _each(transforms))
-        self.is_last = any(step.is_last for step in self.transforms)
+        self.is_last: bool = any(step.is_last for step in self.transforms)
         other = next((step for step in self.transforms if not step.is_last), None)
         if self.is_last and other is not None:
             raise ValueError(

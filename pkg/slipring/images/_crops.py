@@ -126,7 +126,7 @@ class RandomCrop(Transform):
     pad_if_needed: bool
     fill: float | Sequence[float] | None
     padding_mode: PaddingMode
-    is_random = True
+    is_random: bool = True
 
     def __init__(
         self,

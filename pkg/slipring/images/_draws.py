@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _BITS = 1 << 64
 _ODD = 0x9E3779B97F4A7C15
+_UNIFORM = 1 << 53  # the number of values of `uniform(0, 1)`
 
 
 class Draws:
@@ -29,15 +30,15 @@ class Draws:
 
     def uniform(self, low: float, high: float) -> float:
         """Return a number from [low, high)."""
-        return low + (high - low) * ((self.bits() >> 11) / (1 << 53))
+        return low + (high - low) * ((self.bits() >> 11) / _UNIFORM)
 
     def below(self, n: int) -> int:
         """Return a whole number from 0 to n - 1."""
-        return min(int(self.uniform(0, n)), n - 1)
+        return min(int(n * ((self.bits() >> 11) / _UNIFORM)), n - 1)
 
     def chance(self, p: float) -> bool:
         """Return True with probability `p`."""
-        return self.uniform(0, 1) < p
+        return (self.bits() >> 11) / _UNIFORM < p
 
     def normal(self, mean: float = 0.0, deviation: float = 1.0) -> float:
         """Return a number from a normal distribution."""

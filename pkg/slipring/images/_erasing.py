@@ -57,7 +57,7 @@ class RandomErasing(RandomStep):
     mode: Literal["const", "rand", "pixel"]
     min_count: int
     max_count: int
-    is_last = True
+    is_last: bool = True
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class RandomErasing(RandomStep):
         max_count: int | None = None,
     ) -> None:
         super().__init__(p)
-        self.is_random = self.p > 0
+        self.is_random: bool = self.p > 0
         self.scale = span("scale", scale, 0, 1, "two numbers from 0 to 1, the smaller first")
         self.ratio = positive_range("ratio", ratio)
         self._log_ratio = math.log(self.ratio[0]), math.log(self.ratio[1])

@@ -34,7 +34,7 @@ class _Policy(Transform):
 
     interpolation: InterpolationOrRandom
     fill: Fill
-    is_random = True
+    is_random: bool = True
 
     def __init__(self, interpolation: InterpolationOrRandom | enum.Enum, fill: Fill) -> None:
         self.interpolation = interpolation_or_random(interpolation)

@@ -50,9 +50,13 @@ class Recipe:
     __slots__ = ("_calls", "_erasures", "_ops", "dtype", "filter", "height", "view", "width")
 
     def __init__(self, height: int, width: int, dtype: str = "uint8") -> None:
-        self.view = View.whole(height, width)
-        self.height, self.width, self.filter = height, width, 0
-        self.dtype, self._ops, self._erasures = dtype, [], []
+        self.view: View = View.whole(height, width)
+        self.height: int = height
+        self.width: int = width
+        self.filter: int = 0
+        self.dtype: str = dtype
+        self._ops: list[bytes] = []
+        self._erasures: list[bytes] = []
         self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
 
     @property

@@ -231,7 +231,7 @@ def _setting(hparams, name, default):
 class _TimmPolicy(Transform):
     """A step that timm's string describes."""
 
-    is_random = True
+    is_random: bool = True
 
     def __init__(self, text: str, options: _Options) -> None:
         self._text, self._options = text, options

@@ -64,7 +64,7 @@ class RandomStep(Transform):
 
     def __init__(self, p: float) -> None:
         self.p = probability_of("p", p)
-        self.is_random = 0 < self.p < 1
+        self.is_random: bool = 0 < self.p < 1
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         if draws.chance(self.p):
@@ -82,7 +82,7 @@ class UserStep(Transform):
     transform of Albumentations has generators of its own, which are seeded everywhere.
     """
 
-    is_random = True  # it may be
+    is_random: bool = True  # it may be
 
     def __init__(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
         self.function = function

@@ -78,7 +78,7 @@ class RandomAffine(Transform):
     interpolation: InterpolationOrRandom
     fill: Fill
     center: tuple[float, float] | None
-    is_random = True
+    is_random: bool = True
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class RandomRotation(Transform):
         self.expand = bool(expand)
         self.center = center_of(center)
         self.fill, self._fill = fill, fill_of(fill)
-        self.is_random = self.degrees[0] < self.degrees[1] or self._filter is None
+        self.is_random: bool = self.degrees[0] < self.degrees[1] or self._filter is None
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         angle = draws.uniform(*self.degrees)
@@ -222,7 +222,7 @@ class RandomPerspective(RandomStep):
         fill: Fill = 0,
     ) -> None:
         super().__init__(p)
-        self.is_random = self.p > 0
+        self.is_random: bool = self.p > 0
         self.distortion_scale = number("distortion_scale", distortion_scale, 0, 1, "a number from 0 to 1")
         self.interpolation = interpolation_or_random(interpolation)
         self._filter = filter_of(self.interpolation)
@@ -274,7 +274,7 @@ class ElasticTransform(Transform):
     sigma: tuple[float, float]
     interpolation: InterpolationOrRandom
     fill: Fill
-    is_random = True
+    is_random: bool = True
 
     def __init__(
         self,
@@ -332,7 +332,7 @@ class GaussianBlur(Transform):
     def __init__(self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0)) -> None:
         self.kernel_size = kernel_size_of(kernel_size)
         self.sigma = _range_above_0("sigma", sigma)
-        self.is_random = self.sigma[0] < self.sigma[1]
+        self.is_random: bool = self.sigma[0] < self.sigma[1]
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         sigma = draws.uniform(*self.sigma)
@@ -368,7 +368,7 @@ class PILGaussianBlur(RandomStep):
     def __init__(self, radius: float | Sequence[float] = (0.1, 2.0), p: float = 0.5) -> None:
         super().__init__(p)
         self.radius = _range_above_0("radius", radius)
-        self.is_random = self.p > 0 and (self.p < 1 or self.radius[0] < self.radius[1])
+        self.is_random: bool = self.p > 0 and (self.p < 1 or self.radius[0] < self.radius[1])
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         radius = draws.uniform(*self.radius)

@@ -44,7 +44,8 @@ class RandomResizedCrop(Transform):
     """
 
     size: tuple[int, int]
-    is_random = resizes = True
+    is_random: bool = True
+    resizes: bool = True
     scale: tuple[float, float]
     ratio: tuple[float, float]
     flip: float
@@ -116,7 +117,7 @@ class Resize(Transform):
     """
 
     size: tuple[int, int] | None
-    resizes = True
+    resizes: bool = True
     shorter: int | None
     interpolation: Interpolation
 
