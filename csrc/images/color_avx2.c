@@ -17,8 +17,8 @@ IN __m256i twice(const void *at) { return _mm256_broadcastsi128_si256(_mm_loadu_
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
-/* A table of 256 values as 16 shuffles of 16 values, in two halves. Shuffle k adds (exclusive or) the difference between
- * the blocks k and k - 1, if the value lies in block k of its half or a later one. The sum is the value's entry. */
+/* A table of 256 values as 16 shuffles of 16 values, in two halves. Shuffle k adds (exclusive or) the difference
+ * between the blocks k and k - 1, if the value lies in block k of its half or later. The sum is the value's entry. */
 typedef struct lookup {
     __m256i block[16];
 } lookup;
@@ -272,6 +272,8 @@ IN __m256 floats(const uint8_t *at)
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at)));
 }
 
+IN __m256i signs(const uint8_t *at) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)at)); }
+
 /* Four vectors of 32-bit integers to one of bytes. */
 IN __m256i packed(const __m256i v[4])
 {
@@ -281,7 +283,7 @@ IN __m256i packed(const __m256i v[4])
 
 /* Of 16 pixels: the sixth of the circle, and what `most` loses in the two other values. The arithmetic is that of
  * hue_planes in color_c.c. */
-IN void back(__m256i most, __m256i s, __m256i h, __m256i *sixth, __m256i *lost, __m256i *all)
+IN void losses(__m256i most, __m256i s, __m256i h, __m256i *sixth, __m256i *lost, __m256i *all)
 {
     const __m256i one = _mm256_set1_epi16(1), full = _mm256_set1_epi16(85);
     __m256i product = _mm256_mullo_epi16(most, s);
@@ -307,64 +309,76 @@ IN __m256i chosen(__m256i sixth, __m256i most, __m256i between, __m256i lowest, 
     return _mm256_blendv_epi8(v, most, _mm256_shuffle_epi8(is_most, sixth));
 }
 
-IN void turn(__m256i *r, __m256i *g, __m256i *b, uint8_t shift)
-{
-    const __m256i zero = _mm256_setzero_si256(), one = _mm256_set1_epi8(1);
-    uint8_t mosts[32], spreads[32], parts[32], corners[32], signs[32];
-    __m256i larger = _mm256_max_epu8(*r, *g), smaller = _mm256_min_epu8(*r, *g);
-    __m256i most = _mm256_max_epu8(larger, *b), least = _mm256_min_epu8(smaller, *b);
-    __m256i middle = _mm256_max_epu8(smaller, _mm256_min_epu8(larger, *b));
-    __m256i red = _mm256_cmpeq_epi8(*r, most), green = _mm256_cmpeq_epi8(*g, most);
-    __m256i blue_is_least = _mm256_cmpeq_epi8(*b, least), red_is_least = _mm256_cmpeq_epi8(*r, least);
-    /* By red: 1 - part, or -1 + part if green is the lowest. By green: 1 + part, or 3 - part. By blue: 3 + part, or
-     * 5 - part. Where two are equal, part is 0 or 1, and both ways give the same. */
-    __m256i up_red = _mm256_andnot_si256(blue_is_least, _mm256_set1_epi8(-1));
-    __m256i up_green = blue_is_least, up_blue = red_is_least;
-    __m256i up = _mm256_blendv_epi8(_mm256_blendv_epi8(up_blue, up_green, green), up_red, red);
-    __m256i base = _mm256_blendv_epi8(_mm256_set1_epi8(5), _mm256_set1_epi8(3), green);
-    base = _mm256_blendv_epi8(base, one, red);
-    __m256i corner = _mm256_sub_epi8(base, _mm256_and_si256(up, _mm256_set1_epi8(2)));
-    store(mosts, _mm256_max_epu8(most, one));
-    store(spreads, _mm256_sub_epi8(most, least));
-    store(parts, _mm256_sub_epi8(most, middle));
-    store(corners, corner);
-    store(signs, up);
-    __m256i hues[4], saturations[4];
-    for (int k = 0; k < 4; k++) {
-        __m256 spread = floats(spreads + 8 * k), full = _mm256_set1_ps(255.0f);
-        __m256i edge = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(corners + 8 * k)));
-        __m256i sign = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(signs + 8 * k)));
-        saturations[k] = _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_div_ps(spread, floats(mosts + 8 * k)), full));
-        __m256 part = _mm256_div_ps(floats(parts + 8 * k), _mm256_max_ps(spread, _mm256_set1_ps(1.0f)));
-        __m256 minus = _mm256_castsi256_ps(_mm256_andnot_si256(sign, _mm256_set1_epi32((int)0x80000000)));
-        __m256 hue = _mm256_add_ps(_mm256_cvtepi32_ps(edge), _mm256_xor_ps(part, minus));
-        __m256 below = _mm256_and_ps(_mm256_castsi256_ps(_mm256_srai_epi32(edge, 31)), _mm256_set1_ps(1.0f));
-        hue = _mm256_add_ps(_mm256_div_ps(hue, _mm256_set1_ps(6.0f)), below);
-        hues[k] = _mm256_cvttps_epi32(_mm256_mul_ps(hue, full));
-    }
-    __m256i h = _mm256_add_epi8(packed(hues), _mm256_set1_epi8((char)shift)), s = packed(saturations);
-    __m256i sixths[2], lost[2], all[2];
-    back(_mm256_unpacklo_epi8(most, zero), _mm256_unpacklo_epi8(s, zero), _mm256_unpacklo_epi8(h, zero), &sixths[0],
-         &lost[0], &all[0]);
-    back(_mm256_unpackhi_epi8(most, zero), _mm256_unpackhi_epi8(s, zero), _mm256_unpackhi_epi8(h, zero), &sixths[1],
-         &lost[1], &all[1]);
-    __m256i sixth = _mm256_packus_epi16(sixths[0], sixths[1]);
-    __m256i between = _mm256_sub_epi8(most, _mm256_packus_epi16(lost[0], lost[1]));
-    __m256i lowest = _mm256_sub_epi8(most, _mm256_packus_epi16(all[0], all[1]));
-#define SIXTHS(a, b, c, d, e, f) REPEAT(-(a), -(b), -(c), -(d), -(e), -(f), -(a), 0, 0, 0, 0, 0, 0, 0, 0, 0)
-    *r = chosen(sixth, most, between, lowest, SIXTHS(1, 0, 0, 0, 0, 1), SIXTHS(0, 1, 0, 0, 1, 0));
-    *g = chosen(sixth, most, between, lowest, SIXTHS(0, 1, 1, 0, 0, 0), SIXTHS(1, 0, 0, 1, 0, 0));
-    *b = chosen(sixth, most, between, lowest, SIXTHS(0, 0, 0, 1, 1, 0), SIXTHS(0, 0, 1, 0, 0, 1));
-}
+/* Values of the pixels between the three loops. Short loops overlap, and long chains of operations would not. */
+#define HUE_PIXELS 512
+typedef struct planes {
+    uint8_t most[HUE_PIXELS], spread[HUE_PIXELS], part[HUE_PIXELS], corner[HUE_PIXELS], up[HUE_PIXELS];
+    uint8_t hue[HUE_PIXELS], saturation[HUE_PIXELS];
+} planes;
 
-/* 32 pixels. */
-IN void hue_block(uint8_t *data, uint8_t shift, masks m)
+/* Of 32 pixels: the largest value, its distances to the smallest and to the middle one, and where on the circle they
+ * lie. By red: 1 - part, or -1 + part if green is the smallest. By green: 1 + part, or 3 - part. By blue: 3 + part, or
+ * 5 - part. Where two values are equal, part is 0 or 1, and both ways give the same. */
+IN void measure(const uint8_t *data, masks m, planes *p, size_t i)
 {
+    const __m256i one = _mm256_set1_epi8(1), two = _mm256_set1_epi8(2);
     __m256i v0 = halves(data), v1 = halves(data + 16), v2 = halves(data + 32);
     __m256i r = _mm256_shuffle_epi8(mixed(m, v0, v2, v1), twice(SPLIT[0]));
     __m256i g = _mm256_shuffle_epi8(mixed(m, v1, v0, v2), twice(SPLIT[1]));
     __m256i b = _mm256_shuffle_epi8(mixed(m, v2, v1, v0), twice(SPLIT[2]));
-    turn(&r, &g, &b, shift);
+    __m256i larger = _mm256_max_epu8(r, g), smaller = _mm256_min_epu8(r, g);
+    __m256i most = _mm256_max_epu8(larger, b), least = _mm256_min_epu8(smaller, b);
+    __m256i middle = _mm256_max_epu8(smaller, _mm256_min_epu8(larger, b));
+    __m256i red = _mm256_cmpeq_epi8(r, most), green = _mm256_cmpeq_epi8(g, most);
+    __m256i blue_is_least = _mm256_cmpeq_epi8(b, least), red_is_least = _mm256_cmpeq_epi8(r, least);
+    __m256i up_red = _mm256_andnot_si256(blue_is_least, _mm256_set1_epi8(-1));
+    __m256i up = _mm256_blendv_epi8(_mm256_blendv_epi8(red_is_least, blue_is_least, green), up_red, red);
+    __m256i corner = _mm256_blendv_epi8(_mm256_set1_epi8(5), _mm256_set1_epi8(3), green);
+    corner = _mm256_sub_epi8(_mm256_blendv_epi8(corner, one, red), _mm256_and_si256(up, two));
+    store(p->most + i, most);
+    store(p->spread + i, _mm256_sub_epi8(most, least));
+    store(p->part + i, _mm256_sub_epi8(most, middle));
+    store(p->corner + i, corner);
+    store(p->up + i, up);
+}
+
+/* Hue and saturation of 32 pixels. */
+IN void divide(planes *p, size_t i)
+{
+    const __m256 one = _mm256_set1_ps(1.0f), full = _mm256_set1_ps(255.0f);
+    __m256i hues[4], saturations[4];
+    for (int k = 0; k < 4; k++, i += 8) {
+        __m256 spread = floats(p->spread + i), most = _mm256_max_ps(floats(p->most + i), one);
+        __m256i corner = signs(p->corner + i);
+        saturations[k] = _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_div_ps(spread, most), full));
+        __m256 part = _mm256_div_ps(floats(p->part + i), _mm256_max_ps(spread, one));
+        __m256i minus = _mm256_andnot_si256(signs(p->up + i), _mm256_set1_epi32((int)0x80000000));
+        __m256 hue = _mm256_add_ps(_mm256_cvtepi32_ps(corner), _mm256_xor_ps(part, _mm256_castsi256_ps(minus)));
+        __m256 below = _mm256_and_ps(_mm256_castsi256_ps(_mm256_srai_epi32(corner, 31)), one);
+        hue = _mm256_add_ps(_mm256_div_ps(hue, _mm256_set1_ps(6.0f)), below);
+        hues[k] = _mm256_cvttps_epi32(_mm256_mul_ps(hue, full));
+    }
+    store(p->hue + i - 32, packed(hues));
+    store(p->saturation + i - 32, packed(saturations));
+}
+
+/* The colours of 32 pixels. */
+IN void back(uint8_t *data, masks m, const planes *p, size_t i, uint8_t shift)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i most = load(p->most + i), s = load(p->saturation + i), sixths[2], lost[2], all[2];
+    __m256i h = _mm256_add_epi8(load(p->hue + i), _mm256_set1_epi8((char)shift));
+    losses(_mm256_unpacklo_epi8(most, zero), _mm256_unpacklo_epi8(s, zero), _mm256_unpacklo_epi8(h, zero), &sixths[0],
+           &lost[0], &all[0]);
+    losses(_mm256_unpackhi_epi8(most, zero), _mm256_unpackhi_epi8(s, zero), _mm256_unpackhi_epi8(h, zero), &sixths[1],
+           &lost[1], &all[1]);
+    __m256i sixth = _mm256_packus_epi16(sixths[0], sixths[1]);
+    __m256i between = _mm256_sub_epi8(most, _mm256_packus_epi16(lost[0], lost[1]));
+    __m256i lowest = _mm256_sub_epi8(most, _mm256_packus_epi16(all[0], all[1]));
+#define SIXTHS(a, b, c, d, e, f) REPEAT(-(a), -(b), -(c), -(d), -(e), -(f), -(a), 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    __m256i r = chosen(sixth, most, between, lowest, SIXTHS(1, 0, 0, 0, 0, 1), SIXTHS(0, 1, 0, 0, 1, 0));
+    __m256i g = chosen(sixth, most, between, lowest, SIXTHS(0, 1, 1, 0, 0, 0), SIXTHS(1, 0, 0, 1, 0, 0));
+    __m256i b = chosen(sixth, most, between, lowest, SIXTHS(0, 0, 0, 1, 1, 0), SIXTHS(0, 0, 1, 0, 0, 1));
     r = _mm256_shuffle_epi8(r, twice(JOIN[0]));
     g = _mm256_shuffle_epi8(g, twice(JOIN[1]));
     b = _mm256_shuffle_epi8(b, twice(JOIN[2]));
@@ -373,20 +387,30 @@ IN void hue_block(uint8_t *data, uint8_t shift, masks m)
     store_halves(data + 32, mixed(m, b, r, g));
 }
 
+/* At most HUE_PIXELS pixels, a multiple of 32. */
+AVX2 static void hue_blocks(uint8_t *data, size_t n, uint8_t shift, masks m, planes *p)
+{
+    for (size_t i = 0; i < n; i += 32)
+        measure(data + 3 * i, m, p, i);
+    for (size_t i = 0; i < n; i += 32)
+        divide(p, i);
+    for (size_t i = 0; i < n; i += 32)
+        back(data + 3 * i, m, p, i, shift);
+}
+
 AVX2 static void hue(uint8_t *data, size_t n, uint8_t shift)
 {
     uint8_t last[96] = {0}, at[2][16];
-    size_t i = 0;
+    planes p;
+    size_t whole = n / 32 * 32;
     for (int k = 0; k < 16; k++)
         at[0][k] = k % 3 == 1 ? 255 : 0, at[1][k] = k % 3 == 2 ? 255 : 0;
     masks m = {twice(at[0]), twice(at[1])};
-    for (; i + 32 <= n; i += 32)
-        hue_block(data + 3 * i, shift, m);
-    if (i < n) {
-        memcpy(last, data + 3 * i, 3 * (n - i));
-        hue_block(last, shift, m);
-        memcpy(data + 3 * i, last, 3 * (n - i));
-    }
+    for (size_t i = 0; i < whole; i += HUE_PIXELS)
+        hue_blocks(data + 3 * i, whole - i < HUE_PIXELS ? whole - i : HUE_PIXELS, shift, m, &p);
+    memcpy(last, data + 3 * whole, 3 * (n - whole));
+    hue_blocks(last, 32, shift, m, &p);
+    memcpy(data + 3 * whole, last, 3 * (n - whole));
 }
 
 const sr_color_loops sr_color_loops_avx2 = {
