@@ -8,58 +8,25 @@
 #include <math.h>
 #include <string.h>
 
+#include "color_loops.h"
 #include "kernels.h"
 #include "pixels.h"
 
 #define BAND ((size_t)1 << 24) /* pixels whose counts and grey levels are added up in 32 bits */
-#define HUE_PIXELS 1024        /* three planes of them fit the first cache */
 
-typedef struct color_loops {
-    void (*map)(uint8_t *data, size_t n, const uint8_t table[3][256]);
-    void (*bits)(uint8_t *data, size_t values, uint8_t threshold, uint8_t inverted, uint8_t mask);
-    void (*range)(const uint8_t *data, size_t n, uint8_t least[3], uint8_t most[3]);
-    uint32_t (*gray_sum)(const uint8_t *data, size_t n);
-    void (*grayscale)(uint8_t *data, size_t n);
-    void (*saturate)(uint8_t *data, size_t n, float factor);
-    void (*hue)(uint8_t *data, size_t n, uint8_t shift);
-} color_loops;
-
-/* Pillow's grey level. The weights' sum is 2^16. */
-static inline uint32_t sr_gray(uint32_t r, uint32_t g, uint32_t b)
-{
-    return (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16;
-}
-
-/* Pillow's blend of two values; outside of 0 to 1, the factor extrapolates. */
-static inline uint8_t sr_blend(int first, int second, float factor)
-{
-    float level = (float)first + factor * (float)(second - first);
-    return (uint8_t)(int)(level < 0.0f ? 0.0f : level > 255.0f ? 255.0f : level);
-}
-
-#define LOOP static
-#define LOOP_NAME(name) name##_c
-#include "color_loops.h"
-
-#ifdef __x86_64__
-#define LOOP __attribute__((target("avx2"))) static
-#define LOOP_NAME(name) name##_avx2
-#include "color_loops.h"
-#endif
-
-static const color_loops *chosen(void)
+static const sr_color_loops *chosen(void)
 {
 #ifdef __x86_64__
-    return sr_use_vectors() ? &loops_avx2 : &loops_c;
+    return sr_use_vectors() ? &sr_color_loops_avx2 : &sr_color_loops_c;
 #else
-    return &loops_c; /* on arm64, NEON belongs to every processor */
+    return &sr_color_loops_c; /* on arm64, NEON belongs to every processor */
 #endif
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
 typedef struct state {
-    const color_loops *loops;
+    const sr_color_loops *loops;
     uint8_t *data;
     size_t pixels;
     uint8_t table[3][256]; /* what the operations so far do to the pixels in memory */
@@ -218,6 +185,7 @@ static void equalize(state *s)
 /* The table of an operation that needs no pixels. `mean` is the grey level from which contrast is counted. */
 static void make_table(const sr_op *op, int mean, uint8_t next[256])
 {
+    int addend = op->n[0] < -255 ? -255 : op->n[0] > 255 ? 255 : op->n[0];
     for (int i = 0; i < 256; i++) {
         switch (op->code) {
         case SR_OP_BRIGHTNESS:
@@ -231,7 +199,7 @@ static void make_table(const sr_op *op, int mean, uint8_t next[256])
             next[i] = (uint8_t)(i < op->v[0] ? i : 255 - i);
             break;
         case SR_OP_SOLARIZE_ADD:
-            next[i] = i < op->n[1] ? sr_level(i + (op->n[0] > 255 ? 255 : op->n[0] < -255 ? -255 : op->n[0])) : i;
+            next[i] = i < op->n[1] ? sr_level(i + addend) : (uint8_t)i;
             break;
         default: /* SR_OP_INVERT */
             next[i] = (uint8_t)(255 - i);
