@@ -43,7 +43,7 @@ LOOP void NAMED(fixed)(sr_sampler *s, int n, uint32_t x, uint32_t y, uint32_t st
 }
 
 /* The product of two 15-bit fractions, rounded: one instruction for 16-bit vectors. */
-#define TIMES(a, b) ((int16_t)(((a) * (b) + (1 << 14)) >> 15))
+#define TIMES(a, b) ((int16_t)((((int16_t)(a) * (int16_t)(b) >> 14) + 1) >> 1))
 
 /* The fractions are negative, because only -1 of the two whole numbers fits in 16 bits. */
 LOOP void NAMED(bilinear_places)(sr_sampler *s, int first, int n)
