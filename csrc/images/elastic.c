@@ -126,7 +126,7 @@ int sr_elastic(sr_augmenter *a, const sr_op *op, sr_pixels *image)
         return rc;
     /* The sampler's arrays come first, then two planes, room for the blur, and weights. */
     size_t n = (size_t)height * (size_t)width, wide = (size_t)(most < 0 ? 0 : most);
-    size_t at = ((size_t)width + 16) * 40, floats = 3 * n + (size_t)width + 4 * wide + 16;
+    size_t at = ((size_t)width + 32) * 48, floats = 3 * n + (size_t)width + 4 * wide + 16;
     if (!sr_buffer_need(&a->work, at + floats * sizeof(float)))
         return -ENOMEM;
     sr_sampler_make(&s, a, image, op->n[0], width); /* the buffer may have moved */
