@@ -7,8 +7,7 @@
 LOOP void NAMED(bilinear_taps)(const sr_sampler *s, int n, uint8_t *to)
 {
     const __m256i bias = _mm256_set1_epi16((int16_t)s->bias);
-    const __m256i spread = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3,
-                                            2, 3, 2, 3, 2, 3);
+    const __m256i spread = _mm256_inserti128_si256(_mm256_set1_epi16(0x0100), _mm_set1_epi16(0x0302), 1);
     const uint32_t *at = s->at;
     const int16_t *wx = s->weights[0], *wy = s->weights[1];
     size_t down = s->steps[1];
@@ -40,8 +39,8 @@ LOOP void NAMED(bicubic_taps)(const sr_sampler *s, int n, uint8_t *to)
 {
     const __m256i half = _mm256_set1_epi32(128);
     /* The values of columns 0 and 1, and of 2 and 3, in pairs. */
-    const __m256i pairs = _mm256_setr_epi8(0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1, 0, 1, 6, 7, 2, 3, 8, 9, 4,
-                                           5, 10, 11, -1, -1, -1, -1);
+    const __m256i pairs = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1));
     for (int i = 0; i < n; i++, to += 3) {
         const uint8_t *p = s->data + s->at[i];
         __m256i row[4];

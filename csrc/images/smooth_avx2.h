@@ -32,7 +32,8 @@ LOOP void NAMED(across)(const int16_t *row, const int16_t *weights, int pairs, i
         for (int k = 0; k < pairs; k++) {
             const int16_t *a = row + i - 3 * k, *b = row + i + 3 * k;
             __m256i weight = _mm256_set1_epi16(weights[k]);
-            __m256i x = _mm256_add_epi16(_mm256_loadu_si256((const __m256i *)a), _mm256_loadu_si256((const __m256i *)b));
+            __m256i x = _mm256_add_epi16(_mm256_loadu_si256((const __m256i *)a),
+                                         _mm256_loadu_si256((const __m256i *)b));
             __m256i y = _mm256_add_epi16(_mm256_loadu_si256((const __m256i *)(a + 16)),
                                          _mm256_loadu_si256((const __m256i *)(b + 16)));
             low = _mm256_add_epi16(low, _mm256_mulhrs_epi16(x, weight));

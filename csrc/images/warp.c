@@ -1,9 +1,9 @@
 /* warp.c - affine and perspective transformations: Pillow's Image.transform.
  *
- * Pillow's Image.rotate, which torchvision calls, has special cases that coefficients do not show. If neither a centre
- * nor a translation is given, then an angle of 0 is a copy, 180 turns by moves, and so do 90 and 270 if the result is
- * expanded or the image is square. The callers must use moves there; for a nearest affine operation the results are the
- * same, except that bilinear and bicubic ones may differ by rounding errors of the sine.
+ * Pillow's Image.rotate, which torchvision calls, copies or transposes for 0, 90, 180 and 270 degrees if no centre is
+ * given. The coefficients that it computes for other angles give the same bytes here, for every filter. There is one
+ * exception: if a result is expanded by 90 or 270 degrees, the caller must pass a size of exactly width x height, and
+ * move the centre for that size. The general rule of Image.rotate may give one row or column more.
  */
 #include <errno.h>
 #include <math.h>

@@ -26,11 +26,11 @@ def by_pillow(image, coefficients, filter, fill, size=None):
     return np.asarray(picture.transform((width, height), method, coefficients, IN_PILLOW[filter], fillcolor=fill))
 
 
-def turned(angle, height, width):
-    """Return the coefficients of Pillow's Image.rotate."""
+def turned(angle, height, width, size=None):
+    """Return the coefficients of Pillow's Image.rotate; `size` is that of the result if it differs."""
     cosine, sine = round(math.cos(math.radians(-angle)), 15), round(math.sin(math.radians(-angle)), 15)
-    x, y = width / 2, height / 2
-    return cosine, sine, x - cosine * x - sine * y, -sine, cosine, y + sine * x - cosine * y
+    y, x = (side / 2 for side in size or (height, width))
+    return cosine, sine, width / 2 - cosine * x - sine * y, -sine, cosine, height / 2 + sine * x - cosine * y
 
 
 def affine_cases(draw, height, width):
@@ -84,6 +84,20 @@ def test_an_image_is_warped_as_by_pillow(operation, size, noise):
     worst = off(image, draw, operation, cases)
     assert worst.pop("nearest") == 0
     assert max(worst.values()) <= 1, worst
+
+
+@pytest.mark.parametrize("expand", [False, True])
+@pytest.mark.parametrize("filter", FILTERS)
+@pytest.mark.parametrize("angle", [0, 90, 180, 270])
+def test_a_right_angle_moves_pixels_as_in_pillow(angle, filter, expand):
+    """Pillow transposes the image there, if the result is expanded or square."""
+    for height, width in ((1, 1), (2, 7), (5, 5), (6, 6), (31, 18)):
+        size = (width, height) if expand and angle % 180 else (height, width)
+        image = pixels(height, width, noise=True)
+        wanted = Image.fromarray(image).rotate(angle, IN_PILLOW[filter], expand, fillcolor=(1, 2, 3))
+        coefficients = turned(angle, height, width, size)
+        ours = operate(image, "AFFINE", (FILTERS[filter], *size), (*coefficients, 1, 2, 3), size)
+        assert np.array_equal(ours, np.asarray(wanted))
 
 
 def test_images_that_are_too_large_for_fixed_point_are_warped_as_by_pillow():
