@@ -19,6 +19,7 @@ typedef struct sr_smooth_loops {
      * the passes have 6 bits more than levels. Up to 31 values more are read and written. */
     void (*down)(const uint8_t *const *rows, const int16_t *weights, int pairs, int n, int16_t *to);
     void (*across)(const int16_t *row, const int16_t *weights, int pairs, int n, uint8_t *to);
+    /* Writes up to 15 values more. */
     void (*sharpen)(const uint8_t *row, size_t stride, int n, float factor, uint8_t *to);
     /* One pass of a box blur over rows, see blur.c. */
     void (*box)(const uint8_t *leaving, const uint8_t *entering, const uint8_t *left, const uint8_t *right, int n,

@@ -15,7 +15,7 @@ LOOP void NAMED(add_levels)(const uint8_t *a, const uint8_t *b, float weight, in
 /* The product of 15-bit numbers, rounded: one instruction for 16-bit vectors. */
 #define TIMES(a, b) ((int16_t)((((int16_t)(a) * (int16_t)(b) >> 14) + 1) >> 1))
 
-#ifndef OWN_PAIRS
+#ifndef OWN_SUMS
 LOOP void NAMED(down)(const uint8_t *const *rows, const int16_t *weights, int pairs, int n, int16_t *to)
 {
     for (int i = 0; i < n; i += 16) {
@@ -53,23 +53,30 @@ LOOP void NAMED(across)(const int16_t *row, const int16_t *weights, int pairs, i
 
 #undef TIMES
 
+#ifndef OWN_SUMS
 /* Blend a smoothed row and the row: in single precision, as Pillow does. x * 5042 >> 16 is x / 13 up to 3,321. */
+LOOP void NAMED(blend)(const uint16_t *columns, const uint8_t *from, int n, float factor, uint8_t *restrict to)
+{
+    for (int i = 0; i < n; i++) {
+        uint16_t sum = (uint16_t)(columns[i] + columns[i + 3] + columns[i + 6] + 4 * from[i] + 6);
+        int smooth = (uint16_t)((uint32_t)sum * 5042 >> 16);
+        float value = (float)smooth + factor * (float)(from[i] - smooth);
+        value = value < 0 ? 0 : value, value = value > 255 ? 255 : value;
+        to[i] = (uint8_t)(int)value;
+    }
+}
+#endif
+
 LOOP void NAMED(sharpen)(const uint8_t *row, size_t stride, int n, float factor, uint8_t *to)
 {
-    uint16_t columns[CHUNK + 6]; /* sums of three values */
+    uint16_t columns[CHUNK + 32]; /* sums of three values, one above the other; vectors read a little further */
     for (int at = 0; at < n; at += CHUNK) {
-        const uint8_t *restrict from = row + at, *restrict above = from - stride, *restrict below = from + stride;
-        uint8_t *restrict blend = to + at;
+        const uint8_t *from = row + at, *above = from - stride, *below = from + stride;
         int count = n - at < CHUNK ? n - at : CHUNK;
         for (int i = -3; i < count + 3; i++)
             columns[i + 3] = (uint16_t)(above[i] + from[i] + below[i]);
-        for (int i = 0; i < count; i++) {
-            uint16_t sum = (uint16_t)(columns[i] + columns[i + 3] + columns[i + 6] + 4 * from[i] + 6);
-            int smooth = (uint16_t)((uint32_t)sum * 5042 >> 16);
-            float value = (float)smooth + factor * (float)(from[i] - smooth);
-            value = value < 0 ? 0 : value, value = value > 255 ? 255 : value;
-            blend[i] = (uint8_t)(int)value;
-        }
+        memset(columns + count + 6, 0, 16 * sizeof *columns);
+        NAMED(blend)(columns, from, count, factor, to + at);
     }
 }
 

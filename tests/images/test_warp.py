@@ -153,7 +153,8 @@ def elastic_by_torch(image, seed, alpha, sigma, fill, how):
             taps = torch.arange(-radius, radius + 1, dtype=torch.float64)
             across, down = (torch.softmax(-0.5 * (taps / s) ** 2, 0) for s in sigma)
             padded = functional.pad(plane.double(), [radius] * 4, mode="reflect")
-            plane = functional.conv2d(padded, torch.outer(down, across)[None, None]).float()
+            rows = functional.conv2d(padded, across[None, None, None])
+            plane = functional.conv2d(rows, down[None, None, :, None]).float()
         displacements.append(plane * alpha[i] / size)
     y, x = (torch.linspace((1 - n) / n, (n - 1) / n, n) for n in (height, width))
     grid = torch.stack([x.expand(height, width), y[:, None].expand(height, width)], -1)[None]
