@@ -23,7 +23,8 @@ LOOP void NAMED(down)(const uint8_t *const *rows, const int16_t *weights, int pa
         for (int k = 0; k < pairs; k++) {
             const uint8_t *a = rows[2 * k] + i, *b = rows[2 * k + 1] + i;
             int16_t weight = weights[k];
-            for (int j = 0; j < 16; j++) {
+#pragma GCC unroll 1
+            for (int j = 0; j < 16; j++) { /* unrolled, it would not be vectorised */
                 int16_t both = (int16_t)((a[j] + b[j]) << 6);
                 sums[j] = (int16_t)(sums[j] + TIMES(both, weight));
             }
@@ -40,7 +41,8 @@ LOOP void NAMED(across)(const int16_t *row, const int16_t *weights, int pairs, i
         for (int k = 0; k < pairs; k++) {
             const int16_t *a = row + i - 3 * k, *b = row + i + 3 * k;
             int16_t weight = weights[k];
-            for (int j = 0; j < 16; j++) {
+#pragma GCC unroll 1
+            for (int j = 0; j < 16; j++) { /* unrolled, it would not be vectorised */
                 int16_t both = (int16_t)(a[j] + b[j]);
                 sums[j] = (int16_t)(sums[j] + TIMES(both, weight));
             }
