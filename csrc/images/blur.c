@@ -6,6 +6,8 @@
 #include "kernels.h"
 #include "smooth.h"
 
+#define CHUNK 2048 /* values at a time, in a buffer on the stack */
+
 #define LOOP static
 #define NAMED(name) name##_c
 #include "smooth_loops.h"
@@ -14,6 +16,7 @@
 #ifdef __x86_64__
 #define LOOP static __attribute__((target("avx2")))
 #define NAMED(name) name##_avx2
+#include "smooth_avx2.h"
 #include "smooth_loops.h"
 #endif
 
@@ -119,50 +122,33 @@ static int blur_wide(sr_augmenter *a, const sr_pixels *image, const int radius[2
 
 /* Narrow kernels, with weights and sums of 15 bits. A pair of taps at the same distance is one product. */
 #define NARROW 32 /* the largest radius: the rounding errors of more products could reach a level */
-#define PAIRS (NARROW + 4)
+#define PAIRS (NARROW + 1)
 
-static int round_weights(const float *weights, int radius, int16_t *rounded)
+static void round_weights(const float *weights, int radius, int16_t *rounded)
 {
-    int pairs = (radius + 1 + 3) / 4 * 4;
-    for (int k = 0; k < pairs; k++) {
-        float exact = k > radius ? 0 : (k ? 65536 : 32768) * weights[k];
+    for (int k = 0; k <= radius; k++) {
+        float exact = (k ? 65536 : 32768) * weights[k];
         rounded[k] = exact > 32767 ? 32767 : (int16_t)lrintf(exact);
     }
-    return pairs;
 }
 
 static void blur_narrow(sr_augmenter *a, const sr_pixels *image, const int radius[2], uint8_t *to)
 {
-    const sr_smooth_loops *loops = chosen();
+    const uint8_t *rows[2 * PAIRS];
     int16_t across[PAIRS], down[PAIRS];
-    int height = image->height, values = 3 * image->width, edge = 3 * radius[0];
+    int height = image->height, values = 3 * image->width;
     float *weights = sr_buffer_need(&a->work, 0);
-    int pairs_across = round_weights(weights, radius[0], across);
-    int pairs_down = round_weights(weights + radius[0] + 1, radius[1], down);
-    int16_t *sum = (int16_t *)(weights + radius[0] + radius[1] + 2), *line = sum + values + edge;
+    int16_t *line = (int16_t *)(weights + radius[0] + radius[1] + 2) + 3 * radius[0];
+    round_weights(weights, radius[0], across);
+    round_weights(weights + radius[0] + 1, radius[1], down);
     for (int y = 0; y < height; y++, to += values) {
-        memset(sum, 0, (size_t)values * sizeof *sum);
-        for (int k = 0; k < pairs_down; k += 4) {
-            const uint8_t *rows[8];
-            for (int i = 0; i < 4; i++) {
-                int far = k + i <= radius[1] ? k + i : 0; /* of weight 0 */
-                rows[2 * i] = image->data + (size_t)mirrored(y - far, height) * (size_t)values;
-                rows[2 * i + 1] = image->data + (size_t)mirrored(y + far, height) * (size_t)values;
-            }
-            loops->pairs_of_levels(rows, down + k, values, sum);
+        for (int k = 0; k <= radius[1]; k++) {
+            rows[2 * k] = image->data + (size_t)mirrored(y - k, height) * (size_t)values;
+            rows[2 * k + 1] = image->data + (size_t)mirrored(y + k, height) * (size_t)values;
         }
-        loops->halve(sum, values, line);
+        chosen()->down(rows, down, radius[1] + 1, values, line);
         MIRROR_ENDS(line, image->width, radius[0], 3)
-        memset(sum, 0, (size_t)values * sizeof *sum);
-        for (int k = 0; k < pairs_across; k += 4) {
-            const int16_t *rows[8];
-            for (int i = 0; i < 4; i++) {
-                int far = k + i <= radius[0] ? 3 * (k + i) : 0;
-                rows[2 * i] = line - far, rows[2 * i + 1] = line + far;
-            }
-            loops->pairs(rows, across + k, values, sum);
-        }
-        loops->levels(sum, values, to);
+        chosen()->across(line, across, radius[0] + 1, values, to);
     }
 }
 
@@ -174,7 +160,7 @@ static int gaussian_blur(sr_augmenter *a, const sr_op *op, sr_pixels *image)
             return -EINVAL;
     if (radius[0] >= width || radius[1] >= height) /* a mirror shows each pixel once only */
         return -EINVAL;
-    size_t floats = (size_t)radius[0] + (size_t)radius[1] + 2 + 6 * (size_t)width + 9 * (size_t)radius[0];
+    size_t floats = (size_t)radius[0] + (size_t)radius[1] + 2 + 6 * (size_t)(width + radius[0]) + 32;
     float *weights = sr_buffer_need(&a->work, floats * sizeof(float));
     uint8_t *to = sr_result(a, height, width);
     if (!weights || !to)
@@ -238,28 +224,45 @@ static void box_down(const box *b, const uint8_t *from, int n, size_t stride, in
     }
 }
 
+/* Exchange rows and columns of pixels, in squares that fit in the cache. */
+static void transpose(const uint8_t *from, int height, int width, uint8_t *to)
+{
+    for (int top = 0; top < height; top += 16)
+        for (int x = 0; x < width; x++) {
+            int bottom = top + 16 < height ? top + 16 : height;
+            for (int y = top; y < bottom; y++)
+                memcpy(to + 3 * ((size_t)x * (size_t)height + (size_t)y),
+                       from + 3 * ((size_t)y * (size_t)width + (size_t)x), 3);
+        }
+}
+
+static void three_boxes(const box *b, uint8_t *data, uint8_t *room, int height, int width, uint32_t *sums)
+{
+    size_t stride = 3 * (size_t)width;
+    box_down(b, data, height, stride, (int)stride, sums, room);
+    box_down(b, room, height, stride, (int)stride, sums, data);
+    box_down(b, data, height, stride, (int)stride, sums, room);
+}
+
 static int pil_blur(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     box boxes[2];
-    int height = image->height, width = image->width, values = 3 * width;
+    int height = image->height, width = image->width;
     if (box_of(op->v[0], &boxes[0]) || box_of(op->v[1], &boxes[1]))
         return -EINVAL;
-    size_t row = (size_t)values;
-    uint32_t *sums = sr_buffer_need(&a->work, row * sizeof *sums + 2 * row);
-    uint8_t *to = sr_result(a, height, width), *lines[2] = {(uint8_t *)(sums + row), (uint8_t *)(sums + row) + row};
+    uint32_t *sums = sr_buffer_need(&a->work, 3 * (size_t)(height > width ? height : width) * sizeof *sums);
+    uint8_t *to = sr_result(a, height, width);
     if (!sums || !to)
         return -ENOMEM;
-    if (boxes[0].whole)
-        for (int y = 0; y < height; y++) {
-            uint8_t *line = image->data + (size_t)y * row;
-            box_down(&boxes[0], line, width, 3, 3, sums, lines[0]);
-            box_down(&boxes[0], lines[0], width, 3, 3, sums, lines[1]);
-            box_down(&boxes[0], lines[1], width, 3, 3, sums, line);
-        }
+    if (boxes[0].whole) { /* across: down in the transposed image */
+        transpose(image->data, height, width, to);
+        three_boxes(&boxes[0], to, image->data, width, height, sums);
+        transpose(image->data, width, height, to);
+        sr_take_result(a, image, height, width);
+        to = sr_result(a, height, width);
+    }
     if (boxes[1].whole) {
-        box_down(&boxes[1], image->data, height, row, values, sums, to);
-        box_down(&boxes[1], to, height, row, values, sums, image->data);
-        box_down(&boxes[1], image->data, height, row, values, sums, to);
+        three_boxes(&boxes[1], image->data, to, height, width, sums);
         sr_take_result(a, image, height, width);
     }
     return 0;

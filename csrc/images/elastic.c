@@ -1,5 +1,9 @@
 /* elastic.c - elastic transformation: torchvision's ElasticTransform.
  *
+ * The noise comes from the seed as splitmix64 numbers: the displacements in x of all pixels, row by row, then those in
+ * y. Each plane is blurred with torchvision's kernel of int(8 x sigma + 1) taps, one more if that is even. Like torch's
+ * padding, the blur needs an image whose sides are longer than half of the kernel: -EINVAL for smaller images.
+ *
  * torchvision takes the pixels with torch's grid_sample, also for PIL images. Beyond the border that sees zeros, which
  * the fill replaces in proportion. It rounds to the nearest level, and its cubic has a = -0.75. torchvision's bicubic
  * results wrap around below 0 and above 255; here they are clipped.
@@ -24,8 +28,8 @@ static void displace(float *to, int height, int width, uint64_t *state, int radi
         to[i] = to[i] * alpha / (float)size;
 }
 
-/* Return the centre of pixel `i` of `n`, where the image is from -1 to 1. Like torch.linspace, count from the nearer end,
- * and round once: torch multiplies and adds in one instruction. */
+/* Return the centre of pixel `i` of `n`, where the image is from -1 to 1. Like torch.linspace, count from the nearer
+ * end, and round once: torch multiplies and adds in one instruction. */
 static float identity(int i, int n)
 {
     float start = (float)(-n + 1) / (float)n, end = (float)(n - 1) / (float)n;
@@ -126,12 +130,13 @@ int sr_elastic(sr_augmenter *a, const sr_op *op, sr_pixels *image)
         return rc;
     /* The sampler's arrays come first, then two planes, room for the blur, and weights. */
     size_t n = (size_t)height * (size_t)width, wide = (size_t)(most < 0 ? 0 : most);
-    size_t at = ((size_t)width + 16) * 40, floats = 3 * n + (size_t)width + 4 * wide + 16;
+    size_t at = ((size_t)width + 32) * 48, floats = 3 * n + (size_t)width + 4 * wide + 16;
     if (!sr_buffer_need(&a->work, at + floats * sizeof(float)))
         return -ENOMEM;
     sr_sampler_make(&s, a, image, op->n[0], width); /* the buffer may have moved */
     s.bias = 64;
-    float *planes = (float *)(a->work.data + at), *room = planes + 2 * n, *weights = room + n + (size_t)width + 2 * wide;
+    float *planes = (float *)(a->work.data + at), *room = planes + 2 * n;
+    float *weights = room + n + (size_t)width + 2 * wide;
     uint8_t *to = sr_result(a, height, width);
     if (!to)
         return -ENOMEM;

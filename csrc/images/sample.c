@@ -19,6 +19,26 @@ static void fold(int16_t w[4], int from, int to, int size)
     memcpy(w, moved, sizeof moved);
 }
 
+static void fold_pairs(uint32_t *pairs[2], int i, int from, int last, int size)
+{
+    int16_t w[4];
+    memcpy(w, pairs[0] + i, 4), memcpy(w + 2, pairs[1] + i, 4);
+    fold(w, from, from < 0 ? 0 : from < last ? from : last, size);
+    memcpy(pairs[0] + i, w, 4), memcpy(pairs[1] + i, w + 2, 4);
+}
+
+static void fold_at_borders(sr_sampler *s, int first, int n)
+{
+    int last_x = s->width > 4 ? s->width - 4 : 0, last_y = s->height > 4 ? s->height - 4 : 0;
+    bool always = s->width < 4 || s->height < 4;
+    for (int i = 0; i < n; i++) {
+        if (s->moved[i] || always) {
+            fold_pairs(s->pairs_x, i, (int)(s->x[first + i] + 0.5) - 2, last_x, s->width);
+            fold_pairs(s->pairs_y, i, (int)(s->y[first + i] + 0.5) - 2, last_y, s->height);
+        }
+    }
+}
+
 /* The same loops for every processor of the kind, and on x86-64 for AVX2, too. */
 #define LOOP static
 #define NAMED(name) name##_c
@@ -28,6 +48,7 @@ static void fold(int16_t w[4], int from, int to, int size)
 #ifdef __x86_64__
 #define LOOP static __attribute__((target("avx2")))
 #define NAMED(name) name##_avx2
+#include "sample_avx2.h"
 #include "sample_loops.h"
 #endif
 
@@ -63,8 +84,9 @@ int sr_sampler_make(sr_sampler *s, sr_augmenter *a, const sr_pixels *image, int 
     uint64_t bytes = 3 * (uint64_t)image->height * (uint64_t)image->width;
     if (filter < SR_BILINEAR || filter > SR_NEAREST || bytes > UINT32_MAX)
         return -EINVAL;
-    size_t n = ((size_t)count + 15) / 16 * 16, taps = filter == SR_BICUBIC ? 4 : 1;
-    char *memory = sr_buffer_need(&a->work, n * (2 * sizeof(double) + sizeof(uint32_t) + 2 * taps * sizeof(int16_t)));
+    size_t n = ((size_t)count + 17) / 16 * 16; /* pixels may be taken in pairs */
+    size_t numbers = filter == SR_BICUBIC ? 8 : 2;
+    char *memory = sr_buffer_need(&a->work, n * (2 * sizeof(double) + numbers * sizeof(uint32_t)));
     if (!memory)
         return -ENOMEM;
     uint32_t stride = 3 * (uint32_t)image->width;
@@ -73,7 +95,16 @@ int sr_sampler_make(sr_sampler *s, sr_augmenter *a, const sr_pixels *image, int 
     for (int k = 1; k < 4; k++) /* the last row stands for the rows after it: their weights are 0 */
         s->steps[k] = stride * (uint32_t)(k < image->height ? k : image->height - 1);
     s->y = s->x + n, s->at = (uint32_t *)(s->y + n);
-    s->weights[0] = (int16_t *)(s->at + n), s->weights[1] = s->weights[0] + n * taps;
+    if (filter == SR_BICUBIC) {
+        for (int i = 0; i < 2; i++) {
+            s->pairs_x[i] = s->at + (size_t)(1 + i) * n;
+            s->pairs_y[i] = s->at + (size_t)(3 + i) * n;
+            s->fractions[i] = (int *)s->at + (size_t)(5 + i) * n;
+        }
+        s->moved = (int *)s->at + 7 * n;
+    } else {
+        s->weights[0] = (int16_t *)(s->at + n), s->weights[1] = s->weights[0] + n;
+    }
     return 0;
 }
 

@@ -19,7 +19,9 @@ typedef struct sr_sampler {
     uint32_t steps[4];   /* from the first row of a neighbourhood to each of its rows */
     double *x, *y;       /* the places of one row */
     uint32_t *at;        /* the first byte of each neighbourhood */
-    int16_t *weights[2]; /* bilinear: minus the fraction in x and y. Bicubic: four weights in x and y */
+    int16_t *weights[2]; /* bilinear: minus the fraction in x and y */
+    uint32_t *pairs_x[2], *pairs_y[2]; /* bicubic: two pairs of weights in each direction */
+    int *fractions[2], *moved;         /* bicubic: whether a neighbourhood reaches beyond the border */
     uint8_t fill[3];
 } sr_sampler;
 
@@ -27,7 +29,7 @@ typedef struct sr_sampler {
 int sr_sampler_make(sr_sampler *s, sr_augmenter *a, const sr_pixels *image, int filter, int count);
 
 /* Write the pixels at the places `first` to `last` (exclusive), which must lie in the image, to the row `to`. It writes
- * one byte more. */
+ * up to four bytes more. */
 void sr_sample(sr_sampler *s, int first, int last, uint8_t *to);
 
 /* Write the row: pixels at the places that lie in the image, and the fill elsewhere. */
@@ -42,6 +44,7 @@ typedef struct sr_sample_loops {
     void (*fixed)(sr_sampler *s, int n, uint32_t x, uint32_t y, uint32_t step_x, uint32_t step_y);
     void (*bilinear)(sr_sampler *s, int first, int n, uint8_t *to);
     void (*bicubic)(sr_sampler *s, int first, int n, uint8_t *to);
+    /* Writes up to 15 bytes more. */
     void (*shift)(const uint8_t *from, const uint8_t *next, int values, int fraction, uint8_t *to);
 } sr_sample_loops;
 const sr_sample_loops *sr_sample_loops_chosen(void);

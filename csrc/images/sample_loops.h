@@ -43,7 +43,7 @@ LOOP void NAMED(fixed)(sr_sampler *s, int n, uint32_t x, uint32_t y, uint32_t st
 }
 
 /* The product of two 15-bit fractions, rounded: one instruction for 16-bit vectors. */
-#define TIMES(a, b) ((int16_t)(((a) * (b) + (1 << 14)) >> 15))
+#define TIMES(a, b) ((int16_t)((((int16_t)(a) * (int16_t)(b) >> 14) + 1) >> 1))
 
 /* The fractions are negative, because only -1 of the two whole numbers fits in 16 bits. */
 LOOP void NAMED(bilinear_places)(sr_sampler *s, int first, int n)
@@ -64,6 +64,7 @@ LOOP void NAMED(bilinear_places)(sr_sampler *s, int first, int n)
     }
 }
 
+#ifndef OWN_TAPS
 LOOP void NAMED(bilinear_taps)(const sr_sampler *s, int n, uint8_t *restrict to)
 {
     const uint32_t *at = s->at;
@@ -77,66 +78,74 @@ LOOP void NAMED(bilinear_taps)(const sr_sampler *s, int n, uint8_t *restrict to)
         }
     }
 }
+#endif
 
 LOOP void NAMED(bilinear)(sr_sampler *s, int first, int n, uint8_t *to)
 {
     NAMED(bilinear_places)(s, first, n);
+    s->at[n] = 0; /* the second of the last pair, if the number is odd */
     NAMED(bilinear_taps)(s, n, to);
 }
 
-/* Four weights with the sum 1 << 14, from a fraction of 14 bits. */
-static inline void NAMED(cubic)(int f, int16_t w[4])
+/* Weights for four pixels, with 14 bits; the fraction has as many. Two share a number, the first in its lower half. */
+LOOP void NAMED(cubic)(const int *restrict fractions, int n, uint32_t *restrict outer, uint32_t *restrict inner)
 {
-    int f2 = f * f >> 14, f3 = f2 * f >> 14;
-    w[0] = (int16_t)(2 * f2 - f - f3);
-    w[2] = (int16_t)(f + f2 - f3);
-    w[3] = (int16_t)(f3 - f2);
-    w[1] = (int16_t)((1 << 14) - w[0] - w[2] - w[3]);
+    for (int i = 0; i < n; i++) {
+        int f = fractions[i], f2 = f * f >> 14, f3 = f2 * f >> 14;
+        int before = 2 * f2 - f - f3, second = f + f2 - f3, after = f3 - f2;
+        outer[i] = (uint32_t)(before & 0xffff) | (uint32_t)((1 << 14) - before - second - after) << 16;
+        inner[i] = (uint32_t)(second & 0xffff) | (uint32_t)after << 16;
+    }
 }
 
 LOOP void NAMED(bicubic_places)(sr_sampler *s, int first, int n)
 {
     const double *restrict x = s->x + first, *restrict y = s->y + first;
     uint32_t *restrict at = s->at, stride = s->stride;
-    int16_t *restrict wx = s->weights[0], *restrict wy = s->weights[1];
+    int *restrict fx = s->fractions[0], *restrict fy = s->fractions[1];
+    int *restrict moved = s->moved;
     int last_x = s->width > 4 ? s->width - 4 : 0, last_y = s->height > 4 ? s->height - 4 : 0;
     for (int i = 0; i < n; i++) {
         double px = x[i] + 0.5, py = y[i] + 0.5; /* from the pixel before the first: never negative */
         int ix = (int)px, iy = (int)py;
-        NAMED(cubic)((int)((px - ix) * 16384), wx + 4 * (size_t)i);
-        NAMED(cubic)((int)((py - iy) * 16384), wy + 4 * (size_t)i);
+        fx[i] = (int)((px - ix) * 16384), fy[i] = (int)((py - iy) * 16384);
         ix -= 2, iy -= 2;
-        int jx = ix < 0 ? 0 : ix < last_x ? ix : last_x, jy = iy < 0 ? 0 : iy < last_y ? iy : last_y;
+        int jx = ix < 0 ? 0 : ix, jy = iy < 0 ? 0 : iy;
+        jx = jx < last_x ? jx : last_x, jy = jy < last_y ? jy : last_y;
         at[i] = (uint32_t)jy * stride + 3 * (uint32_t)jx;
-        if (jx != ix || s->width < 4)
-            fold(wx + 4 * (size_t)i, ix, jx, s->width);
-        if (jy != iy || s->height < 4)
-            fold(wy + 4 * (size_t)i, iy, jy, s->height);
+        moved[i] = (ix ^ jx) | (iy ^ jy);
     }
+    NAMED(cubic)(fx, n, s->pairs_x[0], s->pairs_x[1]);
+    NAMED(cubic)(fy, n, s->pairs_y[0], s->pairs_y[1]);
 }
 
+#ifndef OWN_TAPS
 LOOP void NAMED(bicubic_taps)(const sr_sampler *s, int n, uint8_t *restrict to)
 {
-    const uint32_t *at = s->at;
-    const int16_t *wx = s->weights[0], *wy = s->weights[1];
-    for (int i = 0; i < n; i++, to += 3, wx += 4, wy += 4) {
-        const uint8_t *p = s->data + at[i];
+    for (int i = 0; i < n; i++, to += 3) {
+        const uint8_t *p = s->data + s->at[i];
         const uint8_t *q = p + s->steps[1], *r = p + s->steps[2], *t = p + s->steps[3];
+        int y0 = (int16_t)s->pairs_y[0][i], y1 = (int32_t)s->pairs_y[0][i] >> 16;
+        int y2 = (int16_t)s->pairs_y[1][i], y3 = (int32_t)s->pairs_y[1][i] >> 16;
+        int x0 = (int16_t)s->pairs_x[0][i], x1 = (int32_t)s->pairs_x[0][i] >> 16;
+        int x2 = (int16_t)s->pairs_x[1][i], x3 = (int32_t)s->pairs_x[1][i] >> 16;
         int columns[12];
         for (int c = 0; c < 12; c++) /* 6 bits more than a level */
-            columns[c] = (p[c] * wy[0] + q[c] * wy[1] + r[c] * wy[2] + t[c] * wy[3] + 128) >> 8;
+            columns[c] = (p[c] * y0 + q[c] * y1 + r[c] * y2 + t[c] * y3 + 128) >> 8;
         for (int c = 0; c < 3; c++)
-            to[c] = sr_level((columns[c] * wx[0] + columns[c + 3] * wx[1] + columns[c + 6] * wx[2]
-                              + columns[c + 9] * wx[3]) >> 20);
+            to[c] = sr_level((columns[c] * x0 + columns[c + 3] * x1 + columns[c + 6] * x2 + columns[c + 9] * x3) >> 20);
     }
 }
+#endif
 
 LOOP void NAMED(bicubic)(sr_sampler *s, int first, int n, uint8_t *to)
 {
     NAMED(bicubic_places)(s, first, n);
+    fold_at_borders(s, first, n);
     NAMED(bicubic_taps)(s, n, to);
 }
 
+#ifndef OWN_TAPS
 /* Interpolate between two rows of values; `fraction` is negative, with 15 bits. */
 LOOP void NAMED(shift)(const uint8_t *restrict from, const uint8_t *restrict next, int values, int fraction,
                        uint8_t *restrict to)
@@ -147,6 +156,7 @@ LOOP void NAMED(shift)(const uint8_t *restrict from, const uint8_t *restrict nex
         to[i] = (uint8_t)((int16_t)(value - TIMES(step, f)) >> 7);
     }
 }
+#endif
 
 static const sr_sample_loops NAMED(loops) = {
     NAMED(affine), NAMED(perspective), NAMED(copy), NAMED(nearest),

@@ -15,12 +15,11 @@ typedef struct sr_smooth_loops {
     /* to += weight x (a + b) */
     void (*add)(const float *a, const float *b, float weight, int n, float *to);
     void (*add_levels)(const uint8_t *a, const uint8_t *b, float weight, int n, float *to);
-    /* Four pairs of rows at a time; weights of 15 bits. Levels get 6 bits on the way, which sums of rows have, and
-     * sums get one more. */
-    void (*pairs_of_levels)(const uint8_t *const rows[8], const int16_t weights[4], int n, int16_t *to);
-    void (*pairs)(const int16_t *const rows[8], const int16_t weights[4], int n, int16_t *to);
-    void (*halve)(const int16_t *from, int n, int16_t *to);
-    void (*levels)(const int16_t *from, int n, uint8_t *to);
+    /* Weighted sums of pairs of taps, the first of which is the centre with itself. Weights have 15 bits; rows between
+     * the passes have 6 bits more than levels. Up to 31 values more are read and written. */
+    void (*down)(const uint8_t *const *rows, const int16_t *weights, int pairs, int n, int16_t *to);
+    void (*across)(const int16_t *row, const int16_t *weights, int pairs, int n, uint8_t *to);
+    /* Writes up to 15 values more. */
     void (*sharpen)(const uint8_t *row, size_t stride, int n, float factor, uint8_t *to);
     /* One pass of a box blur over rows, see blur.c. */
     void (*box)(const uint8_t *leaving, const uint8_t *entering, const uint8_t *left, const uint8_t *right, int n,

@@ -13,57 +13,72 @@ LOOP void NAMED(add_levels)(const uint8_t *a, const uint8_t *b, float weight, in
 }
 
 /* The product of 15-bit numbers, rounded: one instruction for 16-bit vectors. */
-#define TIMES(a, b) ((int16_t)(((a) * (b) + (1 << 14)) >> 15))
+#define TIMES(a, b) ((int16_t)((((int16_t)(a) * (int16_t)(b) >> 14) + 1) >> 1))
 
-LOOP void NAMED(pairs_of_levels)(const uint8_t *const rows[8], const int16_t weights[4], int n, int16_t *restrict to)
+#ifndef OWN_SUMS
+LOOP void NAMED(down)(const uint8_t *const *rows, const int16_t *weights, int pairs, int n, int16_t *to)
 {
-    const uint8_t *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
-    const uint8_t *e = rows[4], *f = rows[5], *g = rows[6], *h = rows[7];
-    int16_t w0 = weights[0], w1 = weights[1], w2 = weights[2], w3 = weights[3];
-    for (int i = 0; i < n; i++) {
-        int16_t ab = (int16_t)((a[i] + b[i]) << 6), cd = (int16_t)((c[i] + d[i]) << 6);
-        int16_t ef = (int16_t)((e[i] + f[i]) << 6), gh = (int16_t)((g[i] + h[i]) << 6);
-        to[i] = (int16_t)(to[i] + TIMES(ab, w0) + TIMES(cd, w1) + TIMES(ef, w2) + TIMES(gh, w3));
+    for (int i = 0; i < n; i += 16) {
+        int16_t sums[16] = {0};
+        for (int k = 0; k < pairs; k++) {
+            const uint8_t *a = rows[2 * k] + i, *b = rows[2 * k + 1] + i;
+            int16_t weight = weights[k];
+#pragma GCC unroll 1
+            for (int j = 0; j < 16; j++) { /* unrolled, it would not be vectorised */
+                int16_t both = (int16_t)((a[j] + b[j]) << 6);
+                sums[j] = (int16_t)(sums[j] + TIMES(both, weight));
+            }
+        }
+        for (int j = 0; j < 16; j++)
+            to[i + j] = (int16_t)((int16_t)(sums[j] + 1) >> 1);
     }
 }
 
-LOOP void NAMED(pairs)(const int16_t *const rows[8], const int16_t weights[4], int n, int16_t *restrict to)
+LOOP void NAMED(across)(const int16_t *row, const int16_t *weights, int pairs, int n, uint8_t *to)
 {
-    const int16_t *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
-    const int16_t *e = rows[4], *f = rows[5], *g = rows[6], *h = rows[7];
-    int16_t w0 = weights[0], w1 = weights[1], w2 = weights[2], w3 = weights[3];
-    for (int i = 0; i < n; i++) {
-        int16_t ab = (int16_t)(a[i] + b[i]), cd = (int16_t)(c[i] + d[i]);
-        int16_t ef = (int16_t)(e[i] + f[i]), gh = (int16_t)(g[i] + h[i]);
-        to[i] = (int16_t)(to[i] + TIMES(ab, w0) + TIMES(cd, w1) + TIMES(ef, w2) + TIMES(gh, w3));
+    for (int i = 0; i < n; i += 16) {
+        int16_t sums[16] = {0};
+        for (int k = 0; k < pairs; k++) {
+            const int16_t *a = row + i - 3 * k, *b = row + i + 3 * k;
+            int16_t weight = weights[k];
+#pragma GCC unroll 1
+            for (int j = 0; j < 16; j++) { /* unrolled, it would not be vectorised */
+                int16_t both = (int16_t)(a[j] + b[j]);
+                sums[j] = (int16_t)(sums[j] + TIMES(both, weight));
+            }
+        }
+        for (int j = 0; j < 16; j++)
+            to[i + j] = sr_level((int16_t)(sums[j] + 64) >> 7);
     }
 }
+#endif
 
 #undef TIMES
 
-LOOP void NAMED(halve)(const int16_t *restrict from, int n, int16_t *restrict to)
-{
-    for (int i = 0; i < n; i++)
-        to[i] = (int16_t)((int16_t)(from[i] + 1) >> 1);
-}
-
-LOOP void NAMED(levels)(const int16_t *restrict from, int n, uint8_t *restrict to)
-{
-    for (int i = 0; i < n; i++)
-        to[i] = sr_level((int16_t)(from[i] + 64) >> 7);
-}
-
+#ifndef OWN_SUMS
 /* Blend a smoothed row and the row: in single precision, as Pillow does. x * 5042 >> 16 is x / 13 up to 3,321. */
-LOOP void NAMED(sharpen)(const uint8_t *row, size_t stride, int n, float factor, uint8_t *restrict to)
+LOOP void NAMED(blend)(const uint16_t *columns, const uint8_t *from, int n, float factor, uint8_t *restrict to)
 {
-    const uint8_t *above = row - stride, *below = row + stride;
     for (int i = 0; i < n; i++) {
-        uint16_t sum = (uint16_t)(above[i - 3] + above[i] + above[i + 3] + row[i - 3] + 5 * row[i] + row[i + 3]
-                                  + below[i - 3] + below[i] + below[i + 3] + 6);
+        uint16_t sum = (uint16_t)(columns[i] + columns[i + 3] + columns[i + 6] + 4 * from[i] + 6);
         int smooth = (uint16_t)((uint32_t)sum * 5042 >> 16);
-        float value = (float)smooth + factor * (float)(row[i] - smooth);
+        float value = (float)smooth + factor * (float)(from[i] - smooth);
         value = value < 0 ? 0 : value, value = value > 255 ? 255 : value;
         to[i] = (uint8_t)(int)value;
+    }
+}
+#endif
+
+LOOP void NAMED(sharpen)(const uint8_t *row, size_t stride, int n, float factor, uint8_t *to)
+{
+    uint16_t columns[CHUNK + 32]; /* sums of three values, one above the other; vectors read a little further */
+    for (int at = 0; at < n; at += CHUNK) {
+        const uint8_t *from = row + at, *above = from - stride, *below = from + stride;
+        int count = n - at < CHUNK ? n - at : CHUNK;
+        for (int i = -3; i < count + 3; i++)
+            columns[i + 3] = (uint16_t)(above[i] + from[i] + below[i]);
+        memset(columns + count + 6, 0, 16 * sizeof *columns);
+        NAMED(blend)(columns, from, count, factor, to + at);
     }
 }
 
@@ -78,6 +93,5 @@ LOOP void NAMED(box)(const uint8_t *leaving, const uint8_t *entering, const uint
 }
 
 static const sr_smooth_loops NAMED(loops) = {
-    NAMED(add), NAMED(add_levels), NAMED(pairs_of_levels), NAMED(pairs), NAMED(halve),
-    NAMED(levels), NAMED(sharpen), NAMED(box),
+    NAMED(add), NAMED(add_levels), NAMED(down), NAMED(across), NAMED(sharpen), NAMED(box),
 };

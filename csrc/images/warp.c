@@ -1,9 +1,9 @@
 /* warp.c - affine and perspective transformations: Pillow's Image.transform.
  *
- * Pillow's Image.rotate, which torchvision calls, has special cases that coefficients do not show. If neither a centre
- * nor a translation is given, then an angle of 0 is a copy, 180 turns by moves, and so do 90 and 270 if the result is
- * expanded or the image is square. The callers must use moves there; for a nearest affine operation the results are the
- * same, except that bilinear and bicubic ones may differ by rounding errors of the sine.
+ * Pillow's Image.rotate, which torchvision calls, copies or transposes for 0, 90, 180 and 270 degrees if no centre is
+ * given. The coefficients that it computes for other angles give the same bytes here, for every filter. There is one
+ * exception: if a result is expanded by 90 or 270 degrees, the caller must pass a size of exactly width x height, and
+ * move the centre for that size. The general rule of Image.rotate may give one row or column more.
  */
 #include <errno.h>
 #include <math.h>
@@ -150,17 +150,16 @@ static void shear_rows(sr_sampler *s, const double v[6], int height, int width, 
         if (last > first) {
             const uint8_t *from = s->data + (size_t)y * s->stride;
             double start = place(&lx, first) - 0.5; /* of the first pixel: from -0.5 to the last pixel + 0.5 */
-            int pixel = (int)(start + 1) - 1, end = last, begin = first;
-            int fraction = -(int)((start - pixel) * 32768 + 0.5);
-            if (pixel < 0) /* left of the first pixel's centre there is only that pixel */
-                memcpy(to + 3 * (size_t)begin++, from, 3), pixel = 0;
-            if (pixel + end - begin > s->width - 1 && end > begin)
-                memcpy(to + 3 * (size_t)--end, from + s->stride - 3, 3);
-            from += 3 * (size_t)pixel;
-            if (fraction == -32768 || fraction == 0)
-                memcpy(to + 3 * (size_t)begin, from - fraction / 32768 * 3, 3 * (size_t)(end - begin));
-            else
-                loops->shift(from, from + 3, 3 * (end - begin), fraction, to + 3 * (size_t)begin);
+            int pixel = (int)(start + 1) - 1, fraction = -(int)((start - pixel) * 32768 + 0.5);
+            int begin = first + (pixel < 0), end = last; /* the pixels that lie between two of the image */
+            pixel = pixel < 0 ? 0 : pixel;
+            end -= end > begin && pixel + end - begin > s->width - 1;
+            loops->shift(from + 3 * (size_t)pixel, from + 3 * (size_t)pixel + 3, 3 * (end - begin), fraction,
+                         to + 3 * (size_t)begin);
+            if (begin > first)
+                memcpy(to + 3 * (size_t)first, from, 3);
+            if (end < last)
+                memcpy(to + 3 * (size_t)end, from + s->stride - 3, 3);
         }
         fill_ends(to, first, last, width, s->fill);
     }

@@ -26,11 +26,11 @@ def by_pillow(image, coefficients, filter, fill, size=None):
     return np.asarray(picture.transform((width, height), method, coefficients, IN_PILLOW[filter], fillcolor=fill))
 
 
-def turned(angle, height, width):
-    """Return the coefficients of Pillow's Image.rotate."""
+def turned(angle, height, width, size=None):
+    """Return the coefficients of Pillow's Image.rotate; `size` is that of the result if it differs."""
     cosine, sine = round(math.cos(math.radians(-angle)), 15), round(math.sin(math.radians(-angle)), 15)
-    x, y = width / 2, height / 2
-    return cosine, sine, x - cosine * x - sine * y, -sine, cosine, y + sine * x - cosine * y
+    y, x = (side / 2 for side in size or (height, width))
+    return cosine, sine, width / 2 - cosine * x - sine * y, -sine, cosine, height / 2 + sine * x - cosine * y
 
 
 def affine_cases(draw, height, width):
@@ -86,6 +86,20 @@ def test_an_image_is_warped_as_by_pillow(operation, size, noise):
     assert max(worst.values()) <= 1, worst
 
 
+@pytest.mark.parametrize("expand", [False, True])
+@pytest.mark.parametrize("filter", FILTERS)
+@pytest.mark.parametrize("angle", [0, 90, 180, 270])
+def test_a_right_angle_moves_pixels_as_in_pillow(angle, filter, expand):
+    """Pillow transposes the image there, if the result is expanded or square."""
+    for height, width in ((1, 1), (2, 7), (5, 5), (6, 6), (31, 18)):
+        size = (width, height) if expand and angle % 180 else (height, width)
+        image = pixels(height, width, noise=True)
+        wanted = Image.fromarray(image).rotate(angle, IN_PILLOW[filter], expand, fillcolor=(1, 2, 3))
+        coefficients = turned(angle, height, width, size)
+        ours = operate(image, "AFFINE", (FILTERS[filter], *size), (*coefficients, 1, 2, 3), size)
+        assert np.array_equal(ours, np.asarray(wanted))
+
+
 def test_images_that_are_too_large_for_fixed_point_are_warped_as_by_pillow():
     """Pillow adds up steps in double precision there."""
     draw = np.random.default_rng(5)
@@ -139,7 +153,8 @@ def elastic_by_torch(image, seed, alpha, sigma, fill, how):
             taps = torch.arange(-radius, radius + 1, dtype=torch.float64)
             across, down = (torch.softmax(-0.5 * (taps / s) ** 2, 0) for s in sigma)
             padded = functional.pad(plane.double(), [radius] * 4, mode="reflect")
-            plane = functional.conv2d(padded, torch.outer(down, across)[None, None]).float()
+            rows = functional.conv2d(padded, across[None, None, None])
+            plane = functional.conv2d(rows, down[None, None, :, None]).float()
         displacements.append(plane * alpha[i] / size)
     y, x = (torch.linspace((1 - n) / n, (n - 1) / n, n) for n in (height, width))
     grid = torch.stack([x.expand(height, width), y[:, None].expand(height, width)], -1)[None]
