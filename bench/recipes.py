@@ -1,0 +1,214 @@
+"""What do whole training recipes cost? ``python -m bench.recipes``.
+
+Question
+    How many images per second of CPU time does each candidate make from a folder of JPEGs, with the recipes that people
+    train with: crop, augmentations, normalisation, MixUp or CutMix? How far is the result from torchvision's?
+Data
+    The photographs of question (f), or the user's class folders (``--data``), in random order, 224 × 224, 64 per batch.
+    In "kept", decoded images lie in memory: slipring's ``cache=`` after two epochs, and in torch's loader
+    a list of images that the workers inherit.
+Machine, command, result
+    Printed. Each candidate runs each recipe in its own process, and they take turns in each round; ratios are formed
+    within a round. CPU time is that of the process and its workers, by the kernel's count, while batches are consumed.
+    "levels" are the mean and the standard deviation of all pixel values of the first 256 images of each round, which
+    are the same images for all candidates. The error of a crop is slipring's difference from torchvision's on PIL, for
+    the same 200 images and boxes.
+Bias
+    The consumer reads one element of each array, and no training competes for the caches. The files stay in the page
+    cache. torch's loaders have persistent workers. uint8 batches are channels last, except those of torchvision on
+    tensors and of timm: each candidate gives them in the way that costs it least. Pillow decodes for all of torch's
+    candidates but Albumentations. If a candidate has no transform of that name, its file in ``bench/rivals/recipes``
+    says what takes its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bench import cpu
+from bench.collate import as_array
+from bench.machine import describe
+from bench.photos import ensure, image_files
+from bench.questions.epochs import Pictures
+from bench.rivals._torch import endless
+from bench.rivals.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, Recipe
+
+CHECKED = 4  # batches whose form and levels are compared, before the clock starts
+COMPARED = 200  # crops that are compared with torchvision's
+NOT_EXPRESSED = "it has no such recipe"
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser("python -m bench.recipes", description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, metavar="N")
+    parser.add_argument("--only", action="append", choices=tuple(RECIPES), metavar="NAME", help=", ".join(RECIPES))
+    parser.add_argument("--workers", type=int, default=2, metavar="N")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="of each measurement (5)")
+    parser.add_argument("--data", metavar="DIR", help="class folders of your own JPEGs")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument("--measure", nargs=3, metavar=("RECIPE", "CANDIDATE", "ROUND"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        recipe, candidate, seed = options.measure
+        print(json.dumps(answer(RECIPES[recipe], candidate, int(seed), options)))
+        return
+    if options.data is None:
+        ensure()
+    told = describe(CANDIDATES.values(), "bench.recipes")
+    rows = [row for key in options.only or RECIPES for row in compared(RECIPES[key], options)]
+    if options.json:
+        print(json.dumps({"machine": told, "rows": rows}, indent=1))
+        return
+    for name, value in told.items():
+        print(f"{name}: {value}")
+    print(f"\n{options.rounds} rounds of {options.seconds:g} s, {options.workers} workers; median (lowest – highest)\n")
+    print("\n".join(table(rows)))
+
+
+def compared(recipe: Recipe, options: argparse.Namespace) -> list[Row]:
+    """Let the candidates take turns; return a row for each."""
+    keys = tuple(CANDIDATES)
+    answers: dict[str, list[Row]] = {key: [] for key in keys}
+    for number in range(options.rounds):
+        first = number % len(keys)
+        for key in keys[first:] + keys[:first]:
+            if not any("missing" in found for found in answers[key]):
+                answers[key].append(measured_apart(recipe, key, number, options))
+    reference = answers[recipe.reference]
+    return [summary(recipe, key, answers[key], reference) for key in keys]
+
+
+def measured_apart(recipe: Recipe, candidate: str, number: int, options: argparse.Namespace) -> Row:
+    """Measure in a new process; its failure becomes the answer."""
+    command = [sys.executable, "-m", "bench.recipes", "--workers", str(options.workers)]
+    command += ["--seconds", str(options.seconds), *(("--data", options.data) if options.data else ())]
+    done = subprocess.run(
+        [*command, "--measure", recipe.key, candidate, str(number)], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        return {"missing": f"exit status {done.returncode}"}
+    found: Row = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def answer(recipe: Recipe, candidate: str, seed: int, options: argparse.Namespace) -> Row:
+    """Measure one candidate in this process, or return why it cannot be measured."""
+    rival = CANDIDATES[candidate]
+    if missing := rival.missing():
+        return {"missing": missing}
+    module = importlib.import_module(f"bench.rivals.{rival.module}")
+    if recipe.key not in module.STEPS:
+        return {"missing": NOT_EXPRESSED}
+    pictures = Pictures(image_files(options.data))
+    seed_all(seed)
+    batches = endless(module.loader(recipe, pictures, options.workers))
+    found = check(recipe, [next(batches) for _ in range(CHECKED)])
+    epochs = -(-2 * pictures.distinct // BATCH) if recipe.kept else 0
+    for _ in range(epochs + 4 * options.workers):
+        next(batches)
+    found |= timed(batches, options.seconds, options.workers)
+    if seed == 0 and hasattr(module, "crop_error"):
+        found["error"] = module.crop_error(recipe, pictures, COMPARED)
+    return found
+
+
+def seed_all(seed: int) -> None:
+    """Seed what draws the order of the images and, in torch's workers, the transforms."""
+    random.seed(seed)
+    np.random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+
+
+def check(recipe: Recipe, batches: Sequence[Any]) -> Row:
+    """Check the form of batches; return the mean and the standard deviation of their levels."""
+    values = []
+    for images, labels in batches:
+        pixels, targets = as_array(images), as_array(labels)
+        shapes = {(BATCH, 3, SIDE, SIDE)} if recipe.normalised else {(BATCH, 3, SIDE, SIDE), (BATCH, SIDE, SIDE, 3)}
+        if pixels.shape not in shapes or pixels.dtype != ("float32" if recipe.normalised else "uint8"):
+            raise ValueError(f"{recipe.key}: a batch of {pixels.dtype}{pixels.shape}")
+        if targets.shape != ((BATCH, CLASSES) if recipe.mixed else (BATCH,)):
+            raise ValueError(f"{recipe.key}: labels of shape {targets.shape}")
+        levels = pixels.astype(np.float64)
+        if recipe.normalised:
+            scale, shift = (np.array(numbers).reshape(3, 1, 1) for numbers in (STD, MEAN))
+            levels = (levels * scale + shift) * 255
+        values.append((levels.mean(), (levels**2).mean()))
+    mean, square = np.mean(values, axis=0)
+    return {"mean": mean, "deviation": (square - mean**2) ** 0.5}
+
+
+def timed(batches: Iterator[Any], seconds: float, multiple: int) -> Row:
+    """Consume batches for some time, a multiple of the number of workers; return rates in images per second."""
+    clock = time.perf_counter
+    used, begin, count = cpu.of_job(os.getpid()), clock(), 0
+    while count % multiple or clock() - begin < seconds:
+        for part in next(batches):
+            as_array(part).item(0)
+        count += 1
+    elapsed, used = clock() - begin, cpu.of_job(os.getpid()) - used
+    return {"per_cpu_s": count * BATCH / used, "per_s": count * BATCH / elapsed}
+
+
+def summary(recipe: Recipe, key: str, answers: list[Row], reference: list[Row]) -> Row:
+    """Return the row of one candidate."""
+    row: Row = {"recipe": recipe.key, "title": recipe.title, "candidate": key, "reference": recipe.reference}
+    if missing := next((found["missing"] for found in answers if "missing" in found), None):
+        return row | {"missing": missing}
+    for name in ("per_cpu_s", "per_s", "mean", "deviation"):
+        row[name] = [found[name] for found in answers]
+    if all("per_cpu_s" in found for found in reference):
+        row["ratio"] = [found["per_cpu_s"] / other["per_cpu_s"] for found, other in zip(answers, reference)]
+    if errors := [found["error"] for found in answers if "error" in found]:
+        row["error"] = errors[0]
+    return row
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Yield the lines of the table, and of the notes that follow it."""
+    yield "| recipe | candidate | images per CPU second | images/s | ratio | levels: mean, deviation |"
+    yield "|---|---|---:|---:|---:|---:|"
+    notes: dict[str, None] = {}
+    for row in rows:
+        label = CANDIDATES[row["candidate"]].label
+        start = f"| {row['recipe']} | {label} |"
+        if "missing" in row:
+            yield f"{start} – | – | – | – |"
+            notes[f"{label}: {row['missing']}" + (f" as {row['recipe']}" * (row["missing"] == NOT_EXPRESSED))] = None
+            continue
+        ratio = figure(row["ratio"], "{:.2f}") if "ratio" in row else "–"
+        levels = ", ".join(f"{statistics.fmean(row[name]):.1f}" for name in ("mean", "deviation"))
+        yield f"{start} {figure(row['per_cpu_s'])} | {figure(row['per_s'])} | {ratio} | {levels} |"
+        if "error" in row:
+            mean, worst = row["error"]
+            notes[f"{row['recipe']}: crops of {label} differ by {mean:.3f} on average, at most by {worst}"] = None
+    yield ""
+    for key in dict.fromkeys(row["recipe"] for row in rows):
+        yield f"{key}: {RECIPES[key].title}; ratio to {CANDIDATES[RECIPES[key].reference].label}"
+    yield from notes
+
+
+def figure(values: list[float], form: str = "{:,.0f}") -> str:
+    """Write median (lowest – highest)."""
+    middle, low, high = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({low} – {high})"
+
+
+if __name__ == "__main__":
+    main()
