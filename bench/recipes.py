@@ -32,7 +32,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ from bench.rivals.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE
 
 CHECKED = 4  # batches whose form and levels are compared, before the clock starts
 COMPARED = 200  # crops that are compared with torchvision's
-NOT_EXPRESSED = "it has no such recipe"
+NOT_EXPRESSED = "no such recipe"
 
 Row = dict[str, Any]
 
@@ -70,14 +70,15 @@ def main() -> None:
     if options.data is None:
         ensure()
     told = describe(CANDIDATES.values(), "bench.recipes")
-    rows = [row for key in options.only or RECIPES for row in compared(RECIPES[key], options)]
+    groups = (compared(RECIPES[key], options) for key in options.only or RECIPES)
     if options.json:
-        print(json.dumps({"machine": told, "rows": rows}, indent=1))
+        print(json.dumps({"machine": told, "rows": [row for group in groups for row in group]}, indent=1))
         return
     for name, value in told.items():
         print(f"{name}: {value}")
     print(f"\n{options.rounds} rounds of {options.seconds:g} s, {options.workers} workers; median (lowest – highest)\n")
-    print("\n".join(table(rows)))
+    for line in table(groups):
+        print(line, flush=True)
 
 
 def compared(recipe: Recipe, options: argparse.Namespace) -> list[Row]:
@@ -180,28 +181,35 @@ def summary(recipe: Recipe, key: str, answers: list[Row], reference: list[Row]) 
     return row
 
 
-def table(rows: list[Row]) -> Iterator[str]:
-    """Yield the lines of the table, and of the notes that follow it."""
+def table(groups: Iterable[list[Row]]) -> Iterator[str]:
+    """Yield the lines of the table, as soon as the rows of each recipe are known, and of the notes that follow it."""
     yield "| recipe | candidate | images per CPU second | images/s | ratio | levels: mean, deviation |"
     yield "|---|---|---:|---:|---:|---:|"
     notes: dict[str, None] = {}
-    for row in rows:
-        label = CANDIDATES[row["candidate"]].label
-        start = f"| {row['recipe']} | {label} |"
-        if "missing" in row:
-            yield f"{start} – | – | – | – |"
-            notes[f"{label}: {row['missing']}" + (f" as {row['recipe']}" * (row["missing"] == NOT_EXPRESSED))] = None
-            continue
-        ratio = figure(row["ratio"], "{:.2f}") if "ratio" in row else "–"
-        levels = ", ".join(f"{statistics.fmean(row[name]):.1f}" for name in ("mean", "deviation"))
-        yield f"{start} {figure(row['per_cpu_s'])} | {figure(row['per_s'])} | {ratio} | {levels} |"
-        if "error" in row:
-            mean, worst = row["error"]
-            notes[f"{row['recipe']}: crops of {label} differ by {mean:.3f} on average, at most by {worst}"] = None
+    for rows in groups:
+        recipe = RECIPES[rows[0]["recipe"]]
+        notes[f"{recipe.key}: {recipe.title}; ratio to {CANDIDATES[recipe.reference].label}"] = None
+        for row in rows:
+            label = CANDIDATES[row["candidate"]].label
+            yield f"| {recipe.key} | {label} | {cells(row)} |"
+            if row.get("missing") == NOT_EXPRESSED:
+                notes[f"{recipe.key}: {label} has no such recipe"] = None
+            elif "missing" in row:
+                notes[f"{label}: {row['missing']}"] = None
+            elif "error" in row:
+                mean, worst = row["error"]
+                notes[f"{recipe.key}: crops of {label} differ by {mean:.3f} on average, at most by {worst}"] = None
     yield ""
-    for key in dict.fromkeys(row["recipe"] for row in rows):
-        yield f"{key}: {RECIPES[key].title}; ratio to {CANDIDATES[RECIPES[key].reference].label}"
     yield from notes
+
+
+def cells(row: Row) -> str:
+    """Return the columns of one candidate."""
+    if "missing" in row:
+        return "– | – | – | –"
+    ratio = figure(row["ratio"], "{:.2f}") if "ratio" in row else "–"
+    levels = ", ".join(f"{statistics.fmean(row[name]):.1f}" for name in ("mean", "deviation"))
+    return f"{figure(row['per_cpu_s'])} | {figure(row['per_s'])} | {ratio} | {levels}"
 
 
 def figure(values: list[float], form: str = "{:,.0f}") -> str:

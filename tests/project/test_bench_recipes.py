@@ -49,7 +49,7 @@ def test_ratios_are_formed_within_a_round_and_a_missing_candidate_is_a_row_with_
     rows = [recipes.summary(crop, "slipring", ours, theirs), recipes.summary(crop, "pil", theirs, theirs)]
     rows.append(recipes.summary(crop, "timm", [{"missing": "no timm here"}], theirs))
     assert rows[0]["ratio"] == [4, 3, 3]
-    lines = list(recipes.table(rows))
+    lines = list(recipes.table([rows]))
     assert "| 60 (40 – 90) | 120 (80 – 180) | 3.00 (3.00 – 4.00) | 100.0, 50.0 |" in lines[2]
     assert lines[4].endswith("| – | – | – | – |") and "torch, timm: no timm here" in lines
 
@@ -58,7 +58,7 @@ def test_without_the_reference_there_is_no_ratio():
     answers = [{"per_cpu_s": 40.0, "per_s": 80.0, "mean": 100.0, "deviation": 50.0}]
     row = recipes.summary(RECIPES["crop"], "slipring", answers, [{"missing": "no torchvision here"}])
     assert "ratio" not in row
-    assert "| 80 (80 – 80) | – |" in list(recipes.table([row]))[2]
+    assert "| 80 (80 – 80) | – |" in list(recipes.table([[row]]))[2]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,17 @@ STEPS: dict[str, Any] = {
     "mixed": lambda: [images.TrivialAugmentWide(), images.RandomErasing(0.1)],
     "kept": lambda: [images.TrivialAugmentWide()],
     "rand": lambda: [images.RandAugment(2, 9, interpolation="bilinear")],
+    "timm": lambda: [
+        images.rand_augment_transform(
+            "rand-m9-mstd0.5-inc1", interpolation="bicubic", fill=[round(255 * level) for level in MEAN]
+        )
+    ],
+    "three": lambda: [
+        images.RandomChoice(
+            [images.RandomGrayscale(1.0), images.RandomSolarize(128, 1.0), images.PILGaussianBlur((0.1, 2.0), 1.0)]
+        ),
+        images.ColorJitter(0.3, 0.3, 0.3),
+    ],
     "simclr": lambda: [
         images.RandomApply([images.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
         images.RandomGrayscale(0.2),
