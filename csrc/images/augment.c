@@ -126,38 +126,15 @@ int sr_image_write(sr_augmenter *a, const sr_pixels *image, const sr_target *tar
 
 /* ---- rectangles of the target ------------------------------------------------------------------------------------ */
 
-static uint16_t half_of(float value) /* rounded to even */
-{
-    uint32_t bits, sign, tail;
-    memcpy(&bits, &value, sizeof bits);
-    sign = bits >> 16 & 0x8000, bits &= 0x7fffffff;
-    if (bits >= 0x47800000) /* 65536 and more: infinity, or not a number */
-        return (uint16_t)(sign | (bits > 0x7f800000 ? 0x7e00 : 0x7c00));
-    if (bits < 0x33000000) /* less than half of the smallest half */
-        return (uint16_t)sign;
-    int shift = bits < 0x38800000 ? 126 - (int)(bits >> 23) : 13; /* subnormal halves lose more bits */
-    uint32_t digits = bits < 0x38800000 ? (bits & 0x7fffff) | 0x800000 : bits - 0x38000000;
-    tail = digits & ((1u << shift) - 1), digits >>= shift;
-    digits += tail > 1u << (shift - 1) || (tail == 1u << (shift - 1) && (digits & 1));
-    return (uint16_t)(sign | digits);
-}
-
-static uint16_t bfloat16_of(float value) /* rounded to even */
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 static void put(char *to, int type, double value)
 {
-    if (type == 0) {
+    if (type == SR_UINT8) {
         *(uint8_t *)to = sr_level((int)value);
-    } else if (type == 1) {
+    } else if (type == SR_FLOAT32) {
         float single = (float)value;
         memcpy(to, &single, sizeof single);
     } else {
-        uint16_t bits = type == 2 ? half_of((float)value) : bfloat16_of((float)value);
+        uint16_t bits = type == SR_FLOAT16 ? sr_half_of((float)value) : sr_bfloat16_of((float)value);
         memcpy(to, &bits, sizeof bits);
     }
 }

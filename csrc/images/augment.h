@@ -79,14 +79,19 @@ int sr_augment(sr_augmenter *a, const sr_op *ops, int count, sr_pixels *image);
 /* Write an image to its target, whose size it has. */
 int sr_image_write(sr_augmenter *a, const sr_pixels *image, const sr_target *target);
 
+enum sr_type { SR_UINT8 = 0, SR_FLOAT32, SR_FLOAT16, SR_BFLOAT16 };
+
 /* A rectangle to overwrite in a target, in values of the target's type. */
 typedef struct sr_erasure {
     int32_t top, left, height, width; /* inside the target */
     int32_t noise;                    /* 0: `values`; 1: independent normal numbers, mean 0 and deviation 1 */
-    int32_t type;                     /* of the target: 0 uint8, 1 float32, 2 float16, 3 bfloat16 */
+    int32_t type;                     /* enum sr_type, of the target */
     uint64_t seed;                    /* of the noise */
     double values[3];
 } sr_erasure;
 void sr_erase(const sr_target *target, const sr_erasure *erasure);
+
+/* values = values x share + other x rest, where share + rest is 1. */
+void sr_mix(void *values, const void *other, size_t count, enum sr_type type, float share, float rest);
 
 #endif

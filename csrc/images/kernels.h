@@ -1,4 +1,4 @@
-/* kernels.h - the inner loops of the resize. Private to csrc/images. */
+/* kernels.h - the inner loops of the resize, and which kind of loops runs. Private to csrc/images. */
 #ifndef SLIPRING_IMAGES_KERNELS_H
 #define SLIPRING_IMAGES_KERNELS_H
 
@@ -18,9 +18,13 @@ typedef struct sr_kernels {
     /* Resize two rows across. May read 16 bytes further; writes count x 3 values. */
     void (*across8)(const uint8_t *a, const uint8_t *b, const sr_axis *axis, int16_t *to_a, int16_t *to_b);
     void (*across16)(const int16_t *a, const int16_t *b, const sr_axis *axis, uint8_t *to_a, uint8_t *to_b);
+    /* Pixels to rows of red, green and blue. Reads and writes no further. */
+    void (*planes)(const uint8_t *from, int pixels, uint8_t *red, uint8_t *green, uint8_t *blue);
 } sr_kernels;
 
 extern const sr_kernels sr_kernels_c;
+/* Whether loops for this processor's vectors run: SLIPRING_IMAGES_KERNELS=c excludes them. The first call decides. */
+bool sr_use_vectors(void);
 #ifdef __x86_64__
 extern const sr_kernels sr_kernels_avx2;
 bool sr_has_avx2(void);

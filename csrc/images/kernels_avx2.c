@@ -182,6 +182,36 @@ AVX2 static void across8(const uint8_t *a, const uint8_t *b, const sr_axis *axis
     }
 }
 
+/* One colour of 16 pixels: its bytes of three registers of 16, each shuffled to their places. */
+AVX2 static inline __m128i colour(const __m128i *parts, __m128i first, __m128i second, __m128i third)
+{
+    return _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(parts[0], first), _mm_shuffle_epi8(parts[1], second)),
+                        _mm_shuffle_epi8(parts[2], third));
+}
+
+AVX2 static void planes(const uint8_t *from, int pixels, uint8_t *red, uint8_t *green, uint8_t *blue)
+{
+    const __m128i r0 = _mm_setr_epi8(0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m128i r1 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14, -1, -1, -1, -1, -1);
+    const __m128i r2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 4, 7, 10, 13);
+    const __m128i g0 = _mm_setr_epi8(1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m128i g1 = _mm_setr_epi8(-1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1);
+    const __m128i g2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14);
+    const __m128i b0 = _mm_setr_epi8(2, 5, 8, 11, 14, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m128i b1 = _mm_setr_epi8(-1, -1, -1, -1, -1, 1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1);
+    const __m128i b2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15);
+    int x = 0;
+    for (; x + 16 <= pixels; x += 16, from += 48) {
+        __m128i parts[3];
+        for (int i = 0; i < 3; i++)
+            parts[i] = _mm_loadu_si128((const __m128i *)(from + 16 * i));
+        _mm_storeu_si128((__m128i *)(red + x), colour(parts, r0, r1, r2));
+        _mm_storeu_si128((__m128i *)(green + x), colour(parts, g0, g1, g2));
+        _mm_storeu_si128((__m128i *)(blue + x), colour(parts, b0, b1, b2));
+    }
+    sr_kernels_c.planes(from, pixels - x, red + x, green + x, blue + x);
+}
+
 /* Return whether the processor has AVX2 and the operating system saves its registers. Not __builtin_cpu_supports, which
  * calls the compiler's run-time library: zig's always says no. */
 bool sr_has_avx2(void)
@@ -194,5 +224,5 @@ bool sr_has_avx2(void)
     return (low & saved) == saved && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
 }
 
-const sr_kernels sr_kernels_avx2 = {"avx2", down8, down16, across8, across16};
+const sr_kernels sr_kernels_avx2 = {"avx2", down8, down16, across8, across16, planes};
 #endif

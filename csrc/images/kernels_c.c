@@ -54,4 +54,10 @@ static void down16(const int16_t *rows, size_t stride, int values, const int16_t
 ACROSS(across8, uint8_t, int16_t, HALF8, middle)
 ACROSS(across16, int16_t, uint8_t, HALF16, level)
 
-const sr_kernels sr_kernels_c = {"c", down8, down16, across8, across16};
+static void planes(const uint8_t *from, int pixels, uint8_t *red, uint8_t *green, uint8_t *blue)
+{
+    for (int x = 0; x < pixels; x++, from += 3)
+        red[x] = from[0], green[x] = from[1], blue[x] = from[2];
+}
+
+const sr_kernels sr_kernels_c = {"c", down8, down16, across8, across16, planes};

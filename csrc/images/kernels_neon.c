@@ -165,5 +165,17 @@ static void across16(const int16_t *a, const int16_t *b, const sr_axis *axis, ui
     BY_TAPS(across16_of, axis->taps, a, b, axis, to_a, to_b);
 }
 
-const sr_kernels sr_kernels_neon = {"neon", down8, down16, across8, across16};
+static void planes(const uint8_t *from, int pixels, uint8_t *red, uint8_t *green, uint8_t *blue)
+{
+    int x = 0;
+    for (; x + 16 <= pixels; x += 16, from += 48) {
+        uint8x16x3_t all = vld3q_u8(from);
+        vst1q_u8(red + x, all.val[0]);
+        vst1q_u8(green + x, all.val[1]);
+        vst1q_u8(blue + x, all.val[2]);
+    }
+    sr_kernels_c.planes(from, pixels - x, red + x, green + x, blue + x);
+}
+
+const sr_kernels sr_kernels_neon = {"neon", down8, down16, across8, across16, planes};
 #endif

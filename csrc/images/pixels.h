@@ -2,6 +2,8 @@
 #ifndef SLIPRING_IMAGES_PIXELS_H
 #define SLIPRING_IMAGES_PIXELS_H
 
+#include <string.h>
+
 #include "augment.h"
 
 /* Return memory for a result, in the buffer that does not hold the image; NULL: there is none. */
@@ -33,5 +35,55 @@ static inline uint64_t sr_bits(uint64_t *state)
     return z ^ (z >> 31);
 }
 static inline double sr_uniform(uint64_t *state) { return (double)(sr_bits(state) >> 11) * 0x1p-53; } /* [0, 1) */
+
+/* ---- floating-point values of 16 bits ---- */
+
+static inline uint16_t sr_half_of(float value) /* rounded to even */
+{
+    uint32_t bits, sign, tail;
+    memcpy(&bits, &value, sizeof bits);
+    sign = bits >> 16 & 0x8000, bits &= 0x7fffffff;
+    if (bits >= 0x47800000) /* 65536 and more: infinity, or not a number */
+        return (uint16_t)(sign | (bits > 0x7f800000 ? 0x7e00 : 0x7c00));
+    if (bits < 0x33000000) /* less than half of the smallest half */
+        return (uint16_t)sign;
+    int shift = bits < 0x38800000 ? 126 - (int)(bits >> 23) : 13; /* subnormal halves lose more bits */
+    uint32_t digits = bits < 0x38800000 ? (bits & 0x7fffff) | 0x800000 : bits - 0x38000000;
+    tail = digits & ((1u << shift) - 1), digits >>= shift;
+    digits += tail > 1u << (shift - 1) || (tail == 1u << (shift - 1) && (digits & 1));
+    return (uint16_t)(sign | digits);
+}
+
+static inline uint16_t sr_bfloat16_of(float value) /* rounded to even */
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+static inline float sr_of_bfloat16(uint16_t half)
+{
+    uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float sr_of_half(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff, bits;
+    float value;
+    if (rest >= 0x7c00) /* infinity, or not a number */
+        bits = 0x7f800000 | (rest & 0x3ff) << 13;
+    else if (rest >= 0x400)
+        bits = (rest << 13) + 0x38000000;
+    else { /* subnormal: a multiple of 2^-24 */
+        value = (float)rest * 0x1p-24f;
+        return sign ? -value : value;
+    }
+    bits |= sign;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
 
 #endif

@@ -155,28 +155,46 @@ int sr_plan_make(sr_plan *plan, const sr_span *x, const sr_span *y, enum sr_filt
 
 /* ---- rows of the result ----------------------------------------------------------------------------------------- */
 
-#define WRITE_VALUES(TYPE)                                                                        \
-    do {                                                                                          \
-        const TYPE *values = (const TYPE *)target->table;                                         \
-        for (int c = 0; c < 3; c++, values = values ? values + 256 : values) {                    \
-            char *to = row + c * target->channel;                                                 \
-            for (int x = 0; x < target->width; x++, to += target->pixel) {                        \
-                uint8_t level = levels[3 * x + c];                                                \
-                TYPE value = values ? values[level] : (TYPE)level;                                \
-                memcpy(to, &value, sizeof value);                                                 \
-            }                                                                                     \
-        }                                                                                         \
+#define AT_ONCE 64 /* pixels that are separated into colours before they are written */
+
+/* Write `count` values of one colour, `stride` bytes apart. The compiler knows the stride of the usual layouts. */
+#define WRITE_VALUES(TYPE, STRIDE)                                                        \
+    for (int x = 0; x < count; x++) {                                                     \
+        TYPE value = values ? ((const TYPE *)values)[levels[x]] : (TYPE)levels[x];        \
+        memcpy(to + x * (STRIDE), &value, sizeof value);                                  \
+    }
+#define WRITE_COLOUR(TYPE)                                                                \
+    do {                                                                                  \
+        if (stride == (int64_t)sizeof(TYPE))                                              \
+            WRITE_VALUES(TYPE, (int64_t)sizeof(TYPE))                                     \
+        else if (stride == 3 * (int64_t)sizeof(TYPE))                                     \
+            WRITE_VALUES(TYPE, 3 * (int64_t)sizeof(TYPE))                                 \
+        else                                                                              \
+            WRITE_VALUES(TYPE, stride)                                                    \
     } while (0)
 
-static void write_row(const sr_target *target, int y, const uint8_t *levels)
+static void write_colour(char *restrict to, int64_t stride, const uint8_t *restrict levels, int count, int bytes,
+                         const void *restrict values)
 {
-    char *row = target->data + y * target->row;
-    if (target->bytes == 1)
-        WRITE_VALUES(uint8_t);
-    else if (target->bytes == 2)
-        WRITE_VALUES(uint16_t);
+    if (bytes == 1)
+        WRITE_COLOUR(uint8_t);
+    else if (bytes == 2)
+        WRITE_COLOUR(uint16_t);
     else
-        WRITE_VALUES(uint32_t);
+        WRITE_COLOUR(uint32_t);
+}
+
+static void write_row(const sr_kernels *k, const sr_target *target, int y, const uint8_t *levels)
+{
+    uint8_t colours[3][AT_ONCE];
+    char *row = target->data + y * target->row;
+    for (int x = 0; x < target->width; x += AT_ONCE, levels += 3 * AT_ONCE, row += AT_ONCE * target->pixel) {
+        int count = target->width - x < AT_ONCE ? target->width - x : AT_ONCE;
+        k->planes(levels, count, colours[0], colours[1], colours[2]);
+        for (int c = 0; c < 3; c++)
+            write_colour(row + c * target->channel, target->pixel, colours[c], count, target->bytes,
+                         target->table ? (const char *)target->table + c * 256 * target->bytes : NULL);
+    }
 }
 
 static bool is_plain(const sr_target *target)
@@ -219,7 +237,7 @@ static int down_then_across(const sr_kernels *k, const sr_plan *plan, sr_source 
         uint8_t *to_second = row_at(target, y + pair - 1, line ? line + (size_t)(pair - 1) * line_stride : NULL);
         across->across16(middle, second, &plan->x, to, to_second);
         for (int i = 0; line && i < pair; i++)
-            write_row(target, y + i, line + (size_t)i * line_stride);
+            write_row(k, target, y + i, line + (size_t)i * line_stride);
     }
     return 0;
 }
@@ -265,13 +283,13 @@ static int across_then_down(const sr_kernels *k, const sr_plan *plan, sr_source 
         k->down16(kept + (size_t)(at - origin) * stride, stride, 3 * target->width,
                   down->weights + (size_t)y * down->taps, down->taps, row_at(target, y, plain ? NULL : line));
         if (!plain)
-            write_row(target, y, line);
+            write_row(k, target, y, line);
     }
     return 0;
 }
 
 /* Copy the rows: both passes would give the same pixel values. */
-static int copy(const sr_plan *plan, sr_source *source, const sr_target *target)
+static int copy(const sr_kernels *k, const sr_plan *plan, sr_source *source, const sr_target *target)
 {
     size_t lead = 3 * (size_t)(plan->x.same - plan->x.begin);
     for (int y = 0; y < plan->y.count; y++) {
@@ -282,13 +300,14 @@ static int copy(const sr_plan *plan, sr_source *source, const sr_target *target)
         if (is_plain(target))
             memcpy(target->data + y * target->row, row, 3 * (size_t)target->width);
         else
-            write_row(target, y, row);
+            write_row(k, target, y, row);
     }
     return 0;
 }
 
 /* Take one source pixel for each pixel of the result. */
-static int pick(const sr_plan *plan, sr_source *source, const sr_target *target, sr_scratch *scratch)
+static int pick(const sr_kernels *k, const sr_plan *plan, sr_source *source, const sr_target *target,
+                sr_scratch *scratch)
 {
     uint8_t *line = is_plain(target) ? NULL : sr_buffer_need(&scratch->line, 3 * (size_t)target->width);
     if (!line && !is_plain(target))
@@ -302,7 +321,7 @@ static int pick(const sr_plan *plan, sr_source *source, const sr_target *target,
         for (int x = 0; x < plan->x.count; x++)
             memcpy(to + 3 * (size_t)x, row + 3 * (size_t)(plan->x.at[x] - plan->x.begin), 3);
         if (line)
-            write_row(target, y, line);
+            write_row(k, target, y, line);
     }
     return 0;
 }
@@ -329,6 +348,7 @@ static const sr_kernels *chosen(void)
 }
 
 const char *sr_resize_kernels(void) { return chosen()->name; }
+bool sr_use_vectors(void) { return chosen() != &sr_kernels_c; }
 
 static bool down_first(const sr_plan *plan)
 {
@@ -340,8 +360,8 @@ int sr_plan_window(const sr_plan *plan) { return down_first(plan) ? plan->y.taps
 int sr_resize(const sr_plan *plan, sr_source *source, const sr_target *target, sr_scratch *scratch)
 {
     if (plan->filter == SR_NEAREST)
-        return pick(plan, source, target, scratch);
+        return pick(chosen(), plan, source, target, scratch);
     if (plan->x.same >= 0 && plan->y.same >= 0)
-        return copy(plan, source, target);
+        return copy(chosen(), plan, source, target);
     return (down_first(plan) ? down_then_across : across_then_down)(chosen(), plan, source, target, scratch);
 }

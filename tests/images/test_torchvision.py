@@ -133,7 +133,7 @@ def test_both_of_torchvisions_nearest_modes_are_pillows(root, mode):
 
 def test_the_recipe_of_training_draws_the_same_boxes(root):
     data = images.from_torchvision(folder(root, compose(crop(8, (0.3, 0.4), (1, 1)), FLIP, TO_TENSOR)))
-    first, second = data._steps
+    first, second = data.transform
     assert (first.size, first.scale, first.ratio, first.flip) == ((8, 8), (0.3, 0.4), (1, 1), 0)
     assert second.p == 0.5
     assert data[0][0].shape == (3, 8, 8)

@@ -49,7 +49,8 @@ def test_every_public_name_is_there_and_documented():
 
 
 PUBLIC = (
-    "slipring", "slipring.arrow", "slipring.cache", "slipring.errors", "slipring.images", "slipring.monitor",
+    "slipring", "slipring.arrow", "slipring.cache", "slipring.errors", "slipring.images",
+    "slipring.images.functional", "slipring.monitor",
     "slipring.ray", "slipring.streams", "slipring.torch", "slipring.typing", "slipring.adapters.di_engine",
     "slipring.adapters.megengine", "slipring.adapters.paddle", "slipring.adapters.torchdata",
     "slipring.adapters.webdataset",

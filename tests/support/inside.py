@@ -45,6 +45,7 @@ _NAMES = {
     "slipring._observe.recording": "Recording",
     "slipring._observe.snapshot": "RETIRED EmptySnapshot Snapshot bucket_of durations stage_of states",
     "slipring._observe.verdict": "Known starting verdict",
+    "slipring.images": "_renderer",
     "slipring.monitor._callbacks": "loaders_in",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -54,7 +55,7 @@ def __getattr__(name):
     if name not in _HOME:
         raise AttributeError(f"{__name__} has no {name!r}: add it to _NAMES")
     home = _HOME[name]
-    if home in ("slipring", "slipring._core"):
+    if home in ("slipring", "slipring._core", "slipring.images"):
         return importlib.import_module(f"{home}.{name}")
     return getattr(importlib.import_module(home), name)
 
@@ -132,3 +133,13 @@ def info_of(storage):
 def token_of(storage):
     """Return the token by which a cache recognizes storages with the same options."""
     return storage._token
+
+
+def augmented(pixels, *operations):
+    """Return a copy of an image after operations: (name, whole numbers, floats), as augment.h describes them."""
+    codes = importlib.import_module("slipring.images._decode")
+    recipes = importlib.import_module("slipring.images._recipe")
+    recipe = recipes.Recipe(*pixels.shape[:2])
+    for name, n, v in operations:
+        recipe.op(getattr(codes, f"OP_{name}"), n, v)
+    return recipes.apply(pixels, recipe)

@@ -38,10 +38,15 @@ def is_async(dataset):
     return inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
 
 
+def is_subset(dataset):
+    """Return whether a dataset is torch's Subset itself, as ``random_split`` makes it."""
+    kind = type(dataset)
+    return (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "Subset")
+
+
 def reads_in_one_call(dataset):
     """Return whether ``__getitems__`` does more than ask another dataset sample by sample, as torch's Subset does."""
-    kind = type(dataset)
-    if (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "Subset"):
+    if is_subset(dataset):
         inner = dataset.dataset
         return callable(getattr(inner, "__getitems__", None)) and reads_in_one_call(inner)
     return True

@@ -7,7 +7,7 @@ from slipring._core import seeding
 from slipring._core._codec import empty
 from slipring._core._collate import DROP, NO_SAMPLES, RowWriter, default_collate, draw, read_samples
 from slipring._core._ring import from_handler
-from slipring._core.concurrency import is_async, is_awaitable, reads_in_one_call
+from slipring._core.concurrency import is_async, is_awaitable, is_subset, reads_in_one_call
 from slipring._core.seeding import BySample
 from slipring._core.stateful import (
     SnapshotInterval,
@@ -78,7 +78,14 @@ class Fetcher:
         Samples are delivered one by one, without batching.
     skip_none : bool
         Samples that are None are left out.
+
+    Attributes
+    ----------
+    finish_batch : callable or None
+        A map dataset's ``finish_batch(batch, seed)``, which returns the batch to deliver.
     """
+
+    finish_batch = None
 
     def __init__(self, collate_fn, single, skip_none):
         self.collate_fn, self.single, self.skip_none = collate_fn, single, skip_none
@@ -100,7 +107,10 @@ class Fetcher:
             if sample is None and self.skip_none:
                 return NO_SAMPLES
             return sample if self.collate_fn is None else self.collate_fn(sample)
-        return rows.batch(default_collate if self.collate_fn is None else self.collate_fn)
+        batch = rows.batch(default_collate if self.collate_fn is None else self.collate_fn)
+        if self.finish_batch is None or batch is NO_SAMPLES:
+            return batch
+        return self.finish_batch(batch, seeding.sample_seed())
 
 
 class MapFetcher(Fetcher):
@@ -118,7 +128,10 @@ class MapFetcher(Fetcher):
         one_by_one = by_sample or single or not reads_in_one_call(dataset)
         self.getitems = None if one_by_one else getattr(dataset, "__getitems__", None)
         self.is_async = is_async(dataset)
-        self.into = whole_batches(dataset, by_sample) if collate_fn is None and not single else None
+        maker = batch_maker(dataset)
+        self.into = whole_batches(maker, by_sample) if collate_fn is None and not single else None
+        if not single:
+            self.finish_batch = getattr(maker, "finish_batch", None)
 
     def read(self, indices, rows):
         """Read the samples at `indices`, and write each to its row as soon as it is read.
@@ -160,6 +173,27 @@ class MapFetcher(Fetcher):
 def listed(indices):
     """Return the indices of a batch as a list."""
     return indices if type(indices) is list else list(indices)
+
+
+class SubsetBatches:
+    """The batches of torch's Subset of a dataset that makes whole batches."""
+
+    def __init__(self, subset, maker):
+        self.subset, self.maker = subset, maker
+        self.seeds_samples = getattr(maker, "seeds_samples", False)
+        self.finish_batch = getattr(maker, "finish_batch", None)
+
+    def fetch_into(self, indices, empty):
+        of = self.subset.indices
+        return self.maker.fetch_into([int(of[index]) for index in indices], empty)
+
+
+def batch_maker(dataset):
+    """Return the object with a dataset's ``fetch_into`` and ``finish_batch``: the dataset, or one for its Subset."""
+    if not is_subset(dataset):
+        return dataset
+    maker = batch_maker(dataset.dataset)
+    return dataset if getattr(maker, "fetch_into", None) is None else SubsetBatches(dataset, maker)
 
 
 def whole_batches(dataset, by_sample):

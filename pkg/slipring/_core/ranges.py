@@ -27,17 +27,18 @@ def share_layout(encoder, rows):
         rows.give_up()
 
 
-def staged(rows, n, dataset):
+def staged(rows, n, dataset, finishes=False):
     """Return a list of the data of `n` rows of a range that is not in their places in the slot; None: there is none.
 
-    These are the leaves that have no rows, or the samples themselves.
+    These are the leaves that have no rows, or the samples themselves. If the dataset `finishes` batches, there always
+    is a list, so that a worker puts the ranges together.
     """
     if rows.count != n:
         raise ValueError(f"{type(dataset).__name__}.__getitems__ returned {rows.count} samples for {n} indices")
     if not rows.in_place:
         return [rows.read_back()]
     kept = rows.kept()
-    return [{"kept": kept}] if kept else None
+    return [{"kept": kept}] if kept or finishes else None
 
 
 def end_range(encoder, fill, box, begun, fetched):

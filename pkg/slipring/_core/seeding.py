@@ -17,6 +17,7 @@ import threading
 import numpy as np
 
 from slipring._core._ring import EPOCH_BITS, mix
+from slipring._core.worker_info import runs_in_thread
 
 MASK_63 = (1 << 63) - 1
 
@@ -224,6 +225,16 @@ def seed_globals(seed):
     torch = _torch()
     if torch is not None:
         torch.default_generator.manual_seed(seed & MASK_63)
+
+
+def seed_for_sample(seed):
+    """Seed the global generators for a part of one sample, if the calling worker seeds them for batches or samples.
+
+    The part then draws the same numbers, whichever rows the worker makes. Thread workers share the generators.
+    """
+    place = _thread
+    if (place.batch is not None or place.samples is not None) and not runs_in_thread():
+        seed_globals(seed)
 
 
 def save_globals():

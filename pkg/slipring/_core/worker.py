@@ -246,7 +246,8 @@ class Worker:
             del rows  # no other reference keeps samples when the batch is published
             self._publish(fill, box, begun, fetched, self._state_of_dataset(fill))
         else:
-            box = ranges.staged(rows, end - first, self.job.dataset)
+            finishes = self.fetcher.finish_batch is not None
+            box = ranges.staged(rows, end - first, self.job.dataset, finishes)
             del rows  # its arrays lie in the slot, which others may publish from now on
             if ranges.end_range(self.encoder, fill, box, begun, fetched):
                 self._finish(fill, now())

@@ -61,6 +61,11 @@ def process_worker_info() -> WorkerInfo | None:
     return _process
 
 
+def runs_in_thread() -> bool:
+    """Return whether the calling thread is a worker that shares its process with others."""
+    return _thread.info is not None
+
+
 def set_worker_info(info: WorkerInfo | None, *, whole_process: bool) -> None:
     """Make `info` the result of `get_worker_info`, in the whole process or in the calling thread alone."""
     global _process

@@ -1,8 +1,35 @@
 """Images: from encoded bytes to the training crop, written straight into the batch."""
 
+from slipring.images import functional
 from slipring.images._backend import Backend, backend
+from slipring.images._batch import CutMix, MixUp
+from slipring.images._color import (
+    ColorJitter,
+    Grayscale,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from slipring.images._combine import RandomApply, RandomChoice, RandomOrder
+from slipring.images._crops import Pad, RandomCrop, RandomVerticalFlip
+from slipring.images._erasing import RandomErasing
+from slipring.images._multicrop import MultiCrop
+from slipring.images._policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from slipring.images._render import MAX_PIXELS, decode, decode_into, size
+from slipring.images._timm import auto_augment_transform, rand_augment_transform
 from slipring.images._view import View
+from slipring.images._warps import (
+    ElasticTransform,
+    GaussianBlur,
+    PILGaussianBlur,
+    RandomAffine,
+    RandomPerspective,
+    RandomRotation,
+)
 from slipring.images.dataset import ImageDataset
 from slipring.images.folder import Folder
 from slipring.images.parquet import Parquet
@@ -14,24 +41,58 @@ from slipring.images.wrapped import Bytes
 
 __all__ = [
     "MAX_PIXELS",
+    "AugMix",
+    "AutoAugment",
     "Backend",
     "Bytes",
     "CenterCrop",
+    "ColorJitter",
+    "CutMix",
+    "ElasticTransform",
     "Folder",
+    "GaussianBlur",
+    "Grayscale",
     "ImageDataset",
+    "MixUp",
+    "MultiCrop",
+    "PILGaussianBlur",
+    "Pad",
     "Parquet",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomApply",
+    "RandomAutocontrast",
+    "RandomChoice",
+    "RandomCrop",
+    "RandomEqualize",
+    "RandomErasing",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomOrder",
+    "RandomPerspective",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
+    "RandomVerticalFlip",
     "Resize",
     "Tar",
     "TarStream",
+    "TrivialAugmentWide",
     "View",
+    "auto_augment_transform",
     "backend",
     "decode",
     "decode_into",
     "from_torchvision",
+    "functional",
+    "rand_augment_transform",
     "size",
 ]
 
-for _public in (Backend, View, backend, decode, decode_into, size):  # pickled and documented by their public names
-    _public.__module__ = __name__
+for _name in __all__:  # pickled and documented by their public names
+    _public = globals()[_name]
+    if getattr(_public, "__module__", "").startswith("slipring.images._"):
+        _public.__module__ = __name__

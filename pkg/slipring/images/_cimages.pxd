@@ -67,6 +67,14 @@ cdef extern from "augment.h" nogil:
     int sr_image_write(sr_augmenter *a, const sr_pixels *image, const sr_target *target)
     void sr_erase(const sr_target *target, const sr_erasure *erasure)
 
+    enum sr_type:
+        SR_UINT8
+        SR_FLOAT32
+        SR_FLOAT16
+        SR_BFLOAT16
+
+    void sr_mix(void *values, const void *other, size_t count, sr_type type, float share, float rest)
+
 cdef extern from "decode.h" nogil:
     enum:
         JMSG_LENGTH_MAX

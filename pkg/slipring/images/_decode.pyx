@@ -5,14 +5,15 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
 from slipring.images._cimages cimport (
-    JMSG_LENGTH_MAX, SR_BAD_BOX, SR_BAD_IMAGE, SR_NOT_A_JPEG_FOR_US, SR_OP_ADD_TO_SUM, SR_OP_AFFINE,
-    SR_OP_AUTOCONTRAST, SR_OP_BRIGHTNESS, SR_OP_CONTRAST, SR_OP_CROP, SR_OP_ELASTIC, SR_OP_EQUALIZE,
-    SR_OP_GAUSSIAN_BLUR, SR_OP_GRAYSCALE, SR_OP_HORIZONTAL_FLIP, SR_OP_HUE, SR_OP_INVERT, SR_OP_KEEP, SR_OP_PAD,
-    SR_OP_PERSPECTIVE, SR_OP_PIL_BLUR, SR_OP_POSTERIZE, SR_OP_RESIZE, SR_OP_SATURATION, SR_OP_SHARPNESS,
-    SR_OP_SOLARIZE, SR_OP_SOLARIZE_ADD, SR_OP_TAKE_SUM, SR_OP_VERTICAL_FLIP, SR_TOO_LARGE, SR_TRUNCATED, sr_augment,
-    sr_augmenter, sr_crop, sr_crop_pixels, sr_decode, sr_decoder, sr_decoder_augmenter, sr_decoder_free,
-    sr_decoder_make, sr_decoder_message, sr_erase, sr_erasure, sr_image, sr_image_make, sr_image_write,
-    sr_jpeg_header, sr_libjpeg, sr_library_bind, sr_op, sr_pixels, sr_resize_kernels, sr_target,
+    JMSG_LENGTH_MAX, SR_BAD_BOX, SR_BAD_IMAGE, SR_BFLOAT16, SR_FLOAT16, SR_FLOAT32, SR_NOT_A_JPEG_FOR_US,
+    SR_OP_ADD_TO_SUM, SR_OP_AFFINE, SR_OP_AUTOCONTRAST, SR_OP_BRIGHTNESS, SR_OP_CONTRAST, SR_OP_CROP, SR_OP_ELASTIC,
+    SR_OP_EQUALIZE, SR_OP_GAUSSIAN_BLUR, SR_OP_GRAYSCALE, SR_OP_HORIZONTAL_FLIP, SR_OP_HUE, SR_OP_INVERT,
+    SR_OP_KEEP, SR_OP_PAD, SR_OP_PERSPECTIVE, SR_OP_PIL_BLUR, SR_OP_POSTERIZE, SR_OP_RESIZE, SR_OP_SATURATION,
+    SR_OP_SHARPNESS, SR_OP_SOLARIZE, SR_OP_SOLARIZE_ADD, SR_OP_TAKE_SUM, SR_OP_VERTICAL_FLIP, SR_TOO_LARGE,
+    SR_TRUNCATED, SR_UINT8, sr_augment, sr_augmenter, sr_crop, sr_crop_pixels, sr_decode, sr_decoder,
+    sr_decoder_augmenter, sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_erase, sr_erasure, sr_image,
+    sr_image_make, sr_image_write, sr_jpeg_header, sr_libjpeg, sr_library_bind, sr_mix, sr_op, sr_pixels,
+    sr_resize_kernels, sr_target, sr_type,
 )
 
 cdef extern from "<dlfcn.h>" nogil:
@@ -173,7 +174,7 @@ cdef class Operations:
         for i in range(self.n_erasures if rc == 0 else 0):
             e = &self.first_erasure[i]
             if (e.top < 0 or e.left < 0 or e.height > target.height - e.top or e.width > target.width - e.left
-                    or (1 if e.type == 0 else 4 if e.type == 1 else 2) != target.bytes):
+                    or (1 if e.type == SR_UINT8 else 4 if e.type == SR_FLOAT32 else 2) != target.bytes):
                 return BAD_OPERATION
             sr_erase(target, e)
         return rc
@@ -280,6 +281,25 @@ def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, in
             PyBuffer_Release(&levels)
 
 
+def mix(values, other, int type, float share, float rest):
+    """Compute ``values * share + other * rest`` in `values`; both are contiguous arrays of `TYPES` number `type`."""
+    cdef Py_buffer to, source
+    cdef size_t size = 1 if type == SR_UINT8 else 4 if type == SR_FLOAT32 else 2
+    PyObject_GetBuffer(values, &to, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    try:
+        PyObject_GetBuffer(other, &source, PyBUF_SIMPLE)
+        try:
+            if to.len != source.len or to.len % size:
+                raise ValueError(f"images of {to.len} and {source.len} bytes")
+            with nogil:
+                sr_mix(to.buf, source.buf, <size_t> to.len // size, <sr_type> type, share, rest)
+        finally:
+            PyBuffer_Release(&source)
+    finally:
+        PyBuffer_Release(&to)
+
+
+TYPES = {"uint8": SR_UINT8, "float32": SR_FLOAT32, "float16": SR_FLOAT16, "bfloat16": SR_BFLOAT16}
 NOT_FOR_US = SR_NOT_A_JPEG_FOR_US
 BAD_PICTURE = SR_BAD_IMAGE
 BAD_BOX = SR_BAD_BOX

@@ -44,6 +44,27 @@ class Draws:
         radius = math.sqrt(-2 * math.log(1 - self.uniform(0, 1)))
         return mean + deviation * radius * math.cos(2 * math.pi * self.uniform(0, 1))
 
+    def gamma(self, shape: float) -> float:
+        """Return a number from a gamma distribution of scale 1 (Marsaglia and Tsang's method)."""
+        if shape < 1:
+            return self.gamma(shape + 1) * (1 - self.uniform(0, 1)) ** (1 / shape)
+        d = shape - 1 / 3
+        c = 1 / math.sqrt(9 * d)
+        while True:
+            x = self.normal()
+            v = (1 + c * x) ** 3
+            u = 1 - self.uniform(0, 1)
+            if v > 0 and math.log(u) < 0.5 * x * x + d * (1 - v + math.log(v)):
+                return d * v
+
+    def dirichlet(self, alpha: float, n: int) -> list[float]:
+        """Return `n` numbers with sum 1, from a Dirichlet distribution of equal parameters `alpha`."""
+        drawn = [self.gamma(alpha) for _ in range(n)]
+        total = sum(drawn)
+        if total == 0:  # a tiny alpha: all weight is on one of them
+            drawn[self.below(n)] = total = 1.0
+        return [one / total for one in drawn]
+
     def permutation(self, n: int) -> list[int]:
         """Return the numbers 0 to n - 1 in a random order."""
         order = list(range(n))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _OP = struct.Struct("<i7i12d")  # sr_op of augment.h
 _ERASURE = struct.Struct("<6iQ3d")  # sr_erasure
-_TYPES = {"uint8": 0, "float32": 1, "float16": 2, "bfloat16": 3}
 BLACK = (0.0, 0.0, 0.0)
+_FLIP = _OP.pack(_decode.OP_VERTICAL_FLIP, *(0,) * 7, *(0.0,) * 12)
 
 
 class Recipe:
@@ -41,16 +41,18 @@ class Recipe:
     height, width : int
         Size after the steps so far.
     view : View
+    dtype : str
+        Of the result.
     filter : int
         How the view is scaled: a number of `INTERPOLATIONS`.
     """
 
-    __slots__ = ("_calls", "_dtype", "_erasures", "_ops", "filter", "height", "view", "width")
+    __slots__ = ("_calls", "_erasures", "_ops", "dtype", "filter", "height", "view", "width")
 
     def __init__(self, height: int, width: int, dtype: str = "uint8") -> None:
         self.view = View.whole(height, width)
         self.height, self.width, self.filter = height, width, 0
-        self._dtype, self._ops, self._erasures = dtype, [], []
+        self.dtype, self._ops, self._erasures = dtype, [], []
         self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
 
     @property
@@ -67,9 +69,9 @@ class Recipe:
     def crop(self, top: int, left: int, height: int, width: int, fill: Sequence[float] = BLACK) -> None:
         """Show a part only; where it reaches beyond the image, `fill` (red, green, blue; 0 to 255) is shown."""
         inside = 0 <= top <= self.height - height and 0 <= left <= self.width - width
-        if self.is_view and (inside or (not any(fill) and self.view.allows(top, left, height, width))):
+        if self.is_view and (inside or not any(fill)) and self.view.allows(top, left, height, width):
             self.view.crop(top, left, height, width)
-        else:
+        elif (top, left, height, width) != (0, 0, self.height, self.width):
             self.op(_decode.OP_CROP, (top, left, height, width), fill)
         self.height, self.width = height, width
 
@@ -90,13 +92,20 @@ class Recipe:
         else:
             self.op(_decode.OP_HORIZONTAL_FLIP)
 
+    def flip_vertically(self) -> None:
+        """Exchange top and bottom."""
+        if self.is_view:
+            self.view.vertical_flip = not self.view.vertical_flip
+        else:
+            self.op(_decode.OP_VERTICAL_FLIP)
+
     def resized_op(self, height: int, width: int, code: int, n: Sequence[int] = (), v: Sequence[float] = ()) -> None:
         """Add an operation whose result has another size."""
         self.op(code, n, v)
         self.height, self.width = height, width
 
     def call(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
-        """Call a user's function with the image, a writable height × width × 3 array, which it may change."""
+        """Call ``function(image)``; `image` is a writable height × width × 3 array, which it may change."""
         self._calls.append((len(self._ops), function, (self.height, self.width)))
 
     def erase(
@@ -111,7 +120,7 @@ class Recipe:
             Red, green and blue in values of the result, which may be normalised; None: normal numbers from `seed`.
         """
         noise = values is None
-        place = top, left, height, width, noise, _TYPES[self._dtype]
+        place = top, left, height, width, noise, _decode.TYPES[self.dtype]
         self._erasures.append(_ERASURE.pack(*place, seed, *(BLACK if values is None else values)))
 
     # ---- running it
@@ -126,14 +135,19 @@ class Recipe:
         first, last = max(0, -top), min(height, view.to[0] - top)
         begin, end = max(0, -left), min(width, view.to[1] - left)
         columns = width - end if view.flip else begin
-        place = first, columns, last - first, end - begin
+        rows = height - last if view.vertical_flip else first
+        place = rows, columns, last - first, end - begin
         where = view.box, view.to, (top + first, left + begin), view.flip, self.filter
         if self.is_view:
             if place[2:] != (height, width):  # the window reaches beyond the image
                 out[...] = 0 if table is None else table[:, 0]
-                out = out[first:last, columns : columns + end - begin]
-            render(out, table, *where, None)
+                out = out[rows : rows + last - first, columns : columns + end - begin]
+            render(out[::-1] if view.vertical_flip else out, table, *where, None)
             return
+        if view.vertical_flip:  # the operations' own image is not written upside down
+            self._ops.insert(0, _FLIP)
+            self._calls = [(n + 1, function, size) for n, function, size in self._calls]
+            place = first, *place[1:]
         if not self._calls:
             operations = _decode.Operations(height, width, place, b"".join(self._ops), b"".join(self._erasures))
             render(out, table, *where, operations)
@@ -155,6 +169,10 @@ class Recipe:
                 done, size, place, image = upto, after, (0, 0, *after), _called(function, to)
 
 
+class WrongResult(ValueError):
+    """A user's step returned something else than an image."""
+
+
 def _called(function, image):
     """Call a user's step; return its result, or the image that it changed."""
     result = function(image)
@@ -162,7 +180,7 @@ def _called(function, image):
         return image
     if not isinstance(result, np.ndarray) or result.dtype != np.uint8 or result.shape != image.shape:
         got = f"an array of {result.dtype}, shape {result.shape}" if isinstance(result, np.ndarray) else shown(result)
-        raise ValueError(
+        raise WrongResult(
             f"the step {shown(function)} returned {got}: it must return None, or an array of uint8 with the shape of "
             f"the image, {image.shape}"
         )

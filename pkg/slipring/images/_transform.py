@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import abc
+import copy
+import itertools
 import math
+import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
+from slipring._core import seeding
 from slipring._core.arguments import integer, real
+from slipring._core.worker_info import runs_in_thread
 from slipring.errors import shown
 
 if TYPE_CHECKING:
@@ -16,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from slipring.images._batch_images import Images
     from slipring.images._draws import Draws
     from slipring.images._recipe import Recipe
 
@@ -27,6 +34,7 @@ class Transform(abc.ABC):
 
     is_random: bool = False  # whether its effect is drawn for each sample
     resizes: bool = False  # whether it scales the image, by its `interpolation`
+    is_last: bool = False  # whether it changes the result itself, so that no other kind of step can follow
 
     @abc.abstractmethod
     def apply(self, recipe: Recipe, draws: Draws) -> None:
@@ -36,40 +44,117 @@ class Transform(abc.ABC):
         """Return the size of the result for an image of `size`; None: it depends on the image, or is drawn."""
         return size
 
+    def _shown(self, *names: str) -> str:
+        """Return a text with the step's arguments."""
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+
+class BatchTransform(abc.ABC):
+    """A transform of a whole batch, for ``batch_transform=``."""
+
+    @abc.abstractmethod
+    def mix(self, images: Images, targets: NDArray[Any], draws: Draws) -> NDArray[np.float32]:
+        """Change the images in place, and return the targets."""
+
+
+class RandomStep(Transform):
+    """A step that is applied with probability `p`."""
+
+    p: float
+
+    def __init__(self, p: float) -> None:
+        self.p = probability_of("p", p)
+        self.is_random = 0 < self.p < 1
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        if draws.chance(self.p):
+            self.perform(recipe, draws)
+
+    @abc.abstractmethod
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
+        """Add the step to a sample's `recipe`."""
+
 
 class UserStep(Transform):
-    """A user's function as a step: it gets the image, a writable height × width × 3 array of uint8."""
+    """A user's function as a step: it gets the image, a writable height × width × 3 array of uint8.
+
+    Python's, numpy's and torch's global generators are seeded for it, except in thread workers, which share them. A
+    transform of Albumentations has generators of its own, which are seeded everywhere.
+    """
 
     is_random = True  # it may be
 
     def __init__(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
         self.function = function
+        root = type(function).__module__.partition(".")[0]
+        self._by_name = root.startswith("albumentations") and hasattr(function, "set_random_seed")
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.call(self.function)
+        recipe.call(Seeded(self, draws.bits()))
+
+    def run(self, image: NDArray[np.uint8], seed: int) -> Any:
+        """Return the function's result for a sample's image."""
+        seeding.seed_for_sample(seed)
+        if not self._by_name:
+            return self.function(image)
+        function = self._of_thread() if runs_in_thread() else self.function
+        function.set_random_seed(seed & 0xFFFFFFFF)
+        return function(image=image)["image"]
+
+    def _of_thread(self):
+        """Return this thread's copy of the transform: another thread would seed the original meanwhile."""
+        copies = _thread.__dict__.setdefault("copies", weakref.WeakKeyDictionary())
+        if self not in copies:
+            copies[self] = copy.deepcopy(self.function)
+        return copies[self]
 
     def __repr__(self) -> str:
         return shown(self.function)
 
 
+_thread = threading.local()
+
+
+class Seeded:
+    """A user's step with the seed for one sample."""
+
+    def __init__(self, step, seed):
+        self.step, self.seed = step, seed
+
+    def __call__(self, image):
+        return self.step.run(image, self.seed)
+
+    def __repr__(self):
+        return repr(self.step)
+
+
 Step: TypeAlias = "Transform | Callable[[NDArray[np.uint8]], Any]"  # in a list of transforms
 
 
-def chain(transform: Step | Sequence[Step] | None) -> tuple[Transform, ...]:
-    """Return the steps of `transform`: one, several, or None for none. Raise TypeError if one cannot be called."""
+def chain(transform: Step | Sequence[Step] | None, name: str = "transform") -> tuple[Transform, ...]:
+    """Return the steps of `transform`: one, several, or None for none. Raise TypeError if one cannot be called.
+
+    `name` is that of the argument, for error messages.
+    """
     steps = () if transform is None else tuple(transform) if isinstance(transform, (tuple, list)) else (transform,)
     for step in steps:
         if not isinstance(step, Transform) and (not callable(step) or isinstance(step, type)):
             raise TypeError(
-                "transform must be of slipring.images, a function of an image's array, or a list of these, not "
+                f"{name} must be of slipring.images, a function of an image's array, or a list of these, not "
                 f"{shown(step)}"
             )
-    return tuple(step if isinstance(step, Transform) else UserStep(step) for step in steps)
+    made = tuple(step if isinstance(step, Transform) else UserStep(step) for step in steps)
+    for step, following in itertools.pairwise(made):
+        if step.is_last and not following.is_last:
+            raise ValueError(
+                f"{name} must have {type(step).__name__} at its end, because it changes the normalised result, and "
+                f"{shown(following)} follows it"
+            )
+    return made
 
 
-def final_size(steps: Sequence[Transform]) -> tuple[int, int] | None:
-    """Return the size that all samples have, or None if it depends on the image."""
-    size = None
+def final_size(steps: Sequence[Transform], size: tuple[int, int] | None = None) -> tuple[int, int] | None:
+    """Return the size of all results for images of `size`, or None if it depends on the image, or is drawn."""
     for step in steps:
         size = step.result_size(size)
     return size

@@ -10,6 +10,7 @@ from slipring._core.arguments import one_of
 
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest")  # in the order of csrc/images/resize.h's filters
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
+InterpolationOrRandom = Literal["bilinear", "bicubic", "nearest", "random"]  # "random": drawn for each sample
 
 
 @dataclasses.dataclass(slots=True)
@@ -26,6 +27,8 @@ class View:
         The part of the scaled box that becomes the sample. Where it reaches beyond the box, the sample is black.
     flip : bool
         Left and right are exchanged at the end.
+    vertical_flip : bool
+        Top and bottom are exchanged at the end.
 
     Examples
     --------
@@ -39,6 +42,7 @@ class View:
     to: tuple[int, int]
     window: tuple[int, int, int, int]
     flip: bool = False
+    vertical_flip: bool = False
 
     @classmethod
     def whole(cls, height: int, width: int) -> View:
@@ -56,19 +60,26 @@ class View:
         return not self.scaled and top >= 0 and left >= 0 and top + rows <= self.to[0] and left + columns <= self.to[1]
 
     def allows(self, top: int, left: int, height: int, width: int) -> bool:
-        """Return whether `crop` is possible: it needs no pixels that an earlier crop has removed."""
-        if self.flip:
-            left = self.window[3] - left - width
+        """Return whether `crop` is possible: it needs no pixels that an earlier crop has removed, and shows some."""
+        top, left = self._unmirrored(top, left, height, width)
         there = zip((top, left), (height, width), self.window[:2], self.window[2:], self.to)
         return not any(
-            (first < 0 < seen_first) or (first + size > seen and seen_first + seen < whole)
+            (first < 0 < seen_first)
+            or (first + size > seen and seen_first + seen < whole)
+            or not -size < seen_first + first < whole
             for first, size, seen_first, seen, whole in there
+        )
+
+    def _unmirrored(self, top, left, height, width):
+        """Return the place of a part of the window before the flips."""
+        return (
+            self.window[2] - top - height if self.vertical_flip else top,
+            self.window[3] - left - width if self.flip else left,
         )
 
     def crop(self, top: int, left: int, height: int, width: int) -> None:
         """Narrow the window to a part of itself, which `allows` accepts."""
-        if self.flip:  # the window is mirrored at the end
-            left = self.window[3] - left - width
+        top, left = self._unmirrored(top, left, height, width)
         self.window = self.window[0] + top, self.window[1] + left, height, width
 
     def resize(self, height: int, width: int) -> None:
@@ -79,10 +90,16 @@ class View:
         self.window = 0, 0, height, width
 
 
-def interpolation_name(value: Any) -> Interpolation:
-    """Return the name of an interpolation, which may be a member of torchvision's or Pillow's enumeration."""
+def interpolation_name(value: Any, others: tuple[str, ...] = ()) -> Interpolation:
+    """Return the name of an interpolation, which may be a member of torchvision's or Pillow's enumeration.
+
+    An error message lists the words of `others`, too.
+    """
     name = value
     if isinstance(value, enum.Enum):  # torchvision's two kinds of nearest are the same on Pillow's images
         name = value.name.lower().removesuffix("_exact")
-    one_of("interpolation", name, INTERPOLATIONS)
+    elif isinstance(value, str):
+        name = value.removesuffix("-exact")
+    if not isinstance(name, str) or name not in INTERPOLATIONS:
+        one_of("interpolation", name, INTERPOLATIONS + others)
     return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import errno
 import logging
 import os
@@ -13,31 +14,34 @@ import numpy as np
 
 from slipring._core import seeding, skipping
 from slipring._core._collate import default_collate
-from slipring._core._ring import DECODE, READ, RESIZE, at_row, from_handler, now, spent
+from slipring._core._ring import READ, at_row, from_handler, mix, now, spent
 from slipring._core.arguments import function, integer, one_each, one_of
 from slipring._core.culprit import failed_among, failed_at
 from slipring._offered import read_ahead
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
-from slipring.errors import ImageError, RemoteError
+from slipring.errors import ImageError, RemoteError, shown
 from slipring.images._backend import backend
+from slipring.images._batch import as_batch_transform
+from slipring.images._batch_images import Images
 from slipring.images._draws import Draws
-from slipring.images._recipe import Recipe
-from slipring.images._render import MAX_PIXELS, ImageReading, crop, look, render, too_large
-from slipring.images._transform import chain, final_size
+from slipring.images._recipe import WrongResult
+from slipring.images._render import MAX_PIXELS
+from slipring.images._renderer import Renderer
 from slipring.images.options import suggests_options
-from slipring.images.values import bfloat16_of_numpy, dtype_name, table_of
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
-    from numpy.typing import ArrayLike, DTypeLike
-    from typing_extensions import Buffer
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from typing_extensions import Buffer, Self
 
     from slipring.cache import Cache
-    from slipring.images._transform import Transform
+    from slipring.images._combine import RandomChoice
+    from slipring.images._multicrop import Transforms
+    from slipring.images._transform import BatchTransform
     from slipring.images._view import View
     from slipring.typing import Empty
 
@@ -55,8 +59,8 @@ _OF_THE_FILE = {
     errno.EINVAL,
 }
 _OF_THE_FILE |= {errno.ENAMETOOLONG, errno.ENXIO, errno.EOVERFLOW}
-_LAYOUTS = ("NHWC", "NCHW")
 MAX_SEED = (1 << 64) - 1
+_BATCH = 0x4241544348  # keeps the numbers of a batch apart from those of its samples
 
 
 @suggests_options
@@ -92,6 +96,9 @@ class ImageDataset(abc.ABC):
         are decoded each time. Targets are cached, too, except those of `Folder`.
     target_transform : callable, optional
         Called with each target, also with one from the cache; its result takes the target's place.
+    batch_transform : MixUp, CutMix or RandomChoice of them, optional
+        Mixes the images of a batch in the slot; the targets become float32, batch × classes. slipring's loaders apply
+        it after `collate_fn`, which must leave (images, targets); an image that is read by its index is not mixed.
 
     Raises
     ------
@@ -117,16 +124,17 @@ class ImageDataset(abc.ABC):
     (24, 24, 3)
     """
 
-    transform: Transform | Sequence[Transform] | None
+    transform: Transforms
     layout: Literal["NHWC", "NCHW"]
     dtype: str
     on_error: Literal["raise", "skip"]
     cache: Cache | None
     target_transform: Callable[[Any], Any] | None
+    batch_transform: BatchTransform | None
 
     def __init__(
         self,
-        transform: Transform | Sequence[Transform] | None = None,
+        transform: Transforms = None,
         *,
         layout: Literal["NHWC", "NCHW"] = "NHWC",
         dtype: DTypeLike | torch.dtype = "uint8",
@@ -141,34 +149,32 @@ class ImageDataset(abc.ABC):
         cache: int | str | Cache | None = None,
         what: Literal["pixels", "encoded"] = "pixels",
         target_transform: Callable[[Any], Any] | None = None,
+        batch_transform: BatchTransform | RandomChoice | None = None,
     ) -> None:
         function("target_transform", target_transform)
+        self.batch_transform = as_batch_transform(batch_transform)
+        if self.batch_transform is None:
+            self.finish_batch = None
         self.transform, self.target_transform = transform, target_transform
-        self._steps = chain(transform)
-        self._reading = ImageReading("bilinear", reducing_gap, exif, truncated, max_pixels)
-        way = next((step.interpolation for step in self._steps if step.resizes), "bilinear")
-        # For an image that is decoded as a whole, as it is stored: its crops are rotated.
-        self._whole = ImageReading(way, reducing_gap, False, truncated, max_pixels)
-        side = integer("side", side, 1, 1 << 24, optional=True)
         one_of("what", what, ("pixels", "encoded"))
-        one_of("layout", layout, _LAYOUTS)
         one_of("on_error", on_error, ("raise", "skip"))
         if cache is not None and what == "pixels" and side is None and reducing_gap is not None:
             raise ValueError(
                 "reducing_gap is for pictures that are decoded for each crop; those that are kept are decoded once, "
                 "and as a whole: leave it out, or give side="
             )
+        self._renderer = Renderer(
+            transform, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
+            truncated=truncated, max_pixels=max_pixels, side=side,
+        )  # fmt: skip
+        self.layout, self.dtype, self.on_error = layout, self._renderer.dtype, on_error
         self._side, self._what, self._bound = side, what, False
         self._token = os.urandom(16).hex()
         self.cache = None if cache is None else as_cache(cache)
-        self.layout = layout
-        self.dtype = dtype_name(dtype)
-        self._extension = bfloat16_of_numpy(dtype) if self.dtype == "bfloat16" else None
-        self.on_error = on_error
-        self._table = table_of(self.dtype, mean, std)
-        self._size = final_size(self._steps)
-        if self._size is None:
+        if self._renderer.shapes is None:
             self.fetch_into = None  # samples of different sizes are not one array
+        if self.batch_transform is not None and not self._renderer.is_single:
+            raise ValueError(f"batch_transform mixes one image per sample, and transform={transform} makes several")
 
     # ---- methods of subclasses
 
@@ -204,7 +210,7 @@ class ImageDataset(abc.ABC):
     @property
     def is_random(self) -> bool:
         """Whether a transform draws random numbers, so that an image differs in each epoch."""
-        return any(step.is_random for step in self._steps)
+        return any(step.is_random for step in self._renderer.steps)
 
     # ---- samples
 
@@ -219,46 +225,86 @@ class ImageDataset(abc.ABC):
         index = self._checked(index)
         seed = seeding.sample_seed()
         image, target = self._one(index, None, random.getrandbits(64) if seed is None else seed)
-        return self._shown(image), target
+        return self._renderer.shown(image), target
 
     def fetch_into(self, indices: Sequence[int], empty: Empty) -> tuple[Any, Any]:
         """Return a batch of (images, targets), decoded into arrays that `empty` makes in the slot."""
-        height, width = self._size
-        shape = (height, width, 3) if self.layout == "NHWC" else (3, height, width)
-        images = empty((len(indices), *shape), self._storage)
+        renderer = self._renderer
+        arrays = [empty((len(indices), *shape), renderer.storage) for shape in renderer.shapes]
         indices = [self._checked(index) for index in indices]
         targets = []
         begun = now()
         ahead = self._read_ahead(indices)
         spent(READ, begun)
-        for n, (row, index, sample) in enumerate(zip(images, indices, ahead)):
+        for n, (index, sample) in enumerate(zip(indices, ahead)):
             at_row(n, index)
             seed = seeding.sample_seed()
             try:
-                _, target = self._one(index, row, random.getrandbits(64) if seed is None else seed, sample)
+                rows = [array[n] for array in arrays]
+                _, target = self._one(index, rows, random.getrandbits(64) if seed is None else seed, sample)
             except Exception as error:
                 failed_at(n, error)
                 raise
             targets.append(target)
         at_row(0, None)
-        return self._shown(images), default_collate(targets)
+        images = arrays[0] if renderer.is_single else tuple(arrays)
+        return renderer.shown(images), default_collate(targets)
+
+    def map(self, function: Callable[[NDArray[np.uint8]], Any]) -> Self:
+        """Return a copy of the dataset with one more step at the end of its transforms.
+
+        Parameters
+        ----------
+        function : callable
+            It gets the image, a writable height × width × 3 array of uint8, before its values are converted, and
+            returns None or an array of the same shape and dtype. A transform of Albumentations is called as
+            ``function(image=image)["image"]``.
+
+        Examples
+        --------
+        >>> from slipring import images
+        >>> def without_red(image):
+        ...     image[..., 0] = 0
+        >>> pixels, label = images.Folder("train/", images.Resize((24, 24))).map(without_red)[0]
+        >>> int(pixels[..., 0].max())
+        0
+        """
+        if not self._renderer.is_single:
+            raise ValueError("map() adds a step to a list of transforms: add it to the lists of MultiCrop")
+        made = copy.copy(self)
+        made.transform = [*self._renderer.steps, function]
+        made._renderer = self._renderer.with_steps(made.transform)
+        return made
+
+    def finish_batch(self, batch: tuple[Any, Any], seed: int | None) -> tuple[Any, Any]:
+        """Return a batch of (images, targets) after `batch_transform`, whose numbers are drawn from `seed`."""
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise ValueError(
+                f"batch_transform needs batches of (images, targets), and collate_fn returned {shown(batch)}"
+            )
+        images, targets = batch
+        draws = Draws(random.getrandbits(64) if seed is None else mix(seed, _BATCH))
+        memory = Images(self._renderer.memory_of(images), self.layout, self.dtype)
+        mixed = self.batch_transform.mix(memory, np.asarray(targets), draws)
+        if isinstance(images, np.ndarray):
+            return images, mixed
+        import torch
+
+        return images, torch.from_numpy(mixed)
 
     def try_sample(self, index: int, seed: int) -> tuple[Any, Any] | None:
         """Return (image, target) with the transform's numbers drawn from `seed`, or None to skip the image."""
         made = self._tried(index, None, seed)
-        return made and (self._shown(made[0]), made[1])
+        return made and (self._renderer.shown(made[0]), made[1])
 
     def view(self, index: int, seed: int) -> View:
-        """Return the numbers that the transforms draw from `seed` for the image at `index`: box, size, window and flip.
+        """Return what the transforms draw from `seed` for the image at `index`: box, size, window and flip.
 
         ``try_sample(index, seed)`` returns the corresponding image. Only the image's header is decoded here. With
         `side`, the box lies in the shrunk image.
         """
         data, _ = self.read(self._checked(index))
-        width, height, orientation = self._looked(data)
-        if self._side is not None:
-            height, width = self._shrunk(height, width)
-        return self._drawn(width, height, orientation, Draws(integer("seed", seed, 0, MAX_SEED))).view
+        return self._renderer.view(data, Draws(integer("seed", seed, 0, MAX_SEED)))
 
     def _one(self, index, out, seed, sample=None):
         """Decode the image at `index`, or the next readable one; return (array, target)."""
@@ -292,11 +338,12 @@ class ImageDataset(abc.ABC):
                 raise sample
             get = self._fresh if self.cache is None else self._from_cache
             image, target = get(index, out, Draws(seed), sample)
+        except WrongResult as error:
+            raise ValueError(f"{self._where(index)}: {error}") from error
         except (ImageError, OSError) as error:
             if from_handler(error):
                 raise
-            path = self.name(index)
-            where = f"{path} (index {index})" if path else f"index {index}"
+            path, where = self.name(index), self._where(index)
             afar = isinstance(error, RemoteError)
             of_the_file = error.missing if afar else isinstance(error, ImageError) or error.errno in _OF_THE_FILE
             if self.on_error == "raise" or not of_the_file:
@@ -308,10 +355,14 @@ class ImageDataset(abc.ABC):
             return None
         return image, target if self.target_transform is None else self.target_transform(target)
 
+    def _where(self, index):
+        path = self.name(index)
+        return f"{path} (index {index})" if path else f"index {index}"
+
     def _fresh(self, index, out, draws, sample):
         """Return (array, target) from the file."""
         data, target = self._read_one(index) if sample is None else sample
-        return self._rendered(data, out, draws), target
+        return self._renderer.render(data, out, draws), target
 
     def _read_one(self, index):
         begun = now()
@@ -319,75 +370,7 @@ class ImageDataset(abc.ABC):
         spent(READ, begun)
         return sample
 
-    def _rendered(self, data, out, draws):
-        """Return the array of an encoded image."""
-        if self._side is not None:
-            return self._cropped(*self._decoded(data), out, draws)
-        width, height, orientation = self._looked(data)
-        recipe = self._drawn(width, height, orientation, draws)
-        out = self._array(recipe) if out is None else out
-        begun = now()
-        recipe.run(
-            self._upright(out), self._table, lambda *where: render(data, *where[:-2], self._reading, *where[-2:])
-        )
-        spent(DECODE, begun)
-        return out
-
-    def _looked(self, data):
-        """Return (width, height, orientation to apply) of an image that is not too large for an array."""
-        width, height, orientation = look(data, self._reading.exif)
-        if width * height > self._reading.max_pixels:
-            raise too_large(width, height, self._reading.max_pixels)
-        return width, height, orientation if self._reading.exif else 1
-
-    def _array(self, recipe):
-        """Return memory for a sample."""
-        height, width = recipe.height, recipe.width
-        return np.empty((height, width, 3) if self.layout == "NHWC" else (3, height, width), self._storage)
-
-    def _upright(self, array):
-        """Return an array of the dataset's layout as height × width × 3."""
-        return array if self.layout == "NHWC" else array.transpose(1, 2, 0)
-
-    def _drawn(self, width, height, orientation, draws):
-        """Return the `Recipe` that the transforms draw for an image of that stored size."""
-        recipe = Recipe(*((width, height) if orientation >= 5 else (height, width)), self.dtype)
-        for step in self._steps:
-            step.apply(recipe, draws)
-        return recipe
-
-    # ---- images that are decoded as a whole, and cached
-
-    def _decoded(self, data):
-        """Return (pixels, orientation) of a whole image as it is stored, shrunk to `side`."""
-        width, height, orientation = self._looked(data)
-        height, width = self._shrunk(height, width)
-        pixels = np.empty((height, width, 3), np.uint8)
-        begun = now()
-        render(data, pixels, None, None, (height, width), (0, 0), False, self._whole)
-        spent(DECODE, begun)
-        return pixels, orientation
-
-    def _shrunk(self, height, width):
-        """Return the size of an image after `side`, as torchvision's Resize computes it."""
-        shorter = min(width, height)
-        if self._side is None or shorter <= self._side:
-            return height, width
-        return tuple(max(1, self._side * n // shorter) for n in (height, width))
-
-    def _cropped(self, pixels, orientation, out, draws):
-        """Return the array of an image in memory."""
-        height, width = pixels.shape[:2]
-        recipe = self._drawn(width, height, orientation, draws)
-        out = self._array(recipe) if out is None else out
-        begun = now()
-        recipe.run(
-            self._upright(out),
-            self._table,
-            lambda *where: crop(pixels, *where[:-2], orientation, self._reading, *where[-2:]),
-        )
-        spent(RESIZE, begun)
-        return out
+    # ---- the cache
 
     def _complete(self):
         """Declare the contents to the cache. Subclasses outside of slipring do so at their first sample."""
@@ -397,11 +380,11 @@ class ImageDataset(abc.ABC):
     def _bind_cache(self):
         if self.cache is None or self._bound:
             return
-        form = f"{self._what} {self._reading.max_pixels}"
+        reading, whole = self._renderer.reading, self._renderer.whole
+        form = f"{self._what} {reading.max_pixels}"
         if self._what == "pixels":  # and how they were made
-            reading = self._whole
-            form += f" {self._side} {self._reading.exif} {reading.fill} {backend()}"
-            form += f" {reading.filter} {reading.gap}" if self._side is not None else ""
+            form += f" {self._side} {reading.exif} {whole.fill} {backend()}"
+            form += f" {whole.filter} {whole.gap}" if self._side is not None else ""
         what = f"{self._what} of {len(self)} images of {type(self).__name__}"
         if self._side is not None and self._what == "pixels":
             what += f", side={self._side}"
@@ -431,10 +414,10 @@ class ImageDataset(abc.ABC):
                 return self._fresh(index, out, draws, sample)
             entry = self.cache.get_or_make(index, lambda: self._entry(index, sample))
         if self._what == "pixels":
-            array = self._cropped(entry[0], entry[1], out, draws)
+            sample = self._renderer.crop(entry[0], entry[1], out, draws)
         else:
-            array = self._rendered(entry[0], out, draws)
-        return array, entry[2] if len(entry) == 3 else self._target(index)
+            sample = self._renderer.render(entry[0], out, draws)
+        return sample, entry[2] if len(entry) == 3 else self._target(index)
 
     def _entry(self, index, sample):
         """Return the cache entry of an image."""
@@ -442,7 +425,7 @@ class ImageDataset(abc.ABC):
             data, *target = (self._data(index),)
         else:
             data, *target = self._read_one(index) if sample is None else sample
-        first = self._decoded(data) if self._what == "pixels" else (np.frombuffer(data, np.uint8), 1)
+        first = self._renderer.decode(data) if self._what == "pixels" else (np.frombuffer(data, np.uint8), 1)
         return (*first, *target)
 
     # If true, the methods `_data` and `_target` read by index, and targets need not be cached.
@@ -453,22 +436,6 @@ class ImageDataset(abc.ABC):
         if not -n <= index < n:
             raise IndexError(f"index {index} is out of range: the dataset has {n} images")
         return index + n if index < 0 else index
-
-    # ---- values
-
-    @property
-    def _storage(self):
-        """The dtype of the memory: numpy itself has no bfloat16."""
-        return "uint16" if self.dtype == "bfloat16" else self.dtype
-
-    def _shown(self, array):
-        if self.dtype != "bfloat16":
-            return array
-        if self._extension is not None:
-            return array.view(self._extension)
-        import torch
-
-        return torch.from_numpy(array).view(torch.bfloat16)
 
 
 _READ = "fingerprint", "read", "read_many"

@@ -18,13 +18,13 @@ from slipring.redaction import redacted
 from slipring.strings import StringList
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
     from typing_extensions import Self, Unpack
 
     from slipring._files.storage import Storage
-    from slipring.images._transform import Transform
+    from slipring.images._multicrop import Transforms
     from slipring.images.options import ImageOptions
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -86,7 +86,7 @@ class Folder(ImageDataset):
     def __init__(
         self,
         root: str | os.PathLike[str],
-        transform: Transform | Sequence[Transform] | None = None,
+        transform: Transforms = None,
         *,
         extensions: str | tuple[str, ...] = EXTENSIONS,
         is_valid_file: Callable[[str], bool] | None = None,
@@ -138,7 +138,7 @@ class Folder(ImageDataset):
         classes: list[str],
         class_to_idx: dict[str, int],
         samples: Iterable[tuple[str, int]],
-        transform: Transform | Sequence[Transform] | None = None,
+        transform: Transforms = None,
         **options: Unpack[ImageOptions],
     ) -> Self:
         """Return a folder whose samples are given as a list: pairs of path and number of the class."""

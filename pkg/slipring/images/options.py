@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
     from slipring.cache import Cache
+    from slipring.images._combine import RandomChoice
+    from slipring.images._transform import BatchTransform
 
 _Made = TypeVar("_Made", bound=type)
 
@@ -34,6 +36,7 @@ class ImageOptions(TypedDict, total=False):
     cache: int | str | Cache | None
     what: Literal["pixels", "encoded"]
     target_transform: Callable[[Any], Any] | None
+    batch_transform: BatchTransform | RandomChoice | None
 
 
 def suggests_options(made: _Made) -> _Made:

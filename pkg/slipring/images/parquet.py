@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer, Unpack
 
     from slipring._files.storage import Storage
-    from slipring.images._transform import Transform
+    from slipring.images._multicrop import Transforms
     from slipring.images.options import ImageOptions
 
 
@@ -58,7 +58,7 @@ class Parquet(ImageDataset):
     def __init__(
         self,
         paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        transform: Transform | Sequence[Transform] | None = None,
+        transform: Transforms = None,
         *,
         image: str = "image",
         target: str | Sequence[str] = "label",

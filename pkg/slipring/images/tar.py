@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from slipring._files.storage import Storage
-    from slipring.images._transform import Transform
+    from slipring.images._multicrop import Transforms
     from slipring.images.options import ImageOptions
 
 _RECORD = np.dtype(
@@ -102,7 +102,7 @@ class Tar(ImageDataset):
     def __init__(
         self,
         shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        transform: Transform | Sequence[Transform] | None = None,
+        transform: Transforms = None,
         *,
         image: str = "jpg;jpeg;png;webp",
         target: str | None = "cls",

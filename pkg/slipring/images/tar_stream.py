@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from slipring._files.storage import Storage
-    from slipring.images._transform import Transform
+    from slipring.images._multicrop import Transforms
     from slipring.images.options import ImageOptions
 
 
@@ -79,7 +79,7 @@ class TarStream(Sharded):
     def __init__(
         self,
         shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        transform: Transform | Sequence[Transform] | None = None,
+        transform: Transforms = None,
         *,
         shuffle: bool = False,
         rank: int = 0,

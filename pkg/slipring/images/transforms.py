@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from slipring.images._checks import RANDOM, interpolation_or_random
 from slipring.images._transform import Transform, pair, pixels, positive_range, probability_of
-from slipring.images._view import interpolation_name
+from slipring.images._view import INTERPOLATIONS, interpolation_name
 
 if TYPE_CHECKING:
     import enum
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from slipring.images._draws import Draws
     from slipring.images._recipe import Recipe
-    from slipring.images._view import Interpolation
+    from slipring.images._view import Interpolation, InterpolationOrRandom
 
 
 class RandomResizedCrop(Transform):
@@ -30,8 +31,9 @@ class RandomResizedCrop(Transform):
         Range of the box's width / height; its logarithm is drawn uniformly.
     flip : float
         Probability that left and right are exchanged.
-    interpolation : {'bilinear', 'bicubic', 'nearest'}
-        torchvision's ``InterpolationMode`` and Pillow's ``Resampling`` count as their names.
+    interpolation : {'bilinear', 'bicubic', 'nearest', 'random'}
+        torchvision's ``InterpolationMode`` and Pillow's ``Resampling`` count as their names. 'random', which is timm's,
+        draws one of bilinear and bicubic for each sample.
 
     Examples
     --------
@@ -46,7 +48,7 @@ class RandomResizedCrop(Transform):
     scale: tuple[float, float]
     ratio: tuple[float, float]
     flip: float
-    interpolation: Interpolation
+    interpolation: InterpolationOrRandom
 
     def __init__(
         self,
@@ -54,17 +56,18 @@ class RandomResizedCrop(Transform):
         scale: Sequence[float] = (0.08, 1.0),
         ratio: Sequence[float] = (3 / 4, 4 / 3),
         flip: float = 0.5,
-        interpolation: Interpolation | enum.Enum = "bilinear",
+        interpolation: InterpolationOrRandom | enum.Enum = "bilinear",
     ) -> None:
         self.size = pair("size", size)
         self.scale = positive_range("scale", scale)
         self.ratio = positive_range("ratio", ratio)
         self.flip = probability_of("flip", flip)
-        self.interpolation = interpolation_name(interpolation)
+        self.interpolation = interpolation_or_random(interpolation)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         recipe.crop(*self._box(recipe.height, recipe.width, draws))
-        recipe.resize(*self.size, self.interpolation)
+        name = INTERPOLATIONS[draws.below(2)] if self.interpolation == RANDOM else self.interpolation
+        recipe.resize(*self.size, name)
         if draws.uniform(0, 1) < self.flip:
             recipe.flip()
 

@@ -11,11 +11,9 @@ from slipring.images.dataset import ImageDataset
 from slipring.images.options import suggests_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from typing_extensions import Buffer, Unpack
 
-    from slipring.images._transform import Transform
+    from slipring.images._multicrop import Transforms
     from slipring.images.options import ImageOptions
     from slipring.typing import MapDataset
 
@@ -55,7 +53,7 @@ class Bytes(ImageDataset):
     def __init__(
         self,
         dataset: MapDataset[Any],
-        transform: Transform | Sequence[Transform] | None = None,
+        transform: Transforms = None,
         *,
         image: int | str = 0,
         target: int | str = 1,

@@ -56,7 +56,7 @@ class ColumnDecoder(ImageDataset):
             raise ValueError("image_options has cache=, but rows of Ray Data have no index to be kept by: leave it out")
         if self.target_transform is not None:
             raise ValueError("image_options has target_transform=, but a column of images has no targets: leave it out")
-        if self._size is None:
+        if self._renderer.shapes is None or not self._renderer.is_single:
             raise ValueError(
                 f"images[{name!r}] = {transform!r} leaves images of different sizes, which fit no array: end with "
                 "RandomResizedCrop, CenterCrop or Resize((height, width))"
@@ -74,12 +74,11 @@ class ColumnDecoder(ImageDataset):
     @property
     def shape(self):
         """tuple of int: the shape of a sample."""
-        height, width = self._size
-        return (height, width, 3) if self.layout == "NHWC" else (3, height, width)
+        return self._renderer.shapes[0]
 
     def into(self, data, out, seed):
         """Decode encoded bytes into the array `out`."""
-        self._rendered(data, out, Draws(seed))
+        self._renderer.render(data, [out], Draws(seed))
 
 
 class Encoded(Written):

@@ -1,0 +1,216 @@
+"""From the bytes or pixels of an image to the arrays of a sample: a dataset's transforms, layout and values."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slipring._core._ring import DECODE, RESIZE, now, spent
+from slipring._core.arguments import integer, one_of
+from slipring.errors import shown
+from slipring.images._multicrop import MultiCrop
+from slipring.images._recipe import Recipe
+from slipring.images._render import ImageReading, crop, look, render, too_large
+from slipring.images._transform import chain, final_size
+from slipring.images._view import INTERPOLATIONS
+from slipring.images.values import bfloat16_of_numpy, dtype_name, table_of
+
+if TYPE_CHECKING:
+    from slipring.images._transform import Transform
+
+_LAYOUTS = ("NHWC", "NCHW")
+
+
+class Renderer:
+    """Makes the arrays of samples; see `ImageDataset` for the parameters.
+
+    Attributes
+    ----------
+    steps : tuple of Transform
+    shapes : tuple of tuples of int, or None
+        The shape of each array of a sample; None: it depends on the image.
+    is_single : bool
+        A sample is one array, not a tuple of them.
+    reading, whole : ImageReading
+        How an image is decoded, and how it is decoded as a whole and as it is stored, in order to be cropped later.
+    dtype, storage : str
+        Of the values, and of their memory: numpy itself has no bfloat16.
+    """
+
+    steps: tuple[Transform, ...]
+
+    def __init__(
+        self, transform, *, layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, side
+    ):  # fmt: skip
+        one_of("layout", layout, _LAYOUTS)
+        self.layout, self.dtype = layout, dtype_name(dtype)
+        self.storage = "uint16" if self.dtype == "bfloat16" else self.dtype
+        self._extension = bfloat16_of_numpy(dtype) if self.dtype == "bfloat16" else None
+        self._table = table_of(self.dtype, mean, std)
+        self._side = integer("side", side, 1, 1 << 24, optional=True)
+        self.is_single = not isinstance(transform, MultiCrop)
+        if self.is_single:
+            self.steps = chain(transform)
+            self._groups, sizes = ((1, self.steps),), (final_size(self.steps),)
+        else:
+            self.steps = tuple(transform.steps)
+            self._groups, sizes = transform.groups, transform.sizes
+        counts = [() if self.is_single else (count,) for count, _ in self._groups]
+        self.shapes = None
+        if None not in sizes:
+            self.shapes = tuple((*count, *self._arranged(*size)) for count, size in zip(counts, sizes))
+        self.reading = ImageReading("bilinear", reducing_gap, exif, truncated, max_pixels)
+        ways = (step.interpolation for step in self.steps if step.resizes)
+        way = next((name for name in ways if name in INTERPOLATIONS), "bilinear")  # it may be drawn
+        self.whole = ImageReading(way, reducing_gap, False, truncated, max_pixels)
+
+    def with_steps(self, steps):
+        """Return a copy with another list of transforms, which leaves images of the same size."""
+        made = copy.copy(self)
+        made.steps = chain(steps)
+        made._groups = ((1, made.steps),)
+        return made
+
+    def _arranged(self, height, width):
+        return (height, width, 3) if self.layout == "NHWC" else (3, height, width)
+
+    # ---- samples
+
+    def render(self, data, out, draws):
+        """Return the sample of an encoded image.
+
+        Parameters
+        ----------
+        data : bytes-like
+        out : list of numpy.ndarray, or None
+            Memory for the arrays of the sample.
+        draws : Draws
+        """
+        if self._side is not None:
+            return self.crop(*self.decode(data), out, draws)
+        width, height, orientation = self._looked(data)
+        recipes = self._drawn(width, height, orientation, draws)
+        out = self._memory(recipes) if out is None else out
+        begun = now()
+        if len(recipes) == 1:
+            self._run(recipes, out, lambda *where: render(data, *where[:-2], self.reading, *where[-2:]))
+        else:
+            self._run_together(data, recipes, out)
+        spent(DECODE, begun)
+        return self._sample(out)
+
+    def decode(self, data):
+        """Return (pixels, orientation) of a whole image as it is stored, shrunk to `side`."""
+        width, height, orientation = self._looked(data)
+        height, width = self._shrunk(height, width)
+        pixels = np.empty((height, width, 3), np.uint8)
+        begun = now()
+        render(data, pixels, None, None, (height, width), (0, 0), False, self.whole)
+        spent(DECODE, begun)
+        return pixels, orientation
+
+    def crop(self, pixels, orientation, out, draws):
+        """Return the sample of an image in memory; see `render`."""
+        height, width = pixels.shape[:2]
+        recipes = self._drawn(width, height, orientation, draws)
+        out = self._memory(recipes) if out is None else out
+        begun = now()
+        self._run(recipes, out, lambda *where: crop(pixels, *where[:-2], orientation, self.reading, *where[-2:]))
+        spent(RESIZE, begun)
+        return self._sample(out)
+
+    def view(self, data, draws):
+        """Return the `View` of an encoded image; of the first crop, if a sample has several."""
+        width, height, orientation = self._looked(data)
+        height, width = self._shrunk(height, width)
+        return self._drawn(width, height, orientation, draws)[0].view
+
+    def _looked(self, data):
+        """Return (width, height, orientation to apply) of an image that is not too large for an array."""
+        width, height, orientation = look(data, self.reading.exif)
+        if width * height > self.reading.max_pixels:
+            raise too_large(width, height, self.reading.max_pixels)
+        return width, height, orientation if self.reading.exif else 1
+
+    def _shrunk(self, height, width):
+        """Return the size of an image after `side`, as torchvision's Resize computes it."""
+        shorter = min(width, height)
+        if self._side is None or shorter <= self._side:
+            return height, width
+        return tuple(max(1, self._side * n // shorter) for n in (height, width))
+
+    def _drawn(self, width, height, orientation, draws):
+        """Return the `Recipe` of each crop that the transforms draw for an image of that stored size."""
+        size = (width, height) if orientation >= 5 else (height, width)
+        recipes = []
+        for count, steps in self._groups:
+            for _ in range(count):
+                recipe = Recipe(*size, self.dtype)
+                for step in steps:
+                    step.apply(recipe, draws)
+                recipes.append(recipe)
+        return recipes
+
+    def _memory(self, recipes):
+        """Return memory for the arrays of a sample."""
+        shapes = self.shapes or [self._arranged(recipes[0].height, recipes[0].width)]
+        return [np.empty(shape, self.storage) for shape in shapes]
+
+    def _rows(self, out):
+        """Return the memory of each crop as height × width × 3."""
+        rows = out if self.is_single else [row for array in out for row in array]
+        return rows if self.layout == "NHWC" else [row.transpose(1, 2, 0) for row in rows]
+
+    def _run(self, recipes, out, render):
+        for recipe, row in zip(recipes, self._rows(out)):
+            recipe.run(row, self._table, render)
+
+    def _run_together(self, data, recipes, out):
+        """Decode the part of an image that contains all crops, and crop from there."""
+        boxes = [recipe.view.box for recipe in recipes]
+        top, left = min(box[0] for box in boxes), min(box[1] for box in boxes)
+        bottom, right = max(box[0] + box[2] for box in boxes), max(box[1] + box[3] for box in boxes)
+        pixels = np.empty((bottom - top, right - left, 3), np.uint8)
+        box = top, left, bottom - top, right - left
+        render(data, pixels, None, box, box[2:], (0, 0), False, self.reading)
+
+        def render_part(array, table, box, *where):
+            box = box[0] - top, box[1] - left, *box[2:]
+            crop(pixels, array, table, box, *where[:-2], 1, self.reading, *where[-2:])
+
+        self._run(recipes, out, render_part)
+
+    # ---- values
+
+    def _sample(self, out):
+        return out[0] if self.is_single else tuple(out)
+
+    def shown(self, arrays):
+        """Return the arrays of a sample or a batch with the dtype that users see."""
+        if self.dtype != "bfloat16":
+            return arrays
+        if isinstance(arrays, tuple):
+            return tuple(map(self.shown, arrays))
+        if self._extension is not None:
+            return arrays.view(self._extension)
+        import torch
+
+        return torch.from_numpy(arrays).view(torch.bfloat16)
+
+    def memory_of(self, images):
+        """Return a batch's array or tensor of images as an array of `storage` over the same memory."""
+        memory = images
+        if type(images).__module__ == "torch":
+            import torch
+
+            memory = (images.view(torch.uint16) if images.dtype == torch.bfloat16 else images).numpy()
+        elif isinstance(images, np.ndarray) and self.dtype == "bfloat16":
+            memory = images.view(np.uint16)
+        if not isinstance(memory, np.ndarray) or memory.dtype != self.storage or memory.ndim != 4:
+            raise ValueError(
+                "batch_transform needs one array of all images of a batch: the images have different sizes, or "
+                f"collate_fn changed them, to {shown(images)}"
+            )
+        return memory

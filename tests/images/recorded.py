@@ -1,0 +1,39 @@
+"""A recipe that records what transforms add to it, for tests of their draws."""
+
+from slipring.images import _decode
+from slipring.images._draws import Draws
+from slipring.images._recipe import Recipe
+
+NAMES = {value: name for name, value in vars(_decode).items() if name.startswith("OP_")}
+
+
+class Recorded(Recipe):
+    """A recipe whose operations, crops and erasures are listed: (name, whole numbers, numbers)."""
+
+    def __init__(self, height, width, dtype="float32"):
+        super().__init__(height, width, dtype)
+        self.added = []
+
+    def op(self, code, n=(), v=()):
+        self.added.append((NAMES[code].removeprefix("OP_").lower(), tuple(n), tuple(v)))
+        super().op(code, n, v)
+
+    def crop(self, top, left, height, width, fill=(0.0, 0.0, 0.0)):
+        self.added.append(("box", (top, left, height, width), tuple(fill)))
+        self.height, self.width = height, width
+
+    def flip_vertically(self):
+        self.added.append(("vertical_flip", (), ()))
+
+    def erase(self, top, left, height, width, values, seed=0):
+        self.added.append(("erase", (top, left, height, width), values if values is None else tuple(values)))
+
+
+def recorded(step, times, size=(200, 300), seed=1, dtype="float32"):
+    """Return what a step adds to each of `times` recipes for images of (height, width)."""
+    draws, added = Draws(seed), []
+    for _ in range(times):
+        recipe = Recorded(*size, dtype)
+        step.apply(recipe, draws)
+        added.append(recipe.added)
+    return added
