@@ -275,6 +275,8 @@ fuzz: $(DEPS_STAMP) ## malformed batches and images, under the address sanitizer
 	    $(PY) -m tests.fuzz.codec --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) $(ARGS)
 	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) timeout $$(($(FUZZ_SECONDS) + 300)) \
 	    $(PY) -m tests.fuzz.images --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) timeout $$(($(FUZZ_SECONDS) + 300)) \
+	    $(PY) -m tests.fuzz.operations --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
 # What Python does with the C and Cython code. Without torch's loader: torch is not instrumented, and takes minutes.
 # Nor tests that measure a process's memory: the sanitizer has much of its own, and keeps back what is freed. Nor the

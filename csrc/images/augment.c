@@ -18,14 +18,9 @@ static uint8_t *image_memory(sr_buffer *buffer, int height, int width)
     return memory ? (uint8_t *)memory + SR_SLACK : NULL;
 }
 
-static bool is_size(int height, int width)
-{
-    return height > 0 && width > 0 && height <= SR_MOST_SIDE && width <= SR_MOST_SIDE;
-}
-
 int sr_image_make(sr_augmenter *a, int height, int width, sr_pixels *image)
 {
-    if (!is_size(height, width))
+    if (!sr_is_size(height, width))
         return -EINVAL;
     a->current = 0;
     *image = (sr_pixels){image_memory(&a->images[0], height, width), height, width};

@@ -59,6 +59,7 @@ typedef struct sr_op {
     double v[12];
 } sr_op;
 #define SR_MOST_SIDE (1 << 24) /* pixels, as of a decoded image */
+#define SR_MOST_PIXELS (INT64_C(1) << 31)
 
 /* Buffers for one thread. Zeroed at first. */
 typedef struct sr_augmenter {

@@ -49,8 +49,8 @@ static void fill_pixels(uint8_t *to, int pixels, const uint8_t fill[3])
 static int crop(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     int top = op->n[0], left = op->n[1], height = op->n[2], width = op->n[3];
-    if (height < 1 || width < 1 || height > SR_MOST_SIDE || width > SR_MOST_SIDE || top < -SR_MOST_SIDE
-        || left < -SR_MOST_SIDE || top > SR_MOST_SIDE || left > SR_MOST_SIDE)
+    if (!sr_is_size(height, width) || top < -SR_MOST_SIDE || left < -SR_MOST_SIDE || top > SR_MOST_SIDE
+        || left > SR_MOST_SIDE)
         return -EINVAL;
     uint8_t fill[3], *to = sr_result(a, height, width);
     if (!to)
@@ -99,7 +99,7 @@ static int pad(sr_augmenter *a, const sr_op *op, sr_pixels *image)
         sr_op box = {.code = SR_OP_CROP, .n = {-top, -left, height, width}, .v = {op->v[0], op->v[1], op->v[2]}};
         return crop(a, &box, image);
     }
-    if (height > SR_MOST_SIDE || width > SR_MOST_SIDE)
+    if (!sr_is_size(height, width))
         return -EINVAL;
     uint8_t *to = sr_result(a, height, width);
     if (!to)
@@ -119,8 +119,7 @@ static int pad(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 static int resize(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     int height = op->n[0], width = op->n[1];
-    if (height < 1 || width < 1 || height > SR_MOST_SIDE || width > SR_MOST_SIDE || op->n[2] < SR_BILINEAR
-        || op->n[2] > SR_NEAREST)
+    if (!sr_is_size(height, width) || op->n[2] < SR_BILINEAR || op->n[2] > SR_NEAREST)
         return -EINVAL;
     uint8_t *to = sr_result(a, height, width);
     if (!to)

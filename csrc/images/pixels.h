@@ -17,6 +17,12 @@ int sr_neighbours(sr_augmenter *a, const sr_op *op, sr_pixels *image);
 int sr_move(sr_augmenter *a, const sr_op *op, sr_pixels *image);
 int sr_warp(sr_augmenter *a, const sr_op *op, sr_pixels *image);
 
+static inline bool sr_is_size(int height, int width)
+{
+    return height > 0 && width > 0 && height <= SR_MOST_SIDE && width <= SR_MOST_SIDE
+           && (int64_t)height * width <= SR_MOST_PIXELS;
+}
+
 static inline uint8_t sr_level(int value) { return value < 0 ? 0 : value > 255 ? 255 : (uint8_t)value; }
 
 /* A fill as pixel values. */

@@ -45,7 +45,9 @@ _NAMES = {
     "slipring._observe.recording": "Recording",
     "slipring._observe.snapshot": "RETIRED EmptySnapshot Snapshot bucket_of durations stage_of states",
     "slipring._observe.verdict": "Known starting verdict",
-    "slipring.images": "_renderer",
+    "slipring.images": "_decode _renderer",
+    "slipring.images._decode": "Operations",
+    "slipring.images._recipe": "_OP",
     "slipring.monitor._callbacks": "loaders_in",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -142,4 +144,12 @@ def augmented(pixels, *operations):
     recipe = recipes.Recipe(*pixels.shape[:2])
     for name, n, v in operations:
         recipe.op(getattr(codes, f"OP_{name}"), n, v)
+    return recipes.apply(pixels, recipe)
+
+
+def operate(pixels, name, n=(), v=(), size=None):
+    """Return an image after one operation of csrc/images/augment.h; `size` is that of the result if it differs."""
+    recipes, codes = (importlib.import_module(f"slipring.images.{module}") for module in ("_recipe", "_decode"))
+    recipe = recipes.Recipe(*pixels.shape[:2])
+    recipe.resized_op(*(size or pixels.shape[:2]), getattr(codes, f"OP_{name}"), n, v)
     return recipes.apply(pixels, recipe)

@@ -158,7 +158,6 @@ class RandomRotation(Transform):
     expand: bool
     center: tuple[float, float] | None
     fill: Fill
-    is_random = True
 
     def __init__(
         self,
@@ -175,6 +174,7 @@ class RandomRotation(Transform):
         self.expand = bool(expand)
         self.center = center_of(center)
         self.fill, self._fill = fill, fill_of(fill)
+        self.is_random = self.degrees[0] < self.degrees[1] or self._filter is None
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         angle = draws.uniform(*self.degrees)
