@@ -12,7 +12,7 @@ Machine, command, result
     within a round. CPU time is that of the process and its workers, by the kernel's count, while batches are consumed.
     "levels" are the mean and the standard deviation of all pixel values of the first 256 images of each round, which
     are the same images for all candidates. The error of a crop is slipring's difference from torchvision's on PIL, for
-    the same 200 images and boxes.
+    the same 200 images and boxes, once for each interpolation; tests compare the other operations.
 Bias
     The consumer reads one element of each array, and no training competes for the caches. The files stay in the page
     cache. torch's loaders have persistent workers. uint8 batches are channels last, except those of torchvision on
@@ -38,12 +38,12 @@ from typing import Any
 import numpy as np
 
 from bench import cpu
-from bench.collate import as_array
+from bench.collate import as_array, leaves
 from bench.machine import describe
 from bench.photos import ensure, image_files
 from bench.questions.epochs import Pictures
 from bench.rivals._torch import endless
-from bench.rivals.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, Recipe
+from bench.rivals.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, VIEWS, Recipe
 
 CHECKED = 4  # batches whose form and levels are compared, before the clock starts
 COMPARED = 200  # crops that are compared with torchvision's
@@ -123,7 +123,7 @@ def answer(recipe: Recipe, candidate: str, seed: int, options: argparse.Namespac
     for _ in range(epochs + 4 * options.workers):
         next(batches)
     found |= timed(batches, options.seconds, options.workers)
-    if seed == 0 and hasattr(module, "crop_error"):
+    if recipe.compares_crops and seed == 0 and hasattr(module, "crop_error"):
         found["error"] = module.crop_error(recipe, pictures, COMPARED)
     return found
 
@@ -140,19 +140,34 @@ def check(recipe: Recipe, batches: Sequence[Any]) -> Row:
     """Check the form of batches; return the mean and the standard deviation of their levels."""
     values = []
     for images, labels in batches:
-        pixels, targets = as_array(images), as_array(labels)
-        shapes = {(BATCH, 3, SIDE, SIDE)} if recipe.normalised else {(BATCH, 3, SIDE, SIDE), (BATCH, SIDE, SIDE, 3)}
-        if pixels.shape not in shapes or pixels.dtype != ("float32" if recipe.normalised else "uint8"):
-            raise ValueError(f"{recipe.key}: a batch of {pixels.dtype}{pixels.shape}")
+        arrays = [as_array(leaf) for leaf in leaves(images)]
+        if wrong := [array for array in arrays if not has_form(recipe, array)]:
+            raise ValueError(f"{recipe.key}: a batch of {wrong[0].dtype}{wrong[0].shape}")
+        targets = as_array(labels)
         if targets.shape != ((BATCH, CLASSES) if recipe.mixed else (BATCH,)):
             raise ValueError(f"{recipe.key}: labels of shape {targets.shape}")
-        levels = pixels.astype(np.float64)
-        if recipe.normalised:
-            scale, shift = (np.array(numbers).reshape(3, 1, 1) for numbers in (STD, MEAN))
-            levels = (levels * scale + shift) * 255
+        levels = np.concatenate([array.astype(np.float64).ravel() for array in map(unnormalised, arrays)])
         values.append((levels.mean(), (levels**2).mean()))
     mean, square = np.mean(values, axis=0)
     return {"mean": mean, "deviation": (square - mean**2) ** 0.5}
+
+
+def has_form(recipe: Recipe, array: np.ndarray) -> bool:
+    """Return whether an array is one of the images of a batch, as the recipe wants them."""
+    if recipe.views:
+        kinds = {shape for count, side, _ in VIEWS for shape in ((count, side, side, 3), (side, side, 3))}
+        return array.shape[0] == BATCH and array.shape[1:] in kinds and array.dtype == np.uint8
+    if recipe.normalised:
+        return array.shape == (BATCH, 3, SIDE, SIDE) and array.dtype == np.float32
+    return array.shape in ((BATCH, 3, SIDE, SIDE), (BATCH, SIDE, SIDE, 3)) and array.dtype == np.uint8
+
+
+def unnormalised(array: np.ndarray) -> np.ndarray:
+    """Return the levels, from 0 to 255, of images or of normalised images."""
+    if array.dtype == np.uint8:
+        return array
+    scale, shift = (np.array(numbers).reshape(3, 1, 1) for numbers in (STD, MEAN))
+    return (array * scale + shift) * 255
 
 
 def timed(batches: Iterator[Any], seconds: float, multiple: int) -> Row:
@@ -161,7 +176,8 @@ def timed(batches: Iterator[Any], seconds: float, multiple: int) -> Row:
     used, begin, count = cpu.of_job(os.getpid()), clock(), 0
     while count % multiple or clock() - begin < seconds:
         for part in next(batches):
-            as_array(part).item(0)
+            for leaf in leaves(part):
+                as_array(leaf).item(0)
         count += 1
     elapsed, used = clock() - begin, cpu.of_job(os.getpid()) - used
     return {"per_cpu_s": count * BATCH / used, "per_s": count * BATCH / elapsed}

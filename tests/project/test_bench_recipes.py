@@ -11,7 +11,9 @@ import pytest
 from PIL import Image
 
 from bench import cpu, recipes
-from bench.rivals.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD
+from bench.photos import image_files
+from bench.questions.epochs import Pictures
+from bench.rivals.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, slipring_list
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = (BATCH, SIDE, SIDE, 3)
@@ -38,6 +40,14 @@ def test_each_candidate_is_measured_with_its_levels_or_says_why_it_is_not(folder
     assert rows["slipring"]["error"][1] <= 1
     assert all(row.get("missing") or row["per_cpu_s"][0] > 0 for row in rows.values())
     assert rows["timm"]["missing"]
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_slipring_makes_batches_of_every_recipe(recipe, folder):
+    pictures = Pictures(image_files(str(folder)))
+    with slipring_list.loader(recipe, pictures, 0) as loader:
+        levels = recipes.check(recipe, [next(iter(loader))])
+    assert 0 < levels["mean"] < 255 and levels["deviation"] > 0
 
 
 def test_ratios_are_formed_within_a_round_and_a_missing_candidate_is_a_row_with_the_reason():

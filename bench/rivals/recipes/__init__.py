@@ -15,6 +15,7 @@ from bench.rivals.rival import Rival
 
 BATCH = 64
 SIDE = 224
+VIEWS = ((1, 224, (0.4, 1.0)), (1, 224, (0.4, 1.0)), (6, 96, (0.05, 0.4)))  # DINO's: count, side, share of the area
 CLASSES = 1000  # of soft labels, as for ImageNet
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -36,6 +37,10 @@ class Recipe:
         Whether MixUp or CutMix follows, so that labels are soft.
     kept
         Whether decoded images are kept in memory.
+    views
+        Whether each image becomes several crops, those of `VIEWS`.
+    compares_crops
+        Whether the error of slipring's crops is measured: once for each interpolation.
     reference
         The candidate that the others are compared with.
     """
@@ -46,13 +51,15 @@ class Recipe:
     normalised: bool = False
     mixed: bool = False
     kept: bool = False
+    views: bool = False
+    compares_crops: bool = False
     reference: str = "pil"
 
 
 RECIPES = {
     recipe.key: recipe
     for recipe in (
-        Recipe("crop", "crop and flip, uint8"),
+        Recipe("crop", "crop and flip, uint8", compares_crops=True),
         Recipe("trivial", "TrivialAugmentWide, uint8"),
         Recipe(
             "mixed",
@@ -68,8 +75,9 @@ RECIPES = {
             normalised=True,
             reference="timm",
         ),
-        Recipe("three", "3-Augment, bicubic, uint8", interpolation="bicubic"),
+        Recipe("three", "3-Augment, bicubic, uint8", interpolation="bicubic", compares_crops=True),
         Recipe("simclr", "ColorJitter, grayscale and Gaussian blur as in SimCLR, uint8"),
+        Recipe("dino", "DINO, 2 × 224 and 6 × 96, bicubic, uint8", interpolation="bicubic", views=True),
         Recipe("kept", "TrivialAugmentWide of decoded images in memory, uint8", kept=True),
     )
 }

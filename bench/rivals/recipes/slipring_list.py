@@ -8,8 +8,23 @@ import numpy as np
 from PIL import Image
 
 from bench.questions.epochs import Pictures
-from bench.rivals.recipes import BATCH, CLASSES, MEAN, SIDE, STD, Recipe
+from bench.rivals.recipes import BATCH, CLASSES, MEAN, SIDE, STD, VIEWS, Recipe
 from slipring import Cache, Loader, images
+
+
+def _views() -> Any:
+    colors = [images.RandomApply([images.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8), images.RandomGrayscale(0.2)]
+    ends = [
+        [images.PILGaussianBlur((0.1, 2.0), 1.0)],
+        [images.PILGaussianBlur((0.1, 2.0), 0.1), images.RandomSolarize(128, 0.2)],
+        [images.PILGaussianBlur((0.1, 2.0), 0.5)],
+    ]
+    groups = []
+    for (count, side, scale), end in zip(VIEWS, ends):
+        crop = images.RandomResizedCrop(side, scale=scale, interpolation="bicubic")
+        groups.append((count, [crop, *colors, *end]))
+    return images.MultiCrop(groups)
+
 
 STEPS: dict[str, Any] = {
     "crop": lambda: [],
@@ -28,6 +43,7 @@ STEPS: dict[str, Any] = {
         ),
         images.ColorJitter(0.3, 0.3, 0.3),
     ],
+    "dino": _views,
     "simclr": lambda: [
         images.RandomApply([images.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
         images.RandomGrayscale(0.2),
@@ -46,7 +62,9 @@ def loader(recipe: Recipe, pictures: Pictures, workers: int) -> Any:
         options["batch_transform"] = images.RandomChoice(
             [images.MixUp(alpha=0.2, num_classes=CLASSES), images.CutMix(alpha=1.0, num_classes=CLASSES)]
         )
-    steps = [images.RandomResizedCrop(SIDE, interpolation=recipe.interpolation), *STEPS[recipe.key]()]
+    steps = STEPS[recipe.key]()
+    if not recipe.views:
+        steps = [images.RandomResizedCrop(SIDE, interpolation=recipe.interpolation), *steps]
     folder = images.Folder.of("", [], {}, pictures.files, steps, **options)
     return Loader(folder, BATCH, sampler=pictures.order, num_workers=workers)
 
