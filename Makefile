@@ -34,7 +34,7 @@ PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 .DELETE_ON_ERROR:
 .PHONY: help venv libraries build quick lint types test test-sample test-all pytest slow test-cuda ctest
 .PHONY: test-arm64 test-arm64-python .arm64-tools tsan asan tsan-pytest asan-pytest model mutants fuzz fault steps soak
-.PHONY: coverage bench bench-device bench-adapters bench-queue docs wheel check-wheel check-sdist clean
+.PHONY: coverage bench bench-device bench-adapters bench-queue bench-recipes docs wheel check-wheel check-sdist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -55,10 +55,13 @@ $(BENCH_STAMP): $(DEPS_STAMP) $(wildcard bench/requirements.txt)
 	@$(PIP_INSTALL) -r bench/requirements.txt
 	@touch $@
 
-# What question (f) is also asked of. Whatever cannot be had is a row with the reason.
-$(BENCH_IMAGES_STAMP): $(BENCH_STAMP) $(wildcard bench/requirements-images.txt)
-	@if $(PIP_INSTALL) -r bench/requirements-images.txt; then touch $@; \
-	else echo "bench/requirements-images.txt cannot be installed: some rivals of question (f) will be missing"; fi
+# What question (f) and bench.recipes are also asked of. Whatever cannot be had is a row with the reason. The packages
+# of the second file want a torch of their choice: without dependencies they take the pinned one.
+BENCH_IMAGES := bench/requirements-images.txt bench/requirements-images-no-deps.txt
+$(BENCH_IMAGES_STAMP): $(BENCH_STAMP) $(wildcard $(BENCH_IMAGES))
+	@if $(PIP_INSTALL) -r $(word 1,$(BENCH_IMAGES)) && $(PIP_INSTALL) --no-deps -r $(word 2,$(BENCH_IMAGES)); then \
+	    touch $@; \
+	else echo "$(BENCH_IMAGES) cannot be installed: some rivals of question (f) and recipes will be missing"; fi
 
 $(DOCS_STAMP): $(DEPS_STAMP) requirements-docs.txt
 	@$(PIP_INSTALL) -r requirements-docs.txt
@@ -325,6 +328,9 @@ bench: build $(BENCH_IMAGES_STAMP) ## the benchmarks; QUICK=1, DATA=/path/to/ima
 
 bench-queue: build $(BENCH_STAMP) ## slipring.Queue and other queues; ARGS='--rounds 9 arrays'
 	$(PY) -m bench.queue $(ARGS)
+
+bench-recipes: build $(BENCH_IMAGES_STAMP) ## whole training recipes, by CPU time; ARGS='--only trivial --rounds 5'
+	$(PY) -m bench.recipes $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 bench-device: build $(BENCH_STAMP) ## onto a device: copies, waiting, preload's cost; ARGS='--workers 8'
 	$(PY) -m bench.device $(ARGS)

@@ -20,6 +20,7 @@ the workloads, the method and its biases.
 ``machine.py``         the machine and the versions
 ``question.py``        the parts of a question
 ``memory.py``          the memory of a job's processes, with shared memory counted once
+``cpu.py``             the processor time of a job's processes
 ``decoded.py``         decoded pictures in one file, as in FFCV's raw mode
 =====================  ======================================================================
 

@@ -18,14 +18,14 @@ def of_job(root: int) -> int:
     """
     total = 0
     files: dict[tuple[int, int], int] = {}
-    for process in _family(root):
+    for process in family(root):
         with suppress(OSError):  # it has ended
             for entry in os.scandir(process / "fd"):
                 with suppress(OSError):
                     if os.readlink(entry.path).startswith(_SHARED):
                         found = os.stat(entry.path)
                         files[found.st_dev, found.st_ino] = found.st_blocks * 512
-    for process in _family(root):
+    for process in family(root):
         with suppress(OSError):
             total += sum(share for file, share in _mappings(process) if file not in files)
     return total + sum(files.values())
@@ -36,7 +36,8 @@ def of_files(descriptors: Iterable[int]) -> int:
     return sum(512 * os.fstat(descriptor).st_blocks for descriptor in descriptors)
 
 
-def _family(root: int) -> list[Path]:
+def family(root: int) -> list[Path]:
+    """Return the folders in /proc of a process and its descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

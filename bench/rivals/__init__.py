@@ -1,5 +1,5 @@
 """The rivals: one file each, each with the same function; those of question (f) are in
-``images/``, those of (g) in ``kept/``.
+``images/``, those of (g) in ``kept/``, and those of ``bench.recipes``, which differ, in ``recipes/``.
 
 ``batches(question, dataset, workers)``
     A generator of batches without end. Closing it stops the rival's workers.

@@ -49,6 +49,6 @@ class Rival:
         try:
             for name in self.needs:
                 importlib.import_module(name)
-        except ImportError as error:
+        except (ImportError, OSError, RuntimeError) as error:  # the latter: compiled for another torch
             return f"{error}; {self.remedy}" if self.remedy else str(error)
         return None

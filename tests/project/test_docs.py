@@ -38,6 +38,7 @@ def programs():
                 "adapters",
                 "observing",
                 "images",
+                "recipes",
                 "streams",
                 "torch",
                 "errors",
@@ -138,6 +139,22 @@ def test_the_queues_example_gets_every_frame():
     command = [sys.executable, ROOT / "examples" / "frames_by_queue.py"]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert out == "[50, 50] frames, in order, of each camera\n"
+
+
+def test_the_training_example_reaches_the_same_accuracy_with_any_number_of_workers(tmp_path):
+    pytest.importorskip("torch")
+    write_photographs(tmp_path)
+
+    def lines(workers):
+        command = [sys.executable, ROOT / "examples" / "train_recipe.py", tmp_path, "--size", "32", "--workers"]
+        one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # several threads would add in another order
+        done = subprocess.run([*command, str(workers)], capture_output=True, text=True, env=one_thread)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    alone = lines(0)
+    assert re.fullmatch(r"epoch 0: accuracy [01]\.\d{3}\nepoch 1: accuracy [01]\.\d{3}\n", alone)
+    assert lines(2) == alone
 
 
 @pytest.mark.parametrize("page", sorted(p.relative_to(ROOT) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]))

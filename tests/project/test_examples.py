@@ -127,7 +127,7 @@ def test_the_reference_has_every_public_name(name):
     module = imported(name)
     text = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
     whole = re.search(rf"automodule:: {name}\n   :members:", text)
-    named = set(re.findall(r"auto(?:class|function|data):: ([\w.]+)", text))
+    named = set(re.findall(r"auto(?:class|function|data|module):: ([\w.]+)", text))
     elsewhere = {"__version__", *(slipring.errors.__all__ if name != "slipring.errors" else ())}
     names = [] if whole else [public_name for public_name in module.__all__ if public_name not in elsewhere]
     missing = [public_name for public_name in names if not named & {public_name, f"{name}.{public_name}"}]

@@ -48,7 +48,7 @@ IMAGES: dict[str, Rival] = {
             "images.torchvision_folder",
             ("torchvision.io", "torchvision.transforms.v2"),
             ("torchvision",),
-            remedy="it wants the torch of its own release",
+            remedy="its C library wants the torch that it was compiled for",
         ),
         Rival(
             "images_webdataset",
