@@ -76,7 +76,8 @@ static void apply_table(state *s)
 {
     int threshold;
     uint8_t mask;
-    bool equal = memcmp(s->table[0], s->table[1], 256) == 0 && memcmp(s->table[0], s->table[2], 256) == 0;
+    const uint8_t *first = s->table[0];
+    bool equal = memcmp(first, first + 256, 512) == 0; /* all three are */
     if (!s->pending)
         return;
     if (!equal || !is_bits(s->table[0], &threshold, &mask))
