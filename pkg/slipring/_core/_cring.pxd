@@ -142,6 +142,8 @@ cdef extern from "ring.h" nogil:
         uint64_t read_ns
         uint64_t decode_ns
         uint64_t resize_ns
+        uint64_t augment_ns
+        uint64_t user_ns
         uint64_t slowest_ns
         int64_t slowest_index
         uint32_t hits

@@ -179,6 +179,7 @@ cdef Fill make_fill(Segment ring, uint32_t participant, uint32_t slot, uint32_t 
 cdef Fill current_fill()
 cdef bint has_slow_samples() noexcept
 cdef int looked_up(bint hit) noexcept
+cdef int augmented(uint64_t ns) noexcept
 
 
 cdef class IndexOrder:

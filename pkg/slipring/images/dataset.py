@@ -13,7 +13,7 @@ import numpy as np
 
 from slipring._core import seeding, skipping
 from slipring._core._collate import default_collate
-from slipring._core._ring import DECODE, READ, RESIZE, at_row, from_handler, mix, now, spent
+from slipring._core._ring import DECODE, READ, RESIZE, at_row, from_handler, mix, part_begun, spent
 from slipring._core.arguments import function, integer, one_each, one_of
 from slipring._core.culprit import failed_among, failed_at
 from slipring._offered import read_ahead
@@ -239,7 +239,7 @@ class ImageDataset(abc.ABC):
         images = empty((len(indices), *shape), self._storage)
         indices = [self._checked(index) for index in indices]
         targets = []
-        begun = now()
+        begun = part_begun()
         ahead = self._read_ahead(indices)
         spent(READ, begun)
         for n, (row, index, sample) in enumerate(zip(images, indices, ahead)):
@@ -356,7 +356,7 @@ class ImageDataset(abc.ABC):
         return self._rendered(data, out, draws), target
 
     def _read_one(self, index):
-        begun = now()
+        begun = part_begun()
         sample = self.read(index)
         spent(READ, begun)
         return sample
@@ -368,7 +368,7 @@ class ImageDataset(abc.ABC):
         width, height, orientation = self._looked(data)
         recipe = self._drawn(width, height, orientation, draws)
         out = self._array(recipe) if out is None else out
-        begun = now()
+        begun = part_begun()
         recipe.run(
             self._upright(out), self._table, lambda *where: render(data, *where[:-2], self._reading, *where[-2:])
         )
@@ -405,7 +405,7 @@ class ImageDataset(abc.ABC):
         width, height, orientation = self._looked(data)
         height, width = self._shrunk(height, width)
         pixels = np.empty((height, width, 3), np.uint8)
-        begun = now()
+        begun = part_begun()
         render(data, pixels, None, None, (height, width), (0, 0), False, self._whole)
         spent(DECODE, begun)
         return pixels, orientation
@@ -422,7 +422,7 @@ class ImageDataset(abc.ABC):
         height, width = pixels.shape[:2]
         recipe = self._drawn(width, height, orientation, draws)
         out = self._array(recipe) if out is None else out
-        begun = now()
+        begun = part_begun()
         recipe.run(
             self._upright(out),
             self._table,
