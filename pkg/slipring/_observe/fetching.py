@@ -1,18 +1,17 @@
 """The causes within fetching: storage, decoding, augmentation, a user's functions; and the workers that would help."""
 
 from slipring._core.text import seconds
-from slipring._observe.snapshot import part_name, part_shares
+from slipring._observe.snapshot import part_shares, parts_text
 
 EXPLAINS = 0.5  # of the waiting: a cause must explain so much of it
 ON_CPU = 0.6  # of its time: a worker that computes, and does not wait for something
 PER_CPU = 4  # most workers per processor to advise, if they wait
-SHOWN = 0.02  # of fetching: a smaller part is not worth naming
 
 
 def fetching(f, known):
     """Return the (cause, text, advice) of workers that spend their time on fetching."""
     shares = part_shares(float(f.table["fetch_ns"].sum()), lambda field: f.table[field].sum())
-    told = ", ".join(f"{share:.0%} {part_name(name)}" for name, share in shares.items() if share > SHOWN)
+    told = parts_text(shares)
     told = f" ({told})" if told else ""
     each = seconds(float(f.made_in.mean()) / 1e9)
     waits = f.computing < ON_CPU

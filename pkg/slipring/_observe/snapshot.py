@@ -21,6 +21,7 @@ PARTS = {
     "augment": "augment_ns",
     "your_code": "user_ns",
 }
+SHOWN = 0.02  # of fetching: a smaller part is not worth naming
 ENDED = 3  # `kind` of a stream's end; 4 is a batch without samples. Neither is delivered
 
 
@@ -157,6 +158,11 @@ def part_shares(fetch_ns, ns_of):
 def part_name(name):
     """Return the name of a part as text."""
     return name.replace("_", " ")
+
+
+def parts_text(shares):
+    """Return shares as text, such as "20% decode, 60% your code"; very small ones are left out."""
+    return ", ".join(f"{share:.0%} {part_name(name)}" for name, share in shares.items() if share > SHOWN)
 
 
 def index_text(index):
