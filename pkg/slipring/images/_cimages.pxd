@@ -1,9 +1,6 @@
-# Declarations of csrc/images/decode.h, augment.h and of the clock in csrc/system.h. No function needs the GIL.
+# Declarations of csrc/images/decode.h and augment.h. None of its functions needs the GIL.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-
-cdef extern from "system.h" nogil:
-    uint64_t sr_now()
 
 cdef extern from "augment.h" nogil:
     enum sr_op_code:

@@ -4,7 +4,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED, PyBUF_WRITABLE, PyBuffe
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from slipring._core._ring cimport augmented
+from slipring._core._ring cimport augmented, clock
 from slipring.images._cimages cimport (
     JMSG_LENGTH_MAX, SR_BAD_BOX, SR_BAD_IMAGE, SR_BFLOAT16, SR_FLOAT16, SR_FLOAT32, SR_NOT_A_JPEG_FOR_US,
     SR_OP_ADD_TO_SUM, SR_OP_AFFINE, SR_OP_AUTOCONTRAST, SR_OP_BRIGHTNESS, SR_OP_CONTRAST, SR_OP_CROP, SR_OP_ELASTIC,
@@ -13,8 +13,8 @@ from slipring.images._cimages cimport (
     SR_OP_SHARPNESS, SR_OP_SOLARIZE, SR_OP_SOLARIZE_ADD, SR_OP_TAKE_SUM, SR_OP_VERTICAL_FLIP, SR_TOO_LARGE,
     SR_TRUNCATED, SR_UINT8, sr_augment, sr_augmenter, sr_crop, sr_crop_pixels, sr_decode, sr_decoder,
     sr_decoder_augmenter, sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_erase, sr_erasure, sr_image,
-    sr_image_make, sr_image_write, sr_jpeg_header, sr_libjpeg, sr_library_bind, sr_mix, sr_now, sr_op,
-    sr_pixels, sr_resize_kernels, sr_target, sr_type,
+    sr_image_make, sr_image_write, sr_jpeg_header, sr_libjpeg, sr_library_bind, sr_mix, sr_op, sr_pixels,
+    sr_resize_kernels, sr_target, sr_type,
 )
 
 cdef extern from "<dlfcn.h>" nogil:
@@ -169,22 +169,22 @@ cdef class Operations:
     cdef int end(self, sr_augmenter *augmenter, sr_pixels *image, const sr_target *target,
                  uint64_t *ns) noexcept nogil:
         """Apply the operations, and write the result; `ns` receives the time without that of the writing."""
-        cdef uint64_t begun = sr_now() if self.count else 0
+        cdef uint64_t begun = clock() if self.count else 0
         cdef int rc = sr_augment(augmenter, self.first, self.count, image), i
         cdef const sr_erasure *e
-        ns[0] = sr_now() - begun if self.count else 0
+        ns[0] = clock() - begun if self.count else 0
         if rc == 0:
             rc = sr_image_write(augmenter, image, target)
         if rc != 0 or self.n_erasures == 0:
             return rc
-        begun = sr_now()
+        begun = clock()
         for i in range(self.n_erasures):
             e = &self.first_erasure[i]
             if (e.top < 0 or e.left < 0 or e.height > target.height - e.top or e.width > target.width - e.left
                     or (1 if e.type == SR_UINT8 else 4 if e.type == SR_FLOAT32 else 2) != target.bytes):
                 return BAD_OPERATION
             sr_erase(target, e)
-        ns[0] += sr_now() - begun
+        ns[0] += clock() - begun
         return 0
 
 
