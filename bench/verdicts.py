@@ -34,6 +34,7 @@ import numpy as np
 import slipring
 from bench.death import computing
 from bench.machine import describe
+from slipring import images
 
 FIRST_CPU = min(os.sched_getaffinity(0))
 TEXTS: list[str] = []
@@ -61,6 +62,16 @@ class Texts:
 
     def __getitem__(self, i: int) -> int:
         return sum(map(len, TEXTS[i * 1000 : (i + 1) * 1000]))
+
+
+class Images(images.ImageDataset):
+    """Small images of a format without compression."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def read(self, index: int) -> tuple[bytes, int]:
+        return b"P6 64 64 255\n" + bytes(3 * 64 * 64), index
 
 
 class Draws:
@@ -119,6 +130,20 @@ def decode() -> tuple[str, str]:
 
 def storage() -> tuple[str, str]:
     return found(loader(Data(400, sleeping(0.004))), 0.001)
+
+
+def augment() -> tuple[str, str]:
+    """Resize the image ten times: each resize after the first one is an operation on the decoded image."""
+    steps = [images.Resize(64), *[images.Resize(size) for size in (480, 64)] * 5]
+    return found(loader(Images(steps)), 0.0005)
+
+
+def slow_function() -> tuple[str, str]:
+    return found(loader(Images([images.Resize(64), lambda image: compute(0.002)])), 0.0005)
+
+
+def waiting_function() -> tuple[str, str]:
+    return found(loader(Images([images.Resize(64), lambda image: time.sleep(0.004)])), 0.0005)
 
 
 def slow_beginning() -> tuple[str, str]:
@@ -300,6 +325,9 @@ SCENES: tuple[tuple[str, str, Scene], ...] = (
     ("unknown", "two batches", too_early),
     ("consumer", "a slow step", slow_step),
     ("decode", "samples that compute", decode),
+    ("augment", "many operations on each image", augment),
+    ("your_code", "a function of the list that computes", slow_function),
+    ("your_code", "a function of the list that waits", waiting_function),
     ("storage", "samples that are waited for", storage),
     ("storage", "a slow beginning", slow_beginning),
     ("storage", "workers with memory of their own", memory_of_their_own),
@@ -323,6 +351,7 @@ SCENES: tuple[tuple[str, str, Scene], ...] = (
     ("no_workers", "batches made by the loop", no_workers),
     ("no_workers", "batches made by torch's loop", no_workers_of_torch),
 )
+NEED_PILLOW = augment, slow_function, waiting_function
 NEED_TORCH = cache_of_new_workers, copy, rank, no_workers_of_torch
 
 
@@ -391,10 +420,11 @@ def main() -> int:
     for name, value in describe((), "bench.verdicts").items():
         print(f"{name}: {value}")
     print(f"load: {asked.load} processes that compute\n")
-    if importlib.util.find_spec("torch") is None:
-        without = [text for _, text, scene in scenes if scene in NEED_TORCH]
-        scenes = [each for each in scenes if each[2] not in NEED_TORCH]
-        print(f"Without torch these do not run: {', '.join(without) or 'none'}\n")
+    for module, needing in (("torch", NEED_TORCH), ("PIL", NEED_PILLOW)):
+        if importlib.util.find_spec(module) is None:
+            without = [text for _, text, scene in scenes if scene in needing]
+            scenes = [each for each in scenes if each[2] not in needing]
+            print(f"Without {module} these do not run: {', '.join(without) or 'none'}\n")
     if not scenes:
         return 0
     with contextlib.ExitStack() as stack:

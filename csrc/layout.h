@@ -17,7 +17,7 @@
 #endif
 
 #define SR_MAGIC UINT64_C(0x474e495250494c53) /* "SLIPRING" read as little-endian bytes */
-#define SR_VERSION 7u
+#define SR_VERSION 8u
 
 #define SR_LINE 64u               /* one cache line: words that different participants write lie on different lines */
 #define SR_PAGE 4096u             /* payloads start on such a boundary */
@@ -129,12 +129,14 @@ typedef struct sr_times {
     _Atomic uint64_t read_ns;       /* parts of fetch_ns, if the dataset reports them */
     _Atomic uint64_t decode_ns;
     _Atomic uint64_t resize_ns;
+    _Atomic uint64_t augment_ns;    /* operations on the image after the resize */
+    _Atomic uint64_t user_ns;       /* a user's functions in the list of transforms */
     _Atomic uint64_t lookups;       /* in a cache: low half hits, high half misses */
     _Atomic uint64_t slowest_ns;    /* the slowest sample, if samples are read one by one */
     _Atomic uint64_t slowest_index; /* an int64; if the index is not an int: SR_NO_INDEX | row */
-    uint64_t pad[6];
+    uint64_t pad[4];
 } sr_times;
-#define SR_TIMES 18u /* words of it that are in use */
+#define SR_TIMES 20u /* words of it that are in use */
 #define SR_NO_INDEX (UINT64_C(1) << 63)
 
 /* The record of a batch whose slot is being reused. The participant that reuses the slot writes it once, `number`
@@ -178,10 +180,10 @@ typedef struct sr_stage_totals {
 
 typedef struct sr_totals {
     _Atomic uint64_t batches, bytes, rows, errors;
-    _Atomic uint64_t read_ns, decode_ns, resize_ns, hits, misses;
+    _Atomic uint64_t read_ns, decode_ns, resize_ns, augment_ns, user_ns, hits, misses;
     _Atomic uint64_t folded;                /* number of the last record that is included */
     _Atomic uint64_t batch_bar, sample_bar; /* a batch or a sample above its bar is one of the slowest */
-    uint64_t pad[4];
+    uint64_t pad[2];
     sr_stage_totals stages[SR_STAGES];
     sr_record slowest[SR_SLOWEST];          /* by fetch and collation; loader segments only */
     sr_record slowest_samples[SR_SLOWEST];  /* by slowest_ns */
@@ -334,6 +336,7 @@ static_assert(offsetof(sr_slot, layout) == 8 * SR_LINE, "slot line 8");
 static_assert(offsetof(sr_slot, ranges) == 9 * SR_LINE, "slot line 9");
 static_assert(sizeof(sr_times) == 3 * SR_LINE && offsetof(sr_times, pad) == SR_TIMES * 8, "sr_times");
 static_assert(sizeof(sr_record) == 4 * SR_LINE, "a record has four lines");
+static_assert(offsetof(sr_totals, stages) == 2 * SR_LINE, "totals line 2");
 static_assert(sizeof(sr_slot) == SR_PAGE + SR_LINE, "slot controls lie a page and a line apart");
 static_assert(sizeof(sr_participant) == 3 * SR_LINE, "a participant has three lines");
 static_assert(offsetof(sr_participant, pid) == SR_LINE, "participant line 1");

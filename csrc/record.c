@@ -35,6 +35,8 @@ int sr_add_parts(sr_ring *ring, uint32_t slot, const sr_parts *parts)
     sr_add_relaxed(&s->times.read_ns, parts->read_ns);
     sr_add_relaxed(&s->times.decode_ns, parts->decode_ns);
     sr_add_relaxed(&s->times.resize_ns, parts->resize_ns);
+    sr_add_relaxed(&s->times.augment_ns, parts->augment_ns);
+    sr_add_relaxed(&s->times.user_ns, parts->user_ns);
     sr_add_relaxed(&s->times.lookups, parts->hits | (uint64_t)parts->misses << 32);
     uint64_t most = sr_load_relaxed(&s->times.slowest_ns);
     while (most < parts->slowest_ns && !sr_cas_relaxed(&s->times.slowest_ns, &most, parts->slowest_ns)) {
@@ -272,6 +274,8 @@ __attribute__((noinline)) static void fold(sr_ring *ring, uint64_t upto)
         add(ring, &t->read_ns, times[SR_T_READ]);
         add(ring, &t->decode_ns, times[SR_T_DECODE]);
         add(ring, &t->resize_ns, times[SR_T_RESIZE]);
+        add(ring, &t->augment_ns, times[SR_T_AUGMENT]);
+        add(ring, &t->user_ns, times[SR_T_USER]);
         add(ring, &t->hits, (uint32_t)times[SR_T_LOOKUPS]);
         add(ring, &t->misses, times[SR_T_LOOKUPS] >> 32);
         if (times[SR_T_DISPATCHED])
@@ -322,7 +326,7 @@ void sr_save_record(sr_ring *ring, uint32_t slot)
     sr_store_release(&r->publisher, sr_load_relaxed(&s->pinned_by) | (uint64_t)s->task.rows << 32);
     sr_store_release(&r->slot_kind, slot | (uint64_t)s->result.kind << 32);
     _Atomic uint64_t *to = sr_words_of(&r->times), *from = sr_words_of(&s->times);
-#pragma GCC unroll 18 /* runs once per batch in the training process */
+#pragma GCC unroll 20 /* runs once per batch in the training process */
     for (uint32_t i = 0; i < SR_TIMES; i++)
         sr_store_release(&to[i], sr_load_relaxed(&from[i]));
     sr_store_release(&r->number, number); /* [J5] partner: [J6] */

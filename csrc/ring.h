@@ -300,7 +300,7 @@ int sr_claim_free(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32
 int sr_add_times(sr_ring *ring, uint32_t slot, uint64_t fetch_ns, uint64_t collate_ns, uint64_t skipped);
 /* Add the parts of the fetch time that the dataset reports, and the slowest sample. */
 typedef struct sr_parts {
-    uint64_t read_ns, decode_ns, resize_ns, slowest_ns;
+    uint64_t read_ns, decode_ns, resize_ns, augment_ns, user_ns, slowest_ns;
     int64_t slowest_index;
     uint32_t hits, misses;
 } sr_parts;

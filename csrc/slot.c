@@ -43,6 +43,8 @@ void sr_reset_slot(sr_slot *s, const sr_task *task)
     sr_store_release(&t->read_ns, 0);
     sr_store_release(&t->decode_ns, 0);
     sr_store_release(&t->resize_ns, 0);
+    sr_store_release(&t->augment_ns, 0);
+    sr_store_release(&t->user_ns, 0);
     sr_store_release(&t->lookups, 0);
     sr_store_release(&t->slowest_ns, 0);
     sr_store_release(&s->skipped, 0);

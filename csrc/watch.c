@@ -182,9 +182,10 @@ uint32_t sr_watch_slowest(const sr_watch *watch, bool samples, sr_record_view *o
 void sr_watch_totals(const sr_watch *watch, uint64_t *out)
 {
     const sr_totals *t = watch->totals;
-    const _Atomic uint64_t *first[] = {&t->batches, &t->bytes,     &t->rows,      &t->errors, &t->folded, NULL,
-                                       &t->read_ns, &t->decode_ns, &t->resize_ns, &t->hits,   &t->misses};
-    for (uint32_t i = 0; i < 11; i++)
+    const _Atomic uint64_t *first[] = {&t->batches, &t->bytes,     &t->rows,      &t->errors,     &t->folded,
+                                       NULL,        &t->read_ns,   &t->decode_ns, &t->resize_ns,  &t->augment_ns,
+                                       &t->user_ns, &t->hits,      &t->misses};
+    for (uint32_t i = 0; i < sizeof first / sizeof *first; i++)
         *out++ = first[i] ? sr_load_relaxed(first[i]) : 0;
     for (uint32_t stage = 0; stage < SR_STAGES; stage++) {
         *out++ = sr_load_relaxed(&t->stages[stage].sum);

@@ -12,8 +12,8 @@
 /* The index of each time among a record's times, in the order of sr_times. */
 enum sr_time {
     SR_T_DISPATCHED, SR_T_CLAIMED, SR_T_FETCHED, SR_T_PUBLISHED, SR_T_TAKEN, SR_T_FETCH, SR_T_COLLATE, SR_T_IDLE,
-    SR_T_WAITED, SR_T_STEP, SR_T_COPY, SR_T_FIRST, SR_T_READ, SR_T_DECODE, SR_T_RESIZE, SR_T_LOOKUPS, SR_T_SLOWEST,
-    SR_T_SLOWEST_INDEX
+    SR_T_WAITED, SR_T_STEP, SR_T_COPY, SR_T_FIRST, SR_T_READ, SR_T_DECODE, SR_T_RESIZE, SR_T_AUGMENT, SR_T_USER,
+    SR_T_LOOKUPS, SR_T_SLOWEST, SR_T_SLOWEST_INDEX
 };
 
 /* A copy of a record. */
@@ -49,9 +49,9 @@ void sr_watch_segment(const sr_watch *watch, sr_segment_info *out);
 uint32_t sr_watch_records(const sr_watch *watch, uint64_t from, sr_record_view *out, uint32_t room);
 /* Copy the slowest batches or samples, at most SR_SLOWEST; return how many. */
 uint32_t sr_watch_slowest(const sr_watch *watch, bool samples, sr_record_view *out);
-/* Copy the totals: 6 words (batches, bytes, rows, errors, folded, 0), 5 (read, decode, resize, hits, misses), and for
- * each stage the sum, the maximum and SR_BUCKETS counts. */
-#define SR_SUMS (6u + 5u + SR_STAGES * (2u + SR_BUCKETS))
+/* Copy the totals: 6 words (batches, bytes, rows, errors, folded, 0), 7 (read, decode, resize, augment, user, hits,
+ * misses), and for each stage the sum, the maximum and SR_BUCKETS counts. */
+#define SR_SUMS (6u + 7u + SR_STAGES * (2u + SR_BUCKETS))
 void sr_watch_totals(const sr_watch *watch, uint64_t *out);
 
 typedef struct sr_slot_view {

@@ -6,8 +6,8 @@
 static sr_record_view seen[SR_RECORDS];
 static uint64_t sums[SR_SUMS];
 
-enum { BATCHES, BYTES, ROWS, ERRORS, FOLDED, UNUSED_SUM, READ_NS, DECODE_NS, RESIZE_NS, HITS, MISSES,
-       FIRST_STAGE };
+enum { BATCHES, BYTES, ROWS, ERRORS, FOLDED, UNUSED_SUM, READ_NS, DECODE_NS, RESIZE_NS, AUGMENT_NS, USER_NS,
+       HITS, MISSES, FIRST_STAGE };
 
 static const uint64_t *stage(enum sr_stage of) { return &sums[FIRST_STAGE + of * (2 + SR_BUCKETS)]; }
 
@@ -38,8 +38,8 @@ static void a_record_holds_what_was_dispatched_published_and_taken(void)
     CHECK_OK(sr_dispatch(ring, 0, &task, &gen));
     CHECK_EQ(claim(ring, 2, NULL, &gen), 0);
     CHECK_OK(sr_add_times(ring, 0, 1000, 200, 0));
-    sr_parts parts = {.read_ns = 1, .decode_ns = 2, .resize_ns = 3, .hits = 4, .misses = 5, .slowest_ns = 600,
-                      .slowest_index = 77};
+    sr_parts parts = {.read_ns = 1, .decode_ns = 2, .resize_ns = 3, .augment_ns = 6, .user_ns = 7, .hits = 4,
+                      .misses = 5, .slowest_ns = 600, .slowest_index = 77};
     CHECK_OK(sr_add_parts(ring, 0, &parts));
     sr_result result = {.kind = SR_BATCH, .bytes = 12345};
     CHECK_OK(sr_publish(ring, 2, 0, gen, &result, false));
@@ -80,6 +80,8 @@ static void a_record_holds_what_was_dispatched_published_and_taken(void)
     CHECK_EQ(times[SR_T_READ], 1);
     CHECK_EQ(times[SR_T_DECODE], 2);
     CHECK_EQ(times[SR_T_RESIZE], 3);
+    CHECK_EQ(times[SR_T_AUGMENT], 6);
+    CHECK_EQ(times[SR_T_USER], 7);
     CHECK_EQ(times[SR_T_LOOKUPS], 4 | UINT64_C(5) << 32);
     CHECK_EQ(times[SR_T_SLOWEST], 600);
     CHECK_EQ(times[SR_T_SLOWEST_INDEX], 77);
@@ -93,8 +95,8 @@ static void what_ranges_note_is_added_up(void)
     uint32_t range;
     dispatch(ring, 0, 1, 0, 2);
     for (uint32_t i = 0; i < 2; i++) {
-        sr_parts parts = {.read_ns = 10, .hits = 1, .misses = 2, .slowest_ns = 500 - i * 100,
-                          .slowest_index = i};
+        sr_parts parts = {.read_ns = 10, .augment_ns = 20, .user_ns = 30, .hits = 1, .misses = 2,
+                          .slowest_ns = 500 - i * 100, .slowest_index = i};
         claim(ring, 1 + i, &range, &gen);
         CHECK_EQ(range, i);
         CHECK_OK(sr_add_times(ring, 0, 100, 1, 0));
@@ -105,6 +107,8 @@ static void what_ranges_note_is_added_up(void)
     CHECK_EQ(stamps.fetch_ns, 200);
     const sr_times *times = &ring->slots[0].times;
     CHECK_EQ(sr_load_relaxed(&times->read_ns), 20);
+    CHECK_EQ(sr_load_relaxed(&times->augment_ns), 40);
+    CHECK_EQ(sr_load_relaxed(&times->user_ns), 60);
     CHECK_EQ(sr_load_relaxed(&times->lookups), 2 | UINT64_C(4) << 32);
     CHECK_EQ(sr_load_relaxed(&times->slowest_ns), 500);
     CHECK_EQ(sr_load_relaxed(&times->slowest_index), 0);
@@ -163,7 +167,7 @@ static void who_was_stopped_before_its_record_leaves_a_newer_one(void)
 static void batches_are_added_to_the_totals(void)
 {
     sr_ring *ring = make_ring(2, 2, 0);
-    uint64_t bytes = 0, rows = 0, read_ns = 0, fetch_ns = 0, hits = 0, most = 0;
+    uint64_t bytes = 0, rows = 0, read_ns = 0, augment_ns = 0, user_ns = 0, fetch_ns = 0, hits = 0, most = 0;
     for (uint64_t seq = 0; seq < 3 * SR_FOLD + 1; seq++) /* the last one is in its slot */
         deliver_one(ring, seq);
     uint32_t n = records_of(ring, 0);
@@ -172,6 +176,8 @@ static void batches_are_added_to_the_totals(void)
         bytes += seen[i].bytes;
         rows += seen[i].publisher >> 32;
         read_ns += seen[i].times[SR_T_READ];
+        augment_ns += seen[i].times[SR_T_AUGMENT];
+        user_ns += seen[i].times[SR_T_USER];
         fetch_ns += seen[i].times[SR_T_FETCH];
         hits += (uint32_t)seen[i].times[SR_T_LOOKUPS];
         most = most < seen[i].times[SR_T_FETCH] ? seen[i].times[SR_T_FETCH] : most;
@@ -182,6 +188,8 @@ static void batches_are_added_to_the_totals(void)
     CHECK_EQ(sums[ROWS], rows);
     CHECK_EQ(sums[ERRORS], 0);
     CHECK_EQ(sums[READ_NS], read_ns);
+    CHECK_EQ(sums[AUGMENT_NS], augment_ns);
+    CHECK_EQ(sums[USER_NS], user_ns);
     CHECK_EQ(sums[HITS], hits);
     CHECK_EQ(stage(SR_FETCHED)[0], fetch_ns);
     CHECK_EQ(stage(SR_FETCHED)[1], most);

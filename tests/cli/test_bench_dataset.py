@@ -362,6 +362,13 @@ def test_page_faults_that_take_a_fifth_of_the_workers_time_are_named():
     assert "page faults" not in limits.judge([row(1, faults=5000.0)], 2).sentence
 
 
+@pytest.mark.parametrize("figures", [{}, {"cpu_s": 0.1}], ids=["computes", "waits"])
+def test_the_parts_of_fetching_that_a_dataset_reports_are_in_the_sentence(figures):
+    parts = {"read": 0.01, "decode": 0.2, "augment": 0.3, "your_code": 0.4}
+    assert "(20% decode, 30% augment, 40% your code)." in limits.judge([row(1, parts=parts, **figures)], 16).sentence
+    assert "(" not in limits.judge([row(1, **figures)], 16).sentence.split(". ")[0].replace("(storage,", "")
+
+
 def test_where_none_are_needed_it_says_so():
     assert "No workers are needed (100 samples/s)." in limits.judge([row(0), row(2, 105)], 2).sentence
 

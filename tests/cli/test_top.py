@@ -81,6 +81,18 @@ def test_a_single_frame_of_a_stopped_job_has_no_cpu_time(capsys):
     assert told["participants"][0]["name"] == "consumer" and told["participants"][0]["cpu"] == 0
 
 
+def test_a_frame_has_the_parts_of_fetching_that_a_dataset_reports(capsys):
+    pytest.importorskip("PIL")
+    with watched("running", num_workers=1, start_method="fork", photos=True) as program:
+        out = frame(capsys, program.pid)
+        told = json.loads(run(capsys, "top", program.pid, "--json")[1])
+    assert re.search(r"^of fetching: .*\d+% decode", out, re.M), out
+    assert set(told["parts"]) == {"read", "decode", "augment", "your_code"}
+    assert all(share > 0 for share in told["parts"].values()) and sum(told["parts"].values()) <= 1
+    with watched("running", num_workers=1) as program:
+        assert "of fetching" not in frame(capsys, program.pid)
+
+
 def test_a_queue_has_a_frame_too(capsys):
     with watched("queue", processes=3) as program:
         out = frame(capsys, program.pid)

@@ -118,6 +118,17 @@ def test_a_trace_has_tracks_slices_and_arrows_of_every_batch(tmp_path):
     assert not slices(events, "copy ")
 
 
+def test_a_batch_of_images_has_the_parts_of_its_fetching(tmp_path):
+    pytest.importorskip("PIL")
+    with watched("asked", num_workers=1, start_method="fork", photos=True) as program:
+        events, _ = traced_running(program, tmp_path / "run.json")
+    done = [event["args"] for event in slices(events, "fetch ") if event["args"]["bytes"]]
+    assert done
+    for args in done:
+        assert all(args[f"{name}_ms"] > 0 for name in ("read", "decode", "augment", "your_code")), args
+        assert "resize_ms" not in args
+
+
 def test_copies_to_a_device_have_a_track(tmp_path):
     with watched("asked", num_workers=1, batch_size=64, copies=True) as program:
         events, _ = traced_running(program, tmp_path / "run.json")

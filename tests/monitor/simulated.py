@@ -12,6 +12,7 @@ import numpy as np
 from tests.support.inside import (
     NO_SLOT,
     PARTICIPANT,
+    PARTS,
     READ_COUNTS,
     RECORD,
     RETIRED,
@@ -75,7 +76,7 @@ class Job:
     sleepy : dict
         Index of a sample -> its additional time.
     parts : dict
-        Name of a part of `fetch` ("read", "decode", "resize") -> its share.
+        Name of a part of `fetch` ("read", "decode", "resize", "augment", "your_code") -> its share.
     missed : float
         Share of a batch's samples that are not in the cache (None: no cache). Only these take time.
     keep : int
@@ -191,7 +192,7 @@ class Job:
             int(_of(self.collate, making) * MS),
         )
         for name, part in self.parts.items():
-            batch[f"{name}_ns"] = int(part * batch["fetch_ns"])
+            batch[PARTS[name]] = int(part * batch["fetch_ns"])
         if self.missed is not None:
             batch["misses"] = round(share * self.rows)
             batch["hits"] = self.rows - batch["misses"]
@@ -288,7 +289,7 @@ class SimulatedWatch:
     def totals(self):
         folded = np.array(self.job.recorded[: self._folded], RECORD)
         sums = {"batches": len(folded), "errors": 0, "folded": self._folded}
-        for name in ("bytes", "rows", "read_ns", "decode_ns", "resize_ns", "hits", "misses"):
+        for name in ("bytes", "rows", *PARTS.values(), "hits", "misses"):
             sums[name] = int(folded[name].sum())
         stages = {}
         for name, ns in durations(folded).items():

@@ -43,7 +43,7 @@ _NAMES = {
     "slipring._observe.ranks": "gather",
     "slipring._observe.rates": "Figures",
     "slipring._observe.recording": "Recording",
-    "slipring._observe.snapshot": "RETIRED EmptySnapshot Snapshot bucket_of durations stage_of states",
+    "slipring._observe.snapshot": "PARTS RETIRED EmptySnapshot Snapshot bucket_of durations stage_of states",
     "slipring._observe.verdict": "Known starting verdict",
     "slipring.images": "_decode _renderer",
     "slipring.images._decode": "Operations",

@@ -36,9 +36,26 @@ def wait():
     return sys.stdin.readline().strip()
 
 
-def loader_of(n=1 << 20, gate=None, index=None, batch_size=4, **options):
+def loader_of(n=1 << 20, gate=None, index=None, batch_size=4, photos=False, **options):
     on = {index: Gate(gate)} if gate else None
-    return slipring.Loader(Rows(n, on=on), batch_size, **grouped(**options))
+    data = photos_of(n) if photos else Rows(n, on=on)
+    return slipring.Loader(data, batch_size, **grouped(**options))
+
+
+def photos_of(n):
+    """Return a dataset of images, with an operation and a function of its own in the list of transforms."""
+    from slipring import images
+    from tests.support.pictures import encoded, pixels
+
+    class Photos(images.ImageDataset):
+        def __len__(self):
+            return n
+
+        def read(self, index):
+            return data, index
+
+    data = encoded(pixels(20, 30))
+    return Photos([images.Resize((24, 20)), images.Resize((40, 50)), np.negative])
 
 
 def workers(loader):

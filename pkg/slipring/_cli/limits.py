@@ -5,6 +5,7 @@ import dataclasses
 from slipring._cli.sweep import ENOUGH
 from slipring._core.text import seconds
 from slipring._observe.causes import FAULT_NS, FAULTS, FAULTS_ADVICE, faults_text
+from slipring._observe.snapshot import parts_text
 
 IDLE = 0.5  # share of the workers' time without a task: with more, they are not the limit
 MOST = 0.5  # share from which a part is the larger one
@@ -109,11 +110,13 @@ def _limit_text(limit, row, bare, failed, processors):
     batches = max(1, row.batches)
     samples = batches * row.case.batch_size
     each = f"{seconds(row.fetch_s / samples)} for a sample"
+    told = parts_text(row.parts)
+    told = f" ({told})" if told else ""
     waits = f"{1 - (row.cpu_s or 0) / row.busy_s:.0%}" if row.busy_s else "most"
     return {
-        "dataset CPU": f"What limits is the dataset's own computing: reading takes {each} of a worker's time",
+        "dataset CPU": f"What limits is the dataset's own computing: reading takes {each} of a worker's time{told}",
         "dataset waiting": f"What limits is what the dataset waits for (storage, network, sleep, locks): {each}, of "
-        f"which a worker runs on no processor for {waits}",
+        f"which a worker runs on no processor for {waits}{told}",
         "collation": f"What limits is collation: {seconds(row.collate_s / batches)} for a batch, "
         f"reading its samples {seconds(row.fetch_s / batches)}",
         "transport": "What limits is transport: without it there are "

@@ -14,7 +14,7 @@ from slipring._observe.activity import Activity, activities
 from slipring._observe.jobs import Ending, attach, command_of, environ_of, is_alive, jobs, last_busy, process_of
 from slipring._observe.peers import judged, peers, rank_of, verdict_of, verdicts
 from slipring._observe.rates import WINDOW_S, Rates, lately, rates
-from slipring._observe.snapshot import Snapshot, durations, states
+from slipring._observe.snapshot import Snapshot, durations, part_shares, states
 
 COLUMNS = ("PID", "rank", "segment", "kind", "workers", "slots", "batches", "batches/s", "MB/s", "waiting", "job")
 ENDING_S = 0.5  # to wait for a process to end
@@ -232,6 +232,7 @@ class Frame:
     rates: Rates
     participants: list[Participant]
     stages: dict  # stage -> its p50, p99 and maximum, in seconds
+    parts: dict  # part of fetching -> its share, if the dataset reports them
     verdict: str
     ranks: list  # a dict for each rank of the job on this machine; see `verdicts`
 
@@ -250,6 +251,7 @@ class Frame:
             "states": {state: found.count(state) for state in STATES if state in found},
             "participants": [one.dict() for one in self.participants],
             "stages": {name: dict(zip(("p50_s", "p99_s", "max_s"), marks)) for name, marks in self.stages.items()},
+            "parts": self.parts,
         }
 
 
@@ -281,10 +283,11 @@ class ParticipantSampler:
             if ordered:
                 marks = (ordered[int(q * (len(ordered) - 1) + 0.5)] for q in (0.5, 0.99, 1))
                 stages[name] = tuple(float(ns) / 1e9 for ns in marks)
+        parts = part_shares(float(recent["fetch_ns"].sum()), lambda field: recent[field].sum())
         self.before = snapshot
         ranks = self._ranks(snapshot)
         found = (judged(ranks, self.rank[1]) if ranks else None) or verdict_of(self.job, snapshot)
-        return Frame(self.job, self.which, snapshot, got, participants, stages, str(found), ranks)
+        return Frame(self.job, self.which, snapshot, got, participants, stages, parts, str(found), ranks)
 
     def _ranks(self, snapshot):
         """Return `verdicts` of the job's ranks on this machine. The ranks are searched every `SEARCH_S` seconds."""

@@ -13,6 +13,7 @@ import numpy as np
 import slipring
 from slipring._core import process
 from slipring._core.memory import minor_faults
+from slipring._observe.snapshot import PARTS
 from slipring.errors import BatchTooLarge, SegmentFull, WorkerDied, WorkerError
 
 PREFETCH = 2  # batches in flight per worker, as the loaders' default
@@ -57,6 +58,8 @@ class Row:
     cpu_s: float | None = None
     queued_s: float | None = None
     private_bytes: int = 0
+    # part of fetching -> its share, with the warm-up, if the dataset reports them
+    parts: dict[str, float] = dataclasses.field(default_factory=dict)
     faults: float | None = None  # page faults per batch in the worker processes
     error: str | None = None  # why there are no figures
 
@@ -216,6 +219,7 @@ def _measure(row, loader, folder, seconds, batches):
         row.cpu_s, row.queued_s = (now - then for now, then in zip(used_now, used))
     if None not in (faults, faults_now):
         row.faults = (faults_now - faults) / max(1, count)
+    row.parts = {name: share for name, share in loader.report().shares.items() if name in PARTS}
     row.private_bytes = sum(size or 0 for size in after.worker_private_bytes)
 
 

@@ -22,7 +22,7 @@ from slipring._core.text import count, mb
 from slipring._observe.activity import activities
 from slipring._observe.jobs import Ending, attach
 from slipring._observe.recording import Recording
-from slipring._observe.snapshot import Snapshot
+from slipring._observe.snapshot import PARTS, Snapshot
 
 BLOCK = 4096  # records at a time
 CONSUMER, DEVICE, WORKERS = 1, 2, 10  # tracks of a job; the workers' follow
@@ -337,4 +337,4 @@ def _details(b):
         told["slowest"] = {**which, "ms": b["slowest_ns"] / 1e6}
     if b["hits"] or b["misses"]:
         told.update(hits=b["hits"], misses=b["misses"])
-    return told | {f"{name}_ms": b[f"{name}_ns"] / 1e6 for name in ("read", "decode", "resize") if b[f"{name}_ns"]}
+    return told | {f"{name}_ms": b[field] / 1e6 for name, field in PARTS.items() if b[field]}

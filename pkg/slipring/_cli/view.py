@@ -5,7 +5,7 @@ import sys
 
 from slipring._core.text import count, mb, millis, seconds, share, short
 from slipring._observe.report import table
-from slipring._observe.snapshot import states
+from slipring._observe.snapshot import parts_text, states
 
 try:
     from rich.console import Console, Group
@@ -96,7 +96,9 @@ class FrameView:
             return Group(*parts, self._participants(frame, width, n))
         stages = [[name, *map(seconds, marks)] for name, marks in frame.stages.items()]
         stages = table(["stage", "p50", "p99", "max"], stages, (0,)) if stages else Text("no batches yet")
-        return Group(*parts, Text(), self._participants(frame, width, n), Text(), stages)
+        shares = parts_text(frame.parts)
+        below = [Text(f"of fetching: {shares}")] if shares else []
+        return Group(*parts, Text(), self._participants(frame, width, n), Text(), stages, *below)
 
     def _slots(self, snapshot, width):
         """Return two lines: a letter for each slot, and how many slots each state has."""

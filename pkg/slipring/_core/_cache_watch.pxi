@@ -32,7 +32,8 @@ RECORD = np.dtype([
     ("dispatched_at", "u8"), ("claimed_at", "u8"), ("fetched_at", "u8"), ("published_at", "u8"), ("taken_at", "u8"),
     ("fetch_ns", "u8"), ("collate_ns", "u8"), ("idle_ns", "u8"), ("waited_ns", "u8"), ("step_ns", "u8"),
     ("copy_ns", "u8"), ("first_index", "i8"), ("read_ns", "u8"), ("decode_ns", "u8"), ("resize_ns", "u8"),
-    ("hits", "u4"), ("misses", "u4"), ("slowest_ns", "u8"), ("slowest_index", "i8"),
+    ("augment_ns", "u8"), ("user_ns", "u8"), ("hits", "u4"), ("misses", "u4"), ("slowest_ns", "u8"),
+    ("slowest_index", "i8"),
 ])
 SLOT = np.dtype([
     ("state", "u8"), ("committed", "u8"), ("task_bytes", "u8"), ("skipped", "u8"), ("task_rows", "u4"),
@@ -114,10 +115,11 @@ cdef class Watch:
         made = np.empty(w.SR_SUMS, np.uint64)
         w.sr_watch_totals(self.ptr, <uint64_t *> cnp.PyArray_DATA(made))
         names = (
-            "batches", "bytes", "rows", "errors", "folded", "", "read_ns", "decode_ns", "resize_ns", "hits", "misses",
+            "batches", "bytes", "rows", "errors", "folded", "", "read_ns", "decode_ns", "resize_ns", "augment_ns",
+            "user_ns", "hits", "misses",
         )
         sums = {name: int(value) for name, value in zip(names, made) if name}
-        stages = made[11:].reshape(w.SR_STAGES, 2 + w.SR_BUCKETS)
+        stages = made[len(names):].reshape(w.SR_STAGES, 2 + w.SR_BUCKETS)
         return sums, {n: (int(s[0]), int(s[1]), s[2:].astype(np.int64)) for n, s in zip(STAGES, stages)}
 
     def slots(self):

@@ -142,6 +142,8 @@ cdef extern from "ring.h" nogil:
         uint64_t read_ns
         uint64_t decode_ns
         uint64_t resize_ns
+        uint64_t augment_ns
+        uint64_t user_ns
         uint64_t slowest_ns
         int64_t slowest_index
         uint32_t hits
@@ -173,7 +175,7 @@ cdef extern from "ring.h" nogil:
     int sr_set_registered(sr_ring *ring, uint32_t slot)
     int sr_rewind(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen)
     int sr_populate(sr_ring *ring, uint32_t slot, uint64_t bytes)
-    uint64_t sr_now()
+    uint64_t sr_now() nogil
     uint64_t sr_now_coarse()
     int sr_join(sr_ring *ring, uint32_t participant)
     int sr_serve(sr_ring *ring, uint32_t participant)

@@ -105,7 +105,7 @@ cdef class Segment:
 
 
 cdef uint64_t forks() noexcept
-cdef uint64_t clock() noexcept
+cdef uint64_t clock() noexcept nogil
 cdef uint64_t coarse_clock() noexcept
 cdef void copy_large(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept nogil
 cdef void copy_by(uint32_t way, void *to, const void *source, uint64_t nbytes) noexcept nogil
@@ -179,6 +179,7 @@ cdef Fill make_fill(Segment ring, uint32_t participant, uint32_t slot, uint32_t 
 cdef Fill current_fill()
 cdef bint has_slow_samples() noexcept
 cdef int looked_up(bint hit) noexcept
+cdef int augmented(uint64_t ns) noexcept
 
 
 cdef class IndexOrder:

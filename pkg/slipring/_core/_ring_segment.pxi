@@ -86,7 +86,7 @@ cdef uint32_t copy_widest() noexcept nogil:
     return c.sr_copy_widest()
 
 
-cdef uint64_t clock() noexcept:
+cdef uint64_t clock() noexcept nogil:
     return c.sr_now()
 
 

@@ -29,7 +29,7 @@ cdef extern from *:
 
 POISON = 0xDB
 cdef uint64_t PRECISE_NS = 2000  # for faster samples, the precise clock would cost too much
-READ, DECODE, RESIZE = range(3)  # stages of `spent`
+READ, DECODE, RESIZE, USER = range(4)  # parts of fetching, for `spent`
 
 
 # ---- leases: the consumer's hold on a slot ----------------------------------------------------------------
@@ -466,7 +466,7 @@ def end_reading(list asked, list readings, uint64_t since):
     cdef Fill fill = current_fill()
     cdef Reading reading
     cdef uint64_t took, total = 0, skipped = 0
-    cdef uint64_t spent[3]
+    cdef uint64_t spent[5]
     cdef uint32_t row = 0
     cdef double part
     memset(spent, 0, sizeof(spent))
@@ -483,6 +483,8 @@ def end_reading(list asked, list readings, uint64_t since):
         spent[0] += reading.parts.read_ns
         spent[1] += reading.parts.decode_ns
         spent[2] += reading.parts.resize_ns
+        spent[3] += reading.parts.augment_ns
+        spent[4] += reading.parts.user_ns
         fill.parts.hits += reading.parts.hits
         fill.parts.misses += reading.parts.misses
     if fill is None:
@@ -492,6 +494,8 @@ def end_reading(list asked, list readings, uint64_t since):
     fill.parts.read_ns += <uint64_t> (part * spent[0])
     fill.parts.decode_ns += <uint64_t> (part * spent[1])
     fill.parts.resize_ns += <uint64_t> (part * spent[2])
+    fill.parts.augment_ns += <uint64_t> (part * spent[3])
+    fill.parts.user_ns += <uint64_t> (part * spent[4])
     fill.row_since = 0
     fill.ring.note_row(fill.participant, fill.slot, SR_WHOLE, clock())
     return 0
@@ -508,19 +512,43 @@ def at_row(uint32_t row, index):
         fill.begin_row(row, index)
 
 
-def spent(int stage, uint64_t since):
-    """Add the time since `since` to a stage of fetching: READ, DECODE or RESIZE. Return the time now."""
-    cdef uint64_t now = clock()
+cdef uint64_t part_clock(const sr_parts *parts) noexcept:
+    """Return the time without the parts of fetching so far: a clock that stands still during each part."""
+    if parts == NULL:
+        return clock()
+    return clock() - parts.read_ns - parts.decode_ns - parts.resize_ns - parts.augment_ns - parts.user_ns
+
+
+def part_begun():
+    """Return when a part of fetching begins, for `spent`. Parts may lie within one another."""
+    return part_clock(current_parts())
+
+
+def spent(int part, uint64_t begun):
+    """Add the time since `begun` to a part of fetching: READ, DECODE, RESIZE or USER.
+
+    `begun` is the result of `part_begun`. The time of parts that began and ended since then is not counted again.
+    """
     cdef sr_parts *parts = current_parts()
     if parts == NULL:
-        return now
-    if stage == 0:
-        parts.read_ns += now - since
-    elif stage == 1:
-        parts.decode_ns += now - since
+        return
+    cdef uint64_t ns = part_clock(parts) - begun
+    if part == 0:
+        parts.read_ns += ns
+    elif part == 1:
+        parts.decode_ns += ns
+    elif part == 2:
+        parts.resize_ns += ns
     else:
-        parts.resize_ns += now - since
-    return now
+        parts.user_ns += ns
+
+
+cdef int augmented(uint64_t ns) noexcept:
+    """Add the time of operations on an image to that part of fetching."""
+    cdef sr_parts *parts = current_parts()
+    if parts != NULL:
+        parts.augment_ns += ns
+    return 0
 
 
 cdef int looked_up(bint hit) noexcept:

@@ -7,21 +7,19 @@ import numpy as np
 
 from slipring._core.text import megabytes, seconds
 from slipring._observe.activity import at_work, sentence_of
+from slipring._observe.fetching import EXPLAINS, ON_CPU, fetching, more
 from slipring._observe.retries import retries
 from slipring._observe.snapshot import index_text, states
 
 BOUND = 0.10  # of its time: a loop that waits longer is bound by its data
-EXPLAINS = 0.5  # of the waiting: a cause must explain so much of it
 SLOWER = 2.0  # times as long as the others: a slow worker
 NEAR = 400  # newest batches, by which workers are compared
 RARE = 0.25  # of the batches at most: then some samples are slow, not the dataset
 OUTLIER = 6.0  # times the median: a slow sample
-PER_CPU = 4  # most workers per processor to advise, if they wait
 TINY = 200e3  # ns to make a batch
 SLICE = 30e6  # ns for which others may have the processor
 LONG = 1e9  # ns of an unfinished wait or step, to be reported by itself
 BUSY = 0.75  # of its time: a worker that does not wait for tasks
-ON_CPU = 0.6  # of its time: a worker that computes, and does not wait for something
 COPIED = 0.2  # of the batches: copied because slots are short
 GROWN = 64 << 20  # bytes that a worker has copied of its parent's memory, to be reported
 SHORT = 0.25  # of the memory that was available: copies of the parent's memory
@@ -293,30 +291,7 @@ def _collate(f, known):
         advice = "Make it cheaper (stack arrays once, no copies, no lists of numbers), or leave it to slipring."
         if waits:
             advice = "It waits for something: have that done in the dataset, or not at all."
-    return ("collate", f"{text} ({each} for each batch).", f"{advice} {_more(f, known, waits)}".strip())
-
-
-def _fetch(f, known):
-    fetch = float(f.table["fetch_ns"].sum())
-    parts = {name: float(f.table[f"{name}_ns"].sum()) / max(1.0, fetch) for name in ("read", "decode", "resize")}
-    parts = {name: share for name, share in parts.items() if share > 0.02}
-    told = ", ".join(f"{share:.0%} {name}" for name, share in parts.items())
-    told = f" ({told})" if told else ""
-    each = seconds(float(f.made_in.mean()) / 1e9)
-    shared = "Threads share Python's lock, and processes do not." if f.snapshot.threads else ""
-    if f.computing < ON_CPU or parts.get("read", 0.0) > EXPLAINS:
-        side_by_side = "" if known.saturated else ", or more workers, which wait side by side"
-        return (
-            "storage",
-            f"The workers are {f.busy:.0%} busy, and wait in the dataset for most of it: they have a processor for "
-            f"{f.on_cpu:.0%} of the {each} that a batch takes{told}.",
-            f"Reading is slow: a faster disk or cache, larger files{side_by_side}. {_more(f, known, True)}".strip(),
-        )
-    return (
-        "decode",
-        f"The workers are {f.busy:.0%} busy, and compute: to make a batch takes {each}{told}.{_crowded(f)}",
-        f"{_more(f, known)} {shared}".strip(),
-    )
+    return ("collate", f"{text} ({each} for each batch).", f"{advice} {more(f, known, waits)}".strip())
 
 
 def _memory(f, known):
@@ -429,44 +404,6 @@ def _ok(f, known):
 
 IF_BOUND = (
     *(_no_workers, _memory, _waiting, _epoch_start, _copy, _sampler, _kept, _ray, retries, _sample, _cache, _worker),
-    *(_slots, _gil, _copying, _tiny, _pickling, _page_faults, _collate, _fetch),
+    *(_slots, _gil, _copying, _tiny, _pickling, _page_faults, _collate, fetching),
 )
 IF_NOT = (_memory, _copying, _gil, _unpickling, _consumer, _ok)
-
-
-# ---- texts
-
-
-def _crowded(f):
-    """Return the text for a shortage of CPUs; empty if there is none."""
-    if f.queued < 0.15:
-        return ""
-    if f.delayed > f.queued:
-        return " They are ready to run, and have no processor, for longer than that."
-    return f" For {f.queued:.0%} of that they are ready to run, and have no processor."
-
-
-def _more(f, known, waiting=False):
-    if known.saturated:
-        few, rate, many, its = known.saturated
-        found = f"{many} made {its:.3g} batches/s, and {few} made {rate:.3g}"
-        shared = " Look for what they share: a lock, a connection, a disk." if waiting else ""
-        return f"More workers than {few} bring hardly anything: {found}.{shared}"
-    n, most = f.enough, f.cpus
-    if not n or n <= f.n_workers:
-        return ""
-    if n > PER_CPU * most and waiting:
-        if known.tuned:
-            return ""  # the loader tries them itself, up to its upper bound
-        if f.n_workers >= PER_CPU * most:
-            return 'num_workers="auto" finds out how many workers help.'
-        return (
-            f"Have more workers, {PER_CPU * most} for a start: the step by itself takes little time. If they bring "
-            "nothing, they wait for one another, such as for a lock."
-        )
-    if n > most and not waiting:
-        remedy = "make the samples cheaper (smaller files, a cache), or give it more processors."
-        if n > PER_CPU * most:  # the number itself would be no advice
-            return f"This process may use {most} processors, and no number of workers on them would keep up: {remedy}"
-        return f"{n} workers would keep up with the step, and this process may use {most} processors: {remedy}"
-    return f"{n} workers would be enough; there are {f.n_workers}."

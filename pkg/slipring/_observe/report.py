@@ -17,7 +17,7 @@ from slipring._core.text import count, mb, megabytes, seconds
 from slipring._observe.ranks import gather, judged
 from slipring._observe.rates import Figures
 from slipring._observe.retries import text_of
-from slipring._observe.snapshot import Stage, index_text
+from slipring._observe.snapshot import Stage, index_text, part_name, part_shares
 from slipring._observe.verdict import FEW, Known, Verdict, verdict
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class Report:
         By name, since the loader's segment was made: "queued", "fetch", "collate", "ready", "waited", "copy", "step",
         "lease".
     shares : dict of str to float
-        Shares of "fetch" and "collate" in the workers' time; of "read", "decode" and "resize" in fetching, if the
-        dataset reports them; of "hits" in the lookups of a cache.
+        Shares of "fetch" and "collate" in the workers' time; of "read", "decode", "resize", "augment" and "your_code"
+        in fetching, if the dataset reports them; of "hits" in the lookups of a cache.
     workers : list of Row
     slowest_batches, slowest_samples : list of dict
         The ten that took longest to make, or to read, since the beginning.
@@ -264,7 +264,8 @@ class Report:
         lines = [f"{self.sums['batches']:,} batches, {mb(self.sums['bytes'])} MB; lately {rates}."]
         if self.reads["attempts"]:
             lines.append(text_of(self.reads))
-        parts = [f"{name} {share:.0%}" for name, share in self.shares.items() if name not in ("fetch", "collate")]
+        shares = self.shares.items()
+        parts = [f"{part_name(name)} {share:.0%}" for name, share in shares if name not in ("fetch", "collate")]
         if parts:
             lines.append(f"Of fetching: {', '.join(parts)}.")
         workers = sum(self.memory["workers"])
@@ -350,10 +351,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], left: Iterable[int
 def _shares(sums, stages):
     made = stages["fetch"].total_s + stages["collate"].total_s
     found = {"fetch": stages["fetch"].total_s / made, "collate": stages["collate"].total_s / made} if made else {}
-    fetched = stages["fetch"].total_s * 1e9
-    for name in ("read", "decode", "resize"):
-        if sums[f"{name}_ns"] and fetched:
-            found[name] = sums[f"{name}_ns"] / fetched
+    found |= part_shares(stages["fetch"].total_s * 1e9, sums.get)
     if sums["hits"] + sums["misses"]:
         found["hits"] = sums["hits"] / (sums["hits"] + sums["misses"])
     return found

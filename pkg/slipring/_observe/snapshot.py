@@ -13,6 +13,15 @@ from slipring._core._ring import now
 RETIRED = 2  # a participant's `retiring`: it claims nothing more
 FIRST_NS, PER_OCTAVE = 256, 8  # buckets of the segment's histograms, as in csrc/record.c
 STATE_MASK = np.uint64(0xF)
+# The parts of fetching that a dataset may report, and their fields in a record.
+PARTS = {
+    "read": "read_ns",
+    "decode": "decode_ns",
+    "resize": "resize_ns",
+    "augment": "augment_ns",
+    "your_code": "user_ns",
+}
+SHOWN = 0.02  # of fetching: a smaller part is not worth naming
 ENDED = 3  # `kind` of a stream's end; 4 is a batch without samples. Neither is delivered
 
 
@@ -140,6 +149,22 @@ def taken(table):
     return got[np.argsort(got["taken_at"], kind="stable")]
 
 
+def part_shares(fetch_ns, ns_of):
+    """Return {part: its share of `fetch_ns`} for the reported parts; ``ns_of(field)`` is the sum of a field."""
+    found = {name: float(ns_of(field)) / fetch_ns for name, field in PARTS.items()} if fetch_ns else {}
+    return {name: share for name, share in found.items() if share}
+
+
+def part_name(name):
+    """Return the name of a part as text."""
+    return name.replace("_", " ")
+
+
+def parts_text(shares):
+    """Return shares as text, such as "20% decode, 60% your code"; very small ones are left out."""
+    return ", ".join(f"{share:.0%} {part_name(name)}" for name, share in shares.items() if share > SHOWN)
+
+
 def index_text(index):
     """Return a sample's index as text, or its row if the sampler gave something else than an int."""
     index = int(index)
@@ -176,7 +201,7 @@ class Snapshot:
         done = new[(new["kind"] == 1) & (new["published_at"] > 0)]
         self.sums["errors"] += int(np.count_nonzero(new["kind"] == 2))
         self.sums["batches"] += len(done)
-        for name in ("bytes", "rows", "read_ns", "decode_ns", "resize_ns", "hits", "misses"):
+        for name in ("bytes", "rows", *PARTS.values(), "hits", "misses"):
             self.sums[name] += int(done[name].sum())
         for name, ns in durations(new).items():
             total, most, counts = self._stages[name]
@@ -265,7 +290,7 @@ class EmptySnapshot:
         self.there = self.told = np.empty(0, bool)
         made = meter.fetch_ns + meter.collate_ns
         spent = meter.spent_ns
-        names = ("bytes", "rows", "errors", "read_ns", "decode_ns", "resize_ns", "hits", "misses")
+        names = ("bytes", "rows", "errors", *PARTS.values(), "hits", "misses")
         self.sums = {"batches": meter.batches, **dict.fromkeys(names, 0)}
         self.segment_info = {
             **dict.fromkeys(("n_slots", "used_slots", "recorded", "run"), 0),

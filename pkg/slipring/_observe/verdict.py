@@ -32,8 +32,8 @@ class Verdict:
     ----------
     cause : str
         "ok", "unknown", "consumer", "decode", "storage", "worker", "sample", "sampler", "collate", "pickled",
-        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "ray", "retries",
-        "rank", "hung", "starting", "stopped" or "no_workers".
+        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "augment", "your_code",
+        "ray", "retries", "rank", "hung", "starting", "stopped" or "no_workers".
     sentence : str
         The verdict in words.
     advice : str

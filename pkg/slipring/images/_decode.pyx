@@ -4,6 +4,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED, PyBUF_WRITABLE, PyBuffe
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
+from slipring._core._ring cimport augmented, clock
 from slipring.images._cimages cimport (
     JMSG_LENGTH_MAX, SR_BAD_BOX, SR_BAD_IMAGE, SR_BFLOAT16, SR_FLOAT16, SR_FLOAT32, SR_NOT_A_JPEG_FOR_US,
     SR_OP_ADD_TO_SUM, SR_OP_AFFINE, SR_OP_AUTOCONTRAST, SR_OP_BRIGHTNESS, SR_OP_CONTRAST, SR_OP_CROP, SR_OP_ELASTIC,
@@ -165,19 +166,26 @@ cdef class Operations:
         part.height, part.width, part.bytes, part.table = self.rows, self.columns, 1, NULL
         return 0
 
-    cdef int end(self, sr_augmenter *augmenter, sr_pixels *image, const sr_target *target) noexcept nogil:
-        """Apply the operations, and write the result."""
+    cdef int end(self, sr_augmenter *augmenter, sr_pixels *image, const sr_target *target,
+                 uint64_t *ns) noexcept nogil:
+        """Apply the operations, and write the result; `ns` receives the time without that of the writing."""
+        cdef uint64_t begun = clock() if self.count else 0
         cdef int rc = sr_augment(augmenter, self.first, self.count, image), i
         cdef const sr_erasure *e
+        ns[0] = clock() - begun if self.count else 0
         if rc == 0:
             rc = sr_image_write(augmenter, image, target)
-        for i in range(self.n_erasures if rc == 0 else 0):
+        if rc != 0 or self.n_erasures == 0:
+            return rc
+        begun = clock()
+        for i in range(self.n_erasures):
             e = &self.first_erasure[i]
             if (e.top < 0 or e.left < 0 or e.height > target.height - e.top or e.width > target.width - e.left
                     or (1 if e.type == SR_UINT8 else 4 if e.type == SR_FLOAT32 else 2) != target.bytes):
                 return BAD_OPERATION
             sr_erase(target, e)
-        return rc
+        ns[0] += clock() - begun
+        return 0
 
 
 def decode(data, out, table, box, to, window, int filter, int orientation, bint flip, bint fill, double gap,
@@ -206,6 +214,7 @@ def decode(data, out, table, box, to, window, int filter, int orientation, bint 
     cdef Py_buffer bytes_, room, levels
     cdef JpegDecoder decoder
     cdef sr_augmenter *augmenter
+    cdef uint64_t ns = 0
     cdef int rc
     if not bound:
         return SR_NOT_A_JPEG_FOR_US, "", 0, 0
@@ -225,8 +234,10 @@ def decode(data, out, table, box, to, window, int filter, int orientation, bint 
                     if rc == 0:
                         rc = sr_decode(decoder.handle, <const uint8_t *> bytes_.buf, bytes_.len, &crop, &part, &picture)
                     if rc == 0:
-                        rc = operations.end(augmenter, &image, &target)
+                        rc = operations.end(augmenter, &image, &target, &ns)
                         rc = BAD_OPERATION if rc != 0 and rc != NO_MEMORY else rc
+            if ns:
+                augmented(ns)
             message = sr_decoder_message(decoder.handle).decode(errors="replace")
             idle.append(decoder)
             if rc == NO_MEMORY:
@@ -251,6 +262,7 @@ def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, in
     cdef Py_buffer room, levels
     cdef JpegDecoder decoder
     cdef sr_augmenter *augmenter
+    cdef uint64_t ns = 0
     cdef int rc
     crop_of(&crop, box, to, window, filter, orientation, flip)
     if pixels.shape[2] != 3 or pixels.shape[0] < 1 or pixels.shape[1] < 1:
@@ -265,8 +277,10 @@ def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, in
                 rc = sr_crop_pixels(&augmenter.resize, &pixels[0, 0, 0], 3 * pixels.shape[1], <int> pixels.shape[1],
                                     <int> pixels.shape[0], &crop, &target if operations is None else &part)
             if rc == 0 and operations is not None:
-                rc = operations.end(augmenter, &image, &target)
+                rc = operations.end(augmenter, &image, &target, &ns)
                 rc = BAD_OPERATION if rc != 0 and rc != NO_MEMORY else rc
+        if ns:
+            augmented(ns)
         idle.append(decoder)
         if rc == SR_BAD_IMAGE:
             raise ValueError(f"an image of {pixels.shape[0]} x {pixels.shape[1]} pixels is too large to be resized")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slipring._core._ring import USER, part_begun, spent
 from slipring.errors import shown
 from slipring.images import _decode
 from slipring.images._view import INTERPOLATIONS, View
@@ -179,7 +180,9 @@ class WrongResult(ValueError):
 
 def _called(function, image):
     """Call a user's step; return its result, or the image that it changed."""
+    begun = part_begun()
     result = function(image)
+    spent(USER, begun)
     if result is None:
         return image
     if not isinstance(result, np.ndarray) or result.dtype != np.uint8 or result.shape != image.shape:

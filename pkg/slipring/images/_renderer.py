@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipring._core._ring import DECODE, RESIZE, now, spent
+from slipring._core._ring import DECODE, RESIZE, part_begun, spent
 from slipring._core.arguments import integer, one_of
 from slipring.errors import shown
 from slipring.images._multicrop import MultiCrop
@@ -93,7 +93,7 @@ class Renderer:
         width, height, orientation = self._looked(data)
         recipes = self._drawn(width, height, orientation, draws)
         out = self._memory(recipes) if out is None else out
-        begun = now()
+        begun = part_begun()
         if len(recipes) == 1:
             self._run(recipes, out, lambda *where: render(data, *where[:-2], self.reading, *where[-2:]))
         else:
@@ -106,7 +106,7 @@ class Renderer:
         width, height, orientation = self._looked(data)
         height, width = self._shrunk(height, width)
         pixels = np.empty((height, width, 3), np.uint8)
-        begun = now()
+        begun = part_begun()
         render(data, pixels, None, None, (height, width), (0, 0), False, self.whole)
         spent(DECODE, begun)
         return pixels, orientation
@@ -116,7 +116,7 @@ class Renderer:
         height, width = pixels.shape[:2]
         recipes = self._drawn(width, height, orientation, draws)
         out = self._memory(recipes) if out is None else out
-        begun = now()
+        begun = part_begun()
         self._run(recipes, out, lambda *where: crop(pixels, *where[:-2], orientation, self.reading, *where[-2:]))
         spent(RESIZE, begun)
         return self._sample(out)

@@ -14,7 +14,7 @@ import numpy as np
 
 from slipring._core import seeding, skipping
 from slipring._core._collate import default_collate
-from slipring._core._ring import READ, at_row, from_handler, mix, now, spent
+from slipring._core._ring import READ, at_row, from_handler, mix, part_begun, spent
 from slipring._core.arguments import function, integer, one_each, one_of
 from slipring._core.culprit import failed_among, failed_at
 from slipring._offered import read_ahead
@@ -233,7 +233,7 @@ class ImageDataset(abc.ABC):
         arrays = [empty((len(indices), *shape), renderer.storage) for shape in renderer.shapes]
         indices = [self._checked(index) for index in indices]
         targets = []
-        begun = now()
+        begun = part_begun()
         ahead = self._read_ahead(indices)
         spent(READ, begun)
         for n, (index, sample) in enumerate(zip(indices, ahead)):
@@ -365,7 +365,7 @@ class ImageDataset(abc.ABC):
         return self._renderer.render(data, out, draws), target
 
     def _read_one(self, index):
-        begun = now()
+        begun = part_begun()
         sample = self.read(index)
         spent(READ, begun)
         return sample

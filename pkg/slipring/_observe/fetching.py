@@ -1,0 +1,98 @@
+"""The causes within fetching: storage, decoding, augmentation, a user's functions; and the workers that would help."""
+
+from slipring._core.text import seconds
+from slipring._observe.snapshot import part_shares, parts_text
+
+EXPLAINS = 0.5  # of the waiting: a cause must explain so much of it
+ON_CPU = 0.6  # of its time: a worker that computes, and does not wait for something
+PER_CPU = 4  # most workers per processor to advise, if they wait
+
+
+def fetching(f, known):
+    """Return the (cause, text, advice) of workers that spend their time on fetching."""
+    shares = part_shares(float(f.table["fetch_ns"].sum()), lambda field: f.table[field].sum())
+    told = parts_text(shares)
+    told = f" ({told})" if told else ""
+    each = seconds(float(f.made_in.mean()) / 1e9)
+    waits = f.computing < ON_CPU
+    shared = "Threads share Python's lock, and processes do not." if f.snapshot.threads else ""
+    largest = _largest(shares)
+    if largest == "your_code":
+        advice = "Change the image in place, replace Python loops by NumPy, or use operations of slipring.images."
+        if waits:
+            advice = "It waits for something, such as a file or a lock: read that once, before the first sample."
+        return (
+            "your_code",
+            f"The workers are {f.busy:.0%} busy, above all with your code in the list of transforms: to make a batch "
+            f"takes {each}{told}.{_crowded(f)}",
+            f"{advice} {more(f, known, waits, 'make your code cheaper')} {shared}".strip(),
+        )
+    if waits or shares.get("read", 0.0) > EXPLAINS:
+        side_by_side = "" if known.saturated else ", or more workers, which wait side by side"
+        return (
+            "storage",
+            f"The workers are {f.busy:.0%} busy, and wait in the dataset for most of it: they have a processor for "
+            f"{f.on_cpu:.0%} of the {each} that a batch takes{told}.",
+            f"Reading is slow: a faster disk or cache, larger files{side_by_side}. {more(f, known, True)}".strip(),
+        )
+    if largest == "augment":
+        return (
+            "augment",
+            f"The workers are {f.busy:.0%} busy, above all with augmentation: to make a batch takes "
+            f"{each}{told}.{_crowded(f)}",
+            "Use cheaper operations (bilinear in place of bicubic), or fewer. A cache of decoded images does not help "
+            f"here. {more(f, known, cheaper='make augmentation cheaper')}".strip(),
+        )
+    return (
+        "decode",
+        f"The workers are {f.busy:.0%} busy, and compute: to make a batch takes {each}{told}.{_crowded(f)}",
+        f"{more(f, known)} {shared}".strip(),
+    )
+
+
+def _largest(shares):
+    """Return the largest part of fetching: "read", "decode", "augment" or "your_code"; "" if it was not reported."""
+    kinds = {name: shares.get(name, 0.0) for name in ("read", "augment", "your_code")}
+    kinds["decode"] = shares.get("decode", 0.0) + shares.get("resize", 0.0)  # from a cache, an image is only resized
+    kinds[""] = 1 - sum(kinds.values())
+    return max(kinds, key=kinds.get)
+
+
+def _crowded(f):
+    """Return the text for a shortage of CPUs; empty if there is none."""
+    if f.queued < 0.15:
+        return ""
+    if f.delayed > f.queued:
+        return " They are ready to run, and have no processor, for longer than that."
+    return f" For {f.queued:.0%} of that they are ready to run, and have no processor."
+
+
+def more(f, known, waiting=False, cheaper="make the samples cheaper (smaller files, a cache)"):
+    """Return the advice on the number of workers; empty if they are enough.
+
+    `waiting`: whether they wait, and do not compute. `cheaper` is what to do if there are too few processors.
+    """
+    if known.saturated:
+        few, rate, many, its = known.saturated
+        found = f"{many} made {its:.3g} batches/s, and {few} made {rate:.3g}"
+        shared = " Look for what they share: a lock, a connection, a disk." if waiting else ""
+        return f"More workers than {few} bring hardly anything: {found}.{shared}"
+    n, most = f.enough, f.cpus
+    if not n or n <= f.n_workers:
+        return ""
+    if n > PER_CPU * most and waiting:
+        if known.tuned:
+            return ""  # the loader tries them itself, up to its upper bound
+        if f.n_workers >= PER_CPU * most:
+            return 'num_workers="auto" finds out how many workers help.'
+        return (
+            f"Have more workers, {PER_CPU * most} for a start: the step by itself takes little time. If they bring "
+            "nothing, they wait for one another, such as for a lock."
+        )
+    if n > most and not waiting:
+        use = f"use {most} workers, and " if f.n_workers < most and not known.tuned else ""
+        remedy = f"{use}{cheaper}, or give it more processors."
+        if n > PER_CPU * most:  # the number itself would be no advice
+            return f"This process may use {most} processors, and no number of workers on them would keep up: {remedy}"
+        return f"{n} workers would keep up with the step, and this process may use {most} processors: {remedy}"
+    return f"{n} workers would be enough; there are {f.n_workers}."
