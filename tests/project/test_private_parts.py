@@ -38,7 +38,6 @@ STILL_USED = {
         "_sample",
         "_samples",
         "_shut_down_all",
-        "_steps",
         "_died",
         "_workers",
     ),

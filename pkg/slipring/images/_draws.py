@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from slipring._core._ring import mix
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _BITS = 1 << 64
 _ODD = 0x9E3779B97F4A7C15
+_APART = 0x4150415254
 _UNIFORM = 1 << 53  # the number of values of `uniform(0, 1)`
 
 
@@ -27,6 +30,10 @@ class Draws:
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % _BITS
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB % _BITS
         return z ^ (z >> 31)
+
+    def apart(self, number: int) -> int:
+        """Return 64 bits for another generator, which is the `number`-th here; the next draws stay the same."""
+        return mix(self.state, number, _APART)
 
     def uniform(self, low: float, high: float) -> float:
         """Return a number from [low, high)."""

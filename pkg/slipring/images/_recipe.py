@@ -65,6 +65,11 @@ class Recipe:
         """bool: whether no operation follows the view."""
         return not (self._ops or self._calls or self._erasures)
 
+    @property
+    def calls(self) -> int:
+        """int: the number of users' functions so far."""
+        return len(self._calls)
+
     # ---- steps
 
     def op(self, code: int, n: Sequence[int] = (), v: Sequence[float] = ()) -> None:

@@ -90,7 +90,7 @@ class UserStep(Transform):
         self._by_name = root.startswith("albumentations") and hasattr(function, "set_random_seed")
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.call(Seeded(self, draws.bits()))
+        recipe.call(Seeded(self, draws.apart(recipe.calls)))
 
     def run(self, image: NDArray[np.uint8], seed: int) -> Any:
         """Return the function's result for a sample's image."""
