@@ -26,6 +26,10 @@ class Images:
         A view: images × height × width × 3.
     """
 
+    memory: NDArray[Any]
+    pixels: NDArray[Any]
+    _type: int
+
     def __init__(self, memory: NDArray[Any], layout: str, dtype: str) -> None:
         self.memory, self._type = memory, _decode.TYPES[dtype]
         self.pixels = memory if layout == "NHWC" else memory.transpose(0, 2, 3, 1)
