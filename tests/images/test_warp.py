@@ -1,0 +1,215 @@
+"""Affine, perspective and elastic operations: the pixels of Pillow and of torchvision."""
+
+import hashlib
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.support.inside import operate
+from tests.support.pictures import error, pixels
+
+SIZES = [(1, 1), (1, 7), (7, 1), (3, 5), (37, 41), (224, 224)]
+FILTERS = {"bilinear": 0, "bicubic": 1, "nearest": 2}
+IN_PILLOW = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC, "nearest": 0}
+FAR = [10.0**power for power in (-30, -9, 4, 9, 20, 90)]
+
+
+def by_pillow(image, coefficients, filter, fill, size=None):
+    method = Image.Transform.AFFINE if len(coefficients) == 6 else Image.Transform.PERSPECTIVE
+    height, width = size or image.shape[:2]
+    picture = Image.fromarray(image)
+    return np.asarray(picture.transform((width, height), method, coefficients, IN_PILLOW[filter], fillcolor=fill))
+
+
+def turned(angle, height, width):
+    """Return the coefficients of Pillow's Image.rotate."""
+    cosine, sine = round(math.cos(math.radians(-angle)), 15), round(math.sin(math.radians(-angle)), 15)
+    x, y = width / 2, height / 2
+    return cosine, sine, x - cosine * x - sine * y, -sine, cosine, y + sine * x - cosine * y
+
+
+def affine_cases(draw, height, width):
+    """Yield coefficients of each kind that has a path of its own, and random ones."""
+    yield 1, 0, draw.integers(-width, width + 1), 0, 1, draw.integers(-height, height + 1)  # a move
+    yield 1, 0, draw.uniform(-width, width), 0, 1, draw.uniform(-height, height)
+    yield 1, draw.uniform(-1, 1), draw.uniform(-width, width) / 4, 0, 1, draw.integers(-1, 2)  # rows move
+    yield 1, draw.integers(-2, 3) * 2, draw.integers(-2, 3), 0, 1, 0
+    yield 1, 0, 0, draw.uniform(-1, 1), 1, draw.uniform(-height, height) / 4  # columns move
+    yield draw.uniform(0.2, 3), 0, draw.uniform(-width, width), 0, draw.uniform(-3, 3), draw.uniform(-height, height)
+    yield 0, 0, draw.uniform(0, width), 0, 0, draw.uniform(0, height)
+    for angle in (0, 90, 180, 270, draw.uniform(0, 360), draw.uniform(-30, 30)):
+        yield turned(angle, height, width)
+    for scale in (1, 1, *FAR):
+        yield scale * draw.uniform(-1, 1, 6) * [1, 1, width, 1, 1, height]
+
+
+def perspective_cases(draw, height, width):
+    for _ in range(6):
+        tilt = draw.normal(0, 0.6, 2) / (width, height)
+        about = draw.normal((1, 0, 0, 0, 1, 0), 0.3) * (1, 1, width / 2, 1, 1, height / 2)
+        yield *about, *tilt
+    yield 1, 0, 0, 0, 1, 0, -1 / (width / 2), 0  # a division by zero in the middle, if the width is odd
+    for scale in FAR:
+        yield scale * draw.uniform(-1, 1, 8)
+
+
+def off(image, draw, operation, cases):
+    """Return the largest difference from Pillow for each filter."""
+    worst = dict.fromkeys(FILTERS, 0)
+    for case in cases:
+        coefficients = tuple(float(number) for number in case)
+        fill = tuple(int(level) for level in draw.integers(0, 256, 3)) if draw.random() < 0.7 else (0, 0, 0)
+        size = image.shape[:2]
+        if operation == "AFFINE" and draw.random() < 0.3:
+            size = tuple(int(side) for side in draw.integers(1, 60, 2))
+        for name, filter in FILTERS.items():
+            n = (filter, *size) if operation == "AFFINE" else (filter,)
+            ours = operate(image, operation, n, (*coefficients, *fill), size)
+            worst[name] = max(worst[name], error(ours, by_pillow(image, coefficients, name, fill, size)))
+    return worst
+
+
+@pytest.mark.parametrize("noise", [False, True], ids=["waves", "noise"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("operation", ["AFFINE", "PERSPECTIVE"])
+def test_an_image_is_warped_as_by_pillow(operation, size, noise):
+    draw = np.random.default_rng(sum(size) + noise)
+    image = pixels(*size, seed=3, noise=noise)
+    cases = (affine_cases if operation == "AFFINE" else perspective_cases)(draw, *size)
+    worst = off(image, draw, operation, cases)
+    assert worst.pop("nearest") == 0
+    assert max(worst.values()) <= 1, worst
+
+
+def test_images_that_are_too_large_for_fixed_point_are_warped_as_by_pillow():
+    """Pillow adds up steps in double precision there."""
+    draw = np.random.default_rng(5)
+    image = pixels(2, 40_000, noise=True)
+    for coefficients in ((1, 0.3, 0.1, 1e-5, 1, 0), (-0.7, 0, 39_000.2, 0.00001, 1, 0.1)):
+        assert off(image, draw, "PERSPECTIVE", [(*coefficients, 0, 0)])["nearest"] == 0
+        ours = operate(image, "AFFINE", (2, 2, 40_000), (*coefficients, 1, 2, 3))
+        assert error(ours, by_pillow(image, coefficients, "nearest", (1, 2, 3))) == 0
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e200])
+@pytest.mark.parametrize(("operation", "count"), [("AFFINE", 6), ("PERSPECTIVE", 8), ("ELASTIC", 4)])
+def test_numbers_that_are_not_finite_are_refused(operation, count, number):
+    image = pixels(5, 4)
+    for place in range(count):
+        v = [1.0] * count
+        v[place] = number
+        with pytest.raises(ValueError, match=r"."):
+            operate(image, operation, (0, 5, 4), v)
+
+
+@pytest.mark.parametrize("n", [(3, 5, 4), (-1, 5, 4), (0, 0, 4), (0, 5, -1), (0, 5, 1 << 30)])
+def test_a_filter_or_size_that_does_not_exist_is_refused(n):
+    with pytest.raises(ValueError, match=r"."):
+        operate(pixels(5, 4), "AFFINE", n, (1, 0, 0, 0, 1, 0))
+
+
+# ---- elastic
+
+
+def uniform(seed, count):
+    """Return the first numbers of splitmix64 from a seed, from 0 to 1."""
+    with np.errstate(over="ignore"):
+        z = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def elastic_by_torch(image, seed, alpha, sigma, fill, how):
+    """Return what torchvision's ElasticTransform computes for the noise of a seed, clipped before it is rounded."""
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    height, width = image.shape[:2]
+    noise = torch.from_numpy(uniform(seed, 2 * height * width).reshape(2, 1, 1, height, width) * 2 - 1).float()
+    displacements = []
+    for i, size in enumerate((width, height)):
+        plane = noise[i]
+        if sigma[i] > 0:
+            radius = int(8 * sigma[i] + 1) // 2
+            taps = torch.arange(-radius, radius + 1, dtype=torch.float64)
+            across, down = (torch.softmax(-0.5 * (taps / s) ** 2, 0) for s in sigma)
+            padded = functional.pad(plane.double(), [radius] * 4, mode="reflect")
+            plane = functional.conv2d(padded, torch.outer(down, across)[None, None]).float()
+        displacements.append(plane * alpha[i] / size)
+    y, x = (torch.linspace((1 - n) / n, (n - 1) / n, n) for n in (height, width))
+    grid = torch.stack([x.expand(height, width), y[:, None].expand(height, width)], -1)[None]
+    grid = grid + torch.stack([plane[0, 0] for plane in displacements], -1)
+    levels = torch.from_numpy(image).permute(2, 0, 1)[None].float()
+    levels = torch.cat([levels, torch.ones_like(levels[:, :1])], 1)
+    levels = functional.grid_sample(levels, grid, mode=how, padding_mode="zeros", align_corners=False)[0]
+    levels, mask = levels[:3], levels[3]
+    color = torch.tensor(fill, dtype=torch.float32)[:, None, None]
+    mixed = torch.where(mask < 0.5, color, levels) if how == "nearest" else (levels - color) * mask + color
+    return mixed.clamp(0, 255).round().permute(1, 2, 0).to(torch.uint8).numpy()
+
+
+@pytest.mark.parametrize("how", FILTERS)
+@pytest.mark.parametrize(
+    ("size", "alpha", "sigma"),
+    [
+        ((1, 1), (50, 50), (0, 0)),
+        ((1, 7), (3, 9), (0, 0)),
+        ((3, 5), (9, 9), (0.2, 0.2)),
+        ((37, 41), (50, 90), (3.1, 1.7)),
+        ((224, 224), (50, 50), (5, 5)),
+        ((224, 224), (1e30, 1e38), (0, 0)),
+    ],
+    ids=str,
+)
+def test_an_image_is_elastic_as_in_torchvision(size, alpha, sigma, how):
+    for seed, fill in ((1, (0, 0, 0)), (0xFEDC_BA98_7654_3210, (255, 9, 120))):
+        image = pixels(*size, seed=seed & 7, noise=True)
+        n = FILTERS[how], *np.array([seed & 0xFFFF_FFFF, seed >> 32], np.uint32).astype(np.int32).tolist()
+        ours = operate(image, "ELASTIC", n, (*alpha, *sigma, *fill))
+        wanted = elastic_by_torch(image, seed, alpha, sigma, fill, how)
+        if how == "nearest":  # rounding errors of the blurred noise may choose the other of two pixels
+            assert np.mean(np.any(ours != wanted, axis=-1)) < 0.001
+        else:
+            assert error(ours, wanted) <= 1
+
+
+@pytest.mark.parametrize("sigma", [(5, 5), (1, 0), (0, 1), (-1, -1)])
+def test_an_elastic_blur_needs_pixels_for_its_kernel(sigma):
+    """torchvision's kernel has int(8 sigma + 1) taps, and its padding must be smaller than the image."""
+    with pytest.raises(ValueError, match=r"."):
+        operate(pixels(20, 30), "ELASTIC", (0, 1, 2), (50, 50, *sigma))
+    assert operate(pixels(21, 30), "ELASTIC", (0, 1, 2), (50, 50, 5, 5)).shape == (21, 30, 3)
+
+
+# ---- kernels
+
+
+def digest():
+    """Return a hash of the results of many operations."""
+    total = hashlib.sha256()
+    for size in [*SIZES, (300, 500)]:
+        draw = np.random.default_rng(7)
+        image = pixels(*size, noise=True)
+        for filter in FILTERS.values():
+            for case in affine_cases(draw, *size):
+                total.update(operate(image, "AFFINE", (filter, *size), (*map(float, case), 7, 8, 9)).tobytes())
+            for case in perspective_cases(draw, *size):
+                total.update(operate(image, "PERSPECTIVE", (filter,), (*map(float, case), 7, 8, 9)).tobytes())
+            total.update(operate(image, "ELASTIC", (filter, 3, 4), (70, 60, 0.1, 0.1)).tobytes())
+    return total.hexdigest()
+
+
+def test_vectors_and_plain_c_warp_to_the_same_bytes():
+    program = "from tests.images.test_warp import digest; print(digest())"
+    env = {
+        **os.environ,
+        "SLIPRING_IMAGES_KERNELS": "c",
+        "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)]),
+    }
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == digest()
