@@ -48,7 +48,7 @@ TRANSFORMS = {
     name: type(name, (Attributes,), {"__call__": lambda self, image: image})
     for name in (
         *("Compose", "Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip", "ToTensor", "PILToTensor"),
-        *("ToImage", "ToDtype", "ConvertImageDtype", "Normalize", "ColorJitter"),
+        *("ToImage", "ToDtype", "ConvertImageDtype", "Normalize", "RandomZoomOut"),
     )
 }
 FOLDERS = {"ImageFolder": type("ImageFolder", (DatasetFolder,), {})}
@@ -162,14 +162,14 @@ def test_other_options_and_target_transforms_are_kept(root):
 @pytest.mark.parametrize(
     ("transform", "error_type", "text"),
     [
-        (compose(crop(), like("ColorJitter")), TypeError, "slipring has no ColorJitter"),
+        (compose(crop(), like("RandomZoomOut")), TypeError, "slipring has no RandomZoomOut"),
         (lambda x: x, TypeError, "slipring has no function"),
         (resize(20, Mode.LANCZOS), ValueError, "interpolation 'lanczos'"),
         (resize(20, max_size=30), ValueError, "max_size=30"),
         (
             compose(TO_TENSOR, crop()),
             ValueError,
-            "RandomResizedCrop comes after the picture has become float32",
+            "RandomResizedCrop comes after the image has become float32",
         ),
         (compose(crop(), NORMALIZE), ValueError, "Normalize needs floats"),
         (compose(crop(), TO_TENSOR, NORMALIZE, FLIP), ValueError, "comes after Normalize"),
