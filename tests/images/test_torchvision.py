@@ -1,8 +1,5 @@
 """ImageFolder and Compose, translated; without torchvision, stand-in modules have its names."""
 
-import enum
-import importlib.util
-import subprocess
 import sys
 import types
 
@@ -12,26 +9,7 @@ from PIL import Image
 
 from slipring import images
 from tests.support.pictures import encoded, error, pixels
-
-
-def loads():
-    """Return whether torchvision can be imported: some of its wheels need missing libraries."""
-    if importlib.util.find_spec("torchvision") is None:
-        return False
-    return subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True).returncode == 0
-
-
-class Mode(enum.Enum):
-    NEAREST = "nearest"
-    NEAREST_EXACT = "nearest-exact"
-    LANCZOS = "lanczos"
-    BILINEAR = "bilinear"
-    BICUBIC = "bicubic"
-
-
-class Attributes:
-    def __init__(self, **attributes):
-        vars(self).update(attributes)
+from tests.support.torchvision_classes import TRANSFORMS, Attributes, Mode, compose, install, like, torchvision
 
 
 class DatasetFolder(Attributes):
@@ -44,13 +22,6 @@ def default_loader(path):
         return Image.open(file).convert("RGB")
 
 
-TRANSFORMS = {
-    name: type(name, (Attributes,), {"__call__": lambda self, image: image})
-    for name in (
-        *("Compose", "Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip", "ToTensor", "PILToTensor"),
-        *("ToImage", "ToDtype", "ConvertImageDtype", "Normalize", "RandomZoomOut"),
-    )
-}
 FOLDERS = {"ImageFolder": type("ImageFolder", (DatasetFolder,), {})}
 FOLDERS |= {"DatasetFolder": DatasetFolder, "default_loader": default_loader}
 
@@ -58,14 +29,10 @@ FOLDERS |= {"DatasetFolder": DatasetFolder, "default_loader": default_loader}
 @pytest.fixture
 def standin(monkeypatch):
     """torchvision's modules, with classes that have its transforms' attributes."""
-    for name, members in (("torchvision.transforms", TRANSFORMS), ("torchvision.datasets.folder", FOLDERS)):
-        module = types.ModuleType(name)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, name, module)
-
-
-def like(name, **attributes):
-    return TRANSFORMS[name](**attributes)
+    install(monkeypatch)
+    module = types.ModuleType("torchvision.datasets.folder")
+    vars(module).update(FOLDERS)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 def resize(size, interpolation=Mode.BILINEAR, max_size=None):
@@ -74,10 +41,6 @@ def resize(size, interpolation=Mode.BILINEAR, max_size=None):
 
 def crop(size=16, scale=(0.08, 1.0), ratio=(0.75, 4 / 3), interpolation=Mode.BILINEAR):
     return like("RandomResizedCrop", size=(size, size), scale=scale, ratio=ratio, interpolation=interpolation)
-
-
-def compose(*steps):
-    return like("Compose", transforms=list(steps))
 
 
 CENTER = like("CenterCrop", size=(14, 14))
@@ -230,27 +193,50 @@ def test_a_subclass_that_overrides_methods_is_refused_and_one_with_other_default
     assert images.from_torchvision(folder(root, compose(resize(20), Small())))[0][0].shape == (12, 10, 3)
 
 
-@pytest.mark.skipif(not loads(), reason="torchvision does not load here")
+@pytest.fixture
+def real():
+    return torchvision() or pytest.skip("torchvision does not load here")
+
+
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_torchvisions_own_classes_are_known(files, version):
+def test_torchvisions_own_classes_are_known(files, real, version):
     import torch
-    import torchvision
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
     if version == "v1":
         transform = v1.Compose([v1.Resize(20), v1.CenterCrop(14), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)])
     else:
-        transform = v2.Compose(
-            [
-                v2.Resize(20),
-                v2.CenterCrop(14),
-                v2.ToImage(),
-                v2.ToDtype(torch.float32, True),
-                v2.Normalize([0.5] * 3, [0.2] * 3),
-            ]
-        )
-    theirs = torchvision.datasets.ImageFolder(str(files), transform)
+        convert = v2.ToImage(), v2.ToDtype(torch.float32, True), v2.Normalize([0.5] * 3, [0.2] * 3)
+        transform = v2.Compose([v2.Resize(20), v2.CenterCrop(14), *convert])
+    assert_equals(files, real, transform)
+
+
+def test_the_transforms_of_a_models_weights_give_the_same_values(files, real):
+    from torchvision.models import ResNet18_Weights
+
+    assert_equals(files, real, ResNet18_Weights.DEFAULT.transforms())
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_timms_transforms_are_known(files, real, training):
+    timm = pytest.importorskip("timm")
+    made = timm.data.create_transform(32, is_training=training, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)
+    if training:
+        options = images.options_from_torchvision(made)
+        crop, flip, policy, erasing = options["transform"]
+        assert (crop.size, flip.p, erasing.p, erasing.mode) == ((32, 32), 0.5, 0.25, "const")
+        assert repr(policy).startswith("RandAugment(num_layers=2, ops=[AutoContrast(p=0.5, m=9)")
+        assert images.Folder(files, **options)[0][0].shape == (3, 32, 32)
+    else:
+        assert_equals(files, real, made)
+
+
+def assert_equals(files, real, transform):
+    """Check that slipring's images differ from torchvision's by at most one level of 255."""
+    import torch
+
+    theirs = real.datasets.ImageFolder(str(files), transform)
     ours = images.from_torchvision(theirs)
     for (a, label), (b, want) in zip((ours[i] for i in range(6)), theirs, strict=True):
         assert label == want and torch.allclose(torch.from_numpy(a), torch.as_tensor(b), atol=1.01 / 255 / 0.2)

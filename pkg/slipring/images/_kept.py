@@ -55,8 +55,8 @@ class KeptStep:
 
 
 def _described(result):
+    if hasattr(result, "dtype") and hasattr(result, "shape"):
+        return f"an object of class {type(result).__name__}, {result.dtype} and shape {tuple(result.shape)}"
     if hasattr(result, "mode") and hasattr(result, "size"):
         return f"a PIL image of mode {result.mode} and size {result.size[0]} x {result.size[1]}"
-    if hasattr(result, "dtype") and hasattr(result, "shape"):
-        return f"a {type(result).__name__} of {result.dtype} and shape {tuple(result.shape)}"
     return shown(result)
