@@ -1,5 +1,6 @@
 """ImageFolder and Compose, translated; without torchvision, stand-in modules have its names."""
 
+import importlib
 import sys
 import types
 
@@ -230,6 +231,43 @@ def test_timms_transforms_are_known(files, real, training):
         assert images.Folder(files, **options)[0][0].shape == (3, 32, 32)
     else:
         assert_equals(files, real, made)
+
+
+@pytest.mark.parametrize("version", ["transforms", "transforms.v2"])
+def test_torchvisions_own_attributes_are_those_that_slipring_reads(real, version):
+    module = importlib.import_module(f"torchvision.{version}")
+    pairs = [
+        (module.RandomCrop(8, (1, 2, 3, 4), True, (9, 8, 7)), images.RandomCrop(8, (1, 2, 3, 4), True, (9, 8, 7))),
+        (module.RandomCrop(8), images.RandomCrop(8)),
+        (module.Pad((1, 2), 3, "reflect"), images.Pad((1, 2), 3, "reflect")),
+        (module.ColorJitter(0.4, (0.5, 2.0), 0, 0.1), images.ColorJitter(0.4, (0.5, 2.0), 0, 0.1)),
+        (module.GaussianBlur((3, 5), 2.0), images.GaussianBlur((3, 5), 2.0)),
+        (module.RandomSolarize(9), images.RandomSolarize(9)),
+        (module.RandomPosterize(3), images.RandomPosterize(3)),
+        (module.RandomAdjustSharpness(2), images.RandomAdjustSharpness(2)),
+        (module.RandomAffine(9, (0.1, 0.2), (0.9, 1.1), 5), images.RandomAffine(9, (0.1, 0.2), (0.9, 1.1), 5)),
+        (module.RandomRotation(9, expand=True), images.RandomRotation(9, expand=True)),
+        *(
+            (getattr(module, name)(), getattr(images, name)())
+            for name in (
+                *("RandomVerticalFlip", "RandomGrayscale", "RandomEqualize", "RandomAutocontrast", "RandomInvert"),
+                *("RandomPerspective", "ElasticTransform", "TrivialAugmentWide", "RandAugment", "AutoAugment"),
+                "AugMix",
+            )
+        ),
+    ]
+    for theirs, ours in pairs:
+        (made,) = images.options_from_torchvision(module.Compose([theirs]))["transform"]
+        assert simplified(made) == simplified(ours)
+    tensors = [module.PILToTensor(), module.ConvertImageDtype(), module.Normalize([0.5] * 3, [0.5] * 3)]
+    (made,) = images.options_from_torchvision(module.Compose([*tensors, module.RandomErasing()]))["transform"]
+    assert made.value in (0, (0.0,)) and made.p == 0.5
+
+
+def simplified(step):
+    """Return a step's public attributes; a fill of 0, one of [0] and none are all black."""
+    values = {name: value for name, value in vars(step).items() if not name.startswith("_")}
+    return {**values, "fill": 0 if values.get("fill") in (None, (0.0,)) else values["fill"]}
 
 
 def assert_equals(files, real, transform):

@@ -140,8 +140,9 @@ class Translation:
         antialias = getattr(step, "antialias", True)
         if resizes and name != "nearest" and (antialias is False or (antialias is None and self.kind != PIL)):
             raise ValueError(
-                f"{type(step).__name__} has antialias={antialias}, which would give another result: slipring averages "
-                "over all pixels when it shrinks an image, as Pillow does; use antialias=True"
+                f"{type(step).__name__} has antialias={antialias}: slipring averages over all pixels when it shrinks "
+                "an image, as Pillow does, so the result would differ on tensors (on PIL images, torchvision ignores this "
+                "argument); use antialias=True"
             )
         return name
 
@@ -250,7 +251,7 @@ class Translation:
         if not callable(step) or isinstance(step, type):
             raise reason
         if self.dtype not in (None, "uint8"):
-            raise TypeError(f"{reason}; rest='map' keeps functions of images of uint8 only: {_BEFORE}") from None
+            raise TypeError(f"slipring has no {name}, and rest='map' keeps functions of images of uint8: {_BEFORE}")
         self._check_place(name)
         self.steps.append(KeptStep(step, self.kind))
         self.kept.append(name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
+from slipring.errors import shown
 from slipring.images._checks import RANDOM
 from slipring.images._erasing import RandomErasing
 from slipring.images._kept import PIL, TENSOR
@@ -65,6 +67,10 @@ def _random_erasing(made: Translation, step: Any) -> None:
 
 def _op(made: Translation, op: Any) -> tuple[str, float, float, dict[str, Any]]:
     """Return name, probability, magnitude and settings of an operation."""
+    if type(op) is not getattr(sys.modules.get("timm.data.auto_augment"), "AugmentOp", None):
+        raise TypeError(
+            f"a policy's operations must be timm's AugmentOp, not {shown(op)}, which slipring would not call"
+        )
     settings = {name: op.hparams[name] for name in ("translate_const", "translate_pct") if name in op.hparams}
     settings["magnitude_std"], settings["magnitude_max"] = op.magnitude_std, op.magnitude_max
     settings["img_mean"] = op.kwargs["fillcolor"]
