@@ -141,8 +141,8 @@ class Translation:
         if resizes and name != "nearest" and (antialias is False or (antialias is None and self.kind != PIL)):
             raise ValueError(
                 f"{type(step).__name__} has antialias={antialias}: slipring averages over all pixels when it shrinks "
-                "an image, as Pillow does, so the result would differ on tensors (on PIL images, torchvision ignores this "
-                "argument); use antialias=True"
+                "an image, as Pillow does, so the result would differ on tensors (on PIL images, torchvision ignores "
+                "this argument); use antialias=True"
             )
         return name
 
