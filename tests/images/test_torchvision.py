@@ -1,8 +1,6 @@
 """ImageFolder and Compose, translated; without torchvision, stand-in modules have its names."""
 
-import enum
-import importlib.util
-import subprocess
+import importlib
 import sys
 import types
 
@@ -12,26 +10,7 @@ from PIL import Image
 
 from slipring import images
 from tests.support.pictures import encoded, error, pixels
-
-
-def loads():
-    """Return whether torchvision can be imported: some of its wheels need missing libraries."""
-    if importlib.util.find_spec("torchvision") is None:
-        return False
-    return subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True).returncode == 0
-
-
-class Mode(enum.Enum):
-    NEAREST = "nearest"
-    NEAREST_EXACT = "nearest-exact"
-    LANCZOS = "lanczos"
-    BILINEAR = "bilinear"
-    BICUBIC = "bicubic"
-
-
-class Attributes:
-    def __init__(self, **attributes):
-        vars(self).update(attributes)
+from tests.support.torchvision_classes import TRANSFORMS, Attributes, Mode, compose, install, like, torchvision
 
 
 class DatasetFolder(Attributes):
@@ -44,13 +23,6 @@ def default_loader(path):
         return Image.open(file).convert("RGB")
 
 
-TRANSFORMS = {
-    name: type(name, (Attributes,), {"__call__": lambda self, image: image})
-    for name in (
-        *("Compose", "Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip", "ToTensor", "PILToTensor"),
-        *("ToImage", "ToDtype", "ConvertImageDtype", "Normalize", "ColorJitter"),
-    )
-}
 FOLDERS = {"ImageFolder": type("ImageFolder", (DatasetFolder,), {})}
 FOLDERS |= {"DatasetFolder": DatasetFolder, "default_loader": default_loader}
 
@@ -58,14 +30,10 @@ FOLDERS |= {"DatasetFolder": DatasetFolder, "default_loader": default_loader}
 @pytest.fixture
 def standin(monkeypatch):
     """torchvision's modules, with classes that have its transforms' attributes."""
-    for name, members in (("torchvision.transforms", TRANSFORMS), ("torchvision.datasets.folder", FOLDERS)):
-        module = types.ModuleType(name)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, name, module)
-
-
-def like(name, **attributes):
-    return TRANSFORMS[name](**attributes)
+    install(monkeypatch)
+    module = types.ModuleType("torchvision.datasets.folder")
+    vars(module).update(FOLDERS)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 def resize(size, interpolation=Mode.BILINEAR, max_size=None):
@@ -74,10 +42,6 @@ def resize(size, interpolation=Mode.BILINEAR, max_size=None):
 
 def crop(size=16, scale=(0.08, 1.0), ratio=(0.75, 4 / 3), interpolation=Mode.BILINEAR):
     return like("RandomResizedCrop", size=(size, size), scale=scale, ratio=ratio, interpolation=interpolation)
-
-
-def compose(*steps):
-    return like("Compose", transforms=list(steps))
 
 
 CENTER = like("CenterCrop", size=(14, 14))
@@ -162,14 +126,14 @@ def test_other_options_and_target_transforms_are_kept(root):
 @pytest.mark.parametrize(
     ("transform", "error_type", "text"),
     [
-        (compose(crop(), like("ColorJitter")), TypeError, "slipring has no ColorJitter"),
+        (compose(crop(), like("RandomZoomOut")), TypeError, "slipring has no RandomZoomOut"),
         (lambda x: x, TypeError, "slipring has no function"),
         (resize(20, Mode.LANCZOS), ValueError, "interpolation 'lanczos'"),
         (resize(20, max_size=30), ValueError, "max_size=30"),
         (
             compose(TO_TENSOR, crop()),
             ValueError,
-            "RandomResizedCrop comes after the picture has become float32",
+            "RandomResizedCrop comes after the image has become float32",
         ),
         (compose(crop(), NORMALIZE), ValueError, "Normalize needs floats"),
         (compose(crop(), TO_TENSOR, NORMALIZE, FLIP), ValueError, "comes after Normalize"),
@@ -230,27 +194,89 @@ def test_a_subclass_that_overrides_methods_is_refused_and_one_with_other_default
     assert images.from_torchvision(folder(root, compose(resize(20), Small())))[0][0].shape == (12, 10, 3)
 
 
-@pytest.mark.skipif(not loads(), reason="torchvision does not load here")
+@pytest.fixture
+def real():
+    return torchvision() or pytest.skip("torchvision does not load here")
+
+
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_torchvisions_own_classes_are_known(files, version):
+def test_torchvisions_own_classes_are_known(files, real, version):
     import torch
-    import torchvision
     from torchvision import transforms as v1
     from torchvision.transforms import v2
 
     if version == "v1":
         transform = v1.Compose([v1.Resize(20), v1.CenterCrop(14), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)])
     else:
-        transform = v2.Compose(
-            [
-                v2.Resize(20),
-                v2.CenterCrop(14),
-                v2.ToImage(),
-                v2.ToDtype(torch.float32, True),
-                v2.Normalize([0.5] * 3, [0.2] * 3),
-            ]
-        )
-    theirs = torchvision.datasets.ImageFolder(str(files), transform)
+        convert = v2.ToImage(), v2.ToDtype(torch.float32, True), v2.Normalize([0.5] * 3, [0.2] * 3)
+        transform = v2.Compose([v2.Resize(20), v2.CenterCrop(14), *convert])
+    assert_equals(files, real, transform)
+
+
+def test_the_transforms_of_a_models_weights_give_the_same_values(files, real):
+    from torchvision.models import ResNet18_Weights
+
+    assert_equals(files, real, ResNet18_Weights.DEFAULT.transforms())
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_timms_transforms_are_known(files, real, training):
+    timm = pytest.importorskip("timm")
+    made = timm.data.create_transform(32, is_training=training, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)
+    if training:
+        options = images.options_from_torchvision(made)
+        crop, flip, policy, erasing = options["transform"]
+        assert (crop.size, flip.p, erasing.p, erasing.mode) == ((32, 32), 0.5, 0.25, "const")
+        assert repr(policy).startswith("RandAugment(num_layers=2, ops=[AutoContrast(p=0.5, m=9)")
+        assert images.Folder(files, **options)[0][0].shape == (3, 32, 32)
+    else:
+        assert_equals(files, real, made)
+
+
+@pytest.mark.parametrize("version", ["transforms", "transforms.v2"])
+def test_torchvisions_own_attributes_are_those_that_slipring_reads(real, version):
+    import torch
+
+    module = importlib.import_module(f"torchvision.{version}")
+    pairs = [
+        (module.RandomCrop(8, (1, 2, 3, 4), True, (9, 8, 7)), images.RandomCrop(8, (1, 2, 3, 4), True, (9, 8, 7))),
+        (module.RandomCrop(8), images.RandomCrop(8)),
+        (module.Pad((1, 2), 3, "reflect"), images.Pad((1, 2), 3, "reflect")),
+        (module.ColorJitter(0.4, (0.5, 2.0), 0, 0.1), images.ColorJitter(0.4, (0.5, 2.0), 0, 0.1)),
+        (module.GaussianBlur((3, 5), 2.0), images.GaussianBlur((3, 5), 2.0)),
+        (module.RandomSolarize(9), images.RandomSolarize(9)),
+        (module.RandomPosterize(3), images.RandomPosterize(3)),
+        (module.RandomAdjustSharpness(2), images.RandomAdjustSharpness(2)),
+        (module.RandomAffine(9, (0.1, 0.2), (0.9, 1.1), 5), images.RandomAffine(9, (0.1, 0.2), (0.9, 1.1), 5)),
+        (module.RandomRotation(9, expand=True), images.RandomRotation(9, expand=True)),
+        *(
+            (getattr(module, name)(), getattr(images, name)())
+            for name in (
+                *("RandomVerticalFlip", "RandomGrayscale", "RandomEqualize", "RandomAutocontrast", "RandomInvert"),
+                *("RandomPerspective", "ElasticTransform", "TrivialAugmentWide", "RandAugment", "AutoAugment"),
+                "AugMix",
+            )
+        ),
+    ]
+    for theirs, ours in pairs:
+        (made,) = images.options_from_torchvision(module.Compose([theirs]))["transform"]
+        assert simplified(made) == simplified(ours)
+    tensors = [module.PILToTensor(), module.ConvertImageDtype(torch.float32), module.Normalize([0.5] * 3, [0.5] * 3)]
+    (made,) = images.options_from_torchvision(module.Compose([*tensors, module.RandomErasing()]))["transform"]
+    assert made.value in (0, (0.0,)) and made.p == 0.5
+
+
+def simplified(step):
+    """Return a step's public attributes; a fill of 0, one of [0] and none are all black."""
+    values = {name: value for name, value in vars(step).items() if not name.startswith("_")}
+    return {**values, "fill": 0 if values.get("fill") in (None, (0.0,)) else values["fill"]}
+
+
+def assert_equals(files, real, transform):
+    """Check that slipring's images differ from torchvision's by at most one level of 255."""
+    import torch
+
+    theirs = real.datasets.ImageFolder(str(files), transform)
     ours = images.from_torchvision(theirs)
     for (a, label), (b, want) in zip((ours[i] for i in range(6)), theirs, strict=True):
         assert label == want and torch.allclose(torch.from_numpy(a), torch.as_tensor(b), atol=1.01 / 255 / 0.2)

@@ -35,7 +35,7 @@ from slipring.images.folder import Folder
 from slipring.images.parquet import Parquet
 from slipring.images.tar import Tar
 from slipring.images.tar_stream import TarStream
-from slipring.images.torchvision import from_torchvision
+from slipring.images.torchvision import from_torchvision, options_from_torchvision
 from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from slipring.images.wrapped import Bytes
 
@@ -87,6 +87,7 @@ __all__ = [
     "decode",
     "decode_into",
     "from_torchvision",
+    "options_from_torchvision",
     "rand_augment_transform",
     "size",
 ]

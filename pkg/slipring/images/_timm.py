@@ -233,10 +233,12 @@ class _TimmPolicy(Transform):
 
     is_random: bool = True
 
-    def __init__(self, text: str, options: _Options) -> None:
+    def __init__(self, text: str, options: _Options | None) -> None:
         self._text, self._options = text, options
 
     def __repr__(self) -> str:
+        if self._options is None:
+            return self._text
         name = "rand_augment_transform" if isinstance(self, _RandAugment) else "auto_augment_transform"
         return f"{name}({self._text!r}, interpolation={self._options.interpolation!r})"
 
@@ -244,7 +246,9 @@ class _TimmPolicy(Transform):
 class _RandAugment(_TimmPolicy):
     """Several operations, drawn with replacement, or without it by their weights."""
 
-    def __init__(self, text: str, options: _Options, ops: list[_Op], count: int, weights: list[float] | None) -> None:
+    def __init__(
+        self, text: str, options: _Options | None, ops: list[_Op], count: int, weights: list[float] | None
+    ) -> None:
         super().__init__(text, options)
         self._ops, self._count, self._weights = ops, count, weights
 
@@ -263,7 +267,7 @@ class _RandAugment(_TimmPolicy):
 class _AutoAugment(_TimmPolicy):
     """One of several lists of operations."""
 
-    def __init__(self, text: str, options: _Options, lists: list[list[_Op]]) -> None:
+    def __init__(self, text: str, options: _Options | None, lists: list[list[_Op]]) -> None:
         super().__init__(text, options)
         self._lists = lists
 
@@ -381,6 +385,29 @@ def auto_augment_transform(
     options = _Options(hparams or {}, interpolation, fill, found.get("mstd"), None)
     lists = [[_Op(name, p, level, options) for name, p, level in line] for line in TIMM[head]]
     return _AutoAugment(config_str, options, lists)
+
+
+_Given = tuple[str, float, float, dict[str, Any]]  # an operation's name, probability, level and hparams
+
+
+def rand_augment_of(ops: Sequence[_Given], count: int, weights: list[float] | None) -> Transform:
+    """Return the step of timm's RandAugment object: `count` of the operations; `weights` as in timm."""
+    if weights is not None and count > sum(weight > 0 for weight in weights):
+        raise ValueError(f"num_layers must be at most the number of operations with a weight, not {count}")
+    made = [_op_of(one) for one in ops]
+    return _RandAugment(f"RandAugment(num_layers={count}, ops={made})", None, made, count, weights)
+
+
+def auto_augment_of(lists: Sequence[Sequence[_Given]]) -> Transform:
+    """Return the step of timm's AutoAugment object."""
+    made = [[_op_of(one) for one in line] for line in lists]
+    return _AutoAugment(f"AutoAugment(policy={made})", None, made)
+
+
+def _op_of(given):
+    name, p, level, hparams = given
+    _names([name])
+    return _Op(name, p, level, _Options(hparams, "random", _GREY, None, None))
 
 
 def _parts(text):
