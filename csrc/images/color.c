@@ -88,7 +88,7 @@ static void apply_table(state *s)
     s->counted = false;
 }
 
-/* ---- what is measured -------------------------------------------------------------------------------------------- */
+/* ---- measures of the image ----------------------------------------------------------------------------------- */
 
 /* Equal neighbours would wait for each other's count, so that they are counted in different tables. */
 static void count_band(const uint8_t *data, size_t n, uint64_t counts[3][256])

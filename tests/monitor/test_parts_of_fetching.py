@@ -49,7 +49,7 @@ def parts_of(report):
     return {name: report.sums[field] for name, field in PARTS.items()}
 
 
-# ---- what is counted
+# ---- the times that are counted
 
 WAYS = {
     "a whole batch": {},
