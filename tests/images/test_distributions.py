@@ -116,7 +116,7 @@ def test_one_blur_has_the_same_deviation_in_both_directions():
         (images.RandomAffine(0, shear=(0, 0, 5, 15)), lambda m: math.degrees(math.atan(m[3])), 5, 15),
         (images.RandomRotation(30), lambda m: math.degrees(math.atan2(m[3], m[0])), -30, 30),
     ],
-    ids=lambda part: repr(part)[:60],
+    ids=["angle", "range of angles", "scale", "shear", "shear in y", "rotation"],
 )
 def test_angles_and_scales_are_uniform(step, of_matrix, low, high):
     follows([of_matrix(ops[0][2]) for ops in recorded(step, 2000)], uniform(low, high))
