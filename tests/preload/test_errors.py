@@ -215,6 +215,7 @@ def test_a_device_that_has_failed_does_not_keep_the_loader_from_ending(lab, monk
         next(batches)
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file")  # a handler may raise between open() and its `with`
 def test_interrupts_at_any_instant_stop_nothing(lab):
     """Ctrl-C may lose the batch that next() is returning; the iteration continues."""
 
