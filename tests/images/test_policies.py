@@ -293,7 +293,7 @@ def test_noise_has_mean_nought_and_needs_a_normalised_result():
     changed = noisy[(noisy != sample(images.Resize((100, 100)), dtype="float32")).all(2)]
     assert len(changed) > 4000 and abs(changed.mean()) < 0.05 and abs(changed.std() - 1) < 0.05
     with pytest.raises(ValueError, match="mode must be 'const' for a dataset of dtype uint8, not 'pixel'"):
-        sample(step)
+        One(b"", [step])
 
 
 @pytest.mark.parametrize(

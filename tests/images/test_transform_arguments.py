@@ -227,7 +227,7 @@ def test_no_other_step_follows_one_that_changes_the_normalised_result(steps, tmp
 
 
 def test_two_erasing_steps_may_follow_each_other():
-    images.Bytes([(b"", 0)], [FLIP, images.RandomErasing(), images.RandomErasing(mode="rand")])
+    images.Bytes([(b"", 0)], [FLIP, images.RandomErasing(), images.RandomErasing(mode="rand")], dtype="float32")
     with pytest.raises(ValueError, match="in a random order"):
         images.RandomOrder([images.RandomErasing(), FLIP])
 

@@ -25,6 +25,11 @@ def _steps(transforms):
     return chain(transforms, "transforms")
 
 
+def _check_each(transforms, dtype):
+    for step in transforms:
+        step.check(dtype)
+
+
 class RandomApply(RandomStep):
     """Apply all transforms of a list with probability `p`.
 
@@ -54,6 +59,9 @@ class RandomApply(RandomStep):
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         for step in self.transforms:
             step.apply(recipe, draws)
+
+    def check(self, dtype: str) -> None:
+        _check_each(self.transforms, dtype)
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         applied = final_size(self.transforms, size)
@@ -89,7 +97,7 @@ class RandomChoice(Transform):
 
     def __init__(self, transforms: Sequence[Step] | Sequence[BatchTransform], p: Sequence[float] | None = None) -> None:
         if all(isinstance(step, BatchTransform) for step in _each(transforms)):
-            self.transforms, self.p = tuple(transforms), _weights(p, len(transforms))
+            self.transforms, self.p, self.mixes_batch = tuple(transforms), _weights(p, len(transforms)), True
             return
         # Each is a list of its own: none follows another.
         self.transforms = tuple(chain(step, "transforms")[0] for step in _each(transforms))
@@ -98,6 +106,9 @@ class RandomChoice(Transform):
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         self.transforms[draws.choice(self.p)].apply(recipe, draws)
+
+    def check(self, dtype: str) -> None:
+        _check_each(self.transforms, dtype)
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         sizes = {step.result_size(size) for step in self.transforms}
@@ -164,6 +175,9 @@ class RandomOrder(Transform):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         for place in draws.permutation(len(self.transforms)):
             self.transforms[place].apply(recipe, draws)
+
+    def check(self, dtype: str) -> None:
+        _check_each(self.transforms, dtype)
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         if all(step.result_size(size) == size for step in self.transforms):

@@ -37,7 +37,7 @@ class RandomErasing(RandomStep):
         Without effect; torchvision has it.
     mode : {'const', 'rand', 'pixel'}
         timm's modes: `value`; one colour per box whose channels are normal random numbers of mean 0 and deviation 1; or
-        such numbers for each pixel. The last two suit normalised results: with dtype uint8 they raise ValueError.
+        such numbers for each pixel. The last two suit normalised results: a dataset of dtype uint8 refuses them.
     min_count, max_count : int
         timm's number of boxes, drawn from this range; each has its part of the area. `max_count` is `min_count` by
         default.
@@ -90,12 +90,14 @@ class RandomErasing(RandomStep):
         if max_count is not None:
             self.max_count = integer("max_count", max_count, self.min_count, 1 << 16)
 
-    def perform(self, recipe: Recipe, draws: Draws) -> None:
-        if self.mode != "const" and recipe.dtype == "uint8":
+    def check(self, dtype: str) -> None:
+        if self.mode != "const" and dtype == "uint8":
             raise ValueError(
                 f"mode must be 'const' for a dataset of dtype uint8, not {self.mode!r}: the random values are those of "
                 "normalised images; give the dataset dtype='float32', mean= and std="
             )
+
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
         height, width = recipe.height, recipe.width
         count = self.min_count + draws.below(self.max_count - self.min_count + 1)
         for _ in range(count):

@@ -57,6 +57,8 @@ class Renderer:
         else:
             self.steps = tuple(transform.steps)
             self._groups, sizes = transform.groups, transform.sizes
+        for step in self.steps:
+            step.check(self.dtype)
         counts = [() if self.is_single else (count,) for count, _ in self._groups]
         self.shapes = None
         if None not in sizes:

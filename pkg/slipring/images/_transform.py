@@ -34,6 +34,7 @@ class Transform(abc.ABC):
 
     is_random: bool = False  # whether its effect is drawn for each sample
     resizes: bool = False  # whether it scales the image, by its `interpolation`
+    mixes_batch: bool = False  # whether it is a batch_transform
     is_last: bool = False  # whether it changes the result itself, so that no other kind of step can follow
 
     @abc.abstractmethod
@@ -43,6 +44,9 @@ class Transform(abc.ABC):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return the size of the result for an image of `size`; None: it depends on the image, or is drawn."""
         return size
+
+    def check(self, dtype: str) -> None:  # noqa: B027 - most steps suit every dtype
+        """Raise ValueError if the step cannot be part of a dataset whose results have that dtype."""
 
     def _shown(self, *names: str) -> str:
         """Return a text with the step's arguments."""
@@ -138,7 +142,13 @@ def chain(transform: Step | Sequence[Step] | None, name: str = "transform") -> t
     """
     steps = () if transform is None else tuple(transform) if isinstance(transform, (tuple, list)) else (transform,)
     for step in steps:
+        if isinstance(step, BatchTransform) or getattr(step, "mixes_batch", False):
+            raise TypeError(f"{name} must not have {shown(step)}, which mixes a batch: give batch_transform= instead")
         if not isinstance(step, Transform) and (not callable(step) or isinstance(step, type)):
+            if isinstance(step, BatchTransform):
+                raise TypeError(
+                    f"{name} must not have {shown(step)}, which mixes a batch: give batch_transform= instead"
+                )
             raise TypeError(
                 f"{name} must be of slipring.images, a function of an image's array, or a list of these, not "
                 f"{shown(step)}"
