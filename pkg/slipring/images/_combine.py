@@ -97,7 +97,8 @@ class RandomChoice(Transform):
 
     def __init__(self, transforms: Sequence[Step] | Sequence[BatchTransform], p: Sequence[float] | None = None) -> None:
         if all(isinstance(step, BatchTransform) for step in _each(transforms)):
-            self.transforms, self.p, self.mixes_batch = tuple(transforms), _weights(p, len(transforms)), True
+            self.transforms, self.p = tuple(transforms), _weights(p, len(transforms))
+            self.mixes_batch: bool = True
             return
         # Each is a list of its own: none follows another.
         self.transforms = tuple(chain(step, "transforms")[0] for step in _each(transforms))
