@@ -17,8 +17,8 @@ Bias
     The consumer reads one element of each array, and no training competes for the caches. The files stay in the page
     cache. torch's loaders have persistent workers. uint8 batches are channels last, except those of torchvision on
     tensors and of timm: each candidate gives them in the way that costs it least. Pillow decodes for all of torch's
-    candidates but Albumentations. If a candidate has no transform of that name, its file in ``bench/rivals/recipes``
-    says what takes its place.
+    candidates but Albumentations. If a candidate has no transform of that name, it uses the substitute that its file
+    in ``bench/rivals/recipes`` names.
 """
 
 from __future__ import annotations

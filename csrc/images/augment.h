@@ -35,7 +35,7 @@ enum sr_op_code {
     SR_OP_SHARPNESS = 16, /* v: factor */
     SR_OP_GAUSSIAN_BLUR,  /* n: kernel width, height (odd); v: sigma in x, in y. torchvision's kernel and borders */
     SR_OP_PIL_BLUR,       /* v: radius in x, in y. Pillow's ImageFilter.GaussianBlur */
-    /* Moves of pixels (moves.c). */
+    /* Flips, crops, borders and resizing (moves.c). */
     SR_OP_HORIZONTAL_FLIP = 32,
     SR_OP_VERTICAL_FLIP,
     SR_OP_CROP,   /* n: top, left, height, width; v: fill, where the box lies outside of the image */

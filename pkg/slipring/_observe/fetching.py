@@ -11,8 +11,8 @@ PER_CPU = 4  # most workers per processor to advise, if they wait
 def fetching(f, known):
     """Return the (cause, text, advice) of workers that spend their time on fetching."""
     shares = part_shares(float(f.table["fetch_ns"].sum()), lambda field: f.table[field].sum())
-    told = parts_text(shares)
-    told = f" ({told})" if told else ""
+    details = parts_text(shares)
+    details = f" ({details})" if details else ""
     each = seconds(float(f.made_in.mean()) / 1e9)
     waits = f.computing < ON_CPU
     shared = "Threads share Python's lock, and processes do not." if f.snapshot.threads else ""
@@ -24,7 +24,7 @@ def fetching(f, known):
         return (
             "your_code",
             f"The workers are {f.busy:.0%} busy, above all with your code in the list of transforms: to make a batch "
-            f"takes {each}{told}.{_crowded(f)}",
+            f"takes {each}{details}.{_crowded(f)}",
             f"{advice} {more(f, known, waits, 'make your code cheaper')} {shared}".strip(),
         )
     if waits or shares.get("read", 0.0) > EXPLAINS:
@@ -32,20 +32,20 @@ def fetching(f, known):
         return (
             "storage",
             f"The workers are {f.busy:.0%} busy, and wait in the dataset for most of it: they have a processor for "
-            f"{f.on_cpu:.0%} of the {each} that a batch takes{told}.",
+            f"{f.on_cpu:.0%} of the {each} that a batch takes{details}.",
             f"Reading is slow: a faster disk or cache, larger files{side_by_side}. {more(f, known, True)}".strip(),
         )
     if largest == "augment":
         return (
             "augment",
             f"The workers are {f.busy:.0%} busy, above all with augmentation: to make a batch takes "
-            f"{each}{told}.{_crowded(f)}",
+            f"{each}{details}.{_crowded(f)}",
             "Use cheaper operations (bilinear in place of bicubic), or fewer. A cache of decoded images does not help "
             f"here. {more(f, known, cheaper='make augmentation cheaper')}".strip(),
         )
     return (
         "decode",
-        f"The workers are {f.busy:.0%} busy, and compute: to make a batch takes {each}{told}.{_crowded(f)}",
+        f"The workers are {f.busy:.0%} busy, and compute: to make a batch takes {each}{details}.{_crowded(f)}",
         f"{more(f, known)} {shared}".strip(),
     )
 

@@ -32,7 +32,7 @@ class RandomErasing(RandomStep):
     ratio : (float, float)
         Range of the box's height / width; its logarithm is drawn uniformly.
     value : float, (float, float, float) or 'random'
-        What is written: one number, or red, green and blue, in values of the result; "random" is ``mode="pixel"``.
+        The new values: one number, or red, green and blue, on the scale of the result; "random" is ``mode="pixel"``.
     inplace : bool
         Without effect; torchvision has it.
     mode : {'const', 'rand', 'pixel'}

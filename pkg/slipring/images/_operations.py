@@ -1,4 +1,4 @@
-"""Single operations of the policies (AutoAugment and its kin) by name, with torchvision's magnitudes."""
+"""Single operations of the policies, such as AutoAugment, by name, with torchvision's magnitudes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AutoAugment and its kin: torchvision's policies, with its results on PIL images."""
+"""torchvision's policies, such as AutoAugment, with its results on PIL images."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def affine(
     angle : float
         Degrees, clockwise.
     translate : (float, float)
-        Moves to the right and down, in pixels.
+        Translation to the right and down, in pixels.
     scale : float
         Factor of the size, above 0.
     shear : float or (float, float)
