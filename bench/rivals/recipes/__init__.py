@@ -9,9 +9,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from bench.rivals.rival import Rival
+
+# torchvision and timm, as the Makefile installs them: without their dependencies, apart from the tests' packages.
+sys.path.append(str(Path(__file__).parents[3] / "build/bench/no-deps"))
 
 BATCH = 64
 SIDE = 224
