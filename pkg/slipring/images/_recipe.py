@@ -18,8 +18,16 @@ from slipring.images._view import INTERPOLATIONS, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Protocol
 
     from numpy.typing import NDArray
+
+    class Part(Protocol):
+        """A part of a sample that follows the image's geometry, such as its boxes."""
+
+        def move(self, code: int, n: Sequence[int], v: Sequence[float], height: int, width: int) -> None:
+            """Follow an operation of augment.h on an image of that size; raise ValueError if that is impossible."""
+
 
 _OP = struct.Struct("<i7i12d")  # sr_op of augment.h
 _ERASURE = struct.Struct("<6iQ3d")  # sr_erasure
@@ -36,6 +44,8 @@ class Recipe:
         Size of the image, in pixels.
     dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
         Of the result.
+    parts : sequence of Part
+        The parts of the sample that follow the image's geometry.
 
     Attributes
     ----------
@@ -48,14 +58,15 @@ class Recipe:
         How the view is scaled: a number of `INTERPOLATIONS`.
     """
 
-    __slots__ = ("_calls", "_erasures", "_ops", "dtype", "filter", "height", "view", "width")
+    __slots__ = ("_calls", "_erasures", "_ops", "dtype", "filter", "height", "parts", "view", "width")
 
-    def __init__(self, height: int, width: int, dtype: str = "uint8") -> None:
+    def __init__(self, height: int, width: int, dtype: str = "uint8", parts: Sequence[Part] = ()) -> None:
         self.view: View = View.whole(height, width)
         self.height: int = height
         self.width: int = width
         self.filter: int = 0
         self.dtype: str = dtype
+        self.parts: Sequence[Part] = parts
         self._ops: list[bytes] = []
         self._erasures: list[bytes] = []
         self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
@@ -74,40 +85,53 @@ class Recipe:
 
     def op(self, code: int, n: Sequence[int] = (), v: Sequence[float] = ()) -> None:
         """Add an operation; `n` and `v` are the numbers that augment.h describes."""
+        if code >= _decode.OP_HORIZONTAL_FLIP:  # it moves pixels
+            self._tell_parts(code, n, v)
+        self._add(code, n, v)
+
+    def _tell_parts(self, code, n=(), v=()):
+        for part in self.parts:
+            part.move(code, n, v, self.height, self.width)
+
+    def _add(self, code, n=(), v=()):
         self._ops.append(_OP.pack(code, *n, *(0,) * (7 - len(n)), *v, *(0.0,) * (12 - len(v))))
 
     def crop(self, top: int, left: int, height: int, width: int, fill: Sequence[float] = BLACK) -> None:
         """Show a part only; where it reaches beyond the image, `fill` (red, green, blue; 0 to 255) is shown."""
         inside = 0 <= top <= self.height - height and 0 <= left <= self.width - width
+        self._tell_parts(_decode.OP_CROP, (top, left, height, width))
         if self.is_view and (inside or not any(fill)) and self.view.allows(top, left, height, width):
             self.view.crop(top, left, height, width)
         elif (top, left, height, width) != (0, 0, self.height, self.width):
-            self.op(_decode.OP_CROP, (top, left, height, width), fill)
+            self._add(_decode.OP_CROP, (top, left, height, width), fill)
         self.height, self.width = height, width
 
     def resize(self, height: int, width: int, interpolation: str) -> None:
         """Scale to a size."""
         how = INTERPOLATIONS.index(interpolation)
+        self._tell_parts(_decode.OP_RESIZE, (height, width))
         if self.is_view and self.view.can_resize:
             self.view.resize(height, width)
             self.filter = how
         elif (height, width) != (self.height, self.width):
-            self.op(_decode.OP_RESIZE, (height, width, how))
+            self._add(_decode.OP_RESIZE, (height, width, how))
         self.height, self.width = height, width
 
     def flip(self) -> None:
         """Exchange left and right."""
+        self._tell_parts(_decode.OP_HORIZONTAL_FLIP)
         if self.is_view:
             self.view.flip = not self.view.flip
         else:
-            self.op(_decode.OP_HORIZONTAL_FLIP)
+            self._add(_decode.OP_HORIZONTAL_FLIP)
 
     def flip_vertically(self) -> None:
         """Exchange top and bottom."""
+        self._tell_parts(_decode.OP_VERTICAL_FLIP)
         if self.is_view:
             self.view.vertical_flip = not self.view.vertical_flip
         else:
-            self.op(_decode.OP_VERTICAL_FLIP)
+            self._add(_decode.OP_VERTICAL_FLIP)
 
     def resized_op(self, height: int, width: int, code: int, n: Sequence[int] = (), v: Sequence[float] = ()) -> None:
         """Add an operation whose result has another size."""

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import abc
 import copy
-import errno
-import logging
 import os
 import random
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from slipring._core import seeding, skipping
 from slipring._core._collate import default_collate
-from slipring._core._ring import READ, at_row, from_handler, mix, part_begun, spent
-from slipring._core.arguments import function, integer, one_each, one_of
-from slipring._core.culprit import failed_among, failed_at
-from slipring._offered import read_ahead
+from slipring._core._ring import mix
+from slipring._core.arguments import function, integer, one_of
+from slipring._core.culprit import failed_among
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
-from slipring.errors import ImageError, RemoteError, shown
+from slipring.errors import shown
 from slipring.images._backend import backend
 from slipring.images._batch import as_batch_transform
 from slipring.images._batch_images import Images
 from slipring.images._draws import Draws
-from slipring.images._recipe import WrongResult
+from slipring.images._reading import IndexedSamples
 from slipring.images._render import MAX_PIXELS
 from slipring.images._renderer import Renderer
 from slipring.images.options import suggests_options
-from slipring.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,26 +40,12 @@ if TYPE_CHECKING:
     from slipring.images._view import View
     from slipring.typing import Empty
 
-_log = logging.getLogger("slipring")
-# Errors of the system that concern a single file. All others (no descriptor, no memory, a failing disk) concern the
-# machine, and would also occur for the next file.
-_OF_THE_FILE = {
-    None,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ELOOP,
-    errno.EINVAL,
-}
-_OF_THE_FILE |= {errno.ENAMETOOLONG, errno.ENXIO, errno.EOVERFLOW}
 MAX_SEED = (1 << 64) - 1
 _BATCH = 0x4241544348  # keeps the numbers of a batch apart from those of its samples
 
 
 @suggests_options
-class ImageDataset(abc.ABC):
+class ImageDataset(IndexedSamples):
     """A map dataset of encoded images. Subclasses read the bytes and the targets.
 
     Parameters
@@ -151,13 +132,13 @@ class ImageDataset(abc.ABC):
         target_transform: Callable[[Any], Any] | None = None,
         batch_transform: BatchTransform | RandomChoice | None = None,
     ) -> None:
+        super().__init__(on_error)
         function("target_transform", target_transform)
         self.batch_transform = as_batch_transform(batch_transform)
         if self.batch_transform is None:
             self.finish_batch = None
         self.transform, self.target_transform = transform, target_transform
         one_of("what", what, ("pixels", "encoded"))
-        one_of("on_error", on_error, ("raise", "skip"))
         if cache is not None and what == "pixels" and side is None and reducing_gap is not None:
             raise ValueError(
                 "reducing_gap is for pictures that are decoded for each crop; those that are kept are decoded once, "
@@ -167,7 +148,7 @@ class ImageDataset(abc.ABC):
             transform, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
             truncated=truncated, max_pixels=max_pixels, side=side,
         )  # fmt: skip
-        self.layout, self.dtype, self.on_error = layout, self._renderer.dtype, on_error
+        self.layout, self.dtype = layout, self._renderer.dtype
         self._side, self._what, self._bound = side, what, False
         self._token = os.urandom(16).hex()
         self.cache = None if cache is None else as_cache(cache)
@@ -185,21 +166,6 @@ class ImageDataset(abc.ABC):
     def read(self, index: int) -> tuple[Buffer, Any]:
         """Return (bytes of the image, target) at `index`."""
 
-    def read_many(self, indices: list[int]) -> Sequence[tuple[Buffer, Any] | None] | None:
-        """Return several samples, read by the worker's threads; None for those that `read` must read."""
-        return read_ahead(self._read_or_fail, indices)
-
-    def _read_or_fail(self, index):
-        """Return the result of `read`, or the error of a URL after the last attempt, to be raised at its sample."""
-        try:
-            return self.read(index)
-        except RemoteError as error:
-            return error
-
-    def name(self, index: int) -> str | None:
-        """Return the image's origin for messages, such as its path."""
-        return None
-
     def fingerprint(self) -> str | None:
         """Return a text that identifies these images and targets, for `cache`; None: there is none.
 
@@ -214,39 +180,20 @@ class ImageDataset(abc.ABC):
 
     # ---- samples
 
-    seeds_samples = True  # for each sample, `fetch_into` draws the same numbers as `__getitem__`
-
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         """Return (image, target), as an ordinary dataset does.
 
         Outside of a slipring worker the transform's numbers come from Python's ``random``, which other loaders seed in
         each worker.
         """
-        index = self._checked(index)
-        seed = seeding.sample_seed()
-        image, target = self._one(index, None, random.getrandbits(64) if seed is None else seed)
+        image, target = self._made(self._checked(index))
         return self._renderer.shown(image), target
 
     def fetch_into(self, indices: Sequence[int], empty: Empty) -> tuple[Any, Any]:
         """Return a batch of (images, targets), decoded into arrays that `empty` makes in the slot."""
         renderer = self._renderer
         arrays = [empty((len(indices), *shape), renderer.storage) for shape in renderer.shapes]
-        indices = [self._checked(index) for index in indices]
-        targets = []
-        begun = part_begun()
-        ahead = self._read_ahead(indices)
-        spent(READ, begun)
-        for n, (index, sample) in enumerate(zip(indices, ahead)):
-            at_row(n, index)
-            seed = seeding.sample_seed()
-            try:
-                rows = [array[n] for array in arrays]
-                _, target = self._one(index, rows, random.getrandbits(64) if seed is None else seed, sample)
-            except Exception as error:
-                failed_at(n, error)
-                raise
-            targets.append(target)
-        at_row(0, None)
+        targets = [target for _, target in self._made_in(indices, arrays)]
         images = arrays[0] if renderer.is_single else tuple(arrays)
         return renderer.shown(images), default_collate(targets)
 
@@ -306,69 +253,31 @@ class ImageDataset(abc.ABC):
         data, _ = self.read(self._checked(index))
         return self._renderer.view(data, Draws(integer("seed", seed, 0, MAX_SEED)))
 
-    def _one(self, index, out, seed, sample=None):
-        """Decode the image at `index`, or the next readable one; return (array, target)."""
-        for used in range(index, index + len(self)):
-            made = self._tried(used % len(self), out, seed, sample)
-            if made is not None:
-                return made
-            sample = None
-        raise ImageError(f"none of the {len(self)} images can be read, from index {index} on", index=index)
-
     def _read_ahead(self, indices):
         """Return the samples at `indices` that were read in one call; None for the others, and for cached ones."""
         if self.cache is None:
-            return self._read_many(indices)
+            return super()._read_ahead(indices)
         missing = [index for index in indices if index not in self.cache]
         try:
-            read = dict(zip(missing, self._read_many(missing))) if missing else {}
+            read = dict(zip(missing, super()._read_ahead(missing))) if missing else {}
         except Exception as error:
             failed_among([indices.index(index) for index in missing], error)
             raise
         return [read.get(index) for index in indices]
 
-    def _read_many(self, indices):
-        samples = self.read_many(indices)
-        return [None] * len(indices) if samples is None else one_each(self, indices, samples)
-
     def _tried(self, index, out, seed, sample=None):
-        """Decode the image at `index`; return (array, target), or None if it cannot be decoded and must be skipped."""
-        try:
-            if isinstance(sample, RemoteError):
-                raise sample
-            get = self._fresh if self.cache is None else self._from_cache
-            image, target = get(index, out, Draws(seed), sample)
-        except WrongResult as error:
-            raise ValueError(f"{self._where(index)}: {error}") from error
-        except (ImageError, OSError) as error:
-            if from_handler(error):
-                raise
-            path, where = self.name(index), self._where(index)
-            afar = isinstance(error, RemoteError)
-            of_the_file = error.missing if afar else isinstance(error, ImageError) or error.errno in _OF_THE_FILE
-            if self.on_error == "raise" or not of_the_file:
-                if afar:
-                    raise RemoteError(f"{where}: {error}", **{**error.__dict__, "index": index}) from error
-                raise ImageError(f"{where}: {error}", path=path, index=index) from error
-            skipping.skipped()
-            _log.warning("skipped %s", redacted(f"{where}: {error}"))  # a handler may keep its records
-            return None
-        return image, target if self.target_transform is None else self.target_transform(target)
+        made = super()._tried(index, out, seed, sample)
+        if made is None or self.target_transform is None:
+            return made
+        return made[0], self.target_transform(made[1])
 
-    def _where(self, index):
-        path = self.name(index)
-        return f"{path} (index {index})" if path else f"index {index}"
+    def _make(self, index, out, draws, sample):
+        return (self._fresh if self.cache is None else self._from_cache)(index, out, draws, sample)
 
     def _fresh(self, index, out, draws, sample):
         """Return (array, target) from the file."""
         data, target = self._read_one(index) if sample is None else sample
         return self._renderer.render(data, out, draws), target
-
-    def _read_one(self, index):
-        begun = part_begun()
-        sample = self.read(index)
-        spent(READ, begun)
-        return sample
 
     # ---- the cache
 
@@ -430,12 +339,6 @@ class ImageDataset(abc.ABC):
 
     # If true, the methods `_data` and `_target` read by index, and targets need not be cached.
     _targets_apart = False
-
-    def _checked(self, index):
-        n = len(self)
-        if not -n <= index < n:
-            raise IndexError(f"index {index} is out of range: the dataset has {n} images")
-        return index + n if index < 0 else index
 
 
 _READ = "fingerprint", "read", "read_many"
