@@ -83,9 +83,11 @@ class Fetcher:
     ----------
     finish_batch : callable or None
         A map dataset's ``finish_batch(batch, seed)``, which returns the batch to deliver.
+    own_collate : callable or None
+        A map dataset's ``collate_samples(samples)``, which replaces the default collation.
     """
 
-    finish_batch = None
+    finish_batch = own_collate = None
 
     def __init__(self, collate_fn, single, skip_none):
         self.collate_fn, self.single, self.skip_none = collate_fn, single, skip_none
@@ -132,6 +134,9 @@ class MapFetcher(Fetcher):
         self.into = whole_batches(maker, by_sample) if collate_fn is None and not single else None
         if not single:
             self.finish_batch = getattr(maker, "finish_batch", None)
+            self.own_collate = getattr(maker, "collate_samples", None)
+        if collate_fn is None:
+            self.collate_fn = self.own_collate
 
     def read(self, indices, rows):
         """Read the samples at `indices`, and write each to its row as soon as it is read.
@@ -176,12 +181,15 @@ def listed(indices):
 
 
 class SubsetBatches:
-    """The batches of torch's Subset of a dataset that makes whole batches."""
+    """The batches of torch's Subset of a dataset that makes or collates whole batches."""
 
     def __init__(self, subset, maker):
         self.subset, self.maker = subset, maker
         self.seeds_samples = getattr(maker, "seeds_samples", False)
         self.finish_batch = getattr(maker, "finish_batch", None)
+        self.collate_samples = getattr(maker, "collate_samples", None)
+        if getattr(maker, "fetch_into", None) is None:
+            self.fetch_into = None
 
     def fetch_into(self, indices, empty):
         of = self.subset.indices
@@ -189,11 +197,12 @@ class SubsetBatches:
 
 
 def batch_maker(dataset):
-    """Return the object with a dataset's ``fetch_into`` and ``finish_batch``: the dataset, or one for its Subset."""
+    """Return the object with a dataset's hooks for batches, such as ``fetch_into``: the dataset, or one for its Subset."""
     if not is_subset(dataset):
         return dataset
     maker = batch_maker(dataset.dataset)
-    return dataset if getattr(maker, "fetch_into", None) is None else SubsetBatches(dataset, maker)
+    has_hooks = any(getattr(maker, name, None) is not None for name in ("fetch_into", "collate_samples"))
+    return SubsetBatches(dataset, maker) if has_hooks else dataset
 
 
 def whole_batches(dataset, by_sample):

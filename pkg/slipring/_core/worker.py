@@ -283,7 +283,7 @@ class Worker:
 
     def rules(self):
         """Return how samples become a batch; see `RowWriter`."""
-        return NUMPY if self.options.collate_fn is None else LIST
+        return NUMPY if self.options.collate_fn is None and self.fetcher.own_collate is None else LIST
 
     def _stream(self, fill, begun):
         self._turn_to(fill)

@@ -30,6 +30,7 @@ from slipring.images._warps import (
     RandomPerspective,
     RandomRotation,
 )
+from slipring.images.annotated import Annotated
 from slipring.images.dataset import ImageDataset
 from slipring.images.folder import Folder
 from slipring.images.parquet import Parquet
@@ -41,6 +42,7 @@ from slipring.images.wrapped import Bytes
 
 __all__ = [
     "MAX_PIXELS",
+    "Annotated",
     "AugMix",
     "AutoAugment",
     "Backend",

@@ -55,6 +55,7 @@ class RandomApply(RandomStep):
         self.transforms = _steps(transforms)
         self.is_random: bool = self.p > 0 and (self.p < 1 or any(step.is_random for step in self.transforms))
         self.is_last: bool = any(step.is_last for step in self.transforms)
+        self.needs_parts: bool = any(step.needs_parts for step in self.transforms)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         for step in self.transforms:
@@ -104,6 +105,7 @@ class RandomChoice(Transform):
         self.transforms = tuple(chain(step, "transforms")[0] for step in _each(transforms))
         self.p = _weights(p, len(self.transforms))
         self.is_last: bool = any(step.is_last for step in self.transforms)
+        self.needs_parts: bool = any(step.needs_parts for step in self.transforms)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         self.transforms[draws.choice(self.p)].apply(recipe, draws)
@@ -166,6 +168,7 @@ class RandomOrder(Transform):
     def __init__(self, transforms: Sequence[Step]) -> None:
         self.transforms = tuple(chain(step, "transforms")[0] for step in _each(transforms))
         self.is_last: bool = any(step.is_last for step in self.transforms)
+        self.needs_parts: bool = any(step.needs_parts for step in self.transforms)
         other = next((step for step in self.transforms if not step.is_last), None)
         if self.is_last and other is not None:
             raise ValueError(

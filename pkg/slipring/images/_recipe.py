@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from slipring.images._parts import Boxes
+
     class Part(Protocol):
         """A part of a sample that follows the image's geometry, such as its boxes."""
 
@@ -54,11 +56,13 @@ class Recipe:
     view : View
     dtype : str
         Of the result.
+    boxes : Boxes or None
+        Those of `parts`, for steps that depend on them.
     filter : int
         How the view is scaled: a number of `INTERPOLATIONS`.
     """
 
-    __slots__ = ("_calls", "_erasures", "_ops", "dtype", "filter", "height", "parts", "view", "width")
+    __slots__ = ("_calls", "_erasures", "_ops", "boxes", "dtype", "filter", "height", "parts", "view", "width")
 
     def __init__(self, height: int, width: int, dtype: str = "uint8", parts: Sequence[Part] = ()) -> None:
         self.view: View = View.whole(height, width)
@@ -67,6 +71,7 @@ class Recipe:
         self.filter: int = 0
         self.dtype: str = dtype
         self.parts: Sequence[Part] = parts
+        self.boxes: Boxes | None = None
         self._ops: list[bytes] = []
         self._erasures: list[bytes] = []
         self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
@@ -162,7 +167,8 @@ class Recipe:
     def run(self, out: NDArray[Any], table: NDArray[Any] | None, render: Callable[..., None]) -> None:
         """Write the sample to `out`: height × width × 3, of any strides.
 
-        ``render(out, table, box, to, window, flip, filter, operations)`` decodes the view, or takes it from memory.
+        ``render(out, table, box, to, window, flip, filter, operations)`` decodes the view, or takes it from memory. Several
+        images can be run.
         """
         view = self.view
         top, left, height, width = view.window
@@ -178,22 +184,23 @@ class Recipe:
                 out = out[rows : rows + last - first, columns : columns + end - begin]
             render(out[::-1] if view.vertical_flip else out, table, *where, None)
             return
+        ops, calls = self._ops, self._calls
         if view.vertical_flip:  # the operations' own image is not written upside down
-            self._ops.insert(0, _FLIP)
-            self._calls = [(n + 1, function, size) for n, function, size in self._calls]
+            ops = [_FLIP, *ops]
+            calls = [(n + 1, function, size) for n, function, size in calls]
             place = first, *place[1:]
-        if not self._calls:
-            operations = _decode.Operations(height, width, place, b"".join(self._ops), b"".join(self._erasures))
+        if not calls:
+            operations = _decode.Operations(height, width, place, b"".join(ops), b"".join(self._erasures))
             render(out, table, *where, operations)
             return
-        self._run_with_calls(out, table, render, where, place)
+        self._run_with_calls(out, table, render, where, place, ops, calls)
 
-    def _run_with_calls(self, out, table, render, where, place):
+    def _run_with_calls(self, out, table, render, where, place, ops, calls):
         """Run the operations up to each call, call, and run the rest."""
         done, size, image = 0, self.view.window[2:], None
-        for upto, function, after in [*self._calls, (len(self._ops), None, None)]:
+        for upto, function, after in [*calls, (len(ops), None, None)]:
             erasures = b"".join(self._erasures) if function is None else b""
-            operations = _decode.Operations(*size, place, b"".join(self._ops[done:upto]), erasures)
+            operations = _decode.Operations(*size, place, b"".join(ops[done:upto]), erasures)
             to, values = (out, table) if function is None else (np.empty((*after, 3), np.uint8), None)
             if image is None:
                 render(to, values, *where, operations)

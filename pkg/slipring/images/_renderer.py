@@ -40,6 +40,7 @@ class Renderer:
     """
 
     steps: tuple[Transform, ...]
+    has_parts = False  # whether samples may have boxes and masks
 
     def __init__(
         self, transform, *, layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, side
@@ -59,6 +60,8 @@ class Renderer:
             self._groups, sizes = transform.groups, transform.sizes
         for step in self.steps:
             step.check(self.dtype)
+            if step.needs_parts and not self.has_parts:
+                raise TypeError(f"{shown(step)} is for samples with boxes or masks, which images.Annotated has")
         counts = [() if self.is_single else (count,) for count, _ in self._groups]
         self.shapes = None
         if None not in sizes:
@@ -201,15 +204,19 @@ class Renderer:
 
         return torch.from_numpy(arrays).view(torch.bfloat16)
 
-    def memory_of(self, images):
-        """Return a batch's array or tensor of images as an array of `storage` over the same memory."""
-        memory = images
+    def stored(self, images):
+        """Return an array or tensor as an array of `storage` over the same memory; the reverse of `shown`."""
         if type(images).__module__ == "torch":
             import torch
 
-            memory = (images.view(torch.uint16) if images.dtype == torch.bfloat16 else images).numpy()
-        elif isinstance(images, np.ndarray) and self.dtype == "bfloat16":
-            memory = images.view(np.uint16)
+            return (images.view(torch.uint16) if images.dtype == torch.bfloat16 else images).numpy()
+        if self._extension is not None and getattr(images, "dtype", None) == self._extension:
+            return images.view(np.uint16)
+        return images
+
+    def memory_of(self, images):
+        """Return `stored` of a batch's images; raise ValueError if they are not one array."""
+        memory = self.stored(images)
         if not isinstance(memory, np.ndarray) or memory.dtype != self.storage or memory.ndim != 4:
             raise ValueError(
                 "batch_transform needs one array of all images of a batch: the images have different sizes, or "

@@ -35,6 +35,7 @@ class Transform(abc.ABC):
     is_random: bool = False  # whether its effect is drawn for each sample
     resizes: bool = False  # whether it scales the image, by its `interpolation`
     mixes_batch: bool = False  # whether it is a batch_transform
+    needs_parts: bool = False  # whether it needs boxes, or several samples, which only `Annotated` has
     is_last: bool = False  # whether it changes the result itself, so that no other kind of step can follow
 
     @abc.abstractmethod

@@ -15,7 +15,7 @@ from slipring._core import seeding
 from slipring._core._codec import empty
 from slipring._core._collate import LIST, TORCH
 from slipring._core._ring import mix
-from slipring._core.fetch import listed, whole_batches
+from slipring._core.fetch import batch_maker, listed, whole_batches
 from slipring._core.job import Job
 from slipring._core.worker import Worker
 from slipring._core.worker_info import get_worker_info
@@ -68,10 +68,13 @@ class TorchWorker(Worker):
     def begin(self, base_seed):
         if self.kind == "process":
             collate_in_slot()
-        into = whole_batches(self.job.dataset, self.job.share is not None)
-        if self.options.collate_fn is default_collate and into is not None:
-            self.fetcher.into = into
-            self.fetcher.whole = self._whole  # as torch's default collation: tensors over the same bytes
+        if self.options.collate_fn is default_collate:
+            into = whole_batches(batch_maker(self.job.dataset), self.job.share is not None)
+            if into is not None:
+                self.fetcher.into = into
+                self.fetcher.whole = self._whole  # as torch's default collation: tensors over the same bytes
+            if self.fetcher.own_collate is not None:
+                self.fetcher.collate_fn = self._collate
         super().begin(base_seed)
 
     def _seed_process(self, base_seed):
@@ -97,7 +100,11 @@ class TorchWorker(Worker):
             apply_random_seed(self.job.dataset, shared)
 
     def rules(self):
-        return TORCH if self.options.collate_fn is default_collate and has_stock_rules() else LIST
+        stock = self.options.collate_fn is default_collate and self.fetcher.own_collate is None
+        return TORCH if stock and has_stock_rules() else LIST
+
+    def _collate(self, samples):
+        return default_convert(self.fetcher.own_collate(samples))
 
     def _whole(self, indices):
         with self.concurrency.offered():
