@@ -197,7 +197,7 @@ class SubsetBatches:
 
 
 def batch_maker(dataset):
-    """Return the object with a dataset's hooks for batches, such as ``fetch_into``: the dataset, or one for its Subset."""
+    """Return the object with a dataset's ``fetch_into`` and other hooks: the dataset, or one for its Subset."""
     if not is_subset(dataset):
         return dataset
     maker = batch_maker(dataset.dataset)

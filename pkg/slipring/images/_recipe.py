@@ -167,8 +167,8 @@ class Recipe:
     def run(self, out: NDArray[Any], table: NDArray[Any] | None, render: Callable[..., None]) -> None:
         """Write the sample to `out`: height × width × 3, of any strides.
 
-        ``render(out, table, box, to, window, flip, filter, operations)`` decodes the view, or takes it from memory. Several
-        images can be run.
+        ``render(out, table, box, to, window, flip, filter, operations)`` decodes the view, or takes it from memory.
+        A recipe can be run for several images.
         """
         view = self.view
         top, left, height, width = view.window

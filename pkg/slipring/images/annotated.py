@@ -152,8 +152,9 @@ class Annotated(IndexedSamples):
         self.mask_fill: int = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
         self._renderer = SampleRenderer(
             transform, mask_fill=self.mask_fill, flip_order=_order(flip_order),
-            min_box_size=real("min_box_size", min_box_size), invalid_boxes=invalid_boxes, layout=layout, dtype=dtype, mean=mean, std=std,
-            reducing_gap=reducing_gap, exif=exif, truncated=truncated, max_pixels=max_pixels,
+            min_box_size=real("min_box_size", min_box_size), invalid_boxes=invalid_boxes, layout=layout,
+            dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif, truncated=truncated,
+            max_pixels=max_pixels,
         )  # fmt: skip
         self.layout, self.dtype = layout, self._renderer.dtype
         self._size = final_size(self._renderer.steps)
