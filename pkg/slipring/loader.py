@@ -43,7 +43,8 @@ class Loader(LoaderCore, Generic[_Batch]):
     batch_size : int or None
         Samples per batch; None: no batching, each sample is delivered unchanged.
     collate_fn : callable, optional
-        Makes a batch of a list of samples; default `slipring.default_collate`.
+        Makes a batch of a list of samples; default: the dataset's ``collate_samples``, if it has this method, or
+        `slipring.default_collate`.
     {options}
 
     Attributes
