@@ -141,6 +141,11 @@ def test_the_queues_example_gets_every_frame():
     assert out == "[50, 50] frames, in order, of each camera\n"
 
 
+def test_the_example_of_a_stream_with_other_ranks_reads_each_line_once():
+    command = [sys.executable, ROOT / "examples" / "other_ranks.py"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "50 50\n"
+
+
 def test_the_training_example_reaches_the_same_accuracy_with_any_number_of_workers(tmp_path):
     pytest.importorskip("torch")
     write_photographs(tmp_path)
