@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 NEED_TORCH = ("slipring.torch", "slipring.adapters.di_engine", "slipring.adapters.torchdata")
-SLOW_TO_IMPORT = {"datasets", "grain"}
 
 
 def blocks(page):
@@ -25,7 +24,7 @@ def blocks(page):
 
 
 def programs():
-    """(page, number) of every python block that is a program of its own; other libraries take long to import."""
+    """Return (page, number) of every Python block; other libraries take long to import."""
     fast = (
         "README.md",
         *(
@@ -51,7 +50,7 @@ def programs():
     def marks(page, block):
         if "import ray" in block:
             return clusters
-        return [pytest.mark.slow] if page in slow or imported(block) & SLOW_TO_IMPORT else []
+        return [pytest.mark.slow] if page in slow else []
 
     return [
         pytest.param(page, number, marks=marks(page, block))
