@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,17 +44,10 @@ def programs():
         ),
     )
     slow = ("docs/integrations.md",)
-    clusters = [pytest.mark.slow, pytest.mark.alone]  # Ray wants all processors to start in time
-
-    def marks(page, block):
-        if "import ray" in block:
-            return clusters
-        return [pytest.mark.slow] if page in slow else []
-
     return [
-        pytest.param(page, number, marks=marks(page, block))
+        pytest.param(page, number, marks=[pytest.mark.slow] if page in slow else [])
         for page in (*fast, *slow)
-        for number, block in enumerate(blocks(page))
+        for number, _ in enumerate(blocks(page))
     ]
 
 
@@ -92,14 +84,8 @@ def test_every_python_block_prints_what_its_comment_says(page, number, tmp_path)
     script = tmp_path / "block.py"
     script.write_text(block)
     quiet = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    with tempfile.TemporaryDirectory(prefix="ray") as short:  # Ray's sockets lie there: 107 characters at most
-        done = warm.run(
-            [sys.executable, script],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, **quiet, "RAY_TMPDIR": short},
-        )
+    environment = {**os.environ, **quiet}
+    done = warm.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == " ".join(re.findall(r"print\(.*\)  # (.*)", block)).split()
 
