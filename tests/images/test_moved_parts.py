@@ -7,6 +7,7 @@ import pytest
 
 import slipring
 from slipring import images
+from slipring.images._draws import Draws
 from tests.support.options import grouped
 from tests.support.pictures import encoded, pixels
 
@@ -209,3 +210,20 @@ def test_a_later_step_changes_nothing_that_earlier_steps_draw():
             )
             assert np.array_equal(one["boxes"], two["boxes"]) and np.array_equal(one["mask"], two["mask"])
             assert one["image"].shape == two["image"].shape
+
+
+@pytest.mark.parametrize("between", [[], [lambda image: None], [images.RandomHorizontalFlip(1)]], ids=str)
+def test_a_crop_of_a_larger_canvas_shows_its_part(between):
+    image = np.ascontiguousarray(pixels(40, 50))
+    steps = [images.Pad(30, 7), *between, images.RandomCrop((33, 44)), images.RandomCrop((30, 20))]
+    canvas = np.pad(image, ((30, 30), (30, 30), (0, 0)), constant_values=7)
+    flips = [step for step in between if isinstance(step, images.RandomHorizontalFlip)]
+    canvas = canvas[:, ::-1] if flips else canvas
+    for seed in range(20):
+        draws = Draws(seed)
+        for _ in flips:
+            draws.uniform(0, 1)
+        top, left = draws.below(101 - 33), draws.below(111 - 44)
+        y, x = draws.below(4), draws.below(25)
+        result = images.Annotated([{"image": image}], steps).try_sample(0, seed)["image"]
+        assert np.array_equal(result, canvas[top + y :][:30, left + x :][:, :20])
