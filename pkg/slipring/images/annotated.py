@@ -170,7 +170,8 @@ class Annotated(IndexedSamples):
             dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif, truncated=truncated,
             max_pixels=max_pixels,
         )  # fmt: skip
-        self.layout, self.dtype = layout, self._renderer.dtype
+        self.layout: Literal["NHWC", "NCHW"] = layout
+        self.dtype: str = self._renderer.dtype
         self._size = final_size(self._renderer.steps)
         if self._size is None or batch == "list":
             self.fetch_into = None  # `collate_samples` makes the batch
