@@ -15,11 +15,14 @@ from slipring.images._color import (
     RandomSolarize,
 )
 from slipring.images._combine import RandomApply, RandomChoice, RandomOrder
+from slipring.images._copy_paste import CopyPaste
 from slipring.images._crops import Pad, RandomCrop, RandomVerticalFlip
 from slipring.images._erasing import RandomErasing
+from slipring.images._mosaic import Mosaic
 from slipring.images._multicrop import MultiCrop
 from slipring.images._policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from slipring.images._render import MAX_PIXELS, decode, decode_into, size
+from slipring.images._sample_mixup import SampleMixUp
 from slipring.images._timm import auto_augment_transform, rand_augment_transform
 from slipring.images._view import View
 from slipring.images._warps import (
@@ -49,6 +52,7 @@ __all__ = [
     "Bytes",
     "CenterCrop",
     "ColorJitter",
+    "CopyPaste",
     "CutMix",
     "ElasticTransform",
     "Folder",
@@ -56,6 +60,7 @@ __all__ = [
     "Grayscale",
     "ImageDataset",
     "MixUp",
+    "Mosaic",
     "MultiCrop",
     "PILGaussianBlur",
     "Pad",
@@ -80,6 +85,7 @@ __all__ = [
     "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
+    "SampleMixUp",
     "Tar",
     "TarStream",
     "TrivialAugmentWide",
