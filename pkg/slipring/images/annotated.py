@@ -108,6 +108,19 @@ class Annotated(IndexedSamples):
     (2, 48, 48, 3) [(1, 4), (1, 4)] [array([0]), array([1])]
     """
 
+    dataset: MapDataset[Mapping[str, Any]]
+    transform: Step | Sequence[Step] | None
+    images: tuple[str, ...]
+    masks: tuple[str, ...]
+    rows: tuple[str, ...]
+    boxes: str | None
+    keypoints: str | None
+    batch: Literal["pad", "list"]
+    layout: Literal["NHWC", "NCHW"]
+    dtype: str
+    multiple_of: int
+    mask_fill: int
+
     def __init__(
         self,
         dataset: MapDataset[Mapping[str, Any]],
@@ -141,17 +154,17 @@ class Annotated(IndexedSamples):
         one_of("invalid_boxes", invalid_boxes, ("raise", "drop"))
         one_of("batch", batch, ("pad", "list"))
         self.dataset, self.transform = dataset, transform
-        self.images: tuple[str, ...] = _keys("images", images)
-        self.masks: tuple[str, ...] = _keys("masks", masks)
-        self.rows: tuple[str, ...] = _keys("rows", rows)
+        self.images = _keys("images", images)
+        self.masks = _keys("masks", masks)
+        self.rows = _keys("rows", rows)
         if not self.images:
             raise ValueError("images must be the key of an image, or several, not an empty list")
         self.boxes, self.box_format, self.keypoints = boxes, box_format, keypoints
         if self.rows and boxes is None:
             raise ValueError(f"rows={shown(rows)} have one row per box: give boxes=, the key of the boxes")
         self.batch = batch
-        self.multiple_of: int = integer("multiple_of", multiple_of, 1, 1 << 20)
-        self.mask_fill: int = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
+        self.multiple_of = integer("multiple_of", multiple_of, 1, 1 << 20)
+        self.mask_fill = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
         self._renderer = SampleRenderer(
             transform, followers=[*self.masks, *filter(None, (boxes, keypoints))], mask_fill=self.mask_fill,
             flip_order=_order(flip_order), min_box_size=not_negative("min_box_size", min_box_size),
