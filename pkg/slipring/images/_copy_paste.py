@@ -14,7 +14,7 @@ from slipring.images._transform import Transform
 
 if TYPE_CHECKING:
     from slipring.images._draws import Draws
-    from slipring.images._sample import Sources
+    from slipring.images._sample import MixSources
 
 _RADIUS, _SIGMA = 2, 2.0  # of the filter that smooths the edges, in pixels
 
@@ -57,7 +57,7 @@ class CopyPaste(SampleMix):
         self.blending = bool(blending)
         self.is_random: bool = self.p > 0
 
-    def combine(self, sources: Sources, draws: Draws, mask_fill: int) -> Sample:
+    def combine(self, sources: MixSources, draws: Draws, mask_fill: int) -> Sample:
         main = sources.main()
         self._masks_of_objects(main)
         size = next(iter(main.images.values())).shape[:2]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from slipring.images._draws import Draws
     from slipring.images._recipe import Recipe
-    from slipring.images._sample import Sources
+    from slipring.images._sample import MixSources
 
 
 class Mosaic(SampleMix):
@@ -70,7 +70,7 @@ class Mosaic(SampleMix):
         self.fill, self._fill = fill, fill_of(fill)
         self.is_random: bool = self.p > 0
 
-    def combine(self, sources: Sources, draws: Draws, mask_fill: int) -> Sample:
+    def combine(self, sources: MixSources, draws: Draws, mask_fill: int) -> Sample:
         side = 2 * self.size
         down, across = (self._center(draws) for _ in range(2))
         canvases: list[np.ndarray] = []

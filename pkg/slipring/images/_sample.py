@@ -75,7 +75,7 @@ class Sample:
                 self.take(full)
 
 
-class Sources(Protocol):
+class MixSources(Protocol):
     """The samples that a `SampleMix` combines. Each is rendered when it is asked for."""
 
     def main(self, *steps: Transform, memory: Memory | None = None) -> Sample:
@@ -99,7 +99,7 @@ class SampleMix(RandomStep):
     combines_samples = True
 
     @abc.abstractmethod
-    def combine(self, sources: Sources, draws: Draws, mask_fill: int) -> Sample:
+    def combine(self, sources: MixSources, draws: Draws, mask_fill: int) -> Sample:
         """Return one sample made of the sample itself and others; it may change their arrays.
 
         `mask_fill` is the value of a mask of the whole image at places that no sample covers.

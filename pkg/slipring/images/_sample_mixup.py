@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slipring.images._draws import Draws
-    from slipring.images._sample import Sources
+    from slipring.images._sample import MixSources
 
 
 class SampleMixUp(SampleMix):
@@ -60,7 +60,7 @@ class SampleMixUp(SampleMix):
         self.fill, self._fill = fill, fill_of(fill)
         self.is_random: bool = self.p > 0
 
-    def combine(self, sources: Sources, draws: Draws, mask_fill: int) -> Sample:
+    def combine(self, sources: MixSources, draws: Draws, mask_fill: int) -> Sample:
         share = random.Random(draws.bits()).betavariate(self.alpha, self.alpha)
         samples = [sources.main(), sources.other()]
         sizes = [next(iter(sample.images.values())).shape[:2] for sample in samples]

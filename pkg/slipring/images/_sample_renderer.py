@@ -79,7 +79,7 @@ class SampleRenderer(Renderer):
                 continue
             own = Draws(draws.apart(_MIX + place))
             if own.chance(step.p):
-                sources = _Sources(self, sample, (begin, place), draws, own, other)
+                sources = _MixSources(self, sample, (begin, place), draws, own, other)
                 try:
                     sample, begin = step.combine(sources, own, self.mask_fill), place + 1
                 except ValueError as error:
@@ -95,7 +95,7 @@ class SampleRenderer(Renderer):
     ) -> Sample:
         """Apply steps in one pass. `between`: other steps follow, so the images become arrays of uint8.
 
-        `out` is memory for the images; `between` steps it is a function that returns the memory, see `Sources`.
+        `out` is memory for the images; `between` steps it is a function that returns the memory, see `MixSources`.
         """
         main = next(iter(sample.images.values()))
         height, width = self._size_of(main)
@@ -240,8 +240,8 @@ def _moves_pixels(step):
     return next((found for found in map(_moves_pixels, nested) if found is not None), None)
 
 
-class _Sources:
-    """The samples for a `SampleMix`; see `Sources`."""
+class _MixSources:
+    """The samples for a `SampleMix`; see `MixSources`."""
 
     def __init__(self, renderer, sample, places, draws, own, other):
         self._renderer, self._sample, self._places = renderer, sample, places
