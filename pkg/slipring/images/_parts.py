@@ -8,14 +8,13 @@ import numpy as np
 
 from slipring.images import _decode
 from slipring.images._recipe import BLACK, Recipe, apply
-from slipring.images._view import INTERPOLATIONS
+from slipring.images._view import NEAREST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-_NEAREST = INTERPOLATIONS.index("nearest")
 # Operations whose numbers begin with an interpolation.
 _INTERPOLATED = {_decode.OP_AFFINE, _decode.OP_PERSPECTIVE, _decode.OP_ELASTIC}
 _MIRRORS = {_decode.OP_HORIZONTAL_FLIP, _decode.OP_VERTICAL_FLIP}
@@ -150,9 +149,13 @@ class Keypoints:
         if code in _MIRRORS:
             self.is_mirrored = not self.is_mirrored
 
-    def order(self) -> Sequence[int] | slice:
-        """Return the order of the points after all flips."""
-        return slice(None) if self.mirrored is None or not self.is_mirrored else self.mirrored
+    def order(self, count: int) -> Sequence[int] | slice:
+        """Return the order of an object's `count` points after all flips."""
+        if self.mirrored is None:
+            return slice(None)
+        if len(self.mirrored) != count:
+            raise ValueError(f"flip_order has {len(self.mirrored)} numbers, and an object has {count} keypoints")
+        return self.mirrored if self.is_mirrored else slice(None)
 
 
 class Mask:
@@ -211,7 +214,7 @@ class Mask:
                 recipe.flip_vertically()
             else:
                 if code in _INTERPOLATED:
-                    n = _NEAREST, *n[1:]
+                    n = NEAREST, *n[1:]
                 v = (*v[: _NUMBERS_BEFORE_FILL[code]], *fill)
                 recipe.resized_op(*result_size(code, n, recipe.height, recipe.width), code, n, v)
         return recipe
