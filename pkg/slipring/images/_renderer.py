@@ -136,7 +136,7 @@ class Renderer:
         """Return the `View` of an encoded image; of the first crop, if a sample has several."""
         width, height, orientation = self._looked(data)
         height, width = self._shrunk(height, width)
-        return self._drawn(width, height, orientation, draws)[0].view
+        return self._drawn(width, height, orientation, draws)[0].drawn()
 
     def measure(self, data, times, in_memory, seed):
         """Add the times of an encoded image to `times`, a `StepTimes`; `in_memory`: it is decoded before."""

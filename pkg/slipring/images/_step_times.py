@@ -123,6 +123,4 @@ def _parted(steps: Sequence[Transform]) -> tuple[list[Transform], list[Transform
 
 
 def _name(step):
-    if isinstance(step, UserStep):
-        return getattr(step.function, "__name__", None) or type(step.function).__name__
-    return type(step).__name__
+    return step.name if isinstance(step, UserStep) else type(step).__name__

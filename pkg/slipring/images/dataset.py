@@ -246,7 +246,7 @@ class ImageDataset(IndexedSamples):
         return made and (self._renderer.shown(made[0]), made[1])
 
     def view(self, index: int, seed: int) -> View:
-        """Return what the transforms draw from `seed` for the image at `index`: box, size, window and flip.
+        """Return what the transforms draw from `seed` for the image at `index`: the part of it, and the operations.
 
         ``try_sample(index, seed)`` returns the corresponding image. Only the image's header is decoded here. With
         `side`, the box lies in the shrunk image.
