@@ -137,8 +137,19 @@ class Recipe:
         if self.is_view and (inside or not any(fill)) and self.view.allows(top, left, height, width):
             self.view.crop(top, left, height, width)
         elif (top, left, height, width) != (0, 0, self.height, self.width):
-            self._add(_decode.OP_CROP, (top, left, height, width), fill)
+            if not (inside and self._narrow(top, left, height, width)):
+                self._add(_decode.OP_CROP, (top, left, height, width), fill)
         self.height, self.width = height, width
+
+    def _narrow(self, top, left, height, width):
+        """Make the last operation show a part only, if it is a crop; return whether it is."""
+        if not self._ops or (self._calls and self._calls[-1][0] == len(self._ops)):
+            return False
+        code, first, begin, *_ = last = _OP.unpack(self._ops[-1])
+        if code != _decode.OP_CROP:
+            return False
+        self._ops[-1] = _OP.pack(code, first + top, begin + left, height, width, *last[5:])
+        return True
 
     def resize(self, height: int, width: int, interpolation: str) -> None:
         """Scale to a size."""

@@ -73,7 +73,7 @@ class Translation:
         self.steps: list[Step] = []
         self.kept: list[str] = []
         self.kind, self.dtype = PIL, None
-        self.parts = PartOptions()
+        self.parts: PartOptions = PartOptions()
         self._scaled = False  # pixel values are 0 to 1
         self._mean = self._std = None
         self._erases = False
