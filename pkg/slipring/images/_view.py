@@ -9,6 +9,7 @@ from typing import Any, Literal
 from slipring._core.arguments import one_of
 
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest")  # in the order of csrc/images/resize.h's filters
+NEAREST = INTERPOLATIONS.index("nearest")
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
 InterpolationOrRandom = Literal["bilinear", "bicubic", "nearest", "random"]  # "random": drawn for each sample
 
