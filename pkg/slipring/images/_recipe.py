@@ -15,6 +15,7 @@ import numpy as np
 from slipring._core._ring import USER, part_begun, spent
 from slipring.errors import shown
 from slipring.images import _decode
+from slipring.images._scratch import scratch
 from slipring.images._view import INTERPOLATIONS, View
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ class Recipe:
         for upto, function, after in [*calls, (len(ops), None, None)]:
             erasures = b"".join(self._erasures) if function is None else b""
             operations = _decode.Operations(*size, place, b"".join(ops[done:upto]), erasures)
-            to, values = (out, table) if function is None else (np.empty((*after, 3), np.uint8), None)
+            to, values = (out, table) if function is None else (scratch(*after), None)
             if image is None:
                 render(to, values, *where, operations)
             else:

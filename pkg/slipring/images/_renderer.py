@@ -13,6 +13,7 @@ from slipring.errors import shown
 from slipring.images._multicrop import MultiCrop
 from slipring.images._recipe import Recipe
 from slipring.images._render import ImageReading, crop, look, render, too_large
+from slipring.images._scratch import scratch
 from slipring.images._transform import chain, final_size
 from slipring.images._view import INTERPOLATIONS
 from slipring.images.values import bfloat16_of_numpy, dtype_name, table_of
@@ -204,7 +205,7 @@ class Renderer:
         boxes = [recipe.view.box for recipe in recipes]
         top, left = min(box[0] for box in boxes), min(box[1] for box in boxes)
         bottom, right = max(box[0] + box[2] for box in boxes), max(box[1] + box[3] for box in boxes)
-        pixels = np.empty((bottom - top, right - left, 3), np.uint8)
+        pixels = scratch(bottom - top, right - left)
         box = top, left, bottom - top, right - left
         render(data, pixels, None, box, box[2:], (0, 0), False, self.reading)
 
