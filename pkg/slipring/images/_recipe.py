@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _OP = struct.Struct("<i7i12d")  # sr_op of augment.h
 _ERASURE = struct.Struct("<6iQ3d")  # sr_erasure
 # Code of an operation -> its name, and how many numbers it has of each kind.
-_NAMES = {
+_OPERATIONS = {
     _decode.OP_BRIGHTNESS: ("brightness", 0, 1),
     _decode.OP_CONTRAST: ("contrast", 0, 1),
     _decode.OP_SATURATION: ("saturation", 0, 1),
@@ -212,7 +212,7 @@ class Recipe:
                 made.append((getattr(function, "__name__", shown(function)), ()))
             if place < len(self._ops):
                 code, *numbers = _OP.unpack(self._ops[place])
-                name, n, v = _NAMES[code]
+                name, n, v = _OPERATIONS[code]
                 made.append((name, (*numbers[:n], *numbers[7 : 7 + v])))
         made += [("erase", _ERASURE.unpack(erasure)[:4]) for erasure in self._erasures]
         return dataclasses.replace(self.view, operations=tuple(made))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slipring.errors import shown
 from slipring.images import _decode
 from slipring.images._policy_tables import TIMM
-from slipring.images._timm_operations import AUGMIX, DECREASING, INCREASING, MOST, OPERATIONS, SETS, Op, Options
+from slipring.images._timm_operations import AUGMIX, DECREASING, INCREASING, MOST, OPERATIONS, SETS, Op, PolicyOptions
 from slipring.images._transform import Transform
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _TimmPolicy(Transform):
 
     is_random: bool = True
 
-    def __init__(self, text: str, options: Options | None) -> None:
+    def __init__(self, text: str, options: PolicyOptions | None) -> None:
         self._text, self._options = text, options
 
     def __repr__(self) -> str:
@@ -42,7 +42,7 @@ class _RandAugment(_TimmPolicy):
     """Several operations, drawn with replacement, or without it by their weights."""
 
     def __init__(
-        self, text: str, options: Options | None, ops: list[Op], count: int, weights: list[float] | None
+        self, text: str, options: PolicyOptions | None, ops: list[Op], count: int, weights: list[float] | None
     ) -> None:
         super().__init__(text, options)
         self._ops, self._count, self._weights = ops, count, weights
@@ -62,7 +62,7 @@ class _RandAugment(_TimmPolicy):
 class _AutoAugment(_TimmPolicy):
     """One of several lists of operations."""
 
-    def __init__(self, text: str, options: Options | None, lists: list[list[Op]]) -> None:
+    def __init__(self, text: str, options: PolicyOptions | None, lists: list[list[Op]]) -> None:
         super().__init__(text, options)
         self._lists = lists
 
@@ -74,7 +74,9 @@ class _AutoAugment(_TimmPolicy):
 class _AugMix(_TimmPolicy):
     """A weighted sum of the image and of several chains of operations."""
 
-    def __init__(self, text: str, options: Options | None, ops: list[Op], width: int, depth: int, alpha: float) -> None:
+    def __init__(
+        self, text: str, options: PolicyOptions | None, ops: list[Op], width: int, depth: int, alpha: float
+    ) -> None:
         super().__init__(text, options)
         self._ops, self._width, self._depth, self._alpha = ops, width, depth, alpha
 
@@ -149,7 +151,7 @@ def rand_augment_transform(
         else:
             _read(config_str, part, {"mstd": float, "mmax": int, "inc": int, "m": int, "n": int, "p": float}, found)
     std = found.get("mstd", 0.0)
-    options = Options(hparams or {}, interpolation, fill, math.inf if std > 100 else std, found.get("mmax"))
+    options = PolicyOptions(hparams or {}, interpolation, fill, math.inf if std > 100 else std, found.get("mmax"))
     if transforms is not None:
         chosen = transforms
     if chosen is None or isinstance(chosen, str):
@@ -205,11 +207,11 @@ def auto_augment_transform(
     for part in parts:
         _read(config_str, part, known, found)
     if head == "augmix":
-        options = Options(hparams or {}, interpolation, fill, found.get("mstd", math.inf), None)
+        options = PolicyOptions(hparams or {}, interpolation, fill, found.get("mstd", math.inf), None)
         return _aug_mix(config_str, options, found)
     if head not in TIMM:
         raise ValueError(f"config_str must begin with one of {', '.join(TIMM)}, augmix, not {shown(config_str)}")
-    options = Options(hparams or {}, interpolation, fill, found.get("mstd"), None)
+    options = PolicyOptions(hparams or {}, interpolation, fill, found.get("mstd"), None)
     lists = [[Op(name, p, level, options) for name, p, level in line] for line in TIMM[head]]
     return _AutoAugment(config_str, options, lists)
 
@@ -250,7 +252,7 @@ def aug_mix_of(ops: Sequence[_Given], width: int, depth: int, alpha: float) -> T
 def _op_of(given):
     name, p, level, hparams = given
     _names([name])
-    return Op(name, p, level, Options(hparams, "random", _GREY, None, None))
+    return Op(name, p, level, PolicyOptions(hparams, "random", _GREY, None, None))
 
 
 def _parts(text):

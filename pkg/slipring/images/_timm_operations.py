@@ -26,7 +26,7 @@ class Op:
 
     __slots__ = ("_fill", "_filter", "_most", "_std", "level", "name", "p", "reach")
 
-    def __init__(self, name: str, p: float, level: float, options: Options) -> None:
+    def __init__(self, name: str, p: float, level: float, options: PolicyOptions) -> None:
         self.name, self.p, self.level = name, p, level
         self._std, self._most = options.std, options.most
         self._filter, self._fill = options.filter, options.fill
@@ -201,7 +201,7 @@ AUGMIX = [
 ]
 
 
-class Options:
+class PolicyOptions:
     """What all operations of a policy share."""
 
     def __init__(self, hparams, interpolation, fill, std, most):
