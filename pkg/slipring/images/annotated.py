@@ -164,8 +164,8 @@ class Annotated(IndexedSamples):
         if self.rows and boxes is None:
             raise ValueError(f"rows={shown(rows)} have one row per box: give boxes=, the key of the boxes")
         self.batch = batch
-        self.multiple_of = integer("multiple_of", multiple_of, 1, 1 << 20)
-        self.mask_fill = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
+        self.multiple_of: int = integer("multiple_of", multiple_of, 1, 1 << 20)
+        self.mask_fill: int = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
         self._renderer = SampleRenderer(
             transform, followers=[*self.masks, *filter(None, (boxes, keypoints))], mask_fill=self.mask_fill,
             flip_order=_order(flip_order), min_box_size=not_negative("min_box_size", min_box_size),
