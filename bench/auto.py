@@ -1,6 +1,6 @@
 """Does num_workers="auto" find the best number of workers: ``python -m bench.auto [--rounds 3] [--only tiny]``.
 
-Question
+Purpose
     How fast are batches with the number that "auto" finds, compared with the best of the fixed numbers 0, 1, 2, 4 ...
     the upper bound, once all are in their steady state? After how many batches has it settled?
 Data

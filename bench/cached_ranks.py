@@ -1,10 +1,10 @@
 """Ranks that share a cache by its name: ``python -m bench.cached_ranks``.
 
-Question
+Purpose
     Two ranks train on the same folder at the same time, with one named cache. Is each picture made once, and how much
     more memory does the cache take than for one rank?
 Data
-    The photographs of question (g). Each rank is a separate process that opens the cache by its name, and reads
+    The photographs of workload (g). Each rank is a separate process that opens the cache by its name, and reads
     all pictures twice in its own order, with its own loader; the ranks start together. First one
     rank, then two.
 Machine, command, result
@@ -29,7 +29,7 @@ from typing import Any
 from bench.decoders import SIDE
 from bench.machine import describe
 from bench.memory import of_files, of_job
-from bench.questions.epochs import Pictures, dataset
+from bench.workloads.epochs import Pictures, dataset
 
 EPOCHS = 2
 

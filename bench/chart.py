@@ -1,4 +1,4 @@
-"""The chart: one panel per question, one bar per rival."""
+"""The chart: one panel per workload, one bar per baseline."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from bench.question import EXACT, Question
+from bench.baselines import find
 from bench.report import number
-from bench.rivals import find
 from bench.summary import Row
+from bench.workload import EXACT, Workload
 
 OURS, ROOFLINE, OTHER = "#d1495b", "#c3c9d1", "#3b6e96"
 INK, PALE, GRID = "#1f2933", "#6b7580", "#e4e8ec"
@@ -32,24 +32,24 @@ STYLE = {
 
 
 def draw(
-    questions: Sequence[Question],
+    workloads: Sequence[Workload],
     summary: dict[str, Any],
     machine: dict[str, Any],
     workers: int,
     paths: Sequence[Path],
 ) -> None:
     """Draw all panels and save them to `paths`; the suffix gives the format."""
-    columns = min(2, len(questions))
-    lines = -(-len(questions) // columns)
+    columns = min(2, len(workloads))
+    lines = -(-len(workloads) // columns)
     with plt.rc_context(STYLE):
         figure, grid = plt.subplots(
             lines, columns, figsize=(6.8 * columns, 1.3 + 2.6 * lines), squeeze=False, layout="constrained"
         )
         figure.get_layout_engine().set(w_pad=0.15, h_pad=0.12, wspace=0.04, hspace=0.03)
         panels = list(grid.flat)
-        for axes, question in zip(panels, questions):
-            _panel(axes, question, summary["tables"][question.key])
-        for axes in panels[len(questions) :]:
+        for axes, workload in zip(panels, workloads):
+            _panel(axes, workload, summary["tables"][workload.key])
+        for axes in panels[len(workloads) :]:
             axes.set_axis_off()
         figure.suptitle(
             f"Batches per second with {workers} worker{'s' if workers > 1 else ''}",
@@ -81,12 +81,12 @@ def _small_print(machine: dict[str, Any]) -> tuple[str, str]:
     )
 
 
-def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
+def _panel(axes: Axes, workload: Workload, table: list[Row]) -> None:
     measured = [row for row in table if row.rate is not None]
-    roles = question.roles
-    measured.sort(key=lambda row: (row.rival in roles.roofline, row.rate.median))
+    roles = workload.roles
+    measured.sort(key=lambda row: (row.baseline in roles.roofline, row.rate.median))
     colours = {roles.ours: OURS, **dict.fromkeys(roles.roofline, ROOFLINE)}
-    axes.set_title(f"({question.key})  {question.title}", loc="left", fontsize=10.5, pad=8)
+    axes.set_title(f"({workload.key})  {workload.title}", loc="left", fontsize=10.5, pad=8)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     if not measured:
@@ -95,18 +95,18 @@ def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
         return
     rates = [row.rate for row in measured]
     bars = axes.barh(
-        [find(row.rival).label for row in measured],
+        [find(row.baseline).label for row in measured],
         [rate.median for rate in rates],
         height=0.7,
-        color=[colours.get(row.rival, OTHER) for row in measured],
+        color=[colours.get(row.baseline, OTHER) for row in measured],
         xerr=[[rate.median - rate.low for rate in rates], [rate.high - rate.median for rate in rates]],
         error_kw={"ecolor": INK, "elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
     )
     for bar, row, name in zip(bars, measured, axes.get_yticklabels()):
-        weight = "bold" if row.rival == roles.ours else "normal"
+        weight = "bold" if row.baseline == roles.ours else "normal"
         name.set_fontweight(weight)
         axes.annotate(
-            _label(row, row.rival == roles.ours),
+            _label(row, row.baseline == roles.ours),
             (row.rate.high, bar.get_y() + bar.get_height() / 2),
             xytext=(5, 0),
             textcoords="offset points",
@@ -114,7 +114,7 @@ def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
             fontweight=weight,
         )
     # From zero and linear, so that a bar twice as long is twice as fast; labels distinguish the short ones.
-    axes.set_xlim(0, max(rate.high for rate in rates) * (1.5 if question.crops else 1.3))
+    axes.set_xlim(0, max(rate.high for rate in rates) * (1.5 if workload.crops else 1.3))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.tick_params(axis="x", labelsize=8)

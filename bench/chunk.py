@@ -1,10 +1,10 @@
 """How soon does the first batch come if workers share it? ``python -m bench.chunk``.
 
-Question
+Purpose
     Time from the beginning of an epoch to its first batch, if decoding takes most of the time: one worker
     for each batch, and with ``chunk_size`` several workers for each.
 Data
-    The photographs of question (a), 64 a batch; or your own (``--data``).
+    The photographs of workload (a), 64 a batch; or your own (``--data``).
 Machine, command, result
     Printed. Both ways take turns in each round; ratios are formed within a round.
 Bias
@@ -25,7 +25,7 @@ from typing import Any
 
 from bench import photos
 from bench.machine import describe
-from bench.questions import QUESTIONS
+from bench.workloads import WORKLOADS
 
 BATCH = 64
 
@@ -79,7 +79,7 @@ def of_async(dataset: Any, workers: int, chunk: int | None) -> float:
 
 def read(source: tuple[str, int]) -> dict[str, Any]:
     """Decode one photograph."""
-    from bench.questions.photos import decode
+    from bench.workloads.photos import decode
 
     return {"image": decode(source[0]), "label": source[1]}
 
@@ -98,7 +98,7 @@ def main() -> None:
         print(f"{name}: {value}")
     if not options.data:
         photos.ensure()
-    dataset = QUESTIONS["a"].dataset(options.data)
+    dataset = WORKLOADS["a"].dataset(options.data)
     ways = {
         "slipring.Loader": functools.partial(of_loader, slipring.Loader, dataset),
         "slipring.torch.DataLoader": functools.partial(of_loader, slipring.torch.DataLoader, dataset),

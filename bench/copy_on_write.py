@@ -1,6 +1,6 @@
 """How much of a list of strings forked workers copy: ``python -m bench.copy_on_write``.
 
-Question
+Purpose
     How much private memory does a worker get by reading a dataset's strings from a list and from a
     `slipring.StringList`, and how long does one read take? What does it cost to measure this from
     outside, as ``stats().worker_private_bytes`` does, and as the kernel does for each page?

@@ -1,6 +1,6 @@
 """How long until a dead worker is noticed: ``python -m bench.death --deaths 100 --load 0``.
 
-Question
+Purpose
     A worker is killed while the consumer waits in ``next()``. When does the kernel report it, when does the
     consumer notice it, and when does the dead worker's batch come?
 Data

@@ -1,10 +1,10 @@
 """Decoders alone, on one core: ``python -m bench.decode``.
 
-Question
+Purpose
     What does a training crop cost, from the bytes of a JPEG to 224 × 224 × 3 uint8, and how far is it from Pillow's?
 Data
-    JPEGs (quality 90, 4:2:0) of 500 × 375 and of 1600 × 1200, made of the photographs of question (a); the same
-    boxes of RandomResizedCrop for all, half of them mirrored. Also the files of question (a) with its centre crop.
+    JPEGs (quality 90, 4:2:0) of 500 × 375 and of 1600 × 1200, made of the photographs of workload (a); the same
+    boxes of RandomResizedCrop for all, half of them mirrored. Also the files of workload (a) with its centre crop.
 Machine, command, result
     Printed: CPU microseconds per image, median (and range) of the rounds; all decoders take turns in each round.
 Bias
@@ -36,7 +36,7 @@ from bench.decoders import (
 )
 from bench.machine import describe
 from bench.photos import ensure, image_files
-from bench.questions.photos import KEEP
+from bench.workloads.photos import KEEP
 
 Job = tuple[bytes, Pick]
 
@@ -68,12 +68,12 @@ def random_crops(height: int, width: int, n: int) -> list[Job]:
 
 
 def centre_crops(n: int) -> list[Job]:
-    """Return the first `n` files of question (a), each with the square at its centre."""
+    """Return the first `n` files of workload (a), each with the square at its centre."""
     return [(Path(path).read_bytes(), centre) for path, _ in image_files()[:n]]
 
 
 def centre(height: int, width: int) -> tuple[Box, bool]:
-    """Return question (a)'s crop of a picture."""
+    """Return workload (a)'s crop of a picture."""
     side = round(min(height, width) * KEEP)
     return ((height - side) // 2, (width - side) // 2, side, side), False
 
@@ -118,7 +118,7 @@ def main() -> None:
     print(images.backend())
     n, rounds = arguments.images, arguments.rounds
     measure("500 × 375, RandomResizedCrop", random_crops(375, 500, n), rounds)
-    measure("question (a)'s files, centre crop", centre_crops(n), rounds)
+    measure("workload (a)'s files, centre crop", centre_crops(n), rounds)
     measure("1600 × 1200, RandomResizedCrop", random_crops(1200, 1600, max(1, n // 5)), rounds)
 
 

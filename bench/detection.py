@@ -1,6 +1,6 @@
 """How fast do detection batches of Tensor subclasses come? ``python -m bench.detection``.
 
-Question
+Purpose
     Batches per second of torch's loader and of slipring's drop-in, with samples like those of torchvision's v2
     transforms: an image, and a dict of boxes, masks and labels, collated as a list.
 Data

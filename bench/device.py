@@ -1,18 +1,18 @@
 """Batches on a device: ``python -m bench.device``, or ``make bench-device``.
 
-Question
+Purpose
     How close is the rate of copies from registered slots to that from pinned memory, how long
     does a training step wait for data, and what does preload cost without a device?
 Data
     Ready uint8 images of 3 × 224 × 224 (a batch of 256: 38.5 MB; of 1,024: 154 MB), one sample at a time, and
     vectors of 32 float32.
-Rivals
+Baselines
     torch's DataLoader with ``pin_memory=True`` and ``.to(device, non_blocking=True)`` in the loop, as its
     documentation has it; and for the rate of copies the same bytes in memory that torch has pinned.
 Machine, command, result
     Printed; figures in docs/benchmarks/device.md come from this program.
 Bias
-    Each measurement has its own process, rivals take turns, figures are medians of the rounds. Copies
+    Each measurement has its own process, baselines take turns, figures are medians of the rounds. Copies
     are timed by the host, with a synchronization. The step is a chain of matrix products on the caller's
     stream, of about the requested time (on the CPU: a sleep). A device waits for data from the end of
     a step to the start of the next, by its own events; if the host is late for other reasons (it
@@ -76,7 +76,7 @@ def copy_rate(torch: Any, options: argparse.Namespace) -> dict[str, float]:
 
     device = torch.device(options.device)
     pins = None
-    if options.rival == "slots":
+    if options.baseline == "slots":
         from slipring import Loader
         from slipring.torch.device.registered import RegisteredSlots
 
@@ -138,7 +138,7 @@ def loop(torch: Any, options: argparse.Namespace) -> dict[str, float | None]:
     device = torch.device(options.device)
     dataset = (Vectors if options.vectors else Images)(torch)
     shared = {"batch_size": options.batch, "num_workers": options.workers, "persistent_workers": True}
-    batches = iter(_batches(torch, options.rival, dataset, device, shared))
+    batches = iter(_batches(torch, options.baseline, dataset, device, shared))
     step = make_step(torch, device, options.step)
     on_device = device.type != "cpu"
     make_event = functools.partial(torch.get_device_module(device).Event, enable_timing=True)
@@ -193,14 +193,14 @@ def _preload_cpu() -> float:
     return 0.0
 
 
-def _batches(torch: Any, rival: str, dataset: Any, device: Any, shared: dict[str, Any]) -> Iterator[Any]:
-    if rival == "torch":
+def _batches(torch: Any, baseline: str, dataset: Any, device: Any, shared: dict[str, Any]) -> Iterator[Any]:
+    if baseline == "torch":
         for batch in torch.utils.data.DataLoader(dataset, pin_memory=device.type != "cpu", **shared):
             yield [leaf.to(device, non_blocking=True) for leaf in batch]
         return
     from slipring.torch import DataLoader
 
-    extras = {"none": {}, "preload": {"device": device}}[rival]
+    extras = {"none": {}, "preload": {"device": device}}[baseline]
     yield from DataLoader(dataset, **shared, **extras)
 
 
@@ -243,7 +243,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     inner = parser.add_argument_group("one measurement, in this process")
     inner.add_argument("--what", choices=["copy", "loop"])
-    inner.add_argument("--rival")
+    inner.add_argument("--baseline")
     inner.add_argument("--device", default="cpu")
     inner.add_argument("--batch", type=int, default=256)
     inner.add_argument("--step", type=float, default=0.0, help="milliseconds")
@@ -287,7 +287,7 @@ def _copies(console: Console, options: argparse.Namespace, device: str) -> list[
     rows = []
     for batch in (256, 1024):
         shared = {"what": "copy", "device": device, "batch": batch}
-        settings = [{**shared, "rival": rival} for rival in ("pinned", "slots")]
+        settings = [{**shared, "baseline": baseline} for baseline in ("pinned", "slots")]
         limit, ours = (r["gb_per_s"] for r in rounds(console, f"copies of {batch}", options.rounds, settings))
         rows.append({"batch": batch, "limit": limit, "ours": ours})
         table.add_row(f"{batch * 150528 / 1e6:.0f} MB", spread(limit), spread(ours), f"{ours[0] / limit[0]:.1%}")
@@ -300,13 +300,13 @@ def _loops(console: Console, options: argparse.Namespace, device: str) -> list[d
     rows = []
     for step in (0, *STEPS_MS):
         shared = {"what": "loop", "device": device, "step": step, "workers": options.workers}
-        settings = [{**shared, "seconds": options.seconds, "rival": rival} for rival in ("torch", "preload")]
+        settings = [{**shared, "seconds": options.seconds, "baseline": baseline} for baseline in ("torch", "preload")]
         both = rounds(console, f"a step of {step} ms", options.rounds, settings)
-        for rival, result in zip(("torch", "preload"), both, strict=True):
-            rows.append({"step": step, "rival": rival, **result})
+        for baseline, result in zip(("torch", "preload"), both, strict=True):
+            rows.append({"step": step, "baseline": baseline, **result})
             table.add_row(
                 f"{step} ms" if step else "none",
-                "torch, pin_memory" if rival == "torch" else "slipring, device=",
+                "torch, pin_memory" if baseline == "torch" else "slipring, device=",
                 spread(result["images_per_s"], 0),
                 f"{result['images_per_s'][0] / both[0]['images_per_s'][0]:.2f}",
                 f"{result['waiting'][0]:.2%}" if "waiting" in result else "–",
@@ -329,7 +329,7 @@ def _cpu(console: Console, options: argparse.Namespace, _: str) -> list[dict[str
         ("38.5 MB of uint8, a step of 20 ms", {"batch": 256, "vectors": 0, "step": 20}),
     ):
         shared = {"what": "loop", "workers": options.workers, "seconds": options.seconds, **setting}
-        settings = [{**shared, "rival": rival} for rival in ("none", "preload")]
+        settings = [{**shared, "baseline": baseline} for baseline in ("none", "preload")]
         none, ours = rounds(console, title, options.rounds, settings)
         rows.append({"title": title, "none": none, "preload": ours})
         table.add_row(

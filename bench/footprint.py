@@ -1,6 +1,6 @@
 """How much code a batch executes in the consumer: ``python -m bench.footprint``.
 
-Question
+Purpose
     How many instructions, cache lines and pages of code does one step of the loop execute, and in which files?
 Data
     Batches of (image, label), 4 × 3 × 8 × 8 uint8; the loop drops each one.

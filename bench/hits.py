@@ -1,6 +1,6 @@
 """The cost of a cache hit: ``python -m bench.hits``; `bench.micro` prints it, too.
 
-Question
+Purpose
     How long does a lookup take, with and without views of the entry? How many page faults and system calls
     does a warm hit need, alone and with a training crop of it?
 Data

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from importlib import import_module, metadata
 from pathlib import Path
 
-from bench.rivals import RIVALS, Rival
+from bench.baselines import BASELINES, Baseline
 
 
-def describe(rivals: Iterable[Rival] = tuple(RIVALS.values()), module: str = "bench") -> dict[str, object]:
-    """Describe the machine, the rivals' versions, the time and the command."""
+def describe(baselines: Iterable[Baseline] = tuple(BASELINES.values()), module: str = "bench") -> dict[str, object]:
+    """Describe the machine, the baselines' versions, the time and the command."""
     return {
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
@@ -25,13 +25,13 @@ def describe(rivals: Iterable[Rival] = tuple(RIVALS.values()), module: str = "be
         "kernel": f"{platform.system()} {platform.release()}",
         "load_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        "versions": versions(rivals),
+        "versions": versions(baselines),
     }
 
 
-def versions(rivals: Iterable[Rival]) -> dict[str, str]:
-    """List the versions of numpy, Pillow and the rivals; "-" if a package is not installed."""
-    names = ["numpy", "pillow", *(name for rival in rivals for name in rival.packages)]
+def versions(baselines: Iterable[Baseline]) -> dict[str, str]:
+    """List the versions of numpy, Pillow and the baselines; "-" if a package is not installed."""
+    names = ["numpy", "pillow", *(name for baseline in baselines for name in baseline.packages)]
     return {name: _version(name) for name in dict.fromkeys(names)}
 
 

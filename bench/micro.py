@@ -1,10 +1,10 @@
 """The cost of single parts: ``python -m bench.micro``.
 
-Question
+Purpose
     How long do one trip through the ring, a queue's message, seeding, collating and streaming copies take,
     a cache hit (`bench.hits`), and a consumer without a loader?
 Data
-    As in questions (b) and (d), and photographs for the cache; all in one process, except for copies, which two
+    As in workloads (b) and (d), and photographs for the cache; all in one process, except for copies, which two
     processes make at the same time.
 Machine, command, result
     Printed. Figures in docs/ come from this program.
@@ -28,7 +28,7 @@ import numpy as np
 from bench import hits
 from bench.collate import leaves, numbered
 from bench.machine import describe
-from bench.questions import QUESTIONS
+from bench.workloads import WORKLOADS
 
 ROUNDS = 7
 
@@ -135,8 +135,8 @@ def chosen(workers: int = 2) -> str | None:
     """Let a loader of ready images choose its way of copying; return its choice."""
     from slipring import Loader
 
-    question = QUESTIONS["b"]
-    with Loader(question.dataset(None), question.batch_size, num_workers=workers) as loader:
+    workload = WORKLOADS["b"]
+    with Loader(workload.dataset(None), workload.batch_size, num_workers=workers) as loader:
         for _ in loader:
             if (told := loader.stats().large_copies) is not None:
                 return told
@@ -147,11 +147,11 @@ def without_loader(key: str, rate: float, workers: int = 2, seconds: float = 2.0
     """Consume batches without a loader: sleep, read each leaf, drop the batch; return CPU µs per batch.
 
     This is the cost of a consumer that waits, with any loader. As many processes as there
-    are workers make the question's batches meanwhile, and use the caches. `rate` is in batches/s.
+    are workers make the workload's batches meanwhile, and use the caches. `rate` is in batches/s.
     """
-    question = QUESTIONS[key]
-    dataset = question.dataset(None)
-    batches = [numbered(dataset, question.batch_size, number) for number in range(4)]
+    workload = WORKLOADS[key]
+    dataset = workload.dataset(None)
+    batches = [numbered(dataset, workload.batch_size, number) for number in range(4)]
     others = []
     for _ in range(workers):
         others.append(os.fork())
@@ -159,7 +159,7 @@ def without_loader(key: str, rate: float, workers: int = 2, seconds: float = 2.0
             try:
                 number, batch = 0, None
                 while True:
-                    batch = numbered(dataset, question.batch_size, number, batch)
+                    batch = numbered(dataset, workload.batch_size, number, batch)
                     number += 1
             finally:
                 os._exit(0)

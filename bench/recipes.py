@@ -1,10 +1,10 @@
 """What do whole training recipes cost? ``python -m bench.recipes``.
 
-Question
+Purpose
     How many images per second of CPU time does each candidate make from a folder of JPEGs, with the recipes that people
     train with: crop, augmentations, normalisation, MixUp or CutMix? How far is the result from torchvision's?
 Data
-    The photographs of question (f), or the user's class folders (``--data``), in random order, 224 × 224, 64 per batch.
+    The photographs of workload (f), or the user's class folders (``--data``), in random order, 224 × 224, 64 per batch.
     In "kept", decoded images lie in memory: slipring's ``cache=`` after two epochs, and in torch's loader
     a list of images that the workers inherit.
 Machine, command, result
@@ -18,7 +18,7 @@ Bias
     cache. torch's loaders have persistent workers. uint8 batches are channels last, except those of torchvision on
     tensors and of timm: each candidate gives them in the way that costs it least. Pillow decodes for all of torch's
     candidates but Albumentations. If a candidate has no transform of that name, it uses the substitute that its file
-    in ``bench/rivals/recipes`` names.
+    in ``bench/baselines/recipes`` names.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from typing import Any
 import numpy as np
 
 from bench import cpu
+from bench.baselines._torch import endless
+from bench.baselines.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, VIEWS, Recipe
 from bench.collate import as_array, leaves
 from bench.machine import describe
 from bench.photos import ensure, image_files
-from bench.questions.epochs import Pictures
-from bench.rivals._torch import endless
-from bench.rivals.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, VIEWS, Recipe
+from bench.workloads.epochs import Pictures
 
 CHECKED = 4  # batches whose form and levels are compared, before the clock starts
 COMPARED = 200  # crops that are compared with torchvision's
@@ -109,10 +109,10 @@ def measured_apart(recipe: Recipe, candidate: str, number: int, options: argpars
 
 def answer(recipe: Recipe, candidate: str, seed: int, options: argparse.Namespace) -> Row:
     """Measure one candidate in this process, or return why it cannot be measured."""
-    rival = CANDIDATES[candidate]
-    if missing := rival.missing():
+    baseline = CANDIDATES[candidate]
+    if missing := baseline.missing():
         return {"missing": missing}
-    module = importlib.import_module(f"bench.rivals.{rival.module}")
+    module = importlib.import_module(f"bench.baselines.{baseline.module}")
     if recipe.key not in module.STEPS:
         return {"missing": NOT_EXPRESSED}
     pictures = Pictures(image_files(options.data))

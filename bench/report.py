@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.question import Question, Target
-from bench.rivals import find
+from bench.baselines import find
 from bench.summary import Row, Spread, Verdict
+from bench.workload import Target, Workload
 
 COLUMNS = ("batches/s", "min – max", "MB/s", "× torch", "× SPDL", "of roofline", "consumer CPU\nµs/batch")
 CROPS = (
@@ -46,13 +46,13 @@ AGAINST = {
 }
 
 
-def show(console: Console, questions: Iterable[Question], summary: dict[str, Any], machine: dict[str, Any]) -> None:
+def show(console: Console, workloads: Iterable[Workload], summary: dict[str, Any], machine: dict[str, Any]) -> None:
     """Print everything."""
-    for question in questions:
-        console.print(_table(question, summary["tables"][question.key]))
-        for row in summary["tables"][question.key]:
+    for workload in workloads:
+        console.print(_table(workload, summary["tables"][workload.key]))
+        for row in summary["tables"][workload.key]:
             for note in row.notes:
-                console.print(f"  {find(row.rival).label}: {note}", style="yellow", markup=False)
+                console.print(f"  {find(row.baseline).label}: {note}", style="yellow", markup=False)
     if summary["targets"]:
         console.print(_targets(summary["targets"]))
     names = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
@@ -66,15 +66,15 @@ def show(console: Console, questions: Iterable[Question], summary: dict[str, Any
     )
 
 
-def _table(question: Question, table: list[Row]) -> Table:
-    result = Table(title=f"({question.key}) {question.title}", caption=question.asks, title_justify="left")
+def _table(workload: Workload, table: list[Row]) -> Table:
+    result = Table(title=f"({workload.key}) {workload.title}", caption=workload.purpose, title_justify="left")
     result.add_column("loader", no_wrap=True)
-    for name in KEPT if question.epochs else CROPS if question.crops else COLUMNS:
+    for name in KEPT if workload.epochs else CROPS if workload.crops else COLUMNS:
         result.add_column(name, justify="right", no_wrap=True)
-    cells = _kept_cells if question.epochs else _crop_cells if question.crops else _cells
+    cells = _kept_cells if workload.epochs else _crop_cells if workload.crops else _cells
     for row in table:
-        style = "bold" if row.rival == question.roles.ours else ""
-        result.add_row(find(row.rival).label, *cells(row), style=style)
+        style = "bold" if row.baseline == workload.roles.ours else ""
+        result.add_row(find(row.baseline).label, *cells(row), style=style)
     return result
 
 
@@ -124,7 +124,7 @@ def _targets(verdicts: list[Verdict]) -> Table:
     for verdict in verdicts:
         target, met = verdict.target, verdict.met
         result.add_row(
-            f"({verdict.question})",
+            f"({verdict.workload})",
             f"{_figure(target, target.bound)} {AGAINST[target.against]}",
             _measured(target, verdict.measured),
             "not measured" if met is None else "[green]yes[/]" if met else "[red]no[/]",

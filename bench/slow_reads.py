@@ -1,6 +1,6 @@
 """How much faster concurrent slow reads are: ``python -m bench.slow_reads --ms 50 --at-once 16``.
 
-Question
+Purpose
     A dataset whose samples take 50 ms each, asleep, in one worker. How many samples per second are read one
     after the other, with ``fetch_threads=16``, and as coroutines, 16 or a whole batch at a time?
     With ``--http``: the same for slipring's own datasets over HTTP, from a server that waits 50 ms before each answer.

@@ -1,6 +1,6 @@
 """The cost of observing a job: ``python -m bench.watching``.
 
-Question
+Purpose
     How long does `slipring top` take to show a job, how much of a processor does it use, and how much slower is a job
     while `slipring trace` records it?
 Data

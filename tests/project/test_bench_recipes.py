@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from bench import cpu, recipes
+from bench.baselines.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, slipring_list
 from bench.photos import image_files
-from bench.questions.epochs import Pictures
-from bench.rivals.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, slipring_list
+from bench.workloads.epochs import Pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = (BATCH, SIDE, SIDE, 3)
