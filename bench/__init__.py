@@ -14,8 +14,10 @@ the workloads, the method and its biases.
 ``decoders.py``        from a JPEG to a crop, in the baselines' ways
 ``exact.py``           the differences of a decoder from Pillow's result
 ``libraries.py``       the libraries of a wheel, for another package
-``report.py``          tables
-``chart.py``           the picture
+``report.py``          tables of a run
+``record.py``          a command's result as one JSON file, and its printed tables
+``pages.py``           the tables of the benchmark pages, from these files
+``chart.py``           the chart, from these files
 ``photos.py``          makes folders and tar files of JPEGs from real photographs
 ``machine.py``         the machine and the versions
 ``workload.py``        the parts of a workload

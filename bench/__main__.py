@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import chart, machine, report, runner, summary
-from bench.baselines import BASELINES
+from bench import chart, machine, pages, record, report, runner, summary
+from bench.baselines import BASELINES, find
 from bench.baselines.images import IMAGES
 from bench.baselines.kept import KEPT
+from bench.record import OTHERS
 from bench.workloads import WORKLOADS
-
-RESULTS = Path(__file__).parent / "results"
-
-WIDTH = 120  # of the tables, if there is no terminal
 
 # (repeats, warm-up at most, window, limit, budget), all but the first in seconds
 FULL = (5, 1.0, 1.5, 45.0, None)
@@ -44,8 +40,7 @@ def arguments() -> argparse.Namespace:
     add("--workers", type=int, default=2, metavar="N", help="processes per loader (2)")
     add("--repeats", type=int, metavar="N", help=f"rounds ({FULL[0]}; quick: {QUICK[0]})")
     add("--window", type=float, metavar="S", help=f"timed seconds ({FULL[2]}; quick: {QUICK[2]})")
-    add("--json", action="store_true", help="print the results as JSON instead of tables")
-    add("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go (bench/results)")
+    record.option(parser)
     options = parser.parse_args()
     for key in options.workloads:
         if key not in WORKLOADS:
@@ -104,44 +99,26 @@ def main() -> None:
 
         outcome = runner.run(steps, step)
     found = summary.summarize(steps.workloads, outcome)
-    document = {
-        "machine": about,
-        "plan": {
-            "workers": steps.workers,
-            "repeats": steps.repeats,
-            "window_s": steps.window_s,
-            "seconds": round(outcome["seconds"], 1),
-        },
-        **summary.as_json(found),
-        "rounds": outcome["rounds"],
-        "missing": outcome["missing"],
-    }
-    files = save(options.out, document, steps, found, about)
-    if options.json:
-        json.dump(document, sys.stdout, indent=1)
-        print()
-        return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
-    report.show(console, steps.workloads, found, about)
-    console.print(
-        f"{steps.repeats} rounds of {steps.window_s} s, {steps.workers} workers, "
-        f"{outcome['seconds']:.0f} s in all.   " + "   ".join(map(str, files)),
-        style="dim", highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    tables, notes = report.tables(steps.workloads, found), list(report.notes(found))
+    print(*notes, sep="\n")
+    how = f"{steps.repeats} rounds of {steps.window_s} s, {steps.workers} workers, {outcome['seconds']:.0f} s in all"
+    path = record.finish(options.record, about, tables, "; ".join([how, *notes]), outcome["rounds"])
+    pictures = [OTHERS / f"{path.stem}.{suffix}" for suffix in ("png", "svg")]
+    draw(steps, record.load(path.stem, path.parent), pictures)
+    print(how, *pictures, sep="\n", file=sys.stderr)
 
 
-def save(
-    folder: Path, document: dict[str, Any], steps: runner.Plan, found: dict[str, Any], about: dict[str, Any]
-) -> list[Path]:
-    """Write the JSON file and the charts; the time is part of their names."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = document["machine"]["date"][:19].replace(":", "").replace("T", "-")
-    text, png, svg = (folder / f"{stem}.{suffix}" for suffix in ("json", "png", "svg"))
-    text.write_text(json.dumps(document, indent=1) + "\n")
-    chart.draw(steps.workloads, found, about, steps.workers, (png, svg))
-    return [text, png, svg]
+def draw(steps: runner.Plan, result: dict[str, Any], pictures: list[Path]) -> None:
+    """Draw a panel for each workload."""
+    pictures[0].parent.mkdir(parents=True, exist_ok=True)
+    panels = []
+    for workload in steps.workloads:
+        table, ours = result["tables"][workload.key], [find(workload.roles.ours).label]
+        title = f"({workload.key})  {workload.title}"
+        panels.append(
+            chart.Panel(title, table, table["columns"][1], ours, "× no cache" if workload.epochs else "× torch")
+        )
+    chart.draw(panels, f"Batches per second with {steps.workers} workers", pages.small_print([result]), pictures)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,11 @@ Bias
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from dataclasses import replace
 
-from rich.console import Console
-from rich.table import Table
-
-from bench import machine, runner
+from bench import machine, record, runner
 from bench.baselines import ADAPTERS
 from bench.workloads import WORKLOADS
 
@@ -36,14 +32,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds (5)")
     parser.add_argument("--window", type=float, default=1.5, metavar="S", help="timed seconds (1.5)")
-    parser.add_argument("--json", action="store_true")
+    record.option(parser)
     options = parser.parse_args()
     if unknown := set(options.adapters) - set(ADAPTERS):
         parser.error(f"no adapter {', '.join(sorted(unknown))}; there are {', '.join(ADAPTERS)}")
     adapters = [ADAPTERS[key] for key in dict.fromkeys(options.adapters)]
     baselines = [baseline for adapter in adapters for baseline in (adapter.ours, adapter.theirs)]
     workload = replace(WORKLOADS[options.workload], baselines=tuple(baseline.key for baseline in baselines))
-    about = machine.describe(baselines, "bench.adapters")
+    about = machine.describe(baselines)
     plan = runner.Plan(
         workloads=(workload,),
         workers=options.workers,
@@ -54,33 +50,21 @@ def main() -> None:
     )
     outcome = runner.run(plan)
     rounds, missing = outcome["rounds"][workload.key], outcome["missing"]
-    if options.json:
-        json.dump({"machine": about, "rounds": rounds, "missing": missing}, sys.stdout, indent=1)
-        print()
-        return
-    table = Table(title=f"({workload.key}) {workload.title}; batches per second, {options.workers} workers")
-    for column in ("original", "its rate", "the adapter's", "ratio", "target", "met"):
-        table.add_column(column)
+    print(f"({workload.key}) {workload.title}; batches per second, {options.workers} workers")
+    rates_of = "the original, batches/s", "slipring's adapter, batches/s"
+    table = record.Table("original", *rates_of, "ratio", "target", "met")
     notes = []
     for adapter in adapters:
         ours, theirs = rounds[adapter.ours.key], rounds[adapter.theirs.key]
         ratios = [a["rate"] / b["rate"] for a, b in zip(ours, theirs) if "rate" in a and "rate" in b]
-        met = "" if not ratios else "yes" if statistics.median(ratios) >= adapter.target else "no"
-        rates = [figure([r["rate"] for r in found if "rate" in r]) for found in (theirs, ours)]
-        table.add_row(adapter.label, *rates, figure(ratios), f"≥ {adapter.target:g}", met)
+        met = None if not ratios else "yes" if statistics.median(ratios) >= adapter.target else "no"
+        rates = [record.spread(r["rate"] for r in found if "rate" in r) for found in (theirs, ours)]
+        table.add(adapter.label, *rates, record.spread(ratios), adapter.target, met)
         for baseline, found in ((adapter.ours, ours), (adapter.theirs, theirs)):
             said = [missing[baseline.key]] if baseline.key in missing else [r["error"] for r in found if "error" in r]
             notes += [f"{baseline.label}: {text}" for text in dict.fromkeys(said)]
-    console = Console() if sys.stdout.isatty() else Console(width=120)
-    console.print(table)
-    console.print("\n".join([*notes, *(f"{name}: {value}" for name, value in about.items())]), highlight=False)
-
-
-def figure(values: list[float]) -> str:
-    """Write median (lowest - highest)."""
-    if not values:
-        return "-"
-    return f"{statistics.median(values):.3g} ({min(values):.3g} – {max(values):.3g})"
+    print(*notes, sep="\n")
+    record.finish(options.record, about, {"adapters": table})
 
 
 if __name__ == "__main__":

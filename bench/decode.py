@@ -36,6 +36,7 @@ from bench.decoders import (
 )
 from bench.machine import describe
 from bench.photos import ensure, image_files
+from bench.record import Table, finish, option, rounded, spread
 from bench.workloads.photos import KEEP
 
 Job = tuple[bytes, Pick]
@@ -78,8 +79,8 @@ def centre(height: int, width: int) -> tuple[Box, bool]:
     return ((height - side) // 2, (width - side) // 2, side, side), False
 
 
-def measure(title: str, made: list[Job], rounds: int) -> None:
-    """Time every way on the same jobs, in turn, and print the table."""
+def measure(title: str, made: list[Job], rounds: int) -> Table:
+    """Time every way on the same jobs, in turn."""
     ways: dict[str, Decoder] = {}
     for name, make in WAYS.items():
         try:
@@ -97,29 +98,32 @@ def measure(title: str, made: list[Job], rounds: int) -> None:
             times[name].append((time.process_time() - begin) / len(made) * 1e6)
     base = statistics.median(times["Pillow"])
     print(f"\n{title}: {len(made)} images, {rounds} rounds")
-    print(f"  {'':38} {'µs of CPU':>22} {'× Pillow':>9} {'mean error':>11} {'largest':>8}")
+    table = Table("decoder", "µs of CPU", "× Pillow", "mean error", "largest")
     for name in ways:
         middle = statistics.median(times[name])
-        spread = f"{middle:,.0f} ({min(times[name]):,.0f} - {max(times[name]):,.0f})"
-        mean, largest = np.mean([e.mean() for e in errors[name]]), max(int(e.max()) for e in errors[name])
-        print(f"  {name:38} {spread:>22} {base / middle:9.2f} {mean:11.2f} {largest:8}")
+        mean, largest = float(np.mean([e.mean() for e in errors[name]])), max(int(e.max()) for e in errors[name])
+        table.add(name, spread(times[name]), rounded(base / middle), round(mean, 2), largest)
+    return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.decode", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--images", type=int, default=100)
+    option(parser)
     arguments = parser.parse_args()
     ensure()
     from slipring import images
 
-    for key, value in describe(module="bench.decode").items():
-        print(f"{key}: {value}")
-    print(images.backend())
+    about = describe((), "pillow", "simplejpeg", "opencv-python-headless")
+    about["decoder"] = images.backend()
     n, rounds = arguments.images, arguments.rounds
-    measure("500 × 375, RandomResizedCrop", random_crops(375, 500, n), rounds)
-    measure("workload (a)'s files, centre crop", centre_crops(n), rounds)
-    measure("1600 × 1200, RandomResizedCrop", random_crops(1200, 1600, max(1, n // 5)), rounds)
+    jobs = {
+        "500 × 375, RandomResizedCrop": random_crops(375, 500, n),
+        "the files of workload (a), centre crop": centre_crops(n),
+        "1600 × 1200, RandomResizedCrop": random_crops(1200, 1600, max(1, n // 5)),
+    }
+    finish(arguments.record, about, {title: measure(title, made, rounds) for title, made in jobs.items()})
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.chunk import figure
 from bench.machine import describe
+from bench.record import Table, finish, option, spread
 
 ROW = 1 << 16
 BATCH = 16
@@ -139,23 +139,22 @@ def child(baseline: str, megabytes: int, workers: int, method: str) -> None:
 
 
 def main() -> int:
-    """Print a table."""
+    """Measure and print."""
     parser = argparse.ArgumentParser("python -m bench.once", description=__doc__.partition("\n")[0])
     parser.add_argument("--megabytes", type=int, nargs="+", default=[250, 1000, 2000], metavar="MB")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4], metavar="N")
     parser.add_argument("--method", choices=METHODS, default="spawn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    option(parser)
     options = parser.parse_args()
     if options.child:
         baseline, megabytes, workers, method = json.loads(options.child)
         child(baseline, int(megabytes), int(workers), method)
         return 0
-    for name, value in describe(module="bench.once").items():
-        print(f"{name}: {value}")
-    print(f"{options.method}, {options.rounds} rounds: median (lowest – highest)")
-    print("| MB | workers | | s to the first batch | ÷ torch | memory, MB | of the dataset's | s to close |")
-    print("|---|---|---|---|---|---|---|---|")
+    about = describe((), "torch")
+    columns = ("first batch, s", "÷ torch", "memory, MB", "of the dataset's", "close, s")
+    table = Table("start method", "MB", "workers", "loader", *columns, labels=4)
     for workers in options.workers:
         empty = {baseline: measure(baseline, 1, workers, options.method)["taken"] for baseline in BASELINES}
         for megabytes in options.megabytes:
@@ -168,9 +167,10 @@ def main() -> int:
                 ratios = [a["first"] / b["first"] for a, b in zip(results, found["torch"], strict=True)]
                 taken = statistics.median(each["taken"] for each in results)
                 copies = (taken - empty[baseline]) / megabytes / 1e6
-                row = [megabytes, workers, baseline, figure(first), figure(ratios), round(taken / 1e6)]
-                row += [f"{copies:.2f}", figure([each["closed"] for each in results])]
-                print("|", " | ".join(map(str, row)), "|", flush=True)
+                row = [spread(first), None if baseline == "torch" else spread(ratios), round(taken / 1e6)]
+                row += [round(copies, 2), spread(each["closed"] for each in results)]
+                table.add(options.method, megabytes, workers, baseline, *row)
+    finish(options.record, about, {"once": table})
     return 0
 
 

@@ -24,8 +24,8 @@ import sys
 import time
 from typing import Any
 
-from bench.chunk import figure
 from bench.machine import describe
+from bench.record import Table, finish, option, spread
 
 BATCH, INDICES = 256, 1 << 20
 SAMPLERS = "BatchSampler", "BatchSampler(weights=)"
@@ -83,19 +83,18 @@ def child(baseline: str, n: int) -> None:
 
 
 def main() -> int:
-    """Print a table."""
+    """Measure and print."""
     parser = argparse.ArgumentParser("python -m bench.orders", description=__doc__.partition("\n")[0])
     parser.add_argument("--samples", type=int, nargs="+", default=[10**5, 10**7, 10**8, 10**9], metavar="N")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    option(parser)
     options = parser.parse_args()
     if options.child:
         child(*json.loads(options.child))
         return 0
-    for name, value in describe((), "bench.orders").items():
-        print(f"{name}: {value}")
-    print(f"{options.rounds} rounds: median (lowest – highest)")
-    print("| samples | | first batch, ms | memory, MB | an index, ns |\n|---|---|---|---|---|")
+    about = describe((), "torch")
+    table = Table("samples", "loader", "first batch, ms", "memory, MB", "an index, ns", labels=2)
     for n in options.samples:
         baselines = [baseline for baseline, most in MOST.items() if n <= most]
         found: dict[str, list[list[float]]] = {baseline: [] for baseline in baselines}
@@ -106,9 +105,9 @@ def main() -> int:
                 found[baseline].append(json.loads(done.stdout.splitlines()[-1]))
         for baseline, results in found.items():
             first, memory, index = zip(*results, strict=True)
-            row = [f"{n:,}", baseline, figure([1e3 * s for s in first]), figure([b / 1e6 for b in memory])]
-            row.append("" if None in index else figure([1e9 * s for s in index]))
-            print("|", " | ".join(row), "|", flush=True)
+            each = None if None in index else spread(index, 1e9)
+            table.add(n, baseline, spread(first, 1e3), spread(memory, 1e-6), each)
+    finish(options.record, about, {"orders": table})
     return 0
 
 

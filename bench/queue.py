@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import machine
+from bench import machine, record
 
 SLOTS = 8
 MANY = 50
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm", type=float, default=0.5, metavar="S")
     parser.add_argument("--window", type=float, default=1.5, metavar="S")
-    parser.add_argument("--json", action="store_true")
+    record.option(parser)
     parser.add_argument("--one", nargs=2, metavar=("BASELINE", "WORKLOAD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -187,30 +187,31 @@ def main() -> None:
             child.kill()
 
         os._exit(0)
+    about = machine.describe((), "faster-fifo", "torch", "spdl_core")
     answers: dict[str, dict[str, list[Any]]] = {q: {r: [] for r in BASELINES} for q in options.workloads}
     for _ in range(options.rounds):
         for workload in options.workloads:
             for baseline in BASELINES:
                 answers[workload][baseline].append(ask(baseline, workload, options))
-    if options.json:
-        print(json.dumps({"machine": machine.describe(), "answers": answers}, default=str))
-        return
-    for workload in options.workloads:
-        report(workload, answers[workload])
+    tables = {WORKLOADS[workload]: report(workload, answers[workload]) for workload in options.workloads}
+    record.finish(options.record, about, tables)
 
 
-def report(workload: str, answers: dict[str, list[Any]]) -> None:
-    """Print medians, ranges, and slipring's ratios."""
-    print(f"\n{WORKLOADS[workload]}: messages per second (least to most), CPU per message, slipring's multiple")
+def report(workload: str, answers: dict[str, list[Any]]) -> record.Table:
+    """Return medians, ranges, and slipring's ratios."""
+    print(f"\n{WORKLOADS[workload]}:")
+    table = record.Table("queue", "per second", "CPU each, µs", "slipring's rate ÷ this")
     own = statistics.median(a["per_s"] for a in answers["slipring"] if "per_s" in a)
     for baseline, given in answers.items():
         rates = sorted(a["per_s"] for a in given if "per_s" in a)
-        name = BASELINES[baseline].__doc__
+        name = str(BASELINES[baseline].__doc__)
         if not rates:
-            print(f"  {name:28} {given[0]['missing']}")
+            print(f"{name}: {given[0]['missing']}")
+            table.add(name, None, None, None)
             continue
         median, cpu = statistics.median(rates), statistics.median(a["cpu_us"] for a in given if "per_s" in a)
-        print(f"  {name:28} {median:11,.1f} ({rates[0]:,.1f} to {rates[-1]:,.1f})  {cpu:9,.1f} us  {own / median:6.2f}")
+        table.add(name, record.spread(rates), record.rounded(cpu), record.rounded(own / median))
+    return table
 
 
 if __name__ == "__main__":

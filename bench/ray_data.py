@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from bench.machine import describe
+from bench.record import Cell, Table, finish, option, spread
 
 BLOCKS = {
     "ready": (16, 250),
@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--only", choices=BASELINES, help="this workload")
     parser.add_argument("--one", nargs=3, metavar=("WORKLOAD", "BASELINE", "ADDRESS"), help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
+    option(parser)
     asked = parser.parse_args()
     import ray
 
@@ -265,28 +265,17 @@ def main() -> None:
                     told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
                     answer.append(json.loads(told.splitlines()[-1]))
         ray.shutdown()
-    if asked.json:
-        print(json.dumps(found))
-        return
-    for name, value in {**describe((), "bench.ray_data"), "ray": ray.__version__}.items():
-        print(f"{name}: {value}")
+    columns = ("batches/s", "rate ÷ Ray's", "CPU, ms per batch", "CPU ÷ Ray's", "store, MB")
+    table = Table("data", "iterator of the training process", *columns, labels=2)
     for workload, answers in found.items():
-        print(f"\n{workload}: median (range) of {asked.rounds} rounds; next to the first of the same round")
         first = next(iter(answers.values()))
         for baseline, answer in answers.items():
-            told = [f"  {baseline:46}"]
-            for what, unit in (
-                ("rate", "batches/s"),
-                ("cpu_ms", "ms of CPU"),
-                ("store_mb", "MB of the store"),
-            ):
-                values = [one[what] for one in answer]
+            row: list[Cell] = []
+            for what in ("rate", "cpu_ms"):
                 ratio = [one[what] / max(base[what], 1e-9) for one, base in zip(answer, first)]
-                told.append(
-                    f"{statistics.median(values):8.1f} {unit} ({min(values):.1f} - {max(values):.1f}),"
-                    f" {statistics.median(ratio):.2f} x"
-                )
-            print(" ".join(told))
+                row += [spread(one[what] for one in answer), None if answer is first else spread(ratio)]
+            table.add(workload, baseline, *row, spread(one["store_mb"] for one in answer))
+    finish(asked.record, describe((), "pillow", "ray"), {"ray": table})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ Data
 Machine, command, result
     Printed. Baselines take turns in each round, each in its own process; the clock starts after the import of its
     library. torch starts its workers in each epoch without ``persistent_workers``; here it starts them once.
-    The text below the table shows how the medians grow with the number of workers.
+    The second table shows how the medians grow with the number of workers, beyond one.
 Bias
     With more workers than processors, the processors do this work in sequence: a machine with as many processors
     starts and ends workers concurrently. `slipring.Loader` needs no torch, so its workers are smaller.
@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.chunk import figure
 from bench.machine import describe
+from bench.record import Table, finish, option, rounded, spread
 from slipring import Workers
 
 BATCH = 16
@@ -97,22 +97,21 @@ def measure(baseline: str, workers: int, method: str) -> list[float]:
 
 
 def main() -> int:
-    """Print a table."""
+    """Measure and print."""
     parser = argparse.ArgumentParser("python -m bench.starts", description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 16, 32, 64, 128], metavar="N")
     parser.add_argument("--method", choices=("fork", "spawn", "forkserver"), default="fork")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    option(parser)
     options = parser.parse_args()
     if options.child:
         baseline, workers, method = json.loads(options.child)
         child(baseline, int(workers), method)
         return 0
-    for name, value in describe((), "bench.starts").items():
-        print(f"{name}: {value}")
-    print(f"{options.method}, {options.rounds} rounds: seconds, median (lowest – highest)")
-    print("| workers | |", " | ".join(f"{span} | ÷ torch" for span in SPANS), "|")
-    print("|---|---|" + "---|---|" * len(SPANS))
+    about = describe((), "torch")
+    columns = [column for span in SPANS for column in (f"{span}, s", f"{span}, ÷ torch")]
+    table = Table("workers", "loader", *columns, labels=2)
     medians: dict[tuple[int, str], list[float]] = {}
     for workers in options.workers:
         found: dict[str, list[list[float]]] = {baseline: [] for baseline in BASELINES}
@@ -120,20 +119,20 @@ def main() -> int:
             for baseline, results in found.items():
                 results.append(measure(baseline, workers, options.method))
         for baseline, results in found.items():
-            row = [str(workers), baseline]
+            row: list[Any] = []
             for span in range(len(SPANS)):
                 own, torchs = ([each[span] for each in some] for some in (results, found["torch"]))
                 ratios = [a / b for a, b in zip(own, torchs, strict=True)]
-                row += [figure(own), "" if baseline == "torch" else figure(ratios)]
+                row += [spread(own), None if baseline == "torch" else spread(ratios)]
             medians[workers, baseline] = [statistics.median(own) for own in zip(*results, strict=True)]
-            print("|", " | ".join(row), "|", flush=True)
-    print("\ntimes as long as with the fewest workers of those above 1")
+            table.add(workers, baseline, *row)
+    growth = Table("workers ×", "loader", *(f"{span}, ×" for span in SPANS), labels=2)
     least = min((n for n in options.workers if n > 1), default=1)
     for (workers, baseline), own in medians.items():
         if workers > least:
-            spans = zip(SPANS, own, medians[least, baseline], strict=True)
-            grown = (f"{span} {now / then:.2f}" for span, now, then in spans)
-            print(f"{workers / least:g} x the workers, {baseline}: " + ", ".join(grown))
+            spans = zip(own, medians[least, baseline], strict=True)
+            growth.add(workers / least, baseline, *(rounded(now / then) for now, then in spans))
+    finish(options.record, about, {"starts": table, "growth": growth})
     return 0
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from bench.baselines import find
 from bench.workload import EXACT, Roles, Target, Workload
 
 Rounds = dict[str, list[dict[str, Any]]]
@@ -148,14 +147,3 @@ def summarize(workloads: Iterable[Workload], outcome: dict[str, Any]) -> dict[st
         tables[workload.key] = rows(rounds, outcome["missing"], workload.roles)
         targets += verdicts(workload, tables[workload.key], rounds)
     return {"tables": tables, "targets": targets}
-
-
-def as_json(summary: dict[str, Any]) -> dict[str, Any]:
-    """Turn a summary into JSON's types."""
-    return {
-        "tables": {
-            key: [asdict(row) | {"label": find(row.baseline).label} for row in table]
-            for key, table in summary["tables"].items()
-        },
-        "targets": [asdict(verdict) for verdict in summary["targets"]],
-    }
