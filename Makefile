@@ -344,6 +344,7 @@ test-cuda: build ## the tests that need a CUDA device; skipped with the reason w
 	$(PY) -m pytest -m cuda tests/cuda $(ARGS)
 
 docs: build $(DOCS_STAMP) ## the pages and an API reference from the docstrings, into build/docs; a warning is an error
+	$(PY) -m bench.pages --check
 	$(PY) -W ignore -m sphinx -W --keep-going -n -q -d build/docs-cache docs build/docs $(ARGS)
 	@echo build/docs/index.html
 
