@@ -116,7 +116,7 @@ def main() -> None:
     from slipring import images
 
     about = describe((), "pillow", "simplejpeg", "opencv-python-headless")
-    about["decoder"] = images.backend()
+    about["decoder"] = images.backend().jpeg
     n, rounds = arguments.images, arguments.rounds
     jobs = {
         "500 × 375, RandomResizedCrop": random_crops(375, 500, n),

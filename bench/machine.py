@@ -47,12 +47,18 @@ def command() -> str:
 
 
 def commit() -> str | None:
-    """Return the commit that is checked out, with a mark if files were changed; None without git."""
+    """Return the commit that is checked out, with a mark if files outside of docs/ differ; None without git."""
     try:
-        told = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-        return subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        head, changed = (
+            subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+            for words in (
+                ("rev-parse", "--short", "HEAD"),
+                ("status", "--porcelain", "--untracked-files=no", "--", ":(exclude)docs"),
+            )
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
+    return f"{head}-dirty" if changed else head
 
 
 def versions(baselines: Iterable[Baseline], packages: Iterable[str] = ()) -> dict[str, str]:

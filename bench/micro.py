@@ -49,9 +49,9 @@ def per_call(function: Callable[[], object], calls: int = 5000) -> float:
 def round_trip() -> float:
     """Dispatch, claim, publish and take an empty batch."""
     from slipring._core._codec import Encoder, receive
-    from slipring._core._ring import Ring, Slices
+    from slipring._core._ring import IndexOrder, Ring, Slices
 
-    ring, encoder, indices = Ring(20, 3), Encoder(), Slices(64, 64)
+    ring, encoder, indices = Ring(20, 3), Encoder(), Slices(IndexOrder(64), 64)
     indices.advance()
 
     def once() -> None:

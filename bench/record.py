@@ -70,7 +70,7 @@ def cell(value: Cell) -> str:
     """Write a cell: "551 (543 – 560)"."""
     if isinstance(value, list):
         middle, low, high = map(number, value)
-        return f"{middle} ({low} – {high})"
+        return middle if low == high else f"{middle} ({low} – {high})"
     return value if isinstance(value, str) else number(value)
 
 

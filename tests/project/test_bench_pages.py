@@ -73,7 +73,15 @@ def test_a_command_writes_its_tables_in_this_form(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "–"), (0.08, "0.08"), (12.34, "12.3"), (1265.4, "1,265"), (-12.9, "−12.9"), ([2, 1, 3], "2 (1 – 3)")],
+    [
+        (None, "–"),
+        (0.08, "0.08"),
+        (12.34, "12.3"),
+        (1265.4, "1,265"),
+        (-12.9, "−12.9"),
+        ([2, 1, 3], "2 (1 – 3)"),
+        ([2, 2, 2], "2"),
+    ],
 )
 def test_cells_have_three_significant_digits(value, text):
     assert record.cell(value) == text
