@@ -238,7 +238,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--only", choices=BASELINES, help="this workload")
+    parser.add_argument("--only", choices=BASELINES, nargs="+", default=list(BASELINES), help="these workloads")
     parser.add_argument("--one", nargs=3, metavar=("WORKLOAD", "BASELINE", "ADDRESS"), help=argparse.SUPPRESS)
     option(parser)
     asked = parser.parse_args()
@@ -252,7 +252,7 @@ def main() -> None:
     found: dict[str, dict[str, list[dict[str, float]]]] = {
         workload: {baseline: [] for baseline in baselines}
         for workload, baselines in BASELINES.items()
-        if asked.only in (None, workload)
+        if workload in asked.only
     }
     with tempfile.TemporaryDirectory(prefix="ray") as folder:
         context = ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=STORE, _temp_dir=folder)
