@@ -110,3 +110,25 @@ def test_each_result_has_the_command_that_measures_it_again():
     found = pages.commands()
     assert len(found) == len(RESULTS)
     assert all(" --record " in command for command in found)
+
+
+def test_the_readme_has_ratios_of_the_results():
+    arrays, crops = (pages.read(name)["tables"] for name in ("new-arrays", "crops"))
+    torch = [pages.value(arrays[key], "slipring", "× torch") for key in ("b2", "h")]
+    ours, threads = (
+        max(pages.value(arrays["b2"], name, pages.RATE) for name in names)
+        for names in (("slipring",), ("SPDL, threads", "torchdata nodes, threads", "Grain, threads"))
+    )
+    recipes = [
+        pages.value(result["tables"]["ratio"], row[0], "slipring.images")
+        for result in pages.joined(pages.RECIPES)
+        for row in result["tables"]["ratio"]["rows"]
+    ]
+    text = " ".join((pages.ROOT / "README.md").read_text().split())
+    for said in (
+        f"{torch[0]:.0f} × torch's loader and {ours / threads:.0f} × the fastest loader with threads",
+        f"{torch[1]:.1f} × torch: [how",
+        f"{pages.value(crops['f'], 'slipring.images', '× torch'):.1f} × torch with Pillow",
+        f"{min(recipes):.1f} to {max(recipes):.0f} × the images per CPU second",
+    ):
+        assert said in text
