@@ -122,6 +122,12 @@ LOSSES = (
     Loss(f"{STREAMS}: wide batches, µs", "streams", "wide", "µs per batch", "`slipring.stream`, `num_workers=0`",
          "`combine_chunks` by hand; copies only batches that cross a block's end", named="`combine_chunks` by hand",
          less=True),
+    *(
+        Loss(f"[`num_workers=\"auto\"`](benchmarks/core.md#the-number-of-workers), {work}: auto ÷ best fixed number",
+             result, "auto", "auto ÷ best fixed", work, work, other_column="best fixed number",
+             named="best fixed number", ratio="auto ÷ best fixed")
+        for work, result in (("tiny", "tuning-tiny"), ("memory-bound", "tuning"))
+    ),
     Loss("[a string](benchmarks/core.md#strings-in-forked-workers) of a `StringList`, µs", "strings", "strings",
          "read one, µs", "a StringList", "a list", named="of a list", less=True),
     Loss('[`rng="sample"`](benchmarks/core.md#random-numbers-per-sample), ms for 20,000 samples', "random-numbers",
