@@ -109,7 +109,7 @@ def main() -> int:
     about = describe()
     pictures = dataset(options.data)
     one, two = (run(ranks, pictures, options.data, options.workers) for ranks in (1, 2))
-    table = Table(f"{pictures.distinct} pictures, {EPOCHS} epochs", "one rank", "two ranks", "ratio")
+    table = Table(f"{pictures.distinct} images, {EPOCHS} epochs", "one rank", "two ranks", "ratio")
     for what in one:
         table.add(what, round(one[what]), round(two[what]), round(two[what] / one[what], 3) if one[what] else None)
     finish(options.record, about, {"ranks": table})
