@@ -55,15 +55,15 @@ $(BENCH_STAMP): $(DEPS_STAMP) $(wildcard bench/requirements.txt)
 	@$(PIP_INSTALL) -r bench/requirements.txt
 	@touch $@
 
-# What question (f) and bench.recipes are also asked of. Whatever cannot be had is a row with the reason. The packages
+# Baselines of workload (f) and bench.recipes. A package that cannot be installed is a row with the reason. The packages
 # of the second file want a torch of their choice: without dependencies they take the pinned one. They lie in a folder of
-# their own, because clients of the tests would import a torchvision that only loads with bench/rivals/_torchvision.py.
+# their own, because clients of the tests would import a torchvision that only loads with bench/baselines/_torchvision.py.
 BENCH_IMAGES := bench/requirements-images.txt bench/requirements-images-no-deps.txt
 $(BENCH_IMAGES_STAMP): $(BENCH_STAMP) $(wildcard $(BENCH_IMAGES))
 	@if $(PIP_INSTALL) -r $(word 1,$(BENCH_IMAGES)) && \
 	    $(PIP_INSTALL) --no-deps --upgrade --target build/bench/no-deps -r $(word 2,$(BENCH_IMAGES)); then \
 	    touch $@; \
-	else echo "$(BENCH_IMAGES) cannot be installed: some rivals of question (f) and recipes will be missing"; fi
+	else echo "$(BENCH_IMAGES) cannot be installed: some baselines of workload (f) and recipes will be missing"; fi
 
 $(DOCS_STAMP): $(DEPS_STAMP) requirements-docs.txt
 	@$(PIP_INSTALL) -r requirements-docs.txt
@@ -344,6 +344,7 @@ test-cuda: build ## the tests that need a CUDA device; skipped with the reason w
 	$(PY) -m pytest -m cuda tests/cuda $(ARGS)
 
 docs: build $(DOCS_STAMP) ## the pages and an API reference from the docstrings, into build/docs; a warning is an error
+	$(PY) -m bench.pages --check
 	$(PY) -W ignore -m sphinx -W --keep-going -n -q -d build/docs-cache docs build/docs $(ARGS)
 	@echo build/docs/index.html
 

@@ -1,6 +1,6 @@
 """Does num_workers="auto" find the best number of workers: ``python -m bench.auto [--rounds 3] [--only tiny]``.
 
-Question
+Purpose
     How fast are batches with the number that "auto" finds, compared with the best of the fixed numbers 0, 1, 2, 4 ...
     the upper bound, once all are in their steady state? After how many batches has it settled?
 Data
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 import warnings
 import zlib
@@ -28,6 +29,7 @@ import numpy as np
 
 import slipring
 from bench.machine import describe
+from bench.record import Table, finish, option, rounded
 
 MAX_WORKERS = 16
 WARM = 200  # batches before the clock starts; more if "auto" takes longer
@@ -132,14 +134,17 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.auto")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", help="a workload")
+    parser.add_argument("--only", choices=WORKLOADS, nargs="+", default=list(WORKLOADS), help="these workloads")
+    option(parser)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")  # 16 workers are many for this machine, which is intended
-    print(describe())
+    about, numbers = describe(), [0, *(1 << k for k in range(MAX_WORKERS.bit_length()))]
+    columns = ("best fixed number", "auto ÷ best fixed", "workers found, per round", "batches until settled, per round")
+    table, speeds = Table("work", *columns), Table("batches/s", *map(str, numbers), "auto", quiet=True)
     for name, (dataset, size, step) in WORKLOADS.items():
-        if asked.only not in (None, name):
+        if name not in asked.only:
             continue
-        made, numbers = dataset(), [0, *(1 << k for k in range(MAX_WORKERS.bit_length()))]
+        made = dataset()
         rates: dict[int | str, list[float]] = {n: [] for n in [*numbers, "auto"]}
         until, tunings = [], []
         for _ in range(asked.rounds):
@@ -151,12 +156,13 @@ def main() -> None:
                     tunings.append(tuning)
         medians = {n: statistics.median(found) for n, found in rates.items()}
         best = max(numbers, key=lambda n: medians[n])
-        print(f"\n{name}: auto / best fixed = {medians['auto'] / medians[best]:.2f} ", end="")
-        print(f"(best fixed: {best}); settled after {', '.join(map(str, until))} batches")
-        print("  batches/s: " + ", ".join(f"{n}: {rate:.4g}" for n, rate in medians.items()))
+        workers_found = ", ".join(str(tuning.workers) for tuning in tunings)
+        table.add(name, best, rounded(medians["auto"] / medians[best]), workers_found, ", ".join(map(str, until)))
+        speeds.add(name, *(rounded(medians[n]) for n in rates))
         for tuning in tunings:
             tried = ", ".join(f"{n}: {rate:.4g} ({waits:.0%})" for n, rate, waits in tuning.history)
-            print(f"  tried {tried}\n    {tuning.reason}")
+            print(f"  tried {tried}\n    {tuning.reason}", file=sys.stderr)
+    finish(asked.record, about, {"auto": table, "rates": speeds})
 
 
 if __name__ == "__main__":

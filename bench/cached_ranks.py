@@ -1,10 +1,10 @@
 """Ranks that share a cache by its name: ``python -m bench.cached_ranks``.
 
-Question
+Purpose
     Two ranks train on the same folder at the same time, with one named cache. Is each picture made once, and how much
     more memory does the cache take than for one rank?
 Data
-    The photographs of question (g). Each rank is a separate process that opens the cache by its name, and reads
+    The photographs of workload (g). Each rank is a separate process that opens the cache by its name, and reads
     all pictures twice in its own order, with its own loader; the ranks start together. First one
     rank, then two.
 Machine, command, result
@@ -29,7 +29,8 @@ from typing import Any
 from bench.decoders import SIDE
 from bench.machine import describe
 from bench.memory import of_files, of_job
-from bench.questions.epochs import Pictures, dataset
+from bench.record import Table, finish, option
+from bench.workloads.epochs import Pictures, dataset
 
 EPOCHS = 2
 
@@ -99,19 +100,19 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m bench.cached_ranks", description=__doc__.partition("\n")[0])
     parser.add_argument("--data", metavar="DIR", help="class folders of your own JPEGs")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes per rank (1)")
+    option(parser)
     options = parser.parse_args()
     if options.data is None:
         from bench.photos import ensure
 
         ensure()
-    for what, value in describe((), "bench.cached_ranks").items():
-        print(f"{what}: {value}")
+    about = describe()
     pictures = dataset(options.data)
     one, two = (run(ranks, pictures, options.data, options.workers) for ranks in (1, 2))
-    print(f"\n{pictures.distinct} pictures, {EPOCHS} epochs{'one rank':>20}{'two ranks':>12}{'ratio':>8}")
+    table = Table(f"{pictures.distinct} images, {EPOCHS} epochs", "one rank", "two ranks", "ratio")
     for what in one:
-        ratio = f"{two[what] / one[what]:.3f}" if one[what] else "–"
-        print(f"{what:40}{one[what]:>8,.0f}{two[what]:>12,.0f}{ratio:>8}")
+        table.add(what, round(one[what]), round(two[what]), round(two[what] / one[what], 3) if one[what] else None)
+    finish(options.record, about, {"ranks": table})
     once = two["made"] <= 1.01 * two["entries"] and two["entries"] == pictures.distinct
     small = two["cache's memory, MB"] <= 1.1 * one["cache's memory, MB"]
     print(f"each made once, at most 1 % more: {'yes' if once else 'no'}")

@@ -1,9 +1,11 @@
-"""The chart: one panel per question, one bar per rival."""
+"""The chart: a panel for each of some tables, with a bar for each row."""
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from bench.question import EXACT, Question
-from bench.report import number
-from bench.rivals import find
-from bench.summary import Row
+from bench.record import number
+from bench.workload import EXACT
 
 OURS, ROOFLINE, OTHER = "#d1495b", "#c3c9d1", "#3b6e96"
 INK, PALE, GRID = "#1f2933", "#6b7580", "#e4e8ec"
@@ -29,106 +29,119 @@ STYLE = {
     "ytick.color": INK,
     "svg.fonttype": "none",  # text stays text
 }
+ROOFLINES = ("roofline (no hand-over)", "roofline", "decoding alone, no loader")
+WIDTH, HEAD, ROW = 6.8, 0.8, 0.185  # inches
 
 
-def draw(
-    questions: Sequence[Question],
-    summary: dict[str, Any],
-    machine: dict[str, Any],
-    workers: int,
-    paths: Sequence[Path],
-) -> None:
+@dataclass(frozen=True)
+class Panel:
+    """A column of a table.
+
+    Parameters
+    ----------
+    title, table, column
+        The title of the panel; the table; the column with the lengths of the bars.
+    ours
+        The rows that have slipring's colour; None: all of them.
+    ratio
+        A column of ratios, which are written next to slipring's rates.
+    """
+
+    title: str
+    table: Mapping[str, Any]
+    column: str
+    ours: Sequence[str] | None
+    ratio: str | None = None
+
+
+def draw(panels: Sequence[Panel], title: str, small_print: str, paths: Sequence[Path]) -> None:
     """Draw all panels and save them to `paths`; the suffix gives the format."""
-    columns = min(2, len(questions))
-    lines = -(-len(questions) // columns)
+    columns = min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    heights = [
+        HEAD + ROW * max(len(_bars(panel)) for panel in panels[line * columns : (line + 1) * columns])
+        for line in range(lines)
+    ]
     with plt.rc_context(STYLE):
         figure, grid = plt.subplots(
-            lines, columns, figsize=(6.8 * columns, 1.3 + 2.6 * lines), squeeze=False, layout="constrained"
-        )
+            lines, columns, figsize=(WIDTH * columns, 1.1 + sum(heights)), squeeze=False, layout="constrained",
+            height_ratios=heights,
+        )  # fmt: skip
         figure.get_layout_engine().set(w_pad=0.15, h_pad=0.12, wspace=0.04, hspace=0.03)
-        panels = list(grid.flat)
-        for axes, question in zip(panels, questions):
-            _panel(axes, question, summary["tables"][question.key])
-        for axes in panels[len(questions) :]:
-            axes.set_axis_off()
-        figure.suptitle(
-            f"Batches per second with {workers} worker{'s' if workers > 1 else ''}",
-            x=0.012,
-            ha="left",
-            fontsize=14,
-            fontweight="bold",
-        )
+        axes = list(grid.flat)
+        for space, panel in zip(axes, panels):
+            _panel(space, panel)
+        for space in axes[len(panels) :]:
+            space.set_axis_off()
+        figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold")
         figure.supxlabel(
-            "\n".join(textwrap.fill(line, 112 * columns) for line in _small_print(machine)),
-            x=0.012,
-            ha="left",
-            fontsize=7.5,
-            color=PALE,
-            linespacing=1.5,
-        )
+            "\n".join(textwrap.fill(line, 112 * columns) for line in small_print.splitlines()),
+            x=0.012, ha="left", fontsize=7.5, color=PALE, linespacing=1.5,
+        )  # fmt: skip
         for path in paths:
             figure.savefig(path, dpi=150, facecolor="white")
         plt.close(figure)
 
 
-def _small_print(machine: dict[str, Any]) -> tuple[str, str]:
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    return (
-        "Bars: median of the rounds; whiskers: lowest and highest round. "
-        "The roofline does the same work and hands nothing over.",
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, {machine['date'][:10]}. "
-        f"Python {machine['python']}, {versions}",
-    )
+def _bars(panel: Panel) -> list[tuple[str, list[float], str]]:
+    """Return (name, [median, lowest, highest], text) of each row that was measured, the slowest first."""
+    columns = list(panel.table["columns"])
+    found = []
+    for row in panel.table["rows"]:
+        value = row[columns.index(panel.column)]
+        if value is not None:
+            figures = value if isinstance(value, list) else [value] * 3
+            found.append((str(row[0]), figures, _text(panel, dict(zip(columns, row)), figures[0])))
+    if panel.ours is None:
+        return found[::-1]  # in the order of the table
+    return sorted(found, key=lambda bar: (bar[0] in ROOFLINES, bar[1][0]))
 
 
-def _panel(axes: Axes, question: Question, table: list[Row]) -> None:
-    measured = [row for row in table if row.rate is not None]
-    roles = question.roles
-    measured.sort(key=lambda row: (row.rival in roles.roofline, row.rate.median))
-    colours = {roles.ours: OURS, **dict.fromkeys(roles.roofline, ROOFLINE)}
-    axes.set_title(f"({question.key})  {question.title}", loc="left", fontsize=10.5, pad=8)
+def _text(panel: Panel, row: Mapping[str, Any], median: float) -> str:
+    """Write the figure, our ratio, and the largest error of a decoder that is not exact."""
+    text = number(median)
+    error = re.search(r"\((\d+)\)", str(row.get("error, mean (largest)") or ""))
+    if error and int(error[1]) > EXACT:
+        text += f"  (off by up to {error[1]})"
+    if panel.ours is None:
+        return f"{text} ×"
+    ratio = row.get(panel.ratio or "")
+    if ratio is not None and str(next(iter(row.values()))) in panel.ours:
+        text += f"  ({number(ratio[0] if isinstance(ratio, list) else ratio, 2)} {panel.ratio})"
+    return text
+
+
+def _panel(axes: Axes, panel: Panel) -> None:
+    axes.set_title(panel.title, loc="left", fontsize=10.5, pad=8)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    if not measured:
+    found = _bars(panel)
+    if not found:
         axes.text(0.0, 0.5, "nothing measured", color=PALE, transform=axes.transAxes)
         axes.set_axis_off()
         return
-    rates = [row.rate for row in measured]
+    is_ours = [panel.ours is None or name in panel.ours for name, *_ in found]
+    colours = [OURS if ours else ROOFLINE if name in ROOFLINES else OTHER for (name, *_), ours in zip(found, is_ours)]
+    medians, lows, highs = zip(*(figures for _, figures, _ in found))
     bars = axes.barh(
-        [find(row.rival).label for row in measured],
-        [rate.median for rate in rates],
+        [name for name, *_ in found],
+        medians,
         height=0.7,
-        color=[colours.get(row.rival, OTHER) for row in measured],
-        xerr=[[rate.median - rate.low for rate in rates], [rate.high - rate.median for rate in rates]],
+        color=colours,
+        xerr=[[m - low for m, low in zip(medians, lows)], [high - m for m, high in zip(medians, highs)]],
         error_kw={"ecolor": INK, "elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
     )
-    for bar, row, name in zip(bars, measured, axes.get_yticklabels()):
-        weight = "bold" if row.rival == roles.ours else "normal"
+    for bar, (_, figures, text), ours, name in zip(bars, found, is_ours, axes.get_yticklabels()):
+        weight = "bold" if ours and panel.ours is not None else "normal"
         name.set_fontweight(weight)
         axes.annotate(
-            _label(row, row.rival == roles.ours),
-            (row.rate.high, bar.get_y() + bar.get_height() / 2),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontweight=weight,
-        )
+            text, (figures[2], bar.get_y() + bar.get_height() / 2), xytext=(5, 0), textcoords="offset points",
+            va="center", fontweight=weight,
+        )  # fmt: skip
     # From zero and linear, so that a bar twice as long is twice as fast; labels distinguish the short ones.
-    axes.set_xlim(0, max(rate.high for rate in rates) * (1.5 if question.crops else 1.3))
+    axes.set_xlim(0, max(highs) * 1.4)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.tick_params(axis="x", labelsize=8)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-
-
-def _label(row: Row, ours: bool) -> str:
-    """Write the rate, our ratio to torch's, and the difference of a decoder that is not exact."""
-    text = number(row.rate.median)
-    if row.error_max is not None and row.error_max > EXACT:
-        text += f"  (off by up to {row.error_max})"
-    if ours and row.to_torch:
-        text += f"  ({number(row.to_torch.median, 2)} × torch)"
-    elif ours and row.to_plain:
-        text += f"  ({number(row.to_plain.median, 2)} × without a cache)"
-    return text

@@ -1,6 +1,6 @@
-"""The process of one rival: ``python -m bench.child RIVAL``.
+"""The process of one baseline: ``python -m bench.child BASELINE``.
 
-It imports the rival once, then reads one request per line and answers with one line of JSON. Each measurement
+It imports the baseline once, then reads one request per line and answers with one line of JSON. Each measurement
 runs in a fork of this process, in its own process group: it starts from a clean state, and anything that it
 leaves behind, or that hangs, is killed without an effect on the next one.
 """
@@ -19,28 +19,28 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
+from bench.baselines import find
+from bench.baselines.baseline import Baseline
 from bench.exact import error
 from bench.measure import Timing, measure
 from bench.memory import of_job
-from bench.questions import QUESTIONS
-from bench.rivals import find
-from bench.rivals.rival import Rival
+from bench.workloads import WORKLOADS
 
 EXIT_S = 5.0
 """How long a measurement may take to end after it has reported."""
 
 
 def main() -> None:
-    # Rivals print; the answers need a separate channel.
+    # Baselines print; the answers need a separate channel.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    rival = find(sys.argv[1])
-    missing = rival.missing()
+    baseline = find(sys.argv[1])
+    missing = baseline.missing()
     print(json.dumps({"missing": missing}), file=answers)
     if missing:
         return
-    module = importlib.import_module(f"bench.rivals.{rival.module}")
+    module = importlib.import_module(f"bench.baselines.{baseline.module}")
     for line in sys.stdin:
         request = json.loads(line)
         receiver, sender = os.pipe()
@@ -49,7 +49,7 @@ def main() -> None:
             os.setpgid(0, 0)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.close(receiver)
-            os.write(sender, json.dumps(_measure(rival, module, request)).encode())
+            os.write(sender, json.dumps(_measure(baseline, module, request)).encode())
             os.close(sender)
             # Like a normal exit, but without the end of every module, which takes torch most of a second.
             atexit._run_exitfuncs()
@@ -67,24 +67,24 @@ def main() -> None:
         print(json.dumps(answer), file=answers)
 
 
-def _measure(rival: Rival, module: Any, request: dict[str, Any]) -> dict[str, Any]:
+def _measure(baseline: Baseline, module: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Measure, in the fork; errors become answers."""
     size, workers, expected = request["batch_size"], request["workers"], request["expected"]
-    question = replace(QUESTIONS[request["question"]], batch_size=size)
+    workload = replace(WORKLOADS[request["workload"]], batch_size=size)
     known = None if expected is None else set(expected)
     counts = getattr(module, "counts", None)
     try:
-        dataset: Any = question.dataset(request["data"])
+        dataset: Any = workload.dataset(request["data"])
         first, warm_s = 0, request["warm_s"]
-        if question.epochs:  # they warm up, too
-            first, warm_s = -(-question.epochs * dataset.distinct // size), 0.0
-        timing = Timing(warm_s, request["window_s"] * question.window_scale, workers, first)
-        with closing(module.batches(question, dataset, workers, **rival.options)) as batches:
+        if workload.epochs:  # they warm up, too
+            first, warm_s = -(-workload.epochs * dataset.distinct // size), 0.0
+        timing = Timing(warm_s, request["window_s"] * workload.window_scale, workers, first)
+        with closing(module.batches(workload, dataset, workers, **baseline.options)) as batches:
             answer = measure(batches, known, timing, size, counts)
-            if question.epochs:  # with this process's parent, too: PSS divides their shared pages between both
+            if workload.epochs:  # with this process's parent, too: PSS divides their shared pages between both
                 answer["memory"] = of_job(os.getppid())
-        if question.crops and (decoder := module.decoder(**rival.options)):
-            answer["error_mean"], answer["error_max"] = error(decoder, dataset.files, whole=rival.whole)
+        if workload.crops and (decoder := module.decoder(**baseline.options)):
+            answer["error_mean"], answer["error_max"] = error(decoder, dataset.files, whole=baseline.whole)
         return answer
     except Exception as failure:
         import traceback

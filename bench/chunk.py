@@ -1,10 +1,10 @@
 """How soon does the first batch come if workers share it? ``python -m bench.chunk``.
 
-Question
+Purpose
     Time from the beginning of an epoch to its first batch, if decoding takes most of the time: one worker
     for each batch, and with ``chunk_size`` several workers for each.
 Data
-    The photographs of question (a), 64 a batch; or your own (``--data``).
+    The photographs of workload (a), 64 a batch; or your own (``--data``).
 Machine, command, result
     Printed. Both ways take turns in each round; ratios are formed within a round.
 Bias
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +24,8 @@ from typing import Any
 
 from bench import photos
 from bench.machine import describe
-from bench.questions import QUESTIONS
+from bench.record import Table, finish, option, spread
+from bench.workloads import WORKLOADS
 
 BATCH = 64
 
@@ -79,7 +79,7 @@ def of_async(dataset: Any, workers: int, chunk: int | None) -> float:
 
 def read(source: tuple[str, int]) -> dict[str, Any]:
     """Decode one photograph."""
-    from bench.questions.photos import decode
+    from bench.workloads.photos import decode
 
     return {"image": decode(source[0]), "label": source[1]}
 
@@ -90,37 +90,29 @@ def main() -> None:
     parser.add_argument("--data", metavar="DIR", help="class folders of your own JPEGs")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     parser.add_argument("--rounds", type=int, default=7, metavar="N")
+    option(parser)
     options = parser.parse_args()
     import slipring
     import slipring.torch
 
-    for name, value in describe(module="bench.chunk").items():
-        print(f"{name}: {value}")
+    about = describe((), "torch", "pillow")
     if not options.data:
         photos.ensure()
-    dataset = QUESTIONS["a"].dataset(options.data)
+    dataset = WORKLOADS["a"].dataset(options.data)
     ways = {
         "slipring.Loader": functools.partial(of_loader, slipring.Loader, dataset),
         "slipring.torch.DataLoader": functools.partial(of_loader, slipring.torch.DataLoader, dataset),
-        "adapters.di_engine.AsyncDataLoader": functools.partial(of_async, dataset),
+        "slipring.adapters.di_engine.AsyncDataLoader": functools.partial(of_async, dataset),
     }
-    print(f"ms to the first batch of {BATCH} photographs, {options.workers} workers, {options.rounds} rounds")
+    table = Table("loader", "one worker makes a batch, ms", "they share it, ms", "ratio")
     for title, first in ways.items():
         rounds = [
             (first(options.workers, None), first(options.workers, BATCH // (4 * options.workers)))
             for _ in range(options.rounds)
         ]
         whole, shared = zip(*rounds)
-        print(
-            f"{title:34}one worker each {figure(whole, 1e3)}; shared {figure(shared, 1e3)}; shared ÷ one "
-            f"{figure([b / a for a, b in rounds])}"
-        )
-
-
-def figure(values: Any, scale: float = 1.0) -> str:
-    """Write median (lowest - highest)."""
-    low, high = min(values) * scale, max(values) * scale
-    return f"{statistics.median(values) * scale:.3g} ({low:.3g} – {high:.3g})"
+        table.add(title, spread(whole, 1e3), spread(shared, 1e3), spread(b / a for a, b in rounds))
+    finish(options.record, about, {"first batch": table})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Numpy collation and a worker's stream of batches, for rivals without their own collation.
+"""Numpy collation and a worker's stream of batches, for baselines without their own collation.
 
-The rivals get the fastest collation that plain numpy offers (``np.concatenate`` into a given array), and keep
+The baselines get the fastest collation that plain numpy offers (``np.concatenate`` into a given array), and keep
 their buffers if that is safe, so that none is slow for a reason outside of it.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.question import Dataset
+from bench.workload import Dataset
 
 
 def collate(samples: Sequence[Any], into: Any = None) -> Any:
@@ -89,7 +89,7 @@ class Stream:
     worker, workers
         The number of this worker, and the number of workers.
     reuse
-        Write every batch to the same arrays: for rivals that copy a batch before they request the next.
+        Write every batch to the same arrays: for baselines that copy a batch before they request the next.
     """
 
     def __init__(self, dataset: Dataset, batch_size: int, worker: int, workers: int, *, reuse: bool) -> None:

@@ -1,13 +1,13 @@
 """How much of a list of strings forked workers copy: ``python -m bench.copy_on_write``.
 
-Question
+Purpose
     How much private memory does a worker get by reading a dataset's strings from a list and from a
     `slipring.StringList`, and how long does one read take? What does it cost to measure this from
     outside, as ``stats().worker_private_bytes`` does, and as the kernel does for each page?
 Data
     Two million file names of 46 characters, read in random order by one forked worker.
 Machine, command, result
-    Printed. Figures in docs/benchmarks/copy-on-write.md come from this program.
+    Printed.
 Bias
     Nothing else is done with a string: this measures only the leak.
 """
@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.machine import describe
+from bench.record import Table, finish, option, rounded, spread
 from slipring import Workers
 
 
@@ -47,19 +48,19 @@ def own_mib(pid: int | str = "self") -> int:
         return next(int(line.split()[1]) // 1024 for line in file if line.startswith("Private_Dirty"))
 
 
-def measure(names: Sequence[str], chunk: int) -> list[int]:
+def measure(kind: str, names: Sequence[str], chunk: int, meters: Table) -> list[int]:
     """Return a worker's private MiB at the beginning and after each tenth of an epoch."""
     from slipring import Loader
 
     dataset = Names(names, chunk)
     with Loader(dataset, 1, num_workers=1, workers=Workers(start_method="fork")) as loader:
         seen = [int(batch[0][0]) for batch in loader]
-        compare_meters(loader._engine.pool.pids()[0][1])
+        compare_meters(kind, loader._engine.pool.pids()[0][1], meters)
     return seen[:: max(1, len(seen) // 10)]
 
 
-def compare_meters(pid: int) -> None:
-    """Print a worker's private memory by `stats()` and by smaps_rollup, and the time of each."""
+def compare_meters(kind: str, pid: int, meters: Table) -> None:
+    """Add a worker's private memory by `stats()` and by smaps_rollup, and the time of each."""
     from slipring._core import memory as growth
 
     for title, meter in (
@@ -71,26 +72,30 @@ def compare_meters(pid: int) -> None:
             begin = time.perf_counter()
             found = meter()
             taken.append(time.perf_counter() - begin)
-        print(f"{'':12}{title}: {found} MiB, {sorted(taken)[4] * 1e3:.1f} ms")
+        meters.add(kind, title, found, spread(taken, 1e3))
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.copy_on_write")
     parser.add_argument("--strings", type=int, default=2_000_000)
+    option(parser)
     options = parser.parse_args()
     from slipring import StringList
 
-    for name, value in describe().items():
-        print(f"{name}: {value}")
+    about = describe()
+    table = Table("strings in", "private memory of the worker, MiB", "after a tenth, MiB", "read one, µs", quiet=True)
+    meters = Table("strings in", "measured by", "private memory, MiB", "ms", labels=2)
     names = [f"/data/train/n{i % 1000:08d}/n{i % 1000:08d}_{i:09d}.JPEG" for i in range(options.strings)]
     chunk = max(1, options.strings // 100)
-    for title, kept in (("list", names), ("StringList", StringList(names))):
+    for title, kept in (("a list", names), ("a StringList", StringList(names))):
         begin = time.perf_counter()
         for position in range(0, options.strings, 20):
             kept[position]
-        each = (time.perf_counter() - begin) / (options.strings / 20) * 1e9
-        print(f"{title:12}MiB of its own: {measure(kept, chunk)}; {each:.0f} ns to read one")
+        each = (time.perf_counter() - begin) / (options.strings / 20) * 1e6
+        seen = measure(title, kept, chunk, meters)
+        table.add(title, seen[-1], seen[1], rounded(each))
+    finish(options.record, about, {"strings": table, "meters": meters})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How long until a dead worker is noticed: ``python -m bench.death --deaths 100 --load 0``.
 
-Question
+Purpose
     A worker is killed while the consumer waits in ``next()``. When does the kernel report it, when does the
     consumer notice it, and when does the dead worker's batch come?
 Data
@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from bench.machine import describe
+from bench.record import Table, finish, option, rounded
 
 NOTHING = 0.0
 
@@ -120,11 +121,11 @@ def measure(deaths: int, workers: int, rng: random.Random) -> dict[str, list[flo
             at, pid = data.died()
             gone, noticed, replaced = watch.times_of(pid)
             for what, ms in (
-                ("killed → gone for the kernel", gone - at),
-                ("gone → noticed", noticed - gone),
-                ("killed → noticed", noticed - at),
-                ("noticed → replaced", replaced - noticed),
-                ("killed → its batch is there", came - at),
+                ("killed → the kernel reports the death", gone - at),
+                ("reported → the consumer notices", noticed - gone),
+                ("killed → the consumer notices", noticed - at),
+                ("the consumer notices → another worker has started", replaced - noticed),
+                ("killed → another worker delivers its batch", came - at),
             ):
                 stretches.setdefault(what, []).append(1000 * ms)
     return stretches
@@ -146,13 +147,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--load", type=int, default=0, help="processes beside it that only compute")
     parser.add_argument("--seed", type=int, default=0)
+    option(parser)
     asked = parser.parse_args()
     import logging
 
     logging.getLogger("slipring").setLevel(logging.ERROR)
-    for name, value in describe().items():
-        print(f"{name}: {value}")
-    print(f"load: {asked.load} computing, average {os.getloadavg()[0]:.1f}\n")
+    about = describe()
     others = [computing() for _ in range(asked.load)]
     try:
         stretches = measure(asked.deaths, asked.workers, random.Random(asked.seed))
@@ -160,9 +160,10 @@ def main() -> None:
         for pid in others:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    print(f"{asked.deaths} deaths, ms {'median':>23} {'max':>9}")
+    table = Table("processes that compute", "event", "median, ms", "maximum, ms", labels=2)
     for what, ms in stretches.items():
-        print(f"{what:30} {statistics.median(ms):9.1f} {max(ms):9.1f}")
+        table.add(asked.load, what, rounded(statistics.median(ms)), rounded(max(ms)))
+    finish(asked.record, about, {"deaths": table}, f"{asked.deaths} deaths")
 
 
 if __name__ == "__main__":

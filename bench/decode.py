@@ -1,10 +1,10 @@
 """Decoders alone, on one core: ``python -m bench.decode``.
 
-Question
+Purpose
     What does a training crop cost, from the bytes of a JPEG to 224 × 224 × 3 uint8, and how far is it from Pillow's?
 Data
-    JPEGs (quality 90, 4:2:0) of 500 × 375 and of 1600 × 1200, made of the photographs of question (a); the same
-    boxes of RandomResizedCrop for all, half of them mirrored. Also the files of question (a) with its centre crop.
+    JPEGs (quality 90, 4:2:0) of 500 × 375 and of 1600 × 1200, made of the photographs of workload (a); the same
+    boxes of RandomResizedCrop for all, half of them mirrored. Also the files of workload (a) with its centre crop.
 Machine, command, result
     Printed: CPU microseconds per image, median (and range) of the rounds; all decoders take turns in each round.
 Bias
@@ -36,7 +36,8 @@ from bench.decoders import (
 )
 from bench.machine import describe
 from bench.photos import ensure, image_files
-from bench.questions.photos import KEEP
+from bench.record import Table, finish, option, rounded, spread
+from bench.workloads.photos import KEEP
 
 Job = tuple[bytes, Pick]
 
@@ -68,18 +69,18 @@ def random_crops(height: int, width: int, n: int) -> list[Job]:
 
 
 def centre_crops(n: int) -> list[Job]:
-    """Return the first `n` files of question (a), each with the square at its centre."""
+    """Return the first `n` files of workload (a), each with the square at its centre."""
     return [(Path(path).read_bytes(), centre) for path, _ in image_files()[:n]]
 
 
 def centre(height: int, width: int) -> tuple[Box, bool]:
-    """Return question (a)'s crop of a picture."""
+    """Return workload (a)'s crop of a picture."""
     side = round(min(height, width) * KEEP)
     return ((height - side) // 2, (width - side) // 2, side, side), False
 
 
-def measure(title: str, made: list[Job], rounds: int) -> None:
-    """Time every way on the same jobs, in turn, and print the table."""
+def measure(title: str, made: list[Job], rounds: int) -> Table:
+    """Time every way on the same jobs, in turn."""
     ways: dict[str, Decoder] = {}
     for name, make in WAYS.items():
         try:
@@ -97,29 +98,32 @@ def measure(title: str, made: list[Job], rounds: int) -> None:
             times[name].append((time.process_time() - begin) / len(made) * 1e6)
     base = statistics.median(times["Pillow"])
     print(f"\n{title}: {len(made)} images, {rounds} rounds")
-    print(f"  {'':38} {'µs of CPU':>22} {'× Pillow':>9} {'mean error':>11} {'largest':>8}")
+    table = Table("decoder", "µs of CPU", "× Pillow", "mean error", "largest")
     for name in ways:
         middle = statistics.median(times[name])
-        spread = f"{middle:,.0f} ({min(times[name]):,.0f} - {max(times[name]):,.0f})"
-        mean, largest = np.mean([e.mean() for e in errors[name]]), max(int(e.max()) for e in errors[name])
-        print(f"  {name:38} {spread:>22} {base / middle:9.2f} {mean:11.2f} {largest:8}")
+        mean, largest = float(np.mean([e.mean() for e in errors[name]])), max(int(e.max()) for e in errors[name])
+        table.add(name, spread(times[name]), rounded(base / middle), round(mean, 2), largest)
+    return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.decode", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--images", type=int, default=100)
+    option(parser)
     arguments = parser.parse_args()
     ensure()
     from slipring import images
 
-    for key, value in describe(module="bench.decode").items():
-        print(f"{key}: {value}")
-    print(images.backend())
+    about = describe((), "pillow", "simplejpeg", "opencv-python-headless")
+    about["decoder"] = images.backend().jpeg
     n, rounds = arguments.images, arguments.rounds
-    measure("500 × 375, RandomResizedCrop", random_crops(375, 500, n), rounds)
-    measure("question (a)'s files, centre crop", centre_crops(n), rounds)
-    measure("1600 × 1200, RandomResizedCrop", random_crops(1200, 1600, max(1, n // 5)), rounds)
+    jobs = {
+        "500 × 375, RandomResizedCrop": random_crops(375, 500, n),
+        "the files of workload (a), centre crop": centre_crops(n),
+        "1600 × 1200, RandomResizedCrop": random_crops(1200, 1600, max(1, n // 5)),
+    }
+    finish(arguments.record, about, {title: measure(title, made, rounds) for title, made in jobs.items()})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Decoders of training crops: question (f) and ``bench.decode`` compare results, the latter also times.
+"""Decoders of training crops: workload (f) and ``bench.decode`` compare results, the latter also times.
 
 A function without arguments makes each decoder. It is called with the file's bytes and with `pick`, which gets the
 picture's height and width and returns a box (top, left, height, width) and whether to mirror it.

@@ -1,6 +1,6 @@
 """How fast do detection batches of Tensor subclasses come? ``python -m bench.detection``.
 
-Question
+Purpose
     Batches per second of torch's loader and of slipring's drop-in, with samples like those of torchvision's v2
     transforms: an image, and a dict of boxes, masks and labels, collated as a list.
 Data
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 
 from bench.machine import describe
+from bench.record import Table, finish, option, spread
 
 BATCH, WARM, SIZE = 8, 10, (480, 640)
 WAYS = ("torch", "slipring", "slipring, plain tensors")
@@ -106,27 +106,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, metavar="N")
     parser.add_argument("--batches", type=int, default=200, metavar="N")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    option(parser)
     options = parser.parse_args()
     if options.way:
         print(rate(options.way, options.batches, options.workers))
         return
-    for name, value in describe(module="bench.detection").items():
-        print(f"{name}: {value}")
+    about = describe((), "torch")
     command = [sys.executable, "-m", "bench.detection", "--workers", str(options.workers)]
     command += ["--batches", str(options.batches), "--way"]
     rounds = [
         [float(subprocess.run([*command, way], check=True, stdout=subprocess.PIPE).stdout) for way in WAYS]
         for _ in range(options.rounds)
     ]
-    print(f"batches of {BATCH} a second, {options.workers} workers, {options.rounds} rounds")
+    table = Table("loader", "batches/s", "÷ torch")
     for column, way in enumerate(WAYS):
         rates, ratios = [row[column] for row in rounds], [row[column] / row[0] for row in rounds]
-        print(f"{way:28}{figure(rates):28}÷ torch {figure(ratios)}")
-
-
-def figure(values: list[float]) -> str:
-    """Write median (lowest - highest)."""
-    return f"{statistics.median(values):.3g} ({min(values):.3g} – {max(values):.3g})"
+        table.add(way, spread(rates), spread(ratios) if column else None)
+    finish(options.record, about, {"detection": table})
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 """Batches on a device: ``python -m bench.device``, or ``make bench-device``.
 
-Question
+Purpose
     How close is the rate of copies from registered slots to that from pinned memory, how long
     does a training step wait for data, and what does preload cost without a device?
 Data
     Ready uint8 images of 3 × 224 × 224 (a batch of 256: 38.5 MB; of 1,024: 154 MB), one sample at a time, and
     vectors of 32 float32.
-Rivals
+Baselines
     torch's DataLoader with ``pin_memory=True`` and ``.to(device, non_blocking=True)`` in the loop, as its
     documentation has it; and for the rate of copies the same bytes in memory that torch has pinned.
 Machine, command, result
-    Printed; figures in docs/benchmarks/device.md come from this program.
+    Printed.
 Bias
-    Each measurement has its own process, rivals take turns, figures are medians of the rounds. Copies
+    Each measurement has its own process, baselines take turns, figures are medians of the rounds. Copies
     are timed by the host, with a synchronization. The step is a chain of matrix products on the caller's
     stream, of about the requested time (on the CPU: a sleep). A device waits for data from the end of
     a step to the start of the next, by its own events; if the host is late for other reasons (it
@@ -25,7 +25,6 @@ import argparse
 import functools
 import itertools
 import json
-import shlex
 import statistics
 import subprocess
 import sys
@@ -37,9 +36,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from bench import record
 from bench.machine import describe
+from bench.record import Table
 from slipring import Memory
 
 SHAPE = (3, 224, 224)
@@ -76,7 +76,7 @@ def copy_rate(torch: Any, options: argparse.Namespace) -> dict[str, float]:
 
     device = torch.device(options.device)
     pins = None
-    if options.rival == "slots":
+    if options.baseline == "slots":
         from slipring import Loader
         from slipring.torch.device.registered import RegisteredSlots
 
@@ -138,7 +138,7 @@ def loop(torch: Any, options: argparse.Namespace) -> dict[str, float | None]:
     device = torch.device(options.device)
     dataset = (Vectors if options.vectors else Images)(torch)
     shared = {"batch_size": options.batch, "num_workers": options.workers, "persistent_workers": True}
-    batches = iter(_batches(torch, options.rival, dataset, device, shared))
+    batches = iter(_batches(torch, options.baseline, dataset, device, shared))
     step = make_step(torch, device, options.step)
     on_device = device.type != "cpu"
     make_event = functools.partial(torch.get_device_module(device).Event, enable_timing=True)
@@ -193,14 +193,14 @@ def _preload_cpu() -> float:
     return 0.0
 
 
-def _batches(torch: Any, rival: str, dataset: Any, device: Any, shared: dict[str, Any]) -> Iterator[Any]:
-    if rival == "torch":
+def _batches(torch: Any, baseline: str, dataset: Any, device: Any, shared: dict[str, Any]) -> Iterator[Any]:
+    if baseline == "torch":
         for batch in torch.utils.data.DataLoader(dataset, pin_memory=device.type != "cpu", **shared):
             yield [leaf.to(device, non_blocking=True) for leaf in batch]
         return
     from slipring.torch import DataLoader
 
-    extras = {"none": {}, "preload": {"device": device}}[rival]
+    extras = {"none": {}, "preload": {"device": device}}[baseline]
     yield from DataLoader(dataset, **shared, **extras)
 
 
@@ -239,11 +239,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--json", help="where to write all figures")
+    record.option(parser)
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     inner = parser.add_argument_group("one measurement, in this process")
     inner.add_argument("--what", choices=["copy", "loop"])
-    inner.add_argument("--rival")
+    inner.add_argument("--baseline")
     inner.add_argument("--device", default="cpu")
     inner.add_argument("--batch", type=int, default=256)
     inner.add_argument("--step", type=float, default=0.0, help="milliseconds")
@@ -260,20 +260,14 @@ def main() -> None:
     from slipring.torch.device.cuda import accelerator
 
     here = accelerator()
-    machine = {**describe(), "command": shlex.join(["python", "-m", "bench.device", *sys.argv[1:]])}
-    results = {"machine": machine, "device": None if here is None else _name(torch, here)}
+    machine = describe((), "torch")
     if here is None:
         console.print("torch finds no device here: only what preload costs on the CPU is measured.")
     else:
-        console.print(f"device: {results['device']}")
-    for part in options.parts:
-        if here is not None or part == "cpu":
-            results[part] = PARTS[part](console, options, str(here))
-    for name, value in machine.items():
-        console.print(f"{name}: {value}", style="dim", highlight=False)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(results, file, indent=1)
+        machine["device"] = _name(torch, here)
+    parts = [part for part in options.parts if here is not None or part == "cpu"]
+    tables = {part: PARTS[part](console, options, str(here)) for part in parts}
+    record.finish(options.record, machine, tables)
 
 
 def _name(torch: Any, device: Any) -> str:
@@ -282,76 +276,61 @@ def _name(torch: Any, device: Any) -> str:
     return name() if name is not None else str(device)
 
 
-def _copies(console: Console, options: argparse.Namespace, device: str) -> list[dict[str, Any]]:
-    table = Table("batch", "pinned by torch, GB/s", "registered slots, GB/s", "of that limit", title="copies")
-    rows = []
+def _copies(console: Console, options: argparse.Namespace, device: str) -> Table:
+    table = Table("one copy", "pinned by torch, GB/s", "registered slots, GB/s", "slots ÷ pinned, %")
     for batch in (256, 1024):
         shared = {"what": "copy", "device": device, "batch": batch}
-        settings = [{**shared, "rival": rival} for rival in ("pinned", "slots")]
+        settings = [{**shared, "baseline": baseline} for baseline in ("pinned", "slots")]
         limit, ours = (r["gb_per_s"] for r in rounds(console, f"copies of {batch}", options.rounds, settings))
-        rows.append({"batch": batch, "limit": limit, "ours": ours})
-        table.add_row(f"{batch * 150528 / 1e6:.0f} MB", spread(limit), spread(ours), f"{ours[0] / limit[0]:.1%}")
-    console.print(table)
-    return rows
+        share = record.rounded(ours[0] / limit[0] * 100)
+        table.add(f"{batch * 150528 / 1e6:.3g} MB", _figure(limit), _figure(ours), share)
+    return table
 
 
-def _loops(console: Console, options: argparse.Namespace, device: str) -> list[dict[str, Any]]:
-    table = Table("step", "loader", "images/s", "× torch", "waiting for data", "CPU µs/batch", "preload thread µs")
-    rows = []
+def _loops(console: Console, options: argparse.Namespace, device: str) -> Table:
+    columns = ("images/s", "× torch", "waiting for data, %", "CPU, ms per batch", "preloading thread, ms")
+    table = Table("step", "loader", *columns, labels=2)
     for step in (0, *STEPS_MS):
         shared = {"what": "loop", "device": device, "step": step, "workers": options.workers}
-        settings = [{**shared, "seconds": options.seconds, "rival": rival} for rival in ("torch", "preload")]
+        settings = [{**shared, "seconds": options.seconds, "baseline": baseline} for baseline in ("torch", "preload")]
         both = rounds(console, f"a step of {step} ms", options.rounds, settings)
-        for rival, result in zip(("torch", "preload"), both, strict=True):
-            rows.append({"step": step, "rival": rival, **result})
-            table.add_row(
+        for name, result in zip(("torch", "slipring, `device=`"), both, strict=True):
+            table.add(
                 f"{step} ms" if step else "none",
-                "torch, pin_memory" if rival == "torch" else "slipring, device=",
-                spread(result["images_per_s"], 0),
-                f"{result['images_per_s'][0] / both[0]['images_per_s'][0]:.2f}",
-                f"{result['waiting'][0]:.2%}" if "waiting" in result else "–",
-                spread(result["cpu_us"], 0),
-                spread(result["thread_cpu_us"], 0),
+                name,
+                _figure(result["images_per_s"]),
+                record.rounded(result["images_per_s"][0] / both[0]["images_per_s"][0]),
+                _figure(result["waiting"], 100) if "waiting" in result else None,
+                _figure(result["cpu_us"], 1e-3),
+                _figure(result["thread_cpu_us"], 1e-3),
             )
-    console.print(table)
-    return rows
+    return table
 
 
-def _cpu(console: Console, options: argparse.Namespace, _: str) -> list[dict[str, Any]]:
+def _cpu(console: Console, options: argparse.Namespace, _: str) -> Table:
     """Measure preload's cost without copies: batches at full speed, and with a step."""
-    columns = ("", "µs per batch", "with preload", "it costs", "CPU µs", "with preload", "the thread's")
-    table = Table(*columns, title="on the CPU")
-    rows = []
+    columns = [f"{what}, {how}" for what in ("µs per batch", "CPU, µs") for how in ("without preload", "with preload")]
+    table = Table("batches", *columns, "preloading thread, µs")
     for title, setting in (
-        ("64 × 32 float32, as fast as they come", {"batch": 64, "vectors": 1, "step": 0}),
-        ("64 × 32 float32, a step of 1 ms", {"batch": 64, "vectors": 1, "step": 1}),
-        ("38.5 MB of uint8, as fast as they come", {"batch": 256, "vectors": 0, "step": 0}),
-        ("38.5 MB of uint8, a step of 20 ms", {"batch": 256, "vectors": 0, "step": 20}),
+        ("64 × 32 float32, no step", {"batch": 64, "vectors": 1, "step": 0}),
+        ("the same, a step of 1 ms", {"batch": 64, "vectors": 1, "step": 1}),
+        ("38.5 MB of uint8, no step", {"batch": 256, "vectors": 0, "step": 0}),
+        ("the same, a step of 20 ms", {"batch": 256, "vectors": 0, "step": 20}),
     ):
         shared = {"what": "loop", "workers": options.workers, "seconds": options.seconds, **setting}
-        settings = [{**shared, "rival": rival} for rival in ("none", "preload")]
-        none, ours = rounds(console, title, options.rounds, settings)
-        rows.append({"title": title, "none": none, "preload": ours})
-        table.add_row(
-            title,
-            spread(none["per_batch_us"], 1),
-            spread(ours["per_batch_us"], 1),
-            f"{ours['per_batch_us'][0] - none['per_batch_us'][0]:+.0f}",
-            spread(none["cpu_us"], 1),
-            spread(ours["cpu_us"], 1),
-            spread(ours["thread_cpu_us"], 1),
-        )
-    console.print(table)
-    return rows
+        settings = [{**shared, "baseline": baseline} for baseline in ("none", "preload")]
+        both = rounds(console, title, options.rounds, settings)
+        figures = [_figure(found[what]) for what in ("per_batch_us", "cpu_us") for found in both]
+        table.add(title, *figures, _figure(both[1]["thread_cpu_us"]))
+    return table
 
 
 PARTS = {"copies": _copies, "loops": _loops, "cpu": _cpu}
 
 
-def spread(figures: tuple[float, float, float], digits: int = 1) -> str:
-    """Write a median with lowest and highest."""
-    median, low, high = (f"{figure:,.{digits}f}" for figure in figures)
-    return f"{median} ({low} – {high})"
+def _figure(found: tuple[float, float, float], scale: float = 1.0) -> list[float]:
+    """Return a median with lowest and highest, as a cell."""
+    return [record.rounded(one * scale) for one in found]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The difference of a rival's decoder from Pillow's crop and resize, in pixel values."""
+"""The difference of a baseline's decoder from Pillow's crop and resize, in pixel values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How much code a batch executes in the consumer: ``python -m bench.footprint``.
 
-Question
+Purpose
     How many instructions, cache lines and pages of code does one step of the loop execute, and in which files?
 Data
     Batches of (image, label), 4 × 3 × 8 × 8 uint8; the loop drops each one.
@@ -13,6 +13,7 @@ Bias
 
 from __future__ import annotations
 
+import argparse
 import collections
 import ctypes
 import os
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bench.machine import describe
+from bench.record import Table, finish, option
 
 TRACEME, PEEKUSER, SINGLESTEP = 0, 3, 9  # linux/ptrace.h
 RIP = 16 * 8  # in struct user
@@ -99,8 +101,8 @@ def files_of(pid: int) -> list[tuple[int, int, str]]:
     return [(int(begin, 16), int(end, 16), os.path.basename(name)) for (begin, end), name in ranges]
 
 
-def report(kind: str) -> None:
-    """Count, and print by file."""
+def count(kind: str, by_file_table: Table) -> list[int]:
+    """Add a row for each file; return the counts of all together."""
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)  # so that its workers can be killed with it
@@ -113,21 +115,28 @@ def report(kind: str) -> None:
     by_file = collections.defaultdict(list)
     for at in step:
         by_file[next((name for begin, end, name in files if begin <= at < end), "?")].append(at)
-    print(f"{kind:52}{'instructions':>14}{'lines':>8}{'pages':>8}")
-    for name, found in [("all", step), *sorted(by_file.items(), key=lambda item: -len(item[1]))]:
-        lines, pages = {at >> 6 for at in found}, {at >> 12 for at in found}
-        print(f"    {name:48}{len(found):14}{len(lines):8}{len(pages):8}")
+    for name, found in sorted(by_file.items(), key=lambda item: -len(item[1])):
+        by_file_table.add(kind, name, *counts(found))
+    return counts(step)
+
+
+def counts(addresses: list[int]) -> list[int]:
+    """Return the numbers of instructions, cache lines and pages."""
+    return [len(addresses), len({at >> 6 for at in addresses}), len({at >> 12 for at in addresses})]
 
 
 def main() -> None:
     """Measure and print."""
     if os.uname().machine != "x86_64":
         sys.exit("bench.footprint knows the registers of x86-64 alone")
-    for name, value in describe().items():
-        print(f"{name}: {value}")
-    print()
-    for kind in ("slipring", "torch"):
-        report(kind)
+    parser = argparse.ArgumentParser(prog="python -m bench.footprint")
+    option(parser)
+    options = parser.parse_args()
+    columns = ("instructions", "cache lines", "pages")
+    total, by_file = Table("loader", *columns, quiet=True), Table("loader", "file", *columns, labels=2)
+    for kind, name in (("slipring", "slipring.Loader"), ("torch", "slipring.torch.DataLoader")):
+        total.add(name, *count(kind, by_file))
+    finish(options.record, describe((), "torch"), {"all": total, "by file": by_file})
 
 
 if __name__ == "__main__":

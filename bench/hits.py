@@ -1,6 +1,6 @@
-"""The cost of a cache hit: ``python -m bench.hits``; `bench.micro` prints it, too.
+"""The cost of a cache hit: ``python -m bench.hits``; `bench.micro` measures it, too.
 
-Question
+Purpose
     How long does a lookup take, with and without views of the entry? How many page faults and system calls
     does a warm hit need, alone and with a training crop of it?
 Data
@@ -15,6 +15,7 @@ Bias
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import shutil
@@ -28,6 +29,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+
+from bench.record import Table, finish, option, rounded
 
 ENTRIES = 64
 LOOKUPS = 100 * ENTRIES
@@ -121,28 +124,27 @@ def marked() -> None:
     print(me, *ways, sep="\n")
 
 
-def rows() -> list[tuple[str, str]]:
-    """Return the printed names and figures."""
+def table() -> Table:
+    """Return the figures of each way."""
     calls: dict[str, Any] = system_calls() or {}
-    return [
-        (what, f"{us:.2f} µs, {faults:.3g} page faults, {_count(calls.get(what))} system calls")
-        for what, (us, faults) in measure(Kept()).items()
-    ]
-
-
-def _count(calls: float | None) -> str:
-    return "an unknown number of" if calls is None else f"{calls:.3g}"
+    made = Table("one hit", "µs", "page faults", "system calls")
+    for what, (us, faults) in measure(Kept()).items():
+        made.add(what, rounded(us), rounded(faults), calls.get(what))
+    return made
 
 
 def main() -> None:
     from bench.machine import describe
 
-    for name, value in describe((), "bench.hits").items():
-        print(f"{name}: {value}")
-    print()
-    for what, figures in rows():
-        print(f"{what:44}{figures}")
+    parser = argparse.ArgumentParser(prog="python -m bench.hits")
+    parser.add_argument("--marked", action="store_true", help=argparse.SUPPRESS)
+    option(parser)
+    options = parser.parse_args()
+    if options.marked:
+        marked()
+    else:
+        finish(options.record, describe(), {"hits": table()})
 
 
 if __name__ == "__main__":
-    marked() if sys.argv[1:] == ["--marked"] else main()
+    main()

@@ -6,32 +6,64 @@ import datetime
 import os
 import platform
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterable
 from importlib import import_module, metadata
 from pathlib import Path
 
-from bench.rivals import RIVALS, Rival
+from bench.baselines import Baseline
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
-def describe(rivals: Iterable[Rival] = tuple(RIVALS.values()), module: str = "bench") -> dict[str, object]:
-    """Describe the machine, the rivals' versions, the time and the command."""
+def describe(baselines: Iterable[Baseline] = (), *packages: str) -> dict[str, object]:
+    """Describe the machine, the versions of the baselines and of other packages, the time, the commit, the command."""
     return {
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
+        "commit": commit(),
+        "command": command(),
         "cpu": _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "ram_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
         "load_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        "versions": versions(rivals),
+        "versions": versions(baselines, packages),
     }
 
 
-def versions(rivals: Iterable[Rival]) -> dict[str, str]:
-    """List the versions of numpy, Pillow and the rivals; "-" if a package is not installed."""
-    names = ["numpy", "pillow", *(name for rival in rivals for name in rival.packages)]
+def module() -> str:
+    """Return the name of the module that runs as a program."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name.removesuffix(".__main__") if spec else "bench"
+
+
+def command() -> str:
+    """Return the command of this program, without the options that say where the result goes."""
+    words = iter(sys.argv[1:])
+    kept = [word for word in words if word != "--record" or not next(words)]
+    return shlex.join(["python", "-m", module(), *(word for word in kept if not word.startswith("--record="))])
+
+
+def commit() -> str | None:
+    """Return the commit that is checked out, with a mark if files outside of docs/ differ; None without git."""
+    try:
+        head, changed = (
+            subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+            for words in (
+                ("rev-parse", "--short", "HEAD"),
+                ("status", "--porcelain", "--untracked-files=no", "--", ":(exclude)docs"),
+            )
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{head}-dirty" if changed else head
+
+
+def versions(baselines: Iterable[Baseline], packages: Iterable[str] = ()) -> dict[str, str]:
+    """List the versions of numpy, slipring, the baselines and other packages; "-" if one is not installed."""
+    names = ["numpy", "slipring", *packages, *(name for baseline in baselines for name in baseline.packages)]
     return {name: _version(name) for name in dict.fromkeys(names)}
 
 

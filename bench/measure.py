@@ -1,4 +1,4 @@
-"""The loop that consumes a rival's batches: checks the first, warms up, and times the rest."""
+"""The loop that consumes a baseline's batches: checks the first, warms up, and times the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHECKED = 3
 """Batches compared with the expected bytes, before the clock starts."""
 
 WARM_BATCHES = 24
-"""Enough batches to use every slot, segment or buffer of every rival once."""
+"""Enough batches to use every slot, segment or buffer of every baseline once."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Timing:
 
 
 class WrongBatch(Exception):
-    """A rival delivered bytes that differ from the dataset's."""
+    """A baseline delivered bytes that differ from the dataset's."""
 
 
 def measure(
@@ -49,12 +49,12 @@ def measure(
     batch_size: int,
     counts: Callable[[], tuple[int, int] | None] | None = None,
 ) -> dict[str, Any]:
-    """Measure one rival on one question.
+    """Measure one baseline on one workload.
 
     Parameters
     ----------
     batches
-        The rival's batches, without end.
+        The baseline's batches, without end.
     expected
         The digests that its first batches may have, in any order; None: they
         are random crops, of which only the form is checked.

@@ -1,10 +1,10 @@
 """The cost of single parts: ``python -m bench.micro``.
 
-Question
+Purpose
     How long do one trip through the ring, a queue's message, seeding, collating and streaming copies take,
     a cache hit (`bench.hits`), and a consumer without a loader?
 Data
-    As in questions (b) and (d), and photographs for the cache; all in one process, except for copies, which two
+    As in workloads (b) and (d), and photographs for the cache; all in one process, except for copies, which two
     processes make at the same time.
 Machine, command, result
     Printed. Figures in docs/ come from this program.
@@ -14,6 +14,7 @@ Bias
 
 from __future__ import annotations
 
+import argparse
 import mmap
 import os
 import signal
@@ -28,7 +29,8 @@ import numpy as np
 from bench import hits
 from bench.collate import leaves, numbered
 from bench.machine import describe
-from bench.questions import QUESTIONS
+from bench.record import Table, finish, option, rounded, spread
+from bench.workloads import WORKLOADS
 
 ROUNDS = 7
 
@@ -47,9 +49,9 @@ def per_call(function: Callable[[], object], calls: int = 5000) -> float:
 def round_trip() -> float:
     """Dispatch, claim, publish and take an empty batch."""
     from slipring._core._codec import Encoder, receive
-    from slipring._core._ring import Ring, Slices
+    from slipring._core._ring import IndexOrder, Ring, Slices
 
-    ring, encoder, indices = Ring(20, 3), Encoder(), Slices(64, 64)
+    ring, encoder, indices = Ring(20, 3), Encoder(), Slices(IndexOrder(64), 64)
     indices.advance()
 
     def once() -> None:
@@ -135,8 +137,8 @@ def chosen(workers: int = 2) -> str | None:
     """Let a loader of ready images choose its way of copying; return its choice."""
     from slipring import Loader
 
-    question = QUESTIONS["b"]
-    with Loader(question.dataset(None), question.batch_size, num_workers=workers) as loader:
+    workload = WORKLOADS["b"]
+    with Loader(workload.dataset(None), workload.batch_size, num_workers=workers) as loader:
         for _ in loader:
             if (told := loader.stats().large_copies) is not None:
                 return told
@@ -147,11 +149,11 @@ def without_loader(key: str, rate: float, workers: int = 2, seconds: float = 2.0
     """Consume batches without a loader: sleep, read each leaf, drop the batch; return CPU µs per batch.
 
     This is the cost of a consumer that waits, with any loader. As many processes as there
-    are workers make the question's batches meanwhile, and use the caches. `rate` is in batches/s.
+    are workers make the workload's batches meanwhile, and use the caches. `rate` is in batches/s.
     """
-    question = QUESTIONS[key]
-    dataset = question.dataset(None)
-    batches = [numbered(dataset, question.batch_size, number) for number in range(4)]
+    workload = WORKLOADS[key]
+    dataset = workload.dataset(None)
+    batches = [numbered(dataset, workload.batch_size, number) for number in range(4)]
     others = []
     for _ in range(workers):
         others.append(os.fork())
@@ -159,7 +161,7 @@ def without_loader(key: str, rate: float, workers: int = 2, seconds: float = 2.0
             try:
                 number, batch = 0, None
                 while True:
-                    batch = numbered(dataset, question.batch_size, number, batch)
+                    batch = numbered(dataset, workload.batch_size, number, batch)
                     number += 1
             finally:
                 os._exit(0)
@@ -183,28 +185,32 @@ def main() -> None:
     """Measure and print."""
     from slipring._core._ring import copy_ways
 
-    for name, value in describe().items():
-        print(f"{name}: {value}")
-    print()
+    parser = argparse.ArgumentParser(prog="python -m bench.micro")
+    option(parser)
+    options = parser.parse_args()
+    about = describe((), "torch")
     trip, collate, (without, with_torch) = round_trip(), collating(), seeding()
     floors = [(key, without_loader(key, rate)) for key, rate in (("a", 33), ("b", 600), ("c", 400))]
     ways = copy_ways()
     rates = [[copying(way) for way in ways] for _ in range(ROUNDS)]
-    copies = [(f"copying 38.5 MB batches, {way}", [rate[i] for rate in rates]) for i, way in enumerate(ways)]
+    copies = [(f"{way}, per second", [rate[i] for rate in rates]) for i, way in enumerate(ways)]
     ratios = [(f"{way} ÷ memcpy", [rate[i] / rate[0] for rate in rates]) for i, way in enumerate(ways) if i]
+    steps = Table("step", "µs")
     for what, figure in (
-        ("one trip round the ring", f"{trip:.2f} µs"),
-        *((f"a message, queue of {n} slots", f"{queueing(n):.2f} µs") for n in (8, 64, 1000)),
-        ("collating 64 × (32 float32, label)", f"{collate:.2f} µs"),
-        ("seeding random and numpy", f"{without:.2f} µs"),
-        ("seeding random, numpy and torch", f"{with_torch:.2f} µs"),
-        *((f"a consumer without a loader, ({key}) (CPU)", f"{floor:.1f} µs") for key, floor in floors),
-        *hits.rows(),
-        *((what, f"{statistics.median(rate):.0f}/s") for what, rate in copies),
-        *((what, f"{statistics.median(r):.2f} ({min(r):.2f} – {max(r):.2f})") for what, r in ratios),
-        ("what a loader has chosen here", str(chosen())),
+        ("dispatch, claim, publish and take an empty batch, in one process", trip),
+        *((f"put and get a message of 100 bytes, queue of {n} slots", queueing(n)) for n in (8, 64, 1000)),
+        ("collate 64 × (32 float32, label)", collate),
+        ("seed random and numpy, per batch", without),
+        ("seed random, numpy and torch, per batch", with_torch),
+        *((f"a consumer without a loader in workload ({key}), CPU per batch", floor) for key, floor in floors),
     ):
-        print(f"{what:44}{figure}")
+        steps.add(what, rounded(figure))
+    found = hits.table()
+    copying_batches = Table("batches of 38.5 MB, two processes at once", "median")
+    for what, values in copies + ratios:
+        copying_batches.add(what, spread(values))
+    copying_batches.add("the way that a loader chooses here", str(chosen()))
+    finish(options.record, about, {"steps": steps, "hits": found, "copies": copying_batches})
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """Spawned workers' dataset, sent once or to each worker: ``python -m bench.once``.
 
-Question
+Purpose
     If workers do not inherit their dataset (spawn, forkserver): how long does the first batch take, and how much
     memory do the workers take together, by the dataset's size and the number of workers?
 Data
     One numpy array of so many MB, filled with random bytes, whose samples are rows of 64 KiB; batches of 16. Each
     worker reads all of it before its memory is counted (PSS of smaps_rollup: a shared page counts once).
 Machine, command, result
-    Printed. Rivals take turns in each round, each in its own process, which makes the array before the clock starts;
+    Printed. Baselines take turns in each round, each in its own process, which makes the array before the clock starts;
     the clock ends with the first batch.
 Bias
     The program's own copy of the array is in no figure: it is the same for all. Datasets of many small objects are
@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.chunk import figure
 from bench.machine import describe
+from bench.record import Table, finish, option, spread
 
 ROW = 1 << 16
 BATCH = 16
@@ -96,7 +96,7 @@ def ours(dataset: Rows, workers: int, method: str) -> Any:
     return Loader(dataset, BATCH, sampler=Order(4 * workers * BATCH), **options)
 
 
-RIVALS: dict[str, Callable[[Rows, int, str], Any]] = {
+BASELINES: dict[str, Callable[[Rows, int, str], Any]] = {
     "torch": torchs,
     "slipring.torch.DataLoader": ours_in_torchs_place,
     "slipring.Loader": ours,
@@ -109,19 +109,19 @@ def pss(pid: int) -> int:
         return next(1024 * int(line.split()[1]) for line in file if line.startswith("Pss:"))
 
 
-def measure(rival: str, megabytes: int, workers: int, method: str) -> dict[str, float]:
+def measure(baseline: str, megabytes: int, workers: int, method: str) -> dict[str, float]:
     """Measure once, in a new process."""
-    asked = [rival, str(megabytes), str(workers), method]
+    asked = [baseline, str(megabytes), str(workers), method]
     command = [sys.executable, "-m", "bench.once", "--child", json.dumps(asked)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def child(rival: str, megabytes: int, workers: int, method: str) -> None:
+def child(baseline: str, megabytes: int, workers: int, method: str) -> None:
     """Print seconds to the first batch, the workers' bytes, seconds to close."""
     warnings.simplefilter("ignore")  # more workers than processors are intended
     dataset = Rows(megabytes)
-    loader = RIVALS[rival](dataset, workers, method)
+    loader = BASELINES[baseline](dataset, workers, method)
     begun = time.perf_counter()
     batches = iter(loader)
     next(batches)
@@ -139,38 +139,38 @@ def child(rival: str, megabytes: int, workers: int, method: str) -> None:
 
 
 def main() -> int:
-    """Print a table."""
+    """Measure and print."""
     parser = argparse.ArgumentParser("python -m bench.once", description=__doc__.partition("\n")[0])
     parser.add_argument("--megabytes", type=int, nargs="+", default=[250, 1000, 2000], metavar="MB")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4], metavar="N")
     parser.add_argument("--method", choices=METHODS, default="spawn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    option(parser)
     options = parser.parse_args()
     if options.child:
-        rival, megabytes, workers, method = json.loads(options.child)
-        child(rival, int(megabytes), int(workers), method)
+        baseline, megabytes, workers, method = json.loads(options.child)
+        child(baseline, int(megabytes), int(workers), method)
         return 0
-    for name, value in describe(module="bench.once").items():
-        print(f"{name}: {value}")
-    print(f"{options.method}, {options.rounds} rounds: median (lowest – highest)")
-    print("| MB | workers | | s to the first batch | ÷ torch | memory, MB | of the dataset's | s to close |")
-    print("|---|---|---|---|---|---|---|---|")
+    about = describe((), "torch")
+    columns = ("first batch, s", "÷ torch", "memory, MB", "of the dataset's", "close, s")
+    table = Table("start method", "MB", "workers", "loader", *columns, labels=4)
     for workers in options.workers:
-        empty = {rival: measure(rival, 1, workers, options.method)["taken"] for rival in RIVALS}
+        empty = {baseline: measure(baseline, 1, workers, options.method)["taken"] for baseline in BASELINES}
         for megabytes in options.megabytes:
-            found: dict[str, list[dict[str, float]]] = {rival: [] for rival in RIVALS}
+            found: dict[str, list[dict[str, float]]] = {baseline: [] for baseline in BASELINES}
             for _ in range(options.rounds):
-                for rival, results in found.items():
-                    results.append(measure(rival, megabytes, workers, options.method))
-            for rival, results in found.items():
+                for baseline, results in found.items():
+                    results.append(measure(baseline, megabytes, workers, options.method))
+            for baseline, results in found.items():
                 first = [each["first"] for each in results]
                 ratios = [a["first"] / b["first"] for a, b in zip(results, found["torch"], strict=True)]
                 taken = statistics.median(each["taken"] for each in results)
-                copies = (taken - empty[rival]) / megabytes / 1e6
-                row = [megabytes, workers, rival, figure(first), figure(ratios), round(taken / 1e6)]
-                row += [f"{copies:.2f}", figure([each["closed"] for each in results])]
-                print("|", " | ".join(map(str, row)), "|", flush=True)
+                copies = (taken - empty[baseline]) / megabytes / 1e6
+                row = [spread(first), None if baseline == "torch" else spread(ratios), round(taken / 1e6)]
+                row += [round(copies, 2), spread(each["closed"] for each in results)]
+                table.add(options.method, megabytes, workers, baseline, *row)
+    finish(options.record, about, {"once": table})
     return 0
 
 

@@ -1,7 +1,7 @@
 """Queues compared: ``python -m bench.queue``, or ``make bench-queue``.
 
-Question: how many messages per second does one producer send to one consumer, and what CPU time does each
-take in both processes together? Each measurement is a separate process; rounds go through all rivals in turn.
+Purpose: how many messages per second does one producer send to one consumer, and what CPU time does each
+take in both processes together? Each measurement is a separate process; rounds go through all baselines in turn.
 
 Bias: the producer puts ready values, so that only the queue is measured; the consumer reads a byte of
 each page of an array, and nothing of a small message. A queue that cannot carry such messages is left out.
@@ -25,55 +25,55 @@ from typing import Any
 
 import numpy as np
 
-from bench import machine
+from bench import machine, record
 
 SLOTS = 8
 MANY = 50
 IMAGES = (256, 224, 224, 3)  # uint8: 38.5 MB
 TEXT = b"x" * 100
 
-QUESTIONS = {
+WORKLOADS = {
     "arrays": "arrays of 38.5 MB",
     "small": "messages of 100 bytes",
     "lists": f"messages of 100 bytes, {MANY} at a time",
 }
 
 
-def slipring(question: str) -> Any:
+def slipring(workload: str) -> Any:
     """slipring.Queue"""
     import slipring
 
-    q = slipring.Queue(SLOTS if question == "arrays" else 64)
+    q = slipring.Queue(SLOTS if workload == "arrays" else 64)
     return q.put, q.get
 
 
-def faster_fifo(question: str) -> Any:
+def faster_fifo(workload: str) -> Any:
     """faster-fifo"""
     import faster_fifo
 
-    q = faster_fifo.Queue(max_size_bytes=SLOTS * 40_000_000 if question == "arrays" else 1_000_000)
-    if question == "lists":
+    q = faster_fifo.Queue(max_size_bytes=SLOTS * 40_000_000 if workload == "arrays" else 1_000_000)
+    if workload == "lists":
         return (lambda many: q.put_many(many, timeout=60)), (lambda: q.get_many(timeout=60))
     return (lambda one: q.put(one, timeout=60)), (lambda: q.get(timeout=60))
 
 
-def multiprocessing_queue(question: str) -> Any:
+def multiprocessing_queue(workload: str) -> Any:
     """multiprocessing.Queue"""
-    q: Any = multiprocessing.Queue(SLOTS if question == "arrays" else 64)
+    q: Any = multiprocessing.Queue(SLOTS if workload == "arrays" else 64)
     return q.put, q.get
 
 
-def torch_queue(question: str) -> Any:
+def torch_queue(workload: str) -> Any:
     """torch.multiprocessing.Queue"""
     import torch
 
-    q: Any = torch.multiprocessing.Queue(SLOTS if question == "arrays" else 64)
-    if question == "arrays":  # a new tensor each time: a tensor that was sent is in shared memory already
+    q: Any = torch.multiprocessing.Queue(SLOTS if workload == "arrays" else 64)
+    if workload == "arrays":  # a new tensor each time: a tensor that was sent is in shared memory already
         return (lambda array: q.put(torch.from_numpy(array))), (lambda: q.get().numpy())
     return q.put, q.get
 
 
-def spdl_pool(question: str) -> Any:
+def spdl_pool(workload: str) -> Any:
     """SPDL's shared-memory pool"""
     from spdl.pipeline import SharedMemorySegmentPool, iterate_in_subprocess
 
@@ -95,29 +95,29 @@ class Source:
             yield message
 
 
-RIVALS = {f.__name__: f for f in (slipring, faster_fifo, multiprocessing_queue, torch_queue, spdl_pool)}
-CARRIES = {"spdl_pool": {"arrays"}}  # the other rivals carry anything
+BASELINES = {f.__name__: f for f in (slipring, faster_fifo, multiprocessing_queue, torch_queue, spdl_pool)}
+CARRIES = {"spdl_pool": {"arrays"}}  # the other baselines carry anything
 
 
-def load(question: str) -> Any:
+def load(workload: str) -> Any:
     """Return a message."""
-    if question == "arrays":
+    if workload == "arrays":
         return np.random.default_rng(0).integers(0, 255, IMAGES, np.uint8)
-    return TEXT if question == "small" else [TEXT] * MANY
+    return TEXT if workload == "small" else [TEXT] * MANY
 
 
-def produce(put: Any, question: str) -> None:
-    message = load(question)
+def produce(put: Any, workload: str) -> None:
+    message = load(workload)
     while True:
         put(message)
 
 
-def touch(question: str, message: Any) -> int:
+def touch(workload: str, message: Any) -> int:
     """Read a message; return how many messages it represents."""
-    if question == "arrays":
+    if workload == "arrays":
         assert message.shape == IMAGES and message.reshape(-1)[::4096].sum() > 0
         return 1
-    return len(message) if question == "lists" else 1
+    return len(message) if workload == "lists" else 1
 
 
 def cpu_s(pid: int | None) -> float:
@@ -130,33 +130,33 @@ def cpu_s(pid: int | None) -> float:
     return total
 
 
-def measure(rival: str, question: str, warm_s: float, window_s: float) -> dict[str, Any]:
+def measure(baseline: str, workload: str, warm_s: float, window_s: float) -> dict[str, Any]:
     """Return messages per second and CPU time per message, in this process."""
-    if question not in CARRIES.get(rival, QUESTIONS):
+    if workload not in CARRIES.get(baseline, WORKLOADS):
         return {"missing": "does not carry such messages"}
     try:
-        put, get = RIVALS[rival](question)
+        put, get = BASELINES[baseline](workload)
     except ImportError as error:
         return {"missing": str(error)}
     if put is not None:
-        producer = multiprocessing.get_context("fork").Process(target=produce, args=(put, question), daemon=True)
+        producer = multiprocessing.get_context("fork").Process(target=produce, args=(put, workload), daemon=True)
         producer.start()
-    touch(question, get())
+    touch(workload, get())
     pid = multiprocessing.active_children()[0].pid
     warm = time.perf_counter() + warm_s
     while time.perf_counter() < warm:
-        touch(question, get())
+        touch(workload, get())
     count, began, cpu = 0, time.perf_counter(), cpu_s(pid)
     while time.perf_counter() < began + window_s:
-        for _ in range(1 if question == "arrays" else 100):
-            count += touch(question, get())
+        for _ in range(1 if workload == "arrays" else 100):
+            count += touch(workload, get())
     seconds = time.perf_counter() - began
     return {"per_s": count / seconds, "cpu_us": (cpu_s(pid) - cpu) / count * 1e6}
 
 
-def ask(rival: str, question: str, options: argparse.Namespace) -> dict[str, Any]:
+def ask(baseline: str, workload: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run one measurement in its own process."""
-    command = [sys.executable, "-m", "bench.queue", "--one", rival, question]
+    command = [sys.executable, "-m", "bench.queue", "--one", baseline, workload]
     command += ["--warm", str(options.warm), "--window", str(options.window)]
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, start_new_session=True, stderr=subprocess.DEVNULL
@@ -174,12 +174,12 @@ def ask(rival: str, question: str, options: argparse.Namespace) -> dict[str, Any
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.queue", description=__doc__.splitlines()[0])
-    parser.add_argument("questions", nargs="*", default=list(QUESTIONS), help=f"of {', '.join(QUESTIONS)}")
+    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS), help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm", type=float, default=0.5, metavar="S")
     parser.add_argument("--window", type=float, default=1.5, metavar="S")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--one", nargs=2, metavar=("RIVAL", "QUESTION"), help=argparse.SUPPRESS)
+    record.option(parser)
+    parser.add_argument("--one", nargs=2, metavar=("BASELINE", "WORKLOAD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(*options.one, options.warm, options.window)), flush=True)
@@ -187,30 +187,31 @@ def main() -> None:
             child.kill()
 
         os._exit(0)
-    answers: dict[str, dict[str, list[Any]]] = {q: {r: [] for r in RIVALS} for q in options.questions}
+    about = machine.describe((), "faster-fifo", "torch", "spdl_core")
+    answers: dict[str, dict[str, list[Any]]] = {q: {r: [] for r in BASELINES} for q in options.workloads}
     for _ in range(options.rounds):
-        for question in options.questions:
-            for rival in RIVALS:
-                answers[question][rival].append(ask(rival, question, options))
-    if options.json:
-        print(json.dumps({"machine": machine.describe(), "answers": answers}, default=str))
-        return
-    for question in options.questions:
-        report(question, answers[question])
+        for workload in options.workloads:
+            for baseline in BASELINES:
+                answers[workload][baseline].append(ask(baseline, workload, options))
+    tables = {WORKLOADS[workload]: report(workload, answers[workload]) for workload in options.workloads}
+    record.finish(options.record, about, tables)
 
 
-def report(question: str, answers: dict[str, list[Any]]) -> None:
-    """Print medians, ranges, and slipring's ratios."""
-    print(f"\n{QUESTIONS[question]}: messages per second (least to most), CPU per message, slipring's multiple")
+def report(workload: str, answers: dict[str, list[Any]]) -> record.Table:
+    """Return medians, ranges, and slipring's ratios."""
+    print(f"\n{WORKLOADS[workload]}:")
+    table = record.Table("queue", "per second", "CPU each, µs", "slipring's rate ÷ this")
     own = statistics.median(a["per_s"] for a in answers["slipring"] if "per_s" in a)
-    for rival, given in answers.items():
+    for baseline, given in answers.items():
         rates = sorted(a["per_s"] for a in given if "per_s" in a)
-        name = RIVALS[rival].__doc__
+        name = str(BASELINES[baseline].__doc__)
         if not rates:
-            print(f"  {name:28} {given[0]['missing']}")
+            print(f"{name}: {given[0]['missing']}")
+            table.add(name, None, None, None)
             continue
         median, cpu = statistics.median(rates), statistics.median(a["cpu_us"] for a in given if "per_s" in a)
-        print(f"  {name:28} {median:11,.1f} ({rates[0]:,.1f} to {rates[-1]:,.1f})  {cpu:9,.1f} us  {own / median:6.2f}")
+        table.add(name, record.spread(rates), record.rounded(cpu), record.rounded(own / median))
+    return table
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The ingest of Ray Data compared with Ray's own: ``python -m bench.ray_data``.
 
-Question
+Purpose
     How many batches a second reach a training process, what do they cost it, and how full does Ray's store become?
 Data
     Ready: 4,000 rows of 224 x 224 x 3 uint8 and a number, 250 per block, in the store; batches of 64. Large:
@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from bench.machine import describe
+from bench.record import Cell, Table, finish, option, spread
 
 BLOCKS = {
     "ready": (16, 250),
@@ -150,7 +150,7 @@ LYING: dict[str, Callable[[Any], Iterator[Any]]] = {
     "slipring": ours,
     "slipring, 2 workers": lambda data: ours(data, num_workers=2),
 }
-RIVALS: dict[str, dict[str, Callable[[Any], Iterator[Any]]]] = {
+BASELINES: dict[str, dict[str, Callable[[Any], Iterator[Any]]]] = {
     "ready": LYING,
     "large": LYING,
     "made": {"iter_torch_batches": rays, "slipring": ours},
@@ -190,22 +190,22 @@ class Peak:
         self.thread.join()
 
 
-def measure(question: str, rival: str, epochs: int) -> dict[str, float]:
+def measure(workload: str, baseline: str, epochs: int) -> dict[str, float]:
     """Return batches/s, ms of the process's CPU per batch, and the peak of the store in MB, for some epochs."""
     import ray
     import ray.data
 
     ray.data.DataContext.get_current().enable_progress_bars = False
-    make = globals()[MADE_BY.get(question, "ready")]
-    blocks, base = BLOCKS[question][0], 0
-    rows = blocks * BLOCKS[question][1]
+    make = globals()[MADE_BY.get(workload, "ready")]
+    blocks, base = BLOCKS[workload][0], 0
+    rows = blocks * BLOCKS[workload][1]
     data = ray.data.range(rows, override_num_blocks=blocks).map_batches(make, batch_size=None)
-    if question != "made":
+    if workload != "made":
         data = data.materialize()
         base = data.size_bytes()
     seconds = busy = 0.0
     batches, most = 0, 0
-    passes = RIVALS[question][rival](data)
+    passes = BASELINES[workload][baseline](data)
     for epoch in range(epochs + 1):
         # A separate epoch measures the store: the queries take this process's time.
         if epoch == 0:
@@ -215,7 +215,7 @@ def measure(question: str, rival: str, epochs: int) -> dict[str, float]:
             continue
         began, before = time.perf_counter(), time.process_time()
         iterator = next(passes)
-        if not question.startswith("short"):
+        if not workload.startswith("short"):
             step(next(iterator))
             began, before = time.perf_counter(), time.process_time()
         for batch in iterator:
@@ -238,55 +238,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--only", choices=RIVALS, help="this question")
-    parser.add_argument("--one", nargs=3, metavar=("QUESTION", "RIVAL", "ADDRESS"), help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
+    parser.add_argument("--only", choices=BASELINES, nargs="+", default=list(BASELINES), help="these workloads")
+    parser.add_argument("--one", nargs=3, metavar=("WORKLOAD", "BASELINE", "ADDRESS"), help=argparse.SUPPRESS)
+    option(parser)
     asked = parser.parse_args()
     import ray
 
     if asked.one:
-        question, rival, address = asked.one
+        workload, baseline, address = asked.one
         ray.init(address, log_to_driver=False, logging_level="error")
-        print(json.dumps(measure(question, rival, asked.epochs)))
+        print(json.dumps(measure(workload, baseline, asked.epochs)))
         return
     found: dict[str, dict[str, list[dict[str, float]]]] = {
-        question: {rival: [] for rival in rivals}
-        for question, rivals in RIVALS.items()
-        if asked.only in (None, question)
+        workload: {baseline: [] for baseline in baselines}
+        for workload, baselines in BASELINES.items()
+        if workload in asked.only
     }
     with tempfile.TemporaryDirectory(prefix="ray") as folder:
         context = ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=STORE, _temp_dir=folder)
         address = context.address_info["gcs_address"]
         for _ in range(asked.rounds):
-            for question, answers in found.items():
-                for rival, answer in answers.items():
+            for workload, answers in found.items():
+                for baseline, answer in answers.items():
                     command = [sys.executable, "-m", "bench.ray_data", "--epochs", str(asked.epochs)]
-                    command += ["--one", question, rival, address]
+                    command += ["--one", workload, baseline, address]
                     told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
                     answer.append(json.loads(told.splitlines()[-1]))
         ray.shutdown()
-    if asked.json:
-        print(json.dumps(found))
-        return
-    for name, value in {**describe((), "bench.ray_data"), "ray": ray.__version__}.items():
-        print(f"{name}: {value}")
-    for question, answers in found.items():
-        print(f"\n{question}: median (range) of {asked.rounds} rounds; next to the first of the same round")
+    columns = ("batches/s", "rate ÷ Ray's", "CPU, ms per batch", "CPU ÷ Ray's", "store, MB")
+    table = Table("data", "iterator of the training process", *columns, labels=2)
+    for workload, answers in found.items():
         first = next(iter(answers.values()))
-        for rival, answer in answers.items():
-            told = [f"  {rival:46}"]
-            for what, unit in (
-                ("rate", "batches/s"),
-                ("cpu_ms", "ms of CPU"),
-                ("store_mb", "MB of the store"),
-            ):
-                values = [one[what] for one in answer]
+        for baseline, answer in answers.items():
+            row: list[Cell] = []
+            for what in ("rate", "cpu_ms"):
                 ratio = [one[what] / max(base[what], 1e-9) for one, base in zip(answer, first)]
-                told.append(
-                    f"{statistics.median(values):8.1f} {unit} ({min(values):.1f} - {max(values):.1f}),"
-                    f" {statistics.median(ratio):.2f} x"
-                )
-            print(" ".join(told))
+                row += [spread(one[what] for one in answer), None if answer is first else spread(ratio)]
+            table.add(workload, baseline, *row, spread(one["store_mb"] for one in answer))
+    finish(asked.record, describe((), "pillow", "ray"), {"ray": table})
 
 
 if __name__ == "__main__":

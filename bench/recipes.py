@@ -1,10 +1,10 @@
 """What do whole training recipes cost? ``python -m bench.recipes``.
 
-Question
+Purpose
     How many images per second of CPU time does each candidate make from a folder of JPEGs, with the recipes that people
     train with: crop, augmentations, normalisation, MixUp or CutMix? How far is the result from torchvision's?
 Data
-    The photographs of question (f), or the user's class folders (``--data``), in random order, 224 × 224, 64 per batch.
+    The photographs of workload (f), or the user's class folders (``--data``), in random order, 224 × 224, 64 per batch.
     In "kept", decoded images lie in memory: slipring's ``cache=`` after two epochs, and in torch's loader
     a list of images that the workers inherit.
 Machine, command, result
@@ -18,7 +18,7 @@ Bias
     cache. torch's loaders have persistent workers. uint8 batches are channels last, except those of torchvision on
     tensors and of timm: each candidate gives them in the way that costs it least. Pillow decodes for all of torch's
     candidates but Albumentations. If a candidate has no transform of that name, it uses the substitute that its file
-    in ``bench/rivals/recipes`` names.
+    in ``bench/baselines/recipes`` names.
 """
 
 from __future__ import annotations
@@ -38,16 +38,24 @@ from typing import Any
 import numpy as np
 
 from bench import cpu
+from bench.baselines._torch import endless
+from bench.baselines.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, VIEWS, Recipe
 from bench.collate import as_array, leaves
 from bench.machine import describe
 from bench.photos import ensure, image_files
-from bench.questions.epochs import Pictures
-from bench.rivals._torch import endless
-from bench.rivals.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, VIEWS, Recipe
+from bench.record import Table, cell, finish, option, spread
+from bench.workloads.epochs import Pictures
 
 CHECKED = 4  # batches whose form and levels are compared, before the clock starts
 COMPARED = 200  # crops that are compared with torchvision's
 NOT_EXPRESSED = "no such recipe"
+QUANTITIES = {
+    "ratio": "ratio",
+    "images per CPU second": "per_cpu_s",
+    "images/s": "per_s",
+    "mean": "mean",
+    "deviation": "deviation",
+}
 
 Row = dict[str, Any]
 
@@ -60,7 +68,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, metavar="N")
     parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="of each measurement (5)")
     parser.add_argument("--data", metavar="DIR", help="class folders of your own JPEGs")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    option(parser)
     parser.add_argument("--measure", nargs=3, metavar=("RECIPE", "CANDIDATE", "ROUND"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -69,16 +77,31 @@ def main() -> None:
         return
     if options.data is None:
         ensure()
-    told = describe(CANDIDATES.values(), "bench.recipes")
-    groups = (compared(RECIPES[key], options) for key in options.only or RECIPES)
-    if options.json:
-        print(json.dumps({"machine": told, "rows": [row for group in groups for row in group]}, indent=1))
-        return
-    for name, value in told.items():
-        print(f"{name}: {value}")
-    print(f"\n{options.rounds} rounds of {options.seconds:g} s, {options.workers} workers; median (lowest – highest)\n")
-    for line in table(groups):
+    about = describe(CANDIDATES.values())
+    groups: list[list[Row]] = []
+    told = []
+    for line in table(measured(groups, options)):
         print(line, flush=True)
+        told.append(line)
+    note = f"{options.rounds} rounds of {options.seconds:g} s, {options.workers} workers"
+    finish(options.record, about, by_candidate(groups), "; ".join([note, *told[told.index("") + 1 :]]))
+
+
+def measured(groups: list[list[Row]], options: argparse.Namespace) -> Iterator[list[Row]]:
+    """Yield the rows of each recipe, and append them to `groups`."""
+    for key in options.only or RECIPES:
+        groups.append(compared(RECIPES[key], options))
+        yield groups[-1]
+
+
+def by_candidate(groups: Iterable[list[Row]]) -> dict[str, Table]:
+    """Return a table of each quantity, with a row for each recipe and a column for each candidate."""
+    labels = [candidate.label for candidate in CANDIDATES.values()]
+    tables = {name: Table("recipe", *labels, quiet=True) for name in QUANTITIES}
+    for rows in groups:
+        for key, made in zip(QUANTITIES.values(), tables.values(), strict=True):
+            made.add(rows[0]["recipe"], *(spread(row[key]) if key in row else None for row in rows))
+    return tables
 
 
 def compared(recipe: Recipe, options: argparse.Namespace) -> list[Row]:
@@ -109,10 +132,10 @@ def measured_apart(recipe: Recipe, candidate: str, number: int, options: argpars
 
 def answer(recipe: Recipe, candidate: str, seed: int, options: argparse.Namespace) -> Row:
     """Measure one candidate in this process, or return why it cannot be measured."""
-    rival = CANDIDATES[candidate]
-    if missing := rival.missing():
+    baseline = CANDIDATES[candidate]
+    if missing := baseline.missing():
         return {"missing": missing}
-    module = importlib.import_module(f"bench.rivals.{rival.module}")
+    module = importlib.import_module(f"bench.baselines.{baseline.module}")
     if recipe.key not in module.STEPS:
         return {"missing": NOT_EXPRESSED}
     pictures = Pictures(image_files(options.data))
@@ -223,15 +246,9 @@ def cells(row: Row) -> str:
     """Return the columns of one candidate."""
     if "missing" in row:
         return "– | – | – | –"
-    ratio = figure(row["ratio"], "{:.2f}") if "ratio" in row else "–"
+    figures = (cell(spread(row[name])) if name in row else "–" for name in ("per_cpu_s", "per_s", "ratio"))
     levels = ", ".join(f"{statistics.fmean(row[name]):.1f}" for name in ("mean", "deviation"))
-    return f"{figure(row['per_cpu_s'])} | {figure(row['per_s'])} | {ratio} | {levels}"
-
-
-def figure(values: list[float], form: str = "{:,.0f}") -> str:
-    """Write median (lowest – highest)."""
-    middle, low, high = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
-    return f"{middle} ({low} – {high})"
+    return f"{' | '.join(figures)} | {levels}"
 
 
 if __name__ == "__main__":

@@ -1,152 +1,104 @@
-"""The tables at the end of a run."""
+"""The tables of a run of `bench`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from bench.question import Question, Target
-from bench.rivals import find
+from bench.baselines import find
+from bench.record import Cell, Table, rounded
 from bench.summary import Row, Spread, Verdict
+from bench.workload import Workload
 
-COLUMNS = ("batches/s", "min – max", "MB/s", "× torch", "× SPDL", "of roofline", "consumer CPU\nµs/batch")
+LOADERS = ("batches/s", "MB/s", "× torch", "× SPDL", "of the roofline, %", "consumer's CPU, µs per batch")
 CROPS = (
     "batches/s",
-    "min – max",
     "images/s",
     "× torch",
-    "error\nmean (max)",
-    "of roofline",
-    "consumer CPU\nµs/batch",
+    "error, mean (largest)",
+    "of the roofline, %",
+    "consumer's CPU, µs per batch",
 )
-KEPT = (
-    "images/s",
-    "min – max",
-    "× no\ncache",
-    "hits",
-    "memory\nMB",
-    "error\nmean (max)",
-    "CPU µs\n/batch",
-)
+KEPT = ("images/s", "× no cache", "hits, %", "memory, MB", "error, mean (largest)", "consumer's CPU, µs per batch")
 
 AGAINST = {
-    "roofline": "of the roofline, at least",
-    "torch": "× torch (the better, where there are two), at least",
-    "spdl": "× SPDL, at least",
-    "exact": "× the best that is at most 2 levels off, at least",
-    "threads": "by thread workers, of that by processes, at least",
-    "drop_in": "× torch (the better of two) by slipring.torch, at least",
-    "plain": "× slipring without a cache, at least",
-    "half": "× slipring without a cache by one with room for half, at least",
-    "mapped": "× a mapped file of decoded pictures, OpenCV's area filter and torch's loader, at least",
-    "cpu": "µs of the consumer's CPU per batch, at most",
+    "roofline": "≥ this share of the roofline, %",
+    "torch": "≥ × the better of torch's rows",
+    "spdl": "≥ × SPDL",
+    "exact": "≥ × the fastest whose largest error is at most 2",
+    "threads": "thread workers ≥ this share of processes, %",
+    "drop_in": "`slipring.torch` ≥ × the better of torch's rows",
+    "plain": "≥ × slipring without a cache",
+    "half": "room for half of the images: ≥ × slipring without a cache",
+    "mapped": "≥ × FFCV raw, emulated, in torch's loader",
+    "cpu": "≤ µs of the consumer's CPU per batch",
 }
+IN_PERCENT = ("roofline", "threads")
 
 
-def show(console: Console, questions: Iterable[Question], summary: dict[str, Any], machine: dict[str, Any]) -> None:
-    """Print everything."""
-    for question in questions:
-        console.print(_table(question, summary["tables"][question.key]))
-        for row in summary["tables"][question.key]:
-            for note in row.notes:
-                console.print(f"  {find(row.rival).label}: {note}", style="yellow", markup=False)
+def tables(workloads: Iterable[Workload], summary: dict[str, Any]) -> dict[str, Table]:
+    """Print a table for each workload, and that of the targets; return them."""
+    made = {}
+    for workload in workloads:
+        print(f"\n({workload.key}) {workload.title}. {workload.purpose}")
+        made[workload.key] = _table(workload, summary["tables"][workload.key])
     if summary["targets"]:
-        console.print(_targets(summary["targets"]))
-    names = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    console.print(
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['ram_gib']} GiB, {machine['kernel']}, "
-        f"load before {machine['load_before']}\nPython {machine['python']}, {names}\n"
-        f"{machine['date']}   {machine['command']}",
-        style="dim",
-        highlight=False,
-        markup=False,
-    )
+        made["targets"] = _targets(summary["targets"])
+    return made
 
 
-def _table(question: Question, table: list[Row]) -> Table:
-    result = Table(title=f"({question.key}) {question.title}", caption=question.asks, title_justify="left")
-    result.add_column("loader", no_wrap=True)
-    for name in KEPT if question.epochs else CROPS if question.crops else COLUMNS:
-        result.add_column(name, justify="right", no_wrap=True)
-    cells = _kept_cells if question.epochs else _crop_cells if question.crops else _cells
-    for row in table:
-        style = "bold" if row.rival == question.roles.ours else ""
-        result.add_row(find(row.rival).label, *cells(row), style=style)
-    return result
+def notes(summary: dict[str, Any]) -> Iterator[str]:
+    """Yield why baselines are missing, and what else happened."""
+    for key, rows in summary["tables"].items():
+        yield from (f"({key}) {find(row.baseline).label}: {note}" for row in rows for note in row.notes)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    return _figures(row, number(row.mb_per_s), number(row.to_spdl and row.to_spdl.median, 2))
+def _table(workload: Workload, rows: list[Row]) -> Table:
+    columns, cells = (KEPT, _kept) if workload.epochs else (CROPS, _crops) if workload.crops else (LOADERS, _loaders)
+    table = Table("loader", *columns)
+    for row in rows:
+        table.add(find(row.baseline).label, *(cells(row) if row.rate else [None] * len(columns)))
+    return table
 
 
-def _crop_cells(row: Row) -> tuple[str, ...]:
-    return _figures(row, number(row.images_per_s), _error(row))
+def _loaders(row: Row) -> list[Cell]:
+    return [_cell(row.rate), _short(row.mb_per_s), _cell(row.to_torch), _cell(row.to_spdl), *_costs(row)]
 
 
-def _figures(row: Row, volume: str, other: str) -> tuple[str, ...]:
-    return (
-        number(row.rate and row.rate.median),
-        f"{number(row.rate.low)} – {number(row.rate.high)}" if row.rate else "",
-        volume,
-        number(row.to_torch and row.to_torch.median, 2),
-        other,
-        f"{row.to_roofline.median:.0%}" if row.to_roofline else "–",
-        number(row.cpu_us and row.cpu_us.median),
-    )
+def _crops(row: Row) -> list[Cell]:
+    return [_cell(row.rate), _short(row.images_per_s), _cell(row.to_torch), _error(row), *_costs(row)]
 
 
-def _kept_cells(row: Row) -> tuple[str, ...]:
+def _costs(row: Row) -> list[Cell]:
+    return [_cell(row.to_roofline, 100), _cell(row.cpu_us)]
+
+
+def _kept(row: Row) -> list[Cell]:
     per_batch = row.images_per_s / row.rate.median if row.rate and row.images_per_s else 0
-    return (
-        number(row.images_per_s),
-        f"{number(row.rate.low * per_batch)} – {number(row.rate.high * per_batch)}" if row.rate else "",
-        number(row.to_plain and row.to_plain.median, 2),
-        "–" if row.hits is None else f"{row.hits:.0%}",
-        number(row.memory and row.memory / 1e6),
-        _error(row),
-        number(row.cpu_us and row.cpu_us.median),
-    )
+    hits, memory = (None if value is None else value * scale for value, scale in ((row.hits, 100), (row.memory, 1e-6)))
+    rate = _cell(row.rate, per_batch)
+    return [rate, _cell(row.to_plain), _short(hits), _short(memory), _error(row), _cell(row.cpu_us)]
 
 
-def _error(row: Row) -> str:
-    return "–" if row.error_mean is None else f"{row.error_mean:.2f} ({row.error_max})"
+def _error(row: Row) -> str | None:
+    return None if row.error_mean is None else f"{row.error_mean:.2f} ({row.error_max})"
+
+
+def _cell(spread: Spread | None, scale: float = 1.0) -> Cell:
+    return None if spread is None else [rounded(v * scale) for v in (spread.median, spread.low, spread.high)]
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else rounded(value)
 
 
 def _targets(verdicts: list[Verdict]) -> Table:
-    result = Table(title="targets, by the medians of this run", title_justify="left")
-    result.add_column("")
-    result.add_column("target")
-    result.add_column("measured (min – max)", justify="right")
-    result.add_column("met?")
+    print("\ntargets, by the medians of this run:")
+    table = Table("workload", "target", "bound", "measured", "met", labels=2)
     for verdict in verdicts:
-        target, met = verdict.target, verdict.met
-        result.add_row(
-            f"({verdict.question})",
-            f"{_figure(target, target.bound)} {AGAINST[target.against]}",
-            _measured(target, verdict.measured),
-            "not measured" if met is None else "[green]yes[/]" if met else "[red]no[/]",
-        )
-    return result
-
-
-def _measured(target: Target, spread: Spread | None) -> str:
-    if spread is None:
-        return "–"
-    low, high = _figure(target, spread.low), _figure(target, spread.high)
-    return f"{_figure(target, spread.median)} ({low} – {high})"
-
-
-def _figure(target: Target, value: float) -> str:
-    return f"{value * 100:.3g} %" if target.against in ("roofline", "threads") else number(value, 3)
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """Write a figure with at least so many significant digits, grouped by thousands."""
-    if value is None:
-        return "–"
-    if abs(value) >= 10 ** (digits - 1):
-        return f"{value:,.0f}"
-    return f"{value:.{digits}g}"
+        against = verdict.target.against
+        scale = 100 if against in IN_PERCENT else 1
+        met = None if verdict.met is None else "yes" if verdict.met else "no"
+        bound = rounded(verdict.target.bound * scale)
+        table.add(verdict.workload, AGAINST[against], bound, _cell(verdict.measured, scale), met)
+    return table

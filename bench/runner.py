@@ -1,4 +1,4 @@
-"""Start one child per rival, measure each in turn, and never wait for ever."""
+"""Start one child per baseline, measure each in turn, and never wait for ever."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.baselines import BASELINES, find
+from bench.baselines.baseline import Baseline
 from bench.collate import digest, numbered
 from bench.libraries import search_path
 from bench.measure import CHECKED
-from bench.question import Question
-from bench.rivals import RIVALS, find
-from bench.rivals.rival import Rival
+from bench.workload import Workload
 
 START_S = 60.0
 GRACE_S = 15.0
@@ -31,7 +31,7 @@ GRACE_S = 15.0
 class Plan:
     """The measurements and their durations."""
 
-    questions: tuple[Question, ...]
+    workloads: tuple[Workload, ...]
     workers: int
     repeats: int
     warm_s: float
@@ -42,36 +42,36 @@ class Plan:
     only: tuple[str, ...] | None = None
     quick: bool = False
 
-    def rivals_of(self, question: Question) -> tuple[Rival, ...]:
-        """Return the rivals of a question: those given by name, or all except those that run only by name."""
-        keys = question.rivals or tuple(RIVALS)
-        if self.only is None and self.quick and question.quick_rivals:
-            keys = question.quick_rivals
+    def baselines_of(self, workload: Workload) -> tuple[Baseline, ...]:
+        """Return the baselines of a workload: those given by name, or all except those that run only by name."""
+        keys = workload.baselines or tuple(BASELINES)
+        if self.only is None and self.quick and workload.quick_baselines:
+            keys = workload.quick_baselines
         if self.only is None:
             return tuple(find(key) for key in keys if not find(key).by_name)
         return tuple(find(key) for key in keys if key in self.only)
 
     @property
-    def rivals(self) -> tuple[Rival, ...]:
-        """All rivals that are measured for at least one question."""
-        asked = (rival for question in self.questions for rival in self.rivals_of(question))
-        return tuple({rival.key: rival for rival in asked}.values())
+    def baselines(self) -> tuple[Baseline, ...]:
+        """All baselines that are measured for at least one workload."""
+        asked = (baseline for workload in self.workloads for baseline in self.baselines_of(workload))
+        return tuple({baseline.key: baseline for baseline in asked}.values())
 
     @property
     def steps(self) -> int:
-        """How often `run` calls `step` if no rival is missing and the budget suffices."""
-        return 1 + len(self.rivals) + self.repeats * sum(len(self.rivals_of(q)) for q in self.questions)
+        """How often `run` calls `step` if no baseline is missing and the budget suffices."""
+        return 1 + len(self.baselines) + self.repeats * sum(len(self.baselines_of(q)) for q in self.workloads)
 
-    def batch_size(self, question: Question) -> int:
+    def batch_size(self, workload: Workload) -> int:
         """Samples per batch."""
-        return (self.quick and question.quick_batch_size) or question.batch_size
+        return (self.quick and workload.quick_batch_size) or workload.batch_size
 
 
 class Child:
-    """The process of one rival. Every answer is a dict, with ``error`` after a failure."""
+    """The process of one baseline. Every answer is a dict, with ``error`` after a failure."""
 
-    def __init__(self, rival: Rival) -> None:
-        self.rival = rival
+    def __init__(self, baseline: Baseline) -> None:
+        self.baseline = baseline
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -86,7 +86,7 @@ class Child:
     def start(self) -> None:
         """Start the process, without waiting for its imports."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.child", self.rival.key],
+            [sys.executable, "-m", "bench.child", self.baseline.key],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -96,11 +96,11 @@ class Child:
         )
 
     def _environment(self) -> dict[str, str]:
-        lent = search_path(self.rival.libraries_of) if self.rival.libraries_of else None
+        lent = search_path(self.baseline.libraries_of) if self.baseline.libraries_of else None
         return {**os.environ, "LD_LIBRARY_PATH": lent} if lent else dict(os.environ)
 
     def missing(self) -> str | None:
-        """Wait until the process has imported its rival; return why the rival is not available, or None."""
+        """Wait until the process has imported its baseline; return why the baseline is not available, or None."""
         answer = self._read(START_S)
         return answer.get("error", answer.get("missing"))
 
@@ -166,61 +166,61 @@ def run(plan: Plan, step: Callable[[str], None] = lambda _: None) -> dict[str, A
     Returns
     -------
     dict
-        ``rounds``: for each question and rival a list with one answer per round; ``missing``: the reasons why rivals
-        could not run; ``seconds``: the total time.
+        ``rounds``: for each workload and baseline a list with one answer per round; ``missing``: why baselines could
+        not run; ``seconds``: the total time.
     """
     begin = time.monotonic()
     rounds: dict[str, dict[str, list[Any]]] = {
-        question.key: {rival.key: [] for rival in plan.rivals_of(question)} for question in plan.questions
+        workload.key: {baseline.key: [] for baseline in plan.baselines_of(workload)} for workload in plan.workloads
     }
     missing: dict[str, str] = {}
     with ExitStack() as stack:
-        children = [stack.enter_context(Child(rival)) for rival in plan.rivals]
+        children = [stack.enter_context(Child(baseline)) for baseline in plan.baselines]
         step("working out what the batches must be")
-        requests = {question.key: _request(plan, question) for question in plan.questions}
+        requests = {workload.key: _request(plan, workload) for workload in plan.workloads}
         for child in children:
-            step(f"importing {child.rival.label}")
+            step(f"importing {child.baseline.label}")
             if reason := child.missing():
-                missing[child.rival.key] = reason
-        present = [child for child in children if child.rival.key not in missing]
+                missing[child.baseline.key] = reason
+        present = [child for child in children if child.baseline.key not in missing]
         took: dict[str, float] = {}
         for number in range(plan.repeats):
-            for question in plan.questions:
+            for workload in plan.workloads:
                 started = time.monotonic()
-                if number and plan.budget_s and started - begin + took[question.key] > plan.budget_s:
+                if number and plan.budget_s and started - begin + took[workload.key] > plan.budget_s:
                     continue  # one round each in any case
-                asked = [child for child in present if child.rival.key in rounds[question.key]]
+                asked = [child for child in present if child.baseline.key in rounds[workload.key]]
                 for child in _rotated(asked, number):
-                    step(f"round {number + 1}  ({question.key}) {child.rival.label}")
-                    answers = rounds[question.key][child.rival.key]
+                    step(f"round {number + 1}  ({workload.key}) {child.baseline.label}")
+                    answers = rounds[workload.key][child.baseline.key]
                     if answers and "hung" in answers[-1]:
                         answers.append(answers[-1])  # once is enough
                     else:
-                        answers.append(child.ask(requests[question.key]))
-                took[question.key] = time.monotonic() - started
+                        answers.append(child.ask(requests[workload.key]))
+                took[workload.key] = time.monotonic() - started
     return {"rounds": rounds, "missing": missing, "seconds": time.monotonic() - begin}
 
 
-def _request(plan: Plan, question: Question) -> dict[str, Any]:
+def _request(plan: Plan, workload: Workload) -> dict[str, Any]:
     """Return a child's request, with the digests that the first batches may have."""
-    dataset, size = question.dataset(plan.data), plan.batch_size(question)
-    # Unordered rivals may deliver one worker's batches before another worker's first.
+    dataset, size = workload.dataset(plan.data), plan.batch_size(workload)
+    # Unordered baselines may deliver one worker's batches before another worker's first.
     count = plan.workers * (CHECKED + 1)
     if dataset.distinct % size == 0:
         count = min(count, dataset.distinct // size)
     return {
-        "question": question.key,
+        "workload": workload.key,
         "data": plan.data,
         "batch_size": size,
         "workers": plan.workers,
         "warm_s": plan.warm_s,
         "window_s": plan.window_s,
-        "limit_s": plan.limit_s + question.window_scale * plan.window_s,
-        "expected": None if question.crops else [digest(numbered(dataset, size, number)) for number in range(count)],
+        "limit_s": plan.limit_s + workload.window_scale * plan.window_s,
+        "expected": None if workload.crops else [digest(numbered(dataset, size, number)) for number in range(count)],
     }
 
 
 def _rotated(items: list[Child], by: int) -> Iterable[Child]:
-    """Start each round with another rival, so that none always runs after the same one."""
+    """Start each round with another baseline, so that none always runs after the same one."""
     by %= max(1, len(items))
     return items[by:] + items[:by]

@@ -1,6 +1,6 @@
 """How much faster concurrent slow reads are: ``python -m bench.slow_reads --ms 50 --at-once 16``.
 
-Question
+Purpose
     A dataset whose samples take 50 ms each, asleep, in one worker. How many samples per second are read one
     after the other, with ``fetch_threads=16``, and as coroutines, 16 or a whole batch at a time?
     With ``--http``: the same for slipring's own datasets over HTTP, from a server that waits 50 ms before each answer.
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import slipring
 from bench.machine import describe
+from bench.record import Table, finish, option, rounded
 from slipring import Workers
 
 if TYPE_CHECKING:
@@ -138,25 +139,27 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=4, help="one sample after the other; the other rows read more")
     parser.add_argument("--http", action="store_true", help="slipring's datasets over HTTP")
     parser.add_argument("--rounds", type=int, default=3, help="with --http: both ways in turn, so often")
+    option(parser)
     args = parser.parse_args()
-    for name, value in describe((), "bench.slow_reads").items():
-        print(f"{name}: {value}")
+    about = describe()
     seconds, n = args.ms / 1e3, args.at_once
     if args.http:
-        print(f"\n{'':20}one after the other  fetch_threads={n}  times")
-        for what, alone, many, times in over_http(seconds, n, args.batches, args.rounds):
-            print(f"{what:20}{alone:19.1f}{many:18.1f}{times:7.1f}", flush=True)
+        table = Table("samples/s", "one after the other", f"`fetch_threads={n}`", "ratio")
+        for what, *figures in over_http(seconds, n, args.batches, args.rounds):
+            table.add(what, *map(rounded, figures))
+        finish(args.record, about, {"http": table})
         return
     one = waits(Waits, seconds, args.batches, None)
     rows = [
         ("one after the other", one),
-        (f"fetch_threads={n}", waits(Waits, seconds, args.batches * n, n)),
-        (f"async, fetch_threads={n}", waits(Awaits, seconds, args.batches * n, n)),
-        ("async, a batch at once", waits(Awaits, seconds, args.batches * BATCH, None)),
+        (f"`fetch_threads={n}`", waits(Waits, seconds, args.batches * n, n)),
+        (f"`async def`, `fetch_threads={n}`", waits(Awaits, seconds, args.batches * n, n)),
+        ("`async def`, a whole batch concurrently", waits(Awaits, seconds, args.batches * BATCH, None)),
     ]
-    print(f"\n{'':28}samples/s  times")
+    table = Table("one worker", "samples/s", "ratio")
     for name, value in rows:
-        print(f"{name:28}{value:9.1f}{value / one:7.1f}")
+        table.add(name, rounded(value), rounded(value / one))
+    finish(args.record, about, {"waits": table})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The cost of rebatching a stream of Arrow blocks: ``python -m bench.stream``.
 
-Question
+Purpose
     How long does a tiny batch take, and how close is a wide one to the speed of memory?
 Data
     Tiny: 64 rows of (32 float32, a number) from blocks of 10,000. Wide: 96 rows of 147 KiB of uint8 from blocks of 256.
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from bench.machine import describe
+from bench.record import Table, finish, option, spread
 
 WINDOW_S = 0.7
 FORMS = {"tiny": (64, 10_000, 32, np.float32), "wide": (96, 256, 150_528, np.uint8)}
@@ -136,13 +136,21 @@ def by_thread(form: str) -> Iterator[int]:
     return delivered(form, num_workers=1)
 
 
-RIVALS = {"copy": copy, "numpy": numpy, "pyarrow": pyarrow, "rebatched": rebatched, "stream": delivered,
+BASELINES = {"copy": copy, "numpy": numpy, "pyarrow": pyarrow, "rebatched": rebatched, "stream": delivered,
           "stream, a thread ahead": by_thread}  # fmt: skip
+NAMES = {
+    "copy": "numpy's copy of the same number of bytes",
+    "numpy": "`np.concatenate` by hand, from arrays",
+    "pyarrow": "`combine_chunks` by hand; copies only batches that cross a block's end",
+    "rebatched": "rebatching alone, into ordinary memory",
+    "stream": "`slipring.stream`, `num_workers=0`",
+    "stream, a thread ahead": "`slipring.stream`, one prefetching thread",
+}
 
 
-def measure(rival: str, form: str) -> dict[str, float]:
+def measure(baseline: str, form: str) -> dict[str, float]:
     """Return wall and processor microseconds per batch, and GB/s, after a warm-up."""
-    with contextlib.closing(RIVALS[rival](form)) as made:
+    with contextlib.closing(BASELINES[baseline](form)) as made:
         count = nbytes = 0
         for window in range(2):
             count = nbytes = 0
@@ -158,34 +166,27 @@ def measure(rival: str, form: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--one", nargs=2, metavar=("RIVAL", "FORM"), help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
+    parser.add_argument("--one", nargs=2, metavar=("BASELINE", "FORM"), help=argparse.SUPPRESS)
+    option(parser)
     asked = parser.parse_args()
     if asked.one:
         print(json.dumps(measure(*asked.one)))
         return
-    found: dict[str, dict[str, list[dict[str, float]]]] = {form: {rival: [] for rival in RIVALS} for form in FORMS}
+    found: dict[str, dict[str, list[dict[str, float]]]] = {
+        form: {baseline: [] for baseline in BASELINES} for form in FORMS
+    }
     for _ in range(asked.rounds):
         for form, answers in found.items():
-            for rival, answer in answers.items():
-                command = [sys.executable, "-m", "bench.stream", "--one", rival, form]
+            for baseline, answer in answers.items():
+                command = [sys.executable, "-m", "bench.stream", "--one", baseline, form]
                 answer.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
-    if asked.json:
-        print(json.dumps(found))
-        return
-    for name, value in describe((), "bench.stream").items():
-        print(f"{name}: {value}")
+    tables = {form: Table("way", "µs per batch", "CPU, µs", "GB/s", "÷ the copy") for form in FORMS}
     for form, answers in found.items():
-        print(f"\n{form}: median (range) of {asked.rounds} rounds; next to the copy of the same round")
-        for rival, answer in answers.items():
-            us, busy, speed = ([one[what] for one in answer] for what in ("us", "cpu_us", "gb_s"))
+        for baseline, answer in answers.items():
             ratio = [one["gb_s"] / base["gb_s"] for one, base in zip(answer, answers["copy"])]
-            print(
-                f"  {rival:24} {statistics.median(us):9.1f} us ({min(us):.1f} - {max(us):.1f}),"
-                f" of processors {statistics.median(busy):.1f}"
-                f"  {statistics.median(speed):6.2f} GB/s  {statistics.median(ratio):5.2f} x copy"
-                f" ({min(ratio):.2f} - {max(ratio):.2f})"
-            )
+            row = [spread(one[what] for one in answer) for what in ("us", "cpu_us", "gb_s")]
+            tables[form].add(NAMES[baseline], *row, spread(ratio))
+    finish(asked.record, describe((), "pyarrow"), tables)
 
 
 if __name__ == "__main__":

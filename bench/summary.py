@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from bench.question import EXACT, Question, Roles, Target
-from bench.rivals import find
+from bench.workload import EXACT, Roles, Target, Workload
 
 Rounds = dict[str, list[dict[str, Any]]]
 
@@ -29,9 +28,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """One rival on one question. Ratios are this rival's rate divided by the other's, in the same round."""
+    """One baseline on one workload. Ratios are this baseline's rate divided by the other's, in the same round."""
 
-    rival: str
+    baseline: str
     rate: Spread | None = None
     mb_per_s: float | None = None
     to_torch: Spread | None = None
@@ -52,14 +51,14 @@ class Row:
 class Verdict:
     """A target and its result in this run; `met` is None without a result."""
 
-    question: str
+    workload: str
     target: Target
     measured: Spread | None
     met: bool | None
 
 
 def rows(rounds: Rounds, missing: dict[str, str], roles: Roles) -> list[Row]:
-    """Summarize one question."""
+    """Summarize one workload."""
     return [_row(key, rounds, missing.get(key), roles) for key in rounds]
 
 
@@ -76,7 +75,7 @@ def _row(key: str, rounds: Rounds, missing: str | None, roles: Roles) -> Row:
     rate = Spread.of(answer["rate"] for answer in good)
     assert rate is not None
     return Row(
-        rival=key,
+        baseline=key,
         rate=rate,
         mb_per_s=rate.median * good[0]["nbytes"] / 1e6,
         to_torch=_ratio(rounds, key, roles.torch),
@@ -108,13 +107,15 @@ def _ratio(rounds: Rounds, key: str, others: tuple[str, ...]) -> Spread | None:
     return Spread.of(ratios)
 
 
-def verdicts(question: Question, table: list[Row], rounds: Rounds) -> list[Verdict]:
-    """Compare our row with the question's targets, by the medians."""
-    roles = question.roles
-    ours = next((row for row in table if row.rival == roles.ours), Row(roles.ours))
+def verdicts(workload: Workload, table: list[Row], rounds: Rounds) -> list[Verdict]:
+    """Compare our row with the workload's targets, by the medians."""
+    roles = workload.roles
+    ours = next((row for row in table if row.baseline == roles.ours), Row(roles.ours))
     own = (roles.ours, roles.threads, *roles.roofline)
     exact = tuple(
-        row.rival for row in table if row.rival not in own and row.error_max is not None and row.error_max <= EXACT
+        row.baseline
+        for row in table
+        if row.baseline not in own and row.error_max is not None and row.error_max <= EXACT
     )
     measured = {
         "exact": _ratio(rounds, roles.ours, exact) if roles.ours in rounds else None,
@@ -124,36 +125,25 @@ def verdicts(question: Question, table: list[Row], rounds: Rounds) -> list[Verdi
         "spdl": ours.to_spdl,
         "cpu": ours.cpu_us,
         "plain": ours.to_plain,
-        "half": next((row.to_plain for row in table if row.rival == roles.half), None),
+        "half": next((row.to_plain for row in table if row.baseline == roles.half), None),
         "mapped": _ratio(rounds, roles.ours, (roles.mapped,)) if roles.mapped and roles.ours in rounds else None,
-        "drop_in": next((row.to_torch for row in table if row.rival == roles.drop_in), None),
+        "drop_in": next((row.to_torch for row in table if row.baseline == roles.drop_in), None),
     }
     result = []
-    for target in question.targets:
+    for target in workload.targets:
         value = measured[target.against]
         met = None
         if value is not None:
             met = value.median <= target.bound if target.against == "cpu" else value.median >= target.bound
-        result.append(Verdict(question.key, target, value, met))
+        result.append(Verdict(workload.key, target, value, met))
     return result
 
 
-def summarize(questions: Iterable[Question], outcome: dict[str, Any]) -> dict[str, Any]:
-    """Summarize a run: ``tables`` (rows per question) and ``targets``."""
+def summarize(workloads: Iterable[Workload], outcome: dict[str, Any]) -> dict[str, Any]:
+    """Summarize a run: ``tables`` (rows per workload) and ``targets``."""
     tables, targets = {}, []
-    for question in questions:
-        rounds = outcome["rounds"][question.key]
-        tables[question.key] = rows(rounds, outcome["missing"], question.roles)
-        targets += verdicts(question, tables[question.key], rounds)
+    for workload in workloads:
+        rounds = outcome["rounds"][workload.key]
+        tables[workload.key] = rows(rounds, outcome["missing"], workload.roles)
+        targets += verdicts(workload, tables[workload.key], rounds)
     return {"tables": tables, "targets": targets}
-
-
-def as_json(summary: dict[str, Any]) -> dict[str, Any]:
-    """Turn a summary into JSON's types."""
-    return {
-        "tables": {
-            key: [asdict(row) | {"label": find(row.rival).label} for row in table]
-            for key, table in summary["tables"].items()
-        },
-        "targets": [asdict(verdict) for verdict in summary["targets"]],
-    }

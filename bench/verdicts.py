@@ -1,6 +1,6 @@
 """Does a real loader with a planted cause get that verdict? ``python -m bench.verdicts --rounds 3``.
 
-Question
+Purpose
     A loader's report names the cause of the loop's waits. How often does it name the planted cause?
 Data
     One scene for each cause: samples that sleep or compute, a `collate_fn` or a step that takes long, few slots, a

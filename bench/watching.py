@@ -1,6 +1,6 @@
 """The cost of observing a job: ``python -m bench.watching``.
 
-Question
+Purpose
     How long does `slipring top` take to show a job, how much of a processor does it use, and how much slower is a job
     while `slipring trace` records it?
 Data
@@ -22,15 +22,13 @@ import argparse
 import os
 import resource
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-import numpy as np
-
 from bench.machine import describe
+from bench.record import Cell, Table, finish, option, rounded, spread
 
 JOB = """
 import sys, numpy as np, slipring
@@ -137,9 +135,17 @@ def traced(job: Job, seconds: float, folder: str) -> tuple[float, int, float]:
     return rate, int(lost), float(share)
 
 
-def spread(values: list[float], scale: float, form: str) -> str:
-    """Write median (lowest – highest)."""
-    return f"{statistics.median(values) * scale:{form}} ({min(values) * scale:{form}} – {max(values) * scale:{form}})"
+OF_TOP = (
+    "attach and draw a frame, ms",
+    "`top PID --once`, the whole command, ms",
+    "share of a CPU, a frame per second, %",
+)
+
+
+def of_top(pid: int, seconds: float) -> list[Cell]:
+    """Measure what `OF_TOP` names."""
+    attached = spread([attach_s(pid) for _ in range(10)][1:], 1e3)
+    return [attached, spread((command_s(pid) for _ in range(5)), 1e3), rounded(top_share(pid, seconds) * 100)]
 
 
 def main() -> None:
@@ -148,25 +154,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="pairs of A and B")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each A, and each B")
     parser.add_argument("--top", type=float, default=10.0, help="seconds of `top`")
+    option(parser)
     args = parser.parse_args()
-    for name, value in describe((), "bench.watching").items():
-        print(f"{name}: {value}")
+    about = describe()
     job = Job()
     try:
-        rows = [
-            ("attach, ms", spread([attach_s(job.pid) for _ in range(10)][1:], 1e3, ".0f")),
-            ("whole command, ms", spread([command_s(job.pid) for _ in range(5)], 1e3, ".0f")),
-            ("CPU of top, % of a core", f"{top_share(job.pid, args.top):.2%}"),
-        ]
+        running = of_top(job.pid, args.top)
         os.kill(job.pid, signal.SIGSTOP)
-        rows += [
-            ("of a stopped job: attach, ms", spread([attach_s(job.pid) for _ in range(10)][1:], 1e3, ".0f")),
-            (
-                "of a stopped job: whole command, ms",
-                spread([command_s(job.pid) for _ in range(5)], 1e3, ".0f"),
-            ),
-            ("of a stopped job: CPU of top", f"{top_share(job.pid, args.top):.2%}"),
-        ]
+        stopped = of_top(job.pid, args.top)
         os.kill(job.pid, signal.SIGCONT)
         without, with_it, lost, shares = [], [], 0, []
         with tempfile.TemporaryDirectory() as folder:
@@ -176,21 +171,18 @@ def main() -> None:
                 with_it.append(rate)
                 shares.append(share)
                 lost += missed
-        slower = [1 - b / a for a, b in zip(without, with_it)]
-        rows += [
-            ("batches/s without a trace", spread(without, 1, ",.0f")),
-            ("batches/s with a trace", spread(with_it, 1, ",.0f")),
-            ("slower by, %", spread(slower, 100, ".1f")),
-            ("slower by, % (of the medians)", f"{(1 - np.median(with_it) / np.median(without)) * 100:.1f}"),
-            ("CPU of the trace, % of a core", spread(shares, 100, ".1f")),
-            ("records lost", f"{lost:,}"),
-        ]
     finally:
         job.end()
-    width = max(len(name) for name, _ in rows)
-    print()
-    for name, value in rows:
-        print(f"{name:<{width}}  {value}")
+    top = Table("`slipring top`", "that job", "the same job, stopped")
+    for what, here, there in zip(OF_TOP, running, stopped, strict=True):
+        top.add(what, here, there)
+    trace = Table("`slipring trace`", "measured")
+    trace.add("batches/s without a trace", spread(without))
+    trace.add("batches/s with a trace", spread(with_it))
+    trace.add("change of the rate, %", spread((b / a - 1 for a, b in zip(without, with_it)), 100))
+    trace.add("share of a CPU, %", spread(shares, 100))
+    trace.add("lost records", lost)
+    finish(args.record, about, {"top": top, "trace": trace})
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from bench import machine, record
+
 # mode -> (share of the kills, arguments of `rounds.Mode`)
 MODES = {
     "map": (4, {}),
@@ -44,6 +46,8 @@ COLUMNS = (
     "lost", "doubled", "reordered", "changed", "leaks",
 )  # fmt: skip
 MUST_BE_ZERO = ("lost", "doubled", "reordered", "changed", "leaks")
+RECORDED = {name: name for name in ("kills", "stops", "batches", "respawns", "lost")}
+RECORDED |= {"repeated": "doubled", "reordered": "reordered", "changed": "changed", "leaks": "leaks"}
 HANG_S = 120  # for one round; a mode that ends itself says where it hung
 
 
@@ -77,6 +81,7 @@ def main():
     parser.add_argument("--modes", default=";".join(MODES), help="separated by ;")
     parser.add_argument("--jobs", type=int, default=4, help="modes at once: most of the time they wait")
     parser.add_argument("--json", action="store_true", help="the counts, on one line at the end")
+    record.option(parser)
     asked = parser.parse_args()
     names = [name for name in MODES if name in asked.modes.split(";")]
     shares = sum(MODES[name][0] for name in names)
@@ -112,6 +117,11 @@ def main():
     print(f"{time.monotonic() - began:.0f} s, seed {asked.seed}")
     if asked.json:
         print(json.dumps({**total, "failed": sorted(failed)}))
+    if asked.record:
+        table = record.Table("mode", *RECORDED, quiet=True)
+        for name, counts in {**results, "all": total}.items():
+            table.add(name, *(counts.get(counted) for counted in RECORDED.values()))
+        record.finish(asked.record, machine.describe((), "torch"), {"kills": table})
     return 1 if failed or any(total[c] for c in MUST_BE_ZERO) else 0
 
 

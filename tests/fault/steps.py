@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+from bench import machine, record
 from tests.fault import points
 
 # Arguments of `rounds.Mode`.
@@ -82,6 +83,35 @@ def elsewhere(name):
     return any(name == what or name.startswith(f"{what}:") or name.startswith(f"{what} ") for what in ELSEWHERE)
 
 
+EVENTS = {
+    "respawn": "a loader's worker dies and is replaced",
+    "raise": 'a loader\'s worker dies with on_death="raise"',
+    "stop": "a loader's worker is stopped",
+    "parent": "the consumer of a loader dies",
+    "queue": "a participant of a queue is stopped",
+    "cache": "a participant of a cache is stopped",
+    "producer dies": "a producer of a queue dies",
+    "consumer dies": "a consumer of a queue dies",
+    "filler dies": "a filler of a cache dies",
+    "survivor dies": "one of two survivors dies while they recover a dead participant",
+}
+
+
+def event(kind, mode):
+    """Say what happens in a job."""
+    return EVENTS.get(mode, EVENTS[kind])
+
+
+def table_of(events):
+    """Return the counts of each event, in all modes together; of the points the least and the greatest number."""
+    table = record.Table("event", "modes", "points", "rounds", "killed or stopped", "batches", quiet=True)
+    for what, found in events.items():
+        fewest, most = (f(counts["points"] for counts in found) for f in (min, max))
+        total = [sum(counts[name] for counts in found) for name in ("rounds", "struck", "batches")]
+        table.add(what, len(found), fewest if fewest == most else f"{fewest} – {most}", *total)
+    return table
+
+
 def line(job, counts, width):
     """Return one row of the summary."""
     return f"{job:{width}} " + " ".join(f"{counts.get(c, '-'):>9}" for c in COLUMNS)
@@ -105,6 +135,7 @@ def main():
     parser.add_argument("--seed", default=str(int.from_bytes(os.urandom(4), "little")))
     parser.add_argument("--jobs", type=int, default=3, help="at once: most of the time they wait")
     parser.add_argument("--json", action="store_true", help="the counts, on one line at the end")
+    record.option(parser)
     asked = parser.parse_args()
     jobs = QUICK_JOBS if asked.quick else ALL_JOBS
     if asked.only:
@@ -114,11 +145,11 @@ def main():
     began = time.monotonic()
     width = max(len(" ".join(job)) for job in jobs)
     print(line("", {c: c for c in COLUMNS}, width), flush=True)
-    reached, failed, missed, total, names, slowest = set(), [], [], Counter(), [], 0.0
+    reached, failed, missed, total, names, slowest, events = set(), [], [], Counter(), [], 0.0, {}
     with ThreadPoolExecutor(asked.jobs) as pool:
         pending = [(job, pool.submit(run_job, job, path, asked.quick, asked.seed)) for job in jobs]
         for job, future in pending:
-            counts, job = future.result(), " ".join(job)
+            counts, happened, job = future.result(), event(*job), " ".join(job)
             print(line(job, counts, width), flush=True)
             if "failure" in counts:
                 failed.append(f"{job} {counts['failure']}")
@@ -126,6 +157,7 @@ def main():
             failed += [f"{job}: {what}" for what in counts["details"]]
             missed += [f"{job}: {what}" for what in counts["missed_at"]]
             total.update({c: counts[c] for c in COLUMNS})
+            events.setdefault(happened, []).append(counts)
             names = counts["names"]
             reached |= set(counts["reached"])
             slowest = max(slowest, counts["slowest_s"])
@@ -142,6 +174,8 @@ def main():
     print(f"{time.monotonic() - began:.0f} s, seed {asked.seed}")
     if asked.json:
         print(json.dumps({**total, "failed": failed, "unreached": unreached}))
+    if asked.record:
+        record.finish(asked.record, machine.describe((), "torch"), {"steps": table_of(events)})
     return 1 if failed or unreached or any(total[c] for c in MUST_BE_ZERO) else 0
 
 

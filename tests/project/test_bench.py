@@ -17,17 +17,17 @@ from bench.decoders import SIDE
 from bench.exact import check_form
 from bench.memory import of_files, of_job
 from bench.photos import image_files
-from bench.question import Target
-from bench.questions import QUESTIONS, epochs
 from bench.runner import Plan, run
 from bench.summary import summarize
+from bench.workload import Target
+from bench.workloads import WORKLOADS, epochs
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def plan(data, only, question="f"):
+def plan(data, only, workload="f"):
     return Plan(
-        questions=(QUESTIONS[question],),
+        workloads=(WORKLOADS[workload],),
         workers=1,
         repeats=1,
         warm_s=0.0,
@@ -50,10 +50,10 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
-def test_images_end_to_end_are_measured_with_their_error_and_a_missing_rival_says_why(folder):
+def test_images_end_to_end_are_measured_with_their_error_and_a_missing_baseline_has_a_reason(folder):
     pytest.importorskip("torch")
     asked = plan(folder, ("images", "images_alone", "images_torch", "images_ffcv"))
-    found = summarize(asked.questions, run(asked))
+    found = summarize(asked.workloads, run(asked))
     ours, alone, torch, ffcv = found["tables"]["f"]
     assert not ours.notes and not alone.notes and not torch.notes
     assert ours.error_max <= 1 and torch.error_max == 0
@@ -64,15 +64,15 @@ def test_images_end_to_end_are_measured_with_their_error_and_a_missing_rival_say
     assert measured["threads"] is None  # they were not measured
 
 
-def test_an_inexact_rival_does_not_count_among_the_exact():
-    question = QUESTIONS["f"]
+def test_an_inexact_baseline_does_not_count_among_the_exact():
+    workload = WORKLOADS["f"]
     answers = {
         key: [{"rate": rate, "nbytes": 1, "batch_size": 64, "error_mean": 0.1, "error_max": error}]
         for key, rate, error in (
             ("images", 6.0, 1), ("images_torch", 2.0, 0), ("images_dali", 4.0, 2), ("images_opencv", 5.0, 3),
         )
     }  # fmt: skip
-    found = summarize([question], {"rounds": {"f": answers}, "missing": {}})
+    found = summarize([workload], {"rounds": {"f": answers}, "missing": {}})
     exact = next(verdict for verdict in found["targets"] if verdict.target == Target("exact", 1.4))
     assert exact.measured.median == 6.0 / 4.0 and exact.met
 
@@ -105,19 +105,19 @@ def test_batches_of_blank_pictures_are_refused():
     assert check_form([np.zeros((4, SIDE, SIDE, 3), np.uint8)], 4) == "4 of 4 pictures are blank"
 
 
-def test_each_question_names_rivals_that_there_are_and_roles_among_them():
-    for question in QUESTIONS.values():
-        rivals = {rival.key for rival in plan(None, None, question.key).rivals_of(question)}
-        roles = question.roles
+def test_the_roles_of_each_workload_are_among_its_baselines():
+    for workload in WORKLOADS.values():
+        baselines = {baseline.key for baseline in plan(None, None, workload.key).baselines_of(workload)}
+        roles = workload.roles
         named = {roles.threads, roles.plain, roles.half, roles.mapped} - {None}
-        assert {roles.ours, *roles.torch, *roles.spdl, *roles.roofline, *named} <= rivals
+        assert {roles.ours, *roles.torch, *roles.spdl, *roles.roofline, *named} <= baselines
 
 
 @pytest.mark.slow
 def test_later_epochs_are_measured_with_the_hits_and_the_memory_of_all_processes(folder):
     pytest.importorskip("torch")
     asked = plan(folder, ("kept_none", "kept_all", "kept_side", "kept_dict", "kept_ffcv"), "g")
-    found = summarize(asked.questions, run(asked))
+    found = summarize(asked.workloads, run(asked))
     none, kept, side, own, ffcv = found["tables"]["g"]
     assert not none.notes and not kept.notes and not side.notes and not own.notes
     assert none.hits is None and kept.hits == side.hits == own.hits == 1.0
@@ -128,10 +128,10 @@ def test_later_epochs_are_measured_with_the_hits_and_the_memory_of_all_processes
     assert measured["plain"] == kept.to_plain and measured["half"] is None and measured["mapped"] is None
 
 
-def test_with_quick_a_question_may_be_asked_of_fewer():
+def test_a_workload_may_have_fewer_baselines_with_quick():
     asked = plan(None, None, "g")
-    few = {rival.key for rival in asked.rivals_of(QUESTIONS["g"])}
-    assert few < {rival.key for rival in replace(asked, quick=False).rivals_of(QUESTIONS["g"])}
+    few = {baseline.key for baseline in asked.baselines_of(WORKLOADS["g"])}
+    assert few < {baseline.key for baseline in replace(asked, quick=False).baselines_of(WORKLOADS["g"])}
 
 
 def test_memory_in_a_file_counts_once_for_several_processes_and_also_unmapped():

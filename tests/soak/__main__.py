@@ -15,13 +15,13 @@ import json
 import os
 import pathlib
 import random
-import shlex
 import sys
 import time
 from collections import Counter
 from importlib.util import find_spec
 
 from bench import machine
+from bench.record import Table, finish, option
 from tests.fault.rounds import Killer, expect_deaths
 from tests.soak.judge import LEAST, judge, table
 from tests.soak.lives import Lives
@@ -104,10 +104,11 @@ def main():
     parser.add_argument("--quick", action="store_true", help="without torch, spawn and forkserver")
     parser.add_argument("--plant", choices=PLANTS, nargs="+", default=[], help="leak on purpose")
     parser.add_argument("--json", help="where to write all figures, the series too")
+    option(parser)
     asked = parser.parse_args()
     marked()
     expect_deaths()
-    about = {**machine.describe(), "command": shlex.join(["python", "-m", "tests.soak", *sys.argv[1:]])}
+    about = machine.describe((), "torch")
     print(f"seed {asked.seed}", flush=True)
     record, counts, left = run(asked.minutes, asked.seed, asked.quick, [PLANTS[name]() for name in asked.plant])
     times = record.times()
@@ -134,6 +135,10 @@ def main():
         }
         pathlib.Path(asked.json).parent.mkdir(parents=True, exist_ok=True)
         pathlib.Path(asked.json).write_text(json.dumps(document, indent=1))
+    if asked.record:
+        summary = Table("minutes", "turns", "batches", "kills", "counts that grew", quiet=True)
+        summary.add(asked.minutes, *(counts[name] for name in ("turns", "batches", "kills")), len(grew))
+        finish(asked.record, about, {"soak": summary})
     return 1 if grew or left or any(counts[name] for name in WRONG) else 0
 
 

@@ -1,0 +1,15 @@
+"""torch.utils.data.DataLoader with samples that are tensors already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.baselines._torch import Tensors, torch_batches
+from bench.workload import Dataset, Workload
+
+
+def batches(workload: Workload, dataset: Dataset, workers: int) -> Iterator[Any]:
+    from torch.utils.data import DataLoader
+
+    return torch_batches(DataLoader, workload, Tensors(dataset), workers)
