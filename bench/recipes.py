@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import json
 import os
 import random
@@ -37,13 +38,15 @@ from typing import Any
 
 import numpy as np
 
-from bench import cpu
+from bench import annotated_photos, cpu, parts
+from bench.annotated_photos import AnnotatedPhotos
 from bench.collate import as_array, leaves
+from bench.levels import levels
 from bench.machine import describe
 from bench.photos import ensure, image_files
 from bench.questions.epochs import Pictures
 from bench.rivals._torch import endless
-from bench.rivals.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, VIEWS, Recipe
+from bench.rivals.recipes import BATCH, CANDIDATES, CLASSES, RECIPES, SIDE, VIEWS, Recipe
 
 CHECKED = 4  # batches whose form and levels are compared, before the clock starts
 COMPARED = 200  # crops that are compared with torchvision's
@@ -69,6 +72,7 @@ def main() -> None:
         return
     if options.data is None:
         ensure()
+        annotated_photos.ensure()
     told = describe(CANDIDATES.values(), "bench.recipes")
     groups = (compared(RECIPES[key], options) for key in options.only or RECIPES)
     if options.json:
@@ -112,17 +116,20 @@ def answer(recipe: Recipe, candidate: str, seed: int, options: argparse.Namespac
     rival = CANDIDATES[candidate]
     if missing := rival.missing():
         return {"missing": missing}
-    module = importlib.import_module(f"bench.rivals.{rival.module}")
-    if recipe.key not in module.STEPS:
+    name = f"bench.rivals.{rival.module}" + ("_parts" if recipe.parts else "")
+    module = importlib.import_module(name) if importlib.util.find_spec(name) else None
+    if module is None or recipe.key not in module.STEPS:
         return {"missing": NOT_EXPRESSED}
-    pictures = Pictures(image_files(options.data))
+    pictures: Any = AnnotatedPhotos(options.data) if recipe.parts else Pictures(image_files(options.data))
     seed_all(seed)
     batches = endless(module.loader(recipe, pictures, options.workers))
     found = check(recipe, [next(batches) for _ in range(CHECKED)])
-    epochs = -(-2 * pictures.distinct // BATCH) if recipe.kept else 0
+    epochs = -(-2 * pictures.distinct // recipe.batch) if recipe.kept else 0
     for _ in range(epochs + 4 * options.workers):
         next(batches)
-    found |= timed(batches, options.seconds, options.workers)
+    found |= timed(batches, options.seconds, options.workers, recipe.batch)
+    if recipe.parts and seed == 0 and hasattr(module, "parts_errors"):
+        found["errors"] = module.parts_errors(recipe, pictures)
     if recipe.compares_crops and seed == 0 and hasattr(module, "crop_error"):
         found["error"] = module.crop_error(recipe, pictures, COMPARED)
     return found
@@ -138,6 +145,8 @@ def seed_all(seed: int) -> None:
 
 def check(recipe: Recipe, batches: Sequence[Any]) -> Row:
     """Check the form of batches; return the mean and the standard deviation of their levels."""
+    if recipe.parts:
+        return parts.check(recipe, batches)
     values = []
     for images, labels in batches:
         arrays = [as_array(leaf) for leaf in leaves(images)]
@@ -146,10 +155,19 @@ def check(recipe: Recipe, batches: Sequence[Any]) -> Row:
         targets = as_array(labels)
         if targets.shape != ((BATCH, CLASSES) if recipe.mixed else (BATCH,)):
             raise ValueError(f"{recipe.key}: labels of shape {targets.shape}")
-        levels = np.concatenate([array.astype(np.float64).ravel() for array in map(unnormalised, arrays)])
-        values.append((levels.mean(), (levels**2).mean()))
-    mean, square = np.mean(values, axis=0)
-    return {"mean": mean, "deviation": (square - mean**2) ** 0.5}
+        values.append(arrays)
+    return levels(values)
+
+
+def touch(part: Any) -> None:
+    """Read one element of each array of a batch."""
+    if isinstance(part, (tuple, list)):
+        for item in part:
+            touch(item)
+    elif isinstance(part, dict):
+        touch(list(part.values()))
+    elif (array := as_array(part)).size:
+        array.item(0)
 
 
 def has_form(recipe: Recipe, array: np.ndarray) -> bool:
@@ -162,25 +180,15 @@ def has_form(recipe: Recipe, array: np.ndarray) -> bool:
     return array.shape in ((BATCH, 3, SIDE, SIDE), (BATCH, SIDE, SIDE, 3)) and array.dtype == np.uint8
 
 
-def unnormalised(array: np.ndarray) -> np.ndarray:
-    """Return the levels, from 0 to 255, of images or of normalised images."""
-    if array.dtype == np.uint8:
-        return array
-    scale, shift = (np.array(numbers).reshape(3, 1, 1) for numbers in (STD, MEAN))
-    return (array * scale + shift) * 255
-
-
-def timed(batches: Iterator[Any], seconds: float, multiple: int) -> Row:
+def timed(batches: Iterator[Any], seconds: float, multiple: int, batch: int = BATCH) -> Row:
     """Consume batches for some time, a multiple of the number of workers; return rates in images per second."""
     clock = time.perf_counter
     used, begin, count = cpu.of_job(os.getpid()), clock(), 0
     while count % multiple or clock() - begin < seconds:
-        for part in next(batches):
-            for leaf in leaves(part):
-                as_array(leaf).item(0)
+        touch(next(batches))
         count += 1
     elapsed, used = clock() - begin, cpu.of_job(os.getpid()) - used
-    return {"per_cpu_s": count * BATCH / used, "per_s": count * BATCH / elapsed}
+    return {"per_cpu_s": count * batch / used, "per_s": count * batch / elapsed}
 
 
 def summary(recipe: Recipe, key: str, answers: list[Row], reference: list[Row]) -> Row:
@@ -192,8 +200,9 @@ def summary(recipe: Recipe, key: str, answers: list[Row], reference: list[Row]) 
         row[name] = [found[name] for found in answers]
     if all("per_cpu_s" in found for found in reference):
         row["ratio"] = [found["per_cpu_s"] / other["per_cpu_s"] for found, other in zip(answers, reference)]
-    if errors := [found["error"] for found in answers if "error" in found]:
-        row["error"] = errors[0]
+    for name in ("error", "errors"):
+        if errors := [found[name] for found in answers if name in found]:
+            row[name] = errors[0]
     return row
 
 
@@ -215,6 +224,8 @@ def table(groups: Iterable[list[Row]]) -> Iterator[str]:
             elif "error" in row:
                 mean, worst = row["error"]
                 notes[f"{recipe.key}: crops of {label} differ by {mean:.3f} on average, at most by {worst}"] = None
+            elif "errors" in row:
+                notes[f"{recipe.key}: {label}: {row['errors']}"] = None
     yield ""
     yield from notes
 
