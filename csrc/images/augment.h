@@ -30,6 +30,7 @@ enum sr_op_code {
     SR_OP_INVERT,         /* * */
     SR_OP_AUTOCONTRAST,   /* * after a histogram */
     SR_OP_EQUALIZE,       /* * after a histogram */
+    SR_OP_PERMUTE,        /* n: the image's channels that become red, green and blue; each of 0, 1, 2 once */
     SR_OP_COLORS,         /* not an operation: the number of those above */
     /* Neighbouring pixels (blur.c). */
     SR_OP_SHARPNESS = 16, /* v: factor */

@@ -88,6 +88,22 @@ static void apply_table(state *s)
     s->counted = false;
 }
 
+/* The table and the counts belong to the channels, so they are exchanged with them. */
+static void permute(state *s, const int32_t from[3])
+{
+    uint8_t table[3][256];
+    uint64_t counts[3][256];
+    memcpy(table, s->table, sizeof table);
+    s->loops->permute(s->data, s->pixels, from);
+    for (int c = 0; c < 3; c++)
+        memcpy(s->table[c], table[from[c]], sizeof table[c]);
+    if (!s->counted)
+        return;
+    memcpy(counts, s->counts, sizeof counts);
+    for (int c = 0; c < 3; c++)
+        memcpy(s->counts[c], counts[from[c]], sizeof counts[c]);
+}
+
 /* ---- measures of the image ----------------------------------------------------------------------------------- */
 
 /* Equal neighbours would wait for each other's count, so that they are counted in different tables. */
@@ -221,6 +237,11 @@ static bool is_valid(const sr_op *op)
         return op->n[0] >= 0 && op->n[0] <= 8;
     case SR_OP_SOLARIZE:
         return !isnan(op->v[0]);
+    case SR_OP_PERMUTE: /* each number from 0 to 2, and all three of them */
+        for (int c = 0; c < 3; c++)
+            if (op->n[c] < 0 || op->n[c] > 2)
+                return false;
+        return (1 << op->n[0] | 1 << op->n[1] | 1 << op->n[2]) == 7;
     default:
         return op->code >= 0 && op->code < SR_OP_COLORS;
     }
@@ -259,6 +280,9 @@ int sr_color(sr_augmenter *a, const sr_op *ops, int count, sr_pixels *image)
             break;
         case SR_OP_EQUALIZE:
             equalize(&s);
+            break;
+        case SR_OP_PERMUTE:
+            permute(&s, op->n);
             break;
         default:
             make_table(op, op->code == SR_OP_CONTRAST ? mean_gray(&s) : 0, next);

@@ -145,6 +145,14 @@ static void hue(uint8_t *restrict data, size_t n, uint8_t shift)
     }
 }
 
+static void permute(uint8_t *restrict data, size_t n, const int32_t from[3])
+{
+    for (size_t i = 0; i < n; i++, data += 3) {
+        uint8_t r = data[from[0]], g = data[from[1]], b = data[from[2]];
+        data[0] = r, data[1] = g, data[2] = b;
+    }
+}
+
 const sr_color_loops sr_color_loops_c = {
     .map = map,
     .bits = bits,
@@ -153,4 +161,5 @@ const sr_color_loops sr_color_loops_c = {
     .grayscale = grayscale,
     .saturate = saturate,
     .hue = hue,
+    .permute = permute,
 };

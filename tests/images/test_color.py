@@ -39,6 +39,7 @@ BY_PILLOW = {
     "INVERT": lambda image, n, v: ImageOps.invert(image),
     "AUTOCONTRAST": lambda image, n, v: ImageOps.autocontrast(image),
     "EQUALIZE": lambda image, n, v: ImageOps.equalize(image),
+    "PERMUTE": lambda image, n, v: Image.merge("RGB", [image.getchannel(channel) for channel in n]),
 }
 ARGUMENTS = {
     **{name: [((), (factor,)) for factor in FACTORS] for name in ("BRIGHTNESS", "CONTRAST", "SATURATION")},
@@ -46,6 +47,7 @@ ARGUMENTS = {
     "POSTERIZE": [((bits,), ()) for bits in range(9)],
     "SOLARIZE": [((), (threshold,)) for threshold in (0.0, 1.0, 127.5, 128.0, 255.0, 256.0)],
     "SOLARIZE_ADD": list(itertools.product(itertools.product((0, 30, 110, 255, -20), (0, 128, 256)), [()])),
+    "PERMUTE": [(order, ()) for order in itertools.permutations((0, 1, 2))],
     **{name: [((), ())] for name in ("GRAYSCALE", "INVERT", "AUTOCONTRAST", "EQUALIZE")},
 }
 
@@ -96,7 +98,9 @@ def test_runs_of_operations_give_the_bytes_of_pillow_step_by_step(seed):
 
 
 @pytest.mark.parametrize("measuring", ["AUTOCONTRAST", "EQUALIZE"])
-@pytest.mark.parametrize("first", ["SOLARIZE", "INVERT", "POSTERIZE", "AUTOCONTRAST", "EQUALIZE", "SATURATION"])
+@pytest.mark.parametrize(
+    "first", ["SOLARIZE", "INVERT", "POSTERIZE", "AUTOCONTRAST", "EQUALIZE", "SATURATION", "PERMUTE"]
+)
 def test_a_histogram_is_that_of_the_values_after_the_operations_before(first, measuring):
     for pixels in pictures((37, 41)):
         operations = [(first, *ARGUMENTS[first][2 % len(ARGUMENTS[first])]), (measuring, (), ()), ("INVERT", (), ())]
@@ -123,6 +127,7 @@ def test_every_colour_keeps_pillows_bytes_when_its_hue_changes():
         *(("HUE", (), (factor,)) for factor in (-0.51, 0.501, np.nan)),
         *(("POSTERIZE", (bits,), ()) for bits in (-1, 9)),
         ("SOLARIZE", (), (np.nan,)),
+        *(("PERMUTE", order, ()) for order in ((0, 1, 1), (0, 1, 3), (-1, 1, 2), (0, 0, 0))),
     ],
 )
 def test_numbers_out_of_range_are_refused(name, n, v):

@@ -40,6 +40,10 @@ EXACT = {
     "solarize": (lambda a: F.solarize(a, 100), lambda i: ImageOps.solarize(i, 100)),
     "autocontrast": (F.autocontrast, ImageOps.autocontrast),
     "equalize": (F.equalize, ImageOps.equalize),
+    "channels": (
+        lambda a: F.permute_channels(a, (2, 0, 1)),
+        lambda i: Image.merge("RGB", [i.getchannel(channel) for channel in (2, 0, 1)]),
+    ),
     "grey": (lambda a: F.rgb_to_grayscale(a, 3), lambda i: i.convert("L").convert("RGB")),
     "brightness": (lambda a: F.adjust_brightness(a, 1.3), lambda i: ImageEnhance.Brightness(i).enhance(1.3)),
     "rotate 90": (lambda a: F.rotate(a, 90, expand=True), lambda i: i.rotate(90, expand=True)),
@@ -221,7 +225,8 @@ ARGUMENTS = {
     "adjust_brightness": (1,), "adjust_contrast": (1,), "adjust_hue": (0.1,), "adjust_saturation": (1,),
     "adjust_sharpness": (1,), "affine": (1, (0, 0), 1, 0), "autocontrast": (), "center_crop": (2,),
     "crop": (0, 0, 1, 1), "equalize": (), "erase": (0, 0, 1, 1, 0), "gaussian_blur": (3,), "horizontal_flip": (),
-    "invert": (), "pad": (1,), "perspective": ([(0, 0), (2, 0), (2, 2), (0, 2)],) * 2, "pil_gaussian_blur": (1,),
+    "invert": (), "pad": (1,), "permute_channels": ((2, 0, 1),), "perspective": ([(0, 0), (2, 0), (2, 2), (0, 2)],) * 2,
+    "pil_gaussian_blur": (1,),
     "posterize": (3,), "resize": (3,), "resized_crop": (0, 0, 1, 1, 3), "rgb_to_grayscale": (), "rotate": (3,),
     "solarize": (3,), "vertical_flip": (),
 }  # fmt: skip
@@ -258,7 +263,8 @@ REFUSED = [
     ("perspective", "startpoints", (None, None)), ("perspective", "endpoints", ([(0, 0)] * 4, [(0, 0)] * 3)),
     ("perspective", "coefficients", (None, None, "nearest", 0, [1, 2])), ("gaussian_blur", "kernel_size", (2,)),
     ("gaussian_blur", "sigma", (3, 0)), ("gaussian_blur", "sigma", (3, (1, 2, 3))),
-    ("pil_gaussian_blur", "radius", (-1,)),
+    ("pil_gaussian_blur", "radius", (-1,)), ("permute_channels", "permutation", ((0, 1),)),
+    ("permute_channels", "permutation", ((0, 1, 1),)), ("permute_channels", "permutation", ("012",)),
     ("erase", "h", (3, 3, 3, 1, 0)), ("erase", "v", (0, 0, 1, 1, "x")), ("erase", "v", (0, 0, 2, 2, [1, 2])),
 ]  # fmt: skip
 

@@ -16,10 +16,12 @@ from slipring.images._color import (
 )
 from slipring.images._combine import RandomApply, RandomChoice, RandomOrder
 from slipring.images._crops import Pad, RandomCrop, RandomVerticalFlip
+from slipring.images._detection import RandomIoUCrop, RandomPhotometricDistort, RandomZoomOut
 from slipring.images._erasing import RandomErasing
 from slipring.images._multicrop import MultiCrop
 from slipring.images._policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from slipring.images._render import MAX_PIXELS, decode, decode_into, size
+from slipring.images._sizes import FixedSizeCrop, LetterBox, RandomResize, RandomShortestSize, ScaleJitter
 from slipring.images._timm import auto_augment_transform, rand_augment_transform
 from slipring.images._view import View
 from slipring.images._warps import (
@@ -51,10 +53,12 @@ __all__ = [
     "ColorJitter",
     "CutMix",
     "ElasticTransform",
+    "FixedSizeCrop",
     "Folder",
     "GaussianBlur",
     "Grayscale",
     "ImageDataset",
+    "LetterBox",
     "MixUp",
     "MultiCrop",
     "PILGaussianBlur",
@@ -72,14 +76,20 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomOrder",
     "RandomPerspective",
+    "RandomPhotometricDistort",
     "RandomPosterize",
+    "RandomResize",
     "RandomResizedCrop",
     "RandomRotation",
+    "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
+    "ScaleJitter",
     "Tar",
     "TarStream",
     "TrivialAugmentWide",

@@ -15,6 +15,7 @@ cdef extern from "augment.h" nogil:
         SR_OP_INVERT
         SR_OP_AUTOCONTRAST
         SR_OP_EQUALIZE
+        SR_OP_PERMUTE
         SR_OP_SHARPNESS
         SR_OP_GAUSSIAN_BLUR
         SR_OP_PIL_BLUR

@@ -61,6 +61,7 @@ __all__ = [
     "horizontal_flip",
     "invert",
     "pad",
+    "permute_channels",
     "perspective",
     "pil_gaussian_blur",
     "posterize",
@@ -132,7 +133,7 @@ def center_crop(image: Image, output_size: int | Sequence[int]) -> Image:
 
 def resize(
     image: Image,
-    size: int | Sequence[int],
+    size: int | Sequence[int] | None,
     interpolation: Interpolation | enum.Enum = "bilinear",
     max_size: int | None = None,
 ) -> Image:
@@ -141,25 +142,15 @@ def resize(
     Parameters
     ----------
     image : array
-    size : int or (int, int)
-        Length of the shorter side, or height and width.
+    size : int, (int, int) or None
+        Length of the shorter side, or height and width; None: the longer side gets the length `max_size`.
     interpolation : {'bilinear', 'nearest', 'bicubic'}
     max_size : int, optional
         With one number as `size`: the largest length of the longer side.
     """
     array, recipe = _image(image)
-    name = interpolation_name(interpolation)
     one = size[0] if isinstance(size, (tuple, list)) and len(size) == 1 else size
-    if max_size is None:
-        Resize(one, name).apply(recipe, Draws(0))
-    else:
-        height, width = recipe.height, recipe.width
-        shorter = pixels("size", one)
-        most = integer("max_size", max_size, shorter + 1, 1 << 20)
-        longer = int(shorter * max(height, width) / min(height, width))
-        if longer > most:
-            shorter, longer = max(1, int(most * shorter / longer)), most
-        recipe.resize(*((longer, shorter) if height > width else (shorter, longer)), name)
+    Resize(one, interpolation, max_size).apply(recipe, Draws(0))
     return recipes.apply(array, recipe)
 
 
@@ -264,6 +255,15 @@ def autocontrast(image: Image) -> Image:
 def equalize(image: Image) -> Image:
     """Equalize the histogram of each channel."""
     return _with(image, _decode.OP_EQUALIZE)
+
+
+def permute_channels(image: Image, permutation: Sequence[int]) -> Image:
+    """Return the image with its channels in another order, such as (2, 1, 0): each of 0, 1 and 2 once."""
+    what = "the numbers 0, 1 and 2 in any order"
+    order = sequence("permutation", permutation, (3,), what)
+    if sorted(order) != [0, 1, 2]:
+        raise ValueError(f"permutation must be {what}, not {shown(permutation)}")
+    return _with(image, _decode.OP_PERMUTE, [int(channel) for channel in order])
 
 
 # ---- distortions and blur

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from slipring.errors import shown
 from slipring.images._checks import RANDOM, interpolation_or_random
 from slipring.images._transform import Transform, pair, pixels, positive_range, probability_of
 from slipring.images._view import INTERPOLATIONS, interpolation_name
@@ -98,15 +99,26 @@ class RandomResizedCrop(Transform):
         )
 
 
+def size_of_shorter(height: int, width: int, shorter: int, most: int | None = None) -> tuple[int, int]:
+    """Return the size whose shorter side has a length, unless the longer side would be longer than `most`."""
+    longer = int(shorter * max(height, width) / min(height, width))
+    if most is not None and longer > most:
+        shorter, longer = max(1, int(most * shorter / longer)), most
+    return (longer, shorter) if height > width else (shorter, longer)
+
+
 class Resize(Transform):
     """Scale the image.
 
     Parameters
     ----------
-    size : int or (int, int)
-        One number is the new length of the shorter side, and the aspect stays; two numbers are height and width.
+    size : int, (int, int) or None
+        One number is the new length of the shorter side, and the aspect stays; two numbers are height and width. None:
+        the longer side gets the length `max_size`.
     interpolation : {'bilinear', 'bicubic', 'nearest'}
         torchvision's ``InterpolationMode`` and Pillow's ``Resampling`` count as their names.
+    max_size : int, optional
+        Largest length of the longer side, with one number as `size`, which must be smaller.
 
     Examples
     --------
@@ -120,26 +132,43 @@ class Resize(Transform):
     resizes: bool = True
     shorter: int | None
     interpolation: Interpolation
+    max_size: int | None
 
-    def __init__(self, size: int | Sequence[int], interpolation: Interpolation | enum.Enum = "bilinear") -> None:
-        self.shorter = None if isinstance(size, (tuple, list)) else pixels("size", size)
-        self.size = pair("size", size) if self.shorter is None else None
+    def __init__(
+        self,
+        size: int | Sequence[int] | None,
+        interpolation: Interpolation | enum.Enum = "bilinear",
+        max_size: int | None = None,
+    ) -> None:
+        self.max_size = None if max_size is None else pixels("max_size", max_size)
+        self.shorter = self.size = None
+        if isinstance(size, (tuple, list)):
+            self.size = pair("size", size)
+            if max_size is not None:
+                raise ValueError(f"max_size must be None if size is a height and a width, not {shown(max_size)}")
+        elif size is not None or self.max_size is None:
+            self.shorter = pixels("size", size)
+            if self.max_size is not None and self.max_size <= self.shorter:
+                raise ValueError(f"max_size must be above size={self.shorter}, not {shown(max_size)}")
         self.interpolation = interpolation_name(interpolation)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         recipe.resize(*self._size(recipe.height, recipe.width), self.interpolation)
 
     def _size(self, height, width):
-        if self.shorter is None:
+        if self.size is not None:
             return self.size
-        longer = int(self.shorter * max(height, width) / min(height, width))
-        return (longer, self.shorter) if height > width else (self.shorter, longer)
+        if self.shorter is not None:
+            return size_of_shorter(height, width, self.shorter, self.max_size)
+        shorter = max(1, int(self.max_size * min(height, width) / max(height, width)))
+        return (self.max_size, shorter) if height > width else (shorter, self.max_size)
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size if self.size is not None or size is None else self._size(*size)
 
     def __repr__(self) -> str:
-        return f"Resize({self.shorter or self.size}, interpolation={self.interpolation!r})"
+        most = "" if self.max_size is None else f", max_size={self.max_size}"
+        return f"Resize({self.shorter or self.size}, interpolation={self.interpolation!r}{most})"
 
 
 class CenterCrop(Transform):
