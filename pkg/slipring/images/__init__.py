@@ -15,13 +15,16 @@ from slipring.images._color import (
     RandomSolarize,
 )
 from slipring.images._combine import RandomApply, RandomChoice, RandomOrder
+from slipring.images._copy_paste import CopyPaste
 from slipring.images._crops import Pad, RandomCrop, RandomVerticalFlip
 from slipring.images._detection import RandomIoUCrop, RandomPhotometricDistort, RandomZoomOut
 from slipring.images._erasing import RandomErasing
+from slipring.images._mosaic import Mosaic
 from slipring.images._multicrop import MultiCrop
 from slipring.images._policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from slipring.images._render import MAX_PIXELS, decode, decode_into, size
 from slipring.images._sizes import FixedSizeCrop, LetterBox, RandomResize, RandomShortestSize, ScaleJitter
+from slipring.images._sample_mixup import SampleMixUp
 from slipring.images._timm import auto_augment_transform, rand_augment_transform
 from slipring.images._view import View
 from slipring.images._warps import (
@@ -51,6 +54,7 @@ __all__ = [
     "Bytes",
     "CenterCrop",
     "ColorJitter",
+    "CopyPaste",
     "CutMix",
     "ElasticTransform",
     "FixedSizeCrop",
@@ -60,6 +64,7 @@ __all__ = [
     "ImageDataset",
     "LetterBox",
     "MixUp",
+    "Mosaic",
     "MultiCrop",
     "PILGaussianBlur",
     "Pad",
@@ -90,6 +95,7 @@ __all__ = [
     "RandomZoomOut",
     "Resize",
     "ScaleJitter",
+    "SampleMixUp",
     "Tar",
     "TarStream",
     "TrivialAugmentWide",

@@ -27,6 +27,11 @@ def _steps(transforms):
 
 def _check_each(transforms, dtype):
     for step in transforms:
+        if step.combines_samples:
+            raise TypeError(
+                f"{shown(step)} combines samples, so it must be in the dataset's own list, not in another transform; "
+                "it has a p= of its own"
+            )
         step.check(dtype)
 
 

@@ -150,9 +150,13 @@ class Keypoints:
         if code in _MIRRORS:
             self.is_mirrored = not self.is_mirrored
 
-    def order(self) -> Sequence[int] | slice:
-        """Return the order of the points after all flips."""
-        return slice(None) if self.mirrored is None or not self.is_mirrored else self.mirrored
+    def order(self, count: int) -> Sequence[int] | slice:
+        """Return the order of an object's `count` points after all flips."""
+        if self.mirrored is None:
+            return slice(None)
+        if len(self.mirrored) != count:
+            raise ValueError(f"flip_order has {len(self.mirrored)} numbers, and an object has {count} keypoints")
+        return self.mirrored if self.is_mirrored else slice(None)
 
 
 class Mask:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import errno
 import logging
 import random
@@ -19,7 +20,13 @@ from slipring.images._recipe import WrongResult
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+    from slipring.images._renderer import Renderer
 
 _log = logging.getLogger("slipring")
 # Errors of the system that concern a single file. All others (no descriptor, no memory, a failing disk) concern the
@@ -39,10 +46,20 @@ _OF_THE_FILE = {
 }
 
 
+class OtherFailed(Exception):
+    """Another sample than the one being made has failed; `error` names that sample."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class IndexedSamples(abc.ABC):
     """The base class of datasets that read encoded images by index; see `ImageDataset` for `on_error`."""
 
     on_error: Literal["raise", "skip"]
+    transform: Any
+    _renderer: Renderer
     seeds_samples = True  # for each sample, `fetch_into` draws the same numbers as `__getitem__`
 
     def __init__(self, on_error: Literal["raise", "skip"]) -> None:
@@ -59,6 +76,32 @@ class IndexedSamples(abc.ABC):
     @abc.abstractmethod
     def _make(self, index: int, out: Any, draws: Draws, sample: Any) -> Any:
         """Return the finished sample at `index`, its images in `out`; `sample` is the stored one, or None."""
+
+    def map(self, function: Callable[[NDArray[np.uint8]], Any]) -> Self:
+        """Return a copy of the dataset with one more step at the end of its transforms.
+
+        Parameters
+        ----------
+        function : callable
+            It gets the image, a writable height × width × 3 array of uint8, before its values are converted, and
+            returns None or an array of the same shape and dtype. A transform of Albumentations is called as
+            ``function(image=image)["image"]``.
+
+        Examples
+        --------
+        >>> from slipring import images
+        >>> def without_red(image):
+        ...     image[..., 0] = 0
+        >>> pixels, label = images.Folder("train/", images.Resize((24, 24))).map(without_red)[0]
+        >>> int(pixels[..., 0].max())
+        0
+        """
+        if not self._renderer.is_single:
+            raise ValueError("map() adds a step to a list of transforms: add it to the lists of MultiCrop")
+        made = copy.copy(self)
+        made.transform = [*self._renderer.steps, function]
+        made._renderer = self._renderer.with_steps(made.transform)
+        return made
 
     def read_many(self, indices: list[int]) -> Sequence[Any] | None:
         """Return several samples, read by the worker's threads; None for those that `read` must read."""
@@ -114,10 +157,20 @@ class IndexedSamples(abc.ABC):
 
     def _tried(self, index, out, seed, sample=None):
         """Return the finished sample at `index`, or None if it cannot be decoded and must be skipped."""
-        try:
+
+        def make():
             if isinstance(sample, RemoteError):
                 raise sample
             return self._make(index, out, Draws(seed), sample)
+
+        return self._attempted(index, make)
+
+    def _attempted(self, index, make):
+        """Return the result of `make`, which reads the sample at `index`, or None if that sample must be skipped."""
+        try:
+            return make()
+        except OtherFailed as failed:
+            raise failed.error from failed.error.__cause__
         except WrongResult as error:
             raise ValueError(f"{self._where(index)}: {error}") from error
         except (ImageError, OSError) as error:

@@ -58,10 +58,7 @@ class Renderer:
         else:
             self.steps = tuple(transform.steps)
             self._groups, sizes = transform.groups, transform.sizes
-        for step in self.steps:
-            step.check(self.dtype)
-            if step.needs_parts and not self.has_parts:
-                raise TypeError(f"{shown(step)} is for samples with boxes or masks, which images.Annotated has")
+        self._check(self.steps)
         counts = [() if self.is_single else (count,) for count, _ in self._groups]
         self.shapes = None
         if None not in sizes:
@@ -76,7 +73,15 @@ class Renderer:
         made = copy.copy(self)
         made.steps = chain(steps)
         made._groups = ((1, made.steps),)
+        made._check(made.steps)
         return made
+
+    def _check(self, steps):
+        """Raise TypeError or ValueError if a step does not suit these samples."""
+        for step in steps:
+            step.check(self.dtype)
+            if step.needs_parts and not self.has_parts:
+                raise TypeError(f"{shown(step)} is for samples with boxes or masks, which images.Annotated has")
 
     def _arranged(self, height, width):
         return (height, width, 3) if self.layout == "NHWC" else (3, height, width)

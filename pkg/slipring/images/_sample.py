@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from slipring.images._transform import RandomStep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
     from slipring.images._draws import Draws
     from slipring.images._recipe import Recipe
+    from slipring.images._transform import Transform
+
+    Memory: TypeAlias = Callable[[int, int, int], list[NDArray[np.uint8]]]
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,39 +60,104 @@ class Sample:
         if self.keypoints is not None:
             self.keypoints = self.keypoints[rows]
 
+    def move(self, top: int, left: int) -> None:
+        """Move the boxes and keypoints by whole pixels, as the image is placed on a canvas."""
+        if self.boxes is not None:
+            self.boxes += left, top, left, top
+        if self.keypoints is not None:
+            self.keypoints[..., :2] += left, top
+
+    def drop_empty(self) -> None:
+        """Remove the boxes that have no area."""
+        if self.boxes is not None:
+            full = (self.boxes[:, 2:] > self.boxes[:, :2]).all(1)
+            if not full.all():
+                self.take(full)
+
+
+class Sources(Protocol):
+    """The samples that a `SampleMix` combines. Each is rendered when it is asked for."""
+
+    def main(self, *steps: Transform, memory: Memory | None = None) -> Sample:
+        """Return the sample itself after the steps before the mix, and after `steps`; its images are uint8 arrays.
+
+        ``memory(count, height, width)`` returns arrays for its `count` images, of any strides.
+        """
+
+    def other(self, *steps: Transform, memory: Memory | None = None) -> Sample:
+        """Return another sample of the dataset in the same way; it draws numbers of its own."""
+
 
 class SampleMix(RandomStep):
     """A step that combines a sample with others of the dataset, with probability `p`.
 
-    All images are height × width × 3 arrays then. The other samples went through the steps before this one, too, with
-    random numbers of their own.
-
-    Attributes
-    ----------
-    others : int
-        How many other samples it needs.
+    The other samples went through the steps before this one, too. Its random numbers are drawn apart, so it does not
+    change the numbers of the other steps.
     """
 
     needs_parts = True
-    others: int = 1
+    combines_samples = True
 
     @abc.abstractmethod
-    def combine(self, samples: list[Sample], draws: Draws, mask_fill: int) -> Sample:
-        """Return one sample made of the sample itself and the others; it may change their arrays.
+    def combine(self, sources: Sources, draws: Draws, mask_fill: int) -> Sample:
+        """Return one sample made of the sample itself and others; it may change their arrays.
 
-        `mask_fill` is the value of a mask at places that no sample covers.
+        `mask_fill` is the value of a mask of the whole image at places that no sample covers.
         """
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        raise TypeError(
-            f"{type(self).__name__} combines samples: it must be in the dataset's list itself, not in another transform"
-        )
+        raise TypeError(f"{type(self).__name__} combines samples, so a recipe of one sample cannot have it")
 
 
-def joined(samples: list[Sample]) -> tuple[NDArray[Any] | None, dict[str, NDArray[Any]], NDArray[Any] | None]:
+def joined(samples: Sequence[Sample]) -> tuple[NDArray[Any] | None, dict[str, NDArray[Any]], NDArray[Any] | None]:
     """Return the boxes, rows and keypoints of all samples, one sample after another."""
     first = samples[0]
     boxes = None if first.boxes is None else np.concatenate([sample.boxes for sample in samples])
-    rows = {name: np.concatenate([sample.rows[name] for sample in samples]) for name in first.rows}
-    points = None if first.keypoints is None else np.concatenate([sample.keypoints for sample in samples])
+    rows = {name: _concatenated([sample.rows[name] for sample in samples]) for name in first.rows}
+    points = None
+    if first.keypoints is not None:
+        points = _concatenated([np.atleast_2d(sample.keypoints) for sample in samples])
     return boxes, rows, points
+
+
+def _concatenated(arrays):
+    """Concatenate arrays along the first axis; those without rows may have any shape and dtype."""
+    full = [array for array in arrays if len(array)]
+    return np.concatenate(full) if full else arrays[0]
+
+
+def paint(area: NDArray[np.uint8], color: Sequence[float]) -> None:
+    """Fill a part of an image with one colour: by a number or by rows, which is far faster than by pixels."""
+    if len(set(color)) == 1:
+        area[...] = color[0]
+    elif area.size:
+        area[0] = color
+        area[1:] = area[0]
+
+
+def placed_masks(
+    samples: Sequence[Sample], places: Sequence[tuple[int, int]], size: tuple[int, int], mask_fill: int
+) -> dict[str, NDArray[Any]]:
+    """Return the masks of all samples on a canvas of `size`; `places` are the (top, left) of each sample.
+
+    A mask of the whole image has `mask_fill` where no sample lies; a later sample covers an earlier one. A mask per box
+    is 0 there.
+    """
+    made = {}
+    for name, first in samples[0].masks.items():
+        masks = [sample.masks[name] for sample in samples]
+        if len({mask.ndim for mask in masks}) > 1:
+            raise ValueError(f"{name!r} has masks of whole images and masks per box: a combination needs one kind")
+        dtype = np.result_type(*masks)
+        if first.ndim == 2:
+            canvas = np.full(size, mask_fill, dtype)
+            parts = [canvas] * len(masks)
+        else:
+            canvas = np.zeros((sum(map(len, masks)), *size), dtype)
+            ends = np.cumsum([len(mask) for mask in masks])
+            parts = np.split(canvas, ends[:-1])
+        for mask, part, (top, left) in zip(masks, parts, places):
+            height, width = mask.shape[-2:]
+            part[..., top : top + height, left : left + width] = mask
+        made[name] = canvas
+    return made

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from slipring._core._ring import DECODE, part_begun, spent
 from slipring.errors import ImageError, shown
 from slipring.images._boxes import valid
+from slipring.images._draws import Draws
+from slipring.images._multicrop import MultiCrop
 from slipring.images._parts import Boxes, Keypoints, Mask
 from slipring.images._recipe import Recipe
 from slipring.images._render import crop, render
 from slipring.images._renderer import Renderer
-from slipring.images._sample import Sample, SampleMix
+from slipring.images._sample import Sample
+from slipring.images._transform import UserStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from slipring.images._draws import Draws
     from slipring.images._transform import Transform
+
+    Other: TypeAlias = Callable[[Draws, Callable[[Sample], Sample]], Sample]
+
+_MIX = 0x4D4958 << 32  # keeps the numbers of a mix apart from those of users' steps
 
 
 class SampleRenderer(Renderer):
@@ -29,14 +35,25 @@ class SampleRenderer(Renderer):
 
     has_parts = True
 
-    def __init__(self, transform, *, mask_fill, flip_order, min_box_size, invalid_boxes, **options):
+    def __init__(self, transform, *, followers, mask_fill, flip_order, min_box_size, invalid_boxes, **options):
+        if isinstance(transform, MultiCrop):
+            raise TypeError("images.Annotated cannot have MultiCrop: masks and boxes follow one crop of an image")
+        self.followers = followers  # the keys of the parts that follow the image
         super().__init__(transform, side=None, **options)
         self.mask_fill, self.flip_order = mask_fill, flip_order
         self.min_box_size, self.invalid_boxes = min_box_size, invalid_boxes
 
-    def finish(
-        self, sample: Sample, out: Sequence[NDArray[Any]] | None, draws: Draws, other: Callable[[Draws], Sample]
-    ) -> Sample:
+    def _check(self, steps):
+        super()._check(steps)
+        for step in steps if self.followers else ():
+            if (spatial := _moves_pixels(step)) is not None:
+                raise TypeError(
+                    f"transform has Albumentations' {type(spatial).__name__}, which may move pixels: the dataset's "
+                    f"{', '.join(map(shown, self.followers))} would stay behind. Use a transform of slipring.images, "
+                    "such as RandomAffine, in its place"
+                )
+
+    def finish(self, sample: Sample, out: Sequence[NDArray[Any]] | None, draws: Draws, other: Other) -> Sample:
         """Return a sample after all steps; its images are arrays of the dataset's dtype and layout.
 
         Parameters
@@ -46,7 +63,7 @@ class SampleRenderer(Renderer):
             Memory for the images.
         draws : Draws
         other : callable
-            Returns another sample of the dataset, drawn from its argument.
+            ``other(draws, finish)`` returns ``finish(sample)`` for another sample of the dataset, which it draws.
         """
         sample, begin = self._combined(sample, len(self.steps), draws, other)
         return self._run_steps(sample, self.steps[begin:], draws, out)
@@ -58,24 +75,28 @@ class SampleRenderer(Renderer):
         """
         begin = 0
         for place, step in enumerate(self.steps[:end]):
-            if not isinstance(step, SampleMix) or not draws.chance(step.p):
+            if not step.combines_samples:
                 continue
-            samples = [self._pixels(sample, begin, place, draws)]
-            for _ in range(step.others):
-                another, first = self._combined(other(draws), place, draws, other)
-                samples.append(self._pixels(another, first, place, draws))
-            sample, begin = step.combine(samples, draws, self.mask_fill), place + 1
+            own = Draws(draws.apart(_MIX + place))
+            if own.chance(step.p):
+                sources = _Sources(self, sample, (begin, place), draws, own, other)
+                try:
+                    sample, begin = step.combine(sources, own, self.mask_fill), place + 1
+                except ValueError as error:
+                    raise _named(step, error) from error
         return sample, begin
 
-    def _pixels(self, sample, begin, end, draws):
-        """Return a sample after some steps, its images as arrays of uint8."""
-        steps = [step for step in self.steps[begin:end] if not isinstance(step, SampleMix)]
-        return self._run_steps(sample, steps, draws, None, between=True)
+    def pixels(self, sample, begin, end, draws, more, memory):
+        """Return a sample after the steps from `begin` to `end` and `more`, its images as arrays of uint8."""
+        return self._run_steps(sample, (*self.steps[begin:end], *more), draws, memory, between=True)
 
     def _run_steps(
         self, sample: Sample, steps: Sequence[Transform], draws: Draws, out: Any, between: bool = False
     ) -> Sample:
-        """Apply steps in one pass. `between`: other steps follow, so the images become arrays of uint8."""
+        """Apply steps in one pass. `between`: other steps follow, so the images become arrays of uint8.
+
+        `out` is memory for the images; `between` steps it is a function that returns the memory, see `Sources`.
+        """
         main = next(iter(sample.images.values()))
         height, width = self._size_of(main)
         for name, image in sample.images.items():
@@ -91,7 +112,7 @@ class SampleRenderer(Renderer):
         recipe = Recipe(height, width, "uint8" if between else self.dtype, parts)
         recipe.boxes = boxes
         for step in steps:
-            if not isinstance(step, SampleMix):
+            if not step.combines_samples:
                 self._apply(step, recipe, draws)
         images = self._run_images(sample.images, recipe, out, between)
         rows = self._rows_left(sample, boxes)
@@ -105,7 +126,7 @@ class SampleRenderer(Renderer):
         )
         if not between and boxes is not None:
             size = boxes.xyxy[:, 2:] - boxes.xyxy[:, :2]
-            large = (size >= self.min_box_size).all(1)
+            large = ((size >= self.min_box_size) & (size > 0)).all(1)
             if not large.all():
                 finished.take(large)
         return finished
@@ -122,7 +143,7 @@ class SampleRenderer(Renderer):
         try:
             step.apply(recipe, draws)
         except ValueError as error:
-            raise ValueError(f"{shown(step)}: {error}") from error
+            raise _named(step, error) from error
 
     def _check_boxes(self, sample, height, width):
         """Raise ValueError if a box is not valid, or drop such boxes."""
@@ -152,11 +173,17 @@ class SampleRenderer(Renderer):
                     f"the mask {name!r} has {mask.shape[-2]} x {mask.shape[-1]} pixels, and the image {height} x "
                     f"{width}: a mask must have the size of its image"
                 )
-        return boxes, points, {name: Mask(mask, self.mask_fill) for name, mask in sample.masks.items()}
+        masks = {
+            name: Mask(mask, self.mask_fill if mask.ndim == 2 else 0)  # no object is outside of the image
+            for name, mask in sample.masks.items()
+        }
+        return boxes, points, masks
 
     def _run_images(self, images, recipe, out, between):
         """Return the images of a sample after its recipe."""
-        if out is None:
+        if between and out is not None:
+            out = out(len(images), recipe.height, recipe.width)
+        elif out is None:
             shape = (recipe.height, recipe.width, 3) if between else self._arranged(recipe.height, recipe.width)
             out = [np.empty(shape, "uint8" if between else self.storage) for _ in images]
         rows = out if between else self._rows_of(out)
@@ -195,6 +222,43 @@ class SampleRenderer(Renderer):
             x, y = points.xy[..., 0], points.xy[..., 1]
             inside = (x >= 0) & (y >= 0) & (x < recipe.width) & (y < recipe.height)
             result[..., 2] *= inside
-        if result.ndim > 1:
-            result = result[..., points.order(), :]
+        if result.ndim > 1 and result.size:
+            result = result[..., points.order(result.shape[-2]), :]
         return result if rows is None else result[rows]
+
+
+def _moves_pixels(step):
+    """Return the first transform of Albumentations in a step, or in a step's list, that may move pixels, or None.
+
+    Albumentations derives all transforms that also change masks or boxes from ``DualTransform``.
+    """
+    step = step.function if isinstance(step, UserStep) else step
+    if any(kind.__name__ == "DualTransform" for kind in type(step).__mro__):
+        return step
+    nested = getattr(step, "transforms", None)
+    nested = nested if isinstance(nested, (list, tuple)) else ()
+    return next((found for found in map(_moves_pixels, nested) if found is not None), None)
+
+
+class _Sources:
+    """The samples for a `SampleMix`; see `Sources`."""
+
+    def __init__(self, renderer, sample, places, draws, own, other):
+        self._renderer, self._sample, self._places = renderer, sample, places
+        self._draws, self._own, self._other = draws, own, other
+
+    def main(self, *steps, memory=None):
+        return self._renderer.pixels(self._sample, *self._places, self._draws, steps, memory)
+
+    def other(self, *steps, memory=None):
+        def finish(stored):
+            place = self._places[1]
+            sample, begin = self._renderer._combined(stored, place, self._own, self._other)
+            return self._renderer.pixels(sample, begin, place, self._own, steps, memory)
+
+        return self._other(self._own, finish)
+
+
+def _named(step, error):
+    """Return an error of a step with the step's name; one that has another type for a reason stays the same."""
+    return ValueError(f"{shown(step)}: {error}") if type(error) is ValueError else error

@@ -36,6 +36,7 @@ class Transform(abc.ABC):
     resizes: bool = False  # whether it scales the image, by its `interpolation`
     mixes_batch: bool = False  # whether it is a batch_transform
     needs_parts: bool = False  # whether it needs boxes, or several samples, which only `Annotated` has
+    combines_samples: bool = False  # whether it needs other samples, too
     is_last: bool = False  # whether it changes the result itself, so that no other kind of step can follow
 
     @abc.abstractmethod

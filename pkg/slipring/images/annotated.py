@@ -11,10 +11,11 @@ import numpy as np
 
 from slipring._core._codec import empty as new_array
 from slipring._core._collate import default_collate
-from slipring._core.arguments import integer, map_dataset, names, one_each, one_of, real
-from slipring.errors import shown
+from slipring._core.arguments import integer, map_dataset, names, one_each, one_of
+from slipring.errors import ImageError, shown
 from slipring.images._boxes import FORMATS, from_xyxy, to_xyxy
-from slipring.images._reading import IndexedSamples
+from slipring.images._checks import not_negative
+from slipring.images._reading import IndexedSamples, OtherFailed
 from slipring.images._render import MAX_PIXELS, decode
 from slipring.images._sample import Sample
 from slipring.images._sample_renderer import SampleRenderer
@@ -23,7 +24,7 @@ from slipring.images.folder import read_file
 from slipring.images.wrapped import encoded_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -73,9 +74,10 @@ class Annotated(IndexedSamples):
     invalid_boxes : {'raise', 'drop'}
         How to handle boxes that are not finite, have no area or lie outside of the image.
     min_box_size : float
-        Boxes that end with a smaller width or height, in pixels, are removed.
+        Boxes that end with a smaller width or height, in pixels, or without an area, are removed.
     mask_fill : int
-        Value of a mask where a step shows places outside of the image, such as 255 for pixels to ignore.
+        Value of a height × width mask where a step shows places outside of the image, such as 255 for pixels to ignore.
+        Masks per box are 0 there.
     batch : {'pad', 'list'}
         How to batch images of different sizes. 'pad': one array, black at the bottom and the right. The batch then has
         the keys "sizes" (int64, batch × 2: height and width) and "padding" (bool, batch × height × width), and masks
@@ -151,10 +153,10 @@ class Annotated(IndexedSamples):
         self.multiple_of: int = integer("multiple_of", multiple_of, 1, 1 << 20)
         self.mask_fill: int = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
         self._renderer = SampleRenderer(
-            transform, mask_fill=self.mask_fill, flip_order=_order(flip_order),
-            min_box_size=real("min_box_size", min_box_size), invalid_boxes=invalid_boxes, layout=layout,
-            dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif, truncated=truncated,
-            max_pixels=max_pixels,
+            transform, followers=[*self.masks, *filter(None, (boxes, keypoints))], mask_fill=self.mask_fill,
+            flip_order=_order(flip_order), min_box_size=not_negative("min_box_size", min_box_size),
+            invalid_boxes=invalid_boxes, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap,
+            exif=exif, truncated=truncated, max_pixels=max_pixels,
         )  # fmt: skip
         self.layout, self.dtype = layout, self._renderer.dtype
         self._size = final_size(self._renderer.steps)
@@ -191,10 +193,10 @@ class Annotated(IndexedSamples):
             raise KeyError(f"sample {index} has no {', '.join(map(shown, missing))}: it has {', '.join(stored)}")
         sample = Sample(
             {key: _encoded(stored[key], index) for key in self.images},
-            {key: _mask(key, stored[key], index) for key in self.masks},
+            {key: _mask(key, stored[key], index, self.mask_fill) for key in self.masks},
             None if self.boxes is None else to_xyxy(stored[self.boxes], self.box_format),
             {key: _row_values(stored[key]) for key in self.rows},
-            None if self.keypoints is None else _points(stored[self.keypoints]),
+            None if self.keypoints is None else _points(stored[self.keypoints], self._renderer.flip_order),
         )
         if sample.boxes is not None:
             self._check_rows(sample)
@@ -225,12 +227,7 @@ class Annotated(IndexedSamples):
 
     def _make(self, index, out, draws, sample):
         stored = self._read_one(index) if sample is None else sample
-        try:
-            made = self._renderer.finish(self._parsed(index, stored), out, draws, self._other)
-        except ValueError as error:
-            if type(error) is not ValueError:
-                raise
-            raise ValueError(f"{self._where(index)}: {error}") from error
+        made = self._finished(index, stored, lambda parsed: self._renderer.finish(parsed, out, draws, self._another))
         result = dict(stored)
         result.update({key: self._renderer.shown(image) for key, image in made.images.items()})
         result.update(made.masks)
@@ -241,10 +238,26 @@ class Annotated(IndexedSamples):
             result[self.keypoints] = made.keypoints.astype(np.float32)
         return result
 
-    def _other(self, draws: Draws) -> Sample:
-        """Return another sample, for a step that combines several."""
-        index = draws.below(len(self))
-        return self._parsed(index, self._read_one(index))
+    def _finished(self, index, stored, finish):
+        """Return the result of `finish` for a stored sample; its errors name the sample."""
+        try:
+            return finish(self._parsed(index, stored))
+        except ValueError as error:
+            if type(error) is not ValueError:
+                raise
+            raise ValueError(f"{self._where(index)}: {error}") from error
+
+    def _another(self, draws: Draws, finish: Callable[[Sample], Sample]) -> Sample:
+        """Return ``finish(sample)`` for another sample: a random one, or the next that can be read."""
+        first, count = draws.below(len(self)), len(self)
+        for index in (n % count for n in range(first, first + count)):
+            try:
+                made = self._attempted(index, lambda at=index: self._finished(at, self._read_one(at), finish))
+            except (ValueError, OSError) as error:  # an ImageError is a ValueError, a RemoteError an OSError
+                raise OtherFailed(error) from error
+            if made is not None:
+                return made
+        raise OtherFailed(ImageError(f"none of the {count} images can be read", index=first))
 
     # ---- batches
 
@@ -295,9 +308,7 @@ class Annotated(IndexedSamples):
         if self.batch == "list" or self._size is not None:
             return masks
         height, width = self._padded_size(mask.shape[-2:] for mask in masks)
-        return [
-            _padded(mask, np.empty((len(mask), height, width), mask.dtype), self.mask_fill, (1, 2)) for mask in masks
-        ]
+        return [_padded(mask, np.empty((len(mask), height, width), mask.dtype), 0, (1, 2)) for mask in masks]
 
     def _batched(self, arrays, fill, is_padded, axes=None):
         """Return arrays of height × width (their `axes`) as one array, or as the list."""
@@ -351,7 +362,7 @@ def _encoded(value, index):
     return encoded_bytes(value, index)
 
 
-def _mask(key, value, index):
+def _mask(key, value, index, fill):
     """Return a mask of a stored sample as an array."""
     if not isinstance(value, np.ndarray) or value.ndim == 1:
         data = read_file(value) if isinstance(value, (str, os.PathLike)) else encoded_bytes(value, index)
@@ -361,6 +372,8 @@ def _mask(key, value, index):
             f"the mask {key!r} must be height x width or masks x height x width integers or bools, not of "
             f"{value.dtype}, shape {value.shape}"
         )
+    if value.ndim == 2 and np.array(fill).astype(value.dtype) != fill:
+        raise ValueError(f"mask_fill={fill} is no value of the mask {key!r}, which has {value.dtype}")
     return np.ascontiguousarray(value)
 
 
@@ -369,8 +382,10 @@ def _row_values(value):
     return np.asarray(value, None if len(value) else getattr(value, "dtype", np.int64))
 
 
-def _points(value) -> NDArray[np.float64]:
+def _points(value, order) -> NDArray[np.float64]:
     points = np.asarray(value, np.float64)
+    if not points.size and points.ndim < 3:  # a sample without objects
+        return np.empty((0, len(order or ()), 3))
     if points.ndim < 1 or points.shape[-1] not in (2, 3):
         raise ValueError(f"keypoints must be numbers of shape (..., 2) or (..., 3), not of shape {points.shape}")
     return points

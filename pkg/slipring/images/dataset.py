@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import copy
 import os
 import random
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
-    from typing_extensions import Buffer, Self
+    from numpy.typing import ArrayLike, DTypeLike
+    from typing_extensions import Buffer
 
     from slipring.cache import Cache
     from slipring.images._combine import RandomChoice
@@ -196,32 +195,6 @@ class ImageDataset(IndexedSamples):
         targets = [target for _, target in self._made_in(indices, arrays)]
         images = arrays[0] if renderer.is_single else tuple(arrays)
         return renderer.shown(images), default_collate(targets)
-
-    def map(self, function: Callable[[NDArray[np.uint8]], Any]) -> Self:
-        """Return a copy of the dataset with one more step at the end of its transforms.
-
-        Parameters
-        ----------
-        function : callable
-            It gets the image, a writable height × width × 3 array of uint8, before its values are converted, and
-            returns None or an array of the same shape and dtype. A transform of Albumentations is called as
-            ``function(image=image)["image"]``.
-
-        Examples
-        --------
-        >>> from slipring import images
-        >>> def without_red(image):
-        ...     image[..., 0] = 0
-        >>> pixels, label = images.Folder("train/", images.Resize((24, 24))).map(without_red)[0]
-        >>> int(pixels[..., 0].max())
-        0
-        """
-        if not self._renderer.is_single:
-            raise ValueError("map() adds a step to a list of transforms: add it to the lists of MultiCrop")
-        made = copy.copy(self)
-        made.transform = [*self._renderer.steps, function]
-        made._renderer = self._renderer.with_steps(made.transform)
-        return made
 
     def finish_batch(self, batch: tuple[Any, Any], seed: int | None) -> tuple[Any, Any]:
         """Return a batch of (images, targets) after `batch_transform`, whose numbers are drawn from `seed`."""
