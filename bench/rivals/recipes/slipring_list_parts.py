@@ -32,6 +32,7 @@ STEPS: dict[str, Callable[[], list[Any]]] = {
     ],
     "yolo": lambda: [
         images.Mosaic(640),
+        images.CenterCrop(640),
         images.RandomAffine(0, translate=(0.1, 0.1), scale=(0.5, 1.5), interpolation="bilinear", fill=GREY),
         images.ColorJitter(0.4, 0.0, 0.7, 0.015),
         images.RandomHorizontalFlip(),
