@@ -129,7 +129,7 @@ def answer(recipe: Recipe, candidate: str, seed: int, options: argparse.Namespac
         next(batches)
     found |= timed(batches, options.seconds, options.workers, recipe.batch)
     if recipe.parts and seed == 0 and hasattr(module, "parts_errors"):
-        found["errors"] = module.parts_errors(recipe, pictures)
+        found["errors"] = module.parts_errors(recipe, pictures, COMPARED // 10)
     if recipe.compares_crops and seed == 0 and hasattr(module, "crop_error"):
         found["error"] = module.crop_error(recipe, pictures, COMPARED)
     return found
@@ -225,9 +225,17 @@ def table(groups: Iterable[list[Row]]) -> Iterator[str]:
                 mean, worst = row["error"]
                 notes[f"{recipe.key}: crops of {label} differ by {mean:.3f} on average, at most by {worst}"] = None
             elif "errors" in row:
-                notes[f"{recipe.key}: {label}: {row['errors']}"] = None
+                notes[f"{recipe.key}: {label} differs after a resize, a crop and a flip: {differences(row)}"] = None
     yield ""
     yield from notes
+
+
+def differences(row: Row) -> str:
+    """Write the errors of an image and its parts."""
+    errors = row["errors"]
+    text = f"{errors['mean']:.3f} levels on average, at most {errors['worst']:.1f}"
+    text += f"; boxes at most {errors['boxes']:.4f} pixels" if "boxes" in errors else ""
+    return text + (f"; at least {errors['masks']:.2%} of a mask are equal" if "masks" in errors else "")
 
 
 def cells(row: Row) -> str:

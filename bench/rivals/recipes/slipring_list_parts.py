@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from bench.annotated_photos import IGNORED, AnnotatedPhotos
+from bench.levels import unnormalised
 from bench.rivals.recipes import MEAN, STD, Recipe
 from slipring import Loader, images
 
@@ -86,3 +89,38 @@ def dataset(recipe: Recipe, photos: AnnotatedPhotos, steps: list[Any]) -> Any:
 def loader(recipe: Recipe, photos: AnnotatedPhotos, workers: int) -> Any:
     annotated = dataset(recipe, photos, STEPS[recipe.key]())
     return Pairs(Loader(annotated, recipe.batch, sampler=photos.order, num_workers=workers))
+
+
+def parts_errors(recipe: Recipe, photos: AnnotatedPhotos, most: int) -> dict[str, float]:
+    """Return the differences from torchvision on PIL after a resize, a crop and a flip, for up to `most` samples.
+
+    "mean" and "worst" are differences of images in levels, "boxes" is the largest difference in pixels, and "masks" the
+    share of equal values of masks.
+    """
+    from bench.rivals._torchvision import v2
+    from bench.rivals.recipes._dataset import opened_by_pillow
+    from bench.rivals.recipes._parts_dataset import targets
+    from bench.rivals.recipes.torchvision_pil_parts import finishing, wrapped
+
+    side, larger = recipe.side, (recipe.side + 57, recipe.side + 119)
+    flipped = dataset(
+        recipe, photos, [images.Resize(larger), images.CenterCrop(side), images.RandomHorizontalFlip(p=1.0)]
+    )
+    exact = v2.Compose([v2.Resize(larger), v2.CenterCrop(side), v2.RandomHorizontalFlip(1.0), *finishing(recipe)])
+    means, found = [], {"worst": 0.0}
+    equal: list[float] = []
+    for index in range(min(most, len(photos))):
+        image = opened_by_pillow(photos.paths[index])
+        wanted, others = exact(image, wrapped(image, targets(photos, recipe.parts, index)))
+        sample = flipped[index]
+        pixels = sample["image"] if recipe.normalised else sample["image"].transpose(2, 0, 1)
+        off = np.abs(unnormalised(pixels).astype(float) - unnormalised(wanted.numpy()))
+        means.append(off.mean())
+        found["worst"] = max(found["worst"], float(off.max()))
+        if "boxes" in recipe.parts:
+            off = np.abs(sample["boxes"] - others["boxes"].numpy())
+            found["boxes"] = max(found.get("boxes", 0.0), float(off.max(initial=0)))
+        equal += [float((sample[name] == others[name].numpy()).mean()) for name in ("mask", "masks") if name in sample]
+    if equal:
+        found["masks"] = min(equal)
+    return {"mean": float(np.mean(means)), **found}
