@@ -23,8 +23,8 @@ from slipring.images._mosaic import Mosaic
 from slipring.images._multicrop import MultiCrop
 from slipring.images._policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from slipring.images._render import MAX_PIXELS, decode, decode_into, size
-from slipring.images._sizes import FixedSizeCrop, LetterBox, RandomResize, RandomShortestSize, ScaleJitter
 from slipring.images._sample_mixup import SampleMixUp
+from slipring.images._sizes import FixedSizeCrop, LetterBox, RandomResize, RandomShortestSize, ScaleJitter
 from slipring.images._timm import auto_augment_transform, rand_augment_transform
 from slipring.images._view import View
 from slipring.images._warps import (
@@ -94,8 +94,8 @@ __all__ = [
     "RandomVerticalFlip",
     "RandomZoomOut",
     "Resize",
-    "ScaleJitter",
     "SampleMixUp",
+    "ScaleJitter",
     "Tar",
     "TarStream",
     "TrivialAugmentWide",
