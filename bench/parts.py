@@ -36,5 +36,5 @@ def _check_part(recipe: Recipe, name: str, targets: dict[str, Any]) -> None:
         shape = {"boxes": (n, 4), "masks": (n, recipe.side, recipe.side), "mask": (recipe.side, recipe.side)}[name]
         if value.shape != shape:
             raise ValueError(f"{recipe.key}: {name} of shape {value.shape}")
-        if name == "boxes" and n and not (0 <= value.min() and value.max() <= recipe.side):
+        if name == "boxes" and n and not (value.min() >= 0 and value.max() <= recipe.side):
             raise ValueError(f"{recipe.key}: boxes from {value.min()} to {value.max()}")

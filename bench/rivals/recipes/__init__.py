@@ -6,8 +6,8 @@
 ``loader(recipe, pictures, workers)``
     An iterable of (images, labels), over the order of `pictures`.
 
-Recipes with boxes or masks are in a candidate's file with the ending ``_parts``. Their `pictures` are `AnnotatedPhotos`,
-and their batches are (images, {"boxes", "labels", "masks": lists with one array per sample, "mask": an array}).
+Recipes with boxes or masks are in a candidate's file with the ending ``_parts``. Their `pictures` are of the class
+`AnnotatedPhotos`, and their batches are (images, {"boxes", "labels", "masks": lists with one array per sample, "mask": an array}).
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ RECIPES = {
         Recipe("three", "3-Augment, bicubic, uint8", interpolation="bicubic", compares_crops=True),
         Recipe("simclr", "ColorJitter, grayscale and Gaussian blur as in SimCLR, uint8"),
         Recipe("dino", "DINO, 2 × 224 and 6 × 96, bicubic, uint8", interpolation="bicubic", views=True),
-        Recipe("dino_blur", "DINO with torchvision's blur of 23 taps, bicubic, uint8", interpolation="bicubic", views=True),
+        Recipe(
+            "dino_blur", "DINO with torchvision's blur of 23 taps, bicubic, uint8", interpolation="bicubic", views=True
+        ),
         Recipe("kept", "TrivialAugmentWide of decoded images in memory, uint8", kept=True),
         Recipe(
             "ssd",

@@ -1,7 +1,7 @@
 """torch's DataLoader with Albumentations' transforms on OpenCV's arrays, boxes and masks.
 
-Albumentations has no IoU crop: a crop that keeps all boxes, scaled in the same step, stands for it. Its random choice of
-a longest or a shortest side is ScaleJitter or RandomResize. Images are scaled by OpenCV's bilinear filter.
+Albumentations has no IoU crop: a crop that keeps all boxes, scaled in the same step, stands for it. Its random choice
+of a longest or a shortest side is ScaleJitter or RandomResize. Images are scaled by OpenCV's bilinear filter.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def loader(recipe: Recipe, photos: AnnotatedPhotos, workers: int) -> Any:
         given = dict(targets)
         if recipe.key == "yolo":
             others = [other() for _ in range(3)]
-            given["mosaic_metadata"] = [{"image": one, "bboxes": its["boxes"], "labels": its["labels"]} for one, its in others]
+            given["mosaic_metadata"] = [
+                {"image": one, "bboxes": its["boxes"], "labels": its["labels"]} for one, its in others
+            ]
         if has_boxes:
             given["bboxes"] = given.pop("boxes")
         if "masks" in given:
