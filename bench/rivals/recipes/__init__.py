@@ -7,7 +7,8 @@
     An iterable of (images, labels), over the order of `pictures`.
 
 Recipes with boxes or masks are in a candidate's file with the ending ``_parts``. Their `pictures` are of the class
-`AnnotatedPhotos`, and their batches are (images, {"boxes", "labels", "masks": lists with one array per sample, "mask": an array}).
+`AnnotatedPhotos`, and their batches are (images, {"boxes", "labels", "masks": lists with one array per sample, "mask":
+an array}).
 """
 
 from __future__ import annotations
