@@ -2,13 +2,14 @@
 
 from slipring.images import _decode
 from slipring.images._draws import Draws
+from slipring.images._parts import Boxes
 from slipring.images._recipe import Recipe
 
 NAMES = {value: name for name, value in vars(_decode).items() if name.startswith("OP_")}
 
 
 class Recorded(Recipe):
-    """A recipe whose operations, crops and erasures are listed: (name, whole numbers, numbers)."""
+    """A recipe whose operations, crops, sizes and erasures are listed: (name, whole numbers, numbers)."""
 
     def __init__(self, height, width, dtype="float32"):
         super().__init__(height, width, dtype)
@@ -22,6 +23,10 @@ class Recorded(Recipe):
         self.added.append(("box", (top, left, height, width), tuple(fill)))
         self.height, self.width = height, width
 
+    def resize(self, height, width, interpolation):
+        self.added.append(("resize", (height, width), (interpolation,)))
+        self.height, self.width = height, width
+
     def flip_vertically(self):
         self.added.append(("vertical_flip", (), ()))
 
@@ -29,11 +34,12 @@ class Recorded(Recipe):
         self.added.append(("erase", (top, left, height, width), values if values is None else tuple(values)))
 
 
-def recorded(step, times, size=(200, 300), seed=1, dtype="float32"):
-    """Return what a step adds to each of `times` recipes for images of (height, width)."""
+def recorded(step, times, size=(200, 300), seed=1, dtype="float32", boxes=None):
+    """Return what a step adds to each of `times` recipes for images of (height, width), which may have boxes."""
     draws, added = Draws(seed), []
     for _ in range(times):
         recipe = Recorded(*size, dtype)
+        recipe.boxes = None if boxes is None else Boxes(boxes)
         step.apply(recipe, draws)
         added.append(recipe.added)
     return added

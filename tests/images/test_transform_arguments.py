@@ -86,6 +86,33 @@ REFUSED = [
     ("AugMix", {}, "chain_depth", [-2, 1.5]),
     ("AugMix", {}, "alpha", [0, -1, NAN, INF, "x"]),
     ("AugMix", {}, "all_ops", [1, "yes"]),
+    *[("Resize", {"size": size}, "max_size", [0, 1.5, "9", 8]) for size in (8, 9)],
+    ("Resize", {"size": (8, 9)}, "max_size", [20]),
+    ("Resize", {}, "size", [None, 0, "8"]),
+    *[("RandomIoUCrop", {}, f"{end}_scale", [0, -0.1, 1.1, NAN, "x", None]) for end in ("min", "max")],
+    ("RandomIoUCrop", {"max_scale": 0.5}, "min_scale", [0.6]),
+    *[("RandomIoUCrop", {}, f"{end}_aspect_ratio", [0, -1, INF, NAN, "x", None]) for end in ("min", "max")],
+    ("RandomIoUCrop", {}, "min_aspect_ratio", [2.5]),
+    ("RandomIoUCrop", {}, "sampler_options", [[], 0.5, [-0.1], [NAN], ["x"], {0.1}]),
+    ("RandomIoUCrop", {}, "trials", [0, -1, 1.5, None]),
+    ("RandomZoomOut", {}, "fill", FILLS),
+    *[(name, {"size": 8}, "fill", FILLS) for name in ("FixedSizeCrop", "LetterBox")],
+    ("RandomZoomOut", {}, "side_range", [2, (0.9, 2), (3, 2), (1,), (1, INF), "ab"]),
+    *[(name, {}, "p", PROBABILITIES) for name in ("RandomZoomOut", "RandomPhotometricDistort")],
+    *[
+        ("RandomPhotometricDistort", {}, name, [0.5, (-0.1, 1), (2, 1), (1,), (0, INF), None])
+        for name in ("brightness", "contrast", "saturation")
+    ],
+    ("RandomPhotometricDistort", {}, "hue", [0.1, (-0.6, 0), (0, 0.6), (0.2, 0.1), None]),
+    ("ScaleJitter", {}, "target_size", [8, (8,), (8, 0), (8, 9, 10), None]),
+    ("ScaleJitter", {"target_size": (8, 9)}, "scale_range", [1, (0, 1), (2, 1), (1,), (1, INF)]),
+    ("ScaleJitter", {"target_size": (8, 9)}, "interpolation", INTERPOLATIONS),
+    ("RandomShortestSize", {}, "min_size", [0, (), (8, 0), 1.5, "8", None]),
+    ("RandomShortestSize", {"min_size": 8}, "max_size", [0, 1.5, "8"]),
+    ("RandomResize", {"max_size": 8}, "min_size", [0, 1.5, None]),
+    ("RandomResize", {"min_size": 8}, "max_size", [0, 7, None]),
+    *[(name, {}, "size", [0, -1, 1.5, (1, 2, 3), None, "3"]) for name in ("FixedSizeCrop", "LetterBox")],
+    ("FixedSizeCrop", {"size": 8}, "padding_mode", ["wrap", None]),
 ]  # fmt: skip
 CASES = [(name, given, argument, value) for name, given, argument, values in REFUSED for value in values]
 
@@ -155,6 +182,14 @@ DEFAULTS = {
         "severity": 3, "mixture_width": 3, "chain_depth": -1, "alpha": 1, "all_ops": True,
         "interpolation": "bilinear", "fill": None,
     },
+    "RandomIoUCrop": {
+        "min_scale": 0.3, "max_scale": 1, "min_aspect_ratio": 0.5, "max_aspect_ratio": 2, "trials": 40,
+        "sampler_options": (0, 0.1, 0.3, 0.5, 0.7, 0.9, 1),
+    },
+    "RandomZoomOut": {"fill": 0, "side_range": (1, 4), "p": 0.5},
+    "RandomPhotometricDistort": {
+        "brightness": (0.875, 1.125), "contrast": (0.5, 1.5), "saturation": (0.5, 1.5), "hue": (-0.05, 0.05), "p": 0.5,
+    },
 }  # fmt: skip
 
 
@@ -171,7 +206,10 @@ EACH = [
     images.RandomRotation(3), images.RandomPerspective(), images.ElasticTransform(), images.GaussianBlur(3),
     images.PILGaussianBlur(), images.RandomErasing(), images.RandomApply([FLIP]), images.RandomChoice([FLIP]),
     images.RandomOrder([FLIP]), images.TrivialAugmentWide(), images.RandAugment(), images.AutoAugment(),
-    images.AugMix(), images.rand_augment_transform("rand-m9-mstd0.5-inc1"), images.auto_augment_transform("3a"),
+    images.RandomIoUCrop(), images.RandomZoomOut(), images.RandomPhotometricDistort(), images.ScaleJitter((8, 9)),
+    images.RandomShortestSize((8, 9), 20), images.RandomResize(8, 9), images.FixedSizeCrop(8), images.LetterBox(8),
+    images.Resize(None, max_size=9), images.AugMix(),
+    images.rand_augment_transform("rand-m9-mstd0.5-inc1"), images.auto_augment_transform("3a"),
 ]  # fmt: skip
 
 
@@ -191,6 +229,26 @@ def test_a_transform_is_pickled_and_shows_its_arguments(step):
         (images.RandomRotation(10), (10, 20), (10, 20)),
         (images.RandomRotation(10, expand=True), (10, 20), None),
         (images.TrivialAugmentWide(), (10, 20), (10, 20)),
+        (images.Resize(5, max_size=8), (10, 20), (4, 8)),
+        (images.Resize(5, max_size=8), (20, 10), (8, 4)),
+        (images.Resize(5, max_size=12), (10, 20), (5, 10)),
+        (images.Resize(None, max_size=8), (10, 20), (4, 8)),
+        (images.Resize(None, max_size=8), None, None),
+        (images.RandomIoUCrop(), (10, 20), None),
+        (images.RandomZoomOut(), (10, 20), None),
+        (images.RandomZoomOut(p=0), (10, 20), (10, 20)),
+        (images.RandomZoomOut(side_range=(1, 1)), (10, 20), (10, 20)),
+        (images.RandomPhotometricDistort(), (10, 20), (10, 20)),
+        (images.ScaleJitter((40, 30)), (10, 20), None),
+        (images.ScaleJitter((40, 30), (1, 1)), (10, 20), (20, 40)),
+        (images.ScaleJitter((40, 30), (1, 1)), None, None),
+        (images.RandomShortestSize((5, 6)), (10, 20), None),
+        (images.RandomShortestSize((5, 5), 8), (10, 20), (4, 8)),
+        (images.RandomResize(5, 7), (10, 20), None),
+        (images.RandomResize(5, 6), (10, 20), (5, 10)),
+        (images.RandomResize(5, 5), (10, 20), (5, 10)),
+        (images.FixedSizeCrop((8, 9)), None, (8, 9)),
+        (images.LetterBox((8, 9)), None, (8, 9)),
         (images.RandomApply([images.Pad(1)]), (10, 20), None),
         (images.RandomApply([images.Pad(1)], p=1), (10, 20), (12, 22)),
         (images.RandomApply([images.Pad(1)], p=0), (10, 20), (10, 20)),

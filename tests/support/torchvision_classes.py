@@ -31,7 +31,9 @@ TRANSFORMS = _classes(
     *("RandomAffine", "RandomRotation", "RandomPerspective", "ElasticTransform", "RandomErasing", "RandomApply"),
     *("RandomChoice", "RandomOrder", "TrivialAugmentWide", "RandAugment", "AutoAugment", "AugMix"),
     *("ToTensor", "PILToTensor", "ToImage", "ToPureTensor", "ToPILImage", "ToDtype", "ConvertImageDtype", "Normalize"),
-    *("Identity", "RGB", "RandomZoomOut", "Lambda"),
+    *("RandomIoUCrop", "RandomZoomOut", "RandomPhotometricDistort", "ScaleJitter", "RandomShortestSize"),
+    *("RandomResize", "SanitizeBoundingBoxes", "ClampBoundingBoxes", "ConvertBoundingBoxFormat"),
+    *("Identity", "RGB", "JPEG", "Lambda"),
 )
 PRESETS = _classes("ImageClassification", "SemanticSegmentation")
 TIMM = {

@@ -77,9 +77,9 @@ class Recipe:
     """
 
     __slots__ = (
-        "_border",
         "_calls",
         "_erasures",
+        "_last_crop",
         "_ops",
         "boxes",
         "dtype",
@@ -101,7 +101,8 @@ class Recipe:
         self._ops: list[bytes] = []
         self._erasures: list[bytes] = []
         self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
-        self._border: tuple[int, int, int, int, int, Sequence[float]] | None = None  # see `_crop`
+        # After how many steps the last crop came; the size before it, its place and its fill.
+        self._last_crop: tuple[int, int, int, int, int, Sequence[float]] | None = None
 
     @property
     def is_view(self) -> bool:
@@ -136,9 +137,10 @@ class Recipe:
     def crop(self, top: int, left: int, height: int, width: int, fill: Sequence[float] = BLACK) -> None:
         """Show a part only; where it reaches beyond the image, `fill` (red, green, blue; 0 to 255) is shown."""
         self._tell_parts(_decode.OP_CROP, (top, left, height, width))
-        if self._border and self._border[0] == self._steps and self._shows(top, left, height, width):
-            _, self.height, self.width, first, begin, fill = self._border
-            self._ops.pop()  # a part of an image with a border is one crop of the image
+        if self._last_crop and self._last_crop[0] == self._steps and self._shows(top, left, height, width):
+            _, self.height, self.width, first, begin, fill = self._last_crop
+            self._last_crop = None
+            self._ops.pop()  # a crop of a crop is one crop, so that no large border is filled
             top, left = top + first, left + begin
         self._crop(top, left, height, width, fill)
         self.height, self.width = height, width
@@ -162,7 +164,7 @@ class Recipe:
             top, left, self.height, self.width = top - first, left - begin, rows, columns
         if (top, left, height, width) != (0, 0, self.height, self.width):
             self._add(_decode.OP_CROP, (top, left, height, width), fill)
-            self._border = None if inside else (self._steps, self.height, self.width, top, left, fill)
+            self._last_crop = self._steps, self.height, self.width, top, left, fill
 
     def _crop_before_colors(self, top, left, height, width):
         """Crop before the last operations, if each result pixel depends on one pixel; return whether it was possible.

@@ -15,6 +15,7 @@ from slipring.errors import shown
 from slipring.images import _translate_timm, _translate_torchvision
 from slipring.images._erasing import RandomErasing
 from slipring.images._kept import PIL, KeptStep
+from slipring.images._translate_parts import PartOptions
 from slipring.images._view import INTERPOLATIONS
 from slipring.images.values import DTYPES
 
@@ -63,6 +64,8 @@ class Translation:
         Class of the image after the transforms so far: `PIL`, `TENSOR` or `IMAGE`.
     dtype : str or None
         Of that image; None as long as it is Pillow's.
+    parts : PartOptions
+        What the transforms say about masks and boxes.
     """
 
     def __init__(self, rest: Rest = "raise") -> None:
@@ -70,13 +73,14 @@ class Translation:
         self.steps: list[Step] = []
         self.kept: list[str] = []
         self.kind, self.dtype = PIL, None
+        self.parts: PartOptions = PartOptions()
         self._scaled = False  # pixel values are 0 to 1
         self._mean = self._std = None
         self._erases = False
 
     def options(self) -> dict[str, Any]:
-        """Return `transform`, and the options of the result if it is a tensor."""
-        made: dict[str, Any] = {"transform": self.steps}
+        """Return `transform`, the options of masks and boxes, and those of the result if it is a tensor."""
+        made: dict[str, Any] = {"transform": self.steps, **self.parts.options()}
         if self.dtype is not None:
             if self.dtype != "uint8" and not self._scaled:
                 raise ValueError(
@@ -224,6 +228,7 @@ class Translation:
     # ---- helpers
 
     def _check_place(self, name):
+        self.parts.check_place(name)
         if self._mean is not None:
             raise ValueError(f"{name} comes after Normalize, which only RandomErasing may follow")
         if self._erases:

@@ -17,9 +17,11 @@ from slipring.images._color import (
 )
 from slipring.images._combine import RandomApply, RandomChoice, RandomOrder
 from slipring.images._crops import Pad, RandomCrop, RandomVerticalFlip
+from slipring.images._detection import RandomIoUCrop, RandomPhotometricDistort, RandomZoomOut
 from slipring.images._erasing import RandomErasing
 from slipring.images._kept import IMAGE, PIL, TENSOR
 from slipring.images._policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
+from slipring.images._sizes import RandomResize, RandomShortestSize, ScaleJitter
 from slipring.images._warps import ElasticTransform, GaussianBlur, RandomAffine, RandomPerspective, RandomRotation
 from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
@@ -39,6 +41,27 @@ def _same(kind: Any, *names: str) -> Translate:
 
     def translate(made: Translation, step: Any) -> None:
         made.append(step, made.make(step, kind, names))
+
+    return translate
+
+
+def _warp(kind: Any, *names: str) -> Translate:
+    """Return the translation of a class that fills places outside of the image."""
+
+    def translate(made: Translation, step: Any) -> None:
+        made.parts.add_fill(step)
+        made.append(step, made.make(step, kind, (*names, "fill")))
+
+    return translate
+
+
+def _resizing(kind: Any, *names: str) -> Translate:
+    """Return the translation of a class that scales."""
+
+    def translate(made: Translation, step: Any) -> None:
+        how = made.interpolation(step, step.interpolation, resizes=True)
+        arguments = {name: made.argument(step, name) for name in names}
+        made.append(step, made.build(step, kind, interpolation=how, **arguments))
 
     return translate
 
@@ -65,10 +88,9 @@ def size_of(size: Any) -> Any:
 
 
 def _resize(made: Translation, step: Any) -> None:
-    if getattr(step, "max_size", None) is not None:
-        raise ValueError(f"Resize has max_size={step.max_size}, which slipring does not have")
     how = made.interpolation(step, step.interpolation, resizes=True)
-    made.append(step, made.build(step, Resize, size=size_of(step.size), interpolation=how))
+    arguments = {"size": size_of(step.size), "max_size": getattr(step, "max_size", None)}
+    made.append(step, made.build(step, Resize, interpolation=how, **arguments))
 
 
 def center_crop(made: Translation, step: Any) -> None:
@@ -87,6 +109,8 @@ def _random_resized_crop(made: Translation, step: Any) -> None:
 def _pad(made: Translation, step: Any) -> None:
     border = made.make(step, Pad, ("padding", "fill", "padding_mode"))
     if any(border.padding):
+        if border.padding_mode == "constant":
+            made.parts.add_fill(step)
         made.append(step, border, moves=_is_black(border))
 
 
@@ -97,12 +121,28 @@ def _random_crop(made: Translation, step: Any) -> None:
         padding = left, top, right, bottom
     arguments = {name: made.argument(step, name) for name in ("pad_if_needed", "fill", "padding_mode")}
     crop = made.build(step, RandomCrop, size=size_of(step.size), padding=padding, **arguments)
+    if crop.padding_mode == "constant" and (crop.padding is not None or crop.pad_if_needed):
+        made.parts.add_fill(step)
     made.append(step, crop, moves=_is_black(crop))
 
 
 def _is_black(step: Any) -> bool:
     """Return whether a border has the same colour as image of floats: 0."""
-    return step.padding_mode != "constant" or not any(step.fill if isinstance(step.fill, tuple) else (step.fill,))
+    constant = getattr(step, "padding_mode", "constant") == "constant"
+    return not constant or not any(step.fill if isinstance(step.fill, tuple) else (step.fill,))
+
+
+def _zoom_out(made: Translation, step: Any) -> None:
+    made.parts.add_fill(step)
+    zoom = made.make(step, RandomZoomOut, ("fill", "side_range", "p"))
+    made.append(step, zoom, moves=_is_black(zoom))
+
+
+def _iou_crop(made: Translation, step: Any) -> None:
+    names = "min_scale", "max_scale", "min_aspect_ratio", "max_aspect_ratio", "trials"
+    arguments = {name: made.argument(step, name) for name in names}
+    crop = made.build(step, RandomIoUCrop, sampler_options=made.argument(step, "options"), **arguments)
+    made.append(step, crop, moves=True)
 
 
 def _color_jitter(made: Translation, step: Any) -> None:
@@ -194,10 +234,19 @@ STEPS: dict[str, Translate] = {
     "RandomInvert": _same(RandomInvert, "p"),
     "RandomAdjustSharpness": _same(RandomAdjustSharpness, "sharpness_factor", "p"),
     "GaussianBlur": _same(GaussianBlur, "kernel_size", "sigma"),
-    "RandomAffine": _same(RandomAffine, "degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
-    "RandomRotation": _same(RandomRotation, "degrees", "interpolation", "expand", "center", "fill"),
-    "RandomPerspective": _same(RandomPerspective, "distortion_scale", "p", "interpolation", "fill"),
-    "ElasticTransform": _same(ElasticTransform, "alpha", "sigma", "interpolation", "fill"),
+    "RandomAffine": _warp(RandomAffine, "degrees", "translate", "scale", "shear", "interpolation", "center"),
+    "RandomRotation": _warp(RandomRotation, "degrees", "interpolation", "expand", "center"),
+    "RandomPerspective": _warp(RandomPerspective, "distortion_scale", "p", "interpolation"),
+    "ElasticTransform": _warp(ElasticTransform, "alpha", "sigma", "interpolation"),
+    "RandomIoUCrop": _iou_crop,
+    "RandomZoomOut": _zoom_out,
+    "RandomPhotometricDistort": _same(RandomPhotometricDistort, "brightness", "contrast", "saturation", "hue", "p"),
+    "ScaleJitter": _resizing(ScaleJitter, "target_size", "scale_range"),
+    "RandomShortestSize": _resizing(RandomShortestSize, "min_size", "max_size"),
+    "RandomResize": _resizing(RandomResize, "min_size", "max_size"),
+    "SanitizeBoundingBoxes": lambda made, step: made.parts.sanitize_boxes(step),
+    "ConvertBoundingBoxFormat": lambda made, step: made.parts.convert_boxes(step),
+    "ClampBoundingBoxes": _nothing,  # `Annotated` clamps boxes after each step
     "TrivialAugmentWide": _same(TrivialAugmentWide, "num_magnitude_bins", *_POLICY),
     "RandAugment": _same(RandAugment, "num_ops", "magnitude", "num_magnitude_bins", *_POLICY),
     "AutoAugment": _same(AutoAugment, "policy", *_POLICY),

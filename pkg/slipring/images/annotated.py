@@ -140,13 +140,16 @@ class Annotated(IndexedSamples):
         one_of("box_format", box_format, FORMATS)
         one_of("invalid_boxes", invalid_boxes, ("raise", "drop"))
         one_of("batch", batch, ("pad", "list"))
-        self.dataset, self.transform = dataset, transform
+        self.dataset: MapDataset[Mapping[str, Any]] = dataset
+        self.transform: Step | Sequence[Step] | None = transform
         self.images: tuple[str, ...] = _keys("images", images)
         self.masks: tuple[str, ...] = _keys("masks", masks)
         self.rows: tuple[str, ...] = _keys("rows", rows)
         if not self.images:
             raise ValueError("images must be the key of an image, or several, not an empty list")
-        self.boxes, self.box_format, self.keypoints = boxes, box_format, keypoints
+        self.boxes: str | None = boxes
+        self.keypoints: str | None = keypoints
+        self.box_format: BoxFormat = box_format
         if self.rows and boxes is None:
             raise ValueError(f"rows={shown(rows)} have one row per box: give boxes=, the key of the boxes")
         self.batch = batch
@@ -158,7 +161,8 @@ class Annotated(IndexedSamples):
             invalid_boxes=invalid_boxes, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap,
             exif=exif, truncated=truncated, max_pixels=max_pixels,
         )  # fmt: skip
-        self.layout, self.dtype = layout, self._renderer.dtype
+        self.layout: Literal["NHWC", "NCHW"] = layout
+        self.dtype: str = self._renderer.dtype
         self._size = final_size(self._renderer.steps)
         if self._size is None or batch == "list":
             self.fetch_into = None  # `collate_samples` makes the batch

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slipring.errors import shown
 from slipring.images._translate import is_known, translated
+from slipring.images._translate_parts import OPTIONS
 from slipring.images.folder import Folder
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def from_torchvision(dataset: Any, rest: Literal["raise", "map"] = "raise", **op
     loader = dataset.loader
     if not is_known(loader, _FOLDERS):
         raise TypeError(f"the dataset has a loader of its own, {shown(loader)}, which slipring would not call")
-    made = translated(dataset.transform, rest)
+    made = {name: value for name, value in translated(dataset.transform, rest).items() if name not in OPTIONS}
     return Folder.of(
         dataset.root,
         list(dataset.classes),
@@ -75,7 +76,12 @@ def from_torchvision(dataset: Any, rest: Literal["raise", "map"] = "raise", **op
 def options_from_torchvision(transform: Any, rest: Literal["raise", "map"] = "raise") -> dict[str, Any]:
     """Return the options of a dataset of images that applies a transform of torchvision or timm.
 
-    These are `transform`, and if the transform converts to tensors, `layout`, `dtype`, `mean` and `std`.
+    These are `transform`, and if the transform converts to tensors, `layout`, `dtype`, `mean` and `std`. Three more are
+    for `Annotated` only:
+
+    - `mask_fill`, if a ``fill`` has a value for masks in particular, as ``{Mask: 255, "others": 0}``
+    - `box_format`, if the transform has ``ConvertBoundingBoxFormat``: the dataset's boxes must have that format
+    - `min_box_size`, if ``SanitizeBoundingBoxes`` has a ``min_size`` other than 1
 
     Parameters
     ----------
@@ -95,7 +101,7 @@ def options_from_torchvision(transform: Any, rest: Literal["raise", "map"] = "ra
     Returns
     -------
     dict
-        For any dataset of `slipring.images`.
+        For any dataset of `slipring.images`; with the options of masks and boxes, for `Annotated`.
 
     Raises
     ------
