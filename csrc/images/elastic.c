@@ -112,6 +112,29 @@ static void take_rows(sr_sampler *s, const float *planes[2], const float fill[3]
     }
 }
 
+/* Make the moved pixels the image. The planes are displacements in x and in y, in parts of half of the image. */
+static int move(sr_augmenter *a, sr_sampler *s, const float *planes[2], const double v[3], sr_pixels *image)
+{
+    uint8_t *to = sr_result(a, image->height, image->width);
+    if (!to)
+        return -ENOMEM;
+    s->bias = 64;
+    float fill[3];
+    for (int c = 0; c < 3; c++)
+        fill[c] = v[c] > 0 ? v[c] < 255 ? (float)v[c] : 255 : 0;
+    take_rows(s, planes, fill, to);
+    sr_take_result(a, image, image->height, image->width);
+    return 0;
+}
+
+int sr_displace(sr_augmenter *a, int filter, const float *x, const float *y, const double fill[3], sr_pixels *image)
+{
+    sr_sampler s;
+    int rc = sr_sampler_make(&s, a, image, filter, image->width);
+    const float *planes[2] = {x, y};
+    return rc ? rc : move(a, &s, planes, fill, image);
+}
+
 /* Return the radius of torchvision's kernel for a sigma; -1 for 0: no blur. */
 static int radius_of(double sigma) { return sigma > 0 ? (int)(8 * sigma + 1) / 2 : -1; }
 
@@ -134,12 +157,8 @@ int sr_elastic(sr_augmenter *a, const sr_op *op, sr_pixels *image)
     if (!sr_buffer_need(&a->work, at + floats * sizeof(float)))
         return -ENOMEM;
     sr_sampler_make(&s, a, image, op->n[0], width); /* the buffer may have moved */
-    s.bias = 64;
     float *planes = (float *)(a->work.data + at), *room = planes + 2 * n;
     float *weights = room + n + (size_t)width + 2 * wide;
-    uint8_t *to = sr_result(a, height, width);
-    if (!to)
-        return -ENOMEM;
     uint64_t state = (uint32_t)op->n[1] | (uint64_t)(uint32_t)op->n[2] << 32;
     for (int i = 0; i < 2; i++) { /* first the displacements in x, then in y; the kernel's size is that of each */
         const float *kernels[2] = {weights, weights + wide + 1};
@@ -149,10 +168,5 @@ int sr_elastic(sr_augmenter *a, const sr_op *op, sr_pixels *image)
                  i ? height : width);
     }
     const float *both[2] = {planes, planes + n};
-    float fill[3] = {(float)v[4], (float)v[5], (float)v[6]};
-    for (int c = 0; c < 3; c++)
-        fill[c] = fill[c] > 0 ? fill[c] < 255 ? fill[c] : 255 : 0;
-    take_rows(&s, both, fill, to);
-    sr_take_result(a, image, height, width);
-    return 0;
+    return move(a, &s, both, v + 4, image);
 }

@@ -32,6 +32,10 @@ class Computing(Base):
             pass
         return i
 
+class Stepwise(Small):
+    def step_times(self):
+        return {"decode + crop": 0.003, "RandAugment": 0.001}
+
 class Waiting(Base):
     def __getitem__(self, i):
         time.sleep(0.01)
@@ -143,6 +147,14 @@ def test_datasets_of_all_kinds_can_be_named(bench, dataset):
 def test_the_table_and_the_sentence_are_printed(bench):
     out = bench("sets:Small", "--workers", "1,", "--start-method", "fork", json_too=False)
     assert "samples/s" in out and "What limits is" in out and "enough" in out
+
+
+def test_the_share_of_each_step_of_a_list_of_transforms_is_printed(bench):
+    options = "--workers", "1,", "--start-method", "fork"
+    said = "Steps, by CPU time per image: decode + crop 75%, RandAugment 25%."
+    assert said in bench("sets:Stepwise", *options, json_too=False)
+    assert "Steps" not in bench("sets:Small", *options, json_too=False)
+    assert bench("sets:Stepwise", *options)["step_s"] == {"decode + crop": 0.003, "RandAugment": 0.001}
 
 
 def test_without_rich_the_command_says_what_to_install_before_it_measures(bench, tmp_path):

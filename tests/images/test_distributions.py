@@ -307,6 +307,19 @@ def test_augmix_draws_weights_and_depths():
     counted([max(1, depth) for depth in depths], {1: expected[0] + expected[1], 2: expected[2], 3: expected[3]})
 
 
+def test_timms_augmix_has_chains_of_the_given_number_and_length():
+    levels = []
+    for ops in recorded(images.auto_augment_transform("augmix-m5-w4-d2"), 2000):
+        weights = [v[0] for name, _, v in ops if name == "add_to_sum"]
+        assert len(weights) == 5 and sum(weights) == pytest.approx(1)
+        assert ops[0][0] == "keep" and ops[-1][0] == "take_sum"
+        assert len(ops) - 7 <= 4 * 2
+        levels += [abs(v[0] - 1) / 0.09 for name, _, v in ops if name in ("brightness", "contrast", "saturation")]
+    follows(levels, uniform(0, 5))  # each level is drawn from 0 to m
+    fixed = recorded(images.auto_augment_transform("augmix-m5-w1-d1-mstd0"), 500)
+    assert {round(abs(v[0] - 1), 6) for ops in fixed for name, _, v in ops if name == "brightness"} == {0.45}
+
+
 @pytest.mark.parametrize("alpha", [0.3, 1, 4])
 def test_the_weights_of_augmix_have_the_variance_of_a_dirichlet_distribution(alpha):
     drawn = np.array([Draws(seed).dirichlet(alpha, 3) for seed in range(4000)])

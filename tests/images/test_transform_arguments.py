@@ -303,7 +303,13 @@ def test_a_string_that_timms_rand_augment_refuses_is_refused(text, part):
         images.rand_augment_transform(text)
 
 
-@pytest.mark.parametrize(("text", "part"), [("v1", "v1"), ("original-m9", "m9"), ("v0-mstd0.5x", "mstd0.5x")])
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("v1", "v1"), ("original-m9", "m9"), ("v0-mstd0.5x", "mstd0.5x"), ("augmix-n2", "n2"), ("augmix-d-1", "1"),
+        ("augmix-m3.5", "m3.5"), ("augmix-w0", "w from 1"), ("augmix-a0", "a above 0"),
+    ],
+)  # fmt: skip
 def test_a_string_that_timms_auto_augment_refuses_is_refused(text, part):
     with pytest.raises(ValueError, match=rf"^config_str must .*{part}"):
         images.auto_augment_transform(text)

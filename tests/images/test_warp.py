@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from slipring.images import functional
 from tests.support.inside import operate
 from tests.support.pictures import error, pixels
 
@@ -142,7 +143,7 @@ def uniform(seed, count):
 def elastic_by_torch(image, seed, alpha, sigma, fill, how):
     """Return what torchvision's ElasticTransform computes for the noise of a seed, clipped before it is rounded."""
     torch = pytest.importorskip("torch")
-    functional = torch.nn.functional
+    nn = torch.nn.functional
     height, width = image.shape[:2]
     noise = torch.from_numpy(uniform(seed, 2 * height * width).reshape(2, 1, 1, height, width) * 2 - 1).float()
     displacements = []
@@ -152,16 +153,24 @@ def elastic_by_torch(image, seed, alpha, sigma, fill, how):
             radius = int(8 * sigma[i] + 1) // 2
             taps = torch.arange(-radius, radius + 1, dtype=torch.float64)
             across, down = (torch.softmax(-0.5 * (taps / s) ** 2, 0) for s in sigma)
-            padded = functional.pad(plane.double(), [radius] * 4, mode="reflect")
-            rows = functional.conv2d(padded, across[None, None, None])
-            plane = functional.conv2d(rows, down[None, None, :, None]).float()
+            padded = nn.pad(plane.double(), [radius] * 4, mode="reflect")
+            rows = nn.conv2d(padded, across[None, None, None])
+            plane = nn.conv2d(rows, down[None, None, :, None]).float()
         displacements.append(plane * alpha[i] / size)
+    return moved_by_torch(image, torch.stack([plane[0, 0] for plane in displacements], -1), fill, how)
+
+
+def moved_by_torch(image, displacements, fill, how):
+    """Return the image moved as in torchvision's elastic, clipped before it is rounded."""
+    import torch
+
+    height, width = image.shape[:2]
     y, x = (torch.linspace((1 - n) / n, (n - 1) / n, n) for n in (height, width))
     grid = torch.stack([x.expand(height, width), y[:, None].expand(height, width)], -1)[None]
-    grid = grid + torch.stack([plane[0, 0] for plane in displacements], -1)
+    grid = grid + displacements
     levels = torch.from_numpy(image).permute(2, 0, 1)[None].float()
     levels = torch.cat([levels, torch.ones_like(levels[:, :1])], 1)
-    levels = functional.grid_sample(levels, grid, mode=how, padding_mode="zeros", align_corners=False)[0]
+    levels = torch.nn.functional.grid_sample(levels, grid, mode=how, padding_mode="zeros", align_corners=False)[0]
     levels, mask = levels[:3], levels[3]
     color = torch.tensor(fill, dtype=torch.float32)[:, None, None]
     mixed = torch.where(mask < 0.5, color, levels) if how == "nearest" else (levels - color) * mask + color
@@ -191,6 +200,25 @@ def test_an_image_is_elastic_as_in_torchvision(size, alpha, sigma, how):
             assert np.mean(np.any(ours != wanted, axis=-1)) < 0.001
         else:
             assert error(ours, wanted) <= 1
+
+
+@pytest.mark.parametrize("how", FILTERS)
+def test_given_displacements_move_pixels_as_in_torchvision(how):
+    torch = pytest.importorskip("torch")
+    image, size = pixels(23, 31, noise=True), np.array((31, 23), np.float32)
+    moves = np.random.default_rng(4).normal(0, 0.2, (1, 23, 31, 2)).astype(np.float32)
+    wanted = moved_by_torch(image, torch.from_numpy(moves), (0, 0, 0), how).astype(int)
+    made = functional.elastic(image, moves, how)
+    assert np.mean(np.any(np.abs(made - wanted) > (how != "nearest"), axis=-1)) < 0.001
+    assert np.array_equal(made, functional.elastic(image, torch.from_numpy(moves), how))
+    right = np.full((1, 23, 31, 2), (2.0, 0.0)) / size  # by one pixel
+    assert np.array_equal(functional.elastic(image, right, how, fill=7)[:, :-1], image[:, 1:])
+    assert (functional.elastic(image, right, "nearest", fill=7)[:, -1] == 7).all()
+
+
+def test_displacements_of_another_size_than_the_image_are_refused():
+    with pytest.raises(ValueError, match=r"displacement must have the shape \(1, 20, 30, 2\), not \(1, 30, 20, 2\)"):
+        functional.elastic(pixels(20, 30), np.zeros((1, 30, 20, 2)))
 
 
 @pytest.mark.parametrize("sigma", [(5, 5), (1, 0), (0, 1), (-1, -1)])

@@ -102,6 +102,7 @@ def bench_dataset(args):
             args.full,
             _tell,
         )
+        steps = maker.dataset.step_times() if hasattr(maker.dataset, "step_times") else {}
     except Failure:
         raise
     except (Exception, SystemExit) as error:  # also a dataset that ends its process
@@ -115,11 +116,14 @@ def bench_dataset(args):
             "processors": processors,
             "rows": [row.dict() for row in rows],
             "verdict": dataclasses.asdict(verdict),
+            "step_s": steps,
         }
         print(json.dumps(told, indent=1))
     else:
         _print_table(rows)
         print(f"\n{textwrap.fill(verdict.sentence, 100)}")
+        if steps:
+            print(textwrap.fill(f"Steps, by CPU time per image: {shares_text(steps)}.", 100))
     return 0
 
 
@@ -249,6 +253,12 @@ def cells(rows):
             "?" if row.cpu_s is None else f"{row.cpu_s / row.seconds / processes:.0%}",
             f"{row.busy_s / row.seconds / processes:.0%}",
         )
+
+
+def shares_text(times):
+    """Return each step's share of the time of all, as "decode + crop 62%, RandAugment 38%"."""
+    total = sum(times.values()) or 1.0
+    return ", ".join(f"{name} {took / total:.0%}" for name, took in times.items())
 
 
 def _print_table(rows):

@@ -1,7 +1,9 @@
 """Read samples from a dataset, for the tasks of a worker."""
 
+import logging
 import operator
 from functools import partial
+from types import MethodType
 
 from slipring._core import seeding
 from slipring._core._codec import empty
@@ -19,6 +21,7 @@ from slipring._core.stateful import (
 )
 from slipring.errors import generator_ended, shown
 
+_log = logging.getLogger("slipring")
 # Classes that are iterated although they inherit a __getitem__, which only raises.
 _ITERATED = {
     ("torch", "IterableDataset"),
@@ -131,7 +134,8 @@ class MapFetcher(Fetcher):
         self.getitems = None if one_by_one else getattr(dataset, "__getitems__", None)
         self.is_async = is_async(dataset)
         maker = batch_maker(dataset)
-        self.into = whole_batches(maker, by_sample) if collate_fn is None and not single else None
+        stock = collate_fn is None or is_own_collate(collate_fn, maker)
+        self.into = whole_batches(maker, by_sample) if stock and not single else None
         if not single:
             self.finish_batch = getattr(maker, "finish_batch", None)
             self.own_collate = getattr(maker, "collate_samples", None)
@@ -209,6 +213,37 @@ def whole_batches(dataset, by_sample):
     """Return a dataset's ``fetch_into``, if it has one that may be used; see `MapFetcher`."""
     into = getattr(dataset, "fetch_into", None)
     return into if not by_sample or getattr(dataset, "seeds_samples", False) else None
+
+
+def is_own_collate(collate_fn, maker):
+    """Return whether a `collate_fn` is the ``collate_samples`` of the dataset, which may then make whole batches."""
+    return isinstance(collate_fn, MethodType) and collate_fn == getattr(maker, "collate_samples", None)
+
+
+def log_lost_fast_path(dataset, collate_fn):
+    """Log why a dataset that can make whole batches inside their slots is read sample by sample, if it is."""
+    if (reason := _why_by_sample(dataset, collate_fn)) is not None:
+        _log.info("samples are read one by one and then collated, because %s", reason)
+
+
+def _why_by_sample(dataset, collate_fn):
+    maker, kind = batch_maker(dataset), type(dataset)
+    if getattr(maker, "fetch_into", None) is not None:
+        if collate_fn is None or is_own_collate(collate_fn, maker):
+            return None
+        return f"collate_fn={shown(collate_fn)} makes the batches: without it, {kind.__name__} makes them in place"
+    while is_subset(dataset):
+        dataset = dataset.dataset
+        kind = type(dataset)
+    bases = {base.__name__ for base in kind.__mro__ if base.__module__ == "torch.utils.data.dataset"}
+    parts = []
+    if "ConcatDataset" in bases:
+        parts, reason = dataset.datasets, "torch's ConcatDataset reads each sample from its own dataset"
+    elif "Subset" in bases:
+        parts = [dataset.dataset]
+        reason = f"{kind.__name__} is a class of its own, which may choose samples differently from torch's Subset"
+    makes = any(getattr(batch_maker(part), "fetch_into", None) is not None for part in parts)
+    return reason if makes else None
 
 
 def delivered(place):

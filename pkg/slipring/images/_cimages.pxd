@@ -65,6 +65,7 @@ cdef extern from "augment.h" nogil:
 
     int sr_image_make(sr_augmenter *a, int height, int width, sr_pixels *image)
     int sr_augment(sr_augmenter *a, const sr_op *ops, int count, sr_pixels *image)
+    int sr_displace(sr_augmenter *a, int filter, const float *x, const float *y, const double *fill, sr_pixels *image)
     int sr_image_write(sr_augmenter *a, const sr_pixels *image, const sr_target *target)
     void sr_erase(const sr_target *target, const sr_erasure *erasure)
 

@@ -86,7 +86,7 @@ class CopyPaste(SampleMix):
 
     def _paste(self, main, pasted, covered):
         """Write the pasted objects into the images."""
-        margin = _RADIUS if self.blending else 0
+        margin = 2 * _RADIUS if self.blending else 0  # the filter mirrors the mask at borders: only zeros inside
         rows, columns = _spanned(covered, margin)
         weight = covered[rows, columns]
         for name, image in main.images.items():

@@ -2,7 +2,7 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from slipring._core._ring cimport augmented, clock
 from slipring.images._cimages cimport (
@@ -13,8 +13,8 @@ from slipring.images._cimages cimport (
     SR_OP_SATURATION, SR_OP_SHARPNESS, SR_OP_SOLARIZE, SR_OP_SOLARIZE_ADD, SR_OP_TAKE_SUM, SR_OP_VERTICAL_FLIP,
     SR_TOO_LARGE,
     SR_TRUNCATED, SR_UINT8, sr_augment, sr_augmenter, sr_crop, sr_crop_pixels, sr_decode, sr_decoder,
-    sr_decoder_augmenter, sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_erase, sr_erasure, sr_image,
-    sr_image_make, sr_image_write, sr_jpeg_header, sr_libjpeg, sr_library_bind, sr_mix, sr_op, sr_pixels,
+    sr_decoder_augmenter, sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_displace, sr_erase, sr_erasure,
+    sr_image, sr_image_make, sr_image_write, sr_jpeg_header, sr_libjpeg, sr_library_bind, sr_mix, sr_op, sr_pixels,
     sr_resize_kernels, sr_target, sr_type,
 )
 
@@ -294,6 +294,33 @@ def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, in
         PyBuffer_Release(&room)
         if table is not None:
             PyBuffer_Release(&levels)
+
+
+def displace(const uint8_t[:, :, ::1] pixels, uint8_t[:, :, ::1] out, const float[:, ::1] x, const float[:, ::1] y,
+             int filter, fill):
+    """Write an image to `out` with each pixel moved; see `sr_displace`. All arrays have one height and width."""
+    cdef int height = <int> pixels.shape[0], width = <int> pixels.shape[1], rc
+    cdef double[3] color
+    cdef sr_pixels image
+    cdef JpegDecoder decoder = take()
+    cdef sr_augmenter *augmenter = sr_decoder_augmenter(decoder.handle)
+    cdef size_t count = 3 * <size_t> height * <size_t> width
+    for array in (out, x, y):
+        if array.shape[0] != height or array.shape[1] != width:
+            raise ValueError("the arrays have different sizes")
+    if pixels.shape[2] != 3 or out.shape[2] != 3:
+        raise ValueError("an image must have 3 channels")
+    color[0], color[1], color[2] = fill
+    with nogil:
+        rc = sr_image_make(augmenter, height, width, &image)
+        if rc == 0:
+            memcpy(image.data, &pixels[0, 0, 0], count)
+            rc = sr_displace(augmenter, filter, &x[0, 0], &y[0, 0], color, &image)
+        if rc == 0:
+            memcpy(&out[0, 0, 0], image.data, count)
+    idle.append(decoder)
+    if rc != 0:
+        raise MemoryError("no memory for moving the pixels of an image")
 
 
 def mix(values, other, int type, float share, float rest):

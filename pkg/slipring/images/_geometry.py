@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipring.images import _decode
-from slipring.images._view import INTERPOLATIONS
+from slipring.images._view import NEAREST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slipring.images._recipe import Recipe
 
-_NEAREST = INTERPOLATIONS.index("nearest")
 Matrix = tuple[float, float, float, float, float, float]
 
 
@@ -63,7 +62,7 @@ def add_rotation(
             return
         if angle in (90, 270) and (expand or height == width):
             inverse = (0, -1, width, 1, 0, 0) if angle == 90 else (0, 1, 0, -1, 0, height)
-            recipe.resized_op(width, height, _decode.OP_AFFINE, (_NEAREST, width, height), inverse)
+            recipe.resized_op(width, height, _decode.OP_AFFINE, (NEAREST, width, height), inverse)
             return
         center = width / 2, height / 2
     turn = -math.radians(angle)

@@ -9,14 +9,13 @@ import numpy as np
 from slipring.images import _decode
 from slipring.images._mask_moves import axis_maps, gathered
 from slipring.images._recipe import BLACK, Recipe, apply
-from slipring.images._view import INTERPOLATIONS
+from slipring.images._view import NEAREST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-_NEAREST = INTERPOLATIONS.index("nearest")
 # Operations whose numbers begin with an interpolation.
 _INTERPOLATED = {_decode.OP_AFFINE, _decode.OP_PERSPECTIVE, _decode.OP_ELASTIC}
 _MIRRORS = {_decode.OP_HORIZONTAL_FLIP, _decode.OP_VERTICAL_FLIP}
@@ -218,7 +217,7 @@ class Mask:
                 recipe.flip_vertically()
             else:
                 if code in _INTERPOLATED:
-                    n = _NEAREST, *n[1:]
+                    n = NEAREST, *n[1:]
                 v = (*v[: _NUMBERS_BEFORE_FILL[code]], *fill)
                 recipe.resized_op(*result_size(code, n, recipe.height, recipe.width), code, n, v)
         return recipe

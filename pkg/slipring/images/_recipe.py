@@ -6,6 +6,7 @@ decoded in one pass. All other steps add operations, which csrc/images applies t
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,34 @@ if TYPE_CHECKING:
 
 _OP = struct.Struct("<i7i12d")  # sr_op of augment.h
 _ERASURE = struct.Struct("<6iQ3d")  # sr_erasure
+# Code of an operation -> its name, and how many numbers it has of each kind.
+_NAMES = {
+    _decode.OP_BRIGHTNESS: ("brightness", 0, 1),
+    _decode.OP_CONTRAST: ("contrast", 0, 1),
+    _decode.OP_SATURATION: ("saturation", 0, 1),
+    _decode.OP_HUE: ("hue", 0, 1),
+    _decode.OP_GRAYSCALE: ("grayscale", 0, 0),
+    _decode.OP_POSTERIZE: ("posterize", 1, 0),
+    _decode.OP_SOLARIZE: ("solarize", 0, 1),
+    _decode.OP_SOLARIZE_ADD: ("solarize_add", 2, 0),
+    _decode.OP_INVERT: ("invert", 0, 0),
+    _decode.OP_AUTOCONTRAST: ("autocontrast", 0, 0),
+    _decode.OP_EQUALIZE: ("equalize", 0, 0),
+    _decode.OP_SHARPNESS: ("sharpness", 0, 1),
+    _decode.OP_GAUSSIAN_BLUR: ("gaussian_blur", 2, 2),
+    _decode.OP_PIL_BLUR: ("pil_gaussian_blur", 0, 2),
+    _decode.OP_HORIZONTAL_FLIP: ("horizontal_flip", 0, 0),
+    _decode.OP_VERTICAL_FLIP: ("vertical_flip", 0, 0),
+    _decode.OP_CROP: ("crop", 4, 3),
+    _decode.OP_PAD: ("pad", 5, 3),
+    _decode.OP_RESIZE: ("resize", 3, 0),
+    _decode.OP_AFFINE: ("affine", 3, 9),
+    _decode.OP_PERSPECTIVE: ("perspective", 1, 11),
+    _decode.OP_ELASTIC: ("elastic", 3, 7),
+    _decode.OP_KEEP: ("keep", 0, 0),
+    _decode.OP_ADD_TO_SUM: ("add_to_sum", 0, 1),
+    _decode.OP_TAKE_SUM: ("take_sum", 0, 0),
+}
 BLACK = (0.0, 0.0, 0.0)
 # Operations whose result at a pixel depends on that pixel only: they can as well follow a crop or a flip.
 _PER_PIXEL = frozenset(
@@ -233,6 +262,20 @@ class Recipe:
         noise = values is None
         place = top, left, height, width, noise, _decode.TYPES[self.dtype]
         self._erasures.append(_ERASURE.pack(*place, seed, *(BLACK if values is None else values)))
+
+    def drawn(self) -> View:
+        """Return the view with its `operations`."""
+        made, calls = [], list(self._calls)
+        for place in range(len(self._ops) + 1):
+            while calls and calls[0][0] == place:
+                function = calls.pop(0)[1]
+                made.append((getattr(function, "__name__", shown(function)), ()))
+            if place < len(self._ops):
+                code, *numbers = _OP.unpack(self._ops[place])
+                name, n, v = _NAMES[code]
+                made.append((name, (*numbers[:n], *numbers[7 : 7 + v])))
+        made += [("erase", _ERASURE.unpack(erasure)[:4]) for erasure in self._erasures]
+        return dataclasses.replace(self.view, operations=tuple(made))
 
     # ---- running it
 

@@ -29,6 +29,8 @@ class Renderer:
     Attributes
     ----------
     steps : tuple of Transform
+    groups : sequence of (int, tuple of Transform)
+        The number of crops of each group, and their steps.
     shapes : tuple of tuples of int, or None
         The shape of each array of a sample; None: it depends on the image.
     is_single : bool
@@ -54,12 +56,12 @@ class Renderer:
         self.is_single = not isinstance(transform, MultiCrop)
         if self.is_single:
             self.steps = chain(transform)
-            self._groups, sizes = ((1, self.steps),), (final_size(self.steps),)
+            self.groups, sizes = ((1, self.steps),), (final_size(self.steps),)
         else:
             self.steps = tuple(transform.steps)
-            self._groups, sizes = transform.groups, transform.sizes
+            self.groups, sizes = transform.groups, transform.sizes
         self._check(self.steps)
-        counts = [() if self.is_single else (count,) for count, _ in self._groups]
+        counts = [() if self.is_single else (count,) for count, _ in self.groups]
         self.shapes = None
         if None not in sizes:
             self.shapes = tuple((*count, *self._arranged(*size)) for count, size in zip(counts, sizes))
@@ -72,7 +74,7 @@ class Renderer:
         """Return a copy with another list of transforms, which leaves images of the same size."""
         made = copy.copy(self)
         made.steps = chain(steps)
-        made._groups = ((1, made.steps),)
+        made.groups = ((1, made.steps),)
         made._check(made.steps)
         return made
 
@@ -82,6 +84,10 @@ class Renderer:
             step.check(self.dtype)
             if step.needs_parts and not self.has_parts:
                 raise TypeError(f"{shown(step)} is for samples with boxes or masks, which images.Annotated has")
+
+    def use_pixel_values(self):
+        """Leave out the conversion of the results."""
+        self.layout, self.dtype, self.storage, self._table = "NHWC", "uint8", "uint8", None
 
     def _arranged(self, height, width):
         return (height, width, 3) if self.layout == "NHWC" else (3, height, width)
@@ -135,7 +141,18 @@ class Renderer:
         """Return the `View` of an encoded image; of the first crop, if a sample has several."""
         width, height, orientation = self._looked(data)
         height, width = self._shrunk(height, width)
-        return self._drawn(width, height, orientation, draws)[0].view
+        return self._drawn(width, height, orientation, draws)[0].drawn()
+
+    def measure(self, data, times, in_memory, seed):
+        """Add the times of an encoded image to `times`, a `StepTimes`; `in_memory`: it is decoded before."""
+        width, height, orientation = self._looked(data)
+        height, width = self._shrunk(height, width)
+        size = (width, height) if orientation >= 5 else (height, width)
+        if in_memory:
+            pixels, turned = self.decode(data)
+            times.add(lambda renderer, out: renderer.crop(pixels, turned, out, None), size, seed)
+        else:
+            times.add(lambda renderer, out: renderer.render(data, out, None), size, seed)
 
     def _looked(self, data):
         """Return (width, height, orientation to apply) of an image that is not too large for an array."""
@@ -155,7 +172,7 @@ class Renderer:
         """Return the `Recipe` of each crop that the transforms draw for an image of that stored size."""
         size = (width, height) if orientation >= 5 else (height, width)
         recipes = []
-        for count, steps in self._groups:
+        for count, steps in self.groups:
             for _ in range(count):
                 recipe = Recipe(*size, self.dtype)
                 for step in steps:
@@ -165,8 +182,13 @@ class Renderer:
 
     def _memory(self, recipes):
         """Return memory for the arrays of a sample."""
-        shapes = self.shapes or [self._arranged(recipes[0].height, recipes[0].width)]
-        return [np.empty(shape, self.storage) for shape in shapes]
+        if self.shapes is None:
+            return [self.memory_for(recipes[0])]
+        return [np.empty(shape, self.storage) for shape in self.shapes]
+
+    def memory_for(self, recipe):
+        """Return memory for one crop."""
+        return np.empty(self._arranged(recipe.height, recipe.width), self.storage)
 
     def _rows(self, out):
         """Return the memory of each crop as height × width × 3."""

@@ -93,6 +93,7 @@ class UserStep(Transform):
     def __init__(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
         self.function = function
         root = type(function).__module__.partition(".")[0]
+        self.name: str = getattr(function, "__name__", type(function).__name__)
         self._by_name = root.startswith("albumentations") and hasattr(function, "set_random_seed")
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
@@ -125,7 +126,7 @@ class Seeded:
     """A user's step with the seed for one sample."""
 
     def __init__(self, step, seed):
-        self.step, self.seed = step, seed
+        self.step, self.seed, self.__name__ = step, seed, step.name
 
     def __call__(self, image):
         return self.step.run(image, self.seed)

@@ -10,7 +10,7 @@ from slipring.errors import shown
 from slipring.images._checks import RANDOM
 from slipring.images._erasing import RandomErasing
 from slipring.images._kept import PIL, TENSOR
-from slipring.images._timm import auto_augment_of, rand_augment_of
+from slipring.images._timm import aug_mix_of, auto_augment_of, rand_augment_of
 from slipring.images._translate_torchvision import center_crop, random_resized_crop
 
 if TYPE_CHECKING:
@@ -89,6 +89,11 @@ def _auto_augment(made: Translation, step: Any) -> None:
     made.append(step, made.build(step, auto_augment_of, lists=lists))
 
 
+def _aug_mix(made: Translation, step: Any) -> None:
+    ops = [_op(made, op) for op in step.ops]
+    made.append(step, made.build(step, aug_mix_of, ops=ops, width=step.width, depth=step.depth, alpha=step.alpha))
+
+
 def _to_float(made: Translation, step: Any) -> None:
     made.to_tensor(TENSOR)
     made.convert(step.dtype, scale=False)
@@ -109,6 +114,7 @@ STEPS: dict[str, Translate] = {
     "CenterCropOrPad": _center_crop_or_pad,
     "RandAugment": _rand_augment,
     "AutoAugment": _auto_augment,
+    "AugMixAugment": _aug_mix,
     "RandomErasing": _random_erasing,
     "ToTensor": _to_float,
     "ToNumpy": lambda made, step: made.to_tensor(TENSOR),

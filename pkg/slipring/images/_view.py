@@ -9,6 +9,7 @@ from typing import Any, Literal
 from slipring._core.arguments import one_of
 
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest")  # in the order of csrc/images/resize.h's filters
+NEAREST = INTERPOLATIONS.index("nearest")
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
 InterpolationOrRandom = Literal["bilinear", "bicubic", "nearest", "random"]  # "random": drawn for each sample
 
@@ -29,6 +30,11 @@ class View:
         Left and right are exchanged at the end.
     vertical_flip : bool
         Top and bottom are exchanged at the end.
+    operations : tuple of (str, tuple of numbers)
+        The operations that follow, in order, each with its numbers: ("brightness", (1.2,)). They are factors and the
+        like, as `slipring.images.functional` takes them; "affine" has the interpolation, the height and width of the
+        result, six coefficients that map it to the image, and the fill; "perspective" has eight coefficients. A
+        function has its name and no numbers. Last come the boxes ("erase", (top, left, height, width)).
 
     Examples
     --------
@@ -36,6 +42,8 @@ class View:
     >>> view = images.Folder("train/", images.RandomResizedCrop(24)).view(0, seed=7)
     >>> view.to
     (24, 24)
+    >>> images.Folder("train/", images.RandomPosterize(5, p=1)).view(0, seed=7).operations
+    (('posterize', (5,)),)
     """
 
     box: tuple[int, int, int, int]
@@ -43,6 +51,7 @@ class View:
     window: tuple[int, int, int, int]
     flip: bool = False
     vertical_flip: bool = False
+    operations: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     @classmethod
     def whole(cls, height: int, width: int) -> View:

@@ -55,6 +55,7 @@ __all__ = [
     "autocontrast",
     "center_crop",
     "crop",
+    "elastic",
     "equalize",
     "erase",
     "gaussian_blur",
@@ -370,6 +371,43 @@ def _points(name, value):
     if not isinstance(value, (tuple, list)) or len(value) != 4:
         raise ValueError(f"{name} must be {what}, not {shown(value)}")
     return [sequence(name, point, (2,), what) for point in value]
+
+
+def elastic(
+    image: Image,
+    displacement: ArrayLike,
+    interpolation: Interpolation | enum.Enum = "bilinear",
+    fill: Fill = None,
+) -> Image:
+    """Move each pixel by a displacement of its own. At the borders, None as `fill` has torchvision's result for 0.
+
+    Parameters
+    ----------
+    image : array
+    displacement : array-like of float32, 1 × height × width × 2
+        Where each pixel of the result comes from, relative to its own place: x and y in parts of half of the image's
+        width and height. A tensor of torch counts as an array.
+    interpolation : {'bilinear', 'nearest', 'bicubic'}
+    fill : float or (float, float, float), optional
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from slipring.images import functional
+    >>> image = np.arange(12, dtype=np.uint8).reshape(1, 4, 3)
+    >>> displacement = np.zeros((1, 1, 4, 2))
+    >>> displacement[..., 0] = 0.5  # a quarter of the width
+    >>> functional.elastic(image, displacement)[0, :, 0].tolist()
+    [3, 6, 9, 0]
+    """
+    array, _ = _image(image)
+    moves = np.asarray(displacement, np.float32)
+    if moves.shape != (1, *array.shape[:2], 2):
+        raise ValueError(f"displacement must have the shape {(1, *array.shape[:2], 2)}, not {moves.shape}")
+    x, y = (np.ascontiguousarray(moves[0, ..., axis]) for axis in (0, 1))
+    out = np.empty_like(array)
+    _decode.displace(array, out, x, y, _filter(interpolation), fill_of(fill))
+    return out
 
 
 def gaussian_blur(

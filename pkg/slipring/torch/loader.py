@@ -13,6 +13,7 @@ from slipring._core.arguments import function, instance, iterable
 from slipring._core.concurrency import Concurrency
 from slipring._core.declare import check, refuse, rules
 from slipring._core.engine_cache import EngineCache
+from slipring._core.fetch import log_lost_fast_path
 from slipring._core.loader import LoaderMethods
 from slipring._core.option_values import Options
 from slipring._core.reshard import begin_source
@@ -208,6 +209,8 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         self.rank = core.rank
         share(self)
         iterable_dataset = self._dataset_kind == private.DatasetKind.Iterable
+        if not iterable_dataset and self.batch_sampler is not None and self.num_workers:
+            log_lost_fast_path(dataset, None if collate_fn is torch.utils.data.default_collate else collate_fn)
         if iterable_dataset:
             check_threads(core.method, num_workers, multiprocessing_context, dataset)
             core.check_stream(dataset)

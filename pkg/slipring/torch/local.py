@@ -1,6 +1,6 @@
 """Batches that this process makes on request, outside slots."""
 
-from torch.utils.data import IterDataPipe, MapDataPipe, default_convert
+from torch.utils.data import IterDataPipe, MapDataPipe, default_collate, default_convert
 from torch.utils.data.graph_settings import apply_sharding
 
 from slipring._core import seeding, skipping
@@ -70,6 +70,8 @@ class LocalFetcher:
                 *(dataset, self.collate_fn, loader._concurrency, share is not None),
                 *(not self.batched, self.skip_none),
             )
+            if collate is default_collate and (own := self.reader.own_collate) is not None:
+                self.reader.collate_fn = lambda samples: default_convert(own(samples))
         else:
             size = iterator._index_sampler.batch_size if self.batched else None
             self.stream = StreamFetcher(
