@@ -2,23 +2,28 @@
 
 Question
     How many images per second of CPU time does each candidate make from a folder of JPEGs, with the recipes that people
-    train with: crop, augmentations, normalisation, MixUp or CutMix? How far is the result from torchvision's?
+    train with: crop, augmentations, normalisation, MixUp or CutMix; detection and segmentation with boxes and masks?
+    How far is the result from torchvision's?
 Data
     The photographs of question (f), or the user's class folders (``--data``), in random order, 224 × 224, 64 per batch.
     In "kept", decoded images lie in memory: slipring's ``cache=`` after two epochs, and in torch's loader
-    a list of images that the workers inherit.
+    a list of images that the workers inherit. Recipes with boxes and masks have 168 photographs of COCO's sizes with 1
+    to 20 random polygons each, which ``bench/annotated_photos.py`` makes; their batches and sizes differ, see
+    ``bench/rivals/recipes``. Masks lie in memory as bits, and all candidates unpack them.
 Machine, command, result
     Printed. Each candidate runs each recipe in its own process, and they take turns in each round; ratios are formed
     within a round. CPU time is that of the process and its workers, by the kernel's count, while batches are consumed.
     "levels" are the mean and the standard deviation of all pixel values of the first 256 images of each round, which
     are the same images for all candidates. The error of a crop is slipring's difference from torchvision's on PIL, for
-    the same 200 images and boxes, once for each interpolation; tests compare the other operations.
+    the same 200 images and boxes, once for each interpolation; tests compare the other operations. For recipes with
+    boxes and masks it is the difference of all parts after a fixed resize, crop and flip of 20 samples. torchvision
+    resizes masks, which are tensors, with another rule than Pillow's for the nearest pixel, so that borders differ.
 Bias
     The consumer reads one element of each array, and no training competes for the caches. The files stay in the page
     cache. torch's loaders have persistent workers. uint8 batches are channels last, except those of torchvision on
     tensors and of timm: each candidate gives them in the way that costs it least. Pillow decodes for all of torch's
     candidates but Albumentations. If a candidate has no transform of that name, it uses the substitute that its file
-    in ``bench/rivals/recipes`` names.
+    in ``bench/rivals/recipes`` names. torchvision has no mosaic: its candidate pastes images with Pillow.
 """
 
 from __future__ import annotations
