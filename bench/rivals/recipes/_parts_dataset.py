@@ -77,7 +77,7 @@ def parts_loader(
         recipe.batch,
         sampler=photos.order,
         num_workers=workers,
-        persistent_workers=True,
+        persistent_workers=workers > 0,
         collate_fn=_collated,
     )
 
