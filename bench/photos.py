@@ -85,7 +85,7 @@ def _cut(source: Path, root: Path) -> None:
         photo = opened.convert("RGB")
     for number in range(PER_SOURCE[DATA]):
         size = draw.choice(SIZES)
-        picture = photo.resize(size, Image.Resampling.LANCZOS, box=_box(draw, photo.size, size))
+        picture = photo.resize(size, Image.Resampling.LANCZOS, box=random_box(draw, photo.size, size))
         if draw.random() < 0.5:
             picture = ImageOps.mirror(picture)
         picture.save(root / source.stem / f"{number:03}.jpg", quality=draw.randint(86, 94))
@@ -101,13 +101,13 @@ def _cut_large(source: Path, root: Path) -> None:
         photo = opened.convert("RGB")
     for number in range(PER_SOURCE[LARGE]):
         size = 1600, 1200
-        picture = photo.resize(size, Image.Resampling.LANCZOS, box=_box(draw, photo.size, size))
+        picture = photo.resize(size, Image.Resampling.LANCZOS, box=random_box(draw, photo.size, size))
         levels = np.asarray(picture) + noise.normal(0, 2, (1200, 1600, 1))
         picture = Image.fromarray(levels.clip(0, 255).astype(np.uint8))
         picture.save(root / source.stem / f"{number:03}.jpg", quality=90)
 
 
-def _box(draw: random.Random, of: tuple[int, int], size: tuple[int, int]) -> tuple[float, float, float, float]:
+def random_box(draw: random.Random, of: tuple[int, int], size: tuple[int, int]) -> tuple[float, float, float, float]:
     """Return a random box of a shape."""
     scale = min(of[0] / size[0], of[1] / size[1]) * draw.uniform(0.6, 1.0)
     width, height = size[0] * scale, size[1] * scale

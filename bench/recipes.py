@@ -2,29 +2,35 @@
 
 Purpose
     How many images per second of CPU time does each candidate make from a folder of JPEGs, with the recipes that people
-    train with: crop, augmentations, normalisation, MixUp or CutMix? How far is the result from torchvision's?
+    train with: crop, augmentations, normalisation, MixUp or CutMix; detection and segmentation with boxes and masks?
+    How far is the result from torchvision's?
 Data
     The photographs of workload (f), or the user's class folders (``--data``), in random order, 224 × 224, 64 per batch.
     In "kept", decoded images lie in memory: slipring's ``cache=`` after two epochs, and in torch's loader
-    a list of images that the workers inherit.
+    a list of images that the workers inherit. Recipes with boxes and masks have 168 photographs of COCO's sizes with 1
+    to 20 random polygons each, which ``bench/annotated_photos.py`` makes; their batches and sizes differ, see
+    ``bench/baselines/recipes``. Masks lie in memory as bits, and all candidates unpack them.
 Machine, command, result
     Printed. Each candidate runs each recipe in its own process, and they take turns in each round; ratios are formed
     within a round. CPU time is that of the process and its workers, by the kernel's count, while batches are consumed.
     "levels" are the mean and the standard deviation of all pixel values of the first 256 images of each round, which
     are the same images for all candidates. The error of a crop is slipring's difference from torchvision's on PIL, for
-    the same 200 images and boxes, once for each interpolation; tests compare the other operations.
+    the same 200 images and boxes, once for each interpolation; tests compare the other operations. For recipes with
+    boxes and masks it is the difference of all parts after a fixed resize, crop and flip of 20 samples. torchvision
+    resizes masks, which are tensors, with another rule than Pillow's for the nearest pixel, so that borders differ.
 Bias
     The consumer reads one element of each array, and no training competes for the caches. The files stay in the page
     cache. torch's loaders have persistent workers. uint8 batches are channels last, except those of torchvision on
     tensors and of timm: each candidate gives them in the way that costs it least. Pillow decodes for all of torch's
     candidates but Albumentations. If a candidate has no transform of that name, it uses the substitute that its file
-    in ``bench/baselines/recipes`` names.
+    in ``bench/baselines/recipes`` names. torchvision has no mosaic: its candidate pastes images with Pillow.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import json
 import os
 import random
@@ -37,10 +43,12 @@ from typing import Any
 
 import numpy as np
 
-from bench import cpu
+from bench import annotated_photos, cpu, parts
+from bench.annotated_photos import AnnotatedPhotos
 from bench.baselines._torch import endless
-from bench.baselines.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, VIEWS, Recipe
+from bench.baselines.recipes import BATCH, CANDIDATES, CLASSES, RECIPES, SIDE, VIEWS, Recipe
 from bench.collate import as_array, leaves
+from bench.levels import levels
 from bench.machine import describe
 from bench.photos import ensure, image_files
 from bench.record import Table, cell, finish, option, spread
@@ -77,6 +85,7 @@ def main() -> None:
         return
     if options.data is None:
         ensure()
+        annotated_photos.ensure()
     about = describe(CANDIDATES.values())
     groups: list[list[Row]] = []
     told = []
@@ -135,17 +144,20 @@ def answer(recipe: Recipe, candidate: str, seed: int, options: argparse.Namespac
     baseline = CANDIDATES[candidate]
     if missing := baseline.missing():
         return {"missing": missing}
-    module = importlib.import_module(f"bench.baselines.{baseline.module}")
-    if recipe.key not in module.STEPS:
+    name = f"bench.baselines.{baseline.module}" + ("_parts" if recipe.parts else "")
+    module = importlib.import_module(name) if importlib.util.find_spec(name) else None
+    if module is None or recipe.key not in module.STEPS:
         return {"missing": NOT_EXPRESSED}
-    pictures = Pictures(image_files(options.data))
+    pictures: Any = AnnotatedPhotos(options.data) if recipe.parts else Pictures(image_files(options.data))
     seed_all(seed)
     batches = endless(module.loader(recipe, pictures, options.workers))
     found = check(recipe, [next(batches) for _ in range(CHECKED)])
-    epochs = -(-2 * pictures.distinct // BATCH) if recipe.kept else 0
+    epochs = -(-2 * pictures.distinct // recipe.batch) if recipe.kept else 0
     for _ in range(epochs + 4 * options.workers):
         next(batches)
-    found |= timed(batches, options.seconds, options.workers)
+    found |= timed(batches, options.seconds, options.workers, recipe.batch)
+    if recipe.parts and seed == 0 and hasattr(module, "parts_errors"):
+        found["errors"] = module.parts_errors(recipe, pictures, COMPARED // 10)
     if recipe.compares_crops and seed == 0 and hasattr(module, "crop_error"):
         found["error"] = module.crop_error(recipe, pictures, COMPARED)
     return found
@@ -161,6 +173,8 @@ def seed_all(seed: int) -> None:
 
 def check(recipe: Recipe, batches: Sequence[Any]) -> Row:
     """Check the form of batches; return the mean and the standard deviation of their levels."""
+    if recipe.parts:
+        return parts.check(recipe, batches)
     values = []
     for images, labels in batches:
         arrays = [as_array(leaf) for leaf in leaves(images)]
@@ -169,10 +183,19 @@ def check(recipe: Recipe, batches: Sequence[Any]) -> Row:
         targets = as_array(labels)
         if targets.shape != ((BATCH, CLASSES) if recipe.mixed else (BATCH,)):
             raise ValueError(f"{recipe.key}: labels of shape {targets.shape}")
-        levels = np.concatenate([array.astype(np.float64).ravel() for array in map(unnormalised, arrays)])
-        values.append((levels.mean(), (levels**2).mean()))
-    mean, square = np.mean(values, axis=0)
-    return {"mean": mean, "deviation": (square - mean**2) ** 0.5}
+        values.append(arrays)
+    return levels(values)
+
+
+def touch(part: Any) -> None:
+    """Read one element of each array of a batch."""
+    if isinstance(part, (tuple, list)):
+        for item in part:
+            touch(item)
+    elif isinstance(part, dict):
+        touch(list(part.values()))
+    elif (array := as_array(part)).size:
+        array.item(0)
 
 
 def has_form(recipe: Recipe, array: np.ndarray) -> bool:
@@ -185,25 +208,15 @@ def has_form(recipe: Recipe, array: np.ndarray) -> bool:
     return array.shape in ((BATCH, 3, SIDE, SIDE), (BATCH, SIDE, SIDE, 3)) and array.dtype == np.uint8
 
 
-def unnormalised(array: np.ndarray) -> np.ndarray:
-    """Return the levels, from 0 to 255, of images or of normalised images."""
-    if array.dtype == np.uint8:
-        return array
-    scale, shift = (np.array(numbers).reshape(3, 1, 1) for numbers in (STD, MEAN))
-    return (array * scale + shift) * 255
-
-
-def timed(batches: Iterator[Any], seconds: float, multiple: int) -> Row:
+def timed(batches: Iterator[Any], seconds: float, multiple: int, batch: int = BATCH) -> Row:
     """Consume batches for some time, a multiple of the number of workers; return rates in images per second."""
     clock = time.perf_counter
     used, begin, count = cpu.of_job(os.getpid()), clock(), 0
     while count % multiple or clock() - begin < seconds:
-        for part in next(batches):
-            for leaf in leaves(part):
-                as_array(leaf).item(0)
+        touch(next(batches))
         count += 1
     elapsed, used = clock() - begin, cpu.of_job(os.getpid()) - used
-    return {"per_cpu_s": count * BATCH / used, "per_s": count * BATCH / elapsed}
+    return {"per_cpu_s": count * batch / used, "per_s": count * batch / elapsed}
 
 
 def summary(recipe: Recipe, key: str, answers: list[Row], reference: list[Row]) -> Row:
@@ -215,8 +228,9 @@ def summary(recipe: Recipe, key: str, answers: list[Row], reference: list[Row]) 
         row[name] = [found[name] for found in answers]
     if all("per_cpu_s" in found for found in reference):
         row["ratio"] = [found["per_cpu_s"] / other["per_cpu_s"] for found, other in zip(answers, reference)]
-    if errors := [found["error"] for found in answers if "error" in found]:
-        row["error"] = errors[0]
+    for name in ("error", "errors"):
+        if errors := [found[name] for found in answers if name in found]:
+            row[name] = errors[0]
     return row
 
 
@@ -238,8 +252,18 @@ def table(groups: Iterable[list[Row]]) -> Iterator[str]:
             elif "error" in row:
                 mean, worst = row["error"]
                 notes[f"{recipe.key}: crops of {label} differ by {mean:.3f} on average, at most by {worst}"] = None
+            elif "errors" in row:
+                notes[f"{recipe.key}: {label} differs after a resize, a crop and a flip: {differences(row)}"] = None
     yield ""
     yield from notes
+
+
+def differences(row: Row) -> str:
+    """Write the errors of an image and its parts."""
+    errors = row["errors"]
+    text = f"{errors['mean']:.3f} levels on average, at most {errors['worst']:.1f}"
+    text += f"; boxes at most {errors['boxes']:.4f} pixels" if "boxes" in errors else ""
+    return text + (f"; at least {errors['masks']:.2%} of a mask are equal" if "masks" in errors else "")
 
 
 def cells(row: Row) -> str:

@@ -5,6 +5,10 @@
     cannot be expressed.
 ``loader(recipe, pictures, workers)``
     An iterable of (images, labels), over the order of `pictures`.
+
+Recipes with boxes or masks are in a candidate's file with the ending ``_parts``. Their `pictures` are of the class
+`AnnotatedPhotos`, and their batches are (images, {"boxes", "labels", "masks": lists with one array per sample, "mask":
+an array}).
 """
 
 from __future__ import annotations
@@ -44,6 +48,12 @@ class Recipe:
         Whether decoded images are kept in memory.
     views
         Whether each image becomes several crops, those of `VIEWS`.
+    parts
+        Which parts follow the geometry of the image: "boxes", "masks" (one per box), "mask".
+    batch
+        Samples per batch.
+    side
+        Height and width of the images, in pixels.
     compares_crops
         Whether the error of slipring's crops is measured: once for each interpolation.
     reference
@@ -57,6 +67,9 @@ class Recipe:
     mixed: bool = False
     kept: bool = False
     views: bool = False
+    parts: tuple[str, ...] = ()
+    batch: int = BATCH
+    side: int = SIDE
     compares_crops: bool = False
     reference: str = "pil"
 
@@ -83,7 +96,30 @@ RECIPES = {
         Recipe("three", "3-Augment, bicubic, uint8", interpolation="bicubic", compares_crops=True),
         Recipe("simclr", "ColorJitter, grayscale and Gaussian blur as in SimCLR, uint8"),
         Recipe("dino", "DINO, 2 × 224 and 6 × 96, bicubic, uint8", interpolation="bicubic", views=True),
+        Recipe(
+            "dino_blur", "DINO with torchvision's blur of 23 taps, bicubic, uint8", interpolation="bicubic", views=True
+        ),
         Recipe("kept", "TrivialAugmentWide of decoded images in memory, uint8", kept=True),
+        Recipe(
+            "ssd",
+            "ssd: photometric distortion, zoom out, IoU crop, 300 × 300, float32; boxes",
+            normalised=True,
+            parts=("boxes",),
+            batch=32,
+            side=300,
+        ),
+        Recipe(
+            "lsj", "large scale jitter, 1024 × 1024, uint8; boxes, masks", parts=("boxes", "masks"), batch=4, side=1024
+        ),
+        Recipe(
+            "segmentation",
+            "segmentation: resize to 260 - 1040, crop 480 × 480, float32; a palette mask",
+            normalised=True,
+            parts=("mask",),
+            batch=16,
+            side=480,
+        ),
+        Recipe("yolo", "mosaic, affine, colours, 640 × 640, uint8; boxes", parts=("boxes",), batch=16, side=640),
     )
 }
 

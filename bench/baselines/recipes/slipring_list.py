@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from bench.workloads.epochs import Pictures
 from slipring import Cache, Loader, images
 
 
-def _views() -> Any:
+def _views(blur: Callable[[float], Any]) -> Any:
+    """Return DINO's crops; ``blur(p)`` is its blur."""
     colors = [images.RandomApply([images.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8), images.RandomGrayscale(0.2)]
     ends = [
-        [images.PILGaussianBlur((0.1, 2.0), 1.0)],
-        [images.PILGaussianBlur((0.1, 2.0), 0.1), images.RandomSolarize(128, 0.2)],
-        [images.PILGaussianBlur((0.1, 2.0), 0.5)],
+        [blur(1.0)],
+        [blur(0.1), images.RandomSolarize(128, 0.2)],
+        [blur(0.5)],
     ]
     groups = []
     for (count, side, scale), end in zip(VIEWS, ends):
@@ -43,7 +45,8 @@ STEPS: dict[str, Any] = {
         ),
         images.ColorJitter(0.3, 0.3, 0.3),
     ],
-    "dino": _views,
+    "dino": lambda: _views(lambda p: images.PILGaussianBlur((0.1, 2.0), p)),
+    "dino_blur": lambda: _views(lambda p: images.RandomApply([images.GaussianBlur(23, (0.1, 2.0))], p)),
     "simclr": lambda: [
         images.RandomApply([images.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
         images.RandomGrayscale(0.2),

@@ -24,14 +24,14 @@ class PillowBlur:
 
 
 class Views:
-    """Make DINO's views of an image, as its DataAugmentationDINO does."""
+    """Make DINO's views of an image, as its DataAugmentationDINO does; `blur` is its blur."""
 
-    def __init__(self) -> None:
+    def __init__(self, blur: Any) -> None:
         colors = [v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8), v2.RandomGrayscale(0.2)]
         ends = [
-            [PillowBlur()],
-            [v2.RandomApply([PillowBlur()], 0.1), v2.RandomSolarize(128, 0.2)],
-            [v2.RandomApply([PillowBlur()], 0.5)],
+            [blur],
+            [v2.RandomApply([blur], 0.1), v2.RandomSolarize(128, 0.2)],
+            [v2.RandomApply([blur], 0.5)],
         ]
         self.views = []
         for (count, side, scale), end in zip(VIEWS, ends):
@@ -47,7 +47,7 @@ def as_tensor(image: Any) -> torch.Tensor:
     return torch.from_numpy(np.array(image))
 
 
-STEPS = {
+STEPS: dict[str, Any] = {
     "crop": lambda: [],
     "trivial": lambda: [v2.TrivialAugmentWide()],
     "mixed": lambda: [v2.TrivialAugmentWide()],
@@ -57,7 +57,8 @@ STEPS = {
         v2.RandomChoice([v2.RandomGrayscale(1.0), v2.RandomSolarize(128, 1.0), PillowBlur()]),
         v2.ColorJitter(0.3, 0.3, 0.3),
     ],
-    "dino": Views,
+    "dino": lambda: Views(PillowBlur()),
+    "dino_blur": lambda: Views(v2.GaussianBlur(23, (0.1, 2.0))),
     "simclr": lambda: [
         v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
         v2.RandomGrayscale(0.2),
@@ -68,7 +69,7 @@ STEPS = {
 
 def loader(recipe: Recipe, pictures: Pictures, workers: int) -> Any:
     if recipe.views:
-        return torch_loader(recipe, pictures, workers, opened_by_pillow, Views())
+        return torch_loader(recipe, pictures, workers, opened_by_pillow, STEPS[recipe.key]())
     interpolation = v2.InterpolationMode(recipe.interpolation)
     steps = [v2.RandomResizedCrop(SIDE, interpolation=interpolation), v2.RandomHorizontalFlip(), *STEPS[recipe.key]()]
     if recipe.normalised:

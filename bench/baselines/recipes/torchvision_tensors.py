@@ -11,7 +11,7 @@ from bench.baselines.recipes import MEAN, SIDE, STD, Recipe, torchvision_pil
 from bench.baselines.recipes._dataset import opened_by_pillow, torch_loader
 from bench.workloads.epochs import Pictures
 
-STEPS = {key: steps for key, steps in torchvision_pil.STEPS.items() if key != "dino"} | {
+STEPS = {key: steps for key, steps in torchvision_pil.STEPS.items() if not key.startswith("dino")} | {
     "three": lambda: [
         v2.RandomChoice(  # the kernel is the widest that a radius of 2 needs, because Pillow's filter takes no tensor
             [v2.RandomGrayscale(1.0), v2.RandomSolarize(128, 1.0), v2.GaussianBlur(13, (0.1, 2.0))]

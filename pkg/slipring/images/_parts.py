@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring.images import _decode
+from slipring.images._mask_moves import axis_maps, gathered
 from slipring.images._recipe import BLACK, Recipe, apply
 from slipring.images._view import NEAREST
 
@@ -180,6 +181,8 @@ class Mask:
         """Return the mask after the moves; of several masks only `rows`, if given."""
         values = self.values if rows is None or self.values.ndim == 2 else self.values[rows]
         size = values.shape[-2:]
+        if self._moves and (maps := axis_maps(self._moves, *size)) is not None:
+            return gathered(values, *maps, self.fill)
         for code, n, _ in self._moves:
             size = result_size(code, n, *size)
         result = np.empty((*values.shape[:-2], *size), values.dtype)

@@ -64,6 +64,20 @@ _OPERATIONS = {
     _decode.OP_TAKE_SUM: ("take_sum", 0, 0),
 }
 BLACK = (0.0, 0.0, 0.0)
+# Operations whose result at a pixel depends on that pixel only: they can as well follow a crop or a flip.
+_PER_PIXEL = frozenset(
+    (
+        _decode.OP_BRIGHTNESS,
+        _decode.OP_SATURATION,
+        _decode.OP_HUE,
+        _decode.OP_GRAYSCALE,
+        _decode.OP_POSTERIZE,
+        _decode.OP_SOLARIZE,
+        _decode.OP_SOLARIZE_ADD,
+        _decode.OP_INVERT,
+        _decode.OP_PERMUTE,
+    )
+)
 _FLIP = _OP.pack(_decode.OP_VERTICAL_FLIP, *(0,) * 7, *(0.0,) * 12)
 
 
@@ -92,7 +106,19 @@ class Recipe:
         How the view is scaled: a number of `INTERPOLATIONS`.
     """
 
-    __slots__ = ("_calls", "_erasures", "_ops", "boxes", "dtype", "filter", "height", "parts", "view", "width")
+    __slots__ = (
+        "_calls",
+        "_erasures",
+        "_last_crop",
+        "_ops",
+        "boxes",
+        "dtype",
+        "filter",
+        "height",
+        "parts",
+        "view",
+        "width",
+    )
 
     def __init__(self, height: int, width: int, dtype: str = "uint8", parts: Sequence[Part] = ()) -> None:
         self.view: View = View.whole(height, width)
@@ -105,11 +131,18 @@ class Recipe:
         self._ops: list[bytes] = []
         self._erasures: list[bytes] = []
         self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
+        # After how many steps the last crop came; the size before it, its place and its fill.
+        self._last_crop: tuple[int, int, int, int, int, Sequence[float]] | None = None
 
     @property
     def is_view(self) -> bool:
         """bool: whether no operation follows the view."""
         return not (self._ops or self._calls or self._erasures)
+
+    @property
+    def _is_per_pixel(self):
+        """bool: whether all that follows the view can as well follow a flip."""
+        return not (self._calls or self._erasures) and all(op[0] in _PER_PIXEL for op in self._ops)
 
     @property
     def calls(self) -> int:
@@ -129,27 +162,55 @@ class Recipe:
             part.move(code, n, v, self.height, self.width)
 
     def _add(self, code, n=(), v=()):
-        self._ops.append(_OP.pack(code, *n, *(0,) * (7 - len(n)), *v, *(0.0,) * (12 - len(v))))
+        self._ops.append(_packed(code, n, v))
 
     def crop(self, top: int, left: int, height: int, width: int, fill: Sequence[float] = BLACK) -> None:
         """Show a part only; where it reaches beyond the image, `fill` (red, green, blue; 0 to 255) is shown."""
-        inside = 0 <= top <= self.height - height and 0 <= left <= self.width - width
         self._tell_parts(_decode.OP_CROP, (top, left, height, width))
-        if self.is_view and (inside or not any(fill)) and self.view.allows(top, left, height, width):
-            self.view.crop(top, left, height, width)
-        elif (top, left, height, width) != (0, 0, self.height, self.width):
-            if not (inside and self._narrow(top, left, height, width)):
-                self._add(_decode.OP_CROP, (top, left, height, width), fill)
+        if self._last_crop and self._last_crop[0] == self._steps and self._shows(top, left, height, width):
+            _, self.height, self.width, first, begin, fill = self._last_crop
+            self._last_crop = None
+            self._ops.pop()  # a crop of a crop is one crop, so that no large border is filled
+            top, left = top + first, left + begin
+        self._crop(top, left, height, width, fill)
         self.height, self.width = height, width
 
-    def _narrow(self, top, left, height, width):
-        """Make the last operation show a part only, if it is a crop; return whether it is."""
-        if not self._ops or (self._calls and self._calls[-1][0] == len(self._ops)):
+    @property
+    def _steps(self):
+        return len(self._ops) + len(self._calls)
+
+    def _shows(self, top, left, height, width):
+        """Return whether a part lies in the image."""
+        return 0 <= top <= self.height - height and 0 <= left <= self.width - width
+
+    def _crop(self, top, left, height, width, fill):
+        inside = self._shows(top, left, height, width)
+        if self.is_view and (inside or not any(fill)) and self.view.allows(top, left, height, width):
+            self.view.crop(top, left, height, width)
+            return
+        first, begin = max(0, top), max(0, left)
+        rows, columns = min(self.height, top + height) - first, min(self.width, left + width) - begin
+        if self._crop_before_colors(first, begin, rows, columns):
+            top, left, self.height, self.width = top - first, left - begin, rows, columns
+        if (top, left, height, width) != (0, 0, self.height, self.width):
+            self._add(_decode.OP_CROP, (top, left, height, width), fill)
+            self._last_crop = self._steps, self.height, self.width, top, left, fill
+
+    def _crop_before_colors(self, top, left, height, width):
+        """Crop before the last operations, if each result pixel depends on one pixel; return whether it was possible.
+
+        Fewer pixels are computed then, and perhaps decoded.
+        """
+        place = len(self._ops)
+        least = self._calls[-1][0] if self._calls else 0
+        while place > least and self._ops[place - 1][0] in _PER_PIXEL:
+            place -= 1
+        if place == len(self._ops) or height < 1 or width < 1 or (height, width) == (self.height, self.width):
             return False
-        code, first, begin, *_ = last = _OP.unpack(self._ops[-1])
-        if code != _decode.OP_CROP:
-            return False
-        self._ops[-1] = _OP.pack(code, first + top, begin + left, height, width, *last[5:])
+        if place == 0 and not self._calls and self.view.allows(top, left, height, width):
+            self.view.crop(top, left, height, width)
+        else:
+            self._ops.insert(place, _packed(_decode.OP_CROP, (top, left, height, width)))
         return True
 
     def resize(self, height: int, width: int, interpolation: str) -> None:
@@ -166,7 +227,7 @@ class Recipe:
     def flip(self) -> None:
         """Exchange left and right."""
         self._tell_parts(_decode.OP_HORIZONTAL_FLIP)
-        if self.is_view:
+        if self._is_per_pixel:
             self.view.flip = not self.view.flip
         else:
             self._add(_decode.OP_HORIZONTAL_FLIP)
@@ -174,7 +235,7 @@ class Recipe:
     def flip_vertically(self) -> None:
         """Exchange top and bottom."""
         self._tell_parts(_decode.OP_VERTICAL_FLIP)
-        if self.is_view:
+        if self._is_per_pixel:
             self.view.vertical_flip = not self.view.vertical_flip
         else:
             self._add(_decode.OP_VERTICAL_FLIP)
@@ -263,6 +324,11 @@ class Recipe:
                 _decode.crop_pixels(image, to, values, None, None, (0, 0), 0, 1, False, operations)
             if function is not None:
                 done, size, place, image = upto, after, (0, 0, *after), _called(function, to)
+
+
+def _packed(code, n=(), v=()):
+    """Return an operation as sr_op; the first byte is its code, because codes are below 256."""
+    return _OP.pack(code, *n, *(0,) * (7 - len(n)), *v, *(0.0,) * (12 - len(v)))
 
 
 class WrongResult(ValueError):
