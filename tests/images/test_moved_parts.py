@@ -212,7 +212,9 @@ def test_a_later_step_changes_nothing_that_earlier_steps_draw():
             assert one["image"].shape == two["image"].shape
 
 
-@pytest.mark.parametrize("between", [[], [lambda image: None], [images.RandomHorizontalFlip(1)]], ids=["nothing", "a function", "a flip"])
+@pytest.mark.parametrize(
+    "between", [[], [lambda image: None], [images.RandomHorizontalFlip(1)]], ids=["nothing", "a function", "a flip"]
+)
 def test_a_crop_of_a_larger_canvas_shows_its_part(between):
     image = np.ascontiguousarray(pixels(40, 50))
     steps = [images.Pad(30, 7), *between, images.RandomCrop((33, 44)), images.RandomCrop((30, 20))]
