@@ -58,13 +58,6 @@ def test_a_message_that_is_put_is_got(make, message):
     assert same(q.get(timeout=60), message)
 
 
-def test_messages_come_in_order(make):
-    q = make(10)
-    for i in range(10):
-        q.put(i)
-    assert [q.get() for _ in range(10)] == list(range(10))
-
-
 def test_a_full_queue_says_so(make):
     q = make(2)
     q.put(1)
