@@ -40,7 +40,7 @@ def test_persistent_workers_stay_and_others_do_not():
         assert not processes(loader) & first
 
 
-@kinds(*EVERY_KIND)
+@kinds(*WORKERS)
 @pytest.mark.parametrize("persistent_workers", [True, False])
 def test_after_a_break_the_next_epoch_is_whole(kind, persistent_workers):
     with loading(Squares(40), 2, **kind, persistent_workers=persistent_workers) as loader:

@@ -16,6 +16,7 @@ from tests.support.inside import engine_of, engines_of, memory_available
 from tests.support.inside import memory as growth
 from tests.support.kinds import loading
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import state, until
 
 MB = 1 << 20
@@ -142,7 +143,7 @@ def grown(loader, least):
     return until(measured, f"{least} bytes in each worker")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 def test_stats_report_each_workers_private_memory(method):
     with Loader(Hoard(12, 10), 1, num_workers=2, workers=Workers(start_method=method), rng="worker") as loader:
         assert loader.stats().worker_private_bytes == ()
@@ -239,6 +240,9 @@ def tree(request, tmp_path, monkeypatch):
     return made
 
 
+of_one_version = pytest.mark.parametrize("tree", [2], ids=["v2"], indirect=True)
+
+
 @contextlib.contextmanager
 def hoarding(**options):
     """A loader whose workers keep 30 MB per batch; yield (the loader, an iterator)."""
@@ -293,6 +297,7 @@ def test_workers_that_could_not_grow_as_much_again_are_named_once(tree, group):
         assert part in text, (part, text)
 
 
+@of_one_version
 @pytest.mark.parametrize(
     ("limit", "before", "after"),
     [
@@ -309,6 +314,7 @@ def test_workers_are_not_named_where_they_are_not_the_cause(tree, limit, before,
         assert len(list(it)) == 11
 
 
+@of_one_version
 def test_the_initial_memory_of_spawned_workers_is_not_growth(tree):
     tree.set(400 * MB, 10 * MB)
     with hoarding(start_method="spawn", slots=4, prefetch_factor=1) as (loader, it), warnings.catch_warnings():
@@ -320,9 +326,6 @@ def test_the_initial_memory_of_spawned_workers_is_not_growth(tree):
         assert set(memory._begun) == {pid for _, pid, _ in engine_of(loader).pool.pids()}
         assert min(memory._begun.values()) > 5 * MB  # at least numpy and the interpreter
         assert first.item() == 0
-
-
-of_one_version = pytest.mark.parametrize("tree", [2], ids=["v2"], indirect=True)
 
 
 @of_one_version

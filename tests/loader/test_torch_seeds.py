@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.support.kinds import kinds
+from tests.support.kinds import KINDS, kinds
 from tests.support.options import grouped
+from tests.support.parts import slow
 
 torch = pytest.importorskip("torch")
 
@@ -100,7 +101,9 @@ class Noted(Telling):
         return number, initial == told == torch.utils.data.get_worker_info().seed
 
 
-@kinds("one fork", "three forks", "one spawn")
+@pytest.mark.parametrize(
+    "kind", [KINDS["one fork"], KINDS["three forks"], slow(KINDS["one spawn"])], ids=["1 fork", "3 forks", "spawn"]
+)
 def test_torchs_worker_info_in_a_process_equals_sliprings(kind):
     options = grouped(**kind)
     every = [str((number, kind["num_workers"])) for number in range(kind["num_workers"])]

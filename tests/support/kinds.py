@@ -30,6 +30,6 @@ def loading(dataset, *args, **options):
 
 
 def loaded(dataset, *args, **options):
-    """Return all batches of a `slipring.Loader` that is closed then."""
+    """Return all batches of one epoch of a `slipring.Loader`, and close it."""
     with loading(dataset, *args, **options) as loader:
         return list(loader)
