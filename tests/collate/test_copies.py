@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.inside import copy_bytes, copy_ways
+from tests.support.parts import slow
 
 SHAPE = (3, 300, 300)  # 16 of them are 4.3 MB
 
@@ -73,7 +74,7 @@ def told(kind, **environment):
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("kind", ["fork", "thread", "inline"])
+@pytest.mark.parametrize("kind", ["fork", slow("thread"), "inline"])
 def test_a_loader_measures_its_first_large_batches_and_tells_the_way(kind):
     """In a separate program: a process chooses only once."""
     first, second = told(kind)

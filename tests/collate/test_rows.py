@@ -182,10 +182,7 @@ class Given(list):
 
 
 def test_none_in_place_of_a_list_of_samples_is_an_error_that_says_so():
-    with (
-        Loader(Given(lambda indices: None), 8, num_workers=1) as loader,
-        pytest.raises(TypeError, match="NoneType"),
-    ):
+    with Loader(Given(lambda indices: None), 8, num_workers=1) as loader, pytest.raises(TypeError, match="NoneType"):
         next(iter(loader))
 
 

@@ -1,12 +1,16 @@
 """Datasets, samplers and loaders whose states are tested."""
 
+import json
 import random
+from functools import partial
 
 import numpy as np
 
 import slipring
 from slipring import BatchSampler, Loader, Workers
+from tests.support.datasets import Numbers, throw
 from tests.support.stateful import Backwards, Counting, PlainRange, Reads
+from tests.support.states import check_state
 
 N, SIZE = 50, 4
 FORKED = Workers(start_method="fork")
@@ -39,18 +43,7 @@ class Drawn:
         return i, random.random(), np.random.rand(), slipring.rng().random()
 
 
-class Damaged:
-    """Cannot read samples 7, 17, ..."""
-
-    def __len__(self):
-        return N
-
-    def __getitem__(self, i):
-        if i % 10 == 7:
-            raise OSError(i)
-        return i
-
-
+DAMAGED = {i: partial(throw, OSError, i) for i in range(7, N, 10)}  # samples that cannot be read
 KINDS = {
     "in-order": lambda: {"dataset": range(N)},
     "shuffled": lambda: {"dataset": range(N), "shuffle": True},
@@ -66,7 +59,7 @@ KINDS = {
     "drawn-by-sample": lambda: {"dataset": Drawn(), "rng": "sample"},
     "single": lambda: {"dataset": range(9), "batch_size": None},
     "sparse-snapshots": lambda: {"dataset": Counting(), "workers": SPARSE},
-    "damaged": lambda: {"dataset": Damaged(), "shuffle": True},
+    "damaged": lambda: {"dataset": Numbers(N, DAMAGED), "shuffle": True},
 }
 
 
@@ -92,3 +85,23 @@ def taken(batches, count=None):
         except OSError as error:
             found.append(str(error)[:40])
     return found
+
+
+def interrupted(loader, count, resumed=None):
+    """Return a loader's state after `count` batches, these batches, and those of a second loader that loads the state.
+
+    `loader` and `resumed` are functions that make them.
+    """
+    with loader() as one:
+        batches = iter(one)
+        begun = taken(batches, count)
+        state = json.loads(json.dumps(check_state(one.state_dict())))
+    with (resumed or loader)() as other:
+        other.load_state_dict(state)
+        return state, begun, taken(iter(other))
+
+
+def whole(loader):
+    """Return all batches of one epoch of a new loader."""
+    with loader() as one:
+        return taken(iter(one))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipring import BatchSampler, Loader, rng
+from slipring import BatchSampler
 from tests.support.datasets import flat
 
 
@@ -14,11 +14,6 @@ def test_indices_come_in_order_in_batches():
     assert list(BatchSampler(7, 3, drop_last=True)) == [[0, 1, 2], [3, 4, 5]]
     assert list(BatchSampler(["b", "a", "c"], 2)) == [["b", "a"], ["c"]]
     assert list(BatchSampler(0, 3)) == list(BatchSampler([], 3, shuffle=True)) == []
-
-
-def test_indices_are_plain_ints():
-    for sampler in (BatchSampler(5), BatchSampler(5, shuffle=True), BatchSampler(5, num_samples=9)):
-        assert {type(i) for i in flat(sampler)} == {int}
 
 
 def test_a_seed_repeats_the_orders_and_epochs_differ():
@@ -95,66 +90,6 @@ def test_ranks_together_have_every_index_and_as_many_each(n, size, ranks, shuffl
             assert all(together[k] == together[k % n] for k in range(n, len(together)))
 
 
-def test_a_dataset_longer_than_memory_costs_nothing():
-    endless = BatchSampler(1 << 60, 4, rank=1, world_size=2)
-    batches = iter(endless)
-    assert next(batches) == [1, 3, 5, 7] and len(endless) == 1 << 57
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_ranks_with_loaders_of_their_own_see_everything_once(workers):
-    seen = []
-    for rank in range(3):
-        sampler = BatchSampler(30, 4, shuffle=True, rank=rank, world_size=3)
-        with Loader(range(30), batch_sampler=sampler, num_workers=workers) as loader:
-            assert len(loader) == 3
-            seen.append([np.concatenate(list(loader)).tolist() for _ in range(2)])
-    for epoch in range(2):
-        assert sorted(i for rank in seen for i in rank[epoch]) == list(range(30))
-    assert seen[0][0] != seen[0][1]
-
-
-class Drawn:
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, i):
-        return i, int(rng().integers(1 << 62))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_ranks_of_one_seed_have_random_numbers_of_their_own(workers):
-    seen = []
-    for rank in range(2):
-        sampler = BatchSampler(8, 4, rank=rank, world_size=2)
-        with Loader(Drawn(), batch_sampler=sampler, num_workers=workers, seed=1) as loader:
-            (batch,) = [[part.tolist() for part in batch] for batch in loader]
-            assert batch[0] == [rank, rank + 2, rank + 4, rank + 6]
-            seen.append(batch[1])
-    assert not set(seen[0]) & set(seen[1])
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["slipring's", "torch's"])
-def test_so_have_they_with_torchs_loader_and_rng_batch(workers, kind):
-    torch = pytest.importorskip("torch")
-    from slipring.torch import DataLoader
-
-    seen = []
-    for rank in range(2):
-        if kind == "slipring's":
-            given = {"batch_sampler": BatchSampler(8, 4, rank=rank, world_size=2)}
-        else:
-            sampler = torch.utils.data.DistributedSampler(range(8), num_replicas=2, rank=rank, shuffle=False)
-            given = {"batch_size": 4, "sampler": sampler}
-        torch.manual_seed(1)
-        with DataLoader(Drawn(), **given, num_workers=workers, rng="batch") as loader:
-            (batch,) = [[part.tolist() for part in batch] for batch in loader]
-            assert batch[0] == [rank, rank + 2, rank + 4, rank + 6]
-            seen.append(batch[1])
-    assert not set(seen[0]) & set(seen[1])
-
-
 @pytest.mark.parametrize("given", range(5))
 def test_an_interrupted_pass_goes_on_and_the_next_ones_are_the_same(given):
     whole = BatchSampler(13, 3, shuffle=True, seed=8)
@@ -170,37 +105,6 @@ def test_an_interrupted_pass_goes_on_and_the_next_ones_are_the_same(given):
     rest.load_state_dict(batches.state_dict())
     assert list(rest) == expected[0][given:]
     assert list(resumed) == expected[1]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("stop", [1, 4, 5])
-def test_a_loader_for_torch_goes_on_with_it(workers, stop):
-    pytest.importorskip("torch")
-    from slipring.torch import DataLoader
-
-    def made():
-        sampler = BatchSampler(9, 2, shuffle=True, seed=5)
-        return DataLoader(range(9), batch_sampler=sampler, num_workers=workers)
-
-    def epoch(loader):
-        return [batch.tolist() for batch in loader]
-
-    uninterrupted = made()
-    expected = [epoch(uninterrupted) for _ in range(3)]
-    first = made()
-    epoch(first)
-    batches = iter(first)
-    seen = [next(batches).tolist() for _ in range(stop)]
-    if stop == 5:
-        assert next(batches, None) is None
-    state = first.state_dict()
-    second = made()
-    second.load_state_dict(state)
-    rest = [epoch(second), epoch(second)]
-    if stop == 5:
-        assert [seen, rest[0]] == expected[1:]
-    else:
-        assert [seen + rest[0], rest[1]] == expected[1:]
 
 
 @pytest.mark.parametrize(

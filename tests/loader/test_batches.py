@@ -12,15 +12,15 @@ import slipring
 from slipring import Loader, Memory, Workers
 from slipring.errors import SlotsHeld
 from tests.support.datasets import Squares, batches_of, flat, numbers
-from tests.support.options import grouped
+from tests.support.kinds import kinds, loading
 
-WORKERS = [(0, None), (2, "fork"), (2, "thread")]
-EVERY_KIND = [*WORKERS, (2, "spawn")]
+WORKERS = ["inline", "fork", "thread"]
+EVERY_KIND = [*WORKERS, "spawn"]
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
-def test_batches_live_longer_than_their_loader(num_workers, start_method):
-    loader = Loader(Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method))
+@kinds(*EVERY_KIND)
+def test_batches_live_longer_than_their_loader(kind):
+    loader = loading(Squares(30), 4, **kind)
     held = list(loader)
     part = held[0][0][1:3, ::2]
     loader.close()
@@ -43,15 +43,9 @@ def test_a_batch_that_is_held_is_not_overwritten():
         assert loader.stats().copied_batches == 0
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_all_batches_can_be_kept_in_a_list(num_workers, start_method):
-    with Loader(
-        Squares(400),
-        4,
-        num_workers=num_workers,
-        workers=Workers(start_method=start_method),
-        memory=Memory(slots=10),
-    ) as loader:
+@kinds(*WORKERS)
+def test_all_batches_can_be_kept_in_a_list(kind):
+    with loading(Squares(400), 4, **kind, memory=Memory(slots=10)) as loader:
         held = list(loader)
         assert numbers(held) == batches_of(400, 4)
         stats = loader.stats()
@@ -68,10 +62,9 @@ def test_every_batch_is_copied_on_demand(num_workers):
         assert loader.stats().copied_batches == loader.stats().batches == 5
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_without_copies_held_batches_are_an_error_instead_of_a_hang(num_workers, start_method):
-    kwargs = {"num_workers": num_workers, "start_method": start_method, "slots": 5, "copy": "never"}
-    with Loader(Squares(28), 4, **grouped(**kwargs)) as loader:
+@kinds(*WORKERS)
+def test_without_copies_held_batches_are_an_error_instead_of_a_hang(kind):
+    with loading(Squares(28), 4, **kind, slots=5, copy="never") as loader:
         held, iterator = [], iter(loader)
         for _ in range(2):
             with pytest.raises(SlotsHeld, match=r"all 5 slots.*copy='auto'"):
@@ -82,12 +75,6 @@ def test_without_copies_held_batches_are_an_error_instead_of_a_hang(num_workers,
         held.clear()
         assert first + numbers(iterator) == batches_of(28, 4)
         assert loader.stats().copied_batches == 0
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_as_many_batches_as_there_are_slots_can_be_held_without_copies(num_workers):
-    with Loader(Squares(20), 4, num_workers=num_workers, memory=Memory(slots=5, copy="never")) as loader:
-        assert numbers(list(loader)) == batches_of(20, 4)
 
 
 def test_a_thousand_kept_batches_need_no_file_descriptors():
@@ -129,14 +116,14 @@ class Keeping(Squares):
         return array
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+@kinds(*WORKERS)
 @pytest.mark.parametrize("kwargs", [{"batch_size": None}, {"batch_size": 2}, {"batch_size": 4, "chunk_size": 2}])
-def test_an_array_that_the_dataset_keeps_is_not_overwritten(num_workers, start_method, kwargs):
-    kwargs = {**kwargs, "num_workers": num_workers, "start_method": start_method, "slots": 16}
+def test_an_array_that_the_dataset_keeps_is_not_overwritten(kind, kwargs):
+    kwargs = {**kwargs, **kind, "slots": 16}
     dataset = Keeping(60, keep=5)
-    if start_method == "thread":
+    if kwargs.get("start_method") == "thread":
         dataset = OfThreads(dataset)
-    with Loader(dataset, **grouped(**kwargs)) as loader:
+    with loading(dataset, **kwargs) as loader:
         for _ in range(3):
             got = [np.atleast_2d(batch)[:, 0].tolist() for batch in loader]
             assert flat(got) == list(range(60))
@@ -180,9 +167,9 @@ class Sums:
         return Sums, ()
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread"), (1, "spawn")])
-def test_the_dataset_does_not_see_the_consumers_changes_of_a_batch(num_workers, start_method):
-    with Loader(Sums(), None, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
+@kinds("inline", "one fork", "one thread", "one spawn")
+def test_the_dataset_does_not_see_the_consumers_changes_of_a_batch(kind):
+    with loading(Sums(), None, **kind) as loader:
         for i, batch in enumerate(loader):
             assert sorted(set(batch.tolist())) == ([i] if i < 2 else [0, 1])
             batch[:] = 77
@@ -227,16 +214,13 @@ class KeepingSamples:
         return self.kept
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
+@kinds(*EVERY_KIND)
 @pytest.mark.parametrize("chunk_size", [None, 2])
 @pytest.mark.parametrize("collate_fn", [OfEachThread, KeepingSamples])
-def test_a_collate_fn_that_uses_its_arrays_again_leaves_delivered_batches_alone(
-    num_workers, start_method, chunk_size, collate_fn
-):
-    if start_method == "thread" and collate_fn is KeepingSamples:
-        num_workers = 1  # it keeps one batch, not one per thread
-    kwargs = {"num_workers": num_workers, "start_method": start_method, "chunk_size": chunk_size}
-    with Loader(Squares(40), 4, collate_fn=collate_fn(), **grouped(slots=16, **kwargs)) as loader:
+def test_a_collate_fn_that_uses_its_arrays_again_leaves_delivered_batches_alone(kind, chunk_size, collate_fn):
+    one = {"num_workers": 1} if kind.get("start_method") == "thread" and collate_fn is KeepingSamples else {}
+    # KeepingSamples keeps one batch, not one per thread.
+    with loading(Squares(40), 4, collate_fn=collate_fn(), slots=16, chunk_size=chunk_size, **{**kind, **one}) as loader:
         held = list(loader)
         assert [[int(row[0]) for row in batch] for batch in held] == [
             [i * i for i in batch] for batch in batches_of(40, 4)
@@ -255,13 +239,7 @@ class OneRow:
         return rows_of_a_stream()
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread")])
-def test_a_stream_that_uses_its_array_again_leaves_delivered_batches_alone(num_workers, start_method):
-    with Loader(
-        OneRow(),
-        None,
-        num_workers=num_workers,
-        workers=Workers(start_method=start_method),
-        memory=Memory(slots=10),
-    ) as loader:
+@kinds("inline", "one fork", "one thread")
+def test_a_stream_that_uses_its_array_again_leaves_delivered_batches_alone(kind):
+    with loading(OneRow(), None, **kind, memory=Memory(slots=10)) as loader:
         assert [batch[0] for batch in list(loader)] == list(range(6))

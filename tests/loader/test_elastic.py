@@ -113,29 +113,6 @@ def test_with_any_step_nothing_comes_twice_and_nothing_is_lost(n, m, size, other
     assert {sampler.epoch for sampler in resumed} == {1}
 
 
-def test_epochs_can_be_moved_again_and_again():
-    whole, seen = steps(samplers(1, 24, shuffle=True)), []
-    state = begun(samplers(1, 24, shuffle=True), 0, 0)[0][0]
-    for ranks in (8, 3, 6, 1, 2, 4):
-        resumed = samplers(ranks, 24 // ranks, shuffle=True)
-        for sampler in resumed:
-            sampler.load_state_dict(state)
-        states, step = begun(resumed, 0, 1)
-        state = states[-1]
-        seen += step
-    assert seen == whole[:6]
-
-
-def test_a_state_of_the_end_of_an_epoch_has_an_empty_rest_and_then_the_next_epoch():
-    first = samplers(2, 5, shuffle=True)
-    (state, _), _ = begun(first, 0, 1000)
-    resumed = samplers(3, 4, shuffle=True)
-    for sampler in resumed:
-        sampler.load_state_dict(state)
-    assert steps(resumed) == []
-    assert sorted(set(flat(steps(resumed)))) == list(range(N))
-
-
 def test_set_epoch_drops_the_place_of_another_epoch_and_keeps_that_of_the_same():
     (state, _), _ = begun(samplers(2, 5), 3, 4)
     (sampler,) = samplers(1, 10)
@@ -288,69 +265,6 @@ class Drawn:
         return i, random.random(), np.random.rand(), slipring.rng().random(), slipring.rng().random()
 
 
-def rows(n, step, state=None, epochs=1, stop=None, workers=0, **options):
-    """Return each step's samples with their draws, sorted by number; the ranks run one after the other."""
-    found = []
-    for rank in range(n):
-        sampler = BatchSampler(96, step // n, shuffle=True, rank=rank, world_size=n, seed=3)
-        with Loader(
-            Drawn(), batch_sampler=sampler, seed=1, rng="sample", num_workers=workers, **grouped(**options)
-        ) as loader:
-            if state is not None:
-                loader.load_state_dict(state)
-            own = []
-            for _ in range(epochs):
-                own += [np.stack(batch, axis=1) for batch in itertools.islice(loader, stop)]
-            found.append(own)
-            behind = loader.state_dict()
-    together = [np.concatenate(step) for step in zip(*found, strict=True)]
-    return [step[np.argsort(step[:, 0])].tolist() for step in together], behind
-
-
-@pytest.mark.parametrize(
-    ("m", "options"),
-    [
-        (1, {"workers": 2}),
-        (3, {}),
-        (4, {"workers": 1, "start_method": "forkserver"}),
-        (6, {"chunk_size": 1}),
-        (8, {}),
-    ],
-    ids=str,
-)
-def test_samples_draw_the_same_whatever_the_ranks_and_the_workers(m, options):
-    whole, _ = rows(2, 24, epochs=2)
-    taken, state = rows(2, 24, stop=1)
-    assert taken == whole[:1]
-    rest, _ = rows(m, 24, state, epochs=2, **options)
-    assert rest == whole[1:]
-    assert len({row[3] for step in whole for row in step}) == 2 * 96  # no number occurs twice
-
-
-@pytest.mark.parametrize("m", [1, 5])
-def test_so_they_do_with_steps_of_another_size(m):
-    whole = {row[0]: row for row in flat(rows(1, 96)[0])}
-    taken, state = rows(3, 21, stop=2)
-    rest, _ = rows(m, 10 * m, state)
-    assert all(whole[row[0]] == row for row in flat(taken))
-    others = [row for row in flat(rest) if whole[row[0]] != row]
-    assert len(flat(rest)) == 54 + len(others)
-    assert len(others) == -54 % m  # the first samples, repeated at the end: at other positions
-
-
-def test_workers_threads_and_ranges_of_a_batch_draw_alike():
-    class Numbered(Drawn):
-        def __getitem__(self, i):
-            return i, slipring.rng().random()
-
-    seen = []
-    forked = {"num_workers": 2, "start_method": "fork", "chunk_size": 3}
-    for options in ({}, {"num_workers": 2, "start_method": "thread"}, forked):
-        with Loader(Numbered(), 8, seed=2, rng="sample", **grouped(**options)) as loader:
-            seen.append([[part.tolist() for part in batch] for batch in loader])
-    assert seen[0] == seen[1] == seen[2]
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_with_rng_batch_as_many_ranks_draw_as_without_the_interruption(workers):
     def draws(rank, state=None, stop=None):
@@ -409,11 +323,7 @@ class Listed:
     [
         ({1}, {}, "rng='sample' reads samples one by one.*is iterated"),
         (Listed(), {}, "rng='sample'.*Listed has no __getitem__"),
-        (
-            range(4),
-            {"batch_sampler": [[1], [2]]},
-            "batch_sampler \\(list\\) does not tell.*slipring.BatchSampler",
-        ),
+        (range(4), {"batch_sampler": [[1], [2]]}, "batch_sampler \\(list\\) does not tell.*slipring.BatchSampler"),
         (
             range(4),
             {"sampler": type("Odd", (list,), {"rank": 1})([2])},

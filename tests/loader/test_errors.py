@@ -15,7 +15,6 @@ from tests.support.datasets import (
     Failing,
     NoPickle,
     NoUnpickle,
-    Ragged,
     Spoilt,
     Squares,
     Unreadable,
@@ -23,28 +22,27 @@ from tests.support.datasets import (
     Values,
     Waiting,
     as_list,
-    fail_on_five,
     fail_to_begin,
     numbers,
     outcomes,
     patiently,
     raise_stop,
 )
+from tests.support.kinds import kinds, loading
 from tests.support.options import grouped
 
-WORKERS = [(0, None), (1, "fork"), (2, "fork"), (2, "thread")]
-EVERY_KIND = [*WORKERS, (2, "spawn")]
+WORKERS = ["inline", "one fork", "fork", "thread"]
+EVERY_KIND = [*WORKERS, "spawn"]
 
 
-def kinds(found):
+def sorts(found):
     return [type(x).__name__ if isinstance(x, Exception) else "batch" for x in found]
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
+@kinds(*EVERY_KIND)
 @pytest.mark.parametrize("in_order", [True, False])
-def test_an_error_in_the_dataset_comes_at_its_turn_and_iteration_goes_on(num_workers, start_method, in_order):
-    kwargs = {"num_workers": num_workers, "start_method": start_method, "in_order": in_order}
-    with Loader(Failing({3, 10}), 4, **grouped(**kwargs)) as loader:
+def test_an_error_in_the_dataset_comes_at_its_turn_and_iteration_goes_on(kind, in_order):
+    with loading(Failing({3, 10}), 4, **kind, in_order=in_order) as loader:
         for _ in range(2):
             found = outcomes(iter(loader))
             errors = [x for x in found if isinstance(x, Exception)]
@@ -53,13 +51,12 @@ def test_an_error_in_the_dataset_comes_at_its_turn_and_iteration_goes_on(num_wor
             batches = numbers(x for x in found if not isinstance(x, Exception))
             assert sorted(batches) == [[4, 5, 6, 7], [12, 13, 14, 15], [16, 17, 18, 19]]
             if in_order:
-                assert kinds(found) == ["ValueError", "batch", "ValueError", "batch", "batch"]
+                assert sorts(found) == ["ValueError", "batch", "ValueError", "batch", "batch"]
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_the_cause_says_which_worker_batch_and_indices_and_shows_the_traceback(num_workers, start_method):
-    kwargs = {"num_workers": num_workers, "start_method": start_method, "sampler": [1, 2, 9, 3, 4, 5]}
-    with Loader(Failing({3}), 3, **grouped(**kwargs)) as loader:
+@kinds(*WORKERS)
+def test_the_cause_says_which_worker_batch_and_indices_and_shows_the_traceback(kind):
+    with loading(Failing({3}), 3, **kind, sampler=[1, 2, 9, 3, 4, 5]) as loader:
         iterator = iter(loader)
         next(iterator)
         with pytest.raises(ValueError, match=r"^no sample 3$") as caught:
@@ -67,14 +64,14 @@ def test_the_cause_says_which_worker_batch_and_indices_and_shows_the_traceback(n
     cause = caught.value.__cause__
     assert type(cause) is WorkerError
     assert (cause.seq, cause.indices) == (1, [3, 4, 5])
-    assert cause.worker in range(max(1, num_workers))
+    assert cause.worker in range(max(1, kind["num_workers"]))
     assert "batch 1, indices [3, 4, 5]" in str(cause)
     assert "in __getitem__" in cause.traceback and "no sample 3" in cause.traceback
     shown = "".join(traceback.format_exception(caught.value))
     assert shown.count("raise ValueError(f") == 1, "the traceback is shown, and only once"
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+@kinds(*WORKERS)
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -84,24 +81,19 @@ def test_the_cause_says_which_worker_batch_and_indices_and_shows_the_traceback(n
         (AssertionError, ""),
     ],
 )  # fmt: skip
-def test_errors_keep_type_text_and_attributes(num_workers, start_method, error, text):
-    kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with (
-        Loader(Failing({0}, error, n=1), **grouped(**kwargs)) as loader,
-        pytest.raises(type(error())) as caught,
-    ):
+def test_errors_keep_type_text_and_attributes(kind, error, text):
+    with loading(Failing({0}, error, n=1), **kind) as loader, pytest.raises(type(error())) as caught:
         next(iter(loader))
     assert str(caught.value).startswith(text) and caught.value.args == error().args
     assert getattr(caught.value, "filename", None) == getattr(error(), "filename", None)
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), [(1, "fork"), (1, "thread")])
+@kinds("one fork", "one thread")
 @pytest.mark.parametrize(
     "error", [partial(Awkward, 5, "five"), partial(Unreadable, "a.jpg"), partial(Spoilt, "b.png", line=3)]
 )
-def test_an_error_whose_constructor_takes_something_else_comes_as_it_was(num_workers, start_method, error):
-    kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Failing({0}, error, n=2), **grouped(**kwargs)) as loader:
+def test_an_error_whose_constructor_takes_something_else_comes_as_it_was(kind, error):
+    with loading(Failing({0}, error, n=2), **kind) as loader:
         first, second = outcomes(iter(loader))
     expected = error()
     assert type(first) is type(expected) and str(first) == str(expected)
@@ -111,26 +103,14 @@ def test_an_error_whose_constructor_takes_something_else_comes_as_it_was(num_wor
     assert numbers([second]) == [[1]]
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), [(1, "fork"), (2, "thread")])
+@kinds("one fork", "thread")
 @pytest.mark.parametrize("error", [partial(Unsendable, "secret")])
-def test_an_error_that_cannot_be_rebuilt_is_told_by_a_worker_error(num_workers, start_method, error):
-    kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Failing({0}, error, n=2), **grouped(**kwargs)) as loader:
+def test_an_error_that_cannot_be_rebuilt_is_told_by_a_worker_error(kind, error):
+    with loading(Failing({0}, error, n=2), **kind) as loader:
         first, second = outcomes(iter(loader))
     assert type(first) is WorkerError and first.indices == [0]
     assert f"{type(error()).__name__}: {error()}" in str(first) and "in __getitem__" in first.traceback
     assert numbers([second]) == [[1]]
-
-
-def test_a_local_exception_class_is_told_by_a_worker_error():
-    class Local(Exception):
-        pass
-
-    with Loader(
-        Failing({0}, partial(Local, "here"), n=1), num_workers=1, workers=Workers(start_method="fork")
-    ) as loader:
-        [found] = outcomes(iter(loader))
-    assert type(found) is WorkerError and "Local: here" in str(found)
 
 
 class BadText(Exception):
@@ -145,13 +125,12 @@ def test_an_error_without_text_still_comes(num_workers):
     assert type(found) is BadText
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+@kinds(*WORKERS)
 @pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
-def test_an_exception_with_a_meaning_does_not_end_the_loop_silently(num_workers, start_method, error):
-    kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Failing({1}, error, n=3), **grouped(**kwargs)) as loader:
+def test_an_exception_with_a_meaning_does_not_end_the_loop_silently(kind, error):
+    with loading(Failing({1}, error, n=3), **kind) as loader:
         found = outcomes(iter(loader))
-        assert kinds(found) == ["batch", "WorkerError", "batch"]
+        assert sorts(found) == ["batch", "WorkerError", "batch"]
         assert error.__name__ in str(found[1]) and found[1].indices == [1]
 
 
@@ -159,14 +138,14 @@ def test_an_exception_with_a_meaning_does_not_end_the_loop_silently(num_workers,
 def test_a_thread_worker_survives_exceptions_that_would_end_it(error):
     with Loader(Failing({1}, error, n=3), num_workers=1, workers=Workers(start_method="thread")) as loader:
         found = outcomes(iter(loader))
-        assert kinds(found) == ["batch", "WorkerError", "batch"] and error.__name__ in str(found[1])
+        assert sorts(found) == ["batch", "WorkerError", "batch"] and error.__name__ in str(found[1])
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_stop_iteration_in_collate_fn_does_not_end_the_loop_silently(num_workers):
     with Loader(Squares(4), 2, collate_fn=raise_stop, num_workers=num_workers) as loader:
-        assert kinds(outcomes(iter(loader))) == ["WorkerError"] * 2
-        assert kinds(outcomes(iter(Loader({1, 2}, 2, collate_fn=raise_stop)))) == ["WorkerError"]
+        assert sorts(outcomes(iter(loader))) == ["WorkerError"] * 2
+        assert sorts(outcomes(iter(Loader({1, 2}, 2, collate_fn=raise_stop)))) == ["WorkerError"]
 
 
 class Chained(Squares):
@@ -197,39 +176,20 @@ def test_a_debugger_sees_the_frames_of_an_error_in_this_process():
 # ---- collate_fn, batches ----
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
-def test_an_error_in_collate_fn_loses_its_batch_only(num_workers, start_method):
-    kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Squares(12), 4, collate_fn=fail_on_five, **grouped(**kwargs)) as loader:
-        first, second, third = outcomes(iter(loader))
-        assert numbers([first, third]) == [[0, 1, 2, 3], [8, 9, 10, 11]]
-        assert type(second) is ArithmeticError and second.__cause__.indices == [4, 5, 6, 7]
-
-
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_samples_of_different_shapes_are_an_error_with_both_and_the_indices(num_workers, start_method):
-    kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(Ragged(6, 12), 4, **grouped(**kwargs)) as loader:
-        first, second, third = outcomes(iter(loader))
-    assert first.shape == (4, 3) and third.shape == (4, 5)
-    assert type(second) is ValueError
-    assert "index 4 has shape (3,), index 6 has shape (5,)" in str(second)
-
-
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_a_batch_that_cannot_be_pickled_is_an_error_at_its_turn(num_workers, start_method):
-    kwargs = {"num_workers": num_workers, "start_method": start_method, "collate_fn": as_list}
-    with Loader(Values([1, NoPickle(), 3]), 1, **grouped(**kwargs)) as loader:
+@kinds(*WORKERS)
+def test_a_batch_that_cannot_be_pickled_is_an_error_at_its_turn(kind):
+    kwargs = {**kind, "collate_fn": as_list}
+    with loading(Values([1, NoPickle(), 3]), 1, **kwargs) as loader:
         for _ in range(2):
             first, second, third = outcomes(iter(loader))
             assert (first, third) == ([1], [3])
             assert type(second) is TypeError and "stays at home" in str(second)
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_a_batch_that_cannot_be_unpickled_here_does_not_end_the_iteration(num_workers, start_method):
-    kwargs = {"num_workers": num_workers, "start_method": start_method, "collate_fn": as_list}
-    with Loader(Values([1, NoUnpickle(), 3]), 1, **grouped(**kwargs)) as loader:
+@kinds(*WORKERS)
+def test_a_batch_that_cannot_be_unpickled_here_does_not_end_the_iteration(kind):
+    kwargs = {**kind, "collate_fn": as_list}
+    with loading(Values([1, NoUnpickle(), 3]), 1, **kwargs) as loader:
         for _ in range(2):
             first, second, third = outcomes(iter(loader))
             assert (first, third) == ([1], [3])
@@ -250,10 +210,7 @@ def test_a_batch_that_is_too_large_says_how_large_and_what_to_raise(num_workers)
 
 @pytest.mark.parametrize(
     ("options", "remedies"),
-    [
-        ({}, ["batch_size (at most 8388608 "]),
-        ({"slot_bytes": 1 << 16}, ["batch_size (at most 8192 ", "slot_bytes"]),
-    ],
+    [({}, ["batch_size (at most 8388608 "]), ({"slot_bytes": 1 << 16}, ["batch_size (at most 8192 ", "slot_bytes"])],
     ids=str,
 )
 def test_more_indices_than_a_slot_has_room_for_name_the_remedy(options, remedies):
@@ -270,11 +227,7 @@ def test_an_error_with_endless_text_still_comes(num_workers):
     names = ["é" * 1000 + str(i) for i in range(8)]
     error = partial(ValueError, "💥" * 100_000)
     with Loader(
-        Failing(set(names), error),
-        2,
-        sampler=names,
-        num_workers=num_workers,
-        memory=Memory(slot_bytes=1 << 12),
+        Failing(set(names), error), 2, sampler=names, num_workers=num_workers, memory=Memory(slot_bytes=1 << 12)
     ) as loader:
         found = outcomes(iter(loader))
         assert len(found) == 4
@@ -287,11 +240,10 @@ def test_an_error_with_endless_text_still_comes(num_workers):
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn", "thread"])
 def test_an_error_in_worker_init_fn_is_raised_for_each_batch(start_method):
-    kwargs = {"num_workers": 2, "start_method": start_method, "worker_init_fn": fail_to_begin}
-    with Loader(Squares(6), 2, **grouped(**kwargs)) as loader:
+    with loading(Squares(6), 2, num_workers=2, start_method=start_method, worker_init_fn=fail_to_begin) as loader:
         for _ in range(2):
             found = outcomes(iter(loader))
-            assert kinds(found) == ["LookupError"] * 3
+            assert sorts(found) == ["LookupError"] * 3
             assert all("in fail_to_begin" in e.__cause__.traceback for e in found)
 
 
@@ -314,7 +266,7 @@ def test_an_error_in_the_sampler_comes_after_the_batches_before_it_and_ends_the_
     with Loader(Squares(), 2, sampler=BrokenSampler(), num_workers=num_workers) as loader:
         for _ in range(2):
             found = outcomes(iter(loader))
-            assert kinds(found) == ["batch", "batch", "ZeroDivisionError"]
+            assert sorts(found) == ["batch", "batch", "ZeroDivisionError"]
             assert numbers(found[:2]) == [[0, 1], [2, 3]]
 
 
@@ -331,7 +283,7 @@ def test_an_error_in_the_samplers_iter_is_raised_and_the_loader_still_works(num_
             with pytest.raises(ZeroDivisionError):
                 iter(loader)
         sampler.__class__ = BrokenSampler
-        assert kinds(outcomes(iter(loader)))[:2] == ["batch", "batch"]
+        assert sorts(outcomes(iter(loader)))[:2] == ["batch", "batch"]
 
 
 # ---- objects that cannot be sent to a new process ----
@@ -351,10 +303,7 @@ class Holder:
         ({"dataset": Holder([1, {"a": NoPickle()}])}, r"dataset\.held\[1\]\['a'\] \(NoPickle\)"),
         ({"collate_fn": lambda samples: samples}, "collate_fn"),
         ({"worker_init_fn": lambda worker: None}, "worker_init_fn"),
-        (
-            {"dataset": Holder(threading.Lock())},
-            r"dataset\.held \(lock\).*open files, connections and locks in",
-        ),
+        ({"dataset": Holder(threading.Lock())}, r"dataset\.held \(lock\).*open files, connections and locks in"),
     ],
 )
 def test_an_object_that_cannot_be_pickled_is_named_with_the_attribute(start_method, arguments, named):
@@ -385,8 +334,7 @@ def test_a_cycle_does_not_keep_the_culprit_from_being_named():
 @pytest.mark.parametrize("start_method", ["fork", "thread"])
 def test_a_wait_that_takes_too_long_is_an_error_and_can_be_repeated(tmp_path, start_method):
     gate = tmp_path / "gate"
-    kwargs = {"num_workers": 2, "start_method": start_method, "timeout": 0.05}
-    with Loader(Waiting(gate, at=4, n=8), 2, **grouped(**kwargs)) as loader:
+    with loading(Waiting(gate, at=4, n=8), 2, num_workers=2, start_method=start_method, timeout=0.05) as loader:
         iterator = iter(loader)
         got = [patiently(iterator), patiently(iterator)]
         for _ in range(2):

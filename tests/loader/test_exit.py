@@ -25,7 +25,6 @@ if __name__ == "__main__":
 
 # Actions of the program before it ends or exits.
 SCENES = {
-    "nothing iterated": "loader = Loader(Squares(100), 4, **KWARGS)",
     "closed": """
         with Loader(Squares(100), 4, **KWARGS) as loader:
             batch = list(loader)[3]
@@ -115,8 +114,19 @@ KINDS = {
     "spawn": "num_workers=2, workers=Workers(start_method='spawn')",
     "forkserver": "num_workers=2, workers=Workers(start_method='forkserver')",
 }
-ALL = [(kind, scene) for kind in ("0", "fork", "thread") for scene in SCENES]
-SOME = [("spawn", "a live iterator"), ("forkserver", "a live iterator"), ("spawn", "an idle loader")]
+ALL = [("fork", scene) for scene in SCENES]
+OF_THREADS = [
+    "a live iterator",
+    "a live iterator of a stream",
+    "an idle loader",
+    "a cycle",
+    "a daemon thread in the loop",
+]
+SOME = [
+    *[("thread", scene) for scene in (*OF_THREADS, "a child of multiprocessing")],
+    *[("0", scene) for scene in ("a live iterator of a stream", "a cycle", "a daemon thread in the loop")],
+    *[(kind, "a live iterator") for kind in ("spawn", "forkserver")],
+]
 
 
 def program(kind, scene):

@@ -1,7 +1,9 @@
-"""`fetch_threads`: threads of the worker read the samples of a batch concurrently."""
+"""Samples that are read concurrently: by `fetch_threads` of the worker, or as coroutines in its event loop."""
 
+import asyncio
+import concurrent.futures
+import inspect
 import mmap
-import os
 import signal
 import struct
 import threading
@@ -12,12 +14,101 @@ import pytest
 
 import slipring
 from slipring import Workers
-from tests.loader.kinds import KINDS, every_kind
 from tests.support.datasets import Fetched, Into, Squares, flat, numbers, patiently
 from tests.support.inside import skipping
+from tests.support.kinds import KINDS, kinds, loaded, loading
 from tests.support.leaks import Snapshot
-from tests.support.options import grouped
-from tests.support.signals import Raised
+from tests.support.processes import in_child
+from tests.support.signals import Raised, handling
+
+every_kind = kinds("fork", "one spawn", "thread", "inline", "ranges")
+
+
+class Numbers:
+    """Coroutines that let others run before they return: the last sample is ready first."""
+
+    def __init__(self, n=50):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    async def __getitem__(self, i):
+        for _ in range(self.n - i):
+            await asyncio.sleep(0)
+        return i
+
+
+class Asked(Numbers):
+    """The whole batch is one coroutine."""
+
+    async def __getitems__(self, indices):
+        return await asyncio.gather(*map(self.__getitem__, indices))
+
+
+class Plain(Numbers):
+    """No async def: it returns the coroutine of another function."""
+
+    def __getitem__(self, i):
+        return Numbers.__getitem__(self, i)
+
+
+class LastFirst(Numbers):
+    """Of four samples the first returns at once; each other one waits for its successor."""
+
+    def __getitem__(self, i):
+        read = self.__dict__.setdefault("read", [threading.Event() for _ in range(self.n)])
+        if i % 4 != 0:
+            read[i + 1 if i % 4 < 3 else i - 3].wait(30)
+        read[i].set()
+        return i
+
+
+@every_kind
+@pytest.mark.parametrize("dataset", [Numbers(), Asked(), Plain()], ids=["getitem", "getitems", "returned"])
+def test_batches_are_in_order_whichever_coroutine_is_ready_first(kind, dataset):
+    with loading(dataset, 16, **kind) as loader:
+        for _ in range(2):
+            assert np.concatenate(list(loader)).tolist() == list(range(50))
+
+
+@every_kind
+def test_batches_that_threads_read_are_the_same_and_in_order(kind):
+    with loading(Squares(50), 16, fetch_threads=5, **kind) as loader:
+        for _ in range(2):
+            assert numbers(loader) == numbers(slipring.Loader(Squares(50), 16))
+
+
+def test_each_sample_is_in_its_row_whichever_is_read_first():
+    batches = loaded(LastFirst(16), 4, fetch_threads=4)
+    assert np.concatenate(batches).tolist() == list(range(16))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_threads_leave_it_to_the_loop_to_await_the_datasets_coroutines(num_workers):
+    batches = loaded(Plain(), 16, num_workers=num_workers, fetch_threads=3)
+    assert np.concatenate(batches).tolist() == list(range(50))
+
+
+# ---- how many at once
+
+
+class Counted(Numbers):
+    """Each sample is the largest number of samples that were read at the same time."""
+
+    running = most = 0
+
+    async def __getitem__(self, i):
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0.01)
+        self.running -= 1
+        return self.most
+
+
+@pytest.mark.parametrize(("most", "expected"), [(None, 16), (5, 5), (1, 1)])
+def test_fetch_threads_bounds_how_many_coroutines_run_at_once(most, expected):
+    assert max(batch.max() for batch in loaded(Counted(48), 16, num_workers=1, fetch_threads=most)) == expected
 
 
 class Together:
@@ -39,31 +130,73 @@ class Together:
         return i, threading.current_thread().name
 
 
-class LastFirst:
-    """Of four samples the first returns at once; each other one waits for its successor."""
-
-    def __init__(self, n):
-        self.n = n
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        read = self.__dict__.setdefault("read", [threading.Event() for _ in range(self.n)])
-        if i % 4 != 0:
-            read[i + 1 if i % 4 < 3 else i - 3].wait(30)
-        read[i].set()
-        return i
+@kinds("one fork", "inline", "ranges")
+def test_as_many_samples_are_read_at_once_as_there_are_threads(kind):
+    batches = loaded(Together(24, 4), 8, **{**kind, "num_workers": min(1, kind["num_workers"])}, fetch_threads=4)
+    assert np.concatenate([which for which, _ in batches]).tolist() == list(range(24))
+    assert {name for _, names in batches for name in names} == {f"slipring-fetch-{number}" for number in range(4)}
 
 
-class Drawn:
-    """Sample i is i, a number that it draws, and whether a worker reads it."""
+def test_one_thread_is_none():
+    (batch,) = loaded(Together(8, 1), 8, fetch_threads=1)
+    assert set(batch[1]) == {threading.current_thread().name}
 
-    def __len__(self):
-        return 64
+
+# ---- random numbers
+
+
+class Drawn(Numbers):
+    """Sample i: i, a number that it draws, and whether a worker reads it."""
 
     def __getitem__(self, i):
         return i, slipring.rng().integers(1 << 62), slipring.get_worker_info() is not None
+
+
+class DrawnInTurns(Numbers):
+    """Each sample draws several times, and other samples run in between."""
+
+    async def __getitem__(self, i):
+        drawn = []
+        for _ in range(4):
+            drawn.append(slipring.rng().integers(1 << 62))
+            await asyncio.sleep(0)
+        return i, np.array(drawn)
+
+
+def drawn(dataset, batch_size=16, **options):
+    """Return the draws of each sample in order."""
+    batches = loaded(dataset, batch_size, seed=3, **options)
+    return np.concatenate([np.reshape(batch[1], (1 if batch_size is None else len(batch[1]), -1)) for batch in batches])
+
+
+@every_kind
+@pytest.mark.parametrize(("dataset", "each"), [(Drawn(), 1), (DrawnInTurns(), 4)], ids=["threads", "coroutines"])
+def test_the_draws_of_a_sample_depend_neither_on_workers_nor_on_turns(kind, dataset, each):
+    expected = drawn(dataset, fetch_threads=8 if each == 1 else 1)
+    np.testing.assert_array_equal(drawn(dataset, fetch_threads=3, **kind), expected)
+    assert len(np.unique(expected)) == 50 * each
+
+
+@every_kind
+@pytest.mark.parametrize("dataset", [Drawn(), DrawnInTurns()], ids=["threads", "coroutines"])
+def test_with_rng_sample_a_samples_position_determines_its_draws(kind, dataset):
+    expected = drawn(dataset, rng="sample")
+    np.testing.assert_array_equal(drawn(dataset, rng="sample", fetch_threads=4, **kind), expected)
+    np.testing.assert_array_equal(drawn(dataset, None, rng="sample", num_workers=kind["num_workers"]), expected)
+
+
+def test_with_rng_worker_a_sample_draws_from_its_workers_generator():
+    two, seven = (drawn(Drawn(), num_workers=2, rng="worker", fetch_threads=n) for n in (2, 7))
+    np.testing.assert_array_equal(two, seven)
+
+
+@kinds("fork", "thread", "inline")
+def test_a_thread_knows_whose_it_is(kind):
+    known = {known for batch in loaded(Drawn(), 16, fetch_threads=4, **kind) for known in batch[2].tolist()}
+    assert known == {kind["num_workers"] > 0}
+
+
+# ---- samples that fail, wait for ever, or are cancelled
 
 
 class Failing(Squares):
@@ -77,89 +210,22 @@ class Failing(Squares):
         return super().__getitem__(i)
 
 
-class AsyncSquares(Squares):
+class FailingCoroutines(Numbers):
     async def __getitem__(self, i):
-        return super().__getitem__(i)
-
-
-class Held:
-    """The reads of the second batch wait for an event that never comes."""
-
-    def __len__(self):
-        return 16
-
-    def __getitem__(self, i):
-        if i >= 8:
-            threading.Event().wait()
-        return i
+        if i == 14:
+            raise OSError("no sample 14")  # the first in time, not in order
+        await asyncio.sleep(0)
+        if i == 13:
+            raise OSError("no sample 13")
+        if i == 30:
+            raise asyncio.CancelledError
+        return i, i
 
 
 @every_kind
-def test_batches_are_the_same_and_in_order(kind):
-    with slipring.Loader(Squares(50), 16, **grouped(fetch_threads=5, **KINDS[kind])) as loader:
-        for _ in range(2):
-            assert numbers(loader) == numbers(slipring.Loader(Squares(50), 16))
-
-
-def test_each_sample_is_in_its_row_whichever_is_read_first():
-    with slipring.Loader(LastFirst(16), 4, workers=Workers(fetch_threads=4)) as loader:
-        assert np.concatenate(list(loader)).tolist() == list(range(16))
-
-
-@pytest.mark.parametrize("kind", ["processes", "none", "ranges"])
-def test_as_many_samples_are_read_at_once_as_there_are_threads(kind):
-    options = {**KINDS[kind], "num_workers": min(1, KINDS[kind]["num_workers"])}
-    with slipring.Loader(Together(24, 4), 8, **grouped(fetch_threads=4, **options)) as loader:
-        batches = list(loader)
-    assert np.concatenate([which for which, _ in batches]).tolist() == list(range(24))
-    names = {name for _, names in batches for name in names}
-    assert names == {f"slipring-fetch-{number}" for number in range(4)}
-
-
-def test_one_thread_is_none():
-    with slipring.Loader(Together(8, 1), 8, workers=Workers(fetch_threads=1)) as loader:
-        assert set(next(iter(loader))[1]) == {threading.current_thread().name}
-
-
-@every_kind
-def test_the_draws_of_a_sample_depend_neither_on_workers_nor_on_threads(kind):
-    def drawn(n, **options):
-        with slipring.Loader(Drawn(), 16, seed=3, **grouped(fetch_threads=n, **options)) as loader:
-            return [batch[1].tolist() for batch in loader]
-
-    expected = drawn(8, num_workers=0)
-    assert drawn(3, **KINDS[kind]) == expected
-    assert len(set(flat(expected))) == 64
-
-
-@every_kind
-def test_with_rng_sample_a_sample_draws_the_same_as_alone(kind):
-    def drawn(**options):
-        with slipring.Loader(Drawn(), 16, seed=3, rng="sample", **grouped(**options)) as loader:
-            return [batch[1].tolist() for batch in loader]
-
-    assert drawn(fetch_threads=4, **KINDS[kind]) == drawn()
-
-
-def test_with_rng_worker_a_sample_draws_from_its_workers_generator():
-    def drawn(n):
-        with slipring.Loader(
-            Drawn(), 16, seed=3, num_workers=2, rng="worker", workers=Workers(fetch_threads=n)
-        ) as loader:
-            return [batch[1].tolist() for batch in loader]
-
-    assert drawn(2) == drawn(7)
-
-
-@pytest.mark.parametrize("kind", ["processes", "threads", "none"])
-def test_a_thread_knows_whose_it_is(kind):
-    with slipring.Loader(Drawn(), 16, **grouped(fetch_threads=4, **KINDS[kind])) as loader:
-        assert {known for batch in loader for known in batch[2].tolist()} == {kind != "none"}
-
-
-@every_kind
-def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_on(kind):
-    with slipring.Loader(Failing(80), 8, **grouped(fetch_threads=8, **KINDS[kind])) as loader:
+@pytest.mark.parametrize("dataset", [Failing(40), FailingCoroutines(40)], ids=["threads", "coroutines"])
+def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_on(kind, dataset):
+    with loading(dataset, 8, fetch_threads=8, **kind) as loader:
         iterator = iter(loader)
         next(iterator)
         with pytest.raises(OSError, match="no sample 13") as caught:
@@ -167,49 +233,133 @@ def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_o
         cause = caught.value.__cause__
         assert (cause.index, cause.row, cause.seq) == (13, 5, 1)
         assert next(iterator)[1].tolist() == list(range(16, 24))
-        assert sum(1 for _ in iterator) == 7
+        if type(dataset) is FailingCoroutines:
+            with pytest.raises(concurrent.futures.CancelledError) as caught:
+                next(iterator)
+            assert caught.value.__cause__.index == 30
+        assert (next(iterator) and list(iterator) == []) or type(dataset) is Failing
 
 
 def test_a_sample_that_ends_its_worker_ends_it():
-    with slipring.Loader(
-        Failing(100), 10, sampler=range(70, 100), num_workers=1, workers=Workers(fetch_threads=4)
-    ) as loader:
+    with loading(Failing(100), 10, sampler=range(70, 100), num_workers=1, fetch_threads=4) as loader:
         iterator = iter(loader)
         assert next(iterator)[1].tolist() == list(range(70, 80))
         with pytest.raises(slipring.WorkerDied, match="code 3"):
             list(iterator)
 
 
-@pytest.mark.parametrize(
-    "kind", ["processes", pytest.param("threads", marks=pytest.mark.leaks_ok("threads wait for ever"))]
-)
-def test_a_read_that_never_returns_is_overdue_and_keeps_nobody(kind):
-    # The timeout starts before the workers start.
-    options = {"start_method": "fork", **KINDS[kind], "num_workers": 1}
-    with slipring.Loader(Held(), 8, timeout=1, **grouped(fetch_threads=8, **options)) as loader:
+class Held(Numbers):
+    """The reads of the second batch wait for an event that never comes."""
+
+    def __getitem__(self, i):
+        if i >= 8:
+            threading.Event().wait()
+        return i
+
+
+class HeldCoroutines(Numbers):
+    async def __getitem__(self, i):
+        if i >= 8:
+            await asyncio.Event().wait()
+        return i
+
+
+@pytest.mark.parametrize("kind", [
+    KINDS["one fork"], pytest.param(KINDS["one thread"], marks=pytest.mark.leaks_ok("threads wait for ever")),
+], ids=["fork", "thread"])  # fmt: skip
+@pytest.mark.parametrize("dataset", [Held(16), HeldCoroutines(16)], ids=["threads", "coroutines"])
+def test_a_read_that_never_ends_is_overdue_and_keeps_nobody(kind, dataset):
+    with loading(dataset, 8, timeout=1, fetch_threads=8, **kind) as loader:
         iterator = iter(loader)
-        assert patiently(iterator).tolist() == list(range(8))
+        assert patiently(iterator).tolist() == list(range(8))  # the timeout starts before the workers start
         with pytest.raises(TimeoutError):
             next(iterator)
 
 
-def test_a_dataset_that_makes_its_batches_in_one_call_is_called_once():
-    for dataset in (Fetched(50), Into(50)):
-        with slipring.Loader(dataset, 16, num_workers=1, workers=Workers(fetch_threads=8)) as loader:
-            assert numbers(loader) == numbers(slipring.Loader(Squares(50), 16))
+class Cancelled(Numbers):
+    """Samples that are cancelled while they wait, as by asyncio.timeout(), and return a partial result."""
+
+    async def __getitem__(self, i):
+        asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            return i, slipring.rng().integers(1 << 62)
 
 
-def test_threads_end_with_their_worker():
-    def readers():
-        return {thread for thread in threading.enumerate() if thread.name.startswith("slipring-fetch")}
+@kinds("fork", "thread", "inline", "ranges")
+def test_a_sample_that_is_cancelled_while_it_waits_may_go_on(kind):
+    found, alone = (np.hstack(loaded(Cancelled(), 16, seed=5, **how)) for how in (kind, {"fetch_threads": 1}))
+    assert found[0].tolist() == list(range(50))
+    np.testing.assert_array_equal(found, alone)
 
-    before = readers()
-    with slipring.Loader(
-        Squares(), 10, num_workers=2, workers=Workers(start_method="thread", fetch_threads=3)
-    ) as loader:
+
+class Made(Numbers):
+    """Makes the coroutines of the whole batch; the first one fails."""
+
+    def __getitems__(self, indices):
+        self.made = [self.read(i) for i in indices]
+        return self.made
+
+    async def read(self, i):
+        raise OSError(f"no sample {i}")
+
+
+def test_coroutines_that_are_not_awaited_after_an_error_are_closed():
+    dataset = Made(8)
+    with pytest.raises(OSError, match="no sample 0"):
+        loaded(dataset, 8, fetch_threads=1)
+    assert [inspect.getcoroutinestate(one) for one in dataset.made] == [inspect.CORO_CLOSED] * 8
+
+
+# ---- the threads and the loop
+
+
+class Loops(Numbers):
+    """Each sample is whether the process has read all samples in one event loop, which is open."""
+
+    loop = None
+
+    async def __getitem__(self, i):
+        loop = asyncio.get_running_loop()
+        same = self.loop in (None, loop)
+        self.loop = loop
+        return same
+
+
+@kinds("one fork", "inline")
+def test_a_worker_has_one_loop_for_all_epochs(kind):
+    with loading(Loops(), 8, **kind) as loader:
+        assert all(batch.all() for _ in range(3) for batch in loader)
+
+
+def test_a_loop_that_runs_already_is_not_in_the_way():
+    async def main():
+        return np.concatenate(loaded(Numbers(), 16)).tolist()
+
+    assert asyncio.run(main()) == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name", "counts"),
+    [(Squares(), "slipring-fetch", (3, 6)), (Numbers(), "slipring-loop", (1, 2))],
+    ids=["threads", "coroutines"],
+)
+def test_threads_and_loops_end_with_their_worker(dataset, name, counts):
+    def alive():
+        return {thread for thread in threading.enumerate() if thread.name.startswith(name)}
+
+    before = alive()
+    with loading(dataset, 10, num_workers=2, start_method="thread", fetch_threads=3) as loader:
         list(loader)
-        assert len(readers() - before) in (3, 6)  # one worker may have made all batches
-    assert readers() <= before
+        assert len(alive() - before) in counts  # one worker may have made all batches
+    assert alive() <= before
+
+
+class AsyncSquares(Squares):
+    async def __getitem__(self, i):
+        return super().__getitem__(i)
 
 
 @pytest.mark.parametrize("dataset", [Squares(50), AsyncSquares(50)], ids=["threads", "coroutines"])
@@ -221,32 +371,27 @@ def test_a_handler_that_raises_while_they_start_leaves_no_thread_and_no_descript
     def handler(number, frame):
         raise Raised
 
-    start, before, previous = threading.Thread.start, Snapshot.take(), signal.signal(signal.SIGUSR1, handler)
-    try:
-        with slipring.Loader(dataset, 16, workers=Workers(fetch_threads=3)) as loader:
-            iterator = iter(loader)
-            with monkeypatch.context() as patch, pytest.raises(Raised):
-                patch.setattr(threading.Thread, "start", interrupted)
-                next(iterator)
-            assert numbers(iterator) == numbers(slipring.Loader(Squares(50), 16))
-    finally:
-        signal.signal(signal.SIGUSR1, previous)
+    start, before = threading.Thread.start, Snapshot.take()
+    with handling(handler), loading(dataset, 16, fetch_threads=3) as loader:
+        iterator = iter(loader)
+        with monkeypatch.context() as patch, pytest.raises(Raised):
+            patch.setattr(threading.Thread, "start", interrupted)
+            next(iterator)
+        assert numbers(iterator) == numbers(slipring.Loader(Squares(50), 16))
     del iterator
     assert before.leaks(wait_s=10) == []
 
 
 def test_a_forked_child_has_threads_of_its_own():
-    with slipring.Loader(Squares(), 10, workers=Workers(fetch_threads=3)) as loader:
+    with loading(Squares(), 10, fetch_threads=3) as loader:
         expected = numbers(loader)
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                status = int(numbers(loader) != expected)
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
-        assert numbers(loader) == expected
+        assert in_child(lambda: numbers(loader)) == numbers(loader) == expected
+
+
+def test_a_dataset_that_makes_its_batches_in_one_call_is_called_once():
+    for dataset in (Fetched(50), Into(50)):
+        batches = loaded(dataset, 16, num_workers=1, fetch_threads=8)
+        assert numbers(batches) == numbers(slipring.Loader(Squares(50), 16))
 
 
 class Slowest:
@@ -273,11 +418,10 @@ class Slowest:
         return i
 
 
-@pytest.mark.parametrize("kind", ["processes", "none", "ranges"])
+@kinds("fork", "inline", "ranges")
 def test_the_slowest_sample_and_the_skipped_ones_are_known(kind):
-    options = KINDS[kind] if kind == "none" else {**KINDS[kind], "start_method": "fork"}
     data = Slowest()
-    with slipring.Loader(data, 8, **grouped(fetch_threads=4, **options)) as loader:
+    with loading(data, 8, **{"fetch_threads": 4, "start_method": "fork", **kind}) as loader:
         list(loader)
         slowest = loader.report().slowest_samples[0]
         assert slowest["sample"] == "index 5"
@@ -285,33 +429,26 @@ def test_the_slowest_sample_and_the_skipped_ones_are_known(kind):
         assert loader.stats().skipped_samples == 1
 
 
-@pytest.mark.parametrize("given", [0, -1, 2.5, "many", 1 << 20])
-def test_other_numbers_of_threads_are_refused(given):
-    with pytest.raises((TypeError, ValueError), match="fetch_threads must be"):
-        slipring.Loader(Squares(), workers=Workers(fetch_threads=given))
+# ---- torch's loader, refusals
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_torchs_loader_reads_concurrently_too_and_through_a_subset(num_workers):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    with DataLoader(torch.utils.data.Subset(Numbers(), range(50)), 16, num_workers=num_workers) as loader:
+        assert torch.cat(list(loader)).tolist() == list(range(50))
+    subset = torch.utils.data.Subset(Together(24, 4), range(24))
+    with DataLoader(subset, 8, num_workers=num_workers, workers=Workers(fetch_threads=4)) as loader:
+        assert flat(which.tolist() for which, _ in loader) == list(range(24))
 
 
 def test_an_iterable_dataset_has_no_use_for_them():
     with pytest.raises(ValueError, match="fetch_threads=4 cannot be used with an iterable dataset"):
         slipring.Loader({1, 2}, workers=Workers(fetch_threads=4))
-
-
-def test_torchs_face_reads_by_threads_too_and_through_a_subset():
-    torch = pytest.importorskip("torch")
+    data = pytest.importorskip("torch.utils.data")
     from slipring.torch import DataLoader
 
-    subset = torch.utils.data.Subset(Together(24, 4), range(24))
-    for num_workers in (0, 1):
-        with DataLoader(subset, 8, num_workers=num_workers, workers=Workers(fetch_threads=4)) as loader:
-            batches = list(loader)
-            assert torch.cat([which for which, _ in batches]).tolist() == list(range(24))
     with pytest.raises(ValueError, match="fetch_threads=4 cannot be used with an iterable dataset"):
-        DataLoader(iterated(torch), workers=Workers(fetch_threads=4))
-
-
-def iterated(torch):
-    class Iterated(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            return iter(range(3))
-
-    return Iterated()
+        DataLoader(data.ChainDataset([]), workers=Workers(fetch_threads=4))

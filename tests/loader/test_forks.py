@@ -1,7 +1,6 @@
 """Loaders and forks: a child has its own iterations, and does not change those of its parent."""
 
 import gc
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -9,24 +8,25 @@ import threading
 
 import pytest
 
-from slipring import Loader, Memory, Workers
+from slipring import Loader, Workers
 from slipring.errors import Closed
-from tests.support.datasets import Shard, Squares, batches_of, flat, numbers
+from tests.support.datasets import Squares, batches_of, numbers
+from tests.support.kinds import kinds, loading
 from tests.support.leaks import started_by_us
 from tests.support.processes import in_child
 
-WORKERS = [(0, None), (2, "fork"), (2, "forkserver"), (2, "spawn"), (2, "thread")]
+WORKERS = ["inline", "fork", "thread"]
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
+@kinds(*WORKERS)
 @pytest.mark.parametrize("used", ["fresh", "used", "in use"])
-def test_a_forked_child_can_iterate_a_loader(num_workers, start_method, used):
+def test_a_forked_child_can_iterate_a_loader(kind, used):
     def child():
         first, second = numbers(loader), numbers(loader)
         loader.close()
         return first, second
 
-    with Loader(Squares(40), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
+    with loading(Squares(40), 4, **kind) as loader:
         iterator = iter(())
         held = []
         if used != "fresh":
@@ -40,65 +40,19 @@ def test_a_forked_child_can_iterate_a_loader(num_workers, start_method, used):
         assert numbers(loader) == batches_of(40, 4)
 
 
-def test_a_forked_child_can_iterate_a_stream():
-    with Loader(Shard(40), 4, num_workers=2) as loader:
-        iterator = iter(loader)
-        first = next(iterator).tolist()
-        assert sorted(in_child(lambda: flat(b.tolist() for b in loader))) == list(range(40))
-        assert sorted([*first, *flat(b.tolist() for b in iterator)]) == list(range(40))
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_multiprocessing_child_can_iterate_a_loader(num_workers):
-    context = multiprocessing.get_context("fork")
-    with Loader(Squares(40), 4, num_workers=num_workers) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        queue = context.SimpleQueue()
-        child = context.Process(target=lambda: queue.put((numbers(loader), numbers(loader))))
-        child.start()
-        assert queue.get() == (batches_of(40, 4),) * 2
-        child.join()
-        assert child.exitcode == 0
-        child.close()
-        queue.close()
-        assert numbers(iterator) == batches_of(40, 4)[1:]
-
-
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_the_parents_iterator_is_closed_in_a_child_and_not_disturbed_by_it(num_workers, start_method):
+@kinds(*WORKERS)
+def test_the_parents_iterator_is_closed_in_a_child_and_not_disturbed_by_it(kind):
     def child():
         for _ in range(2):
             with pytest.raises(Closed):
                 next(iterator)
         iterator.close()
 
-    with Loader(Squares(40), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
+    with loading(Squares(40), 4, **kind) as loader:
         iterator = iter(loader)
         first = next(iterator)
         in_child(child)
         assert numbers([first, *iterator]) == batches_of(40, 4)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_child_does_not_release_its_parents_slots(num_workers):
-    def child():
-        held.clear()
-        gc.collect()
-
-    with Loader(Squares(400), 4, num_workers=num_workers, memory=Memory(slots=8)) as loader:
-        iterator = iter(loader)
-        held = [next(iterator) for _ in range(4)]
-        in_child(child)
-        rest = numbers(iterator)
-        assert numbers(held) + rest == batches_of(400, 4)
-        assert loader.stats().copied_batches == 0
-
-
-def test_a_child_may_read_its_parents_batches():
-    with Loader(Squares(8), 4, num_workers=1) as loader:
-        held = list(loader)
-        assert in_child(lambda: numbers(held)) == batches_of(8, 4)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -141,10 +95,7 @@ def test_a_child_can_be_forked_while_a_thread_iterates(num_workers):
         while not stop.is_set():
             got.append(numbers(loader) == batches_of(40, 4))
 
-    with (
-        Loader(Squares(40), 4, num_workers=num_workers) as loader,
-        Loader(Squares(12), 4, num_workers=1) as other,
-    ):
+    with Loader(Squares(40), 4, num_workers=num_workers) as loader, Loader(Squares(12), 4, num_workers=1) as other:
         thread = threading.Thread(target=iterate)
         thread.start()
         for _ in range(5):
@@ -251,11 +202,7 @@ class ForkedItems:
 @pytest.mark.parametrize("chunk", [None, 1])
 def test_a_child_forked_while_a_worker_writes_a_batch_publishes_nothing(chunk, capfd):
     with Loader(
-        ForkedItems(),
-        3,
-        num_workers=2,
-        collate_fn=list,
-        workers=Workers(start_method="fork", chunk_size=chunk),
+        ForkedItems(), 3, num_workers=2, collate_fn=list, workers=Workers(start_method="fork", chunk_size=chunk)
     ) as loader:
         for _ in range(2):
             assert list(loader) == batches_of(12, 3)

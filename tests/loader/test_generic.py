@@ -1,7 +1,8 @@
-"""A loader's class takes the type of its batches in brackets, for type checkers only."""
+"""What all classes of loaders share: the type of batches in brackets; any default of multiprocessing."""
 
 import copy
 import importlib
+import multiprocessing
 import pickle
 
 import numpy as np
@@ -26,30 +27,18 @@ def lists(loader):
     return [which.tolist() for _, which in loader]
 
 
-def test_a_loader_made_by_a_class_with_its_batchs_type_is_of_that_class(kind):
-    loader = kind[np.ndarray](Squares(6), 3, num_workers=2)
-    assert type(loader) is kind and isinstance(loader, kind)
-    assert lists(loader) == lists(kind(Squares(6), 3))
-
-
-def test_it_is_pickled_and_copied_as_any_other(kind):
-    loader = kind[tuple[np.ndarray, int]](Squares(6), 3)
-    for made in (pickle.loads(pickle.dumps(loader)), copy.copy(loader)):
-        assert type(made) is kind
-        assert lists(made) == lists(loader)
-
-
-def test_a_class_is_derived_with_a_type_and_without(kind):
+def test_a_class_with_its_batchs_type_makes_loaders_that_are_copied_and_derived_as_any_other(kind):
     class Typed(kind[np.ndarray]):
         pass
 
-    class Plain(kind):
-        pass
-
-    for derived in (Typed, Plain):
-        assert issubclass(derived, kind)
-        assert lists(derived(Squares(6), 3)) == lists(kind(Squares(6), 3))
+    loader = kind[tuple[np.ndarray, int]](Squares(6), 3)
+    assert type(loader) is kind and isinstance(loader, kind) and issubclass(Typed, kind)
+    for made in (loader, pickle.loads(pickle.dumps(loader)), copy.copy(loader), Typed(Squares(6), 3)):
+        assert lists(made) == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_an_iterator_knows_nothing_of_types(kind):
-    assert type(iter(kind[int](Squares(2)))) is type(iter(kind(Squares(2))))
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_start_method_that_multiprocessing_does_not_have_is_ignored(kind, num_workers, monkeypatch):
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: "loky")
+    with kind(Squares(4), 2, num_workers=num_workers) as loader:
+        assert lists(loader) == [[0, 1], [2, 3]]

@@ -12,6 +12,7 @@ import pytest
 
 from slipring.loader import Loader
 from tests.support.inside import engine_of, heap, memory, worker
+from tests.support.kinds import loading
 from tests.support.options import grouped
 
 MB = 1 << 20
@@ -78,9 +79,10 @@ def test_in_the_steady_state_a_batch_takes_no_page_faults(options):
 
 def test_kept_memory_is_released_when_batches_become_small():
     data = New(100 * 32, MB, 1000, 50 * 32)
-    options = {"prefetch_factor": 1, "collate_fn": stack, "worker_init_fn": give_all_back}
     # A forked worker may inherit much free memory in the heap, which it cannot return to the kernel.
-    with Loader(data, 32, num_workers=1, **grouped(start_method="spawn", **options)) as loader:
+    with loading(
+        data, 32, num_workers=1, start_method="spawn", prefetch_factor=1, collate_fn=stack, worker_init_fn=give_all_back
+    ) as loader:
         it = iter(loader)
         for _ in range(40):
             next(it)
@@ -94,8 +96,7 @@ def test_page_faults_are_counted_where_the_heap_is_not_to_be_kept(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
     monkeypatch.setattr(memory, "LOOK_S", 0)
     # A forked worker may inherit much free memory in the heap.
-    options = {"num_workers": 1, "slots": 4, "collate_fn": stack, "start_method": "spawn"}
-    with Loader(New(200 * BATCH), BATCH, **grouped(**options)) as loader:
+    with loading(New(200 * BATCH), BATCH, num_workers=1, slots=4, collate_fn=stack, start_method="spawn") as loader:
         it, faults = iter(loader), None
         while faults is None:
             next(it)
@@ -131,11 +132,7 @@ def found_with(**environment):
 @pytest.mark.skipif(not heap.glibc(), reason="not glibc's allocator")
 @pytest.mark.parametrize(
     "told",
-    [
-        {"MALLOC_TRIM_THRESHOLD_": "131072"},
-        {"MALLOC_ARENA_MAX": "1"},
-        {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=0"},
-    ],
+    [{"MALLOC_TRIM_THRESHOLD_": "131072"}, {"MALLOC_ARENA_MAX": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=0"}],
     ids=lambda told: next(iter(told)),
 )
 def test_a_users_settings_of_the_heap_are_obeyed(told):

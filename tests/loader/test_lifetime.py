@@ -13,40 +13,16 @@ import pytest
 import slipring
 from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
-from tests.support.datasets import (
-    Shard,
-    Squares,
-    Stream,
-    Waiting,
-    Where,
-    batches_of,
-    flat,
-    leave_be,
-    numbers,
-    wait_for_file,
-)
+from tests.support.datasets import Shard, Squares, Waiting, Where, batches_of, flat, leave_be, numbers, wait_for_file
 from tests.support.inside import local_pool
+from tests.support.kinds import kinds, loading
 from tests.support.leaks import started_by_us
-from tests.support.options import grouped
 
-WORKERS = [(0, None), (2, "fork"), (2, "thread")]
-EVERY_KIND = [*WORKERS, (2, "spawn")]
-PERSISTENT_OR_NOT = [(*kind, True) for kind in EVERY_KIND] + [(*kind, False) for kind in WORKERS]
+WORKERS = ["inline", "fork", "thread"]
+EVERY_KIND = [*WORKERS, "spawn"]
 
 
 # ---- epochs ----
-
-
-@pytest.mark.parametrize(("num_workers", "start_method", "persistent_workers"), PERSISTENT_OR_NOT)
-def test_a_loader_can_be_iterated_again_and_again(num_workers, start_method, persistent_workers):
-    kwargs = {
-        "num_workers": num_workers,
-        "start_method": start_method,
-        "persistent_workers": persistent_workers,
-    }
-    with Loader(Squares(30), 4, **grouped(**kwargs)) as loader:
-        for _ in range(4):
-            assert numbers(loader) == batches_of(30, 4)
 
 
 def test_persistent_workers_stay_and_others_do_not():
@@ -64,14 +40,10 @@ def test_persistent_workers_stay_and_others_do_not():
         assert not processes(loader) & first
 
 
-@pytest.mark.parametrize(("num_workers", "start_method", "persistent_workers"), PERSISTENT_OR_NOT)
-def test_after_a_break_the_next_epoch_is_whole(num_workers, start_method, persistent_workers):
-    kwargs = {
-        "num_workers": num_workers,
-        "start_method": start_method,
-        "persistent_workers": persistent_workers,
-    }
-    with Loader(Squares(40), 2, **grouped(**kwargs)) as loader:
+@kinds(*WORKERS)
+@pytest.mark.parametrize("persistent_workers", [True, False])
+def test_after_a_break_the_next_epoch_is_whole(kind, persistent_workers):
+    with loading(Squares(40), 2, **kind, persistent_workers=persistent_workers) as loader:
         for taken in (1, 2, 5, 19, 20):
             for k, _ in enumerate(loader, 1):
                 if k == taken:
@@ -150,18 +122,17 @@ class AlwaysWaiting(Waiting):
 # ---- several iterators ----
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
-def test_two_iterators_at_once_are_both_complete(num_workers, start_method):
-    with Loader(Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
+@kinds(*EVERY_KIND)
+def test_two_iterators_at_once_are_both_complete(kind):
+    with loading(Squares(30), 4, **kind) as loader:
         pairs = list(zip(loader, loader, strict=True))
         assert numbers(a for a, _ in pairs) == batches_of(30, 4) == numbers(b for _, b in pairs)
         assert numbers(loader) == batches_of(30, 4)
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_loops_can_be_nested(num_workers, start_method):
-    kwargs = {"num_workers": num_workers, "start_method": start_method, "shuffle": True, "seed": 3}
-    with Loader(Squares(12), 4, **grouped(**kwargs)) as loader:
+@kinds(*WORKERS)
+def test_loops_can_be_nested(kind):
+    with loading(Squares(12), 4, **kind, shuffle=True, seed=3) as loader:
         outer = []
         for batch in loader:
             outer.append(batch)
@@ -179,14 +150,6 @@ def test_two_iterators_draw_as_two_epochs_do():
             return numbers(loader), first
 
     assert shuffled(True) == shuffled(False)
-
-
-def test_a_second_iterator_of_a_stream_is_complete():
-    with Loader(Stream(6, 6), 2, num_workers=2) as loader:
-        first = iter(loader)
-        next(first)
-        assert len(list(loader)) == 6
-        assert len(list(first)) == 5
 
 
 def test_the_workers_of_a_second_iterator_go_with_it():
@@ -222,17 +185,6 @@ class Nested(Squares):
 
 
 # ---- threads ----
-
-
-@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
-def test_a_thread_can_iterate(num_workers, start_method):
-    got = []
-    with Loader(Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
-        thread = threading.Thread(target=lambda: got.append(numbers(loader)))
-        thread.start()
-        thread.join()
-        got.append(numbers(loader))
-    assert got == [batches_of(30, 4)] * 2
 
 
 def test_threads_can_each_have_an_iterator():
@@ -280,8 +232,7 @@ def test_a_thread_worker_that_does_not_end_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(local_pool, "GRACE_S", 0.05)
     gate = tmp_path / "gate"
     before = set(threading.enumerate())  # other tests may have left threads
-    kwargs = {"num_workers": 1, "start_method": "thread", "persistent_workers": False}
-    with Loader(AlwaysWaiting(gate, n=4), 2, **grouped(**kwargs)) as loader:
+    with loading(AlwaysWaiting(gate, n=4), 2, num_workers=1, start_method="thread", persistent_workers=False) as loader:
         for _ in range(3):
             iterator = iter(loader)
             thread = threading.Thread(target=ask_until_closed, args=(iterator,))
@@ -317,9 +268,9 @@ def test_a_copy_of_a_loader_goes_on_with_its_next_epoch(num_workers):
 # ---- loaders and iterators that are dropped ----
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_a_loader_that_is_dropped_takes_its_workers_with_it(num_workers, start_method):
-    loader = Loader(Squares(30), 4, num_workers=num_workers, workers=Workers(start_method=start_method))
+@kinds(*WORKERS)
+def test_a_loader_that_is_dropped_takes_its_workers_with_it(kind):
+    loader = loading(Squares(30), 4, **kind)
     next(iter(loader))
     iterator = iter(loader)
     next(iterator)
@@ -328,7 +279,7 @@ def test_a_loader_that_is_dropped_takes_its_workers_with_it(num_workers, start_m
     try:
         del iterator, loader
         assert gone() is None and started_by_us() == set(), "no cycle keeps a loader"
-        assert threading.active_count() == threads - (num_workers if start_method == "thread" else 0)
+        assert threading.active_count() == threads - (2 if kind.get("start_method") == "thread" else 0)
     finally:
         gc.enable()
 

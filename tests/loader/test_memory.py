@@ -5,6 +5,7 @@ import mmap
 import os
 import signal
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from slipring import Loader, Workers
 from slipring.errors import WorkerMemoryWarning
 from tests.support.inside import engine_of, engines_of, memory_available
 from tests.support.inside import memory as growth
+from tests.support.kinds import loading
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import state, until
 
 MB = 1 << 20
@@ -51,45 +54,36 @@ def inherited():
     return np.ones(256 * MB, np.uint8)
 
 
-def test_pages_that_a_forked_process_only_reads_stay_its_parents(inherited):
-    with forked(inherited.sum) as pid:
-        assert growth.private_bytes(pid) < 16 * MB
+def write(array, every):
+    pages(array)[::every] = 2
 
 
-@pytest.mark.parametrize("every", [1, 2, 16])
-def test_pages_that_a_forked_process_writes_become_its_own(inherited, every):
-    def write():
-        pages(inherited)[::every] = 2
-
-    with forked(write) as pid:
-        own = growth.private_bytes(pid)
-    assert abs(own - 256 * MB // every) < 24 * MB, own
+def write_shared(array):
+    shared = mmap.mmap(-1, 100 * MB)
+    pages(np.frombuffer(shared, np.uint8))[:] = 1
+    return shared
 
 
-def test_memory_that_a_process_allocates_is_private(inherited):
-    with forked(lambda: np.ones(100 * MB, np.uint8)) as pid:
-        assert abs(growth.private_bytes(pid) - 100 * MB) < 24 * MB
+def reserve(array):
+    """Reserve addresses without memory: they must not blur the estimate."""
+    holes = mmap.mmap(-1, 1 << 40, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000))
+    holes[0] = 1
+    return holes, np.ones(100 * MB, np.uint8)
 
 
-def test_shared_memory_does_not_count_for_any_writer(inherited):
-    def write():
-        shared = mmap.mmap(-1, 100 * MB)
-        pages(np.frombuffer(shared, np.uint8))[:] = 1
-        return shared
-
-    with forked(write) as pid:
-        assert growth.private_bytes(pid) < 16 * MB
-
-
-def test_a_reserve_of_addresses_does_not_blur_the_estimate(inherited):
-    def reserve():
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-        holes = mmap.mmap(-1, 1 << 40, flags)
-        holes[0] = 1
-        return holes, np.ones(100 * MB, np.uint8)
-
-    with forked(reserve) as pid:
-        assert abs(growth.private_bytes(pid) - 100 * MB) < 24 * MB
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        pytest.param(np.sum, 0, id="reads what it inherited"),
+        pytest.param(write_shared, 0, id="writes to shared memory"),
+        *[pytest.param(partial(write, every=n), 256 * MB // n, id=f"writes one page in {n}") for n in (1, 2, 16)],
+        pytest.param(lambda array: np.ones(100 * MB, np.uint8), 100 * MB, id="allocates"),
+        pytest.param(reserve, 100 * MB, id="allocates, and reserves addresses"),
+    ],
+)
+def test_the_private_memory_of_a_forked_process_is_what_it_wrote(inherited, act, expected):
+    with forked(partial(act, inherited)) as pid:
+        assert abs(growth.private_bytes(pid) - expected) < 24 * MB
 
 
 def test_a_process_that_has_gone_has_nothing_to_tell():
@@ -149,7 +143,7 @@ def grown(loader, least):
     return until(measured, f"{least} bytes in each worker")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 def test_stats_report_each_workers_private_memory(method):
     with Loader(Hoard(12, 10), 1, num_workers=2, workers=Workers(start_method=method), rng="worker") as loader:
         assert loader.stats().worker_private_bytes == ()
@@ -161,8 +155,7 @@ def test_stats_report_each_workers_private_memory(method):
 
 
 def test_workers_that_end_with_their_iteration_are_measured_before():
-    options = {"num_workers": 2, "start_method": "fork", "persistent_workers": False, "rng": "worker"}
-    with Loader(Hoard(8, 10), 1, **grouped(**options)) as loader:
+    with loading(Hoard(8, 10), 1, num_workers=2, start_method="fork", persistent_workers=False, rng="worker") as loader:
         list(loader)
         assert min(loader.stats().worker_private_bytes) >= 40 * MB
     assert engines_of(loader).counters.memory.pools == []  # ended pools are not kept
@@ -247,6 +240,9 @@ def tree(request, tmp_path, monkeypatch):
     return made
 
 
+of_one_version = pytest.mark.parametrize("tree", [2], ids=["v2"], indirect=True)
+
+
 @contextlib.contextmanager
 def hoarding(**options):
     """A loader whose workers keep 30 MB per batch; yield (the loader, an iterator)."""
@@ -276,11 +272,7 @@ def test_the_remaining_memory_is_the_narrowest_groups(tree):
 
 def test_without_a_group_the_remaining_memory_is_the_machines(tmp_path):
     tree = Tree(tmp_path, 2)
-    assert memory_available(tmp_path)[1:] == (
-        102_400_000_000,
-        "the machine's available memory",
-        "/proc/meminfo",
-    )
+    assert memory_available(tmp_path)[1:] == (102_400_000_000, "the machine's available memory", "/proc/meminfo")
     tree.write("/proc/meminfo", "")
     assert memory_available(tmp_path) is None
 
@@ -300,43 +292,32 @@ def test_workers_that_could_not_grow_as_much_again_are_named_once(tree, group):
     (warning,) = caught
     assert warning.category is WorkerMemoryWarning and warning.filename == __file__
     text = str(warning.message)
-    for part in (
-        "2 workers",
-        "worker 0: ",
-        "worker 1: ",
-        "1,049 MB in all",
-        f"{tree.mount}{group}/memory.",
-        "segment",
-    ):
+    parts = "2 workers", "worker 0: ", "worker 1: ", "1,049 MB in all", f"{tree.mount}{group}/memory.", "segment"
+    for part in (*parts, "StringList", "arrays", "fewer workers", "raise the limit", "docs/workers.md"):
         assert part in text, (part, text)
-    for remedy in ("StringList", "arrays", "fewer workers", "raise the limit", "docs/workers.md"):
-        assert remedy in text, (remedy, text)
 
 
-def test_memory_that_others_take_is_not_the_workers(tree):
-    tree.set(100_000 * MB, 10_000 * MB)
+@of_one_version
+@pytest.mark.parametrize(
+    ("limit", "before", "after"),
+    [
+        pytest.param(100_000, 10_000, 99_900, id="others take more than the workers have grown"),
+        pytest.param(4000, 100, 2500, id="the workers have grown little"),
+    ],
+)
+def test_workers_are_not_named_where_they_are_not_the_cause(tree, limit, before, after):
+    tree.set(limit * MB, before * MB)
     with hoarding() as (_, it), warnings.catch_warnings():
         warnings.simplefilter("error")
         next(it)
-        tree.set(100_000 * MB, 99_900 * MB)  # 84 MB left: less than the workers have grown, but other processes use it
+        tree.set(limit * MB, after * MB)
         assert len(list(it)) == 11
 
 
-def test_workers_that_have_grown_little_are_not_named(tree):
-    tree.set(4000 * MB, 100 * MB)
-    with hoarding() as (_, it), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        next(it)
-        tree.set(4000 * MB, 2500 * MB)
-        assert len(list(it)) == 11
-
-
+@of_one_version
 def test_the_initial_memory_of_spawned_workers_is_not_growth(tree):
     tree.set(400 * MB, 10 * MB)
-    with (
-        hoarding(start_method="spawn", slots=4, prefetch_factor=1) as (loader, it),
-        warnings.catch_warnings(),
-    ):
+    with hoarding(start_method="spawn", slots=4, prefetch_factor=1) as (loader, it), warnings.catch_warnings():
         warnings.simplefilter("error")
         first = next(it)
         until(lambda: all(serving for _, _, serving in engine_of(loader).pool.pids()), "all workers have begun")
@@ -347,6 +328,7 @@ def test_the_initial_memory_of_spawned_workers_is_not_growth(tree):
         assert first.item() == 0
 
 
+@of_one_version
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_warning_made_an_error_costs_no_batch(tree, persistent):
     tree.set(1000 * MB, 100 * MB)
@@ -360,6 +342,7 @@ def test_a_warning_made_an_error_costs_no_batch(tree, persistent):
         assert len(list(loader)) == 12
 
 
+@of_one_version
 @pytest.mark.parametrize("preload", [None, 0, 1])
 def test_torchs_loader_warns_too(tree, preload):
     torch = pytest.importorskip("slipring.torch")

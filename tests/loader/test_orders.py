@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from slipring import BatchSampler, Loader
+from slipring import BatchSampler
 from tests.support.datasets import flat
 from tests.support.inside import IndexOrder
 from tests.support.memory import growth
@@ -30,7 +30,7 @@ def orders_of(n, number):
     return np.stack([IndexOrder.shuffled(n, 17 * epoch + 1).part(0, n) for epoch in range(number)])
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 10, 16, 37, 100, 1000])
+@pytest.mark.parametrize("n", [2, 3, 5, 7, 16, 100, 1000])
 def test_a_short_shuffle_is_uniform_over_positions_and_neighbours(n):
     orders = orders_of(n, 30_000 if n < 1000 else 5_000)
     assert (np.sort(orders, axis=1) == np.arange(n)).all()
@@ -123,18 +123,6 @@ def test_a_billion_indices_are_resumed_by_other_ranks_in_place():
         assert next(iter(resumed)) == order[700_000_001 + rank : 700_000_007 + rank : 2]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_shuffles_a_billion_samples(workers):
-    with Loader(range(BILLION), batch_size=64, shuffle=True, num_workers=workers, seed=1) as loader:
-        epochs = []
-        for _ in range(2):
-            batches = iter(loader)
-            epochs.append(np.concatenate([next(batches) for _ in range(20)]))
-            batches.close()
-    assert all(len(set(epoch.tolist())) == 1280 for epoch in epochs) and (epochs[0] != epochs[1]).any()
-    assert all(0.4 < epoch.mean() / BILLION < 0.6 for epoch in epochs)
-
-
 def test_a_pass_can_be_copied_and_keeps_its_seed():
     sampler = BatchSampler(100, 8, shuffle=True, seed=3)
     batches = iter(sampler)
@@ -143,14 +131,6 @@ def test_a_pass_can_be_copied_and_keeps_its_seed():
     sampler.seed = 4
     assert next(copied) == next(batches) and batches.state_dict()["seed"] == state["seed"] == 3
     assert BatchSampler(0).order(0)[::-1] == [] and list(BatchSampler(3, rank=10**20 - 1, world_size=10**20)) == [[0]]
-
-
-@pytest.mark.parametrize("mask", [[False, True], (True, False), np.array([True])], ids=repr)
-def test_a_mask_is_no_list_of_indices(mask):
-    with pytest.raises(TypeError, match="not a mask"):
-        BatchSampler(mask)
-    with pytest.raises(ValueError, match="masked array"):
-        BatchSampler(np.ma.array([1, 2], mask=[True, False]))
 
 
 def test_times_stay_times():

@@ -106,17 +106,6 @@ def test_without_any_rank_it_is_0(drawn):
 
 @LOADERS
 @SAMPLERS
-def test_a_rank_that_is_numpys_integer_is_as_good(drawn, sampler):
-    assert drawn(**sampler(0), rank=np.int64(2)) == drawn(**sampler(0), rank=2)
-
-
-@LOADERS
-def test_a_samplers_rank_that_is_numpys_integer_counts(group, drawn):
-    assert drawn(**of_torch(np.int64(1))) == drawn(**of_torch(1))
-
-
-@LOADERS
-@SAMPLERS
 def test_rank_moves_the_positions_that_samples_draw_from(group, drawn, sampler):
     by_position = drawn(**sampler(1), rng="sample")
     assert drawn(**sampler(0), rank=1, rng="sample") == by_position != drawn(**sampler(0), rng="sample")

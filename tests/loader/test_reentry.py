@@ -148,17 +148,6 @@ def test_a_handler_that_asks_while_a_batch_is_waited_for_has_an_error_and_the_wa
     assert len(errors) == 1
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_handler_that_calls_next_of_torchs_iterator_inside_next_gets_an_error(num_workers, on_alarm):
-    data_loader = pytest.importorskip("slipring.torch").DataLoader
-    errors = []
-    with data_loader(Numbers(), batch_sampler=Lists((20, 30), alarm), num_workers=num_workers) as loader:
-        iterator = iter(loader)
-        on_alarm(refused(iterator, errors))
-        assert numbers_of(iterator) == list(range(N))
-    assert len(errors) == 2
-
-
 def ended(iterator):
     with pytest.raises(Closed):
         list(iterator)

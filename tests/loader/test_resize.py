@@ -11,10 +11,10 @@ from slipring.errors import Closed
 from tests.support.datasets import Numbered, Squares, flat, numbers
 from tests.support.inside import ResizablePool, engine_of
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.resizing import plain, resized
 
 METHODS = ["fork", "thread"]
-EVERY_METHOD = [*METHODS, "forkserver", "spawn"]
 
 
 class Drawn:
@@ -44,8 +44,12 @@ def at_work(loader):
     return len(pool.workers) - len(pool.retiring)
 
 
-@pytest.mark.parametrize("method", EVERY_METHOD)
-@pytest.mark.parametrize("how", [{}, {"in_order": False}, {"chunk_size": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [(method, how) for method in METHODS for how in ({}, {"in_order": False}, {"chunk_size": 2})]
+    + [("spawn", {}), slow("forkserver", {})],
+    ids=str,
+)
 def test_every_byte_is_that_of_a_fixed_number(method, how):
     with Loader(Drawn(), 5, shuffle=True, num_workers=2, seed=7, **grouped(start_method="fork", **how)) as loader:
         want = [[plain(batch) for batch in loader] for _ in range(2)]
@@ -170,11 +174,7 @@ def test_a_loader_without_workers_gets_some_with_its_next_epoch_only():
 
 @pytest.mark.parametrize(
     ("value", "kind", "said"),
-    [
-        (0, ValueError, "at least 1|from 1 to 4093, not 0"),
-        (5000, ValueError, "4093"),
-        ("2", TypeError, "'2'"),
-    ],
+    [(0, ValueError, "at least 1|from 1 to 4093, not 0"), (5000, ValueError, "4093"), ("2", TypeError, "'2'")],
 )
 def test_a_bad_number_is_refused(value, kind, said):
     with Loader(Squares(4), num_workers=1) as loader, pytest.raises(kind, match=said):

@@ -9,19 +9,10 @@ import pytest
 
 import slipring
 from slipring import Loader, Workers
-from tests.support.datasets import (
-    Random,
-    RandomStream,
-    Squares,
-    Where,
-    as_list,
-    leave_be,
-    seed_numpy,
-    seed_random,
-)
+from tests.support.datasets import Random, RandomStream, Squares, as_list, seed_random
 from tests.support.inside import seeding
+from tests.support.kinds import KINDS, kinds, loading
 from tests.support.options import grouped
-from tests.support.scenes import Gate, Rows
 
 
 def draws(dataset=None, batch_size=4, epochs=2, **kwargs):
@@ -39,12 +30,10 @@ def only_rng(epochs):
 # ---- rng="batch" ----
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "start_method"), [(1, "fork"), (2, "fork"), (3, "fork"), (2, "forkserver"), (2, "spawn")]
-)
-def test_random_numbers_do_not_depend_on_the_workers(num_workers, start_method):
+@kinds("one fork", "fork", "three forks", "forkserver", "spawn")
+def test_random_numbers_do_not_depend_on_the_workers(kind):
     expected = draws(shuffle=True)
-    assert draws(shuffle=True, num_workers=num_workers, start_method=start_method) == expected
+    assert draws(shuffle=True, **kind) == expected
     drawn = [tuple(x) for epoch in expected for batch in epoch for x in batch[2]]
     assert len(set(drawn)) == len(drawn), "no number comes twice"
 
@@ -91,24 +80,12 @@ class DrawsInCollate:
 @pytest.mark.parametrize("chunk_size", [None, 3])
 def test_collate_fn_draws_the_same_too(chunk_size):
     def batches(num_workers):
-        kwargs = {
-            "chunk_size": chunk_size,
-            "collate_fn": DrawsInCollate(),
-            "seed": 1,
-            "num_workers": num_workers,
-        }
+        kwargs = {"chunk_size": chunk_size, "collate_fn": DrawsInCollate(), "seed": 1, "num_workers": num_workers}
         with Loader(Squares(20), 5, **grouped(**kwargs)) as loader:
             return [batch.tolist() for batch in loader]
 
     assert batches(0) == batches(2)
     assert len({tuple(b) for b in batches(0)}) == 4
-
-
-def test_torch_draws_the_same():
-    pytest.importorskip("torch")
-    expected = draws(Random(12, torch=True))
-    assert draws(Random(12, torch=True), num_workers=2, start_method="fork") == expected
-    assert len({x[2] for epoch in expected for batch in epoch for x in batch[2]}) == 24
 
 
 # ---- the caller's generators ----
@@ -122,20 +99,19 @@ def states():
 
 @pytest.mark.parametrize("rng", ["batch", "worker"])
 @pytest.mark.parametrize(
-    ("dataset", "num_workers", "start_method"),
+    ("dataset", "kind"),
     [
-        (Random(), 0, None),
-        (RandomStream(), 0, None),
-        (Random(), 2, "fork"),
-        (Random(use_globals=False), 2, "thread"),
+        (Random(), KINDS["inline"]),
+        (RandomStream(), KINDS["inline"]),
+        (Random(), KINDS["fork"]),
+        (Random(use_globals=False), KINDS["thread"]),
     ],
+    ids=["inline", "inline stream", "fork", "thread"],
 )
-def test_the_callers_generators_stay_as_they_were(dataset, rng, num_workers, start_method):
+def test_the_callers_generators_stay_as_they_were(dataset, rng, kind):
     pytest.importorskip("torch")
     before = states()
-    with Loader(
-        dataset, 3, num_workers=num_workers, rng=rng, seed=1, workers=Workers(start_method=start_method)
-    ) as loader:
+    with loading(dataset, 3, rng=rng, seed=1, **kind) as loader:
         for _ in loader:
             assert states() == before
         for _ in loader:
@@ -168,11 +144,6 @@ def test_with_rng_worker_generators_are_seeded_once_per_worker_and_epoch():
     assert draws(Random(8), rng="worker", num_workers=0)[0] == alone
 
 
-def test_with_rng_worker_dispatch_is_static():
-    with Loader(Where(12), 2, num_workers=3, rng="worker") as loader:
-        assert [set(batch[1].tolist()) for batch in loader] == [{0}, {1}, {2}] * 2
-
-
 # ---- streams ----
 
 
@@ -201,25 +172,6 @@ def test_with_rng_worker_generators_stay_as_worker_init_fn_has_seeded_them(start
     for batches in draws(Random(24), worker_init_fn=seed_random, persistent_workers=True, **kwargs):
         for k, batch in enumerate(batches):
             assert [x[0] for x in batch[2]] == [expected[k % 2].random() for _ in range(4)]
-
-
-def test_a_worker_init_fn_that_seeds_does_not_decide_who_makes_which_batch(tmp_path):
-    with Gate(tmp_path / "gate") as gate:
-        data = Rows(24, on={0: gate})
-        options = {"num_workers": 2, "worker_init_fn": seed_numpy, "start_method": "fork", "in_order": False}
-        with Loader(data, 2, **grouped(**options)) as loader:
-            batches = iter(loader)
-            gate.arrived()
-            others = [next(batches)[1].tolist() for _ in range(11)]  # the other worker makes all of them
-            gate.open()
-            assert sorted([*others, next(batches)[1].tolist()]) == [[i, i + 1] for i in range(0, 24, 2)]
-
-
-@pytest.mark.parametrize("start_method", ["fork", "thread"])
-def test_a_worker_init_fn_that_seeds_nothing_changes_nothing(start_method):
-    dataset = Random(use_globals=start_method == "fork")
-    expected = draws(dataset, num_workers=2, start_method=start_method)
-    assert draws(dataset, num_workers=2, start_method=start_method, worker_init_fn=leave_be) == expected
 
 
 # ---- slipring.rng() ----
@@ -266,11 +218,7 @@ assert not heavy, heavy
 
 def run(program):
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=100,
+        [sys.executable, "-W", "error", "-c", program], check=True, capture_output=True, text=True, timeout=100
     ).stdout.split("\n")
 
 

@@ -8,6 +8,7 @@ import pytest
 from slipring import Loader, Workers
 from slipring.errors import Closed
 from tests.support.datasets import Shard, Squares
+from tests.support.kinds import kinds, loading
 
 
 class Gated(Squares):
@@ -42,10 +43,10 @@ def ask(iterator, threads, take):
     return ends
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "thread")])
+@kinds("inline", "fork", "thread")
 @pytest.mark.parametrize("dataset", [range(800), Shard(800)], ids=["map", "stream"])
-def test_each_batch_goes_to_one_of_several_threads(dataset, num_workers, start_method):
-    with Loader(dataset, 2, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
+def test_each_batch_goes_to_one_of_several_threads(dataset, kind):
+    with loading(dataset, 2, **kind) as loader:
         for _ in range(2):
             got = []
             ends = ask(iter(loader), 4, lambda batch, got=got: got.extend(batch.tolist()))

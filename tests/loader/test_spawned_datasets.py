@@ -17,10 +17,11 @@ import slipring
 from slipring import Loader, Memory, SegmentFull, StringList, Workers
 from slipring.errors import DescriptorClosed
 from tests.support.inside import engine_of, pickling
+from tests.support.parts import one_fast
 from tests.support.processes import kill_worker, until, wait_dead, worker_pids
 from tests.support.spawned import Counting, Parts, address_of, as_it_is, is_shared, mapping_of
 
-STARTED = ["spawn", "forkserver"]
+STARTED = one_fast(["spawn", "forkserver"])
 
 
 def seen_by_worker(parts, look, method="spawn"):
@@ -62,11 +63,7 @@ def test_all_workers_map_the_same_file_and_each_writes_for_itself(method):
 @pytest.mark.parametrize("method", STARTED)
 def test_a_respawned_worker_maps_the_same_file(method):
     with Loader(
-        Counting(400),
-        1,
-        num_workers=2,
-        workers=Workers(start_method=method, on_death="respawn"),
-        rng="worker",
+        Counting(400), 1, num_workers=2, workers=Workers(start_method=method, on_death="respawn"), rng="worker"
     ) as loader:
         batches = iter(loader)
         first = [tuple(int(column[0]) for column in next(batches)) for _ in range(4)]
@@ -76,28 +73,6 @@ def test_a_respawned_worker_maps_the_same_file(method):
     seen = first + rest
     assert len(seen) == 400 and len({pid for pid, *_ in seen}) == 3
     assert {(inode, shared) for _, _, inode, shared in seen} == {(seen[0][2], 1)}
-
-
-def test_a_worker_that_reads_all_has_no_pages_of_its_own():
-    dataset = Parts({"sum": np.ones(64 << 20, np.uint8)}, own_after_reading)
-    with Loader(dataset, 1, num_workers=1, collate_fn=as_it_is, workers=Workers(start_method="spawn")) as loader:
-        (batch,) = [batch["found"] for batch in loader]
-    assert batch["sum"] == 64 << 20
-    assert batch["Rss"] >= 64 << 10 and batch["Anonymous"] == 0  # KiB
-
-
-def own_after_reading(array):
-    found = {"sum": int(array.sum())}
-    here = False
-    with open("/proc/self/smaps") as file:
-        for line in file:
-            name, _, rest = line.partition(":")
-            if "-" in name and " " in name:
-                first, end = (int(number, 16) for number in name.split()[0].split("-"))
-                here = first <= address_of(array) < end
-            elif here and name in ("Rss", "Anonymous"):
-                found[name] = int(rest.split()[0])
-    return found
 
 
 def test_the_file_can_be_changed_by_nobody():
@@ -160,32 +135,9 @@ def test_the_file_goes_with_a_consumer_that_is_killed():
     assert consumer.pid not in {pid for pid, _ in files_of_datasets()}
 
 
-def test_a_dataset_changed_between_epochs_is_sent_again():
-    dataset = Parts({"rows": np.zeros(4096, np.uint8)}, largest)
-    with Loader(
-        dataset,
-        1,
-        num_workers=1,
-        persistent_workers=False,
-        collate_fn=as_it_is,
-        workers=Workers(start_method="spawn"),
-    ) as loader:
-        for value in (0, 3):
-            dataset.parts["rows"][:] = value
-            assert [batch["found"] for batch in loader] == [value]
-
-
-def largest(array):
-    return int(array.max())
-
-
 def test_a_file_that_other_code_has_closed_is_named_when_a_worker_needs_it():
     with Loader(
-        Counting(400),
-        1,
-        num_workers=2,
-        workers=Workers(start_method="spawn", on_death="respawn"),
-        rng="worker",
+        Counting(400), 1, num_workers=2, workers=Workers(start_method="spawn", on_death="respawn"), rng="worker"
     ) as loader:
         batches = iter(loader)
         next(batches)
@@ -236,10 +188,6 @@ class Refers:
 def described(array):
     lies = is_shared(mapping_of(address_of(array)))
     return array.tobytes(), type(array).__name__, array.dtype.str, array.strides, array.flags.writeable, lies
-
-
-def strides_of(array):
-    return array.strides
 
 
 def arrays():
@@ -326,11 +274,7 @@ def arrow(value):
         return value[3], len(value), [is_shared(mapping_of(each.address)) for each in buffers[1:]]
     columns = [chunk for column in value.columns for chunk in column.chunks]
     buffers = [each for chunk in columns for each in chunk.buffers() if each is not None]
-    return (
-        value.num_rows,
-        value.column("n")[7].as_py(),
-        [is_shared(mapping_of(each.address)) for each in buffers],
-    )
+    return (value.num_rows, value.column("n")[7].as_py(), [is_shared(mapping_of(each.address)) for each in buffers])
 
 
 def test_arrow_tables_and_string_lists_lie_in_the_file():
@@ -423,11 +367,7 @@ def test_descriptors_in_a_dataset_go_to_every_worker_also_to_a_respawned_one(met
     with contextlib.closing(slipring.Queue(64)) as queue:
         dataset = Parts({i: queue for i in range(30)}, told)
         with Loader(
-            dataset,
-            1,
-            num_workers=2,
-            collate_fn=as_it_is,
-            workers=Workers(start_method=method, on_death="respawn"),
+            dataset, 1, num_workers=2, collate_fn=as_it_is, workers=Workers(start_method=method, on_death="respawn")
         ) as loader:
             batches = iter(loader)
             pids = {next(batches)["pid"]}

@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 
-import slipring
 from slipring import BatchSampler, Loader
 from tests.loader.kinds_of_states import FORKED, SIZE, N, made, taken
 from tests.support.datasets import flat
@@ -30,12 +29,7 @@ def test_loading_nothing_begins_anew():
 @pytest.mark.parametrize(
     ("saved", "loaded", "error", "said"),
     [
-        (
-            {"batch_size": 4},
-            {"batch_size": 5},
-            ValueError,
-            "counts batches of batch_size=4.*has batch_size=5",
-        ),
+        ({"batch_size": 4}, {"batch_size": 5}, ValueError, "counts batches of batch_size=4.*has batch_size=5"),
         ({"shuffle": True}, {}, ValueError, "order=shuffled, 50 samples.*has order=ascending"),
         ({"shuffle": True}, {"shuffle": True, "dataset": range(49)}, ValueError, "50 samples.*49 samples"),
         ({"dataset": Counting()}, {}, ValueError, "of kind 'iterable'.*of kind 'map'"),
@@ -93,50 +87,6 @@ def test_a_state_that_cannot_be_said_is_raised_where_it_is_asked_for(num_workers
         taken(batches, 3)
         with pytest.raises(RuntimeError, match="lost"):
             loader.state_dict()
-
-
-class Divided:
-    """An iterable dataset whose ranks divide the samples that no rank has read."""
-
-    def __init__(self, rank, world_size, n=40):
-        self.rank, self.world_size, self.n = rank, world_size, n
-        self.left = None
-
-    def __iter__(self):
-        info = slipring.get_worker_info()
-        number, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        if self.left is None:
-            part = self.rank * workers + number
-            self.left = list(range(part, self.n, self.world_size * workers))
-        while self.left:
-            yield self.left.pop(0)
-        self.left = None
-
-    def state_dict(self):
-        return {"left": list(self.left or ())}
-
-    def load_state_dict(self, state):
-        self.left = list(state["left"])
-
-    def rest_of(self, states, num_workers):
-        left = sorted(i for rank in states for worker in rank for i in worker["dataset"]["left"])
-        parts = self.world_size * num_workers
-        return [{"dataset": {"left": left[self.rank * num_workers + k :: parts]}} for k in range(num_workers)]
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_other_ranks_divide_the_rest_of_an_iterable_dataset(ranks):
-    seen, states = [], []
-    for rank in range(2):
-        with Loader(Divided(rank, 2), 3, num_workers=1, workers=FORKED) as loader:
-            batches = iter(loader)
-            seen += flat(taken(batches, 2))
-            states.append(loader.state_dict())
-    for rank in range(ranks):
-        with Loader(Divided(rank, ranks), 3, num_workers=2, workers=FORKED) as loader:
-            loader.load_state_dict(states)
-            seen += flat(taken(iter(loader)))
-    assert sorted(seen) == list(range(40))
 
 
 def test_a_state_of_torchs_loader_continues_here_and_the_other_way_round():

@@ -12,36 +12,8 @@ import pytest
 from slipring import Loader, Memory, Stats, Workers
 from tests.support.datasets import Echo, Opaque, Squares, Values, as_list
 from tests.support.inside import Watch, engine_of, rates
-from tests.support.options import grouped
+from tests.support.kinds import kinds, loading
 from tests.support.processes import until
-
-NAMES = {
-    "batches",
-    "bytes",
-    "copied_batches",
-    "copied_bytes",
-    "pickled_leaves",
-    "pickled_tasks",
-    "backing",
-    "backing_reason",
-    "slots",
-    "slot_bytes",
-    "slot_bytes_limited_by",
-    "slot_bytes_committed",
-    "fetch_s",
-    "collate_s",
-    "slot_wait_s",
-    "consumer_wait_s",
-    "respawns",
-}
-
-
-def test_the_figures_have_these_names_and_cannot_be_changed():
-    stats = Loader(Squares()).stats()
-    assert isinstance(stats, Stats)
-    assert {field.name for field in dataclasses.fields(stats)} >= NAMES
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        stats.batches = 1
 
 
 def test_every_figure_is_documented():
@@ -53,15 +25,11 @@ def test_before_the_first_iteration_nothing_has_been_done():
     assert Loader(Squares(), num_workers=2).stats() == Stats()
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "thread")])
+@kinds("inline", "fork", "thread")
 @pytest.mark.parametrize("persistent_workers", [True, False])
-def test_batches_and_bytes_add_up_over_epochs(num_workers, start_method, persistent_workers):
-    kwargs = {
-        "num_workers": num_workers,
-        "start_method": start_method,
-        "persistent_workers": persistent_workers,
-    }
-    with Loader(Values([np.zeros(1000)] * 10), 2, **grouped(**kwargs)) as loader:
+def test_batches_and_bytes_add_up_over_epochs(kind, persistent_workers):
+    kwargs = {**kind, "persistent_workers": persistent_workers}
+    with loading(Values([np.zeros(1000)] * 10), 2, **kwargs) as loader:
         for epoch in range(1, 4):
             list(loader)
             stats = loader.stats()
@@ -69,13 +37,6 @@ def test_batches_and_bytes_add_up_over_epochs(num_workers, start_method, persist
             assert 5 * epoch * 16_000 <= stats.bytes < 5 * epoch * 17_000
     after = loader.stats()
     assert (after.batches, after.bytes) == (stats.batches, stats.bytes), "figures outlive the segment"
-
-
-def test_a_second_iterators_batches_count_too():
-    with Loader(Squares(8), 2, num_workers=1) as loader:
-        for _ in zip(loader, loader, strict=True):
-            pass
-        assert loader.stats().batches == 8
 
 
 def test_an_error_is_no_batch():
@@ -200,47 +161,3 @@ def test_a_loop_timer_measures_the_waits_and_times_of_steps(monkeypatch):
         pass
     assert timer.steps == 3
     assert timer.wait_s == (2 + 1 + 21) / 3 and timer.step_s == (3 + 8 + 29) / 3
-
-
-class Spending:
-    """Reading and collating take some time each; `took` records it."""
-
-    def __init__(self):
-        self.took = {"fetch_s": 0.0, "collate_s": 0.0}
-
-    def spend(self, name, seconds):
-        begun = time.perf_counter()
-        time.sleep(seconds)
-        self.took[name] += time.perf_counter() - begun
-
-    def __len__(self):
-        return 6
-
-    def __getitem__(self, i):
-        self.spend("fetch_s", 0.004)
-        return i
-
-    def __iter__(self):
-        return (self[i] for i in range(6))
-
-    def collate(self, samples):
-        self.spend("collate_s", 0.002)
-        return samples
-
-
-@pytest.mark.parametrize("rng", ["worker", "batch"])
-@pytest.mark.parametrize("batch_size", [2, None])
-@pytest.mark.parametrize("is_stream", [False, True])
-def test_torchs_drop_in_tells_the_same_times_without_workers(rng, batch_size, is_stream):
-    data = pytest.importorskip("torch").utils.data
-    from slipring.torch import DataLoader
-
-    slow = type("Stream", (Spending, data.IterableDataset), {"__len__": None})() if is_stream else Spending()
-    loader = DataLoader(slow, batch_size, collate_fn=slow.collate, rng=rng)
-    for epochs in 1, 2:
-        batches = len(list(loader))
-        stats = loader.stats()
-        assert stats.batches == epochs * batches
-        for name, least in slow.took.items():
-            assert getattr(stats, name) >= least
-        assert stats.consumer_wait_s == stats.slot_wait_s == 0

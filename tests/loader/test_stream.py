@@ -2,31 +2,14 @@
 
 import os
 
-import numpy as np
 import pytest
 
 from slipring import Loader, Workers
-from tests.support.datasets import (
-    Counting,
-    Informed,
-    Shard,
-    Stream,
-    Yields,
-    as_list,
-    fail_to_begin,
-    fail_to_collate,
-    flat,
-    outcomes,
-)
-from tests.support.options import grouped
+from tests.support.datasets import Counting, Shard, Stream, Yields, as_list, fail_to_begin, flat, outcomes
+from tests.support.kinds import kinds, loaded, loading
 
-WORKERS = [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "thread")]
-EVERY_KIND = [*WORKERS, (2, "forkserver"), (2, "spawn")]
-
-
-def load(dataset, *args, **kwargs):
-    with Loader(dataset, *args, **grouped(**kwargs)) as loader:
-        return list(loader)
+WORKERS = ["inline", "one fork", "fork", "three forks", "thread"]
+EVERY_KIND = [*WORKERS, "forkserver", "spawn"]
 
 
 def pairs(batches):
@@ -38,19 +21,19 @@ def of(worker, *numbers):
     return [(worker, i) for i in numbers]
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), EVERY_KIND)
-def test_workers_share_the_samples_by_their_number(num_workers, start_method):
-    with Loader(Shard(50), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
+@kinds(*EVERY_KIND)
+def test_workers_share_the_samples_by_their_number(kind):
+    with loading(Shard(50), 4, **kind) as loader:
         for _ in range(3):
             batches = [batch.tolist() for batch in loader]
             assert sorted(flat(batches)) == list(range(50))
-            if num_workers < 2:
+            if kind["num_workers"] < 2:
                 assert flat(batches) == list(range(50))
 
 
 @pytest.mark.parametrize("start_method", ["fork", "thread"])
 def test_workers_take_turns(start_method):
-    got = pairs(load(Stream(4, 4, 4), 2, num_workers=3, start_method=start_method))
+    got = pairs(loaded(Stream(4, 4, 4), 2, num_workers=3, start_method=start_method))
     assert got == [of(0, 0, 1), of(1, 0, 1), of(2, 0, 1), of(0, 2, 3), of(1, 2, 3), of(2, 2, 3)]
 
 
@@ -70,37 +53,36 @@ def test_a_worker_that_has_ended_is_left_out(prefetch_factor):
             ]
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_the_tail_is_kept_or_dropped_per_worker(num_workers, start_method):
-    kwargs = {"num_workers": num_workers, "start_method": start_method}
-    lengths = [5, 4, 3][: max(1, num_workers)]
-    kept = pairs(load(Stream(*lengths), 3, **kwargs))
+@kinds(*WORKERS)
+def test_the_tail_is_kept_or_dropped_per_worker(kind):
+    lengths = [5, 4, 3][: max(1, kind["num_workers"])]
+    kept = pairs(loaded(Stream(*lengths), 3, **kind))
     assert sorted(flat(kept)) == [(w, i) for w, n in enumerate(lengths) for i in range(n)]
     assert sorted(len(b) for b in kept) == sorted(k for n in lengths for k in (3, n - 3) if k)
-    dropped = pairs(load(Stream(*lengths), 3, drop_last=True, **kwargs))
+    dropped = pairs(loaded(Stream(*lengths), 3, drop_last=True, **kind))
     assert dropped == [of(w, 0, 1, 2) for w in range(len(lengths))]
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_an_empty_stream_has_no_batches(num_workers, start_method):
-    with Loader(Stream(0, 0, 0), 2, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
+@kinds(*WORKERS)
+def test_an_empty_stream_has_no_batches(kind):
+    with loading(Stream(0, 0, 0), 2, **kind) as loader:
         assert list(loader) == [] and list(loader) == []
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_falsy_samples_are_kept(num_workers, start_method):
+@kinds(*WORKERS)
+def test_falsy_samples_are_kept(kind):
     values = [0, None, False, "", (), [], {}, 0.0, b"", 1]
-    kwargs = {"num_workers": num_workers, "start_method": start_method, "in_order": False}
-    if num_workers < 2:
-        assert load(Yields(*values), None, **kwargs) == values
-        assert load(Yields(*values), 4, collate_fn=as_list, **kwargs) == [values[:4], values[4:8], values[8:]]
+    kwargs = {**kind, "in_order": False}
+    if kind["num_workers"] < 2:
+        assert loaded(Yields(*values), None, **kwargs) == values
+        assert loaded(Yields(*values), 4, collate_fn=as_list, **kwargs) == [values[:4], values[4:8], values[8:]]
     else:
-        assert len(load(Yields(*values), None, **kwargs)) == num_workers * len(values)
+        assert len(loaded(Yields(*values), None, **kwargs)) == kind["num_workers"] * len(values)
 
 
 def test_without_batching_samples_come_in_turn():
-    assert load(Stream(2, 3), None, num_workers=2) == [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2)]
-    assert load(Yields(1, 2, 3), None, collate_fn=str, num_workers=1) == ["1", "2", "3"]
+    assert loaded(Stream(2, 3), None, num_workers=2) == [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2)]
+    assert loaded(Yields(1, 2, 3), None, collate_fn=str, num_workers=1) == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("start_method", ["fork", "thread"])
@@ -165,39 +147,6 @@ def test_a_length_of_the_dataset_is_that_of_the_loader():
         len(Loader(Stream(7), 2))
 
 
-def test_arrays_are_put_together():
-    class Rows:
-        def __iter__(self):
-            for i in range(5):
-                yield {"x": np.full((2, 3), i, np.uint8), "name": f"row {i}"}
-
-    first, second, third = load(Rows(), 2, num_workers=1, start_method="fork")
-    assert first["x"].shape == (2, 2, 3) and first["name"] == ["row 0", "row 1"]
-    assert second["x"][:, 0, 0].tolist() == [2, 3] and third["x"].tolist() == np.full((1, 2, 3), 4).tolist()
-
-
-def test_abandoned_iterations_leave_the_next_one_whole():
-    with Loader(Shard(60), 2, num_workers=2, prefetch_factor=4) as loader:
-        for taken in range(6):
-            for _, _ in zip(range(taken), loader, strict=False):
-                pass
-        assert sorted(flat(b.tolist() for b in loader)) == list(range(60))
-
-
-class InformedStream:
-    def __iter__(self):
-        yield Informed()[0]
-
-
-def test_workers_know_who_they_are():
-    class Sized(InformedStream):
-        def __len__(self):
-            return 3
-
-    got = [row.tolist()[0] for row in load(Sized(), 1, num_workers=2, start_method="fork")]
-    assert [row[:2] for row in got] == [[0, 2], [1, 2]] and got[0][2] + 1 == got[1][2] and got[0][3] == 3
-
-
 # ---- errors ----
 
 
@@ -209,37 +158,20 @@ def said(loader):
     ]
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread"), (1, "spawn")])
-def test_an_error_in_next_comes_at_its_turn_and_the_stream_goes_on(num_workers, start_method):
+@kinds("inline", "one fork", "one thread", "one spawn")
+def test_an_error_in_next_comes_at_its_turn_and_the_stream_goes_on(kind):
     dataset = Yields(1, 2, 3, KeyError("bad"), 4, 5)
-    kwargs = {"num_workers": num_workers, "start_method": start_method}
-    with Loader(dataset, 2, collate_fn=as_list, **grouped(**kwargs)) as loader:
+    with loading(dataset, 2, collate_fn=as_list, **kind) as loader:
         for _ in range(2):
             assert said(loader) == [[1, 2], "KeyError: 'bad'", [4, 5]]
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (2, "fork"), (2, "thread")])
-def test_an_error_in_iter_comes_once_per_worker(num_workers, start_method):
+@kinds("inline", "fork", "thread")
+def test_an_error_in_iter_comes_once_per_worker(kind):
     dataset = Yields(at_start=LookupError("no such file"))
-    with Loader(dataset, 2, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
+    with loading(dataset, 2, **kind) as loader:
         for _ in range(2):
-            assert said(loader) == ["LookupError: no such file"] * max(1, num_workers)
-
-
-@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread")])
-def test_an_error_in_collate_fn_loses_its_batch_only(num_workers, start_method):
-    def refuse_three(samples):
-        return fail_to_collate(samples) if 3 in samples else list(samples)
-
-    dataset = Yields(1, 2, 3, 4, 5)
-    with Loader(
-        dataset,
-        2,
-        collate_fn=refuse_three,
-        num_workers=num_workers,
-        workers=Workers(start_method=start_method),
-    ) as loader:
-        assert said(loader) == [[1, 2], "ArithmeticError: cannot be put together", [5]]
+            assert said(loader) == ["LookupError: no such file"] * max(1, kind["num_workers"])
 
 
 class Dying:
@@ -258,8 +190,7 @@ def test_a_generator_ends_with_its_error(num_workers):
 
 @pytest.mark.parametrize("start_method", ["fork", "thread", "spawn"])
 def test_a_worker_that_could_not_begin_says_so_once(start_method):
-    kwargs = {"num_workers": 2, "start_method": start_method, "worker_init_fn": fail_to_begin}
-    with Loader(Stream(3, 3), 2, **grouped(**kwargs)) as loader:
+    with loading(Stream(3, 3), 2, num_workers=2, start_method=start_method, worker_init_fn=fail_to_begin) as loader:
         for _ in range(2):
             expected = [f"LookupError: worker {w} cannot begin" for w in range(2)]
             assert said(loader) == expected
@@ -306,7 +237,8 @@ class DiesOnceIterator:
 
 
 def test_a_replaced_worker_does_not_repeat_errors(tmp_path):
-    kwargs = {"num_workers": 1, "on_death": "respawn", "prefetch_factor": 1}
-    with Loader(DiesOnce(tmp_path / "died"), 1, collate_fn=as_list, **grouped(**kwargs)) as loader:
+    with loading(
+        DiesOnce(tmp_path / "died"), 1, collate_fn=as_list, num_workers=1, on_death="respawn", prefetch_factor=1
+    ) as loader:
         assert said(loader) == [[0], [1], "ValueError: two", [3], [4], [5], [6], [7]]
         assert loader.stats().respawns == 1

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import slipring
+from tests.support.kinds import KINDS, kinds
 from tests.support.options import grouped
+from tests.support.parts import slow
 
 torch = pytest.importorskip("torch")
-PROCESSES = [(1, "fork"), (2, "fork"), (3, "fork"), (2, "spawn")]
 
 
 class Reseeding:
@@ -56,10 +57,10 @@ def test_an_augmentation_with_a_generator_of_its_own_draws_other_numbers_in_each
 
 
 @pytest.mark.parametrize("rng", ["batch", "sample"])
-@pytest.mark.parametrize(("num_workers", "start_method"), PROCESSES)
-def test_an_augmentation_that_follows_the_seed_draws_the_same_for_any_number_of_workers(num_workers, start_method, rng):
+@kinds("one fork", "three forks")
+def test_an_augmentation_that_follows_the_seed_draws_the_same_for_any_number_of_workers(kind, rng):
     expected = drawn(Reseeding(), 2, rng=rng, seed=5)
-    assert drawn(Reseeding(), num_workers, start_method, rng=rng, seed=5) == expected
+    assert drawn(Reseeding(), rng=rng, seed=5, **kind) == expected
 
 
 def told():
@@ -100,10 +101,12 @@ class Noted(Telling):
         return number, initial == told == torch.utils.data.get_worker_info().seed
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), PROCESSES)
-def test_torchs_worker_info_in_a_process_equals_sliprings(num_workers, start_method):
-    options = grouped(num_workers=num_workers, start_method=start_method)
-    every = [str((number, num_workers)) for number in range(num_workers)]
+@pytest.mark.parametrize(
+    "kind", [KINDS["one fork"], KINDS["three forks"], slow(KINDS["one spawn"])], ids=["1 fork", "3 forks", "spawn"]
+)
+def test_torchs_worker_info_in_a_process_equals_sliprings(kind):
+    options = grouped(**kind)
+    every = [str((number, kind["num_workers"])) for number in range(kind["num_workers"])]
     with slipring.Loader(Telling(), 2, **options) as loader:
         said = {text for batch in loader for text in batch}
     assert said <= set(every) and said

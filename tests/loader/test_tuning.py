@@ -10,7 +10,6 @@ import logging
 import math
 import multiprocessing
 import re
-import threading
 import time
 import weakref
 
@@ -18,23 +17,10 @@ import pytest
 
 from slipring import Loader, Workers
 from tests.loader.tuned import ENDLESS, Tuned
-from tests.support.datasets import Numbered, Slow, Squares, numbers
+from tests.support.datasets import Slow, Squares, numbers
 from tests.support.inside import BATCHES, NEVER, Options, Tuner, Tuning, engine_of, process, tuner_of, tuning
 from tests.support.leaks import Snapshot, read
 from tests.support.processes import until
-from tests.support.resizing import plain
-
-
-class Held(Slow):
-    """Each worker keeps some memory for itself."""
-
-    def __init__(self):
-        super().__init__(ENDLESS, 0)
-        self.kept = {}
-
-    def __getitem__(self, i):
-        self.kept.setdefault(threading.get_ident(), bytearray(b"x" * (24 << 20)))
-        return i
 
 
 class Locked(Slow):
@@ -55,12 +41,6 @@ def settle(loader):
     for _ in loader:
         if loader.tuning.settled:
             break
-
-
-@pytest.fixture
-def cpus(monkeypatch):
-    """A function that sets the number of processors."""
-    return lambda n: monkeypatch.setattr(process, "cpus", lambda: n)
 
 
 # ---- with workers
@@ -230,49 +210,12 @@ def test_a_closed_loader_keeps_neither_descriptors_nor_memory(num_workers):
     assert shared_mappings() - mapped == set()
 
 
-def test_streams_have_one_number_in_each_epoch():
-    seen = []
-    with Loader(Numbered(), 1, workers=Workers(start_method="fork"), num_workers=(1, 6)) as loader:
-        settled = False
-        while not settled:  # one epoch more than the search
-            settled = loader.tuning.settled
-            epoch = [plain(batch) for batch in loader]
-            assert sorted(n for batch in epoch for n in batch[0]) == list(range(60))
-            seen.append({n for batch in epoch for n in batch[1]})
-    assert all(len(numbers) == 1 for numbers in seen)
-    assert seen[-1] == {loader.tuning.workers}
-
-
 def test_streams_get_more_with_the_next_epoch(monkeypatch):
     job = Tuned(monkeypatch, stream=True)
     for _ in job.epoch(60):
         assert job.pool.target == 2
     job.settle(60)
     assert job.tuning.workers == 6 and job.tried == [2, 6]
-
-
-def test_a_number_that_the_rule_decides_on_comes_to_work(monkeypatch):
-    def decide(tuner, window):
-        if tuner.workers != 5:
-            tuner._change(5)
-
-    monkeypatch.setattr(Tuner, "_go_on", decide)
-    with Loader(Slow(ENDLESS, 0.001), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
-        for _ in loader:
-            if len(engine_of(loader).pool.workers) == 5:
-                break
-        assert engine_of(loader).pool.target == loader.tuning.workers == 5
-
-
-def test_resize_ends_it():
-    with Loader(Slow(ENDLESS, 0.001), 2, workers=Workers(start_method="thread"), num_workers=(None, 6)) as loader:
-        for count, _ in enumerate(loader):
-            if count == 3:
-                loader.resize(3)
-            if count == 100:
-                break
-        assert loader.tuning.settled and "resize()" in loader.tuning.reason
-        assert engine_of(loader).pool.target == loader.tuning.workers == 3
 
 
 @pytest.mark.parametrize(("free", "tried"), [(30, [2]), (50, [2, 3]), (1000, [2, 12])])
@@ -290,14 +233,6 @@ def test_memory_that_is_not_there_begins_no_worker(monkeypatch, free, tried):
         assert "another one would take about 31.5 MB" in job.tuning.reason and "/a/file" in job.tuning.reason
 
 
-def test_another_worker_would_take_the_processors_of_the_present_ones(monkeypatch):
-    monkeypatch.setattr(tuning, "memory_available", lambda root: (20 << 20, 1 << 30, "this test", "/a/file"))
-    with Loader(Held(), 1, workers=Workers(start_method="fork"), num_workers=(None, 12)) as loader:
-        next(iter(loader))
-        fits, why = tuner_of(loader)._fits(3)
-    assert fits == 0 and "and 16.8 MB may be taken from the rest of this test (/a/file)" in why
-
-
 def test_a_loader_that_was_given_a_number_has_no_tuning():
     assert Loader(Squares(4)).tuning is None
 
@@ -312,72 +247,19 @@ def test_bounds_have_defaults_and_are_kept():
     assert options.n_slots == 2 * most + 16
 
 
-# ---- the rule alone
-
-
-class Pool:
-    """Workers that need some seconds per batch, for a consumer that needs some."""
-
-    changing, steady, ring = False, True, None
-
-    def __init__(self, each, step, on_cpu=1.0, cpus=64):
-        self.each, self.step, self.on_cpu, self.cpus = each, step, on_cpu, cpus
-        self.target, self.tried = 0, []
-
-    def pids(self):
-        return []
-
-    def window(self):
-        busy = self.each * max(1.0, self.target * self.on_cpu / self.cpus)  # workers that share a processor take longer
-        took = max(self.step, busy / self.target)
-        self.tried.append(self.target)
-        return tuning.TuningWindow(self.target, 16, took, took - self.step, busy, self.each * self.on_cpu)
-
-
-def found(pool, begin=2, least=1, most=64):
-    """Return the steps and the end of the rule."""
-    tuner = Tuner(begin, least, most)
-    tuner._pool = weakref.ref(pool)
-    tuner._fits = lambda more: (more, "")
-    pool.target = begin
-    while not tuner.settled:
-        window = pool.window()
-        tuner.spent += 8 + window.batches
-        tuner._go_on(window)
-        pool.target = tuner.workers
-        assert least <= tuner.workers <= most and tuner.spent <= tuner.budget
-    return tuner.tuning
-
-
 @pytest.mark.parametrize(
-    ("pool", "cores", "most", "workers"),
+    ("options", "workers"),
     [
-        (Pool(each=0.008, step=0.001, cpus=64), 64, 64, range(8, 11)),  # as many as are needed
-        (Pool(each=0.008, step=0.0001, cpus=4), 4, 64, range(4, 5)),  # no more than processors
-        (Pool(each=0.016, step=0.001, on_cpu=0.02), 2, 64, range(16, 20)),  # processors do not matter here
-        (Pool(each=0.1, step=0.001, on_cpu=0.02), 2, 12, range(12, 13)),  # no more than allowed
-        (Pool(each=0.0005, step=0.005), 64, 64, range(1, 2)),  # no more than are of use
-        (Pool(each=0.008, step=0.0001, cpus=1), 1, 64, range(1, 2)),
+        ({"each": 8.0, "step": 1.0, "on_cpu": 1.0, "cpus": 64}, range(8, 11)),  # as many as are needed
+        ({"each": 16.0, "step": 1.0}, range(15, 20)),  # processors do not matter here
+        ({"each": 4.0, "step": 2.0, "on_cpu": 1.0, "cpus": 64, "workers": 16}, range(2, 5)),  # too many are sent away
+        ({"each": 8.0, "on_cpu": 1.0, "cpus": 1, "workers": 1}, range(1, 2)),
     ],
 )
-def test_the_number_is_bounded_by_its_use_and_by_the_processors(pool, cores, most, workers, cpus):
-    cpus(cores)
-    result = found(pool, begin=min(2, cores), most=most)
-    assert result.workers in workers, (result, pool.tried)
-
-
-def test_more_workers_that_do_not_help_go_again(cpus):
-    class Shared(Pool):
-        """A resource that serves three workers at a time."""
-
-        def window(self):
-            made = super().window()
-            took = max(self.step, self.each / min(3, self.target))
-            return dataclasses.replace(made, step=took, waited=took - self.step)
-
-    cpus(2)
-    result = found(Shared(each=0.02, step=0.0005, on_cpu=0.02), begin=3)
-    assert result.workers == 3 and "were no faster than 3" in result.reason
+def test_there_are_no_more_workers_than_are_of_use(monkeypatch, options, workers):
+    job = Tuned(monkeypatch, **{"most": 64, **options})
+    job.settle()
+    assert job.tuning.workers in workers, (job.tuning, job.tried)
 
 
 # Windows of loaders on a busy machine: number of workers -> (ms between batches, ms of a worker per batch) of each
@@ -387,30 +269,44 @@ RECORDED = {
     "a burst": {2: [(21.3, 42.1)], 16: [(22.4, 301.0), (17.1, 304.0)], 3: [(21.2, 62.1)], 1: [(21.9, 21.6)]},
     "a slow start": {2: [(24.9, 47.4), (21.4, 42.4)], 16: [(21.3, 312.0)], 3: [(21.8, 63.5)], 1: [(22.2, 21.8)]},
     "fewer are slow by chance": {
-        **{2: [(24.6, 46.9)], 16: [(21.7, 305.0), (21.4, 314.0)], 3: [(24.0, 70.3), (21.4, 63.2)]},
+        **{2: [(24.6, 46.9)], 16: [(21.7, 305.0), (21.4, 314.0)], 3: [(24.0, 70.3), (21.4, 63.2)]}
     },
 }
 
 
+class Pool:
+    """Workers with recorded windows: those of each number in turn, then the last one again."""
+
+    at_target, ring, target = True, None, 2
+
+    def __init__(self, windows):
+        self.windows, self.tried = {workers: list(found) for workers, found in windows.items()}, []
+
+    def pids(self):
+        return []
+
+    def window(self):
+        self.tried.append(self.target)
+        windows = self.windows[self.target]
+        step, busy = windows.pop(0) if len(windows) > 1 else windows[0]
+        step, busy = step / 1e3, busy / 1e3
+        return tuning.TuningWindow(self.target, 16 if self.target < 16 else 48, step, step - 1e-4, busy, 5e-4)
+
+
 @pytest.mark.parametrize("name", RECORDED)
-def test_recorded_rates_under_a_lock_leave_few_workers(name, cpus):
-    cpus(2)
-    recorded = {workers: list(windows) for workers, windows in RECORDED[name].items()}
-
-    class Recorded(Pool):
-        """A pool with recorded windows: those of each number in turn, then the last one again."""
-
-        def window(self):
-            self.tried.append(self.target)
-            windows = recorded[self.target]
-            step, busy = windows.pop(0) if len(windows) > 1 else windows[0]
-            step, busy = step / 1e3, busy / 1e3
-            return tuning.TuningWindow(self.target, 16 if self.target < 16 else 48, step, step - 1e-4, busy, 5e-4)
-
-    pool = Recorded(0, 0)
-    result = found(pool, most=16)
-    assert result.workers <= 3, pool.tried
-    assert re.search(f"16 workers were (no|hardly) faster than {result.workers} ", result.reason)
+def test_recorded_rates_under_a_lock_leave_few_workers(name, monkeypatch):
+    monkeypatch.setattr(process, "cpus", lambda: 2)
+    pool, tuner = Pool(RECORDED[name]), Tuner(2, 1, 16)
+    tuner._pool = weakref.ref(pool)
+    tuner._fits = lambda more: (more, "")
+    while not tuner.settled:
+        window = pool.window()
+        tuner.spent += 8 + window.batches
+        tuner._go_on(window)
+        pool.target = tuner.workers
+        assert 1 <= tuner.workers <= 16 and tuner.spent <= tuner.budget
+    assert tuner.workers <= 3, pool.tried
+    assert re.search(f"16 workers were (no|hardly) faster than {tuner.workers} ", tuner.tuning.reason)
 
 
 def test_the_report_knows_which_workers_brought_nothing(monkeypatch):
@@ -425,11 +321,6 @@ def test_the_report_knows_which_workers_brought_nothing(monkeypatch):
         pytest.approx(50, rel=0.01),
     )
     assert free.tuner.saturated is None
-
-
-def test_too_many_are_sent_away(cpus):
-    cpus(64)
-    assert found(Pool(each=0.004, step=0.002), begin=16).workers <= 4
 
 
 # ---- the machine's processors

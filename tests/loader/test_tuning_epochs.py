@@ -7,7 +7,7 @@ import pytest
 from slipring import Loader, Workers
 from tests.loader.tuned import ENDLESS, Tuned
 from tests.support.datasets import Numbered, Slow, Squares
-from tests.support.inside import BATCHES, LONG_WINDOW, WINDOW, Tuner, Tuning, engine_of, tuner_of
+from tests.support.inside import BATCHES, LONG_WINDOW, WINDOW, Tuner, Tuning, engine_of
 from tests.support.options import grouped
 
 
@@ -50,24 +50,6 @@ def test_short_epochs_of_a_stream_have_one_number_each_until_it_settles(persiste
         epoch(loader)
         assert seen[-1] == {loader.tuning.workers}
     assert all(len(numbers) == 1 for numbers in seen)
-
-
-def test_epochs_that_are_broken_off_settle_too():
-    def epoch(loader):
-        return sum(1 for _ in itertools.islice(loader, 10))
-
-    with auto(Slow(4000, 0.001), start_method="thread") as loader:
-        assert set(settle(loader, epoch)) == {10}
-
-
-def test_a_look_at_one_batch_is_a_short_epoch_and_the_next_one_settles():
-    with auto(Slow(1 << 40, 0.001), start_method="thread") as loader:
-        next(iter(loader))
-        assert tuner_of(loader).whole
-        for _ in loader:
-            if loader.tuning.settled:
-                break
-        assert loader.tuning.settled and not tuner_of(loader).whole
 
 
 # ---- measurements, on a simulated clock
@@ -215,16 +197,6 @@ def test_no_more_workers_than_the_slots_serve(monkeypatch):
     job = Tuned(monkeypatch, most=12, slots=6)
     job.settle()
     assert max(job.tried) == job.tuning.workers == 5 and "its 6 slots serve no more" in job.tuning.reason
-
-
-def test_a_loader_never_has_more_workers_than_its_slots_serve():
-    with auto(Slow(1 << 40, 0.001), most=12, slots=6, start_method="thread") as loader:
-        for _ in loader:
-            assert engine_of(loader).pool.target <= 5
-            if loader.tuning.settled:
-                break
-        found = loader.tuning
-    assert found.workers <= 5 and max(n for n, _, _ in found.history) <= 5
 
 
 def test_it_begins_with_no_more_workers_than_the_slots_serve():

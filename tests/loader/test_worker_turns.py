@@ -3,19 +3,11 @@
 import pytest
 
 from tests.support.inside import BATCH, COPY_AUTO, ERROR, Job, Options, Worker, receive
-from tests.support.trip import Trip
 
 
 class Numbers:
     def __iter__(self):
         return iter(range(100))
-
-
-@pytest.fixture
-def trip():
-    made = Trip()
-    yield made
-    made.end()
 
 
 def worker_of(trip, mark=None):

@@ -1,6 +1,5 @@
 """Arguments: torch's checks with torch's texts, torch's attributes, torch's warnings."""
 
-import inspect
 import multiprocessing
 import warnings
 
@@ -131,23 +130,6 @@ def test_a_loader_shows_torchs_attributes(make, options):
     for name in ("dataset", "sampler", "batch_sampler"):
         assert type(getattr(ours, name)) is type(getattr(theirs, name)), name
     assert len(ours) == len(theirs)
-
-
-def test_torchs_arguments_have_torchs_places_and_defaults(make):
-    theirs = inspect.signature(data.DataLoader).parameters
-    ours = inspect.signature(make).parameters
-    assert list(ours)[: len(theirs)] == list(theirs)
-    for name, parameter in theirs.items():
-        assert (ours[name].default, ours[name].kind) == (parameter.default, parameter.kind), name
-
-
-@pytest.mark.parametrize(
-    "name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
-)
-def test_the_samplers_arguments_cannot_be_set_afterwards(make, name):
-    loader = make(NUMBERS)
-    with pytest.raises(ValueError, match=f"{name} attribute should not be set after DataLoader is init"):
-        setattr(loader, name, None)
 
 
 @pytest.mark.parametrize(

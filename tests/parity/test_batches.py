@@ -1,6 +1,7 @@
 """Map datasets: the batches of torch's DataLoader, in type, layout and value."""
 
 import collections
+import itertools
 
 import numpy as np
 import pytest
@@ -24,11 +25,9 @@ from tests.support.torch_datasets import (  # noqa: E402
     assert_as_torch,
     assert_same,
     batches,
-    raises,
     torchs_and_more,
 )
 
-WORKERS = [0, 1, slow(2)]
 DTYPES = [
     dtype
     for dtype in vars(torch).values()
@@ -86,19 +85,46 @@ KINDS = {
     "parameters": lambda i: torch.nn.Parameter(torch.ones(2) * i).detach(),
     "a dict in half of the positions": lambda i: (i, {"only": i}),
     "more samples than a byte counts": lambda i: [i] * 300,
+    "more dimensions than a record has": lambda i: (np.ones([1] * 12 + [2]) * i, torch.ones([1] * 12 + [2]) * i),
+    "every dtype of torch": lambda i: {
+        str(dtype): (torch.arange(64, dtype=torch.uint8).reshape(4, 16) % 2).view(dtype) for dtype in DTYPES
+    },
+    # Without q and Q: torch knows only one of the 64-bit types.
+    "every dtype of numpy": lambda i: {code: np.full(3, i % 2, code) for code in "?bBhHiIlLefdFD"},
 }
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_samples_of_any_kind_make_torchs_batches(make, kind, num_workers):
-    assert_as_torch(make, Made(KINDS[kind], 5), batch_size=2, num_workers=num_workers)
+def together(kinds, n=5):
+    """Return a dataset with `n` samples of each kind, and (kind, indices) of its batches of two."""
+    samples = [(name, i) for name in kinds for i in range(n)]
+    firsts = [k + i for k in range(0, len(samples), n) for i in range(0, n, 2)]
+    lists = [(samples[k][0], [j for j in (k, k + 1) if samples[j : j + 1] and j // n == k // n]) for k in firsts]
+    return Made(lambda i: kinds[samples[i][0]](samples[i][1]), len(samples)), lists
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("kind", [np.zeros, torch.zeros])
-def test_batches_without_elements_have_torchs_strides(make, kind, num_workers):
-    for shape in ((0,), (0, 3), (2, 0, 3)):
+def assert_batches_as_torchs(make, kinds, num_workers, n=5, **options):
+    """Fail unless one loader makes the batches of each kind as torch's does."""
+    dataset, lists = together(kinds, n)
+    theirs, ours = (
+        batches(cls, dataset, batch_sampler=[indices for _, indices in lists], num_workers=num_workers, **options)
+        for cls in (data.DataLoader, make)
+    )
+    for (name, _), one, other in zip(lists, ours, theirs, strict=True):
+        assert_same(one, other, name)
+
+
+workers = pytest.mark.parametrize("num_workers", [0, 1, slow(2)])
+
+
+@workers
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_samples_of_any_kind_make_torchs_batches(make, num_workers):
+    assert_batches_as_torchs(make, KINDS, num_workers)
+
+
+@workers
+def test_batches_without_elements_have_torchs_strides(make, num_workers):
+    for kind, shape in itertools.product((np.zeros, torch.zeros), ((0,), (0, 3), (2, 0, 3))):
         theirs, ours = (
             batches(cls, [kind(shape)] * 3, batch_size=2, num_workers=num_workers) for cls in (data.DataLoader, make)
         )
@@ -118,42 +144,22 @@ SINGLE = {name: kind for name, kind in KINDS.items() if name not in ("tensor sub
 }
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("kind", SINGLE)
-@pytest.mark.filterwarnings("ignore:Sparse ")
-def test_samples_without_batching_are_torchs(make, kind, num_workers):
-    assert_as_torch(make, Made(SINGLE[kind], 3), batch_size=None, num_workers=num_workers)
+@workers
+@pytest.mark.filterwarnings("ignore:Sparse ", "ignore:ComplexHalf")
+def test_samples_without_batching_are_torchs(make, num_workers):
+    dataset, lists = together(SINGLE, 2)
+    theirs, ours = (batches(cls, dataset, batch_size=None, num_workers=num_workers) for cls in (data.DataLoader, make))
+    for k, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        assert_same(one, other, lists[k // 2][0])
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("batch_size", [2, None])
-@pytest.mark.filterwarnings("ignore:ComplexHalf")
-def test_every_dtype_of_torchs_is_kept(make, batch_size, num_workers):
-    def sample(i):
-        raw = torch.arange(64, dtype=torch.uint8).reshape(4, 16) % 2
-        return {str(dtype): raw.clone().view(dtype) for dtype in DTYPES}
-
-    assert_as_torch(make, Made(sample, 3), batch_size=batch_size, num_workers=num_workers)
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_every_dtype_of_numpys_is_kept(make, num_workers):
-    codes = "?bBhHiIlLefdFD"  # without q and Q: torch knows only one of the 64-bit types
-    dataset = Made(lambda i: {code: np.full(3, i % 2, code) for code in codes}, 3)
-    assert_as_torch(make, dataset, batch_size=2, num_workers=num_workers)
-
-
-def test_a_leaf_that_requires_grad_is_torchs_without_workers(make):
+@pytest.mark.parametrize(("batch_size", "num_workers"), [(2, 0), (None, 1)])
+def test_a_leaf_that_requires_grad_is_torchs(make, batch_size, num_workers):
     dataset = Made(lambda i: torch.ones(2, requires_grad=True), 2)
-    assert_as_torch(make, dataset, batch_size=2)
+    assert_as_torch(make, dataset, batch_size=batch_size, num_workers=num_workers)
 
 
-def test_a_leaf_that_requires_grad_comes_from_a_worker_as_torchs(make):
-    dataset = Made(lambda i: torch.ones(2, requires_grad=True), 2)
-    assert_as_torch(make, dataset, batch_size=None, num_workers=1)
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
+@workers
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_are_handed_on(make, num_workers):
     def nest(samples):
@@ -181,23 +187,26 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("kind", REFUSED)
-def test_samples_that_torch_refuses_to_collate_are_refused_alike(make, kind, num_workers):
-    raised = []
-    for cls in (data.DataLoader, make):
-        with raises(Exception) as info:
-            batches(cls, Made(REFUSED[kind], 2), batch_size=2, num_workers=num_workers)
-        raised.append(info.value)
-    theirs, ours = raised
-    assert type(ours) is type(theirs)
-    assert (
-        str(ours).strip().splitlines()[-1].split("at entry")[0]
-        == (str(theirs).strip().splitlines()[-1].split("at entry")[0])
-    )
+def refusals(cls, num_workers):
+    """Return {kind: (type, last line) of the exception} for batches of samples that torch does not collate."""
+    dataset, lists = together(REFUSED, 2)
+    iterator = iter(cls(dataset, batch_sampler=[indices for _, indices in lists], num_workers=num_workers))
+    found = {}
+    for name, _ in lists:
+        try:
+            found[name] = next(iterator)
+        except Exception as error:
+            found[name] = type(error), str(error).strip().splitlines()[-1].split("at entry")[0]
+    return found
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
+@workers
+def test_samples_that_torch_refuses_to_collate_are_refused_alike(make, num_workers):
+    theirs = refusals(data.DataLoader, num_workers)
+    assert refusals(make, num_workers) == theirs and all(type(refusal) is tuple for refusal in theirs.values())
+
+
+@workers
 @pytest.mark.parametrize("batch_size", [3, None])
 @pytest.mark.parametrize("collate_fn", [as_is, as_custom, torchs_and_more, lambda samples: None])
 def test_the_result_of_collate_fn_is_delivered_unchanged(make, collate_fn, batch_size, num_workers):
@@ -222,10 +231,7 @@ LAYOUTS = {
     ).contiguous(memory_format=torch.channels_last_3d),
     "channels last, every second row": lambda samples: channels_last(samples)[:, :, ::2],
     "samples as they lie": list,
-    "a dict of both": lambda samples: {
-        "a": channels_last(samples),
-        "b": [image.numpy() for image in samples],
-    },
+    "a dict of both": lambda samples: {"a": channels_last(samples), "b": [image.numpy() for image in samples]},
     "stacked by torch": torch.stack,
     "stacked by torch's default": torch.utils.data.default_collate,
     "transposed": lambda samples: torch.stack(samples).transpose(0, 1),
@@ -234,23 +240,19 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_images_lie_in_memory_as_torchs(make, layout, num_workers):
+@workers
+def test_images_lie_in_memory_as_torchs(make, num_workers):
     def image(i):
         return (torch.arange(60.0).reshape(4, 5, 3) + i).permute(2, 0, 1)  # as decoders return them
 
-    assert_as_torch(make, Made(image, 4), batch_size=2, collate_fn=LAYOUTS[layout], num_workers=num_workers)
+    def collate(samples):
+        return LAYOUTS[samples[0][0]]([image for _, image in samples])
+
+    kinds = {name: lambda i, name=name: (name, image(i)) for name in LAYOUTS}
+    assert_batches_as_torchs(make, kinds, num_workers, n=4, collate_fn=collate)
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_batches_of_more_dimensions_than_a_record_has_come(make, num_workers):
-    for kind in (np.ones, torch.ones):
-        dataset = Made(lambda i, kind=kind: kind([1] * 12 + [2]) * i, 4)
-        assert_as_torch(make, dataset, batch_size=2, num_workers=num_workers)
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
+@workers
 def test_registered_types_are_collated_by_their_function(make, num_workers, monkeypatch):
     def collate(batch, *, collate_fn_map=None):
         return Custom([sample.value for sample in batch])
@@ -260,7 +262,7 @@ def test_registered_types_are_collated_by_their_function(make, num_workers, monk
     assert_as_torch(make, dataset, batch_size=2, num_workers=num_workers)
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
+@workers
 @pytest.mark.parametrize("batch_size", [2, None])
 def test_datasets_may_be_torchs_own(make, batch_size, num_workers):
     rows = data.TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10))
@@ -277,7 +279,7 @@ def test_datasets_may_be_torchs_own(make, batch_size, num_workers):
         assert_as_torch(make, dataset, batch_size=batch_size, num_workers=num_workers)
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
+@workers
 @pytest.mark.parametrize("batch_size", [3, None])
 def test_getitems_is_called_where_torch_calls_it(make, batch_size, num_workers):
     assert_as_torch(make, Fetched(list(range(8))), batch_size=batch_size, num_workers=num_workers)
@@ -290,18 +292,13 @@ def test_the_start_method_changes_no_batch(make, method):
     assert_same(ours, batches(data.DataLoader, Values(values), batch_size=2, shuffle=True, num_workers=1))
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
+@workers
 def test_batches_can_be_written_to_and_kept(make, num_workers):
     kept = list(make(Made(grid, 12), batch_size=2, num_workers=num_workers))
     for i, batch in enumerate(kept):
         batch += 100 * i
     for i, batch in enumerate(kept):
         assert_same(batch, torch.stack([grid(2 * i), grid(2 * i + 1)]) + 100 * i)
-
-
-def test_out_of_order_the_same_batches_come(make):
-    ours = batches(make, Values(list(range(20))), batch_size=2, num_workers=2, in_order=False)
-    assert sorted(batch.tolist() for batch in ours) == [[i, i + 1] for i in range(0, 20, 2)]
 
 
 LAZY = {"conjugated": lambda x: x.conj(), "negated": lambda x: x.conj().imag}

@@ -6,14 +6,14 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils import data  # noqa: E402
 
+from tests.support.datasets import Numbers, wait_for_ever  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 from tests.support.torch_datasets import (  # noqa: E402
     Dying,
     Failing,
@@ -133,25 +133,8 @@ def test_the_death_of_a_worker_is_told_with_its_number(make, how):
         assert "exited unexpectedly" in str(info.value)
 
 
-def test_a_loader_can_be_used_again_after_a_death(make):
-    loader = make(Dying(killed), batch_size=2, num_workers=1)
-    for _ in range(2):
-        with raises(RuntimeError, match="DataLoader worker"):
-            list(loader)
-
-
-class Stuck(data.Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, i):
-        if i == 2:
-            threading.Event().wait()
-        return i
-
-
 def test_a_timeout_is_told_in_torchs_words(make):
-    iterator = iter(make(Stuck(), batch_size=2, num_workers=1, timeout=2))
+    iterator = iter(make(Numbers(4, {2: wait_for_ever}), batch_size=2, num_workers=1, timeout=2))
     first = None
     while first is None:
         try:
@@ -163,7 +146,7 @@ def test_a_timeout_is_told_in_torchs_words(make):
         next(iterator)
 
 
-@pytest.mark.parametrize("which", ["torch.utils.data", "slipring.torch"])
+@pytest.mark.parametrize("which", ["slipring.torch", slow("torch.utils.data")])
 def test_ctrl_c_ends_the_program_and_its_workers(which, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(

@@ -1,11 +1,9 @@
 """The same batches, in the same order, as torch's DataLoader and webdataset's MultiLoader give."""
 
-import warnings
-
 import numpy as np
 import pytest
 
-from slipring import Memory, Workers
+from slipring import Workers
 
 torch = pytest.importorskip("torch")
 
@@ -13,7 +11,7 @@ from torch.utils import data  # noqa: E402
 
 import slipring  # noqa: E402
 from slipring import Loader  # noqa: E402
-from tests.support.datasets import Shard, Shards, Stream, Values, flat  # noqa: E402
+from tests.support.datasets import Shards, Stream  # noqa: E402
 
 
 class Torches(data.Dataset):
@@ -107,14 +105,6 @@ def test_datasets_of_torch_and_python_give_the_same_batches(name, drop_last, num
         assert as_lists(loader) == theirs
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_without_batching_the_same_samples_come(num_workers):
-    dataset = Values([torch.ones(2), np.ones(3), 5, "text", None, {"a": 1}])
-    theirs = data.DataLoader(dataset, None, collate_fn=lambda sample: sample)
-    with Loader(dataset, None, num_workers=num_workers) as ours:
-        assert as_lists(ours) == as_lists(theirs)
-
-
 @pytest.mark.parametrize("lengths", [(7, 7), (2, 9), (9, 2), (0, 5), (4, 0), (0, 0), (1, 1)])
 @pytest.mark.parametrize("batch_size", [2, None])
 def test_streams_come_in_torchs_order(lengths, batch_size):
@@ -149,27 +139,6 @@ def test_errors_are_of_torchs_type_and_come_at_the_same_time(num_workers):
         assert until_error(ours) == until_error(theirs) == ([[[0, 1]], [[2, 3]]], KeyError)
 
 
-def test_worker_information_has_torchs_fields():
-    class Info(data.Dataset):
-        def __len__(self):
-            return 2
-
-        def __getitem__(self, i):
-            info = slipring.get_worker_info() or data.get_worker_info()
-            return i, info.id, info.num_workers, len(info.dataset), isinstance(info.seed, int)
-
-    theirs = as_lists(data.DataLoader(Info(), num_workers=2))
-    with Loader(Info(), num_workers=2, rng="worker") as loader:
-        assert as_lists(loader) == theirs
-
-
-def test_nothing_warns():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with Loader(Torches(), 4, num_workers=2, memory=Memory(copy="auto", slots=4)) as loader:
-            list(loader)
-
-
 # ---- webdataset's MultiLoader: any iterable, arrival order, until every worker has ended ----
 
 
@@ -179,16 +148,3 @@ def test_shards_are_split_by_the_environment(start_method):
         for _ in range(2):
             keys = [sample["__key__"] for sample in loader]
             assert sorted(keys) == sorted(f"{shard}/{i}" for shard in range(9) for i in range(shard + 1))
-
-
-def test_samples_of_any_iterable_come_until_every_worker_has_ended():
-    with Loader(Shard(1000), None, num_workers=4, in_order=False) as loader:
-        assert sorted(loader) == list(range(1000))
-
-
-def test_a_new_iteration_ends_the_one_that_was_dropped():
-    with Loader(Shard(1000), 5, num_workers=3, in_order=False) as loader:
-        for _ in range(3):
-            for _, batch in zip(range(4), loader, strict=False):
-                assert len(batch) == 5
-        assert sorted(flat(b.tolist() for b in loader)) == list(range(1000))

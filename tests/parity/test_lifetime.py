@@ -4,9 +4,6 @@ import contextlib
 import copy
 import gc
 import pickle
-import subprocess
-import sys
-import textwrap
 import threading
 
 import pytest
@@ -19,7 +16,6 @@ from torch.utils import data  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.datasets import Values  # noqa: E402
-from tests.support.parts import one_fast  # noqa: E402
 from tests.support.torch_datasets import Made, seed_by_worker  # noqa: E402
 
 NUMBERS = Values(list(range(12)))
@@ -53,16 +49,6 @@ def test_the_iterator_may_go_before_its_loader(make, setting):
     iterator = iter(loader)
     next(iterator)
     del iterator
-    assert as_list(loader) == ALL
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_an_epoch_may_be_broken_off(make, setting):
-    loader = make(NUMBERS, batch_size=3, **workers(setting))
-    for _ in range(3):
-        for batch in loader:
-            assert batch.tolist() == ALL[0]
-            break
     assert as_list(loader) == ALL
 
 
@@ -111,33 +97,6 @@ def test_a_dataset_may_read_from_a_loader(make):
     inner = make(NUMBERS, batch_size=4)
     outer = make(Made(lambda i: sum(batch.sum() for batch in inner) + i, 4), batch_size=2, num_workers=2)
     assert as_list(outer) == [[66, 67], [68, 69]]
-
-
-ENDS = {
-    "in mid-epoch": "iterator = iter(loader); next(iterator)",
-    "before the first batch": "iterator = iter(loader)",
-    "after an epoch": "list(loader)",
-    "with the loader gone": "iterator = iter(loader); next(iterator); del loader",
-    "with a cycle": "iterator = iter(loader); next(iterator); cycle = [iterator]; cycle.append(cycle)",
-    "with sys keeping it": "iterator = iter(loader); next(iterator); import sys; sys.kept = iterator",
-    "with an exception": "iterator = iter(loader); next(iterator); raise SystemExit(0)",
-}
-
-
-@pytest.mark.parametrize("setting", SETTINGS[1:])
-@pytest.mark.parametrize("end", one_fast(ENDS))
-@pytest.mark.parametrize("which", ["slipring.torch"])
-def test_a_program_may_end_anywhere(which, end, setting, tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(
-        textwrap.dedent(f"""
-        from {which} import DataLoader
-        loader = DataLoader(list(range(20)), batch_size=2, **{workers(setting)!r})
-        {ENDS[end]}
-        """)
-    )
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_torchs_class_is_derived_from_as_before(make):

@@ -178,11 +178,6 @@ def test_more_workers_than_batches_change_nothing(make):
         assert_as_torch(make, dataset, batch_size=2, num_workers=2, prefetch_factor=7)
 
 
-def test_any_prefetch_factor_gives_the_same(make):
-    for factor in (1, 5):
-        assert_as_torch(make, NUMBERS, batch_size=1, num_workers=2, prefetch_factor=factor, shuffle=True)
-
-
 @pytest.mark.parametrize("prefetch_factor", [1, 3])
 def test_the_sampler_is_read_as_far_ahead_as_by_torch(make, prefetch_factor):
     def asked_after_each_batch(cls):

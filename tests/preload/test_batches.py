@@ -130,13 +130,6 @@ def test_a_packed_sequence_is_handed_out(lab, monkeypatch, num_workers):
             assert batch.batch_sizes.tolist() == [3, 2, 1] and len(tensors_in(batch)) >= 2
 
 
-def test_gradients_are_asked_for_as_before(lab):
-    sample = torch.ones(3, requires_grad=True)
-    with DataLoader(Values([sample] * 2), 1, collate_fn=as_made, device=DEVICE) as loader:
-        got = next(iter(loader))
-        assert got.requires_grad and got.is_leaf
-
-
 @pytest.mark.parametrize("device", ["cpu", DEVICE])
 def test_four_dimensions_are_laid_out_as_asked_for(lab, device):
     sample = {"image": torch.arange(24.0).reshape(2, 3, 4), "vector": torch.arange(3.0)}
@@ -225,10 +218,7 @@ def test_a_resume_after_an_error_loses_no_batch(lab, devices, num_workers):
 
     options = {"num_workers": num_workers, "device": devices}
     for taken in range(1, 5):
-        with (
-            DataLoader(Odd(), **grouped(**options)) as loader,
-            DataLoader(Odd(), **grouped(**options)) as anew,
-        ):
+        with DataLoader(Odd(), **grouped(**options)) as loader, DataLoader(Odd(), **grouped(**options)) as anew:
             batches = iter(loader)
             for _ in range(taken):
                 step(batches)
@@ -275,16 +265,6 @@ def test_the_effects_of_an_abandoned_epoch_do_not_depend_on_speed(options):
 
 
 # ---- arguments
-
-
-def test_arguments_may_change_between_epochs():
-    loader = DataLoader(Made(torch.tensor, 5), num_workers=1, persistent_workers=True, device="cpu")
-    assert len(list(loader)) == 5
-    loader.device = None
-    assert len(list(loader)) == 5
-    loader.device = Device("cpu", preload=3)
-    assert len(list(loader)) == 5
-    loader.close()
 
 
 def test_a_loader_with_a_device_that_is_not_here_still_has_figures():

@@ -147,15 +147,6 @@ def test_a_killed_worker_is_replaced_beside_the_preload_thread(lab, tmp_path):
         assert loader.stats().respawns == 1
 
 
-def test_a_samplers_exception_comes_behind_the_batches_before_it(lab):
-    def sampler():
-        yield from range(3)
-        raise ZeroDivisionError
-
-    with DataLoader(Made(torch.tensor, 9), sampler=sampler(), num_workers=2, device="cpu") as loader:
-        assert outcomes(lab, iter(loader)) == [0, 1, 2, ZeroDivisionError, "end"]
-
-
 def test_a_streams_last_batch_is_not_lost(lab):
     for device in DEVICES:
         with DataLoader(Stream(7), 2, num_workers=1, device=device) as loader:

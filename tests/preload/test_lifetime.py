@@ -85,24 +85,6 @@ def test_close_calls_back_a_thread_that_waits_for_a_worker(lab):
         next(batches)
 
 
-def test_a_thread_that_waits_for_a_stuck_worker_ends_with_the_iteration(lab):
-    gate = multiprocessing.Event()
-
-    def waits(i):
-        if i:
-            gate.wait()
-        return torch.tensor(i)
-
-    with DataLoader(Made(waits, 9), num_workers=1, device=DEVICE, persistent_workers=True) as loader:
-        batches = iter(loader)
-        next(batches)
-        [thread] = threads()
-        batches.close()
-        assert not thread.is_alive()
-        gate.set()
-        assert len(list(loader)) == 9
-
-
 def test_the_thread_keeps_only_ready_batches():
     with DataLoader(Made(image, 50), 2, num_workers=1, device="cpu") as loader:
         batches = iter(loader)

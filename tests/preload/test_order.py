@@ -182,13 +182,6 @@ def test_a_refusal_while_slots_grow_leaves_the_others_pinned(lab):
         assert 0 < loader.stats().staged_batches < 40
 
 
-def test_two_loaders_do_not_disturb_each_other(lab):
-    make = functools.partial(DataLoader, Made(image, 20), 4, num_workers=1, device=DEVICE)
-    with make() as train, make() as valid:
-        for (a, la), (b, lb) in zip(read_all(lab, train), read_all(lab, valid), strict=True):
-            assert a == b and la == lb
-
-
 def test_all_epochs_copy_on_one_stream_and_two_at_once_on_two(lab):
     loaders = [DataLoader(Made(image, 20), 4, num_workers=n, device=DEVICE) for n in (1, 0)]
     for _ in range(3):
@@ -200,15 +193,6 @@ def test_all_epochs_copy_on_one_stream_and_two_at_once_on_two(lab):
     del both
     for loader in loaders:
         loader.close()
-
-
-def test_a_loader_is_used_from_another_thread(lab):
-    seen = []
-    with DataLoader(Made(image, 20), 4, num_workers=2, device=DEVICE) as loader:
-        thread = threading.Thread(target=lambda: seen.extend(read_all(lab, loader)))
-        thread.start()
-        thread.join()
-    assert [labels for _, labels in seen] == [list(range(i, i + 4)) for i in range(0, 20, 4)]
 
 
 def test_each_device_gets_a_batch_per_step_and_too_few_are_dropped(lab):

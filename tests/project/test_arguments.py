@@ -3,14 +3,18 @@
 import inspect
 import io
 import tarfile
+from collections.abc import Iterable
+from types import UnionType
+from typing import Literal, get_args, get_origin
 
 import numpy as np
 import pytest
 
 import slipring
 from slipring.errors import shown
-from slipring.options import FlowOptions
+from slipring.options import LoaderOptions, Memory, StreamOptions, TorchOptions, Workers
 from slipring.streams import ShardStream, Stream
+from tests.support.inside import Group, function, group_rules, instance, integer, rules, seconds, worker_count
 
 NAN, HUGE = float("nan"), 10**400
 
@@ -74,20 +78,40 @@ NONSENSE["workers"] = [*NONSENSE["bounded"], (2, 1), (0, None), (1, 2, 3), (1.5,
 NONSENSE["group"] = [None, 3, "x", {}, object(), slipring.Loader, Unshowable()]
 NO_NONE = {"callable", "words", "mapping", "path", "flag"}  # some of these allow None
 
-LOADER = {
-    "batch_size": "count?", "shuffle": "flag?", "sampler": "iterable?", "batch_sampler": "iterable?",
-    "num_workers": "workers", "collate_fn": "callable?", "drop_last": "flag?", "timeout": "seconds",
-    "worker_init_fn": "callable?", "seed": "integer?", "prefetch_factor": "count", "persistent_workers": "flag?",
-    "in_order": "flag?", "rng": "word", "workers": "group", "memory": "group", "rank": "natural?",
-    "skip_none": "flag?",
-}  # fmt: skip
+
+BY_CHECK = {worker_count: "workers", seconds: "seconds", function: "callable?", instance: "group"}
+BY_TYPE = {bool: "flag", Literal: "word", Iterable: "iterable", UnionType: "word"}
+
+
+def kind_of(declared, rule):
+    """Return the kind of an option's values, as slipring/options.py declares it; None if it is not known."""
+    check, given = getattr(rule.check, "func", rule.check), getattr(rule.check, "keywords", {})
+    if check is integer:
+        kind = {None: "integer", 0: "natural"}.get(given.get("least"), "count")
+        return kind + "?" * given.get("optional", False)
+    optional = type(None) in get_args(declared)
+    one = get_args(declared)[0] if optional else declared
+    kind = BY_CHECK.get(check) or BY_TYPE.get(get_origin(one) or one)
+    return kind and kind.removesuffix("?") + "?" * (optional or kind[-1] == "?")
+
+
+def kinds_of(*declared):
+    """Return {option: kind} of the options that a TypedDict or a `Group` declares."""
+    found = {}
+    for each in declared:
+        options = group_rules(each) if issubclass(each, Group) else rules(each)
+        found |= {name: kind_of(*option) for name, option in options.items()}
+    return found
+
+
+LOADER = {"batch_size": "count?", "collate_fn": "callable?", **kinds_of(LoaderOptions)}
 OF_TORCH = (
     "dataset", "batch_size", "shuffle", "num_workers", "pin_memory", "drop_last", "timeout", "generator",
-    "multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order", "seed",
+    "multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order",
 )  # fmt: skip
 TORCH = {
-    **{name: kind for name, kind in LOADER.items() if name not in OF_TORCH},
-    "device": "device?", "num_workers": None,
+    **{name: kind for name, kind in LOADER.items() if name not in (*OF_TORCH, "seed")},
+    **kinds_of(TorchOptions), "device": "device?", "num_workers": None,
 }  # fmt: skip
 STREAM = {
     "batches": "source", "batch_size": "count", "columns": "names?", "drop_last": "flag?",
@@ -124,13 +148,8 @@ def blocks(*_):
 DATA = {"dataset": [1, 2, 3] * 10}
 FACES = [
     Face("slipring", "Loader", DATA, {"dataset": "dataset", **LOADER}),
-    Face("slipring", "Workers", {}, {
-        "start_method": "word?", "chunk_size": "count?", "fetch_threads": "count?", "on_death": "word?",
-        "max_restarts": "natural", "snapshot_every_n_steps": "natural?",
-    }),
-    Face("slipring", "Memory", {}, {
-        "slots": "count?", "slot_bytes": "count?", "backing": "word", "copy": "word",
-    }),
+    Face("slipring", "Workers", {}, kinds_of(Workers)),
+    Face("slipring", "Memory", {}, kinds_of(Memory)),
     Face("slipring.torch", "Device", {"device": "cpu"}, {
         "device": None, "preload": "bounded?", "non_blocking": "flag?", "memory_format": None,
         "transform": "callable?",
@@ -146,7 +165,7 @@ FACES = [
     Face("slipring", "StringList", {}, {"strings": "iterable"}),
     Face("slipring", "empty", {"shape": 3}, {"shape": "shape", "dtype": None}),
     Face("slipring", "stream", {"batches": blocks, "batch_size": 4}, {
-        **{name: kind for name, kind in LOADER.items() if name in FlowOptions.__annotations__}, **STREAM,
+        **kinds_of(StreamOptions), **STREAM,
     }),
     Face("slipring.streams", "Stream", {"batches": blocks, "batch_size": 4}, STREAM),
     Face("slipring.streams", "ShardStream", {"shards": [0, 1], "read": blocks, "batch_size": 4}, {

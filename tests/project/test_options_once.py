@@ -9,13 +9,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 import slipring
 from slipring import options
-from slipring._core.declare import rules
+from tests.support.inside import Group, rules
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pkg" / "slipring"
@@ -73,16 +74,20 @@ def test_torchs_parameters_are_torchs():
     assert list(ours)[: len(theirs)] == list(theirs)
 
 
-VALUES = {
-    "rng": "batch",
-    "workers": slipring.Workers(on_death="respawn", max_restarts=7, snapshot_every_n_steps=5),
-    "memory": slipring.Memory(slots=40, slot_bytes=1 << 20, backing="memfd", copy="always"),
-    "skip_none": True,
+def another(declared, rule):
+    """Return a value of an option that is not its default."""
+    if declared is bool:
+        return not rule.default
+    if isinstance(rule.default, Group):
+        return GROUPS[type(rule.default)]
+    return next(word for word in get_args(declared) if word != rule.default)  # of a Literal
+
+
+GROUPS = {
+    slipring.Workers: slipring.Workers(on_death="respawn", max_restarts=7, snapshot_every_n_steps=5),
+    slipring.Memory: slipring.Memory(slots=40, slot_bytes=1 << 20, backing="memfd", copy="always"),
 }
-
-
-def test_the_values_here_are_of_all_common_options():
-    assert set(VALUES) == set(COMMON)
+VALUES = {name: another(*option) for name, option in rules(options.CommonOptions).items()}
 
 
 @pytest.mark.parametrize("name", VALUES)

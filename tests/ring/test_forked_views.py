@@ -1,7 +1,5 @@
 """A forked child sees the batches that it inherits as they were, for as long as it lives."""
 
-import gc
-import multiprocessing
 import os
 import resource
 import signal
@@ -16,11 +14,9 @@ import slipring
 from slipring import Loader, Memory, Queue, Workers
 from tests.support.datasets import Squares, numbers
 from tests.support.inside import count_of, engine_of
-from tests.support.options import grouped
+from tests.support.kinds import kinds, loading
 from tests.support.processes import in_child
 from tests.support.trip import address
-
-fork = multiprocessing.get_context("fork")
 
 
 class Meeting:
@@ -55,12 +51,12 @@ def private(at):
     raise AssertionError("the array is not mapped")
 
 
-WORKERS = [(0, None), (2, "fork"), (2, "thread"), (2, "spawn")]
+WORKERS = ["inline", "fork", "thread"]
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_a_batch_that_its_parent_drops_stays_unchanged(num_workers, start_method):
-    with Loader(Squares(400), 4, num_workers=num_workers, workers=Workers(start_method=start_method)) as loader:
+@kinds(*WORKERS)
+def test_a_batch_that_its_parent_drops_stays_unchanged(kind):
+    with loading(Squares(400), 4, **kind) as loader:
         iterator = iter(loader)
         children = []
         for k in range(9):
@@ -72,30 +68,6 @@ def test_a_batch_that_its_parent_drops_stays_unchanged(num_workers, start_method
         assert numbers(loader) == [list(range(k, k + 4)) for k in range(0, 400, 4)]  # and no slot is lost
         assert engine_of(loader).ring.circulating == loader.stats().slots
         assert all([child.ends_well() for child in children])
-
-
-def shows(batch, told, sender):
-    told.wait()
-    sender.send(batch[0][:, 0].tolist())
-
-
-def test_a_batch_given_to_a_process_is_that_processs():
-    told = fork.Event()
-    with Loader(Squares(100), 4, num_workers=2) as loader:
-        iterator = iter(loader)
-        batch = next(iterator)
-        receiver, sender = fork.Pipe(False)
-        process = fork.Process(target=shows, args=(batch, told, sender))
-        process.start()
-        del batch
-        for _ in iterator:
-            pass
-        told.set()
-        assert receiver.recv() == [0, 1, 4, 9]
-        process.join()
-        process.close()
-        receiver.close()
-        sender.close()
 
 
 def test_tensors_and_parts_of_batches_too():
@@ -152,13 +124,6 @@ def test_a_grandchild_sees_it_when_both_have_gone():
         os.close(writer)
         with os.fdopen(reader, "rb") as said:
             assert said.read() == bytes([0, 1, 2, 3])
-
-
-def test_a_batch_copied_out_of_its_slot_needs_no_copy():
-    with Loader(Squares(100), 4, num_workers=2, memory=Memory(copy="always")) as loader:
-        batch = next(iter(loader))
-        child = Meeting(lambda: batch[1].tolist() == [0, 1, 2, 3])
-        assert child.ends_well()
 
 
 def test_a_child_that_ends_at_once_or_is_stopped_holds_up_nobody():
@@ -222,35 +187,30 @@ def without_address_space(look):
 
 
 @needs_limits
-@pytest.mark.parametrize(("num_workers", "start_method"), WORKERS)
-def test_where_there_is_no_memory_for_a_copy_the_slot_stays_as_it_is(num_workers, start_method):
-    kwargs = {"num_workers": num_workers, "start_method": start_method, "slots": 5}
-    with Loader(Large(20), None, **grouped(**kwargs)) as loader:
+@kinds(*WORKERS)
+def test_where_there_is_no_memory_for_a_copy_the_slot_stays_as_it_is(kind):
+    with loading(Large(20), None, **kind, slots=5) as loader:
         iterator = iter(loader)
         kept = [next(iterator)]
         child = without_address_space(lambda: not private(kept[0]) and (kept[0] == 0).all())
         kept.clear()
         assert [int(batch[0]) for batch in iterator] == list(range(1, 20))
-        in_flight = 2 if start_method == "thread" else 0  # slots that the threads were writing may stay, too
+        in_flight = (
+            2 if kind.get("start_method") == "thread" else 0
+        )  # slots that the threads were writing may stay, too
         assert 4 - in_flight <= engine_of(loader).ring.circulating <= 4
         assert child.ends_well()
 
 
 @needs_limits
-@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork")])
-def test_so_does_a_slot_that_a_worker_was_filling(num_workers, start_method):
+@kinds("inline", "one fork")
+def test_so_does_a_slot_that_a_worker_was_filling(kind):
     dataset = Large(12)
     dataset.forks_at = 3
-    with Loader(
-        dataset,
-        None,
-        num_workers=num_workers,
-        workers=Workers(start_method=start_method),
-        memory=Memory(slots=5),
-    ) as loader:
+    with loading(dataset, None, **kind, memory=Memory(slots=5)) as loader:
         assert [int(batch[0]) for batch in loader] == list(range(12))
         # Without workers, the forking process is this one, which still has batch 2.
-        assert engine_of(loader).ring.circulating == (3 if num_workers == 0 else 4)
+        assert engine_of(loader).ring.circulating == (3 if kind["num_workers"] == 0 else 4)
 
 
 # ---- no cost without need
@@ -368,21 +328,15 @@ class Forks(Squares):
         return array
 
 
-@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "thread")])
-def test_a_batch_that_a_worker_is_making_too(num_workers, start_method):
+@kinds("inline", "one fork", "one thread")
+def test_a_batch_that_a_worker_is_making_too(kind):
     fds = os.pipe()
-    with Loader(
-        Forks(fds),
-        None,
-        num_workers=num_workers,
-        workers=Workers(start_method=start_method),
-        memory=Memory(slots=4),
-    ) as loader:
+    with loading(Forks(fds), None, **kind, memory=Memory(slots=4)) as loader:
         assert [int(batch[0]) for batch in loader] == list(range(40))
     os.close(fds[1])
     with os.fdopen(fds[0], "rb") as said:
         assert said.read() == b"fine"
-    if num_workers != 1 or start_method == "thread":
+    if kind.get("start_method") != "fork":
         os.wait()
 
 
@@ -409,19 +363,3 @@ def test_forks_while_another_thread_iterates():
             thread.join()
         assert all([child.ends_well() for child in children])
         assert len(list(loader)) == 1000
-
-
-def test_a_child_may_end_its_loader_and_keep_the_batch():
-    loader = Loader(Squares(100), 4, num_workers=2)
-    iterator = iter(loader)
-    batch = next(iterator)
-
-    def child():
-        nonlocal loader, iterator
-        loader = iterator = None
-        gc.collect()
-        return batch[1].tolist()
-
-    assert in_child(child) == [0, 1, 2, 3]
-    assert len(list(iterator)) == 24
-    loader.close()

@@ -108,14 +108,6 @@ def test_torch_tensors_keep_the_slot(trip):
         assert trip.free == 4
 
 
-def test_an_array_made_a_tensor_keeps_the_slot(trip):
-    torch = pytest.importorskip("torch")
-    kept = torch.from_numpy(trip(np.arange(4)))[1:]
-    assert trip.free == 3 and kept.tolist() == [1, 2, 3]
-    del kept
-    assert trip.free == 4
-
-
 def test_an_object_keeps_the_slot_by_its_buffers(trip):
     class_dict = trip({frozenset("k"): np.arange(1000)})  # pickled as a whole, with its array out of band
     kept = class_dict.popitem()[1]
@@ -269,8 +261,7 @@ print("fine")
 """
 
 
-@pytest.mark.parametrize("copy", ["auto", "always"])
-@pytest.mark.parametrize("method", ["fork", "thread"])
+@pytest.mark.parametrize(("method", "copy"), [("fork", "auto"), ("thread", "always")])
 def test_in_the_debug_mode_a_stale_view_of_a_loaders_batch_shows_poison(method, copy):
     debugged(STALE, method, copy)
 
@@ -290,12 +281,3 @@ def debugged(program, *arguments):
         text=True,
     )
     assert done.stdout.strip() == "fine", done.stderr
-
-
-def test_without_the_debug_mode_released_bytes_stay(trip):
-    import ctypes
-
-    array = trip(np.arange(100, dtype=np.uint8))
-    where = address(array)
-    del array
-    assert ctypes.string_at(where, 3) == b"\0\1\2"

@@ -43,16 +43,3 @@ def test_a_stream_that_says_where_it_is_may_go_on_in_batches_of_another_size(mak
         else:
             with pytest.raises(ValueError, match="Use the same batch_size"):
                 second.load_state_dict(first.state_dict())
-
-
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
-def test_a_map_dataset_that_has_become_shorter_than_its_state_is_noticed_once(make, num_workers):
-    longer, shorter = (make(range(n), batch_size=2, num_workers=num_workers) for n in (20, 6))
-    iterator = iter(longer)
-    for _ in range(8):
-        next(iterator)
-    shorter.load_state_dict(longer.state_dict())
-    iterator = iter(shorter)
-    with pytest.raises(ValueError, match="8 batches were delivered of the sampler's order, which now ends after 3"):
-        next(iterator)
-    assert list(iterator) == []

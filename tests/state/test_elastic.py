@@ -12,7 +12,7 @@ from tests.support.options import grouped
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import Dataset, DistributedSampler, IterableDataset  # noqa: E402
+from torch.utils.data import Dataset, DistributedSampler  # noqa: E402
 
 import slipring  # noqa: E402
 from slipring import BatchSampler  # noqa: E402
@@ -24,7 +24,6 @@ from tests.support.torch_datasets import as_lists  # noqa: E402
 
 N = 90
 RANKS = range(1, 9)
-WORKERS = [0, 2]
 
 
 class Ours:
@@ -43,9 +42,7 @@ class Weighted:
     def __new__(cls, rank, ranks, batch_size, drop_last=False, **options):
         given = {"weights": np.arange(N), "seed": 3, "rank": rank, "world_size": ranks}
         return DataLoader(
-            range(N),
-            batch_sampler=BatchSampler(N, batch_size, drop_last=drop_last, **given),
-            **grouped(**options),
+            range(N), batch_sampler=BatchSampler(N, batch_size, drop_last=drop_last, **given), **grouped(**options)
         )
 
 
@@ -100,7 +97,7 @@ def rest_of(loaders):
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("n", RANKS)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_steps_stay_the_same_for_any_ranks(kind, n, drop_last):
     for m in RANKS:
@@ -137,15 +134,6 @@ def test_any_number_of_workers_continues_in_other_ranks_after_the_delivered_batc
     whole = rest_of(job(kind, 2, 12))
     states, _ = states_after(job(kind, 2, 12, num_workers=before), 3)
     assert rest_of(resumed(job(kind, 3, 12, num_workers=behind), states[1]))[:4] == whole[3:7]
-
-
-@pytest.mark.parametrize("kind", [Ours, Adapters])
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_one_ranks_state_is_enough_for_the_same_ranks_too(kind, num_workers):
-    whole = rest_of(job(kind, 2, 12))
-    states, _ = states_after(job(kind, 2, 12, num_workers=num_workers), 2)
-    for given in (states[0], states[1], states):
-        assert rest_of(resumed(job(kind, 2, 12, num_workers=num_workers), given)) == whole[2:]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -348,23 +336,6 @@ def test_a_state_of_a_sampler_of_other_indices_is_refused_when_it_is_loaded():
     sampler = BatchSampler(N + 1, 4, shuffle=True)
     with pytest.raises(ValueError, match=r"samples=90.*has 91"):
         DataLoader(range(N + 1), batch_sampler=sampler).load_state_dict(states[0])
-
-
-class Streamed(IterableDataset):
-    def __iter__(self):
-        return iter(range(4))
-
-
-@pytest.mark.parametrize(
-    ("dataset", "options", "said"),
-    [
-        (Streamed(), {}, "Streamed is iterated"),
-        (range(4), {"batch_sampler": [[1]]}, "batch_sampler \\(list\\) does not tell"),
-    ],
-)
-def test_random_numbers_by_position_are_refused_where_there_are_none(dataset, options, said):
-    with pytest.raises(ValueError, match=f"rng='sample'.*{said}"):
-        DataLoader(dataset, rng="sample", **grouped(**options))
 
 
 @pytest.mark.parametrize(("n", "m"), [((3, 2), (2, 2)), ((3, 2), (1, 5)), ((4, 1), (2, 3)), ((2, 4), (2, 2))])

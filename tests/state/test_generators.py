@@ -83,11 +83,7 @@ def shuffled(n=10, **options):
     [
         (lambda: {"sampler": shuffled()}, dict, "RandomSampler of 10, 10 samples, .*order=SequentialSampler"),
         (lambda: {"sampler": shuffled()}, lambda: {"sampler": shuffled(8)}, "RandomSampler of 8, 8 samples"),
-        (
-            lambda: {"sampler": shuffled()},
-            lambda: {"sampler": shuffled(replacement=True)},
-            "samples, with replacement",
-        ),
+        (lambda: {"sampler": shuffled()}, lambda: {"sampler": shuffled(replacement=True)}, "samples, with replacement"),
         (
             lambda: {"batch_sampler": data.BatchSampler(shuffled(), 2, False)},
             lambda: {"batch_sampler": data.BatchSampler(shuffled(), 3, False)},

@@ -175,20 +175,6 @@ class Told(Numbers):
         return ToldIterator(made.worker, made.bad)
 
 
-@pytest.mark.parametrize("every", [0, 1, 3])
-@pytest.mark.parametrize(("num_workers", "taken"), [(0, 3), (0, 5), (2, 4), (2, 5), (2, 8), (2, 9), (2, 10)])
-def test_a_stateful_stream_goes_on_behind_its_exceptions(make, num_workers, taken, every):
-    def loader():
-        dataset = Told([(0, 2), (0, 4), (1, 4)])
-        return make(dataset, num_workers=num_workers, snapshot_every_n_steps=every)
-
-    first, resumed = loader(), loader()
-    iterator = iter(first)
-    given(iterator, taken)
-    resumed.load_state_dict(first.state_dict())
-    assert given(iter(resumed)) == given(iterator)
-
-
 class CountedRows(stateful.Reads):
     """A map dataset whose state counts the rows that its process has read; row 7 raises."""
 
@@ -212,7 +198,7 @@ class WholeBatches(CountedRows):
 @pytest.mark.parametrize("rng", ["batch", "worker"])
 @pytest.mark.parametrize(("dataset", "batch_size"), [(CountedRows, None), (CountedRows, 1), (WholeBatches, 1)])
 @pytest.mark.parametrize("every", [1, 4])
-@pytest.mark.parametrize("taken", [4, 8, 10, 14])
+@pytest.mark.parametrize("taken", [4, 10])
 def test_a_stateful_map_dataset_goes_on_behind_its_exceptions(make, dataset, batch_size, rng, every, taken):
     def loader():
         return make(dataset(), batch_size=batch_size, num_workers=2, rng=rng, snapshot_every_n_steps=every)
@@ -308,10 +294,7 @@ def test_a_stream_does_not_begin_again_behind_a_last_batch_that_was_not_full(mak
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize(
     ("dataset", "options"),
-    [
-        (Short, {"batch_size": 2, "drop_last": True}),
-        (lambda: Reads(3), {"batch_size": 1, "device": ["cpu", "cpu"]}),
-    ],
+    [(Short, {"batch_size": 2, "drop_last": True}), (lambda: Reads(3), {"batch_size": 1, "device": ["cpu", "cpu"]})],
     ids=["last batch", "last step"],
 )
 def test_a_state_after_an_incomplete_last_batch_continues_with_the_next_epoch(make, dataset, options, num_workers):
@@ -376,14 +359,6 @@ def test_without_workers_a_stateful_dataset_is_as_its_exceptions_have_left_it(ma
     resumed.load_state_dict(first.state_dict())
     assert head[-1] == "bad 2"
     assert given(iter(resumed)) == [403, 504, 605]
-
-
-def test_without_workers_a_state_from_before_the_first_epoch_takes_a_dataset_back_there(make):
-    loader = make(Reads(3))
-    state = loader.state_dict()
-    whole = [given(iter(loader)) for _ in range(2)]
-    loader.load_state_dict(state)
-    assert [given(iter(loader)) for _ in range(2)] == whole
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -47,17 +47,6 @@ def test_a_stateful_sampler_goes_on_into_later_epochs(make, kind, num_workers, b
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("kind", SAMPLERS)
-def test_a_state_from_the_beginning_takes_the_same_sampler_back_there(make, kind, num_workers):
-    loader = make(range(11), batch_size=4, sampler=kind(11), num_workers=num_workers)
-    iterator = iter(loader)
-    state = loader.state_dict()
-    first = as_lists(iterator)
-    loader.load_state_dict(state)
-    assert as_lists(loader) == first
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_state_from_before_the_first_epoch_takes_the_same_loader_back_there(make, num_workers):
     loader = make(range(11), batch_size=4, sampler=Passes(11), num_workers=num_workers)
     state = loader.state_dict()

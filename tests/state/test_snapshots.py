@@ -1,6 +1,5 @@
 """The times when Stateful objects are asked for their states; every state is exact."""
 
-import signal
 import threading
 
 import pytest
@@ -15,7 +14,6 @@ from slipring.torch import DataLoader  # noqa: E402
 from tests.support import stateful  # noqa: E402
 from tests.support.datasets import after, as_is, share  # noqa: E402
 from tests.support.parts import fast  # noqa: E402
-from tests.support.signals import handling  # noqa: E402
 
 
 class Counted(stateful.Positioned):
@@ -120,28 +118,6 @@ def test_a_state_between_two_snapshots_is_exact(dataset, taken, every):
     assert found == rest
 
 
-def test_a_state_of_a_resumed_iteration_between_two_snapshots_is_exact():
-    state, rest = after(made(Stream(), 2, 4), 5)
-    other = made(Stream(), 2, 4)
-    other.load_state_dict(state)
-    state, _ = after(other, 2)
-    third = made(Stream(), 2, 7)
-    third.load_state_dict(state)
-    numbers = [[value for value, _ in batch] for batch in third]
-    assert numbers == [[value for value, _ in batch] for batch in rest[2:]]
-
-
-@pytest.mark.parametrize("every", [1, 3])
-def test_a_sampler_and_a_dataset_that_are_both_stateful_go_on_together(every):
-    def loader():
-        return made(Rows(), 2, every, sampler=Backwards(40))
-
-    state, rest = after(loader(), 7)
-    other = loader()
-    other.load_state_dict(state)
-    assert list(other) == rest
-
-
 class Locked(Stream):
     def state_dict(self):
         return {"at": self.at, "lock": threading.Lock()}
@@ -168,17 +144,6 @@ def test_without_workers_a_state_may_be_anything():
 class Refusing(Stream):
     def state_dict(self):
         raise OSError("no place")
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_state_dict_that_raises_is_raised_where_the_state_is_asked_for(num_workers):
-    loader = made(Refusing(), num_workers)
-    iterator = iter(loader)
-    assert len(next(iterator)) == 2
-    for _ in range(2):  # with the iterator, and after it was dropped
-        with pytest.raises((OSError, RuntimeError), match="no place"):
-            loader.state_dict()
-        iterator = None
 
 
 class LockedRows(Rows):
@@ -275,28 +240,6 @@ def test_a_state_dict_that_can_be_called_without_arguments_is_called():
 
     state, _ = after(made(Optional(), 0), 5)
     assert state["workers"][0]["states"] == {"dataset": {"at": 10}}
-
-
-class Signalling(Stream):
-    def __iter__(self):
-        signal.raise_signal(signal.SIGUSR1)
-        yield from super().__iter__()
-
-
-def test_a_state_in_the_middle_of_a_step_is_refused():
-    loader, raised = made(Signalling(), 0), []
-
-    def save(number, frame):
-        try:
-            loader.state_dict()
-        except RuntimeError as error:
-            raised.append(str(error))
-
-    iterator = iter(loader)
-    with handling(save):
-        assert len(next(iterator)) == 2
-    assert "between two batches" in raised[0]
-    assert loader.state_dict()["workers"][0]["states"] == {"dataset": {"at": 2}}
 
 
 class Plain(stateful.Plain, data.IterableDataset):

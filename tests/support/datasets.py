@@ -78,6 +78,26 @@ def after(loader, n):
     return state, list(iterator)
 
 
+class Numbers:
+    """Sample i is i; reading it calls `on[i]()` before."""
+
+    def __init__(self, n, on=()):
+        self.n, self.on = n, dict(on)
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        if i in self.on:
+            self.on[i]()
+        return i
+
+
+def throw(kind, *args):
+    """Raise a new exception: one that is raised twice keeps the frames of both calls."""
+    raise kind(*args)
+
+
 class Fetched(Squares):
     """Reads all samples of a batch in one call."""
 
@@ -167,17 +187,6 @@ class Failing(Squares):
         return super().__getitem__(i)
 
 
-class Ragged(Squares):
-    """Samples from `first` on have another shape."""
-
-    def __init__(self, first, n=20):
-        super().__init__(n)
-        self.first = first
-
-    def __getitem__(self, i):
-        return np.zeros(3 if i < self.first else 5, np.float32)
-
-
 class Values:
     """Any list as a map dataset."""
 
@@ -218,6 +227,10 @@ class Counting(Squares):
 
 
 _never = threading.Event()
+
+
+def wait_for_ever():
+    _never.wait()
 
 
 def wait_for_file(path):
@@ -410,10 +423,6 @@ def ids(samples):
     return [sample[1] for sample in samples]
 
 
-def fail_to_collate(samples):
-    raise ArithmeticError("cannot be put together")
-
-
 def fail_on_five(samples):
     """A collate_fn that refuses the batch with sample 5."""
     if any(sample[1] == 5 for sample in samples):
@@ -429,20 +438,12 @@ def seed_random(worker):
     random.seed(1000 + worker)
 
 
-def seed_numpy(worker):
-    np.random.seed(1000 + worker)
-
-
 def leave_be(worker):
     """A worker_init_fn that leaves the generators alone."""
 
 
 def fail_to_begin(worker):
     raise LookupError(f"worker {worker} cannot begin")
-
-
-def exit_at_once(worker):
-    os._exit(7)
 
 
 class Slow:

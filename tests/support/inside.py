@@ -24,8 +24,10 @@ _NAMES = {
         "Slices copy_bytes copy_ways memory_available mix now pickled"
     ),
     "slipring._core.ahead": "Handed Prefetcher ReadHere",
+    "slipring._core.arguments": "function instance integer seconds",
     "slipring._core.cache_names": "find label_of",
     "slipring._core.deaths": "manner",
+    "slipring._core.declare": "Group group_rules rules",
     "slipring._core.fetch": "Fetcher IdentityDataset",
     "slipring._core.option_values": "Options",
     "slipring._core.pickling": "SharedPickle",
@@ -35,6 +37,7 @@ _NAMES = {
     "slipring._core.tuning": "BATCHES LONG_WINDOW NEVER WINDOW Tuner Tuning",
     "slipring._core.job": "Job",
     "slipring._core.worker": "Worker",
+    "slipring._core.worker_count": "worker_count",
     "slipring._core.worker_info": "process_worker_info",
     "slipring._core.worker_pool": "ResizablePool",
     "slipring._observe.activity": "Activity activities at_work",

@@ -21,10 +21,7 @@ from tests.support import warm
 SHM = "/dev/shm"
 
 # multiprocessing starts its helper processes when a test first needs them, and keeps them for all later tests.
-HELPERS = (
-    b"from multiprocessing.resource_tracker import main",
-    b"from multiprocessing.forkserver import main",
-)
+HELPERS = (b"from multiprocessing.resource_tracker import main", b"from multiprocessing.forkserver import main")
 
 # Descriptors that libraries open once, at first use, and keep.
 LAZY_FILES = ("/dev/nvidia", "/dev/urandom", "/dev/null", "/proc/", "/sys/")

@@ -107,22 +107,13 @@ def resampled(data, sampling, exact):
 def any_jpeg(draw, large=False):
     """Return a random JPEG of any kind: (bytes, height, width, description)."""
     height, width = draw.choice(
-        [
-            (1, 1),
-            (draw.randint(1, 40), draw.randint(1, 40)),
-            (375, 500),
-            (draw.randint(1, 900), draw.randint(1, 900)),
-        ]
+        [(1, 1), (draw.randint(1, 40), draw.randint(1, 40)), (375, 500), (draw.randint(1, 900), draw.randint(1, 900))]
     )
     if large:
         height, width = draw.choice([(3000, 4000), (draw.randint(900, 3000), draw.randint(900, 4000))])
     sampling = draw.choice(list(SAMPLINGS))
     written, blocks = SAMPLINGS[sampling]
-    options = {
-        "quality": draw.randint(10, 100),
-        "optimize": draw.random() < 0.3,
-        "progressive": draw.random() < 0.25,
-    }
+    options = {"quality": draw.randint(10, 100), "optimize": draw.random() < 0.3, "progressive": draw.random() < 0.25}
     exact = options["progressive"]
     if blocks is not None and exact:
         height, width = -(-height // 16) * 16, -(-width // 16) * 16

@@ -269,14 +269,7 @@ class Pass(Resumable):
 
 def respawning(**changed):
     """Return arguments of a loader that replaces dead workers."""
-    return {
-        "batch_size": 8,
-        "num_workers": 2,
-        "seed": 11,
-        "start_method": "fork",
-        "on_death": "respawn",
-        **changed,
-    }
+    return {"batch_size": 8, "num_workers": 2, "seed": 11, "start_method": "fork", "on_death": "respawn", **changed}
 
 
 # ---- descriptors that are closed by code that did not open them ----

@@ -134,10 +134,6 @@ def seed_by_worker(worker):
     torch.manual_seed(worker + 20)
 
 
-def use_one_thread(worker):
-    torch.set_num_threads(1)
-
-
 def as_custom(samples):
     return Custom(data.default_collate(samples))
 

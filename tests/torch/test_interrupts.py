@@ -2,17 +2,14 @@
 
 import signal
 import sys
-import threading
 
 import numpy as np
 import pytest
 
-from slipring import Workers
 from tests.support.options import grouped
 
 torch = pytest.importorskip("torch")
 
-from slipring import Loader  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.support.inside import ahead_of, engine_of, engines_of, source_of_pass  # noqa: E402
 from tests.support.signals import Raised, handling  # noqa: E402
@@ -45,16 +42,6 @@ class Numbers(torch.utils.data.Dataset):
         return np.int64(i)
 
 
-class Told(Numbers):
-    """The same, with a state."""
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
-
-
 class Counting(torch.utils.data.IterableDataset):
     """Is its own iterator, with a state."""
 
@@ -84,43 +71,6 @@ def rest(iterator):
     return [batch.tolist() for batch in iterator]
 
 
-@pytest.mark.parametrize(
-    ("make", "arguments"),
-    [
-        (Numbers, {}),
-        (Numbers, {"rng": "batch"}),
-        (Numbers, {"device": "cpu"}),
-        (Told, {}),
-        (Told, {"num_workers": 2}),
-        (Told, {"num_workers": 2, "device": "cpu", "preload": 0}),
-        (Told, {"num_workers": 2, "device": "cpu", "preload": 1}),
-    ],
-)
-def test_each_batch_goes_to_one_of_the_threads_that_ask(make, arguments):
-    n, got = 1200, []
-    with DataLoader(make(n), 2, **grouped(**arguments)) as loader:
-        it = iter(loader)
-
-        def ask(it):
-            mine = []
-            for batch in it:
-                mine += batch.tolist()
-            got.extend(mine)
-
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
-            threads = [threading.Thread(target=ask, args=(it,)) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        finally:
-            sys.setswitchinterval(interval)
-        assert sorted(got) == list(range(n))
-        del it, threads
-
-
 def test_another_thread_never_finds_a_batch_that_is_not_on_its_device_yet():
     found = []
     with DataLoader(Numbers(8), 2, device=Device("cpu", transform=lambda batch: ("moved", batch))) as loader:
@@ -137,21 +87,6 @@ def test_another_thread_never_finds_a_batch_that_is_not_on_its_device_yet():
         finally:
             sys.settrace(None)
     assert found and all(type(one) is tuple and one[0] == "moved" for one in found)
-
-
-def test_a_state_is_refused_behind_a_next_that_was_interrupted_and_given_behind_the_one_after(interrupt):
-    loader = DataLoader(Counting(at=6, act=interrupt), 4)
-    it = iter(loader)
-    assert next(it).tolist() == [0, 1, 2, 3]
-    with pytest.raises(Raised):
-        next(it)
-    with pytest.raises(RuntimeError, match="interrupted"):
-        loader.state_dict()
-    assert next(it).tolist() == [4, 5, 6, 7]
-    state = loader.state_dict()
-    resumed = DataLoader(Counting(), 4)
-    resumed.load_state_dict(state)
-    assert rest(resumed) == rest(it) == [[8, 9, 10, 11]]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -190,16 +125,6 @@ def test_a_batch_that_a_handler_has_interrupted_on_its_way_to_a_device_is_brough
                 next(it)
             assert rest(it) == [[4, 5, 6, 7], [8, 9, 10, 11]]
             del it
-
-
-def test_a_range_of_rows_that_a_handler_has_interrupted_is_made_again(interrupt):
-    with Loader(Numbers(at=6, act=interrupt), 4, num_workers=0, workers=Workers(chunk_size=2)) as loader:
-        it = iter(loader)
-        assert next(it).tolist() == [0, 1, 2, 3]
-        with pytest.raises(Raised):
-            next(it)
-        assert rest(it) == [[4, 5, 6, 7], [8, 9, 10, 11]]
-        del it
 
 
 class FailingSource(Counting):

@@ -22,15 +22,7 @@ FIELDS["b"] = FIELDS["c"] = [1, 2, 3]
         np.zeros(3, [("a", "f4"), ("c", "c8")])["c"],
         np.array(2, ">f4"),
     ],
-    ids=[
-        "other byte order",
-        "backwards",
-        "columns backwards",
-        "read-only",
-        "unaligned",
-        "odd steps",
-        "no dimension",
-    ],
+    ids=["other byte order", "backwards", "columns backwards", "read-only", "unaligned", "odd steps", "no dimension"],
 )
 def test_arrays_that_torch_does_not_take_are_copied(array):
     tensor = as_tensors({"array": array})["array"]

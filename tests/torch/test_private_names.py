@@ -54,9 +54,7 @@ def test_the_kinds_of_datasets_are_two():
 
 def test_shared_seeds_and_shards_have_the_same_arguments():
     assert parameters(private.share_dist_seed) == ["generator", "pg"]
-    assert parameters(private.sharding_worker_init_fn) == [
-        *("worker_init_fn", "world_size", "rank_id", "worker_id"),
-    ]
+    assert parameters(private.sharding_worker_init_fn) == [*("worker_init_fn", "world_size", "rank_id", "worker_id")]
 
 
 def test_a_worker_is_seeded_from_the_base_seed_and_its_number():

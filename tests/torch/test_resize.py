@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support import datasets  # noqa: E402
-from tests.support.inside import BATCHES, LONG_WINDOW, engines_of, tuner_of  # noqa: E402
+from tests.support.inside import engines_of  # noqa: E402
 from tests.support.parts import slow  # noqa: E402
 from tests.support.resizing import plain, resized  # noqa: E402
 from tests.support.stateful import Reads  # noqa: E402
@@ -147,40 +147,10 @@ def test_a_stateful_map_datasets_state_needs_the_workers_that_it_has():
         assert {int(n) for batch in loader for n in batch[1]} == {3}
 
 
-def test_an_object_that_is_no_state_is_refused_with_auto_too():
-    with DataLoader(Drawn(8), num_workers="auto") as loader, pytest.raises(TypeError, match="must be a dict"):
-        loader.load_state_dict([1])
-
-
-def test_epochs_of_ten_batches_settle_as_long_ones_do():
-    with DataLoader(Drawn(20, 0.004), 2, num_workers=(None, 6)) as loader:
-        count = 0
-        while not loader.tuning.settled:
-            count += sum(1 for _ in loader)
-            assert count < 1000, loader.tuning
-        assert tuner_of(loader).spent <= BATCHES + LONG_WINDOW and loader.tuning.history
-
-
-def test_a_loader_without_workers_gets_some_with_its_next_epoch_only():
-    loader = DataLoader(Drawn(8), 2)
-    batches = iter(loader)
-    next(batches)
-    with pytest.raises(ValueError, match="num_workers=2 for an iteration that makes its batches itself"):
-        loader.resize(2)
-    assert len(list(batches)) == 3
-    with loader:
-        loader.resize(2)
-        assert [i for batch in loader for i in batch[0].tolist()] == list(range(8))
-
-
 @pytest.mark.parametrize(
     ("given", "kind", "said"),
     [
-        (
-            {"num_workers": "many"},
-            TypeError,
-            "'<' not supported between instances of 'str' and 'int'",
-        ),
+        ({"num_workers": "many"}, TypeError, "'<' not supported between instances of 'str' and 'int'"),
         ({"num_workers": (None, 0)}, ValueError, "the upper bound must be from 1"),
     ],
 )

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from slipring.torch import RingCollate, ring_collate  # noqa: E402
 from tests.support.inside import queue_of  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
@@ -85,11 +86,6 @@ def test_tensors_lie_in_the_slots_and_nothing_is_pickled():
     assert queue_of(collate).stats().got == 10 and queue_of(collate).stats().pickled_leaves == 0
 
 
-def test_a_loader_of_a_spawned_worker():
-    loader = of_torch(Pictures(), RingCollate(), num_workers=1, multiprocessing_context="spawn")
-    assert labels(loader) == WHOLE
-
-
 def test_every_batch_may_be_kept():
     collate = RingCollate(slots=4)
     batches = list(of_torch(Pictures(), collate))
@@ -115,12 +111,6 @@ def test_loops_that_are_left_early_leave_no_batch_behind(persistent, kept):
     assert all(batch["label"].tolist() == WHOLE[0] for batch in keeps)
     collate.forget()
     assert not collate._early
-
-
-def test_two_loops_at_once_each_get_their_own():
-    loader = of_torch(Pictures(), RingCollate())
-    for one, other in zip(loader, loader, strict=True):
-        assert one["label"].tolist() == other["label"].tolist()
 
 
 class LogTo:
@@ -149,21 +139,6 @@ def wait_until_full(collate):
     deadline = time.monotonic() + 60
     while not queue_of(collate).full() and time.monotonic() < deadline:
         time.sleep(0.01)
-
-
-def begins_and_leaves(loader):
-    for _ in range(3):
-        batches = iter(loader)
-        wait_until_full(loader.collate_fn)
-        del batches
-    assert labels(loader) == WHOLE
-    assert queue_of(loader.collate_fn).stats().got >= 3 * 4  # including batches that were not requested
-
-
-def test_a_forked_child_whose_loops_ask_for_no_batch_gets_its_slots_back():
-    loader = of_torch(Pictures(), RingCollate(slots=4))
-    assert in_a_child(begins_and_leaves, loader) == 0
-    assert labels(loader) == WHOLE
 
 
 def in_a_child(function, *args):
@@ -227,7 +202,7 @@ def check_labels(loader):
     assert labels(loader) == labels(loader) == WHOLE
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", slow("spawn")])
 def test_the_loop_may_run_in_another_process_than_the_loader_was_made_in(method):
     loader = of_torch(Pictures(), RingCollate(slots=4), multiprocessing_context="fork")
     process = multiprocessing.get_context(method).Process(target=check_labels, args=(loader,))

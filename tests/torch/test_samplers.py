@@ -138,22 +138,3 @@ def test_a_batch_that_is_no_list_is_refused_after_the_batches_before_it():
             next(iterator)
         with pytest.raises(StopIteration):
             next(iterator)
-
-
-class Counts:
-    """Yields other batches in each of its passes."""
-
-    passes = 0
-
-    def __iter__(self):
-        self.passes += 1
-        return iter([[self.passes], [0]])
-
-
-@pytest.mark.parametrize("persistent_workers", [False, True])
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_batch_sampler_begins_one_pass_per_epoch(num_workers, persistent_workers):
-    options = {"num_workers": num_workers, "persistent_workers": persistent_workers and num_workers > 0}
-    with DataLoader(range(9), batch_sampler=Counts(), **options) as loader:
-        for epoch in (1, 2, 3):
-            assert [batch.tolist() for batch in loader] == [[epoch], [0]]

@@ -1,7 +1,6 @@
 """Tensors from slipring.torch are in the slots: the worker makes them there, and the consumer sees them there."""
 
 import collections
-import gc
 import os
 
 import numpy as np
@@ -16,7 +15,7 @@ import slipring.torch.collate  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.datasets import Values  # noqa: E402
 from tests.support.inside import ODD, collate_plain  # noqa: E402
-from tests.support.leaks import started_by_us  # noqa: E402
+from tests.support.torch_datasets import assert_same  # noqa: E402
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -59,20 +58,6 @@ def test_a_batch_is_a_view_on_its_slot(kind):
     assert torch.equal(got, want + want)
 
 
-def test_the_contents_of_a_view_stay_while_anything_refers_to_it():
-    values = [np.full(1000, i) for i in range(400)]
-    with DataLoader(Values(values), batch_size=4, num_workers=2) as loader:
-        iterator = iter(loader)
-        row = next(iterator)[2]  # keep only a row of the batch
-        kept = row.numpy()
-        del row
-        for _ in range(60):
-            next(iterator)
-        assert kept.tolist() == [2] * 1000
-    gc.collect()
-    assert kept.tolist() == [2] * 1000
-
-
 class InSlot:
     """A collate_fn that records whether the result of torch's default_collate is in the slot already."""
 
@@ -111,40 +96,6 @@ def test_collation_elsewhere_than_in_a_worker_is_torchs_own():
     assert default_collate_fn_map[torch.Tensor].__module__.startswith("torch.")
 
 
-PLAIN = {
-    "nested": lambda i: {"a": [np.ones(2) * i, (i, "x")], "b": Point(1.5, True)},
-    "text": lambda i: ("a" * i, b"b" * i),
-    "list of text": lambda i: ["a", "b"],
-    "empty containers": lambda i: (),
-    "empty arrays": lambda i: np.zeros((0, 3), np.int16),
-    "arrays of no dimension": lambda i: np.array(i),
-    "strided": lambda i: np.arange(20).reshape(4, 5)[:, ::2],
-    "complex": lambda i: np.array([i + 1j], np.complex64),
-    "half": lambda i: np.float16([i]),
-    "unsigned": lambda i: np.uint32([i]),
-}
-
-
-def same(a, b):
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, torch.Tensor):
-        return a.dtype is b.dtype and torch.equal(a, b)
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
-
-
-@pytest.mark.parametrize("kind", PLAIN)
-def test_collation_in_c_gives_the_same_as_torch(kind):
-    values = [PLAIN[kind](i) for i in range(4)]
-    assert collate_plain(values) is not ODD
-    got, _ = first_batch(values)
-    assert same(got, default_collate(values))
-
-
 TENSORS = {
     "negative by a flag": [torch.tensor([1 + 2j, 3 + 4j]).conj().imag] * 2,
     "one number, negative by a flag": [torch.tensor([1 + 2j]).conj().imag] * 2,
@@ -171,20 +122,6 @@ def test_tensors_are_stacked_as_by_torch(kind):
     assert got.dtype is want.dtype and got.shape == want.shape
     as_numbers = [(t if t.is_complex() else t.double()).tolist() for t in (got, want)]
     assert as_numbers[0] == as_numbers[1]
-
-
-REFUSED = {
-    "equal size": [torch.zeros(2), torch.zeros(3)],
-    "don't support automatic differentiation": [torch.zeros(2, requires_grad=True), torch.zeros(2)],
-    "sparse tensors are not currently supported": [torch.eye(2).to_sparse()] * 2,
-}
-
-
-@pytest.mark.parametrize("text", REFUSED)
-def test_tensors_that_torch_refuses_are_refused_in_its_words(text):
-    loader = DataLoader(Values(REFUSED[text]), batch_size=2, num_workers=1)
-    with loader, pytest.raises(RuntimeError, match=text):
-        list(loader)
 
 
 NOT_PLAIN = {
@@ -216,7 +153,7 @@ def test_everything_else_is_torchs_to_collate_or_refuse(kind):
             slipring.torch.collate.default_collate(values)
         assert str(caught.value) == str(error)
     else:
-        assert same(slipring.torch.collate.default_collate(values), want)
+        assert_same(slipring.torch.collate.default_collate(values), want)
 
 
 class OnDevice(Dataset):
@@ -247,21 +184,6 @@ def test_a_tensor_on_a_device_is_refused_with_the_remedy():
     loader = DataLoader(OnDevice(), batch_size=2, num_workers=1, collate_fn=first_of)
     with loader, pytest.raises(TypeError, match="tensor on cuda:0; return CPU tensors"):
         next(iter(loader))
-
-
-@pytest.mark.parametrize("persistent_workers", [False, True])
-def test_a_loader_that_is_dropped_takes_its_workers_with_it(persistent_workers):
-    loader = DataLoader(Values(list(range(40))), batch_size=4, num_workers=2, persistent_workers=persistent_workers)
-    iterator = iter(loader)
-    batch = next(iterator)
-    assert len(started_by_us()) == 2
-    gc.disable()  # reference counts alone must suffice
-    try:
-        del loader, iterator
-        assert not started_by_us()
-    finally:
-        gc.enable()
-    assert batch.tolist() == [0, 1, 2, 3]
 
 
 class Arrays:
