@@ -2,9 +2,9 @@
 #define _GNU_SOURCE
 #include "small.h"
 
-static void a_worker_waits_only_for_memory_that_others_can_release(void)
+TEST(a_worker_waits_only_for_memory_that_others_can_release)
 {
-    sr_ring *ring = small_ring(3);
+    sr_ring *ring SCOPED = small_ring(3);
     sr_alloc_error why = {0};
     uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false), waited = 0;
     CHECK_MOUNTED(sr_commit(ring, 1, 0, 5 * MIB, &why) == 0);
@@ -34,7 +34,6 @@ static void a_worker_waits_only_for_memory_that_others_can_release(void)
     CHECK_MOUNTED(sr_commit(ring, 2, 1, 60 * MIB, &why) == -ENOSPC);
     waited = 0;
     CHECK_MOUNTED(sr_wait_memory(ring, 2, 1, &why, &waited) == -ENOSPC && waited == 0);
-    sr_destroy(ring);
 }
 
 /* Return whether a participant that waits for memory is refused. The checks last longer than any wait. */
@@ -50,9 +49,9 @@ static bool is_refused(sr_ring *ring, uint32_t participant, uint32_t slot, sr_al
     return rc != 0;
 }
 
-static void a_worker_waits_for_memory_while_another_one_makes_progress(void)
+TEST(a_worker_waits_for_memory_while_another_one_makes_progress)
 {
-    sr_ring *ring = small_ring(4);
+    sr_ring *ring SCOPED = small_ring(4);
     sr_alloc_error why = {0};
     bring_to(ring, 0, SR_CLAIMED, 1, false);
     bring_to(ring, 1, SR_CLAIMED, 2, false);
@@ -76,21 +75,14 @@ static void a_worker_waits_for_memory_while_another_one_makes_progress(void)
     CHECK_MOUNTED(is_refused(ring, 2, 1, why));
     sr_store_relaxed(&ring->header->wanted, 1);
     CHECK_MOUNTED(!is_refused(ring, 2, 1, why));
-    sr_destroy(ring);
 }
 
-static void recovery_ends_the_wait_for_memory_of_a_dead_worker(void)
+TEST(recovery_ends_the_wait_for_memory_of_a_dead_worker)
 {
-    sr_ring *ring = small_ring(3);
+    sr_ring *ring SCOPED = small_ring(3);
     CHECK_MOUNTED(sr_join(ring, 1) == 0);
     sr_store_relaxed(&ring->participants[1].needs_memory_for, 1);
     CHECK_MOUNTED(sr_recover(ring, 1) == 0 && !sr_needs_memory(ring, 1));
-    sr_destroy(ring);
 }
 
-static const struct test tests[] = {
-    T(a_worker_waits_only_for_memory_that_others_can_release),
-    T(a_worker_waits_for_memory_while_another_one_makes_progress),
-    T(recovery_ends_the_wait_for_memory_of_a_dead_worker),
-};
-RUN_TESTS(tests, 20)
+RUN_TESTS(20)

@@ -24,7 +24,7 @@ static void must_be_refused(int fd)
     CHECK_EQ(open_watch(fd, true, &watch), -EPROTO);
 }
 
-static void what_is_not_a_segment_is_not_watched(void)
+TEST(another_file_is_not_watched)
 {
     sr_watch *watch;
     int ends[2], file = memfd_create("x", MFD_CLOEXEC);
@@ -36,20 +36,19 @@ static void what_is_not_a_segment_is_not_watched(void)
     CHECK_EQ(open_watch(-1, false, &watch), -EBADF);
 }
 
-static void another_version_is_named(void)
+TEST(another_version_is_named)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_watch *watch;
     uint32_t version = 0;
     ring->header->version = SR_VERSION + 1;
     CHECK_EQ(sr_watch_open(sr_fd(ring), false, &watch, &version), -EPROTONOSUPPORT);
     CHECK_EQ(version, SR_VERSION + 1);
-    sr_destroy(ring);
 }
 
-static void every_inconsistent_header_is_refused(void)
+TEST(every_inconsistent_header_is_refused)
 {
-    sr_ring *ring = make_ring(2, 3, 0);
+    sr_ring *ring SCOPED = make_ring(2, 3, 0);
     sr_header kept = *ring->header;
     sr_watch *watch;
     static const uint64_t odd[] = {0, 1, 64, 4095, SR_PAGE, UINT32_MAX, UINT64_MAX, UINT64_MAX - 63,
@@ -81,12 +80,11 @@ static void every_inconsistent_header_is_refused(void)
     }
     CHECK_OK(open_watch(sr_fd(ring), false, &watch));
     sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void a_file_that_is_cut_short_is_refused(void)
+TEST(a_file_that_is_cut_short_is_refused)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_watch *watch;
     uint64_t length = ring->data_off;
     char *bytes = malloc(length);
@@ -107,15 +105,14 @@ static void a_file_that_is_cut_short_is_refused(void)
         must_be_refused(file);
     }
     free(bytes);
-    sr_destroy(ring);
 }
 
 /* Words that no writer of ours stores cause no wild access and no endless loop. */
-static void damaged_words_do_no_harm(void)
+TEST(damaged_words_do_no_harm)
 {
     static const uint64_t odd[] = {0, UINT64_MAX, UINT64_MAX - 1, SR_RECORD_TORN, SR_RECORD_TORN - 1,
                                    0x0101010101010101};
-    sr_ring *ring = make_ring(3, 3, 0);
+    sr_ring *ring SCOPED = make_ring(3, 3, 0);
     for (uint64_t seq = 0; seq < 5; seq++)
         deliver_one(ring, seq);
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
@@ -145,24 +142,22 @@ static void damaged_words_do_no_harm(void)
         CHECK_EQ(sr_watch_participant(watch, 3, &participant), -EINVAL);
         sr_watch_close(watch);
     }
-    sr_destroy(ring);
 }
 
-static void a_state_that_nobody_knows_is_an_error(void)
+TEST(a_state_that_nobody_knows_is_an_error)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_watch *watch = watch_of(ring);
     sr_slot_view slot;
     bring_to(ring, 0, SR_READY, 1, false);
     poke(ring, 0, 15);
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EPROTO);
     sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void a_slot_is_seen_in_every_state(void)
+TEST(a_slot_is_seen_in_every_state)
 {
-    sr_ring *ring = make_ring(8, 3, 0);
+    sr_ring *ring SCOPED = make_ring(8, 3, 0);
     sr_watch *watch = watch_of(ring);
     sr_slot_view slot;
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN); /* not used yet */
@@ -194,12 +189,11 @@ static void a_slot_is_seen_in_every_state(void)
     CHECK_EQ(sr_state_of(slot.state), SR_FREE);
     CHECK_EQ(slot.seen.seq, 1);
     sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void a_free_slot_is_not_seen_while_it_is_reset(void)
+TEST(a_free_slot_is_not_seen_while_it_is_reset)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_watch *watch = watch_of(ring);
     sr_slot_view slot;
     deliver_one(ring, 5);
@@ -214,12 +208,11 @@ static void a_free_slot_is_not_seen_while_it_is_reset(void)
     CHECK_EQ(slot.seen.seq, 6);
     CHECK_EQ(slot.seen.times[SR_T_WAITED], 0); /* not that of the last batch */
     sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void a_slot_of_a_queue_is_not_seen_while_it_is_reset(void)
+TEST(a_slot_of_a_queue_is_not_seen_while_it_is_reset)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
     sr_watch *watch = watch_of(ring);
     sr_slot_view slot;
     uint32_t at;
@@ -239,12 +232,11 @@ static void a_slot_of_a_queue_is_not_seen_while_it_is_reset(void)
     CHECK_EQ((uint32_t)slot.seen.publisher, 2);
     CHECK_EQ(slot.seen.times[SR_T_FETCH], 0);
     sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void what_is_watched_cannot_be_written_to(void)
+TEST(a_watched_segment_is_read_only)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_watch *watch = watch_of(ring);
     fflush(NULL);
     pid_t pid = fork();
@@ -256,7 +248,6 @@ static void what_is_watched_cannot_be_written_to(void)
     int status = wait_for(pid);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
     sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
 /* ---- the record file ------------------------------------------------------------------------------------------- */
@@ -304,7 +295,7 @@ static off_t size_of(const char *name)
     return stat(name, &st) == 0 ? st.st_size : -1;
 }
 
-static void the_record_file_has_all_but_the_slots_and_outlives_the_segment(void)
+TEST(the_record_file_has_all_but_the_slots_and_outlives_the_segment)
 {
     make_folder();
     sr_ring *ring = recorded_ring(0);
@@ -338,7 +329,7 @@ static void the_record_file_has_all_but_the_slots_and_outlives_the_segment(void)
     remove_folder();
 }
 
-static void the_segments_own_file_says_that_there_is_a_record_file(void)
+TEST(the_segments_own_file_says_that_there_is_a_record_file)
 {
     make_folder();
     sr_ring *ring = recorded_ring(0);
@@ -349,7 +340,7 @@ static void the_segments_own_file_says_that_there_is_a_record_file(void)
     remove_folder();
 }
 
-static void whoever_attaches_needs_both_files(void)
+TEST(attach_needs_both_files)
 {
     make_folder();
     sr_ring *ring = recorded_ring(0), *other, *plain = make_ring(2, 4, 0);
@@ -376,7 +367,7 @@ static void whoever_attaches_needs_both_files(void)
     remove_folder();
 }
 
-static void a_file_in_use_is_left_alone_and_the_next_name_taken(void)
+TEST(a_file_in_use_is_left_alone_and_the_next_name_taken)
 {
     make_folder();
     sr_ring *first = recorded_ring(0), *second = recorded_ring(0), *again;
@@ -397,7 +388,7 @@ static void a_file_in_use_is_left_alone_and_the_next_name_taken(void)
     remove_folder();
 }
 
-static void a_worker_that_lives_keeps_the_file_in_use(void)
+TEST(a_worker_that_lives_keeps_the_file_in_use)
 {
     make_folder();
     int ends[2];
@@ -446,7 +437,7 @@ static void check_unrecorded(int why)
     sr_destroy(ring);
 }
 
-static void files_of_others_are_left_alone(void)
+TEST(files_of_others_are_left_alone)
 {
     make_folder();
     static const char *const contents[] = {"mine", "something longer than a number"};
@@ -470,7 +461,7 @@ static void files_of_others_are_left_alone(void)
     remove_folder();
 }
 
-static void a_limit_on_files_costs_only_the_record(void)
+TEST(a_limit_on_files_costs_only_the_record)
 {
     make_folder();
     struct rlimit usual, few;
@@ -492,7 +483,7 @@ static void a_limit_on_files_costs_only_the_record(void)
     remove_folder();
 }
 
-static void a_full_disk_costs_only_the_record(void)
+TEST(a_full_disk_costs_only_the_record)
 {
     mount_small("64k");
     snprintf(path, sizeof path, "%s/record", mounted);
@@ -501,7 +492,7 @@ static void a_full_disk_costs_only_the_record(void)
     unlink(path);
 }
 
-static void a_forked_child_takes_part_in_a_recorded_segment(void)
+TEST(a_forked_child_takes_part_in_a_recorded_segment)
 {
     needs_second_mappings();
     make_folder();
@@ -539,25 +530,4 @@ static void a_forked_child_takes_part_in_a_recorded_segment(void)
     remove_folder();
 }
 
-static const struct test tests[] = {
-    T(what_is_not_a_segment_is_not_watched),
-    T(another_version_is_named),
-    T(every_inconsistent_header_is_refused),
-    T(a_file_that_is_cut_short_is_refused),
-    T(damaged_words_do_no_harm),
-    T(a_state_that_nobody_knows_is_an_error),
-    T(a_slot_is_seen_in_every_state),
-    T(a_free_slot_is_not_seen_while_it_is_reset),
-    T(a_slot_of_a_queue_is_not_seen_while_it_is_reset),
-    T(what_is_watched_cannot_be_written_to),
-    T(the_record_file_has_all_but_the_slots_and_outlives_the_segment),
-    T(the_segments_own_file_says_that_there_is_a_record_file),
-    T(whoever_attaches_needs_both_files),
-    T(a_file_in_use_is_left_alone_and_the_next_name_taken),
-    T(a_worker_that_lives_keeps_the_file_in_use),
-    T(files_of_others_are_left_alone),
-    T(a_limit_on_files_costs_only_the_record),
-    T(a_full_disk_costs_only_the_record),
-    T(a_forked_child_takes_part_in_a_recorded_segment),
-};
-RUN_TESTS(tests, 60)
+RUN_TESTS(60)
