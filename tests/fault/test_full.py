@@ -143,27 +143,6 @@ def test_committed_memory_stays_usable_when_the_file_system_fills_up(small):
         os.unlink(filler)
 
 
-def test_two_workers_that_grow_at_once_share_the_remaining_memory(small):
-    place = small(24 * MB)
-    with Loader(
-        Sized([5 * MB] * 40),
-        1,
-        num_workers=2,
-        workers=Workers(start_method="fork"),
-        memory=Memory(backing=place, slots=8),
-    ) as loader:
-        it = iter(loader)
-        kept, full = [], 0
-        for _ in range(40):
-            try:
-                kept.append(next(it))
-            except SegmentFull:
-                full += 1
-                kept.clear()
-        assert full > 0
-        assert circulating(engine_of(loader).ring)[0] >= 8 - len(kept)
-
-
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 def test_a_batch_beyond_its_slot_says_which_argument_to_raise(workers):
     sizes = [10 * KB] * 2 + [MB] * 2 + [10 * KB] * 2
