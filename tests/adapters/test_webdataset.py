@@ -135,12 +135,7 @@ def test_each_worker_reads_its_share_and_all_of_it_arrives(workers):
 
 def test_four_workers_are_the_default_and_the_arguments_stand_where_they_did():
     loader = MultiLoader([1, 2], 4, True, True, "/somewhere/else")
-    assert (loader.workers, loader.verbose, loader.nokill, loader.prefix) == (
-        4,
-        True,
-        True,
-        "/somewhere/else",
-    )
+    assert (loader.workers, loader.verbose, loader.nokill, loader.prefix) == (4, True, True, "/somewhere/else")
     assert MultiLoader([1]).workers == 4
     assert sorted(MultiLoader([1, 2])) == [1] * 4 + [2] * 4
 

@@ -88,10 +88,7 @@ def test_collating_is_timed_from_when_the_samples_had_been_read(capsys, tmp_path
         watched("collating", reads=reads.path, collates=collates.path) as program,
     ):
         reads.arrived()
-        until(
-            lambda: participant(dumped(capsys, program.pid), "worker 0")["since_s"] > 0.2,
-            "it reads for a while",
-        )
+        until(lambda: participant(dumped(capsys, program.pid), "worker 0")["since_s"] > 0.2, "it reads for a while")
         reads.open()
         collates.arrived()
         segment = dumped(capsys, program.pid)
@@ -103,10 +100,7 @@ def test_collating_is_timed_from_when_the_samples_had_been_read(capsys, tmp_path
 
 
 def test_the_consumer_is_seen_to_wait_for_the_batch_that_hangs(capsys, tmp_path):
-    with (
-        Gate(tmp_path / "gate") as gate,
-        watched("hung", gate=gate.path, index=HUNG, num_workers=2, n=4000) as program,
-    ):
+    with Gate(tmp_path / "gate") as gate, watched("hung", gate=gate.path, index=HUNG, num_workers=2, n=4000) as program:
         gate.arrived()
         until(
             lambda: (
@@ -222,10 +216,7 @@ def test_the_file_of_a_running_job_shows_its_activities(capsys, tmp_path):
         segment = dumped(capsys, record)
         assert not segment["ended"] and participant(segment, "consumer")["pid"] == program.pid
         # Its workers may still be making batches ahead.
-        until(
-            lambda: dumped(capsys, program.pid)["batches"] == dumped(capsys, record)["batches"],
-            "both tell the same",
-        )
+        until(lambda: dumped(capsys, program.pid)["batches"] == dumped(capsys, record)["batches"], "both tell the same")
 
 
 def test_a_hung_index_is_named_also_where_the_controls_are_in_a_file(capsys, tmp_path):

@@ -129,11 +129,7 @@ def test_committed_memory_stays_usable_when_the_file_system_fills_up(small):
     """Reads and writes of committed pages need no free memory: no SIGBUS, whatever other processes write."""
     place = small(32 * MB)
     with Loader(
-        Sized([MB] * 12),
-        2,
-        num_workers=2,
-        workers=Workers(start_method="fork"),
-        memory=Memory(backing=place, slots=4),
+        Sized([MB] * 12), 2, num_workers=2, workers=Workers(start_method="fork"), memory=Memory(backing=place, slots=4)
     ) as loader:
         for _ in range(3):
             assert len([b[1][0] for b in loader]) == 6

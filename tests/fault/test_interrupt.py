@@ -199,10 +199,7 @@ def interrupt_when_waiting(pids, number=signal.SIGINT):
 def test_a_close_that_ctrl_c_interrupted_can_be_done_again(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         loader = Loader(
-            Rows(40, on=dict.fromkeys(range(8, 40), gate)),
-            8,
-            num_workers=2,
-            workers=Workers(start_method="fork"),
+            Rows(40, on=dict.fromkeys(range(8, 40), gate)), 8, num_workers=2, workers=Workers(start_method="fork")
         )
         it = iter(loader)
         next(it)

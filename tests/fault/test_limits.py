@@ -205,13 +205,7 @@ def test_workers_that_copy_their_dataset_cause_a_warning_before_the_kernel_kills
         told = read_names("list", enter)
         assert told[0]["at"] == "warned", told
         assert told[0]["type"] == "WorkerMemoryWarning"
-        for part in (
-            f"{limited}/memory.",
-            "419.4 MB in all",
-            "worker 0: ",
-            "worker 1: ",
-            "slipring.StringList",
-        ):
+        for part in (f"{limited}/memory.", "419.4 MB in all", "worker 0: ", "worker 1: ", "slipring.StringList"):
             assert part in told[0]["text"]
         assert len([line for line in told if line["at"] == "warned"]) == 1
         assert oom_kills(limited) > 0  # the warning was no false alarm

@@ -57,11 +57,7 @@ def descriptors(pid, inode):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_segment_is_private_to_its_processes_and_not_dumped(method, backing):
     with Loader(
-        Sized([KB] * 64),
-        4,
-        num_workers=2,
-        workers=Workers(start_method=method),
-        memory=Memory(backing=backing),
+        Sized([KB] * 64), 4, num_workers=2, workers=Workers(start_method=method), memory=Memory(backing=backing)
     ) as loader:
         assert len(list(loader)) == 16
         assert all(engine_of(loader).ring.wait_serving(number + 1, LONG_S) for number in range(2))

@@ -35,10 +35,7 @@ MEMORY = {"mmap", "munmap", "mremap", "brk", "mprotect", "madvise", "fallocate",
 @contextlib.contextmanager
 def steady(tmp_path, what, method, batches):
     """Start a program, warm it up, and yield (its processes, a function that runs the batches)."""
-    with (
-        Gate(tmp_path / "gate") as gate,
-        Program("steady", what, method, batches, tmp_path / "gate") as program,
-    ):
+    with Gate(tmp_path / "gate") as gate, Program("steady", what, method, batches, tmp_path / "gate") as program:
         pids = json.loads(program.line())["pids"]
         gate.arrived()
 
@@ -108,10 +105,7 @@ def test_strace_sees_no_pipe_and_no_mapping_per_batch(tmp_path, what, method, ba
         log = tmp_path / "strace"
         attach = [arg for pid in pids.values() for arg in ("-p", str(pid))]
         tracer = subprocess.Popen(
-            ["strace", "-f", "-q", "-o", log, *attach],
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            ["strace", "-f", "-q", "-o", log, *attach], stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         try:
             until(lambda: tracer.poll() is not None or all(map(traced, pids.values())), "strace has attached")

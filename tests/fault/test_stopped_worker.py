@@ -98,12 +98,7 @@ def test_a_worker_that_does_not_listen_to_sigterm_is_killed(tmp_path, monkeypatc
 def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than_timeout(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         loader = Loader(
-            Rows(80),
-            8,
-            num_workers=1,
-            timeout=0.2,
-            worker_init_fn=Init(gate),
-            workers=Workers(start_method="fork"),
+            Rows(80), 8, num_workers=1, timeout=0.2, worker_init_fn=Init(gate), workers=Workers(start_method="fork")
         )
         with loader:
             it = iter(loader)  # its next() would wait for ever

@@ -167,12 +167,7 @@ def test_processes_that_a_worker_has_started_do_not_keep_the_segments_memory(tmp
     path = tmp_path / "pid"
     dataset = Parent(os.fspath(path))
     loader = Loader(
-        dataset,
-        8,
-        num_workers=2,
-        prefetch_factor=4,
-        workers=Workers(start_method=method),
-        memory=Memory(copy="never"),
+        dataset, 8, num_workers=2, prefetch_factor=4, workers=Workers(start_method=method), memory=Memory(copy="never")
     )
     it = iter(loader)
     batches = [next(it), next(it)]

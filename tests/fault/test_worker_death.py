@@ -30,8 +30,7 @@ METHODS = ["fork", "spawn", "forkserver"]
 
 
 @pytest.mark.parametrize(
-    ("how", "method"),
-    [(how, "fork") for how in HOWS] + [(h, m) for h in ("SIGKILL", "sys.exit") for m in METHODS[1:]],
+    ("how", "method"), [(how, "fork") for how in HOWS] + [(h, m) for h in ("SIGKILL", "sys.exit") for m in METHODS[1:]]
 )
 def test_a_death_is_raised_with_all_known_facts_after_the_ready_batches(tmp_path, how, method):
     data = Rows(400, on={4 * 8 + 3: Once(tmp_path / "died", Death(how))})
