@@ -232,7 +232,7 @@ TEST(the_slowest_are_kept_for_good)
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
     for (uint32_t i = 0; i <= 8 * SR_FOLD; i++) /* in an order without relation between neighbours */
         record_one(ring, i, 1000 + i * 37 % 512, 1000 + i * 101 % 512);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     for (int samples = 0; samples < 2; samples++) {
         CHECK_EQ(sr_watch_slowest(watch, samples, seen), SR_SLOWEST);
         for (uint32_t i = 0; samples && i < SR_SLOWEST; i++)
@@ -241,7 +241,6 @@ TEST(the_slowest_are_kept_for_good)
         for (uint32_t i = 0; i < SR_SLOWEST; i++)
             CHECK_EQ(seen[i].times[SR_T_FETCH], 1511 - i);
     }
-    sr_watch_close(watch);
 }
 
 TEST(errors_are_counted_apart)
@@ -325,15 +324,14 @@ TEST(a_message_is_recorded_when_its_slot_is_used_again)
     records_of(ring, 0);
     CHECK_EQ(sums[FOLDED], 2 * SR_FOLD);
     CHECK_EQ(sums[BATCHES], 2 * SR_FOLD);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     CHECK_EQ(sr_watch_slowest(watch, false, seen), 0); /* each threshold would need a lock */
-    sr_watch_close(watch);
 }
 
 TEST(a_participant_reports_its_row_and_its_totals)
 {
     sr_ring *ring SCOPED = make_ring(2, 3, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_participant_view participant;
     uint64_t gen;
     CHECK_OK(sr_join(ring, 1));
@@ -368,7 +366,6 @@ TEST(a_participant_reports_its_row_and_its_totals)
     CHECK_EQ(info.loop_steps, 2);
     CHECK_EQ(info.loop_wait_ns, 10);
     CHECK_EQ(info.loop_ns, 12);
-    sr_watch_close(watch);
 }
 
 static void make_batches_for(sr_ring *ring, uint64_t ns)
@@ -387,7 +384,7 @@ static void make_batches_for(sr_ring *ring, uint64_t ns)
 TEST(a_participant_without_descriptors_tells_no_wrong_time)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_participant_view participant;
     struct rlimit limit, none;
     CHECK_OK(sr_join(ring, 1));
@@ -401,13 +398,12 @@ TEST(a_participant_without_descriptors_tells_no_wrong_time)
     CHECK_OK(sr_watch_participant(watch, 1, &participant));
     CHECK_OP(participant.cpu_ns, >, 0);
     CHECK(participant.queued_ns < UINT64_C(60000000000));
-    sr_watch_close(watch);
 }
 
 TEST(remote_reads_of_all_processes_are_counted_for_good)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_segment_info seen;
     sr_info info;
     CHECK_EQ(sr_add_read(ring, SR_READS, 1000, 5), 0);
@@ -422,7 +418,6 @@ TEST(remote_reads_of_all_processes_are_counted_for_good)
         CHECK_EQ(seen.reads[i], expected[i]);
         CHECK_EQ(info.reads[i], expected[i]);
     }
-    sr_watch_close(watch);
 }
 
 RUN_TESTS(60)

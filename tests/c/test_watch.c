@@ -147,18 +147,17 @@ TEST(damaged_words_do_no_harm)
 TEST(a_state_that_nobody_knows_is_an_error)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_slot_view slot;
     bring_to(ring, 0, SR_READY, 1, false);
     poke(ring, 0, 15);
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EPROTO);
-    sr_watch_close(watch);
 }
 
 TEST(a_slot_is_seen_in_every_state)
 {
     sr_ring *ring SCOPED = make_ring(8, 3, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_slot_view slot;
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN); /* not used yet */
     static const unsigned states[] = {SR_PARKED, SR_LEASED, SR_READY, SR_CLAIMED, SR_TASK};
@@ -188,13 +187,12 @@ TEST(a_slot_is_seen_in_every_state)
     CHECK_OK(sr_watch_slot(watch, 1, &slot)); /* FREE: its last batch */
     CHECK_EQ(sr_state_of(slot.state), SR_FREE);
     CHECK_EQ(slot.seen.seq, 1);
-    sr_watch_close(watch);
 }
 
 TEST(a_free_slot_is_not_seen_while_it_is_reset)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_slot_view slot;
     deliver_one(ring, 5);
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
@@ -207,13 +205,12 @@ TEST(a_free_slot_is_not_seen_while_it_is_reset)
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
     CHECK_EQ(slot.seen.seq, 6);
     CHECK_EQ(slot.seen.times[SR_T_WAITED], 0); /* not that of the last batch */
-    sr_watch_close(watch);
 }
 
 TEST(a_slot_of_a_queue_is_not_seen_while_it_is_reset)
 {
     sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_slot_view slot;
     uint32_t at;
     uint64_t gen;
@@ -231,13 +228,12 @@ TEST(a_slot_of_a_queue_is_not_seen_while_it_is_reset)
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
     CHECK_EQ((uint32_t)slot.seen.publisher, 2);
     CHECK_EQ(slot.seen.times[SR_T_FETCH], 0);
-    sr_watch_close(watch);
 }
 
 TEST(a_watched_segment_is_read_only)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
@@ -247,19 +243,11 @@ TEST(a_watched_segment_is_read_only)
     }
     int status = wait_for(pid);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
-    sr_watch_close(watch);
 }
 
 /* ---- the record file ------------------------------------------------------------------------------------------- */
 
 static char folder[64], path[80];
-
-static void make_folder(void)
-{
-    strcpy(folder, "/tmp/slipring-test-XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
-    snprintf(path, sizeof path, "%s/record", folder);
-}
 
 static void remove_folder(void)
 {
@@ -270,6 +258,14 @@ static void remove_folder(void)
         unlink(name);
     }
     rmdir(folder);
+}
+
+static void make_folder(void)
+{
+    strcpy(folder, "/tmp/slipring-test-XXXXXX");
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/record", folder);
+    atexit(remove_folder);
 }
 
 static sr_ring *recorded_ring(uint32_t flags)
@@ -326,7 +322,6 @@ TEST(the_record_file_has_all_but_the_slots_and_outlives_the_segment)
     CHECK_EQ(strcmp(info.label, "what people know it by"), 0);
     CHECK(info.flags & SR_SEG_RECORDED);
     sr_watch_close(watch);
-    remove_folder();
 }
 
 TEST(the_segments_own_file_says_that_there_is_a_record_file)
@@ -337,7 +332,6 @@ TEST(the_segments_own_file_says_that_there_is_a_record_file)
     CHECK_EQ(open_watch(sr_fd(ring), false, &watch), -ENOLINK);
     CHECK_EQ(open_watch(sr_fd(ring), true, &watch), -ENOLINK);
     sr_destroy(ring);
-    remove_folder();
 }
 
 TEST(attach_needs_both_files)
@@ -364,7 +358,6 @@ TEST(attach_needs_both_files)
     sr_destroy(other);
     sr_destroy(plain);
     sr_destroy(ring);
-    remove_folder();
 }
 
 TEST(a_file_in_use_is_left_alone_and_the_next_name_taken)
@@ -385,7 +378,6 @@ TEST(a_file_in_use_is_left_alone_and_the_next_name_taken)
     sr_watch_close(watch);
     sr_destroy(second);
     sr_destroy(again);
-    remove_folder();
 }
 
 TEST(a_worker_that_lives_keeps_the_file_in_use)
@@ -417,7 +409,6 @@ TEST(a_worker_that_lives_keeps_the_file_in_use)
     CHECK_OK(info_of(next, &number));
     CHECK_EQ(number, 1);
     sr_destroy(next);
-    remove_folder();
 }
 
 /* A working segment without a record file. */
@@ -458,7 +449,6 @@ TEST(files_of_others_are_left_alone)
     strcpy(path + strlen(path) - 6, "no/where");
     check_unrecorded(-ENOENT);
     snprintf(path, sizeof path, "%s/record", folder);
-    remove_folder();
 }
 
 TEST(a_limit_on_files_costs_only_the_record)
@@ -480,7 +470,6 @@ TEST(a_limit_on_files_costs_only_the_record)
         CHECK_EQ(size_of(path), 0);
         sr_destroy(ring);
     }
-    remove_folder();
 }
 
 TEST(a_full_disk_costs_only_the_record)
@@ -527,7 +516,6 @@ TEST(a_forked_child_takes_part_in_a_recorded_segment)
     CHECK_OP(sr_load_relaxed(&ring->participants[2].at), !=, 0);
     CHECK_EQ(sr_load_relaxed(&ring->participants[2].batches), 1);
     sr_destroy(ring);
-    remove_folder();
 }
 
 RUN_TESTS(60)
