@@ -180,7 +180,7 @@ FIND_TESTS := grep -r --include 'test_*.py' --exclude-dir clients
 WITHOUT_TORCH = $(shell $(FIND_TESTS) -L torch tests)
 WITH_TORCH = $(shell $(FIND_TESTS) -l torch tests)
 ALONE = $(shell grep -rlwE 'mark.alone|clients.rays' tests --include 'test_*.py')
-MARKS_SLOW := grep -rlE 'mark\.slow|tests\.parts' tests --include
+MARKS_SLOW := grep -rlE 'mark\.slow|support\.parts' tests --include
 SLOW = $(shell $(MARKS_SLOW) 'test_*.py') $(dir $(shell $(MARKS_SLOW) conftest.py))
 PARALLEL := -q -n $(JOBS) --dist worksteal
 .PHONY: pytest-fast pytest-without-torch pytest-with-torch pytest-alone pytest-slow pytest-slow-alone

@@ -17,6 +17,7 @@ import pytest
 
 from slipring import WorkerDied, Workers
 from slipring.adapters.webdataset import MultiLoader
+from tests.support.parts import slow
 
 AHEAD = 2  # samples in flight per worker, by default
 
@@ -229,12 +230,12 @@ def test_verbose_is_told_to_the_log_and_not_to_stdout(caplog, capfd):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["fork", slow("forkserver"), "spawn"])
 def test_processes_may_be_started_in_any_way(method):
     assert numbers(MultiLoader(Shard(), 2, worker_options=Workers(start_method=method))) == list(range(20))
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["fork", slow("forkserver"), "spawn"])
 def test_a_dataset_may_start_processes(method):
     assert numbers(MultiLoader(Delegates(5), 2, worker_options=Workers(start_method=method))) == sorted([*range(5)] * 2)
 

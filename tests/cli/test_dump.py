@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.support.inside import Activity
+from tests.support.parts import slow
 from tests.support.processes import ROOT, state, until, wait_dead
 from tests.support.scenes import Gate
 from tests.support.watched import fails, run, watched
@@ -29,7 +30,7 @@ def participant(segment, name):
     return next(each for each in segment["participants"] if each["name"] == name)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", "thread"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver"), "thread"])
 def test_of_a_hung_dataset_worker_process_index_and_batch_are_named(capsys, tmp_path, method):
     with Gate(tmp_path / "gate") as gate:
         options = {"gate": gate.path, "index": HUNG, "num_workers": 2, "start_method": method, "n": 4000}

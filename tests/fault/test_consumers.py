@@ -12,6 +12,7 @@ from slipring import Loader, default_collate
 from slipring.errors import WorkerDied
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import Program, alive, circulating, wait_dead, worker_pids
 from tests.support.scenes import Death, Once, Rows, plain
 from tests.support.scenes import respawning as options
@@ -98,7 +99,7 @@ def test_a_fork_of_the_users_with_leases_held_is_not_disturbed_by_deaths(tmp_pat
         assert circulating(ring) == (ring.n_slots, ring.n_slots)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 def test_an_interpreter_ends_without_a_word_though_its_workers_are_dead(method):
     with Program("unseen", method) as program:
         assert "ends" in program.line()

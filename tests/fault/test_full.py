@@ -9,14 +9,17 @@ from slipring import Loader, Memory, SegmentFull, WorkerError, Workers
 from slipring.errors import BatchTooLarge
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import circulating
 from tests.support.scenes import Named, Sized
 
 pytestmark = pytest.mark.fault
 
 KB, MB = 1 << 10, 1 << 20
-WORKERS = [{"num_workers": 0}] + [
-    {"num_workers": 2, "start_method": method} for method in ("fork", "spawn", "forkserver", "thread")
+WORKERS = [
+    {"num_workers": 0},
+    *({"num_workers": 2, "start_method": method} for method in ("fork", "spawn", "thread")),
+    slow({"num_workers": 2, "start_method": "forkserver"}),
 ]
 
 

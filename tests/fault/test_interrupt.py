@@ -54,7 +54,7 @@ def test_ctrl_c_at_a_random_instant_gives_one_traceback_and_ends_all(method, per
             assert code == -signal.SIGINT or (method, code) == ("thread", 1), message
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 def test_an_iteration_can_go_on_after_ctrl_c_in_next(tmp_path, method):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(40, on={9: gate})

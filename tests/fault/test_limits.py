@@ -18,7 +18,7 @@ SLOW_S = 240.0  # a program at its memory limit reads its own code from the disk
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
-METHODS = ["fork", "spawn", "forkserver"]
+METHODS = ["fork", "spawn", slow("forkserver")]
 ROWS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
 
 

@@ -16,13 +16,14 @@ from slipring.errors import WorkerDied
 from tests.support.inside import engine_of
 from tests.support.leaks import read
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import LONG_S, worker_pids
 from tests.support.scenes import Death, Sized
 
 pytestmark = pytest.mark.fault
 
 KB, MB = 1 << 10, 1 << 20
-METHODS = ["fork", "spawn", "forkserver"]
+METHODS = ["fork", "spawn", slow("forkserver")]
 
 
 def segment_of(loader):

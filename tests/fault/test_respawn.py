@@ -91,7 +91,7 @@ def test_a_death_while_a_batch_is_written_changes_nothing(tmp_path, chunk_size):
     assert got == [(batch, "pickled") for batch in undisturbed(Rows(64), chunk_size=chunk_size)]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 @pytest.mark.parametrize("drop_last", [False, slow(True)])
 def test_a_stream_continues_after_the_published_batches(tmp_path, method, drop_last):
     deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 36): "SIGSEGV", (0, 49): "SIGKILL"}

@@ -11,6 +11,7 @@ from slipring import Loader, LoaderTimeout, Workers
 from tests.support.datasets import patiently
 from tests.support.inside import engine_of, process_pool
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import circulating, state, until, wait_dead, worker_pids
 from tests.support.scenes import Gate, Rows, plain
 
@@ -22,7 +23,7 @@ def stop(pid):
     until(lambda: state(pid) == "T", f"process {pid} has stopped")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 @pytest.mark.parametrize("death", ["raise", "respawn"])
 def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method, death):
     with Gate(tmp_path / "gate") as gate:
@@ -47,7 +48,7 @@ def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method,
         assert got == [plain(batch) for batch in loader]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 def test_close_ends_stopped_workers_too(tmp_path, monkeypatch, method):
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     monkeypatch.setattr(process_pool, "TERM_S", 0.1)

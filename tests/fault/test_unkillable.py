@@ -15,12 +15,13 @@ import pytest
 from slipring import Loader, Memory, Workers
 from tests.support.datasets import wait_for_file
 from tests.support.inside import engine_of, process_pool
+from tests.support.parts import slow
 from tests.support.processes import alive, until, wait_dead, worker_pids
 from tests.support.scenes import Rows
 
 pytestmark = pytest.mark.fault
 
-METHODS = ["fork", "spawn", "forkserver"]
+METHODS = ["fork", "spawn", slow("forkserver")]
 FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")  # cgroup v1: with v2 the kernel lets a frozen process die
 
 

@@ -12,6 +12,7 @@ from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
 from tests.support.inside import engine_of, process_pool
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
 from tests.support.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
 
@@ -26,11 +27,12 @@ SAYS = {
     "os._exit": ("left with exit code 3", "exit", 3),
     "sys.exit": ("left with exit code 7", "sys.exit", 7),
 }
-METHODS = ["fork", "spawn", "forkserver"]
+METHODS = ["fork", "spawn", slow("forkserver")]
 
 
 @pytest.mark.parametrize(
-    ("how", "method"), [(how, "fork") for how in HOWS] + [(h, m) for h in ("SIGKILL", "sys.exit") for m in METHODS[1:]]
+    ("how", "method"),
+    [(how, "fork") for how in HOWS] + [("SIGKILL", "spawn"), slow("SIGKILL", "forkserver"), slow("sys.exit", "spawn")],
 )
 def test_a_death_is_raised_with_all_known_facts_after_the_ready_batches(tmp_path, how, method):
     data = Rows(400, on={4 * 8 + 3: Once(tmp_path / "died", Death(how))})
