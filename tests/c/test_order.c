@@ -179,26 +179,4 @@ TEST(a_cancelled_task_is_never_claimed)
     CHECK_EQ(sr_cancel(ring, 0, gen), -ESTALE);
 }
 
-TEST(a_cancel_after_the_claim_leaves_the_batch_to_be_discarded)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
-    CHECK_OK(publish(ring, 1, 0, gen, false));
-    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
-    CHECK_OK(sr_discard(ring, 0));
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-    CHECK_EQ(sr_discard(ring, 0), -EBUSY);
-}
-
-TEST(an_aborted_slot_is_free_and_its_seq_gone)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_OK(sr_abort(ring, 1, 0, gen));
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-    CHECK_EQ(publish(ring, 1, 0, gen, false), -ESTALE);
-    nothing_to_claim(ring, 1);
-}
-
 RUN_TESTS(20)

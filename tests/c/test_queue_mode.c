@@ -134,18 +134,6 @@ TEST(a_new_iteration_discards_nothing_in_a_queue_segment)
 
 /* ---- deaths ---- */
 
-TEST(a_dead_producers_claim_becomes_free)
-{
-    sr_ring *ring SCOPED = make_ring(2, 3, SR_SEG_QUEUE);
-    uint32_t slot, other;
-    uint64_t gen;
-    produce(ring, 1, &other); /* the published batch stays */
-    CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gen));
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(state_of(ring, slot), SR_FREE);
-    CHECK_EQ(state_of(ring, other), SR_READY);
-}
-
 TEST(a_dead_consumers_lease_becomes_free)
 {
     sr_ring *ring SCOPED = make_ring(2, 4, SR_SEG_QUEUE);
@@ -174,19 +162,6 @@ TEST(a_dead_consumers_lease_of_a_pinned_batch_is_parked)
     CHECK_EQ(sr_recover(ring, 2), 0);
     CHECK_EQ(state_of(ring, slot), SR_PARKED);
     CHECK_OK(sr_unpin(ring, 1, slot, gen));
-    CHECK_EQ(state_of(ring, slot), SR_FREE);
-}
-
-TEST(a_slot_becomes_free_if_the_process_that_pinned_and_leased_it_dies)
-{
-    sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
-    uint32_t slot;
-    uint64_t gen;
-    sr_result result;
-    CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gen));
-    CHECK_OK(publish(ring, 1, slot, gen, true));
-    CHECK_OK(sr_take(ring, 1, slot, &gen, &result)); /* its own batch */
-    CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(state_of(ring, slot), SR_FREE);
 }
 

@@ -47,8 +47,10 @@ TEST(a_task_that_a_dead_worker_overwrote_is_restored)
     memset(&ring->slots[0].task, 0xff, sizeof before);
     CHECK_EQ(sr_recover(ring, 1), 1);
     CHECK_EQ(state_of(ring, 0), SR_TASK);
-    CHECK_EQ(owner_of(ring, 0), 2);
+    CHECK_EQ(owner_of(ring, 0), 2); /* its addressee, whose number the replacement has */
+    CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(sr_slot_committed(ring, 0), SR_PAYLOAD_COMMIT);
+    nothing_to_claim(ring, 2);
     joined(ring, 1);
     CHECK_EQ(claim(ring, 1, NULL, &again), 0);
     CHECK_EQ(again, gen);
@@ -64,18 +66,6 @@ TEST(no_more_of_a_slot_is_touched_than_its_batch_needs)
     sr_store_relaxed(&ring->slots[0].committed, UINT64_MAX / 2); /* a worker wrote to a wrong place */
     CHECK_OK(sr_populate(ring, 0, 100));
     CHECK_OP(sr_load_relaxed(&ring->populated[0]), <=, 64 * KIB);
-}
-
-TEST(an_addressed_claim_goes_back_to_its_addressee)
-{
-    sr_ring *ring SCOPED = make_ring(1, 3, 0);
-    uint64_t gen;
-    bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_EQ(sr_recover(ring, 1), 1);
-    CHECK_EQ(owner_of(ring, 0), 2);
-    nothing_to_claim(ring, 2);
-    joined(ring, 1); /* its replacement has its number */
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
 }
 
 TEST(a_task_that_nobody_claimed_waits_for_the_replacement)
@@ -118,16 +108,6 @@ TEST(a_claim_for_an_old_run_becomes_free)
     CHECK_OK(sr_begin_iteration(ring, 1));
     CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
-TEST(recovering_twice_changes_nothing_more)
-{
-    sr_ring *ring SCOPED = make_ring(2, 3, 0);
-    bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_EQ(sr_recover(ring, 1), 1);
-    uint64_t word = sr_load_acquire(&ring->slots[0].state);
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(sr_load_acquire(&ring->slots[0].state), word);
 }
 
 TEST(the_dead_participants_own_words_are_cleared)
