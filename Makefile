@@ -272,13 +272,14 @@ FUZZ_SECONDS ?= 20
 fuzz: $(DEPS_STAMP) ## malformed batches and images, under the address sanitizer; FUZZ_SECONDS=20, ARGS='--seed 1', ARGS=--grow
 	SLIPRING_BUILD=fuzz $(PY) setup.py --quiet build --build-lib $(call LIB,fuzz)
 	gcc -O2 -Wall -Wextra -Werror -shared -fPIC -o build/fuzz/edges.so tests/fuzz/edges.c
-	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) \
-	    timeout $$(($(FUZZ_SECONDS) + 300)) \
-	    $(PY) -m tests.fuzz.codec --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) $(ARGS)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target fuzz-codec fuzz-images fuzz-operations
+
+# Each keeps one CPU busy. ARGS is for the first.
+.PHONY: fuzz-codec fuzz-images fuzz-operations
+fuzz-codec fuzz-images fuzz-operations: fuzz-%:
 	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) timeout $$(($(FUZZ_SECONDS) + 300)) \
-	    $(PY) -m tests.fuzz.images --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
-	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) timeout $$(($(FUZZ_SECONDS) + 300)) \
-	    $(PY) -m tests.fuzz.operations --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+	    $(PY) -m tests.fuzz.$* --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) \
+	    $(if $(filter codec,$*),$(ARGS))
 
 # What Python does with the C and Cython code. Without torch's loader: torch is not instrumented, and takes minutes.
 # Nor tests that measure a process's memory: the sanitizer has much of its own, and keeps back what is freed. Nor the
