@@ -11,6 +11,14 @@
 
 static const sr_options small = {.n_slots = 4, .n_participants = 3, .backing = SR_BACKING_MEMFD, .capacity = MIB};
 
+static sr_ring *made(const sr_options *options, sr_info *info)
+{
+    sr_ring *ring = NULL;
+    CHECK_OK(sr_create(options, &ring, NULL));
+    CHECK_OK(sr_describe(ring, info));
+    return ring;
+}
+
 static int entries_of(const char *dir)
 {
     int n = 0;
@@ -100,13 +108,11 @@ TEST(bad_options_are_refused)
 
 TEST(payloads_lie_on_pages_and_do_not_overlap)
 {
-    sr_ring *ring;
     sr_info info;
     sr_options o = small;
     o.capacity = 10001;
     o.task_capacity = 1;
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    CHECK_OK(sr_describe(ring, &info));
+    sr_ring *ring SCOPED = made(&o, &info);
     CHECK_OP(info.capacity, >=, 10001);
     for (uint32_t i = 0; i < info.n_slots; i++) {
         CHECK_EQ((uintptr_t)sr_payload(ring, i) % SR_PAGE, 0);
@@ -116,7 +122,6 @@ TEST(payloads_lie_on_pages_and_do_not_overlap)
     }
     CHECK_EQ(sr_payload(ring, 3) + info.capacity - ring->base, info.total);
     CHECK(sr_slot_at(ring, 4) == NULL && sr_payload(ring, 4) == NULL && sr_task_area(ring, UINT32_MAX) == NULL);
-    sr_destroy(ring);
 }
 
 TEST(the_largest_numbers_of_participants_and_slots_work)
@@ -155,36 +160,30 @@ static void limit(int which, rlim_t value)
 
 TEST(a_small_limit_on_file_size_is_reserved_whole)
 {
-    sr_ring *ring;
     sr_info info;
     sr_options o = small;
     o.capacity = 64 * MIB;
     o.task_capacity = MIB;
     limit(RLIMIT_FSIZE, 100 * MIB);
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    CHECK_OK(sr_describe(ring, &info));
+    sr_ring *ring SCOPED = made(&o, &info);
     CHECK_EQ(info.wanted, 64 * MIB);
     CHECK_OP(info.total, <=, 100 * MIB);
     CHECK_OP(info.total, >, 99 * MIB);
     CHECK_OP(info.capacity, >, 23 * MIB);
     CHECK(strstr(info.limited_by, "RLIMIT_FSIZE"));
     CHECK_OK(sr_commit(ring, 0, 3, 23 * MIB, NULL));
-    sr_destroy(ring);
 }
 
 TEST(a_limit_on_file_size_counts_the_least_that_a_task_takes)
 {
-    sr_ring *ring;
     sr_info info;
     sr_options o = small;
     o.capacity = 0;
     o.task_capacity = 1; /* as in a queue: SR_TASK_COMMIT bytes */
     limit(RLIMIT_FSIZE, 100 * MIB);
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    CHECK_OK(sr_describe(ring, &info));
+    sr_ring *ring SCOPED = made(&o, &info);
     CHECK_OP(info.total, <=, 100 * MIB);
     CHECK_OP(info.total, >, 99 * MIB);
-    sr_destroy(ring);
 }
 
 TEST(a_tiny_limit_on_file_size_is_an_error_and_no_signal)
@@ -202,20 +201,17 @@ TEST(a_third_of_a_small_address_space_is_reserved)
     SKIP("the sanitizer itself needs more address space than any limit leaves");
 #endif
     needs_limits_on_addresses();
-    sr_ring *ring;
     sr_info info;
     sr_options o = small;
     o.capacity = 0; /* 16 GiB */
     limit(RLIMIT_AS, 8192 * MIB);
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    CHECK_OK(sr_describe(ring, &info));
+    sr_ring *ring SCOPED = made(&o, &info);
     CHECK_EQ(info.wanted, 16384 * MIB);
     /* The process keeps two thirds; tasks get at most an eighth of the rest. */
     CHECK_OP(info.total, <=, 8192 * MIB / 3);
     CHECK_OP(info.total, >, 8192 * MIB / 3 - MIB);
     CHECK_OP(info.capacity * o.n_slots, >=, info.total / 8 * 7 - MIB);
     CHECK(strstr(info.limited_by, "RLIMIT_AS"));
-    sr_destroy(ring);
 }
 
 TEST(many_segments_leave_addresses_to_the_program)
