@@ -166,10 +166,10 @@ test-all: ## all that `make test` leaves out: docs, sanitizers, model, mutants, 
 
 # The checks of test-all with smaller bounds, for .ci/run. SAMPLE_SEED selects the slow tests.
 SAMPLE_SEED ?= 1
-test-sample: ## the checks of test-all with smaller bounds, and one in eight slow tests; SAMPLE_SEED=1
+test-sample: ## the checks of test-all with smaller bounds, and one in twelve slow tests; SAMPLE_SEED=1
 	@$(MAKE) --no-print-directory -j2 build libraries
 	@$(PY) tools/checks.py $(if $(filter 0,$(TORCH)),,docs) tsan asan model mutants \
-	    "fuzz FUZZ_SECONDS=5 FUZZ_SEED=$(SAMPLE_SEED)" "slow SAMPLE=8"
+	    "fuzz FUZZ_SECONDS=5 FUZZ_SEED=$(SAMPLE_SEED)" "slow SAMPLE=12"
 
 # Most tests wait for other processes half of their time, hence more of them at once than there are processors. A test
 # forks several workers, and what a fork costs grows with the process: with torch and all modules of tests imported it
@@ -198,7 +198,7 @@ pytest-alone: build
 
 # One in SAMPLE of the tests of each file, at least one.
 SAMPLED = $(if $(SAMPLE),--sample $(SAMPLE) --sample-seed $(SAMPLE_SEED))
-slow: build $(CLIENTS) $(RAY) ## the tests that are marked slow; SAMPLE=8 for one in eight of each file
+slow: build $(CLIENTS) $(RAY) ## the tests that are marked slow; SAMPLE=12 for one in twelve of each file
 	@$(PY) tools/checks.py pytest-slow pytest-slow-alone
 
 pytest-slow: build

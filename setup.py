@@ -33,7 +33,7 @@ FLAGS = {
     # Tests call the C functions; records are added up more often.
     "steps": ["-O1", "-DSR_STEPS=1", "-DSR_FOLD=4u", "-Itests/steps", "-fvisibility=default"],
 }
-FLAGS["fuzz"] = [*FLAGS["asan"], "-fsanitize-coverage=trace-pc"]  # needs tests/fuzz/edges.c preloaded
+FLAGS["fuzz"] = [*FLAGS["asan"], "-g1", "-fsanitize-coverage=trace-pc"]  # needs tests/fuzz/edges.c preloaded
 if KIND not in FLAGS:
     sys.exit(f"SLIPRING_BUILD={KIND!r} is not a kind of build; choose one of {', '.join(FLAGS)}")
 

@@ -127,9 +127,9 @@ thread = threading.Thread(target=shrink, daemon=True)
 thread.start()
 memory = Memory(slots=12, copy="never", backing=sys.argv[1])
 workers = Workers(start_method="thread")
-with Loader(range(100), 1, num_workers=3, collate_fn=collate, workers=workers, memory=memory) as loader:
+with Loader(range(50), 1, num_workers=3, collate_fn=collate, workers=workers, memory=memory) as loader:
     iterator = iter(loader)
-    for _ in range(100):
+    for _ in range(50):
         try:
             assert set(next(iterator)) == {1 << 20}
         except SegmentFull:

@@ -19,13 +19,14 @@ from slipring import Loader, Workers
 from tests.support.inside import engine_of, memory_available
 from tests.support.inside import memory as growth
 from tests.support.leaks import open_fds, read
+from tests.support.parts import slow
 from tests.support.processes import Program, until
 from tests.support.scenes import Gate, Images
 
 # Alone: the counts per batch include checks that run once a second, and on a loaded machine a batch takes long.
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
-CASES = [("small", "fork", 2000), ("small", "spawn", 2000), ("large", "fork", 60), ("large", "spawn", 60)]
+CASES = [("small", "fork", 2000), ("large", "fork", 60), slow("small", "spawn", 2000), slow("large", "spawn", 60)]
 TELL_S = 0.32  # CPU_MOST_NS of csrc/record.c
 # Limits for events that must not happen once per batch.
 TRAFFIC = {"read", "write", "readv", "writev", "sendto", "recvfrom", "sendmsg", "recvmsg", "openat", "close"}

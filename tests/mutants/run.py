@@ -87,6 +87,8 @@ def prepare(folder, patches):
     shutil.copytree(ROOT / "csrc", tree / "csrc")
     for part in ("c", "model"):
         shutil.copytree(ROOT / "tests" / part, tree / "tests" / part)
+        if (built := ROOT / "build" / part).is_dir():  # only objects that are out of date are then compiled
+            shutil.copytree(built, tree / "build" / part, ignore=shutil.ignore_patterns("asan", "test_*", "stress_*"))
     catchers = [catcher_of(patch) for patch in patches]
     programs = {(kind, arguments[0] if kind != "model" else "") for kind, arguments in catchers if kind != "pytest"}
     for kind, program in sorted(programs):
@@ -168,8 +170,10 @@ def main():
         if not options.names or any(name in str(patch.relative_to(HERE)) for name in options.names)
     ]
     caught, survived = {}, []
+    of_loaders = [patch for patch in patches if catcher_of(patch)[0] == "pytest"]
+    of_loaders.sort(key=changes_cython, reverse=True)  # those that take longest begin first
 
-    def timed(patch):
+    def timed(patch, may_skip=False):
         begun = time.monotonic()
         return patch, try_one(patch, unpatched, folder, may_skip), time.monotonic() - begun
 
@@ -180,8 +184,14 @@ def main():
     ):
         folder = Path(name)
         unpatched = prepare(folder, patches)
-        may_skip = check_unpatched(patches)
-        for done in concurrent.futures.as_completed([pool.submit(timed, patch) for patch in patches]):
+        pending = [pool.submit(timed, patch) for patch in patches if patch not in of_loaders]
+        try:
+            may_skip = check_unpatched(of_loaders)
+        except SystemExit:
+            pool.shutdown(cancel_futures=True)
+            raise
+        pending += [pool.submit(timed, patch, may_skip) for patch in of_loaders]
+        for done in concurrent.futures.as_completed(pending):
             patch, problem, took = done.result()
             kind, arguments = catcher_of(patch)
             if problem is SKIPPED:
