@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from slipring import Loader, default_collate
-from slipring.errors import WorkerDied
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 from tests.support.parts import slow
@@ -105,23 +104,6 @@ def test_an_interpreter_ends_without_a_word_though_its_workers_are_dead(method):
         assert "ends" in program.line()
         code, _, err = program.end()
         assert (code, err) == (0, "")
-
-
-@pytest.mark.leaks_ok("multiprocessing leaves its pipes open where fork fails")
-def test_a_worker_that_cannot_be_replaced_ends_the_iteration_with_the_systems_error(monkeypatch):
-    with Loader(Rows(400), **grouped(**options())) as loader:
-        it = iter(loader)
-        next(it)
-        kill_all(loader)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fork", refuse)
-            with pytest.raises(BlockingIOError):
-                list(it)
-        assert len(list(loader)) == 50  # with workers of its own
-
-
-def refuse():
-    raise BlockingIOError("no fork")
 
 
 # ---- code that raises where its result does not matter
@@ -231,15 +213,3 @@ class RaisesOnce:
     def __call__(self, what):
         self.once()
         return default_collate(what) if isinstance(what, list) else None
-
-
-def test_deaths_without_respawn_are_told_though_every_batch_is_kept(tmp_path):
-    data = dies(400, tmp_path, (100,))
-    with Loader(data, **grouped(**options(on_death="raise"))) as loader:
-        kept, then = [], []
-        with pytest.raises(WorkerDied, match="SIGKILL"):
-            for batch in loader:
-                kept.append(batch)
-                then.append(plain(batch))
-    assert [plain(batch) for batch in kept] == then == undisturbed(Rows(400))[: len(then)]
-    assert len(then) <= 12

@@ -8,6 +8,7 @@ from multiprocessing import forkserver
 import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
+from tests.fault.mortal import Init
 from tests.support.datasets import patiently
 from tests.support.inside import engine_of, process_pool
 from tests.support.options import grouped
@@ -110,16 +111,6 @@ def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than
             os.kill(worker_pids(loader)[0], signal.SIGCONT)
             assert [plain(patiently(it))[1] for _ in range(10)] == [plain(b)[1] for b in Loader(Rows(80), 8)]
             assert next(it, None) is None
-
-
-class Init:
-    """A worker_init_fn that calls an action."""
-
-    def __init__(self, action):
-        self.action = action
-
-    def __call__(self, number):
-        self.action()
 
 
 class Deaf:

@@ -10,6 +10,7 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
+from tests.fault.mortal import Init
 from tests.support.inside import engine_of, process_pool
 from tests.support.options import grouped
 from tests.support.parts import slow
@@ -195,14 +196,6 @@ def test_a_worker_that_dies_before_it_serves_is_reported_and_a_new_iteration_wor
             list(loader)
         assert SAYS[how][0] in str(caught.value)
         assert [b[1][0] for b in loader] == list(range(0, 40, 4))
-
-
-class Init:
-    def __init__(self, action):
-        self.action = action
-
-    def __call__(self, number):
-        self.action()
 
 
 class DiesAtUnpickling(Rows):
