@@ -83,7 +83,7 @@ def collate(samples):
 BATCHING = [{}, {"chunk_size": 1}, {"collate_fn": collate}, {"chunk_size": 1, "collate_fn": collate}]
 
 
-@pytest.mark.parametrize("backing", ["shm", "memfd"])
+@pytest.mark.parametrize("backing", ["shm", slow("memfd")])
 @pytest.mark.parametrize("changed", BATCHING, ids=["samples", "chunks", "collated", "collated-chunks"])
 @pytest.mark.parametrize("size", [KB, 300 * KB, 5 * MB])
 def test_no_slot_has_more_memory_than_its_largest_batch_and_two_megabytes(size, changed, backing):
