@@ -20,7 +20,7 @@ static sr_cache *small_cache(const char *size, uint64_t budget)
 {
     sr_cache *cache = NULL;
     mount_small(size);
-    CHECK_MOUNTED(sr_cache_create(budget, SR_BACKING_DIR, mounted, &cache, NULL) == 0);
+    CHECK(sr_cache_create(budget, SR_BACKING_DIR, mounted, &cache, NULL) == 0);
     return cache;
 }
 
@@ -89,22 +89,22 @@ TEST(entries_take_the_memory_there_is_and_not_more)
     struct stat file;
     uint64_t n = 0;
     int rc = 0;
-    CHECK_MOUNTED(has_room(cache, MIB));
+    CHECK(has_room(cache, MIB));
     for (; n < 8 && rc == 0; n += rc == 0) {
         sr_fill fill = claimed(cache, n);
         rc = store(cache, &fill, MIB, &why);
     }
     /* 8 MiB less header and index: the last ones without the usual commit ahead. */
-    CHECK_MOUNTED(rc == -ENOSPC && n == 7);
-    CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
-    CHECK_MOUNTED(sr_cache_memory_available(cache, 8) == -EAGAIN); /* for a second no process tries again */
-    CHECK_MOUNTED(look(cache, n) == -ENOENT);
-    CHECK_MOUNTED(fstat(sr_cache_fd(cache), &file) == 0 && (uint64_t)file.st_blocks * 512 == info_of(cache).committed);
-    CHECK_MOUNTED(!info_of(cache).full && info_of(cache).used < 8 * MIB);
+    CHECK(rc == -ENOSPC && n == 7);
+    CHECK(why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
+    CHECK(sr_cache_memory_available(cache, 8) == -EAGAIN); /* for a second no process tries again */
+    CHECK(look(cache, n) == -ENOENT);
+    CHECK(fstat(sr_cache_fd(cache), &file) == 0 && (uint64_t)file.st_blocks * 512 == info_of(cache).committed);
+    CHECK(!info_of(cache).full && info_of(cache).used < 8 * MIB);
     for (uint64_t i = 0; i < n; i++)
         check_entry(cache, i, MIB);
-    CHECK_MOUNTED(make_entry(cache, n, 1000) == 0); /* a request still gets the remaining memory */
-    CHECK_MOUNTED(make_entry(cache, SR_CACHE_KEYS - 1, 8) == 0);
+    CHECK(make_entry(cache, n, 1000) == 0); /* a request still gets the remaining memory */
+    CHECK(make_entry(cache, SR_CACHE_KEYS - 1, 8) == 0);
     check_entry(cache, n, 1000);
     sr_cache_destroy(cache);
 }
@@ -118,12 +118,12 @@ TEST(words_take_memory_too)
     int rc = 0;
     for (; rc == 0 && chunks < 4; chunks += rc == 0)
         if ((rc = sr_cache_claim(cache, chunks * SR_CACHE_CHUNK, &fill, &why)) == 0)
-            CHECK_MOUNTED(sr_cache_abandon(cache, &fill) == 0);
-    CHECK_MOUNTED(rc == -ENOSPC && chunks == 2 && why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
-    CHECK_MOUNTED(look(cache, chunks * SR_CACHE_CHUNK) == -ENOENT);
-    CHECK_MOUNTED(sr_cache_claim(cache, 3 * SR_CACHE_CHUNK, &fill, NULL) == -ENOSPC);
+            CHECK(sr_cache_abandon(cache, &fill) == 0);
+    CHECK(rc == -ENOSPC && chunks == 2 && why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
+    CHECK(look(cache, chunks * SR_CACHE_CHUNK) == -ENOENT);
+    CHECK(sr_cache_claim(cache, 3 * SR_CACHE_CHUNK, &fill, NULL) == -ENOSPC);
     for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
-        CHECK_MOUNTED(sr_load_relaxed(&cache->fillers[i].incarnation) == 0);
+        CHECK(sr_load_relaxed(&cache->fillers[i].incarnation) == 0);
     sr_cache_destroy(cache);
 }
 
@@ -132,8 +132,8 @@ TEST(a_cache_that_finds_no_memory_at_all_is_not_made)
     sr_cache *cache = NULL;
     sr_alloc_error why = {0};
     mount_small("64k");
-    CHECK_MOUNTED(sr_cache_create(MIB, SR_BACKING_DIR, mounted, &cache, &why) == -ENOSPC);
-    CHECK_MOUNTED(cache == NULL && why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
+    CHECK(sr_cache_create(MIB, SR_BACKING_DIR, mounted, &cache, &why) == -ENOSPC);
+    CHECK(cache == NULL && why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
 }
 
 TEST(memory_pressure_is_over_after_a_second_by_any_clock)

@@ -155,15 +155,15 @@ TEST(a_full_file_system_is_enospc_with_the_numbers)
     sr_alloc_error why = {0};
     sr_options o = {.n_slots = 2, .n_participants = 2, .backing = SR_BACKING_DIR, .dir = mounted,
                     .capacity = 64 * MIB, .task_capacity = 64 * KIB};
-    CHECK_MOUNTED(sr_create(&o, &ring, &why) == 0);
-    CHECK_MOUNTED(sr_commit(ring, 0, 0, 4 * MIB, &why) == 0);
-    CHECK_MOUNTED(sr_commit(ring, 0, 1, 5 * MIB, &why) == -ENOSPC);
-    CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM);
-    CHECK_MOUNTED(why.needed >= 5 * MIB - SR_PAYLOAD_COMMIT && why.needed <= 6 * MIB);
-    CHECK_MOUNTED(why.free > 3 * MIB && why.free < 4 * MIB);
-    CHECK_MOUNTED(sr_slot_committed(ring, 1) == SR_PAYLOAD_COMMIT);
-    CHECK_MOUNTED(sr_pages_of(sr_load_relaxed(&ring->participants[0].growing)) == 0);
-    CHECK_MOUNTED(sr_commit(ring, 0, 1, 3 * MIB, &why) == 0); /* a smaller commit still succeeds */
+    CHECK(sr_create(&o, &ring, &why) == 0);
+    CHECK(sr_commit(ring, 0, 0, 4 * MIB, &why) == 0);
+    CHECK(sr_commit(ring, 0, 1, 5 * MIB, &why) == -ENOSPC);
+    CHECK(why.limit == SR_LIMIT_FILESYSTEM);
+    CHECK(why.needed >= 5 * MIB - SR_PAYLOAD_COMMIT && why.needed <= 6 * MIB);
+    CHECK(why.free > 3 * MIB && why.free < 4 * MIB);
+    CHECK(sr_slot_committed(ring, 1) == SR_PAYLOAD_COMMIT);
+    CHECK(sr_pages_of(sr_load_relaxed(&ring->participants[0].growing)) == 0);
+    CHECK(sr_commit(ring, 0, 1, 3 * MIB, &why) == 0); /* a smaller commit still succeeds */
     memset(sr_payload(ring, 1), 1, 3 * MIB);
     sr_destroy(ring);
 }
@@ -173,11 +173,11 @@ TEST(memory_that_others_are_committing_counts)
     sr_ring *ring SCOPED = small_ring(3);
     sr_alloc_error why = {0};
     sr_store_relaxed(&ring->participants[2].growing, 6 * MIB / SR_PAGE);
-    CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC); /* it waits for them, but not for ever */
-    CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM && why.free < 2 * MIB);
-    CHECK_MOUNTED(sr_pages_of(sr_load_relaxed(&ring->participants[1].growing)) == 0);
-    CHECK_MOUNTED(sr_recover(ring, 2) == 0); /* it died in the middle */
-    CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == 0);
+    CHECK(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC); /* it waits for them, but not for ever */
+    CHECK(why.limit == SR_LIMIT_FILESYSTEM && why.free < 2 * MIB);
+    CHECK(sr_pages_of(sr_load_relaxed(&ring->participants[1].growing)) == 0);
+    CHECK(sr_recover(ring, 2) == 0); /* it died in the middle */
+    CHECK(sr_commit(ring, 1, 0, 3 * MIB, &why) == 0);
 }
 
 static sr_ring *small;
@@ -193,11 +193,11 @@ TEST(memory_that_others_did_not_commit_is_available)
     void *rc;
     small = small_ring(3);
     sr_store_relaxed(&small->participants[2].growing, 6 * MIB / SR_PAGE);
-    CHECK_MOUNTED(pthread_create(&thread, NULL, commits_three, (void *)(uintptr_t)0) == 0);
+    CHECK(pthread_create(&thread, NULL, commits_three, (void *)(uintptr_t)0) == 0);
     sleep_ms(10); /* it probably sleeps now; nothing depends on it */
-    CHECK_MOUNTED(sr_recover(small, 2) == 0);
+    CHECK(sr_recover(small, 2) == 0);
     pthread_join(thread, &rc);
-    CHECK_MOUNTED(rc == NULL);
+    CHECK(rc == NULL);
     sr_destroy(small);
 }
 
@@ -207,7 +207,7 @@ static void *asks_for_too_much(void *unused)
 {
     (void)unused;
     while (!atomic_load(&enough))
-        CHECK_MOUNTED(sr_commit(small, 2, 3, 60 * MIB, NULL) == -ENOSPC);
+        CHECK(sr_commit(small, 2, 3, 60 * MIB, NULL) == -ENOSPC);
     return NULL;
 }
 
@@ -215,9 +215,9 @@ TEST(a_hopeless_request_is_refused_without_harm_to_others)
 {
     pthread_t thread;
     small = small_ring(3);
-    CHECK_MOUNTED(pthread_create(&thread, NULL, asks_for_too_much, NULL) == 0);
+    CHECK(pthread_create(&thread, NULL, asks_for_too_much, NULL) == 0);
     for (uint64_t kib = 64; kib <= 5 * 1024; kib += 64)
-        CHECK_MOUNTED(sr_commit(small, 1, kib % 3, kib * KIB / 3, NULL) == 0);
+        CHECK(sr_commit(small, 1, kib % 3, kib * KIB / 3, NULL) == 0);
     atomic_store(&enough, true);
     pthread_join(thread, NULL);
     sr_destroy(small);
@@ -240,11 +240,11 @@ TEST(a_crowd_that_grows_at_once_takes_all_there_is)
     pthread_t threads[MANY];
     small = small_ring(MANY);
     for (uintptr_t i = 0; i < MANY; i++)
-        CHECK_MOUNTED(pthread_create(&threads[i], NULL, commits_in_a_crowd, (void *)i) == 0);
+        CHECK(pthread_create(&threads[i], NULL, commits_in_a_crowd, (void *)i) == 0);
     for (int i = 0; i < MANY; i++)
         pthread_join(threads[i], NULL);
     /* no request was refused while a page was free */
-    CHECK_MOUNTED(sr_memory_available(small->file.fd, "", NULL, NULL) < SR_PAGE);
+    CHECK(sr_memory_available(small->file.fd, "", NULL, NULL) < SR_PAGE);
     sr_destroy(small);
 }
 
@@ -254,9 +254,9 @@ TEST(a_file_system_too_small_for_the_controls_is_enospc)
     sr_ring *ring = NULL;
     sr_alloc_error why = {0};
     sr_options o = {.n_slots = 64, .n_participants = 2, .backing = SR_BACKING_DIR, .dir = mounted, .capacity = MIB};
-    CHECK_MOUNTED(sr_create(&o, &ring, &why) == -ENOSPC);
-    CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM);
-    CHECK_MOUNTED(why.needed > 64 * SR_PAGE && why.free <= 64 * KIB);
+    CHECK(sr_create(&o, &ring, &why) == -ENOSPC);
+    CHECK(why.limit == SR_LIMIT_FILESYSTEM);
+    CHECK(why.needed > 64 * SR_PAGE && why.free <= 64 * KIB);
 }
 
 /* ---- threads ---- */
