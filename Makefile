@@ -166,10 +166,10 @@ test-all: ## all that `make test` leaves out: docs, sanitizers, model, mutants, 
 
 # The checks of test-all with smaller bounds, for .ci/run. SAMPLE_SEED selects the slow tests.
 SAMPLE_SEED ?= 1
-test-sample: ## the checks of test-all with smaller bounds, and one in eight slow tests; SAMPLE_SEED=1
+test-sample: ## the checks of test-all with smaller bounds, and one in twelve slow tests; SAMPLE_SEED=1
 	@$(MAKE) --no-print-directory -j2 build libraries
 	@$(PY) tools/checks.py $(if $(filter 0,$(TORCH)),,docs) tsan asan model mutants \
-	    "fuzz FUZZ_SECONDS=5 FUZZ_SEED=$(SAMPLE_SEED)" "slow SAMPLE=8"
+	    "fuzz FUZZ_SECONDS=5 FUZZ_SEED=$(SAMPLE_SEED)" "slow SAMPLE=12"
 
 # Most tests wait for other processes half of their time, hence more of them at once than there are processors. A test
 # forks several workers, and what a fork costs grows with the process: with torch and all modules of tests imported it
@@ -180,7 +180,7 @@ FIND_TESTS := grep -r --include 'test_*.py' --exclude-dir clients
 WITHOUT_TORCH = $(shell $(FIND_TESTS) -L torch tests)
 WITH_TORCH = $(shell $(FIND_TESTS) -l torch tests)
 ALONE = $(shell grep -rlwE 'mark.alone|clients.rays' tests --include 'test_*.py')
-MARKS_SLOW := grep -rlE 'mark\.slow|tests\.parts' tests --include
+MARKS_SLOW := grep -rlE 'mark\.slow|support\.parts' tests --include
 SLOW = $(shell $(MARKS_SLOW) 'test_*.py') $(dir $(shell $(MARKS_SLOW) conftest.py))
 PARALLEL := -q -n $(JOBS) --dist worksteal
 .PHONY: pytest-fast pytest-without-torch pytest-with-torch pytest-alone pytest-slow pytest-slow-alone
@@ -198,7 +198,7 @@ pytest-alone: build
 
 # One in SAMPLE of the tests of each file, at least one.
 SAMPLED = $(if $(SAMPLE),--sample $(SAMPLE) --sample-seed $(SAMPLE_SEED))
-slow: build $(CLIENTS) $(RAY) ## the tests that are marked slow; SAMPLE=8 for one in eight of each file
+slow: build $(CLIENTS) $(RAY) ## the tests that are marked slow; SAMPLE=12 for one in twelve of each file
 	@$(PY) tools/checks.py pytest-slow pytest-slow-alone
 
 pytest-slow: build
@@ -272,13 +272,14 @@ FUZZ_SECONDS ?= 20
 fuzz: $(DEPS_STAMP) ## malformed batches and images, under the address sanitizer; FUZZ_SECONDS=20, ARGS='--seed 1', ARGS=--grow
 	SLIPRING_BUILD=fuzz $(PY) setup.py --quiet build --build-lib $(call LIB,fuzz)
 	gcc -O2 -Wall -Wextra -Werror -shared -fPIC -o build/fuzz/edges.so tests/fuzz/edges.c
-	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) \
-	    timeout $$(($(FUZZ_SECONDS) + 300)) \
-	    $(PY) -m tests.fuzz.codec --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) $(ARGS)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target fuzz-codec fuzz-images fuzz-operations
+
+# Each keeps one CPU busy. ARGS is for the first.
+.PHONY: fuzz-codec fuzz-images fuzz-operations
+fuzz-codec fuzz-images fuzz-operations: fuzz-%:
 	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) timeout $$(($(FUZZ_SECONDS) + 300)) \
-	    $(PY) -m tests.fuzz.images --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
-	$(call UNDER_ASAN,$(CURDIR)/build/fuzz/edges.so) PYTHONPATH=$(call LIB,fuzz) timeout $$(($(FUZZ_SECONDS) + 300)) \
-	    $(PY) -m tests.fuzz.operations --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+	    $(PY) -m tests.fuzz.$* --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) \
+	    $(if $(filter codec,$*),$(ARGS))
 
 # What Python does with the C and Cython code. Without torch's loader: torch is not instrumented, and takes minutes.
 # Nor tests that measure a process's memory: the sanitizer has much of its own, and keeps back what is freed. Nor the

@@ -1,9 +1,10 @@
 """Build of the extension modules. Everything else about the package is in pyproject.toml.
 
 SLIPRING_BUILD chooses the kind of build: ``release`` (default), ``debug`` (assertions on), ``asan`` (address
-and undefined behaviour), ``tsan`` (threads), ``fuzz`` (asan, and it tells which edges are taken) or ``coverage`` (gcov
-counts the lines of csrc). Each kind keeps its own objects under ``build/<kind>``. ``steps`` builds only the
-module with the C ring, with points where tests kill: see tests/steps.
+and undefined behaviour), ``tsan`` (threads), ``fuzz`` (asan, and it tells which edges are taken; only the fuzzed
+modules), ``coverage`` (gcov counts the lines of csrc) or ``mutants`` (compiles fast: tests/mutants builds some modules
+dozens of times). Each kind keeps its own objects under ``build/<kind>``. ``steps`` builds only the module with the C
+ring, with points where tests kill: see tests/steps.
 """
 
 import glob
@@ -27,11 +28,12 @@ FLAGS = {
     "debug": ["-O1", "-UNDEBUG", "-DSR_DEBUG=1", "-fno-omit-frame-pointer"],
     "asan": ["-O1", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"],
     "tsan": ["-O1", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=thread"],
+    "mutants": ["-O0", "-g0"],
     "coverage": ["-O1", "--coverage", "-fprofile-filter-files=csrc/"],
     # Tests call the C functions; records are added up more often.
     "steps": ["-O1", "-DSR_STEPS=1", "-DSR_FOLD=4u", "-Itests/steps", "-fvisibility=default"],
 }
-FLAGS["fuzz"] = [*FLAGS["asan"], "-fsanitize-coverage=trace-pc"]  # needs tests/fuzz/edges.c preloaded
+FLAGS["fuzz"] = [*FLAGS["asan"], "-g1", "-fsanitize-coverage=trace-pc"]  # needs tests/fuzz/edges.c preloaded
 if KIND not in FLAGS:
     sys.exit(f"SLIPRING_BUILD={KIND!r} is not a kind of build; choose one of {', '.join(FLAGS)}")
 
@@ -49,6 +51,7 @@ EXTENSIONS = [
     "images._decode",
 ]
 CALL_C = {"_core._ring", "_core._cache", "images._decode"}
+FUZZED = {"_core._ring", "_core._codec", "images._decode"}  # other modules need no instrumentation
 C_SOURCES = sorted(glob.glob("csrc/**/*.c", recursive=True))
 C_HEADERS = sorted(glob.glob("csrc/**/*.h", recursive=True))
 INCLUDES = ["csrc", "csrc/images"]
@@ -86,7 +89,8 @@ def extension(name):
     c_sources = [*sorted(glob.glob("csrc/*.c")), "tests/steps/steps.c"] if KIND == "steps" else []
     if KIND == "coverage" and name in CALL_C:
         c_sources = ["tools/line_coverage/counters.c"]
-    linked = [flag for flag in FLAGS[KIND] if flag.startswith(("-fsanitize", "--coverage"))]
+    flags = FLAGS["mutants"] if KIND == "fuzz" and name not in FUZZED else FLAGS[KIND]
+    linked = [flag for flag in flags if flag.startswith(("-fsanitize", "--coverage"))]
     told = [("SR_BUILD", f'"{KIND}"')] if name == "_core._ring" else []  # by `python -m slipring`
     return Extension(
         f"slipring.{name}",
@@ -98,7 +102,7 @@ def extension(name):
             ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION"),
             *told,
         ],
-        extra_compile_args=[*CFLAGS, *FLAGS[KIND]],
+        extra_compile_args=[*CFLAGS, *flags],
         extra_link_args=["-pthread", *linked],
     )
 
@@ -138,13 +142,14 @@ class BuildExt(build_ext):
 
         translated = cythonize(
             self.extensions,
-            build_dir=f"build/{KIND}/cython",
+            # "mutants" has the directives of "release", so the translation is the same.
+            build_dir=f"build/{'release' if KIND == 'mutants' else KIND}/cython",
             include_path=["pkg"],
             force=self.force,
             compiler_directives={
                 "language_level": 3,
                 "binding": True,
-                "boundscheck": KIND != "release",
+                "boundscheck": KIND not in ("release", "mutants"),
                 "wraparound": False,
                 # Caches of trees and counters are shared by all threads and rely on the GIL: on a
                 # free-threaded interpreter importing slipring turns it on until they do not, and tests

@@ -234,12 +234,7 @@ def test_a_timeout_is_an_error(num_workers, parallel, preload, hang):
         pytest.importorskip("torch")
     stream = Numbers([1, 2], act=hang)
     loader = DataLoader(
-        stream,
-        StreamSampler(4),
-        num_workers=num_workers,
-        timeout=0.2,
-        preload=preload,
-        parallel_stream=parallel,
+        stream, StreamSampler(4), num_workers=num_workers, timeout=0.2, preload=preload, parallel_stream=parallel
     )
     batches = iter(loader)
     with pytest.raises(RuntimeError, match="dataloader timeout") as caught:

@@ -40,11 +40,7 @@ def test_samplers_give_batches_of_indices():
     assert len(endless) > 1 << 60
     with pytest.raises(StopIteration):
         next(Infinite(SequentialSampler(data, indices=[])))
-    for sampler in (
-        SequentialSampler(data, 3),
-        SequentialSampler(data, 3, drop_last=True),
-        RandomSampler(data, 2),
-    ):
+    for sampler in (SequentialSampler(data, 3), SequentialSampler(data, 3, drop_last=True), RandomSampler(data, 2)):
         assert len(sampler) == len(list(sampler))
 
 

@@ -94,12 +94,7 @@ def give_up(loader, place):
 PROCESSES = {
     "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="fork")),
     "Loader, for one epoch": lambda *slow: Loader(
-        Slow(*slow),
-        2,
-        num_workers=2,
-        timeout=0.2,
-        persistent_workers=False,
-        workers=Workers(start_method="fork"),
+        Slow(*slow), 2, num_workers=2, timeout=0.2, persistent_workers=False, workers=Workers(start_method="fork")
     ),
     "torch": lambda *slow: of_torch(Slow(*slow)),
     "torch, preload": lambda *slow: of_torch(Slow(*slow), **grouped(preload=1)),

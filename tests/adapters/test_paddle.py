@@ -203,10 +203,7 @@ def test_drop_last_is_kept_in_each_epoch(kind, persistent):
 
 class Telling:
     def __iter__(self):
-        for info in (
-            adapter.get_worker_info(),
-            getattr(sys.modules.get("paddle.io"), "get_worker_info", bool)(),
-        ):
+        for info in (adapter.get_worker_info(), getattr(sys.modules.get("paddle.io"), "get_worker_info", bool)()):
             if info:
                 yield info.id, info.num_workers, info.seed, float(isinstance(info.dataset, Telling))
 

@@ -15,7 +15,7 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler  # 
 from slipring.adapters.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support import stateful  # noqa: E402
-from tests.support.parts import fast  # noqa: E402
+from tests.support.parts import fast, slow  # noqa: E402
 from tests.support.samplers import Passes  # noqa: E402
 from tests.support.torch_datasets import as_lists  # noqa: E402
 
@@ -101,7 +101,7 @@ def test_a_stateful_sampler_goes_on(sampler, batch_size, num_workers, taken):
 @pytest.mark.parametrize("taken", fast(["some", "all", "end"], "some", "end"))
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("batch_size", fast([None, 4], 4))
-@pytest.mark.parametrize("cls", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("cls", [DataLoader, slow(StatefulDataLoader)])
 def test_a_shuffled_order_goes_on(cls, batch_size, num_workers, taken):
     options = {"batch_size": batch_size, "num_workers": num_workers, "shuffle": True}
 

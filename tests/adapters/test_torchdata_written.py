@@ -14,7 +14,7 @@ from torch.utils import data  # noqa: E402
 from slipring.adapters.torchdata import StatefulDataLoader, torchdata_state  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support import stateful  # noqa: E402
-from tests.support.parts import fast  # noqa: E402
+from tests.support.parts import fast, slow  # noqa: E402
 from tests.support.stateful import Backwards, Reads  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -62,7 +62,7 @@ def taken_from(loader, taken):
     return state, numbers(iterator)
 
 
-@pytest.mark.parametrize("ours", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("ours", [DataLoader, slow(StatefulDataLoader)])
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("taken", fast([0, 1, 3, 6], 0, 3))
 @pytest.mark.parametrize("kind", KINDS)

@@ -17,6 +17,7 @@ import pytest
 
 from slipring import WorkerDied, Workers
 from slipring.adapters.webdataset import MultiLoader
+from tests.support.parts import slow
 
 AHEAD = 2  # samples in flight per worker, by default
 
@@ -135,12 +136,7 @@ def test_each_worker_reads_its_share_and_all_of_it_arrives(workers):
 
 def test_four_workers_are_the_default_and_the_arguments_stand_where_they_did():
     loader = MultiLoader([1, 2], 4, True, True, "/somewhere/else")
-    assert (loader.workers, loader.verbose, loader.nokill, loader.prefix) == (
-        4,
-        True,
-        True,
-        "/somewhere/else",
-    )
+    assert (loader.workers, loader.verbose, loader.nokill, loader.prefix) == (4, True, True, "/somewhere/else")
     assert MultiLoader([1]).workers == 4
     assert sorted(MultiLoader([1, 2])) == [1] * 4 + [2] * 4
 
@@ -234,12 +230,12 @@ def test_verbose_is_told_to_the_log_and_not_to_stdout(caplog, capfd):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["fork", slow("forkserver"), "spawn"])
 def test_processes_may_be_started_in_any_way(method):
     assert numbers(MultiLoader(Shard(), 2, worker_options=Workers(start_method=method))) == list(range(20))
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["fork", slow("forkserver"), "spawn"])
 def test_a_dataset_may_start_processes(method):
     assert numbers(MultiLoader(Delegates(5), 2, worker_options=Workers(start_method=method))) == sorted([*range(5)] * 2)
 

@@ -102,10 +102,7 @@ def test_columns_that_cannot_be_filled_and_names_that_are_taken_are_refused(tmp_
     for options, text in (
         ({"fill_null": {"z": 0}}, "fill_null has column 'z', but .* has 'x', 'x_mask', 'v'"),
         ({"null_mask": ["z"]}, "null_mask has column 'z', but .* has 'x', 'x_mask', 'v'"),
-        (
-            {"null_mask": ["x"]},
-            "whose mask is 'x_mask', but .* has a column of that name: leave it out with columns=",
-        ),
+        ({"null_mask": ["x"]}, "whose mask is 'x_mask', but .* has a column of that name: leave it out with columns="),
         ({"fill_null": {"v": "b"}}, "column 'v' is string_view, which Arrow cannot fill"),
     ):
         with pytest.raises(ValueError, match=text):

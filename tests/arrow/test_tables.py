@@ -215,16 +215,8 @@ def test_an_unreadable_file_is_reported(tmp_path, parquet):
         (lambda: TableDataset([]), ValueError, "at least one file"),
         (lambda: TableDataset(parquet, columns=["x"]), ValueError, "0 columns named 'x'"),
         (lambda: TableDataset(parquet, columns="label"), TypeError, "sequence of names"),
-        (
-            lambda: TableDataset(parquet, columns=[]),
-            ValueError,
-            r"columns must be None .*at least one, not \[\]",
-        ),
-        (
-            lambda: TableDataset(parquet, columns=["label"] * 2),
-            ValueError,
-            "columns.* 'label' is there 2 times",
-        ),
+        (lambda: TableDataset(parquet, columns=[]), ValueError, r"columns must be None .*at least one, not \[\]"),
+        (lambda: TableDataset(parquet, columns=["label"] * 2), ValueError, "columns.* 'label' is there 2 times"),
         (lambda: TableDataset(parquet, columns=["label", 3]), TypeError, "columns must be names, and 3"),
         (lambda: TableDataset([parquet, other], columns=["label"]), ValueError, "int32 .* has string"),
         (lambda: TableDataset([parquet, other]), ValueError, "lacks it"),
@@ -237,11 +229,7 @@ def test_an_unreadable_file_is_reported(tmp_path, parquet):
         (lambda: TableDataset(parquet, decode=id, decode_batch=id), ValueError, "exclude"),
         (lambda: TableDataset(parquet, decode=id, returns="record_batch"), ValueError, "no samples"),
         (lambda: TableDataset(parquet, decode_batch=lambda b: [1])[:2], TypeError, "integer"),
-        (
-            lambda: TableDataset(parquet, decode_batch=lambda b: [1]).__getitems__([1, 2]),
-            ValueError,
-            "1 .* 2",
-        ),
+        (lambda: TableDataset(parquet, decode_batch=lambda b: [1]).__getitems__([1, 2]), ValueError, "1 .* 2"),
         (lambda: collate([{"a": 1}]), TypeError, "returns='record_batch'"),
     ):
         with pytest.raises(error, match=text):

@@ -12,6 +12,9 @@ static inline sr_cache *make_cache(uint64_t budget)
     return cache;
 }
 
+static inline void destroy_cache(sr_cache **cache) { sr_cache_destroy(*cache); }
+#define SCOPED_CACHE __attribute__((cleanup(destroy_cache)))
+
 static inline sr_cache *attached(const sr_cache *to)
 {
     sr_cache *cache = NULL;

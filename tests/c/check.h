@@ -22,13 +22,29 @@
 struct test {
     const char *name;
     void (*run)(void);
+    struct test *next;
 };
-#define T(function) {#function, function}
+static struct test *first_test, **last_test = &first_test;
+
+/* Defines a test and adds it to those that RUN_TESTS runs, in the order of their definitions. */
+#define TEST(function)                                                                                          \
+    static void function(void);                                                                                 \
+    __attribute__((constructor)) static void add_##function(void)                                               \
+    {                                                                                                           \
+        static struct test test = {#function, function, NULL};                                                  \
+        *last_test = &test;                                                                                     \
+        last_test = &test.next;                                                                                 \
+    }                                                                                                           \
+    static void function(void)
+
+static void (*at_failure)(void); /* called before a failed test ends, which skips the functions of atexit() */
 
 static inline _Noreturn void fail_at(const char *file, int line, const char *what)
 {
     fprintf(stderr, "%s:%d: %s\n", file, line, what);
     fflush(stderr);
+    if (at_failure)
+        at_failure();
     _exit(1);
 }
 
@@ -94,27 +110,24 @@ static inline int run_test(const struct test *test, unsigned seconds)
 }
 
 /* Runs the tests whose names contain argv[1], or all. The last line is for run.sh, which adds them up. */
-static inline int run_tests(const struct test *tests, size_t n, unsigned seconds, int argc, char **argv)
+static inline int run_tests(unsigned seconds, int argc, char **argv)
 {
     int passed = 0, failed = 0, skipped = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (argc > 1 && !strstr(tests[i].name, argv[1]))
+    for (const struct test *test = first_test; test; test = test->next) {
+        if (argc > 1 && !strstr(test->name, argv[1]))
             continue;
-        int rc = run_test(&tests[i], seconds);
+        int rc = run_test(test, seconds);
         passed += rc == 0;
         skipped += rc == SKIPPED;
         failed += rc == 1;
         if (rc != 1)
-            printf("%s  %s\n", rc == 0 ? "ok  " : "skip", tests[i].name);
+            printf("%s  %s\n", rc == 0 ? "ok  " : "skip", test->name);
     }
     printf("# %d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed != 0;
 }
 
-#define RUN_TESTS(tests, seconds)                                                                               \
-    int main(int argc, char **argv)                                                                             \
-    {                                                                                                           \
-        return run_tests(tests, sizeof(tests) / sizeof *(tests), seconds, argc, argv);                          \
-    }
+#define RUN_TESTS(seconds)                                                                                      \
+    int main(int argc, char **argv) { return run_tests(seconds, argc, argv); }
 
 #endif

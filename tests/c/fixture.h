@@ -31,6 +31,10 @@ static inline sr_ring *make_ring(uint32_t slots, uint32_t participants, uint32_t
     return ring;
 }
 
+static inline void destroy_ring(sr_ring **ring) { sr_destroy(*ring); }
+/* Of a variable: its ring is destroyed when the function returns. */
+#define SCOPED __attribute__((cleanup(destroy_ring)))
+
 static inline unsigned state_of(const sr_ring *ring, uint32_t slot)
 {
     return sr_state_of(sr_load_acquire(&ring->slots[slot].state));

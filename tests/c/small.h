@@ -25,16 +25,8 @@ static void mount_small(const char *size)
         SKIP("mounting a tmpfs is not allowed here");
     }
     atexit(unmount);
+    at_failure = unmount;
 }
-
-/* CHECK ends with _exit, so unmount first. */
-#define CHECK_MOUNTED(condition)                                                                                \
-    do {                                                                                                        \
-        if (!(condition)) {                                                                                     \
-            unmount();                                                                                          \
-            CHECK(condition);                                                                                   \
-        }                                                                                                       \
-    } while (0)
 
 static inline sr_ring *small_ring(uint32_t n_participants)
 {
@@ -42,7 +34,7 @@ static inline sr_ring *small_ring(uint32_t n_participants)
     sr_ring *ring = NULL;
     sr_options o = {.n_slots = 4, .n_participants = n_participants, .backing = SR_BACKING_DIR, .dir = mounted,
                     .capacity = 64 * MIB, .task_capacity = 64 * KIB};
-    CHECK_MOUNTED(sr_create(&o, &ring, NULL) == 0);
+    CHECK(sr_create(&o, &ring, NULL) == 0);
     return ring;
 }
 

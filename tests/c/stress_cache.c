@@ -151,7 +151,7 @@ static void all_can_be_made(void)
     sr_cache_destroy(cache);
 }
 
-static void threads_make_each_entry_once(void)
+TEST(threads_make_each_entry_once)
 {
     uint64_t until = sr_now() + seconds() * 1000 * MS;
     begin();
@@ -213,17 +213,12 @@ static void run_processes(void)
     all_can_be_made();
 }
 
-static void processes_make_each_entry_once(void) { run_processes(); }
+TEST(processes_make_each_entry_once) { run_processes(); }
 
-static void nothing_is_lost_with_processes_that_die(void)
+TEST(nothing_is_lost_with_processes_that_die)
 {
     mortal = true;
     run_processes();
 }
 
-static const struct test tests[] = {
-    T(threads_make_each_entry_once),
-    T(processes_make_each_entry_once),
-    T(nothing_is_lost_with_processes_that_die),
-};
-RUN_TESTS(tests, (unsigned)seconds() + 60)
+RUN_TESTS((unsigned)seconds() + 60)

@@ -111,11 +111,7 @@ static void records(bool in_queue)
     sr_destroy(ring);
 }
 
-static void what_passes_is_whole_while_a_consumer_records(void) { records(false); }
-static void what_passes_is_whole_while_producers_record(void) { records(true); }
+TEST(observers_see_whole_records_while_a_consumer_records) { records(false); }
+TEST(observers_see_whole_records_while_producers_record) { records(true); }
 
-static const struct test tests[] = {
-    T(what_passes_is_whole_while_a_consumer_records),
-    T(what_passes_is_whole_while_producers_record),
-};
-RUN_TESTS(tests, 60 + seconds())
+RUN_TESTS(60 + seconds())

@@ -6,9 +6,9 @@
 
 #include "caches.h"
 
-static void an_entry_is_found_as_it_was_stored(void)
+TEST(an_entry_is_found_as_it_was_stored)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     CHECK_EQ(look(cache, 7), -ENOENT);
     sr_fill fill = claimed(cache, 7);
     CHECK_EQ(look(cache, 7), -EAGAIN);
@@ -18,12 +18,11 @@ static void an_entry_is_found_as_it_was_stored(void)
     CHECK_EQ(sr_cache_abandon(cache, &fill), -ECHILD); /* it has ended */
     CHECK_EQ(store(cache, &fill, 8, NULL), -ECHILD);
     check_entry(cache, 7, 1001);
-    sr_cache_destroy(cache);
 }
 
-static void an_entry_is_made_once(void)
+TEST(an_entry_is_made_once)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     sr_fill fill = claimed(cache, 7), other;
     CHECK_EQ(sr_cache_claim(cache, 7, &other, NULL), -EAGAIN);
     CHECK_OK(store(cache, &fill, 64, NULL));
@@ -31,35 +30,32 @@ static void an_entry_is_made_once(void)
     for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
         CHECK_EQ(sr_load_relaxed(&cache->fillers[i].incarnation), 0); /* no process has kept a number */
     check_entry(cache, 7, 64);
-    sr_cache_destroy(cache);
 }
 
-static void what_is_given_up_can_be_claimed_anew(void)
+TEST(an_abandoned_entry_can_be_claimed_again)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     sr_fill fill = claimed(cache, 7);
     CHECK_OK(sr_cache_abandon(cache, &fill));
     CHECK_EQ(look(cache, 7), -ENOENT);
     CHECK_EQ(entry_word(cache, 7), UINT64_C(1) << SR_GEN_SHIFT); /* the next generation */
     CHECK_OK(make_entry(cache, 7, 10));
     check_entry(cache, 7, 10);
-    sr_cache_destroy(cache);
 }
 
-static void generations_wrap(void)
+TEST(generations_wrap)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     CHECK_OK(make_entry(cache, 0, 8)); /* now the chunk has memory */
     sr_store_relaxed(&cache->index[7], LAST_GEN << SR_GEN_SHIFT);
     sr_fill fill = claimed(cache, 7);
     CHECK_OK(sr_cache_abandon(cache, &fill));
     CHECK_EQ(entry_word(cache, 7), 0);
-    sr_cache_destroy(cache);
 }
 
-static void no_key_lies_behind_the_last(void)
+TEST(no_key_lies_behind_the_last)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     uint64_t n = info_of(cache).n_keys, beyond[] = {n, n + 1, SR_CACHE_NO_KEY};
     sr_fill fill;
     CHECK_EQ(n, SR_CACHE_KEYS);
@@ -70,12 +66,11 @@ static void no_key_lies_behind_the_last(void)
     }
     CHECK_OK(make_entry(cache, n - 1, 10));
     check_entry(cache, n - 1, 10);
-    sr_cache_destroy(cache);
 }
 
-static void keys_far_apart_take_memory_for_the_words_round_them(void)
+TEST(keys_far_apart_take_memory_for_the_words_round_them)
 {
-    sr_cache *cache = make_cache(64 * MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(64 * MIB);
     struct stat file;
     uint64_t keys[] = {0, SR_CACHE_CHUNK - 1, SR_CACHE_CHUNK, 100 * SR_CACHE_CHUNK, SR_CACHE_KEYS / 2,
                        SR_CACHE_KEYS - 1};
@@ -91,12 +86,11 @@ static void keys_far_apart_take_memory_for_the_words_round_them(void)
         check_entry(cache, keys[i], 100);
     CHECK_OK(fstat(sr_cache_fd(cache), &file));
     CHECK_EQ(file.st_blocks * 512, info_of(cache).committed); /* lookups alone take no memory */
-    sr_cache_destroy(cache);
 }
 
-static void entries_have_any_size(void)
+TEST(entries_have_any_size)
 {
-    sr_cache *cache = make_cache(64 * MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(64 * MIB);
     uint64_t sizes[] = {0, 1, 63, 64, 65, 4096, 65535, 65536, 5 * MIB + 1}, used = 0;
     for (uint64_t i = 0; i < 9; i++) {
         CHECK_OK(make_entry(cache, i, sizes[i]));
@@ -111,12 +105,11 @@ static void entries_have_any_size(void)
     sr_result result = {0};
     CHECK_OK(sr_cache_store(cache, &fill, &result, NULL, 0, NULL));
     CHECK_EQ(look(cache, 9), 0);
-    sr_cache_destroy(cache);
 }
 
-static void what_is_found_cannot_be_written(void)
+TEST(a_found_entry_is_read_only)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     CHECK_OK(make_entry(cache, 1, 8));
     pid_t pid = fork();
     if (pid == 0) {
@@ -131,10 +124,9 @@ static void what_is_found_cannot_be_written(void)
     int status = wait_for(pid);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
     check_entry(cache, 1, 8);
-    sr_cache_destroy(cache);
 }
 
-static void who_has_the_descriptor_has_the_entries(void)
+TEST(every_process_with_the_descriptor_finds_the_entries)
 {
     sr_cache *one = make_cache(MIB), *two = attached(one);
     CHECK_OP(sr_cache_fd(one), !=, sr_cache_fd(two));
@@ -156,9 +148,9 @@ static void refused(const sr_cache *cache)
     CHECK(other == NULL);
 }
 
-static void an_unsound_header_is_refused(void)
+TEST(an_unsound_header_is_refused)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     sr_cache_header *h = cache->header;
     uint64_t *fields[] = {&h->magic, &h->n_keys, &h->counters_off, &h->fillers_off, &h->map_off, &h->index_off,
                           &h->data_off, &h->budget, &h->total};
@@ -182,10 +174,9 @@ static void an_unsound_header_is_refused(void)
     sr_cache_destroy(other);
     CHECK_OK(ftruncate(sr_cache_fd(cache), (off_t)h->total - 1));
     refused(cache);
-    sr_cache_destroy(cache);
 }
 
-static void what_is_no_cache_is_refused(void)
+TEST(other_files_are_refused)
 {
     int ends[2], empty = memfd_create("empty", MFD_CLOEXEC), next;
     sr_cache *cache;
@@ -201,7 +192,7 @@ static void what_is_no_cache_is_refused(void)
     CHECK_EQ(dup(0), next); /* no descriptor is left open */
 }
 
-static void another_users_cache_is_refused(void)
+TEST(another_users_cache_is_refused)
 {
     if (geteuid() != 0)
         SKIP("only the superuser can become another user");
@@ -214,9 +205,9 @@ static void another_users_cache_is_refused(void)
     sr_cache_destroy(cache);
 }
 
-static void a_wrong_word_leads_nowhere(void)
+TEST(a_wrong_word_leads_nowhere)
 {
-    sr_cache *cache = make_cache(64 * MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(64 * MIB);
     CHECK_OK(make_entry(cache, 1, 1000));
     CHECK_OK(make_entry(cache, 2, 1000));
     struct stat file;
@@ -237,12 +228,11 @@ static void a_wrong_word_leads_nowhere(void)
     CHECK_EQ(sr_cache_wait(cache, 1, SR_FOREVER), -ETIMEDOUT);
     sr_store_relaxed(&cache->index[1], good);
     check_entry(cache, 1, 1000);
-    sr_cache_destroy(cache);
 }
 
-static void a_wrong_record_is_not_believed(void)
+TEST(a_wrong_record_is_not_believed)
 {
-    sr_cache *cache = make_cache(64 * MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(64 * MIB);
     CHECK_OK(make_entry(cache, 1, 1000));
     sr_entry *entry = (sr_entry *)(cache->base + cache->data_off);
     uint64_t room = sr_load_relaxed(&cache->header->committed) - sizeof *entry;
@@ -258,10 +248,9 @@ static void a_wrong_record_is_not_believed(void)
     check_entry(cache, 1, 1000);
     sr_store_relaxed(&cache->header->committed, 0); /* and not that it has memory */
     CHECK_EQ(look(cache, 1), -EPROTO);
-    sr_cache_destroy(cache);
 }
 
-static void what_is_cached_is_said_once(void)
+TEST(a_cache_is_bound_to_one_dataset)
 {
     sr_cache *cache = make_cache(MIB), *other = attached(cache);
     char mine[SR_CACHE_LABEL] = "images of cats", theirs[SR_CACHE_LABEL] = "dogs", whole[SR_CACHE_LABEL];
@@ -285,7 +274,7 @@ static void what_is_cached_is_said_once(void)
     sr_cache_destroy(cache);
 }
 
-static void everybodys_counts_are_added(void)
+TEST(everybodys_counts_are_added)
 {
     sr_cache *cache = make_cache(MIB), *other = attached(cache);
     for (unsigned what = 0; what < SR_N_COUNTERS; what++) {
@@ -301,22 +290,4 @@ static void everybodys_counts_are_added(void)
     sr_cache_destroy(cache);
 }
 
-static const struct test tests[] = {
-    T(an_entry_is_found_as_it_was_stored),
-    T(an_entry_is_made_once),
-    T(what_is_given_up_can_be_claimed_anew),
-    T(generations_wrap),
-    T(no_key_lies_behind_the_last),
-    T(keys_far_apart_take_memory_for_the_words_round_them),
-    T(entries_have_any_size),
-    T(what_is_found_cannot_be_written),
-    T(who_has_the_descriptor_has_the_entries),
-    T(an_unsound_header_is_refused),
-    T(what_is_no_cache_is_refused),
-    T(another_users_cache_is_refused),
-    T(a_wrong_word_leads_nowhere),
-    T(a_wrong_record_is_not_believed),
-    T(what_is_cached_is_said_once),
-    T(everybodys_counts_are_added),
-};
-RUN_TESTS(tests, 30)
+RUN_TESTS(30)

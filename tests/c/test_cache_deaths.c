@@ -26,9 +26,9 @@ static void dead(sr_cache *cache, uint64_t how_many)
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-static void who_waits_finds_the_dead(void)
+TEST(a_waiting_process_recovers_a_dead_filler)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     dead(cache, 2);
     CHECK_EQ(look(cache, 0), -EAGAIN);
     CHECK_EQ(sr_cache_wait(cache, 0, 0), 0); /* even after the deadline it is recovered */
@@ -42,12 +42,11 @@ static void who_waits_finds_the_dead(void)
         CHECK_OK(make_entry(cache, key, 100));
         check_entry(cache, key, 100);
     }
-    sr_cache_destroy(cache);
 }
 
-static void who_dies_while_others_sleep_is_found_by_them(void)
+TEST(a_filler_that_dies_while_others_sleep_is_recovered_by_them)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     int ends[2];
     CHECK_OK(pipe(ends));
     fflush(NULL);
@@ -63,12 +62,11 @@ static void who_dies_while_others_sleep_is_found_by_them(void)
     CHECK_OK(sr_cache_wait(cache, 7, SR_FOREVER)); /* a zombie is dead */
     CHECK_EQ(look(cache, 7), -ENOENT);
     wait_for(pid);
-    sr_cache_destroy(cache);
 }
 
-static void who_finds_no_number_finds_the_dead(void)
+TEST(a_claim_without_a_free_number_recovers_dead_fillers)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     dead(cache, SR_CACHE_FILLERS);
     CHECK_EQ(numbers_taken(cache), SR_CACHE_FILLERS);
     sr_fill fill = claimed(cache, SR_CACHE_FILLERS);
@@ -77,12 +75,11 @@ static void who_finds_no_number_finds_the_dead(void)
     for (uint64_t key = 0; key < SR_CACHE_FILLERS; key++)
         CHECK_EQ(look(cache, key), -ENOENT);
     CHECK_OK(sr_cache_abandon(cache, &fill));
-    sr_cache_destroy(cache);
 }
 
-static void the_living_may_have_all_numbers(void)
+TEST(the_living_may_have_all_numbers)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     sr_fill fills[SR_CACHE_FILLERS], more;
     for (uint64_t key = 0; key < SR_CACHE_FILLERS; key++)
         fills[key] = claimed(cache, key);
@@ -91,12 +88,11 @@ static void the_living_may_have_all_numbers(void)
     CHECK_OK(store(cache, &fills[5], 8, NULL));
     CHECK_OK(sr_cache_claim(cache, SR_CACHE_FILLERS, &more, NULL));
     CHECK_EQ(more.filler, fills[5].filler);
-    sr_cache_destroy(cache);
 }
 
-static void what_the_dead_had_taken_is_counted(void)
+TEST(memory_that_dead_fillers_had_taken_is_counted)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     dead(cache, 1);
     sr_filler *f = &cache->fillers[owner_of_entry(cache, 0) - 1];
     sr_store_relaxed(&f->taken, 640); /* as between the allocation and READY */
@@ -106,12 +102,11 @@ static void what_the_dead_had_taken_is_counted(void)
     CHECK_OK(make_entry(cache, 0, 8));
     CHECK_EQ(info_of(cache).used, 640 + 128);
     check_entry(cache, 0, 8);
-    sr_cache_destroy(cache);
 }
 
-static void who_dies_between_ready_and_the_end_leaves_an_entry(void)
+TEST(a_filler_that_dies_after_ready_leaves_an_entry)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     dead(cache, 1);
     uint32_t number = owner_of_entry(cache, 0) - 1;
     sr_store_relaxed(&cache->fillers[number].taken, 640);
@@ -122,12 +117,11 @@ static void who_dies_between_ready_and_the_end_leaves_an_entry(void)
     CHECK_EQ(entry_word(cache, 0), SR_ENTRY_READY | UINT64_C(7) << SR_ENTRY_SHIFT);
     CHECK_EQ(info_of(cache).lost + info_of(cache).recovered, 0);
     CHECK_EQ(numbers_taken(cache), 0);
-    sr_cache_destroy(cache);
 }
 
-static void a_dead_one_that_wrote_anything_does_no_harm(void)
+TEST(a_dead_one_that_wrote_anything_does_no_harm)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     uint64_t keys[] = {SR_CACHE_NO_KEY, SR_CACHE_KEYS, SR_CACHE_KEYS - 1, 5};
     sr_fill other = claimed(cache, 5);
     for (int i = 0; i < 4; i++) {
@@ -142,13 +136,12 @@ static void a_dead_one_that_wrote_anything_does_no_harm(void)
     }
     CHECK_OK(store(cache, &other, 100, NULL));
     check_entry(cache, 5, 100);
-    sr_cache_destroy(cache);
 }
 
-static void a_slow_survivor_leaves_the_numbers_next_tenant_alone(void)
+TEST(a_slow_survivor_leaves_the_numbers_next_tenant_alone)
 {
     /* Two survivors find the same death. When one is done another thread takes the number, then the other goes on. */
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     for (uint64_t key = 0; key < 2; key++) { /* it makes another entry, or the same one */
         dead(cache, 1);
         uint32_t number = owner_of_entry(cache, 0) - 1;
@@ -176,13 +169,12 @@ static void a_slow_survivor_leaves_the_numbers_next_tenant_alone(void)
         CHECK_EQ(numbers_taken(cache), 0);
         sr_store_relaxed(&cache->index[0], 0);
     }
-    sr_cache_destroy(cache);
 }
 
-static void who_was_taken_for_dead_takes_nothing_from_others(void)
+TEST(a_filler_taken_for_dead_takes_nothing_from_others)
 {
     /* As if a process without /proc checks from another PID namespace. */
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     sr_fill mine = claimed(cache, 1);
     sr_cache_reap(cache, mine.filler, mine.incarnation);
     CHECK_EQ(look(cache, 1), -ENOENT);
@@ -191,7 +183,6 @@ static void who_was_taken_for_dead_takes_nothing_from_others(void)
     CHECK_EQ(store(cache, &mine, 100, NULL), -ESTALE);
     check_entry(cache, 1, 200);
     CHECK_EQ(sr_load_relaxed(&cache->fillers[mine.filler].incarnation), 4711);
-    sr_cache_destroy(cache);
 }
 
 /* In the forked child of the process that makes entry 1. */
@@ -206,9 +197,9 @@ static void has_a_copy_of_the_fill(sr_cache *cache, void *fill)
     claimed(cache, 3);
 }
 
-static void a_forked_child_ends_no_fill_of_its_parents(void)
+TEST(a_forked_child_ends_no_fill_of_its_parents)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     sr_fill fill = claimed(cache, 1);
     CHECK_EQ(wait_for(in_another(has_a_copy_of_the_fill, cache, &fill)), 0);
     CHECK_EQ(look(cache, 1), -EAGAIN);
@@ -218,7 +209,6 @@ static void a_forked_child_ends_no_fill_of_its_parents(void)
     CHECK_EQ(look(cache, 3), -EAGAIN);
     CHECK_OK(sr_cache_wait(cache, 3, SR_FOREVER)); /* the child has ended, this process has not */
     CHECK_EQ(look(cache, 3), -ENOENT);
-    sr_cache_destroy(cache);
 }
 
 static void forks_and_ends(sr_cache *cache, void *pid)
@@ -230,16 +220,15 @@ static void forks_and_ends(sr_cache *cache, void *pid)
     *(pid_t *)pid = child;
 }
 
-static void who_is_forked_from_a_dead_filler_does_not_keep_its_entry(void)
+TEST(a_child_of_a_dead_filler_does_not_keep_its_entry)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     pid_t *child = shared_page();
     CHECK_EQ(wait_for(in_another(forks_and_ends, cache, child)), 0);
     CHECK_OK(kill(*child, 0));
     CHECK_OK(sr_cache_wait(cache, 1, SR_FOREVER));
     CHECK_EQ(look(cache, 1), -ENOENT);
     kill(*child, SIGKILL);
-    sr_cache_destroy(cache);
 }
 
 static void becomes_another_program(sr_cache *cache, void *ends)
@@ -251,11 +240,11 @@ static void becomes_another_program(sr_cache *cache, void *ends)
     CHECK(false);
 }
 
-static void who_has_become_another_program_has_gone(void)
+TEST(a_filler_that_has_executed_another_program_counts_as_dead)
 {
     if (personality(0xffffffff) & ADDR_NO_RANDOMIZE)
         SKIP("programs begin at the same place here");
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     int to[2], from[2];
     char c = 'x';
     CHECK_OK(pipe2(to, 0));
@@ -270,20 +259,18 @@ static void who_has_become_another_program_has_gone(void)
     CHECK_OK(kill(pid, 0));
     kill(pid, SIGKILL);
     wait_for(pid);
-    sr_cache_destroy(cache);
 }
 
-static void a_pid_used_again_names_the_first_process_dead(void)
+TEST(a_pid_used_again_names_the_first_process_dead)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     sr_fill fill = claimed(cache, 1);
     sr_store_relaxed(&cache->fillers[fill.filler].incarnation, fill.incarnation + (UINT64_C(1) << 32));
     CHECK_EQ(sr_cache_recover(cache), 1);
     CHECK_EQ(look(cache, 1), -ENOENT);
-    sr_cache_destroy(cache);
 }
 
-static void from_another_pid_namespace_entries_are_only_found(void)
+TEST(from_another_pid_namespace_entries_are_only_found)
 {
     sr_cache *cache = make_cache(MIB), *other;
     sr_fill fill = claimed(cache, 1);
@@ -316,7 +303,7 @@ static void survives(sr_cache *cache, void *begin)
                 CHECK(rc == 0 || rc == -EEXIST);
 }
 
-static void several_survivors_at_once_make_each_entry_once(void)
+TEST(several_survivors_at_once_make_each_entry_once)
 {
     for (int lap = 0; lap < LAPS; lap++) {
         sr_cache *cache = make_cache(MIB);
@@ -338,21 +325,4 @@ static void several_survivors_at_once_make_each_entry_once(void)
     }
 }
 
-static const struct test tests[] = {
-    T(who_waits_finds_the_dead),
-    T(who_dies_while_others_sleep_is_found_by_them),
-    T(who_finds_no_number_finds_the_dead),
-    T(the_living_may_have_all_numbers),
-    T(what_the_dead_had_taken_is_counted),
-    T(who_dies_between_ready_and_the_end_leaves_an_entry),
-    T(a_dead_one_that_wrote_anything_does_no_harm),
-    T(a_slow_survivor_leaves_the_numbers_next_tenant_alone),
-    T(who_was_taken_for_dead_takes_nothing_from_others),
-    T(a_forked_child_ends_no_fill_of_its_parents),
-    T(who_is_forked_from_a_dead_filler_does_not_keep_its_entry),
-    T(who_has_become_another_program_has_gone),
-    T(a_pid_used_again_names_the_first_process_dead),
-    T(from_another_pid_namespace_entries_are_only_found),
-    T(several_survivors_at_once_make_each_entry_once),
-};
-RUN_TESTS(tests, 60)
+RUN_TESTS(60)

@@ -20,11 +20,11 @@ static sr_cache *small_cache(const char *size, uint64_t budget)
 {
     sr_cache *cache = NULL;
     mount_small(size);
-    CHECK_MOUNTED(sr_cache_create(budget, SR_BACKING_DIR, mounted, &cache, NULL) == 0);
+    CHECK(sr_cache_create(budget, SR_BACKING_DIR, mounted, &cache, NULL) == 0);
     return cache;
 }
 
-static void a_cache_needs_a_budget_and_a_place(void)
+TEST(a_cache_needs_a_budget_and_a_place)
 {
     sr_cache *cache = NULL;
     sr_alloc_error why;
@@ -39,9 +39,9 @@ static void a_cache_needs_a_budget_and_a_place(void)
     CHECK_EQ(sr_cache_destroy(NULL), -EINVAL);
 }
 
-static void the_budget_is_kept_to_the_byte_and_what_is_smaller_still_fits(void)
+TEST(the_budget_is_kept_to_the_byte_and_smaller_entries_still_fit)
 {
-    sr_cache *cache = make_cache(1000);
+    sr_cache *cache SCOPED_CACHE = make_cache(1000);
     sr_alloc_error why = {0};
     CHECK(has_room(cache, 936 / 64 * 64));
     CHECK(!has_room(cache, 936 / 64 * 64 + 1)); /* entries occupy whole cache lines */
@@ -63,12 +63,11 @@ static void the_budget_is_kept_to_the_byte_and_what_is_smaller_still_fits(void)
     check_entry(cache, 2, 320);
     CHECK_EQ(info_of(cache).used, 960);
     CHECK_EQ(make_entry(cache, 3, 0), -ENOSPC);
-    sr_cache_destroy(cache);
 }
 
-static void no_size_overflows(void)
+TEST(no_size_overflows)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     uint64_t sizes[] = {SR_CACHE_LARGEST, SR_CACHE_LARGEST + 1, UINT64_MAX - 127, UINT64_MAX - 63, UINT64_MAX};
     for (int i = 0; i < 5; i++) {
         sr_fill fill = claimed(cache, 1);
@@ -81,37 +80,36 @@ static void no_size_overflows(void)
     }
     CHECK_EQ(info_of(cache).used, 0);
     CHECK_OK(make_entry(cache, 1, 8));
-    sr_cache_destroy(cache);
 }
 
-static void entries_take_the_memory_there_is_and_not_more(void)
+TEST(entries_take_the_memory_there_is_and_not_more)
 {
     sr_cache *cache = small_cache("8m", 64 * MIB);
     sr_alloc_error why = {0};
     struct stat file;
     uint64_t n = 0;
     int rc = 0;
-    CHECK_MOUNTED(has_room(cache, MIB));
+    CHECK(has_room(cache, MIB));
     for (; n < 8 && rc == 0; n += rc == 0) {
         sr_fill fill = claimed(cache, n);
         rc = store(cache, &fill, MIB, &why);
     }
     /* 8 MiB less header and index: the last ones without the usual commit ahead. */
-    CHECK_MOUNTED(rc == -ENOSPC && n == 7);
-    CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
-    CHECK_MOUNTED(sr_cache_memory_available(cache, 8) == -EAGAIN); /* for a second no process tries again */
-    CHECK_MOUNTED(look(cache, n) == -ENOENT);
-    CHECK_MOUNTED(fstat(sr_cache_fd(cache), &file) == 0 && (uint64_t)file.st_blocks * 512 == info_of(cache).committed);
-    CHECK_MOUNTED(!info_of(cache).full && info_of(cache).used < 8 * MIB);
+    CHECK(rc == -ENOSPC && n == 7);
+    CHECK(why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
+    CHECK(sr_cache_memory_available(cache, 8) == -EAGAIN); /* for a second no process tries again */
+    CHECK(look(cache, n) == -ENOENT);
+    CHECK(fstat(sr_cache_fd(cache), &file) == 0 && (uint64_t)file.st_blocks * 512 == info_of(cache).committed);
+    CHECK(!info_of(cache).full && info_of(cache).used < 8 * MIB);
     for (uint64_t i = 0; i < n; i++)
         check_entry(cache, i, MIB);
-    CHECK_MOUNTED(make_entry(cache, n, 1000) == 0); /* a request still gets the remaining memory */
-    CHECK_MOUNTED(make_entry(cache, SR_CACHE_KEYS - 1, 8) == 0);
+    CHECK(make_entry(cache, n, 1000) == 0); /* a request still gets the remaining memory */
+    CHECK(make_entry(cache, SR_CACHE_KEYS - 1, 8) == 0);
     check_entry(cache, n, 1000);
     sr_cache_destroy(cache);
 }
 
-static void words_take_memory_too(void)
+TEST(words_take_memory_too)
 {
     sr_cache *cache = small_cache("256k", MIB);
     sr_alloc_error why = {0};
@@ -120,39 +118,38 @@ static void words_take_memory_too(void)
     int rc = 0;
     for (; rc == 0 && chunks < 4; chunks += rc == 0)
         if ((rc = sr_cache_claim(cache, chunks * SR_CACHE_CHUNK, &fill, &why)) == 0)
-            CHECK_MOUNTED(sr_cache_abandon(cache, &fill) == 0);
-    CHECK_MOUNTED(rc == -ENOSPC && chunks == 2 && why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
-    CHECK_MOUNTED(look(cache, chunks * SR_CACHE_CHUNK) == -ENOENT);
-    CHECK_MOUNTED(sr_cache_claim(cache, 3 * SR_CACHE_CHUNK, &fill, NULL) == -ENOSPC);
+            CHECK(sr_cache_abandon(cache, &fill) == 0);
+    CHECK(rc == -ENOSPC && chunks == 2 && why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
+    CHECK(look(cache, chunks * SR_CACHE_CHUNK) == -ENOENT);
+    CHECK(sr_cache_claim(cache, 3 * SR_CACHE_CHUNK, &fill, NULL) == -ENOSPC);
     for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
-        CHECK_MOUNTED(sr_load_relaxed(&cache->fillers[i].incarnation) == 0);
+        CHECK(sr_load_relaxed(&cache->fillers[i].incarnation) == 0);
     sr_cache_destroy(cache);
 }
 
-static void a_cache_that_finds_no_memory_at_all_is_not_made(void)
+TEST(a_cache_that_finds_no_memory_at_all_is_not_made)
 {
     sr_cache *cache = NULL;
     sr_alloc_error why = {0};
     mount_small("64k");
-    CHECK_MOUNTED(sr_cache_create(MIB, SR_BACKING_DIR, mounted, &cache, &why) == -ENOSPC);
-    CHECK_MOUNTED(cache == NULL && why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
+    CHECK(sr_cache_create(MIB, SR_BACKING_DIR, mounted, &cache, &why) == -ENOSPC);
+    CHECK(cache == NULL && why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
 }
 
-static void memory_pressure_is_over_after_a_second_by_any_clock(void)
+TEST(memory_pressure_is_over_after_a_second_by_any_clock)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     sr_store_relaxed(&cache->header->short_until, sr_now() + 900 * MS);
     CHECK(!has_room(cache, 8));
     sr_store_relaxed(&cache->header->short_until, sr_now() - 1);
     CHECK(has_room(cache, 8));
     sr_store_relaxed(&cache->header->short_until, sr_now() + 3600 * UINT64_C(1000000000)); /* of another clock */
     CHECK(has_room(cache, 8));
-    sr_cache_destroy(cache);
 }
 
-static void what_others_are_committing_is_theirs(void)
+TEST(memory_that_others_are_committing_is_theirs)
 {
-    sr_cache *cache = make_cache(64 * MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(64 * MIB);
     sr_alloc_error why = {0};
     uint64_t me = sr_incarnation_of((int)getpid());
     CHECK_OK(make_entry(cache, 0, 8));
@@ -172,10 +169,9 @@ static void what_others_are_committing_is_theirs(void)
     CHECK_EQ(sr_load_relaxed(&other->incarnation), 0);
     for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
         CHECK(i == 5 || sr_load_relaxed(&cache->fillers[i].growing) == 0); /* no announcement stays */
-    sr_cache_destroy(cache);
 }
 
-static void a_closed_descriptor_is_the_loss_of_one_process(void)
+TEST(a_closed_descriptor_is_the_loss_of_one_process)
 {
     sr_cache *cache = make_cache(64 * MIB), *other = attached(cache);
     CHECK_OK(make_entry(cache, 0, 8));
@@ -202,7 +198,7 @@ static sr_cache *with_limit(int which, uint64_t most, uint64_t budget, int *rc, 
     return cache;
 }
 
-static void a_limit_on_files_costs_keys_first_and_then_room(void)
+TEST(a_limit_on_files_costs_keys_first_and_then_room)
 {
     sr_alloc_error why = {0};
     int rc;
@@ -233,7 +229,7 @@ static void a_limit_on_files_costs_keys_first_and_then_room(void)
     CHECK_EQ(why.limit, SR_LIMIT_FILESIZE);
 }
 
-static void a_limit_on_addresses_leaves_the_program_half(void)
+TEST(a_limit_on_addresses_leaves_the_program_half)
 {
     if (SANITIZED)
         SKIP("a sanitizer has mapped all addresses");
@@ -253,7 +249,7 @@ static void a_limit_on_addresses_leaves_the_program_half(void)
     CHECK_EQ(why.limit, SR_LIMIT_ADDRESS);
 }
 
-static void locking_all_memory_allocates_nothing_of_it(void)
+TEST(locking_all_memory_allocates_nothing_of_it)
 {
     struct stat file;
     if (SANITIZED || mlockall(MCL_FUTURE) != 0)
@@ -273,18 +269,4 @@ static void locking_all_memory_allocates_nothing_of_it(void)
     sr_cache_destroy(cache);
 }
 
-static const struct test tests[] = {
-    T(a_cache_needs_a_budget_and_a_place),
-    T(the_budget_is_kept_to_the_byte_and_what_is_smaller_still_fits),
-    T(no_size_overflows),
-    T(entries_take_the_memory_there_is_and_not_more),
-    T(words_take_memory_too),
-    T(a_cache_that_finds_no_memory_at_all_is_not_made),
-    T(memory_pressure_is_over_after_a_second_by_any_clock),
-    T(what_others_are_committing_is_theirs),
-    T(a_closed_descriptor_is_the_loss_of_one_process),
-    T(a_limit_on_files_costs_keys_first_and_then_room),
-    T(a_limit_on_addresses_leaves_the_program_half),
-    T(locking_all_memory_allocates_nothing_of_it),
-};
-RUN_TESTS(tests, 30)
+RUN_TESTS(30)

@@ -30,7 +30,7 @@ static int end_of(struct waiter *w)
     return w->rc;
 }
 
-static void all_who_wait_are_woken_by_the_store(void)
+TEST(a_store_wakes_all_waiting_processes)
 {
     sr_cache *cache = make_cache(MIB), *other = attached(cache);
     struct waiter w[4];
@@ -47,9 +47,9 @@ static void all_who_wait_are_woken_by_the_store(void)
     sr_cache_destroy(cache);
 }
 
-static void they_are_woken_too_when_it_is_given_up_or_refused(void)
+TEST(they_are_woken_too_when_it_is_given_up_or_refused)
 {
-    sr_cache *cache = make_cache(1000);
+    sr_cache *cache SCOPED_CACHE = make_cache(1000);
     struct waiter w;
     for (int i = 0; i < 2; i++) {
         sr_fill fill = claimed(cache, 7);
@@ -62,7 +62,6 @@ static void they_are_woken_too_when_it_is_given_up_or_refused(void)
         CHECK_OK(end_of(&w));
         CHECK_EQ(look(cache, 7), -ENOENT);
     }
-    sr_cache_destroy(cache);
 }
 
 /* Two threads in lockstep: one stores while the other begins to wait. */
@@ -84,7 +83,7 @@ static void *fills(void *as)
     return NULL;
 }
 
-static void a_store_and_a_wait_at_once_lose_no_wake_up(void)
+TEST(a_store_and_a_wait_at_once_lose_no_wake_up)
 {
     struct race race = {.cache = make_cache(4 * MIB)};
     pthread_t thread;
@@ -99,19 +98,18 @@ static void a_store_and_a_wait_at_once_lose_no_wake_up(void)
     sr_cache_destroy(race.cache);
 }
 
-static void nobody_waits_for_what_nobody_makes(void)
+TEST(no_process_waits_for_an_entry_without_a_filler)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     CHECK_OK(sr_cache_wait(cache, 7, 0)); /* its word has no memory */
     CHECK_OK(make_entry(cache, 7, 8));
     CHECK_OK(sr_cache_wait(cache, 7, 0));
     CHECK_OK(sr_cache_wait(cache, 8, 0));
-    sr_cache_destroy(cache);
 }
 
-static void nobody_waits_for_itself(void)
+TEST(nobody_waits_for_itself)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     struct waiter w;
     sr_fill fill = claimed(cache, 7);
     CHECK_EQ(sr_cache_wait(cache, 7, SR_FOREVER), -EDEADLK);
@@ -119,7 +117,6 @@ static void nobody_waits_for_itself(void)
     await_waiters(cache, 1);
     CHECK_OK(sr_cache_abandon(cache, &fill));
     CHECK_OK(end_of(&w));
-    sr_cache_destroy(cache);
 }
 
 static void claims_and_stops(sr_cache *cache, void *unused)
@@ -130,9 +127,9 @@ static void claims_and_stops(sr_cache *cache, void *unused)
     CHECK_OK(store(cache, &fill, 100, NULL));
 }
 
-static void who_has_stopped_is_waited_for_no_longer_than_asked(void)
+TEST(a_stopped_filler_is_waited_for_until_the_deadline)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     struct waiter w;
     int status;
     pid_t pid = in_another(claims_and_stops, cache, NULL);
@@ -148,7 +145,6 @@ static void who_has_stopped_is_waited_for_no_longer_than_asked(void)
     CHECK_OK(end_of(&w));
     CHECK_EQ(wait_for(pid), 0);
     check_entry(cache, 7, 100);
-    sr_cache_destroy(cache);
 }
 
 /* Signals its parent until the parent has noticed. */
@@ -161,9 +157,9 @@ static void interrupts(sr_cache *cache, void *enough)
     }
 }
 
-static void a_signal_ends_the_wait(void)
+TEST(a_signal_ends_the_wait)
 {
-    sr_cache *cache = make_cache(MIB);
+    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     _Atomic uint32_t *enough = shared_page();
     struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESTART};
     CHECK_OK(sigaction(SIGUSR1, &action, NULL));
@@ -177,16 +173,6 @@ static void a_signal_ends_the_wait(void)
     CHECK_EQ(sr_load_relaxed(&cache->header->waiters), 0);
     kill(filler, SIGCONT);
     CHECK_EQ(wait_for(filler), 0);
-    sr_cache_destroy(cache);
 }
 
-static const struct test tests[] = {
-    T(all_who_wait_are_woken_by_the_store),
-    T(they_are_woken_too_when_it_is_given_up_or_refused),
-    T(a_store_and_a_wait_at_once_lose_no_wake_up),
-    T(nobody_waits_for_what_nobody_makes),
-    T(nobody_waits_for_itself),
-    T(who_has_stopped_is_waited_for_no_longer_than_asked),
-    T(a_signal_ends_the_wait),
-};
-RUN_TESTS(tests, 60)
+RUN_TESTS(60)

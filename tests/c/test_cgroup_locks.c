@@ -45,7 +45,7 @@ static void three_groups(const char *mounts)
     group("/sys/fs/cgroup/top/job/mine", true, GIB, MIB);
 }
 
-static void groups_with_a_limit_are_locked_each_once(void)
+TEST(groups_with_a_limit_are_locked_each_once)
 {
     three_groups(MOUNT_V2 MOUNT_V2); /* two mounts of one hierarchy */
     sr_cgroup_locks locks = lock_until(in_ms(3600000)); /* a second lock on one of them would block for ever */
@@ -58,7 +58,7 @@ static void groups_with_a_limit_are_locked_each_once(void)
     clean();
 }
 
-static void without_a_limit_nothing_is_locked(void)
+TEST(without_a_limit_nothing_is_locked)
 {
     machine();
     groups("0::/job\n", MOUNT_V2);
@@ -69,7 +69,7 @@ static void without_a_limit_nothing_is_locked(void)
     clean();
 }
 
-static void no_descriptor_is_left_open(void)
+TEST(no_descriptor_is_left_open)
 {
     three_groups(MOUNT_V2 MOUNT_V2);
     int next = dup(0);
@@ -100,7 +100,7 @@ static pid_t pinned_by(const char *dir, const int *said, bool unlocks)
     return child;
 }
 
-static void a_lock_is_waited_for(void)
+TEST(a_lock_is_waited_for)
 {
     int said[2], status;
     char byte = 0;
@@ -118,7 +118,7 @@ static void a_lock_is_waited_for(void)
     clean();
 }
 
-static void a_process_that_is_killed_releases_its_lock(void)
+TEST(a_process_that_is_killed_releases_its_lock)
 {
     int said[2], status;
     three_groups(MOUNT_V2);
@@ -133,7 +133,7 @@ static void a_process_that_is_killed_releases_its_lock(void)
     clean();
 }
 
-static void a_lock_that_is_never_free_is_waited_for_once(void)
+TEST(a_lock_that_is_never_free_is_waited_for_once)
 {
     three_groups(MOUNT_V2);
     int other = locked_by_another("/sys/fs/cgroup/top");
@@ -157,7 +157,7 @@ static void a_lock_that_is_never_free_is_waited_for_once(void)
     clean();
 }
 
-static void a_child_that_is_forked_meanwhile_does_not_keep_the_lock(void)
+TEST(a_child_that_is_forked_meanwhile_does_not_keep_the_lock)
 {
     three_groups(MOUNT_V2);
     sr_cgroup_locks locks = lock_until(in_ms(3600000));
@@ -173,7 +173,7 @@ static void a_child_that_is_forked_meanwhile_does_not_keep_the_lock(void)
     clean();
 }
 
-static void a_descriptor_that_the_program_has_closed_is_not_closed_again(void)
+TEST(a_descriptor_that_the_program_has_closed_is_not_closed_again)
 {
     three_groups(MOUNT_V2);
     sr_cgroup_locks locks = lock_until(in_ms(3600000));
@@ -184,14 +184,4 @@ static void a_descriptor_that_the_program_has_closed_is_not_closed_again(void)
     clean();
 }
 
-static const struct test tests[] = {
-    T(groups_with_a_limit_are_locked_each_once),
-    T(without_a_limit_nothing_is_locked),
-    T(no_descriptor_is_left_open),
-    T(a_lock_is_waited_for),
-    T(a_process_that_is_killed_releases_its_lock),
-    T(a_lock_that_is_never_free_is_waited_for_once),
-    T(a_child_that_is_forked_meanwhile_does_not_keep_the_lock),
-    T(a_descriptor_that_the_program_has_closed_is_not_closed_again),
-};
-RUN_TESTS(tests, 20)
+RUN_TESTS(20)

@@ -61,9 +61,9 @@ static void end_well(pid_t pid)
     CHECK_EQ(wait_for(pid), 0);
 }
 
-static void a_childs_slot_stays_as_it_was_when_its_parent_lets_go(void)
+TEST(a_childs_slot_stays_as_it_was_when_its_parent_lets_go)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     uint64_t gen = lease(ring, 0, 11);
     pid_t pid = watcher(sr_payload(ring, 0), 11, NULL);
     CHECK(sr_unref(ring, 0));
@@ -71,18 +71,16 @@ static void a_childs_slot_stays_as_it_was_when_its_parent_lets_go(void)
     gen = lease(ring, 0, 22);
     end_well(pid);
     CHECK(all(sr_payload(ring, 0), USED, 22));
-    sr_destroy(ring);
 }
 
-static void a_child_sees_nothing_of_what_its_parent_writes(void)
+TEST(a_child_does_not_see_its_parents_writes)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     lease(ring, 1, 11);
     pid_t pid = watcher(sr_payload(ring, 1), 11, NULL);
     memset(sr_payload(ring, 1), 33, USED);
     end_well(pid);
     CHECK(all(sr_payload(ring, 1), USED, 33));
-    sr_destroy(ring);
 }
 
 static sr_ring *tried;
@@ -98,7 +96,7 @@ static bool forks_once_more(void)
     return wait_for(pid) == 0;
 }
 
-static void a_grandchild_has_its_parents_copy(void)
+TEST(a_grandchild_has_its_parents_copy)
 {
     sr_ring *ring = tried = make_ring(2, 2, 0);
     uint64_t gen = lease(ring, 0, 11);
@@ -127,7 +125,7 @@ static bool takes_part(void)
     return true;
 }
 
-static void a_child_that_takes_part_has_the_segment_at_another_address(void)
+TEST(a_child_that_takes_part_has_the_segment_at_another_address)
 {
     needs_second_mappings();
     sr_ring *ring = tried = make_ring(2, 2, 0);
@@ -143,9 +141,9 @@ static void a_child_that_takes_part_has_the_segment_at_another_address(void)
     sr_destroy(ring);
 }
 
-static void what_nobody_has_is_shared_as_before(void)
+TEST(an_unpinned_slot_is_shared_with_a_child)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     uint64_t gen = lease(ring, 0, 11);
     CHECK(sr_unref(ring, 0));
     CHECK_OK(sr_release(ring, 0, gen));
@@ -153,12 +151,11 @@ static void what_nobody_has_is_shared_as_before(void)
     lease(ring, 0, 22);
     end_well(pid);
     CHECK(all(sr_payload(ring, 0), USED, 23));
-    sr_destroy(ring);
 }
 
-static void a_workers_fork_copies_nothing_and_its_own_children_have_copies(void)
+TEST(a_workers_fork_copies_nothing_and_its_own_children_have_copies)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     lease(ring, 0, 11);
     sr_fork_of_worker(true);
     fflush(NULL);
@@ -178,7 +175,6 @@ static void a_workers_fork_copies_nothing_and_its_own_children_have_copies(void)
     sr_fork_of_worker(false);
     CHECK_EQ(wait_for(pid), 0);
     CHECK(all(sr_payload(ring, 0), USED, 22));
-    sr_destroy(ring);
 }
 
 /* Another library's handlers. They run before the ring's, because they were registered earlier. */
@@ -201,7 +197,7 @@ static void slot_stays_with_its_parent(void)
 {
     struct rlimit had, none;
     needs_limits_on_addresses();
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     lease(ring, 0, 11);
     int lowest = lowest_descriptor();
     CHECK_OK(getrlimit(RLIMIT_AS, &had));
@@ -218,12 +214,11 @@ static void slot_stays_with_its_parent(void)
     CHECK(!sr_unref(ring, 0)); /* the caller does not release it */
     CHECK(!sr_pinned_after_fork(ring, 1));
     CHECK_EQ(lowest_descriptor(), lowest); /* no descriptor is left open */
-    sr_destroy(ring);
 }
 
-static void a_slot_that_cannot_be_copied_stays_with_its_parent(void) { slot_stays_with_its_parent(); }
+TEST(a_slot_that_cannot_be_copied_stays_with_its_parent) { slot_stays_with_its_parent(); }
 
-static void a_slot_that_cannot_be_copied_stays_whatever_other_handlers_leave_in_errno(void)
+TEST(a_slot_that_cannot_be_copied_stays_whatever_other_handlers_leave_in_errno)
 {
     left_in_errno = EAGAIN;
     slot_stays_with_its_parent();
@@ -271,15 +266,15 @@ static void slot_circulates_again(int dispatched)
     _exit(0); /* not exit(): the leak checker would need a child, which cannot be made any more */
 }
 
-static void a_slot_circulates_again_when_a_fork_has_failed(void) { slot_circulates_again(EAGAIN); }
+TEST(a_slot_circulates_again_when_a_fork_has_failed) { slot_circulates_again(EAGAIN); }
 
-static void a_slot_circulates_again_after_a_failed_fork_whatever_other_handlers_leave_in_errno(void)
+TEST(a_slot_circulates_again_after_a_failed_fork_whatever_other_handlers_leave_in_errno)
 {
     left_in_errno = EINVAL;
     slot_circulates_again(EAGAIN);
 }
 
-static void a_rings_end_ends_what_a_fork_does_for_it(void)
+TEST(a_destroyed_ring_has_no_part_in_later_forks)
 {
     sr_ring *first = make_ring(2, 2, 0), *second = make_ring(2, 2, 0), *third = make_ring(2, 2, 0);
     lease(first, 0, 1);
@@ -309,10 +304,10 @@ static void *user(void *ring)
     return NULL;
 }
 
-static void forks_and_leases_of_two_threads_do_not_meet(void)
+TEST(forks_and_leases_of_two_threads_do_not_meet)
 {
     pthread_t thread;
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     lease(ring, 0, 11);
     CHECK_OK(pthread_create(&thread, NULL, user, ring));
     for (uint64_t end = in_ms(RACE_MS / 3); sr_now() < end;) {
@@ -324,21 +319,6 @@ static void forks_and_leases_of_two_threads_do_not_meet(void)
     sr_store_release(&stop, 1);
     pthread_join(thread, NULL);
     CHECK(!sr_pinned_after_fork(ring, 1));
-    sr_destroy(ring);
 }
 
-static const struct test tests[] = {
-    T(a_childs_slot_stays_as_it_was_when_its_parent_lets_go),
-    T(a_child_sees_nothing_of_what_its_parent_writes),
-    T(a_grandchild_has_its_parents_copy),
-    T(a_child_that_takes_part_has_the_segment_at_another_address),
-    T(what_nobody_has_is_shared_as_before),
-    T(a_workers_fork_copies_nothing_and_its_own_children_have_copies),
-    T(a_slot_that_cannot_be_copied_stays_with_its_parent),
-    T(a_slot_that_cannot_be_copied_stays_whatever_other_handlers_leave_in_errno),
-    T(a_slot_circulates_again_when_a_fork_has_failed),
-    T(a_slot_circulates_again_after_a_failed_fork_whatever_other_handlers_leave_in_errno),
-    T(a_rings_end_ends_what_a_fork_does_for_it),
-    T(forks_and_leases_of_two_threads_do_not_meet),
-};
-RUN_TESTS(tests, 30)
+RUN_TESTS(30)

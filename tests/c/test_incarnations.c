@@ -49,58 +49,53 @@ static void only_enters(sr_ring *ring, void *with)
     raise(SIGKILL);
 }
 
-static void every_process_takes_a_number_of_its_own(void)
+TEST(every_process_takes_a_number_of_its_own)
 {
-    sr_ring *ring = make_ring(1, 4, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 4, SR_SEG_QUEUE);
     CHECK_EQ(enter(ring), 1); /* the creator has 0 */
     CHECK_EQ(enter(ring), 2); /* a second handle of the same process */
     CHECK_OK(sr_leave(ring, 1));
     CHECK_EQ(enter(ring), 1);
     CHECK_EQ(sr_leave(ring, 3), -ESTALE);
     CHECK_EQ(sr_leave(ring, 4), -EINVAL);
-    sr_destroy(ring);
 }
 
-static void living_processes_may_have_all_numbers(void)
+TEST(living_processes_may_have_all_numbers)
 {
-    sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 2, SR_SEG_QUEUE);
     uint32_t participant;
     CHECK_EQ(enter(ring), 1);
     CHECK_EQ(sr_enter(ring, &participant), -EUSERS);
     CHECK_OK(sr_leave(ring, 0));
     CHECK_EQ(enter(ring), 0); /* all numbers are equal */
-    sr_destroy(ring);
 }
 
-static void loader_segments_have_no_incarnations(void)
+TEST(loader_segments_have_no_incarnations)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint32_t participant;
     CHECK_EQ(sr_enter(ring, &participant), -EINVAL);
     CHECK_EQ(sr_leave(ring, 0), -EINVAL);
     CHECK_EQ(sr_recover_dead(ring, true), -EINVAL);
-    sr_destroy(ring);
 }
 
-static void numbers_of_the_dead_are_given_out_again(void)
+TEST(numbers_of_the_dead_are_given_out_again)
 {
-    sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 2, SR_SEG_QUEUE);
     for (int i = 0; i < 5; i++) {
         dead(ring, only_enters, NULL);
         CHECK_EQ(enter(ring), 1);
         CHECK_OK(sr_leave(ring, 1));
     }
-    sr_destroy(ring);
 }
 
-static void another_pid_namespace_is_refused(void)
+TEST(another_pid_namespace_is_refused)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
     uint32_t participant;
     CHECK_EQ(ring->header->pid_namespace, sr_pid_namespace());
     ring->header->pid_namespace++;
     CHECK_EQ(sr_enter(ring, &participant), -EXDEV);
-    sr_destroy(ring);
 }
 
 /* The first process of its PID namespace, which still has the machine's /proc. */
@@ -110,13 +105,12 @@ static void with_the_machines_proc(sr_ring *unused, void *also_unused)
     uint32_t *participant = mmap_shared(sizeof *participant);
     CHECK_EQ(getpid(), 1);
     CHECK_EQ(sr_start_time(1), 0); /* not that of the machine's first process */
-    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(2, 3, SR_SEG_QUEUE);
     CHECK_EQ(sr_recover_dead(ring, true), 0);
     dead(ring, claims, participant);
     CHECK_EQ(sr_recover_dead(ring, true), 1);
     CHECK_EQ(sr_load_relaxed(&ring->participants[*participant].incarnation), 0);
     CHECK_EQ(sr_load_relaxed(&ring->participants[0].incarnation), 1);
-    sr_destroy(ring);
 }
 
 static void in_a_pid_namespace(sr_ring *ring, void *unused)
@@ -127,14 +121,13 @@ static void in_a_pid_namespace(sr_ring *ring, void *unused)
     CHECK_EQ(wait_for(in_child(with_the_machines_proc, ring, NULL)), 0);
 }
 
-static void another_namespaces_proc_is_not_believed(void)
+TEST(another_namespaces_proc_is_not_believed)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     int status = wait_for(in_child(in_a_pid_namespace, ring, NULL));
     if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED)
         SKIP("a PID namespace cannot be made here");
     CHECK_EQ(status, 0);
-    sr_destroy(ring);
 }
 
 #ifndef SYS_clone3
@@ -163,10 +156,9 @@ static void with_one_number(void)
     CHECK_EQ(strtol(self, NULL, 10), getpid());
     CHECK_EQ(sr_start_time(1), 0);
     CHECK_EQ(sr_start_time((int)getpid()), 0);
-    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(2, 3, SR_SEG_QUEUE);
     sr_store_release(&ring->participants[1].incarnation, 1 | UINT64_C(4711) << 32); /* as its own /proc says */
     CHECK_EQ(sr_recover_dead(ring, true), 0);
-    sr_destroy(ring);
 }
 
 static void begins_one_with_one_number(sr_ring *ring, void *unused)
@@ -193,19 +185,18 @@ static void in_another_pid_namespace(sr_ring *ring, void *unused)
     _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
-static void another_namespaces_proc_is_not_believed_for_one_equal_number(void)
+TEST(another_namespaces_proc_is_not_believed_for_one_equal_number)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     int status = wait_for(in_child(in_another_pid_namespace, ring, NULL));
     if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED)
         SKIP("a PID namespace, or a process of a chosen number, cannot be made here");
     CHECK_EQ(status, 0);
-    sr_destroy(ring);
 }
 
-static void who_holds_something_keeps_its_number(void)
+TEST(a_process_that_owns_a_slot_keeps_its_number)
 {
-    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(2, 3, SR_SEG_QUEUE);
     uint32_t me = enter(ring), slot;
     uint64_t gen;
     sr_result result;
@@ -220,12 +211,11 @@ static void who_holds_something_keeps_its_number(void)
     CHECK_EQ(sr_leave(ring, me), -EBUSY);
     CHECK_OK(sr_release(ring, slot, gen));
     CHECK_OK(sr_leave(ring, me));
-    sr_destroy(ring);
 }
 
-static void what_the_dead_held_is_found_without_being_told(void)
+TEST(slots_of_dead_processes_are_found_without_a_report)
 {
-    sr_ring *ring = make_ring(2, 4, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(2, 4, SR_SEG_QUEUE);
     uint32_t *participant = mmap_shared(sizeof *participant);
     dead(ring, only_enters, NULL);
     CHECK_EQ(sr_recover_dead(ring, false), 0); /* it owns nothing: no check is necessary */
@@ -238,12 +228,11 @@ static void what_the_dead_held_is_found_without_being_told(void)
     CHECK_EQ(sr_recover_dead(ring, true), 0);
     CHECK_EQ(sr_load_relaxed(&ring->participants[1].incarnation), 0);
     CHECK_EQ(sr_load_relaxed(&ring->participants[2].incarnation), 0);
-    sr_destroy(ring);
 }
 
-static void a_zombie_is_dead_and_a_stopped_process_is_not(void)
+TEST(a_zombie_is_dead_and_a_stopped_process_is_not)
 {
-    sr_ring *ring = make_ring(2, 4, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(2, 4, SR_SEG_QUEUE);
     uint32_t *participant = mmap_shared(sizeof *participant);
     int status;
     *participant = UINT32_MAX;
@@ -268,12 +257,11 @@ static void a_zombie_is_dead_and_a_stopped_process_is_not(void)
     wait_for(pid);
     CHECK_EQ(sr_recover_dead(ring, false), 1);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void a_number_taken_by_another_process_names_the_first_one_dead(void)
+TEST(a_number_taken_by_another_process_names_the_first_one_dead)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
     uint32_t me = enter(ring);
     uint64_t gen;
     claim_slot(ring, me, &gen);
@@ -281,13 +269,12 @@ static void a_number_taken_by_another_process_names_the_first_one_dead(void)
     sr_store_relaxed(&ring->participants[me].incarnation, sr_incarnation_of((int)getpid()) + (UINT64_C(1) << 32));
     CHECK_EQ(sr_recover_dead(ring, false), 1);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void a_slow_recovery_leaves_the_next_incarnation_alone(void)
+TEST(a_slow_recovery_leaves_the_next_incarnation_alone)
 {
     /* Two survivors find the same death. When one is done a new process takes the number, then the other goes on. */
-    sr_ring *ring = make_ring(4, 4, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(4, 4, SR_SEG_QUEUE);
     uint32_t *participant = mmap_shared(sizeof *participant);
     dead(ring, claims, participant);
     uint64_t old = sr_load_relaxed(&ring->participants[*participant].incarnation), gen[4];
@@ -311,12 +298,11 @@ static void a_slow_recovery_leaves_the_next_incarnation_alone(void)
         CHECK_EQ(sr_load_relaxed(&ring->slots[i].state), before[i]);
     CHECK_EQ(sr_pages_of(sr_load_relaxed(&ring->participants[*participant].growing)), 7);
     CHECK_OP(sr_load_relaxed(&ring->participants[*participant].incarnation), !=, 0);
-    sr_destroy(ring);
 }
 
-static void a_slot_given_up_waits_for_the_array_in_it(void)
+TEST(a_slot_given_up_waits_for_the_array_in_it)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
     uint64_t gen;
     uint32_t slot = claim_slot(ring, 1, &gen), other;
     CHECK_EQ(sr_park(ring, 2, slot, gen), -ESTALE);
@@ -330,12 +316,11 @@ static void a_slot_given_up_waits_for_the_array_in_it(void)
     CHECK_OK(sr_park(ring, 1, slot, gen));
     CHECK_OK(sr_recover(ring, 1));
     CHECK_EQ(state_of(ring, slot), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void slots_are_counted_and_cold_ones_taken_last(void)
+TEST(slots_are_counted_and_cold_ones_taken_last)
 {
-    sr_ring *ring = make_ring(4, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(4, 3, SR_SEG_QUEUE);
     uint32_t ready, free_slots;
     uint64_t gen;
     CHECK_EQ(claim_slot(ring, 1, &gen), 0);
@@ -349,33 +334,14 @@ static void slots_are_counted_and_cold_ones_taken_last(void)
     CHECK_EQ(claim_slot(ring, 1, &gen), 2);
     CHECK_EQ(claim_slot(ring, 1, &gen), 3);
     CHECK_EQ(sr_claim_free(ring, 1, 0, &ready, &gen), -ETIMEDOUT);
-    sr_destroy(ring);
 }
 
-static void whoever_signals_is_told_that_somebody_polls(void)
+TEST(a_segment_reports_that_it_is_polled)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
     CHECK(!sr_polled(ring));
     CHECK_OK(sr_set_polled(ring));
     CHECK(sr_polled(ring));
-    sr_destroy(ring);
 }
 
-static const struct test tests[] = {
-    T(every_process_takes_a_number_of_its_own),
-    T(living_processes_may_have_all_numbers),
-    T(loader_segments_have_no_incarnations),
-    T(numbers_of_the_dead_are_given_out_again),
-    T(another_pid_namespace_is_refused),
-    T(another_namespaces_proc_is_not_believed),
-    T(another_namespaces_proc_is_not_believed_for_one_equal_number),
-    T(who_holds_something_keeps_its_number),
-    T(what_the_dead_held_is_found_without_being_told),
-    T(a_zombie_is_dead_and_a_stopped_process_is_not),
-    T(a_number_taken_by_another_process_names_the_first_one_dead),
-    T(a_slow_recovery_leaves_the_next_incarnation_alone),
-    T(a_slot_given_up_waits_for_the_array_in_it),
-    T(slots_are_counted_and_cold_ones_taken_last),
-    T(whoever_signals_is_told_that_somebody_polls),
-};
-RUN_TESTS(tests, 30)
+RUN_TESTS(30)

@@ -9,7 +9,7 @@ static sr_index_order shuffled(uint64_t n, uint64_t key)
     return order;
 }
 
-static void a_shuffle_of_any_length_has_each_index_once(void)
+TEST(a_shuffle_of_any_length_has_each_index_once)
 {
     static int64_t indices[3000];
     static bool seen[3000];
@@ -26,7 +26,7 @@ static void a_shuffle_of_any_length_has_each_index_once(void)
     }
 }
 
-static void the_longest_shuffles_stay_below_their_length(void)
+TEST(the_longest_shuffles_stay_below_their_length)
 {
     const uint64_t lengths[] = {(1ull << 62) - 1, 1ull << 62, (1ull << 62) + 1, INT64_MAX};
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
@@ -44,7 +44,7 @@ static void the_longest_shuffles_stay_below_their_length(void)
     }
 }
 
-static void a_part_is_what_the_whole_has_there(void)
+TEST(a_part_equals_that_part_of_the_whole)
 {
     const double bounds[] = {0.25, 0.25, 0.5, 1};
     const int64_t stored[] = {4, 2, 0, 3, 1};
@@ -70,7 +70,7 @@ static void a_part_is_what_the_whole_has_there(void)
     }
 }
 
-static void draws_follow_the_weights_and_what_has_none_is_never_drawn(void)
+TEST(draws_follow_the_weights_and_an_index_without_weight_is_never_drawn)
 {
     const double bounds[] = {0, 0.25, 0.25, 1, 1}; /* weights 0, 1, 0, 3, 0 */
     sr_index_order order = {.kind = SR_ORDER_DRAWN, .n = 5, .length = 40000, .bounds = bounds};
@@ -85,10 +85,4 @@ static void draws_follow_the_weights_and_what_has_none_is_never_drawn(void)
     CHECK_OP(counts[1], <, 10400);
 }
 
-static const struct test tests[] = {
-    T(a_shuffle_of_any_length_has_each_index_once),
-    T(the_longest_shuffles_stay_below_their_length),
-    T(a_part_is_what_the_whole_has_there),
-    T(draws_follow_the_weights_and_what_has_none_is_never_drawn),
-};
-RUN_TESTS(tests, 60)
+RUN_TESTS(60)

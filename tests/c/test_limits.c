@@ -15,13 +15,13 @@ static void expect(uint64_t room, int which)
     CHECK_EQ(limit, which);
 }
 
-static void without_groups_the_machine_decides(void)
+TEST(without_groups_the_machine_decides)
 {
     machine();
     expect(8 * GIB - MARGIN, SR_LIMIT_MEMORY);
 }
 
-static void an_empty_tree_limits_nothing(void)
+TEST(an_empty_tree_limits_nothing)
 {
     strcpy(root, "/tmp/slipring-test-XXXXXX");
     CHECK(mkdtemp(root) != NULL);
@@ -29,7 +29,7 @@ static void an_empty_tree_limits_nothing(void)
     expect(UINT64_MAX, SR_LIMIT_NONE);
 }
 
-static void a_v2_group_limits(void)
+TEST(a_v2_group_limits)
 {
     machine();
     groups("0::/job\n", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n" MOUNT_V2);
@@ -37,7 +37,7 @@ static void a_v2_group_limits(void)
     expect(GIB - 200 * MIB - MARGIN, SR_LIMIT_CGROUP);
 }
 
-static void file_pages_that_can_be_dropped_do_not_count(void)
+TEST(file_pages_that_can_be_dropped_do_not_count)
 {
     machine();
     groups("0::/job\n", MOUNT_V2);
@@ -47,7 +47,7 @@ static void file_pages_that_can_be_dropped_do_not_count(void)
 }
 
 /* Any program that reads files twice reaches this state. */
-static void a_group_full_of_file_pages_in_use_has_room(void)
+TEST(a_group_full_of_file_pages_in_use_has_room)
 {
     machine();
     groups("5:memory:/job\n", "36 32 0:33 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n");
@@ -57,7 +57,7 @@ static void a_group_full_of_file_pages_in_use_has_room(void)
     expect(DROPPED(800 * MIB) - MARGIN, SR_LIMIT_CGROUP);
 }
 
-static void half_of_the_caches_of_names_counts_as_free(void)
+TEST(half_of_the_caches_of_names_counts_as_free)
 {
     machine();
     groups("0::/job\n", MOUNT_V2);
@@ -66,7 +66,7 @@ static void half_of_the_caches_of_names_counts_as_free(void)
     expect(100 * MIB - MARGIN, SR_LIMIT_CGROUP);
 }
 
-static void the_narrowest_ancestor_decides(void)
+TEST(the_narrowest_ancestor_decides)
 {
     machine();
     groups("0::/a/b/c\n", MOUNT_V2);
@@ -76,7 +76,7 @@ static void the_narrowest_ancestor_decides(void)
     expect(124 * MIB - MARGIN, SR_LIMIT_CGROUP);
 }
 
-static void a_group_over_its_limit_leaves_nothing(void)
+TEST(a_group_over_its_limit_leaves_nothing)
 {
     machine();
     groups("0::/job\n", MOUNT_V2);
@@ -84,7 +84,7 @@ static void a_group_over_its_limit_leaves_nothing(void)
     expect(0, SR_LIMIT_CGROUP);
 }
 
-static void an_unlimited_group_limits_nothing(void)
+TEST(an_unlimited_group_limits_nothing)
 {
     machine();
     groups("0::/job\n", MOUNT_V2);
@@ -92,7 +92,7 @@ static void an_unlimited_group_limits_nothing(void)
     expect(8 * GIB - MARGIN, SR_LIMIT_MEMORY);
 }
 
-static void a_v1_group_limits(void)
+TEST(a_v1_group_limits)
 {
     machine();
     groups("12:cpu,cpuacct:/x\n5:memory:/job\n1:name=systemd:/y\n",
@@ -104,7 +104,7 @@ static void a_v1_group_limits(void)
     expect(GIB - 700 * MIB + DROPPED(100 * MIB) - MARGIN, SR_LIMIT_CGROUP);
 }
 
-static void a_v1_memory_controller_may_share_its_hierarchy(void)
+TEST(a_v1_memory_controller_may_share_its_hierarchy)
 {
     machine();
     groups("4:hugetlb,memory:/job\n",
@@ -113,7 +113,7 @@ static void a_v1_memory_controller_may_share_its_hierarchy(void)
     expect(GIB - MARGIN, SR_LIMIT_CGROUP);
 }
 
-static void both_versions_are_looked_at(void)
+TEST(both_versions_are_looked_at)
 {
     machine();
     groups("5:memory:/one\n0::/two\n",
@@ -125,7 +125,7 @@ static void both_versions_are_looked_at(void)
 }
 
 /* A container sees only its own group, mounted where the root of all groups usually is. */
-static void a_container_that_sees_only_its_own_group_is_limited(void)
+TEST(a_container_that_sees_only_its_own_group_is_limited)
 {
     machine();
     groups("0::/docker/abc\n", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
@@ -133,7 +133,7 @@ static void a_container_that_sees_only_its_own_group_is_limited(void)
     expect(GIB - 100 * MIB - MARGIN, SR_LIMIT_CGROUP);
 }
 
-static void a_group_below_the_containers_is_found(void)
+TEST(a_group_below_the_containers_is_found)
 {
     machine();
     groups("0::/docker/abc/worker\n", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
@@ -142,7 +142,7 @@ static void a_group_below_the_containers_is_found(void)
     expect(GIB - 100 * MIB - MARGIN, SR_LIMIT_CGROUP);
 }
 
-static void a_path_that_is_not_visible_falls_back_to_what_is(void)
+TEST(an_invisible_path_falls_back_to_its_visible_parent)
 {
     machine();
     groups("0::/host/path/nobody/sees\n", MOUNT_V2);
@@ -150,7 +150,7 @@ static void a_path_that_is_not_visible_falls_back_to_what_is(void)
     expect(2 * GIB - MARGIN, SR_LIMIT_CGROUP);
 }
 
-static void a_group_whose_name_begins_like_the_mounted_one_is_another(void)
+TEST(a_group_whose_name_begins_like_the_mounted_one_is_another)
 {
     machine();
     groups("0::/docker/abcdef\n", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
@@ -158,7 +158,7 @@ static void a_group_whose_name_begins_like_the_mounted_one_is_another(void)
     expect(GIB - MARGIN, SR_LIMIT_CGROUP);
 }
 
-static void broken_files_limit_nothing(void)
+TEST(broken_files_limit_nothing)
 {
     machine();
     groups("no colons here\n0:\n::\n\n0::/job", MOUNT_V2 "short line\n - cgroup2 \n");
@@ -167,7 +167,7 @@ static void broken_files_limit_nothing(void)
     expect(8 * GIB - MARGIN, SR_LIMIT_MEMORY);
 }
 
-static void what_is_left_is_told_with_its_limit_and_the_file_that_says_so(void)
+TEST(available_memory_is_reported_with_its_limit_and_file)
 {
     sr_memory_info room;
     machine();
@@ -183,7 +183,7 @@ static void what_is_left_is_told_with_its_limit_and_the_file_that_says_so(void)
     CHECK(strcmp(room.file, "/sys/fs/cgroup/a/b/memory.max") == 0);
 }
 
-static void the_file_that_says_so_is_an_ancestors(void)
+TEST(the_file_that_says_so_is_an_ancestors)
 {
     sr_memory_info room;
     machine();
@@ -198,7 +198,7 @@ static void the_file_that_says_so_is_an_ancestors(void)
     CHECK(strcmp(room.file, "/sys/fs/cgroup/memory/one/memory.limit_in_bytes") == 0);
 }
 
-static void without_groups_the_machines_memory_is_the_limit(void)
+TEST(without_groups_the_machines_memory_is_the_limit)
 {
     sr_memory_info room;
     machine();
@@ -210,7 +210,7 @@ static void without_groups_the_machines_memory_is_the_limit(void)
     CHECK(strcmp(room.file, "/proc/meminfo") == 0);
 }
 
-static void where_nothing_is_known_nothing_limits(void)
+TEST(where_nothing_is_known_nothing_limits)
 {
     sr_memory_info room;
     CHECK_EQ(sr_process_memory_available("/nonexistent", &room), 0);
@@ -218,40 +218,15 @@ static void where_nothing_is_known_nothing_limits(void)
     CHECK_EQ(room.limit, SR_LIMIT_NONE);
 }
 
-static void the_real_machine_has_some_room(void)
+TEST(the_real_machine_has_some_room)
 {
     int limit = -1;
     uint64_t room = sr_memory_available(-1, "", &limit, NULL);
     CHECK_OP(room, >, 0);
     CHECK_OP(limit, >=, SR_LIMIT_NONE);
     CHECK_EQ(sr_memory_available(-1, "", NULL, NULL) > 0, true);
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     CHECK_OP(sr_memory_available(sr_fd(ring), "", &limit, NULL), >, 0);
-    sr_destroy(ring);
 }
 
-static const struct test tests[] = {
-    T(without_groups_the_machine_decides),
-    T(an_empty_tree_limits_nothing),
-    T(a_v2_group_limits),
-    T(file_pages_that_can_be_dropped_do_not_count),
-    T(a_group_full_of_file_pages_in_use_has_room),
-    T(half_of_the_caches_of_names_counts_as_free),
-    T(the_narrowest_ancestor_decides),
-    T(a_group_over_its_limit_leaves_nothing),
-    T(an_unlimited_group_limits_nothing),
-    T(a_v1_group_limits),
-    T(a_v1_memory_controller_may_share_its_hierarchy),
-    T(both_versions_are_looked_at),
-    T(a_container_that_sees_only_its_own_group_is_limited),
-    T(a_group_below_the_containers_is_found),
-    T(a_path_that_is_not_visible_falls_back_to_what_is),
-    T(a_group_whose_name_begins_like_the_mounted_one_is_another),
-    T(broken_files_limit_nothing),
-    T(what_is_left_is_told_with_its_limit_and_the_file_that_says_so),
-    T(the_file_that_says_so_is_an_ancestors),
-    T(without_groups_the_machines_memory_is_the_limit),
-    T(where_nothing_is_known_nothing_limits),
-    T(the_real_machine_has_some_room),
-};
-RUN_TESTS(tests, 20)
+RUN_TESTS(20)

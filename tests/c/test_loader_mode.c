@@ -1,9 +1,9 @@
 /* A slot of a loader segment: dispatch, claim, publish, take and release, and the states that allow each. */
 #include "fixture.h"
 
-static void a_slot_passes_through_all_states_from_dispatch_to_release(void)
+TEST(a_slot_passes_through_all_states_from_dispatch_to_release)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     uint32_t slot, range, found;
     uint64_t gen, claimed, taken;
     sr_task task = {.iteration = 5, .epoch = 2, .seq = 9, .seed = 77, .kind = SR_TASK_INDICES, .rows = 3, .bytes = 24};
@@ -40,12 +40,11 @@ static void a_slot_passes_through_all_states_from_dispatch_to_release(void)
     CHECK_OK(sr_release(ring, slot, gen));
     CHECK_EQ(state_of(ring, slot), SR_FREE);
     CHECK_EQ(sr_circulating(ring, 9), 2);
-    sr_destroy(ring);
 }
 
-static void stamps_have_the_order_of_the_state_changes(void)
+TEST(stamps_have_the_order_of_the_state_changes)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_stamps at;
     uint64_t before = sr_now(), gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
     CHECK_OK(sr_add_times(ring, 0, 100, 50, 2));
@@ -66,7 +65,6 @@ static void stamps_have_the_order_of_the_state_changes(void)
     CHECK_EQ(at.claimed_at | at.fetched_at | at.published_at | at.taken_at | at.fetch_ns | at.idle_ns | at.skipped, 0);
     CHECK_EQ(sr_stamps_of(ring, 1, &at), -EINVAL);
     CHECK_EQ(sr_add_times(ring, 1, 1, 1, 0), -EINVAL);
-    sr_destroy(ring);
 }
 
 /* ---- operations that a state does not allow ---- */
@@ -92,7 +90,7 @@ static int try(sr_ring *ring, enum verb verb, uint64_t gen)
     }
 }
 
-static void each_operation_works_only_in_its_state(void)
+TEST(each_operation_works_only_in_its_state)
 {
     static const int expected[][N_VERBS] = {
         /*              DISPATCH CANCEL  PUBLISH   ABORT     TAKE    RELEASE   DISCARD  UNPIN */
@@ -120,7 +118,7 @@ static void each_operation_works_only_in_its_state(void)
     }
 }
 
-static void an_operation_with_another_generation_is_stale(void)
+TEST(an_operation_with_another_generation_is_stale)
 {
     static const struct {
         unsigned state;
@@ -137,9 +135,9 @@ static void an_operation_with_another_generation_is_stale(void)
     }
 }
 
-static void an_operation_of_another_participant_is_stale(void)
+TEST(an_operation_of_another_participant_is_stale)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
     CHECK_EQ(publish(ring, 2, 0, gen, false), -ESTALE);
     CHECK_EQ(sr_abort(ring, 2, 0, gen), -ESTALE);
@@ -147,12 +145,11 @@ static void an_operation_of_another_participant_is_stale(void)
     CHECK_OK(publish(ring, 1, 0, gen, true));
     CHECK_EQ(sr_unpin(ring, 2, 0, gen), -ESTALE);
     CHECK_OK(sr_unpin(ring, 1, 0, gen));
-    sr_destroy(ring);
 }
 
-static void numbers_out_of_range_are_refused(void)
+TEST(numbers_out_of_range_are_refused)
 {
-    sr_ring *ring = make_ring(2, 3, 0);
+    sr_ring *ring SCOPED = make_ring(2, 3, 0);
     uint32_t slot, range;
     uint64_t gen;
     sr_result result = {0};
@@ -176,23 +173,21 @@ static void numbers_out_of_range_are_refused(void)
     CHECK_EQ(sr_recover(ring, 3), -EINVAL);
     CHECK_EQ(sr_claim_free(ring, 1, 0, &slot, &gen), -EINVAL); /* not a queue segment */
     CHECK(sr_result_of(ring, 2, SR_WHOLE) == NULL && sr_result_of(ring, 0, SR_MAX_RANGES) == NULL);
-    sr_destroy(ring);
 }
 
-static void a_dispatch_into_a_busy_slot_changes_nothing(void)
+TEST(a_dispatch_into_a_busy_slot_changes_nothing)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint64_t gen = dispatch(ring, 0, 4, 0, 0);
     sr_task other = {.seq = 99, .seed = 1};
     CHECK_EQ(sr_dispatch(ring, 0, &other, NULL), -EBUSY);
     CHECK_EQ(sr_task_of(ring, 0)->seq, 4);
     CHECK_EQ(sr_cancel(ring, 0, gen), 0);
-    sr_destroy(ring);
 }
 
-static void the_generation_wraps(void)
+TEST(the_generation_wraps)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint64_t gen;
     poke(ring, 0, sr_word(SR_FREE, 0, LAST_GEN - 1));
     CHECK_EQ(dispatch(ring, 0, 0, 0, 0), LAST_GEN);
@@ -207,12 +202,11 @@ static void the_generation_wraps(void)
     CHECK_EQ(publish(ring, 1, 0, LAST_GEN, false), -ESTALE);
     CHECK_OK(publish(ring, 1, 0, 0, false));
     CHECK_OK(sr_release(ring, 0, take(ring, 0)));
-    sr_destroy(ring);
 }
 
-static void the_generation_of_a_cooperative_slot_wraps(void)
+TEST(the_generation_of_a_cooperative_slot_wraps)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint32_t range;
     uint64_t gen;
     poke(ring, 0, sr_word(SR_FREE, 0, LAST_GEN));
@@ -222,12 +216,11 @@ static void the_generation_of_a_cooperative_slot_wraps(void)
     CHECK_EQ(sr_layout_propose(ring, 1, 0, LAST_GEN, 0), -ESTALE);
     CHECK_EQ(sr_range_done(ring, 1, 0, range, LAST_GEN, NULL), -ESTALE);
     CHECK_EQ(sr_range_done(ring, 1, 0, range, 0, NULL), 0);
-    sr_destroy(ring);
 }
 
-static void results_of_every_kind_are_published_and_taken_like_batches(void)
+TEST(results_of_every_kind_are_published_and_taken_like_batches)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     for (uint16_t kind = SR_ERROR; kind <= SR_EMPTY; kind++) {
         sr_result in = {.kind = kind}, out;
         uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
@@ -236,19 +229,6 @@ static void results_of_every_kind_are_published_and_taken_like_batches(void)
         CHECK_EQ(out.kind, kind);
         CHECK_OK(sr_release(ring, 0, gen));
     }
-    sr_destroy(ring);
 }
 
-static const struct test tests[] = {
-    T(a_slot_passes_through_all_states_from_dispatch_to_release),
-    T(stamps_have_the_order_of_the_state_changes),
-    T(each_operation_works_only_in_its_state),
-    T(an_operation_with_another_generation_is_stale),
-    T(an_operation_of_another_participant_is_stale),
-    T(numbers_out_of_range_are_refused),
-    T(a_dispatch_into_a_busy_slot_changes_nothing),
-    T(the_generation_wraps),
-    T(the_generation_of_a_cooperative_slot_wraps),
-    T(results_of_every_kind_are_published_and_taken_like_batches),
-};
-RUN_TESTS(tests, 20)
+RUN_TESTS(20)

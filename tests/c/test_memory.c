@@ -6,9 +6,9 @@
 
 #include "small.h"
 
-static void commit_grows_and_never_shrinks(void)
+TEST(commit_grows_and_never_shrinks)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     CHECK_OK(sr_commit(ring, 1, 1, 100, NULL));
     CHECK_EQ(sr_slot_committed(ring, 1), SR_PAYLOAD_COMMIT);
     CHECK_OK(sr_commit(ring, 1, 1, 10000, NULL));
@@ -21,24 +21,22 @@ static void commit_grows_and_never_shrinks(void)
     CHECK_EQ(sr_slot_committed(ring, 1), MIB);
     CHECK_EQ(sr_slot_committed(ring, 0), SR_PAYLOAD_COMMIT);
     memset(sr_payload(ring, 1), 7, MIB);
-    sr_destroy(ring);
 }
 
-static void committed_bytes_are_backed_by_memory(void)
+TEST(committed_bytes_are_backed_by_memory)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     struct stat before, after;
     CHECK_OK(fstat(sr_fd(ring), &before));
     uint64_t had = sr_committed(ring);
     CHECK_OK(sr_commit(ring, 0, 0, 500000, NULL));
     CHECK_OK(fstat(sr_fd(ring), &after));
     CHECK_EQ((uint64_t)(after.st_blocks - before.st_blocks) * 512, sr_committed(ring) - had);
-    sr_destroy(ring);
 }
 
-static void more_than_the_capacity_is_efbig_with_the_numbers(void)
+TEST(more_than_the_capacity_is_efbig_with_the_numbers)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     sr_alloc_error why = {0};
     CHECK_EQ(sr_commit(ring, 0, 0, MIB + 1, &why), -EFBIG);
     CHECK_EQ(why.limit, SR_LIMIT_CAPACITY);
@@ -51,12 +49,11 @@ static void more_than_the_capacity_is_efbig_with_the_numbers(void)
     memset(sr_task_area(ring, 0), 1, 64 * KIB);
     CHECK_EQ(sr_commit(ring, 0, 2, 1, NULL), -EINVAL);
     CHECK_EQ(sr_commit_task(ring, 0, 2, 1, NULL), -EINVAL);
-    sr_destroy(ring);
 }
 
-static void alloc_aligns_and_does_not_overlap(void)
+TEST(alloc_aligns_and_does_not_overlap)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint64_t a, b, c;
     CHECK_OK(sr_alloc(ring, 1, 0, 3, 64, &a, NULL));
     CHECK_OK(sr_alloc(ring, 1, 0, 100000, 4096, &b, NULL));
@@ -69,12 +66,11 @@ static void alloc_aligns_and_does_not_overlap(void)
     CHECK_EQ(sr_alloc(ring, 1, 0, 8, 3, &a, NULL), -EINVAL);
     CHECK_EQ(sr_alloc(ring, 1, 0, 8, 8192, &a, NULL), -EINVAL);
     CHECK_EQ(sr_alloc(ring, 1, 1, 8, 64, &a, NULL), -EINVAL);
-    sr_destroy(ring);
 }
 
-static void a_refused_alloc_takes_nothing(void)
+TEST(a_refused_alloc_takes_nothing)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_alloc_error why;
     uint64_t at;
     CHECK_OK(sr_alloc(ring, 1, 0, 100, 64, &at, NULL));
@@ -89,12 +85,11 @@ static void a_refused_alloc_takes_nothing(void)
     CHECK_EQ(sr_alloc(ring, 1, 0, 1, 1, &at, NULL), -EFBIG);
     sr_store_relaxed(&ring->slots[0].cursor, UINT64_MAX - 3); /* only a faulty writer could leave this */
     CHECK_EQ(sr_alloc(ring, 1, 0, 64, 64, &at, NULL), -EFBIG);
-    sr_destroy(ring);
 }
 
-static void every_dispatch_begins_at_the_start_of_the_payload(void)
+TEST(every_dispatch_begins_at_the_start_of_the_payload)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint64_t gen, at;
     for (int i = 0; i < 3; i++) {
         gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
@@ -107,7 +102,6 @@ static void every_dispatch_begins_at_the_start_of_the_payload(void)
         CHECK_OK(sr_abort(ring, 1, 0, gen));
         CHECK_EQ(sr_rewind(ring, 1, 0, gen), -ESTALE);
     }
-    sr_destroy(ring);
 }
 
 static int resident_pages(sr_ring *ring, uint32_t slot, uint64_t bytes)
@@ -125,7 +119,7 @@ static int resident_pages(sr_ring *ring, uint32_t slot, uint64_t bytes)
     return n;
 }
 
-static void commit_maps_the_pages_in_this_process(void)
+TEST(commit_maps_the_pages_in_this_process)
 {
     sr_ring *ring = make_ring(1, 2, 0), *other;
     CHECK_OK(sr_attach(sr_fd(ring), -1, &other));
@@ -140,9 +134,9 @@ static void commit_maps_the_pages_in_this_process(void)
     sr_destroy(ring);
 }
 
-static void populate_stops_at_what_is_committed(void)
+TEST(populate_stops_at_the_committed_bytes)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     CHECK_EQ(sr_populate(ring, 0, SR_PAYLOAD_COMMIT + 1), -EINVAL);
     CHECK_OK(sr_populate(ring, 0, SR_PAYLOAD_COMMIT));
     CHECK_OK(sr_populate(ring, 0, 0));
@@ -150,42 +144,40 @@ static void populate_stops_at_what_is_committed(void)
     CHECK_EQ(sr_load_relaxed(&ring->populated[0]), SR_PAYLOAD_COMMIT);
     CHECK_OK(sr_after_fork(ring));
     CHECK_EQ(sr_load_relaxed(&ring->populated[0]), 0);
-    sr_destroy(ring);
 }
 
 /* ---- a file system that is too small ---- */
 
-static void a_full_file_system_is_enospc_with_the_numbers(void)
+TEST(a_full_file_system_is_enospc_with_the_numbers)
 {
     mount_small("8m");
     sr_ring *ring = NULL;
     sr_alloc_error why = {0};
     sr_options o = {.n_slots = 2, .n_participants = 2, .backing = SR_BACKING_DIR, .dir = mounted,
                     .capacity = 64 * MIB, .task_capacity = 64 * KIB};
-    CHECK_MOUNTED(sr_create(&o, &ring, &why) == 0);
-    CHECK_MOUNTED(sr_commit(ring, 0, 0, 4 * MIB, &why) == 0);
-    CHECK_MOUNTED(sr_commit(ring, 0, 1, 5 * MIB, &why) == -ENOSPC);
-    CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM);
-    CHECK_MOUNTED(why.needed >= 5 * MIB - SR_PAYLOAD_COMMIT && why.needed <= 6 * MIB);
-    CHECK_MOUNTED(why.free > 3 * MIB && why.free < 4 * MIB);
-    CHECK_MOUNTED(sr_slot_committed(ring, 1) == SR_PAYLOAD_COMMIT);
-    CHECK_MOUNTED(sr_pages_of(sr_load_relaxed(&ring->participants[0].growing)) == 0);
-    CHECK_MOUNTED(sr_commit(ring, 0, 1, 3 * MIB, &why) == 0); /* a smaller commit still succeeds */
+    CHECK(sr_create(&o, &ring, &why) == 0);
+    CHECK(sr_commit(ring, 0, 0, 4 * MIB, &why) == 0);
+    CHECK(sr_commit(ring, 0, 1, 5 * MIB, &why) == -ENOSPC);
+    CHECK(why.limit == SR_LIMIT_FILESYSTEM);
+    CHECK(why.needed >= 5 * MIB - SR_PAYLOAD_COMMIT && why.needed <= 6 * MIB);
+    CHECK(why.free > 3 * MIB && why.free < 4 * MIB);
+    CHECK(sr_slot_committed(ring, 1) == SR_PAYLOAD_COMMIT);
+    CHECK(sr_pages_of(sr_load_relaxed(&ring->participants[0].growing)) == 0);
+    CHECK(sr_commit(ring, 0, 1, 3 * MIB, &why) == 0); /* a smaller commit still succeeds */
     memset(sr_payload(ring, 1), 1, 3 * MIB);
     sr_destroy(ring);
 }
 
-static void what_others_are_committing_counts(void)
+TEST(memory_that_others_are_committing_counts)
 {
-    sr_ring *ring = small_ring(3);
+    sr_ring *ring SCOPED = small_ring(3);
     sr_alloc_error why = {0};
     sr_store_relaxed(&ring->participants[2].growing, 6 * MIB / SR_PAGE);
-    CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC); /* it waits for them, but not for ever */
-    CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM && why.free < 2 * MIB);
-    CHECK_MOUNTED(sr_pages_of(sr_load_relaxed(&ring->participants[1].growing)) == 0);
-    CHECK_MOUNTED(sr_recover(ring, 2) == 0); /* it died in the middle */
-    CHECK_MOUNTED(sr_commit(ring, 1, 0, 3 * MIB, &why) == 0);
-    sr_destroy(ring);
+    CHECK(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC); /* it waits for them, but not for ever */
+    CHECK(why.limit == SR_LIMIT_FILESYSTEM && why.free < 2 * MIB);
+    CHECK(sr_pages_of(sr_load_relaxed(&ring->participants[1].growing)) == 0);
+    CHECK(sr_recover(ring, 2) == 0); /* it died in the middle */
+    CHECK(sr_commit(ring, 1, 0, 3 * MIB, &why) == 0);
 }
 
 static sr_ring *small;
@@ -195,17 +187,17 @@ static void *commits_three(void *slot)
     return (void *)(intptr_t)sr_commit(small, 1, (uint32_t)(uintptr_t)slot, 3 * MIB, NULL);
 }
 
-static void what_others_did_not_commit_in_the_end_is_there(void)
+TEST(memory_that_others_did_not_commit_is_available)
 {
     pthread_t thread;
     void *rc;
     small = small_ring(3);
     sr_store_relaxed(&small->participants[2].growing, 6 * MIB / SR_PAGE);
-    CHECK_MOUNTED(pthread_create(&thread, NULL, commits_three, (void *)(uintptr_t)0) == 0);
+    CHECK(pthread_create(&thread, NULL, commits_three, (void *)(uintptr_t)0) == 0);
     sleep_ms(10); /* it probably sleeps now; nothing depends on it */
-    CHECK_MOUNTED(sr_recover(small, 2) == 0);
+    CHECK(sr_recover(small, 2) == 0);
     pthread_join(thread, &rc);
-    CHECK_MOUNTED(rc == NULL);
+    CHECK(rc == NULL);
     sr_destroy(small);
 }
 
@@ -215,17 +207,17 @@ static void *asks_for_too_much(void *unused)
 {
     (void)unused;
     while (!atomic_load(&enough))
-        CHECK_MOUNTED(sr_commit(small, 2, 3, 60 * MIB, NULL) == -ENOSPC);
+        CHECK(sr_commit(small, 2, 3, 60 * MIB, NULL) == -ENOSPC);
     return NULL;
 }
 
-static void a_hopeless_request_is_refused_without_harm_to_others(void)
+TEST(a_hopeless_request_is_refused_without_harm_to_others)
 {
     pthread_t thread;
     small = small_ring(3);
-    CHECK_MOUNTED(pthread_create(&thread, NULL, asks_for_too_much, NULL) == 0);
+    CHECK(pthread_create(&thread, NULL, asks_for_too_much, NULL) == 0);
     for (uint64_t kib = 64; kib <= 5 * 1024; kib += 64)
-        CHECK_MOUNTED(sr_commit(small, 1, kib % 3, kib * KIB / 3, NULL) == 0);
+        CHECK(sr_commit(small, 1, kib % 3, kib * KIB / 3, NULL) == 0);
     atomic_store(&enough, true);
     pthread_join(thread, NULL);
     sr_destroy(small);
@@ -243,28 +235,28 @@ static void *commits_in_a_crowd(void *number)
     return (void *)refused;
 }
 
-static void a_crowd_that_grows_at_once_takes_all_there_is(void)
+TEST(a_crowd_that_grows_at_once_takes_all_there_is)
 {
     pthread_t threads[MANY];
     small = small_ring(MANY);
     for (uintptr_t i = 0; i < MANY; i++)
-        CHECK_MOUNTED(pthread_create(&threads[i], NULL, commits_in_a_crowd, (void *)i) == 0);
+        CHECK(pthread_create(&threads[i], NULL, commits_in_a_crowd, (void *)i) == 0);
     for (int i = 0; i < MANY; i++)
         pthread_join(threads[i], NULL);
     /* no request was refused while a page was free */
-    CHECK_MOUNTED(sr_memory_available(small->file.fd, "", NULL, NULL) < SR_PAGE);
+    CHECK(sr_memory_available(small->file.fd, "", NULL, NULL) < SR_PAGE);
     sr_destroy(small);
 }
 
-static void a_file_system_too_small_for_the_controls_is_enospc(void)
+TEST(a_file_system_too_small_for_the_controls_is_enospc)
 {
     mount_small("64k");
     sr_ring *ring = NULL;
     sr_alloc_error why = {0};
     sr_options o = {.n_slots = 64, .n_participants = 2, .backing = SR_BACKING_DIR, .dir = mounted, .capacity = MIB};
-    CHECK_MOUNTED(sr_create(&o, &ring, &why) == -ENOSPC);
-    CHECK_MOUNTED(why.limit == SR_LIMIT_FILESYSTEM);
-    CHECK_MOUNTED(why.needed > 64 * SR_PAGE && why.free <= 64 * KIB);
+    CHECK(sr_create(&o, &ring, &why) == -ENOSPC);
+    CHECK(why.limit == SR_LIMIT_FILESYSTEM);
+    CHECK(why.needed > 64 * SR_PAGE && why.free <= 64 * KIB);
 }
 
 /* ---- threads ---- */
@@ -283,7 +275,7 @@ static void *taker(void *number)
     return NULL;
 }
 
-static void threads_that_alloc_from_one_slot_never_get_the_same_bytes(void)
+TEST(threads_that_alloc_from_one_slot_never_get_the_same_bytes)
 {
     pthread_t threads[TAKERS];
     shared = make_ring(1, TAKERS, 0);
@@ -299,21 +291,4 @@ static void threads_that_alloc_from_one_slot_never_get_the_same_bytes(void)
     sr_destroy(shared);
 }
 
-static const struct test tests[] = {
-    T(commit_grows_and_never_shrinks),
-    T(committed_bytes_are_backed_by_memory),
-    T(more_than_the_capacity_is_efbig_with_the_numbers),
-    T(alloc_aligns_and_does_not_overlap),
-    T(a_refused_alloc_takes_nothing),
-    T(every_dispatch_begins_at_the_start_of_the_payload),
-    T(commit_maps_the_pages_in_this_process),
-    T(populate_stops_at_what_is_committed),
-    T(a_full_file_system_is_enospc_with_the_numbers),
-    T(what_others_are_committing_counts),
-    T(what_others_did_not_commit_in_the_end_is_there),
-    T(a_hopeless_request_is_refused_without_harm_to_others),
-    T(a_crowd_that_grows_at_once_takes_all_there_is),
-    T(a_file_system_too_small_for_the_controls_is_enospc),
-    T(threads_that_alloc_from_one_slot_never_get_the_same_bytes),
-};
-RUN_TESTS(tests, 20)
+RUN_TESTS(20)

@@ -54,7 +54,7 @@ static void claim_it(void)
 static void dispatch_it(void) { dispatch(ring, 0, 0, 0, 0); }
 static void abort_it(void) { CHECK_OK(sr_abort(ring, 1, 0, gens[0])); }
 
-static void no_task_is_missed(void)
+TEST(no_task_is_missed)
 {
     make_long_ring(0);
     race(claim_it, dispatch_it, abort_it);
@@ -73,7 +73,7 @@ static void discard_and_claim(void)
     gens[0] = bring_to(ring, 0, SR_CLAIMED, 1, false);
 }
 
-static void no_batch_is_missed(void)
+TEST(no_batch_is_missed)
 {
     make_long_ring(0);
     gens[0] = bring_to(ring, 0, SR_CLAIMED, 1, false);
@@ -88,7 +88,7 @@ static void claim_free(void)
 }
 static void nothing(void) {}
 
-static void no_free_slot_is_missed(void)
+TEST(no_free_slot_is_missed)
 {
     make_long_ring(SR_SEG_QUEUE);
     for (uint32_t i = 0; i < MANY; i++) {
@@ -99,9 +99,4 @@ static void no_free_slot_is_missed(void)
     race(claim_free, abort_it, nothing);
 }
 
-static const struct test tests[] = {
-    T(no_task_is_missed),
-    T(no_batch_is_missed),
-    T(no_free_slot_is_missed),
-};
-RUN_TESTS(tests, 30)
+RUN_TESTS(30)

@@ -1,9 +1,9 @@
 /* The order of tasks and slots, addressees; the remains of an old iteration; cancelling. */
 #include "fixture.h"
 
-static void the_lowest_seq_is_claimed_first(void)
+TEST(the_lowest_seq_is_claimed_first)
 {
-    sr_ring *ring = make_ring(5, 2, 0);
+    sr_ring *ring SCOPED = make_ring(5, 2, 0);
     static const uint64_t seqs[] = {7, 3, 9, 1, 5};
     uint64_t gen;
     for (uint32_t i = 0; i < 5; i++)
@@ -14,12 +14,11 @@ static void the_lowest_seq_is_claimed_first(void)
     CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
     CHECK_EQ(claim(ring, 1, NULL, &gen), 2);
     nothing_to_claim(ring, 1);
-    sr_destroy(ring);
 }
 
-static void seqs_wrap(void)
+TEST(seqs_wrap)
 {
-    sr_ring *ring = make_ring(4, 2, 0);
+    sr_ring *ring SCOPED = make_ring(4, 2, 0);
     uint64_t gen;
     uint32_t found;
     dispatch(ring, 0, 1, 0, 0);
@@ -36,12 +35,11 @@ static void seqs_wrap(void)
         CHECK_EQ(found, order[i]);
         take(ring, found);
     }
-    sr_destroy(ring);
 }
 
-static void any_means_the_lowest_ready_seq(void)
+TEST(any_means_the_lowest_ready_seq)
 {
-    sr_ring *ring = make_ring(3, 2, 0);
+    sr_ring *ring SCOPED = make_ring(3, 2, 0);
     uint32_t found;
     for (uint32_t i = 0; i < 3; i++)
         bring_to(ring, i, SR_CLAIMED, 1, false);
@@ -53,12 +51,11 @@ static void any_means_the_lowest_ready_seq(void)
     CHECK_EQ(sr_wait_ready(ring, 0, 0, &found), -ETIMEDOUT);
     CHECK_OK(sr_wait_ready(ring, 2, 0, &found));
     CHECK_EQ(found, 2);
-    sr_destroy(ring);
 }
 
-static void an_addressed_task_is_its_addressees_alone(void)
+TEST(an_addressed_task_is_its_addressees_alone)
 {
-    sr_ring *ring = make_ring(4, 4, 0);
+    sr_ring *ring SCOPED = make_ring(4, 4, 0);
     uint64_t gen;
     dispatch(ring, 0, 0, 2, 0);
     dispatch(ring, 1, 1, 3, 0);
@@ -70,12 +67,11 @@ static void an_addressed_task_is_its_addressees_alone(void)
     CHECK_EQ(claim(ring, 3, NULL, &gen), 1);
     nothing_to_claim(ring, 3);
     CHECK_EQ(claim(ring, 2, NULL, &gen), 3);
-    sr_destroy(ring);
 }
 
-static void the_slot_released_last_is_picked_first(void)
+TEST(the_slot_released_last_is_picked_first)
 {
-    sr_ring *ring = make_ring(4, 2, 0);
+    sr_ring *ring SCOPED = make_ring(4, 2, 0);
     uint32_t slot;
     uint64_t gen[4];
     CHECK_OK(sr_pick_free(ring, &slot));
@@ -94,25 +90,23 @@ static void the_slot_released_last_is_picked_first(void)
         CHECK_EQ(slot, order[i]);
         dispatch(ring, slot, 0, 0, 0);
     }
-    sr_destroy(ring);
 }
 
-static void a_used_slot_comes_before_an_untouched_one(void)
+TEST(a_used_slot_comes_before_an_untouched_one)
 {
-    sr_ring *ring = make_ring(8, 2, 0);
+    sr_ring *ring SCOPED = make_ring(8, 2, 0);
     uint32_t slot;
     CHECK_OK(sr_release(ring, 5, bring_to(ring, 5, SR_LEASED, 1, false)));
     CHECK_OK(sr_pick_free(ring, &slot));
     CHECK_EQ(slot, 5);
     CHECK_EQ(sr_load_relaxed(&ring->header->high_water), 6);
-    sr_destroy(ring);
 }
 
 /* ---- iterations ---- */
 
-static void what_is_ready_for_an_old_run_is_discarded_on_sight(void)
+TEST(a_ready_batch_of_an_old_iteration_is_discarded_on_sight)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     uint32_t slot, found;
     CHECK_OK(sr_begin_iteration(ring, 1));
     bring_to(ring, 0, SR_READY, 1, false);
@@ -125,12 +119,11 @@ static void what_is_ready_for_an_old_run_is_discarded_on_sight(void)
     CHECK_OK(sr_pick_free(ring, &slot));
     CHECK_EQ(slot, 0);
     CHECK_EQ(state_of(ring, 1), SR_LEASED); /* a lease outlives its iteration */
-    sr_destroy(ring);
 }
 
-static void a_stale_batch_that_is_held_is_parked(void)
+TEST(a_stale_batch_that_is_held_is_parked)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint32_t slot;
     uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
     CHECK_OK(sr_begin_iteration(ring, 1));
@@ -138,12 +131,11 @@ static void a_stale_batch_that_is_held_is_parked(void)
     CHECK_EQ(state_of(ring, 0), SR_PARKED);
     CHECK_OK(sr_unpin(ring, 1, 0, gen));
     CHECK_OK(sr_pick_free(ring, &slot));
-    sr_destroy(ring);
 }
 
-static void a_worker_gives_stale_tasks_back_and_claims_the_next(void)
+TEST(a_worker_gives_stale_tasks_back_and_claims_the_next)
 {
-    sr_ring *ring = make_ring(4, 2, 0);
+    sr_ring *ring SCOPED = make_ring(4, 2, 0);
     uint64_t gen;
     uint32_t range;
     dispatch(ring, 0, 0, 0, 0);
@@ -155,12 +147,11 @@ static void a_worker_gives_stale_tasks_back_and_claims_the_next(void)
     CHECK_EQ(range, SR_WHOLE);
     for (uint32_t i = 0; i < 3; i++)
         CHECK_EQ(state_of(ring, i), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_seq(void)
+TEST(a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_seq)
 {
-    sr_ring *ring = make_ring(3, 3, 0);
+    sr_ring *ring SCOPED = make_ring(3, 3, 0);
     uint64_t gen, old;
     uint32_t range;
     dispatch(ring, 0, 5, 0, 1);
@@ -172,14 +163,13 @@ static void a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_seq(void)
     CHECK_EQ(claim(ring, 2, &range, &gen), 1);
     CHECK_EQ(sr_range_done(ring, 1, 0, 0, old, NULL), 0); /* and no worker has to finish it */
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
 /* ---- cancelling ---- */
 
-static void a_cancelled_task_is_never_claimed(void)
+TEST(a_cancelled_task_is_never_claimed)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     uint64_t gen = dispatch(ring, 0, 0, 0, 0), addressed = dispatch(ring, 1, 1, 1, 0);
     CHECK_OK(sr_cancel(ring, 0, gen));
     CHECK_OK(sr_cancel(ring, 1, addressed));
@@ -187,46 +177,6 @@ static void a_cancelled_task_is_never_claimed(void)
     nothing_to_claim(ring, 1);
     CHECK_EQ(dispatch(ring, 0, 2, 0, 0), gen + 1);
     CHECK_EQ(sr_cancel(ring, 0, gen), -ESTALE);
-    sr_destroy(ring);
 }
 
-static void a_cancel_after_the_claim_leaves_the_batch_to_be_discarded(void)
-{
-    sr_ring *ring = make_ring(1, 2, 0);
-    uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
-    CHECK_OK(publish(ring, 1, 0, gen, false));
-    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
-    CHECK_OK(sr_discard(ring, 0));
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-    CHECK_EQ(sr_discard(ring, 0), -EBUSY);
-    sr_destroy(ring);
-}
-
-static void an_aborted_slot_is_free_and_its_seq_gone(void)
-{
-    sr_ring *ring = make_ring(1, 2, 0);
-    uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_OK(sr_abort(ring, 1, 0, gen));
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-    CHECK_EQ(publish(ring, 1, 0, gen, false), -ESTALE);
-    nothing_to_claim(ring, 1);
-    sr_destroy(ring);
-}
-
-static const struct test tests[] = {
-    T(the_lowest_seq_is_claimed_first),
-    T(seqs_wrap),
-    T(any_means_the_lowest_ready_seq),
-    T(an_addressed_task_is_its_addressees_alone),
-    T(the_slot_released_last_is_picked_first),
-    T(a_used_slot_comes_before_an_untouched_one),
-    T(what_is_ready_for_an_old_run_is_discarded_on_sight),
-    T(a_stale_batch_that_is_held_is_parked),
-    T(a_worker_gives_stale_tasks_back_and_claims_the_next),
-    T(a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_seq),
-    T(a_cancelled_task_is_never_claimed),
-    T(a_cancel_after_the_claim_leaves_the_batch_to_be_discarded),
-    T(an_aborted_slot_is_free_and_its_seq_gone),
-};
-RUN_TESTS(tests, 20)
+RUN_TESTS(20)

@@ -5,7 +5,7 @@
 
 #include "fixture.h"
 
-static void a_start_time_is_one_processs_own(void)
+TEST(a_start_time_is_one_processs_own)
 {
     uint64_t mine = sr_start_time((int)getpid());
     CHECK_OP(mine, >, 0);
@@ -15,7 +15,7 @@ static void a_start_time_is_one_processs_own(void)
     CHECK_EQ(sr_start_time(-1), 0);
 }
 
-static void odd_process_names_do_not_confuse_the_start_time(void)
+TEST(odd_process_names_do_not_confuse_the_start_time)
 {
     static const char *const names[] = {"a) b (c", ") 1 2 3", "((((", "))))", " ", ")) R 1 1 1 1", "x\ny) S 2"};
     uint64_t plain = sr_start_time((int)getpid());
@@ -25,7 +25,7 @@ static void odd_process_names_do_not_confuse_the_start_time(void)
     }
 }
 
-static void a_dead_process_has_no_start_time(void)
+TEST(a_dead_process_has_no_start_time)
 {
     pid_t pid = fork();
     if (pid == 0)
@@ -34,9 +34,9 @@ static void a_dead_process_has_no_start_time(void)
     CHECK_EQ(sr_start_time((int)pid), 0);
 }
 
-static void the_creator_is_the_consumer(void)
+TEST(the_creator_is_the_consumer)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     int pid;
     uint32_t status;
     CHECK_OK(sr_participant_info(ring, SR_CONSUMER, &pid, &status));
@@ -49,7 +49,6 @@ static void the_creator_is_the_consumer(void)
     CHECK_EQ(sr_join(ring, 3), -EINVAL);
     CHECK_EQ(sr_serve(ring, 3), -EINVAL);
     CHECK_EQ(sr_wait_serving(ring, 3, 0), -EINVAL);
-    sr_destroy(ring);
 }
 
 static void serve(sr_ring *ring, void *arg)
@@ -60,9 +59,9 @@ static void serve(sr_ring *ring, void *arg)
     CHECK_OK(sr_serve(ring, 2));
 }
 
-static void a_worker_that_serves_is_reported(void)
+TEST(a_worker_that_serves_is_reported)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     int pid;
     uint32_t status;
     pid_t child = in_child(serve, ring, NULL);
@@ -74,7 +73,6 @@ static void a_worker_that_serves_is_reported(void)
     CHECK_EQ(wait_for(child), 0);
     CHECK_OK(sr_recover(ring, 2));
     CHECK_EQ(sr_wait_serving(ring, 2, in_ms(10)), -ETIMEDOUT); /* its replacement does not serve yet */
-    sr_destroy(ring);
 }
 
 /* Two threads of the consumer wait: one for a batch, one for a worker. */
@@ -95,7 +93,7 @@ static void *wait_for_batch(void *unused)
     return NULL;
 }
 
-static void who_waits_for_a_worker_takes_no_batchs_wake_up(void)
+TEST(a_wait_for_a_worker_takes_no_batchs_wake_up)
 {
     pthread_t a, b;
     shared = make_ring(1, 3, 0);
@@ -129,7 +127,7 @@ static void watched_worker(sr_ring *ring)
     pause();
 }
 
-static void a_worker_ends_when_the_consumer_is_killed(void)
+TEST(a_worker_ends_when_the_consumer_is_killed)
 {
     int alive[2];
     char byte;
@@ -164,13 +162,13 @@ static void *fork_a_worker(void *ring)
     return (void *)(intptr_t)pid;
 }
 
-static void a_worker_outlives_the_thread_that_forked_it(void)
+TEST(a_worker_outlives_the_thread_that_forked_it)
 {
     /* What PR_SET_PDEATHSIG gets wrong: the watcher waits for the process, not for a thread of it. */
 #ifdef __SANITIZE_THREAD__
     SKIP("the thread sanitizer does not allow threads in the child of a process with several");
 #endif
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     pthread_t thread;
     void *pid;
     CHECK_OK(pthread_create(&thread, NULL, fork_a_worker, ring));
@@ -181,7 +179,6 @@ static void a_worker_outlives_the_thread_that_forked_it(void)
     CHECK_EQ(waitpid(worker, NULL, WNOHANG), 0);
     kill(worker, SIGKILL);
     wait_for(worker);
-    sr_destroy(ring);
 }
 
 static void watch_a_consumer_that_is_gone(sr_ring *ring, void *incarnation)
@@ -194,9 +191,9 @@ static void watch_a_consumer_that_is_gone(sr_ring *ring, void *incarnation)
     _exit(0);
 }
 
-static void a_worker_that_starts_too_late_ends_at_once(void)
+TEST(a_worker_that_starts_too_late_ends_at_once)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint64_t nobody = 0x7ffffffe, me = ring->participants[0].incarnation, another = me + (UINT64_C(1) << 32);
     uint64_t *gone[] = {&nobody, &another, NULL};
     for (int i = 0; i < 3; i++) {
@@ -207,18 +204,6 @@ static void a_worker_that_starts_too_late_ends_at_once(void)
     CHECK_EQ(ring->participants[0].incarnation, me);
     int status = wait_for(in_child(watch_a_consumer_that_is_gone, ring, &me));
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    sr_destroy(ring);
 }
 
-static const struct test tests[] = {
-    T(a_start_time_is_one_processs_own),
-    T(odd_process_names_do_not_confuse_the_start_time),
-    T(a_dead_process_has_no_start_time),
-    T(the_creator_is_the_consumer),
-    T(a_worker_that_serves_is_reported),
-    T(who_waits_for_a_worker_takes_no_batchs_wake_up),
-    T(a_worker_ends_when_the_consumer_is_killed),
-    T(a_worker_outlives_the_thread_that_forked_it),
-    T(a_worker_that_starts_too_late_ends_at_once),
-};
-RUN_TESTS(tests, 30)
+RUN_TESTS(30)

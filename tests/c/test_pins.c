@@ -1,9 +1,9 @@
 /* Arrays that worker code keeps after the publish: the slot becomes FREE after both the release and the unpin. */
 #include "fixture.h"
 
-static void a_release_before_the_unpin_parks_the_slot(void)
+TEST(a_release_before_the_unpin_parks_the_slot)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint32_t slot;
     uint64_t gen = bring_to(ring, 0, SR_LEASED, 1, true);
     CHECK_OK(sr_release(ring, 0, gen));
@@ -15,58 +15,53 @@ static void a_release_before_the_unpin_parks_the_slot(void)
     CHECK_OK(sr_unpin(ring, 1, 0, gen));
     CHECK_EQ(state_of(ring, 0), SR_FREE);
     CHECK_EQ(sr_unpin(ring, 1, 0, gen), -ESTALE);
-    sr_destroy(ring);
 }
 
-static void an_unpin_before_the_release_leaves_the_slot_leased(void)
+TEST(an_unpin_before_the_release_leaves_the_slot_leased)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint64_t gen = bring_to(ring, 0, SR_LEASED, 1, true);
     CHECK_OK(sr_unpin(ring, 1, 0, gen));
     CHECK_EQ(state_of(ring, 0), SR_LEASED);
     CHECK_OK(sr_release(ring, 0, gen));
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void an_unpin_before_the_take_leaves_the_slot_ready(void)
+TEST(an_unpin_before_the_take_leaves_the_slot_ready)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
     CHECK_OK(sr_unpin(ring, 1, 0, gen));
     CHECK_EQ(state_of(ring, 0), SR_READY);
     CHECK_EQ(take(ring, 0), gen);
     CHECK_OK(sr_release(ring, 0, gen));
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void a_discarded_batch_that_is_pinned_is_parked(void)
+TEST(a_discarded_batch_that_is_pinned_is_parked)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
     CHECK_OK(sr_discard(ring, 0));
     CHECK_EQ(state_of(ring, 0), SR_PARKED);
     CHECK_OK(sr_unpin(ring, 1, 0, gen));
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void an_unpin_of_an_earlier_generation_is_stale(void)
+TEST(an_unpin_of_an_earlier_generation_is_stale)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint64_t gen = bring_to(ring, 0, SR_PARKED, 1, true);
     CHECK_OK(sr_unpin(ring, 1, 0, gen));
     uint64_t next = bring_to(ring, 0, SR_LEASED, 1, true);
     CHECK_EQ(sr_unpin(ring, 1, 0, gen), -ESTALE);
     CHECK_EQ(state_of(ring, 0), SR_LEASED);
     CHECK_OK(sr_unpin(ring, 1, 0, next));
-    sr_destroy(ring);
 }
 
-static void a_dead_threads_pins_remain(void)
+TEST(a_dead_threads_pins_remain)
 {
-    sr_ring *ring = make_ring(3, 2, 0);
+    sr_ring *ring SCOPED = make_ring(3, 2, 0);
     uint64_t leased = bring_to(ring, 0, SR_LEASED, 1, true);
     uint64_t parked = bring_to(ring, 1, SR_PARKED, 1, true);
     bring_to(ring, 2, SR_CLAIMED, 1, false);
@@ -79,12 +74,11 @@ static void a_dead_threads_pins_remain(void)
     CHECK_OK(sr_unpin(ring, 1, 1, parked));
     CHECK_EQ(state_of(ring, 0), SR_FREE);
     CHECK_EQ(state_of(ring, 1), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void a_dead_workers_pins_are_released(void)
+TEST(a_dead_workers_pins_are_released)
 {
-    sr_ring *ring = make_ring(3, 3, 0);
+    sr_ring *ring SCOPED = make_ring(3, 3, 0);
     uint64_t leased = bring_to(ring, 0, SR_LEASED, 1, true);
     bring_to(ring, 1, SR_PARKED, 1, true);
     bring_to(ring, 2, SR_PARKED, 2, true); /* pinned by another worker */
@@ -94,7 +88,6 @@ static void a_dead_workers_pins_are_released(void)
     CHECK_EQ(state_of(ring, 2), SR_PARKED);
     CHECK_OK(sr_release(ring, 0, leased));
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
 /* ---- release and unpin concurrently ---- */
@@ -112,7 +105,7 @@ static void *unpinner(void *unused)
     return NULL;
 }
 
-static void a_concurrent_release_and_unpin_free_the_slot_once(void)
+TEST(a_concurrent_release_and_unpin_free_the_slot_once)
 {
     pthread_t thread;
     uint64_t end = in_ms(RACE_MS);
@@ -132,14 +125,4 @@ static void a_concurrent_release_and_unpin_free_the_slot_once(void)
     sr_destroy(shared);
 }
 
-static const struct test tests[] = {
-    T(a_release_before_the_unpin_parks_the_slot),
-    T(an_unpin_before_the_release_leaves_the_slot_leased),
-    T(an_unpin_before_the_take_leaves_the_slot_ready),
-    T(a_discarded_batch_that_is_pinned_is_parked),
-    T(an_unpin_of_an_earlier_generation_is_stale),
-    T(a_dead_workers_pins_are_released),
-    T(a_dead_threads_pins_remain),
-    T(a_concurrent_release_and_unpin_free_the_slot_once),
-};
-RUN_TESTS(tests, 30)
+RUN_TESTS(30)

@@ -9,9 +9,9 @@ static uint64_t produce(sr_ring *ring, uint32_t participant, uint32_t *slot)
     return gen;
 }
 
-static void a_consumer_takes_what_a_producer_published(void)
+TEST(a_consumer_takes_a_producers_batch)
 {
-    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(2, 3, SR_SEG_QUEUE);
     uint32_t slot, found;
     uint64_t gen, taken, at;
     sr_result result = {.kind = SR_BATCH, .bytes = 11}, out;
@@ -29,12 +29,11 @@ static void a_consumer_takes_what_a_producer_published(void)
     CHECK_EQ(owner_of(ring, slot), 3); /* the consumer with the lease */
     CHECK_EQ(sr_take(ring, 0, found, &taken, &out), -EBUSY);
     CHECK_OK(sr_release(ring, slot, gen));
-    sr_destroy(ring);
 }
 
-static void batches_are_taken_in_the_order_of_publication(void)
+TEST(batches_are_taken_in_the_order_of_publication)
 {
-    sr_ring *ring = make_ring(4, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(4, 3, SR_SEG_QUEUE);
     uint32_t slots[4], found;
     uint64_t gens[4];
     sr_store_relaxed(&ring->header->order, UINT64_MAX - 1); /* it wraps */
@@ -48,13 +47,12 @@ static void batches_are_taken_in_the_order_of_publication(void)
         CHECK_EQ(found, slots[order[i]]);
         take(ring, found);
     }
-    sr_destroy(ring);
 }
 
-static void only_the_first_batch_can_be_taken(void)
+TEST(only_the_first_batch_can_be_taken)
 {
     /* A faster consumer may take the batch that a slow one saw first; then the slot may contain a later batch. */
-    sr_ring *ring = make_ring(2, 4, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(2, 4, SR_SEG_QUEUE);
     uint32_t first, second, slot, found;
     uint64_t gen;
     sr_result result;
@@ -69,12 +67,11 @@ static void only_the_first_batch_can_be_taken(void)
     CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
     CHECK_EQ(found, second);
     CHECK_OK(sr_take(ring, 3, found, &gen, &result));
-    sr_destroy(ring);
 }
 
-static void a_full_segment_makes_producers_wait(void)
+TEST(a_full_segment_makes_producers_wait)
 {
-    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(2, 3, SR_SEG_QUEUE);
     uint32_t slot, other;
     uint64_t gen;
     produce(ring, 1, &slot);
@@ -85,7 +82,6 @@ static void a_full_segment_makes_producers_wait(void)
     CHECK_EQ(other, slot);
     CHECK_OK(sr_abort(ring, 2, other, gen));
     CHECK_EQ(state_of(ring, other), SR_FREE);
-    sr_destroy(ring);
 }
 
 static sr_ring *shared;
@@ -97,7 +93,7 @@ static void *wait_for_a_slot(void *slot)
     return NULL;
 }
 
-static void a_release_wakes_a_producer(void)
+TEST(a_release_wakes_a_producer)
 {
     uint32_t slot, got = 99;
     pthread_t thread;
@@ -115,19 +111,18 @@ static void a_release_wakes_a_producer(void)
     sr_destroy(shared);
 }
 
-static void a_queue_segment_accepts_no_tasks(void)
+TEST(a_queue_segment_accepts_no_tasks)
 {
-    sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 2, SR_SEG_QUEUE);
     sr_task task = {0};
     uint64_t gen;
     CHECK_EQ(sr_dispatch(ring, 0, &task, &gen), -EINVAL);
     nothing_to_claim(ring, 1);
-    sr_destroy(ring);
 }
 
-static void a_new_iteration_discards_nothing_in_a_queue_segment(void)
+TEST(a_new_iteration_discards_nothing_in_a_queue_segment)
 {
-    sr_ring *ring = make_ring(2, 2, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(2, 2, SR_SEG_QUEUE);
     uint32_t slot, found;
     produce(ring, 1, &slot);
     CHECK_OK(sr_begin_iteration(ring, 7));
@@ -135,27 +130,13 @@ static void a_new_iteration_discards_nothing_in_a_queue_segment(void)
     CHECK_EQ(found, slot);
     CHECK_OK(sr_pick_free(ring, &found));
     CHECK(found != slot);
-    sr_destroy(ring);
 }
 
 /* ---- deaths ---- */
 
-static void a_dead_producers_claim_becomes_free(void)
+TEST(a_dead_consumers_lease_becomes_free)
 {
-    sr_ring *ring = make_ring(2, 3, SR_SEG_QUEUE);
-    uint32_t slot, other;
-    uint64_t gen;
-    produce(ring, 1, &other); /* the published batch stays */
-    CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gen));
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(state_of(ring, slot), SR_FREE);
-    CHECK_EQ(state_of(ring, other), SR_READY);
-    sr_destroy(ring);
-}
-
-static void a_dead_consumers_lease_becomes_free(void)
-{
-    sr_ring *ring = make_ring(2, 4, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(2, 4, SR_SEG_QUEUE);
     uint32_t slot;
     uint64_t gen, other;
     sr_result result;
@@ -167,12 +148,11 @@ static void a_dead_consumers_lease_becomes_free(void)
     CHECK_EQ(state_of(ring, slot), SR_LEASED); /* by the other consumer */
     CHECK_EQ(state_of(ring, 1 - slot), SR_FREE);
     CHECK_EQ(sr_release(ring, 1 - slot, gen), -ESTALE);
-    sr_destroy(ring);
 }
 
-static void a_dead_consumers_lease_of_a_pinned_batch_is_parked(void)
+TEST(a_dead_consumers_lease_of_a_pinned_batch_is_parked)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
     uint32_t slot;
     uint64_t gen;
     sr_result result;
@@ -183,21 +163,6 @@ static void a_dead_consumers_lease_of_a_pinned_batch_is_parked(void)
     CHECK_EQ(state_of(ring, slot), SR_PARKED);
     CHECK_OK(sr_unpin(ring, 1, slot, gen));
     CHECK_EQ(state_of(ring, slot), SR_FREE);
-    sr_destroy(ring);
-}
-
-static void a_slot_becomes_free_if_the_process_that_pinned_and_leased_it_dies(void)
-{
-    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
-    uint32_t slot;
-    uint64_t gen;
-    sr_result result;
-    CHECK_OK(sr_claim_free(ring, 1, 0, &slot, &gen));
-    CHECK_OK(publish(ring, 1, slot, gen, true));
-    CHECK_OK(sr_take(ring, 1, slot, &gen, &result)); /* its own batch */
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(state_of(ring, slot), SR_FREE);
-    sr_destroy(ring);
 }
 
 /* Several survivors detect the same death concurrently. */
@@ -217,7 +182,7 @@ static void *survivor(void *number)
     return NULL;
 }
 
-static void several_survivors_may_recover_concurrently(void)
+TEST(several_survivors_may_recover_concurrently)
 {
     pthread_t threads[SURVIVORS];
     shared = make_ring(4, 3, SR_SEG_QUEUE);
@@ -244,18 +209,4 @@ static void several_survivors_may_recover_concurrently(void)
     sr_destroy(shared);
 }
 
-static const struct test tests[] = {
-    T(a_consumer_takes_what_a_producer_published),
-    T(batches_are_taken_in_the_order_of_publication),
-    T(only_the_first_batch_can_be_taken),
-    T(a_full_segment_makes_producers_wait),
-    T(a_release_wakes_a_producer),
-    T(a_queue_segment_accepts_no_tasks),
-    T(a_new_iteration_discards_nothing_in_a_queue_segment),
-    T(a_dead_producers_claim_becomes_free),
-    T(a_dead_consumers_lease_becomes_free),
-    T(a_dead_consumers_lease_of_a_pinned_batch_is_parked),
-    T(a_slot_becomes_free_if_the_process_that_pinned_and_leased_it_dies),
-    T(several_survivors_may_recover_concurrently),
-};
-RUN_TESTS(tests, 30)
+RUN_TESTS(30)

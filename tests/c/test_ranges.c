@@ -6,9 +6,9 @@ static int done(sr_ring *ring, uint32_t participant, uint32_t range, uint64_t ge
     return sr_range_done(ring, participant, 0, range, gen, NULL);
 }
 
-static void ranges_go_out_one_by_one_and_the_last_to_end_finishes(void)
+TEST(ranges_go_out_one_by_one_and_the_last_to_end_finishes)
 {
-    sr_ring *ring = make_ring(1, 4, 0);
+    sr_ring *ring SCOPED = make_ring(1, 4, 0);
     uint32_t range;
     uint64_t gen, g = dispatch(ring, 0, 0, 0, 3);
     CHECK_EQ(state_of(ring, 0), SR_SHARED);
@@ -27,12 +27,11 @@ static void ranges_go_out_one_by_one_and_the_last_to_end_finishes(void)
     CHECK_EQ(owner_of(ring, 0), 2);
     CHECK_OK(publish(ring, 1, 0, gen, false));
     CHECK_EQ(take(ring, 0), gen);
-    sr_destroy(ring);
 }
 
-static void a_range_is_its_owners_alone(void)
+TEST(a_range_is_its_owners_alone)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 2);
@@ -44,12 +43,11 @@ static void a_range_is_its_owners_alone(void)
     CHECK_EQ(sr_range_done(ring, 1, 1, 0, gen, NULL), -EINVAL);
     CHECK_EQ(done(ring, 1, 0, gen), 0);
     CHECK_EQ(done(ring, 1, 0, gen), -ESTALE); /* twice */
-    sr_destroy(ring);
 }
 
-static void one_worker_may_do_all_ranges(void)
+TEST(one_worker_may_do_all_ranges)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, SR_MAX_RANGES);
@@ -59,12 +57,11 @@ static void one_worker_may_do_all_ranges(void)
         CHECK_EQ(done(ring, 1, range, gen), i + 1 == SR_MAX_RANGES);
     }
     CHECK_OK(publish(ring, 1, 0, gen, false));
-    sr_destroy(ring);
 }
 
-static void what_a_range_staged_can_be_read_by_the_finisher(void)
+TEST(the_finisher_reads_the_staged_ranges)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint32_t range;
     uint64_t gen;
     sr_result staged = {.kind = SR_BATCH, .table_off = 64, .bytes = 17};
@@ -75,12 +72,11 @@ static void what_a_range_staged_can_be_read_by_the_finisher(void)
     CHECK_EQ(sr_range_done(ring, 2, 0, 1, gen, NULL), 1);
     CHECK(memcmp(sr_result_of(ring, 0, 0), &staged, sizeof staged) == 0);
     CHECK_EQ(sr_result_of(ring, 0, 1)->kind, 0);
-    sr_destroy(ring);
 }
 
-static void ranges_of_a_busy_slot_do_not_hide_later_seqs(void)
+TEST(ranges_of_a_busy_slot_do_not_hide_later_seqs)
 {
-    sr_ring *ring = make_ring(3, 4, 0);
+    sr_ring *ring SCOPED = make_ring(3, 4, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 1, 0, 0, 2);
@@ -93,14 +89,13 @@ static void ranges_of_a_busy_slot_do_not_hide_later_seqs(void)
     CHECK_EQ(range, 0);
     CHECK_EQ(claim(ring, 3, &range, &gen), 0);
     CHECK_EQ(range, SR_WHOLE);
-    sr_destroy(ring);
 }
 
 /* ---- layout ---- */
 
-static void the_layout_is_proposed_once_and_settled_once(void)
+TEST(the_layout_is_proposed_once_and_settled_once)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint32_t range;
     uint64_t gen;
     sr_result table = {.table_off = 640, .n_leaves = 2};
@@ -120,12 +115,11 @@ static void the_layout_is_proposed_once_and_settled_once(void)
     CHECK_EQ(sr_layout_settle(ring, 1, 0, gen, SR_LAYOUT_STAGED, NULL), -ESTALE);
     CHECK_EQ(sr_layout_propose(ring, 1, 0, gen, 0), SR_LAYOUT_DIRECT);
     CHECK_EQ(sr_layout_propose(ring, 1, 1, gen, 0), -EINVAL);
-    sr_destroy(ring);
 }
 
-static void a_new_task_has_a_new_layout(void)
+TEST(a_new_task_has_a_new_layout)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint32_t range;
     uint64_t gen;
     for (int i = 0; i < 3; i++) {
@@ -138,7 +132,6 @@ static void a_new_task_has_a_new_layout(void)
         CHECK_OK(publish(ring, 1, 0, gen, false));
         CHECK_OK(sr_discard(ring, 0));
     }
-    sr_destroy(ring);
 }
 
 static sr_ring *shared;
@@ -172,20 +165,20 @@ static void settle(void) { CHECK_OK(sr_layout_settle(shared, 1, 0, the_gen, SR_L
 static void proposer_dies(void) { CHECK_EQ(sr_recover(shared, 1), 1); }
 static void close_it(void) { CHECK_OK(sr_close(shared)); }
 
-static void who_waits_for_a_layout_is_woken_when_it_is_settled(void)
+TEST(a_wait_for_a_layout_ends_when_it_is_settled)
 {
     CHECK_EQ(while_another_waits(settle), SR_LAYOUT_STAGED);
     sr_destroy(shared);
 }
 
-static void who_waits_for_a_layout_proposes_when_the_proposer_dies(void)
+TEST(a_process_that_waits_for_a_layout_proposes_after_the_proposers_death)
 {
     CHECK_EQ(while_another_waits(proposer_dies), 0);
     CHECK_EQ(sr_owner_of(sr_load_acquire(&shared->slots[0].layout)), 3);
     sr_destroy(shared);
 }
 
-static void who_waits_for_a_layout_is_woken_by_a_close(void)
+TEST(a_wait_for_a_layout_ends_at_a_close)
 {
     CHECK_EQ(while_another_waits(close_it), -ESHUTDOWN);
     sr_destroy(shared);
@@ -193,18 +186,17 @@ static void who_waits_for_a_layout_is_woken_by_a_close(void)
 
 /* ---- stopping ---- */
 
-static void cancelling_an_untouched_cooperative_task_frees_it(void)
+TEST(cancelling_an_untouched_cooperative_task_frees_it)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     CHECK_OK(sr_cancel(ring, 0, dispatch(ring, 0, 0, 0, 3)));
     CHECK_EQ(state_of(ring, 0), SR_FREE);
     nothing_to_claim(ring, 1);
-    sr_destroy(ring);
 }
 
-static void a_cancelled_cooperative_task_gives_out_no_range_and_is_not_published(void)
+TEST(a_cancelled_cooperative_task_gives_out_no_range_and_is_not_published)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 4);
@@ -215,12 +207,11 @@ static void a_cancelled_cooperative_task_gives_out_no_range_and_is_not_published
     nothing_to_claim(ring, 2);
     CHECK_EQ(done(ring, 1, 0, gen), 0); /* the last one, but nothing to finish */
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void a_cancel_when_all_ranges_are_claimed_stops_nothing(void)
+TEST(a_cancel_when_all_ranges_are_claimed_stops_nothing)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 1);
@@ -230,12 +221,11 @@ static void a_cancel_when_all_ranges_are_claimed_stops_nothing(void)
     CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
     CHECK_OK(publish(ring, 1, 0, gen, false));
     CHECK_OK(sr_discard(ring, 0));
-    sr_destroy(ring);
 }
 
-static void the_last_range_of_an_old_run_frees_the_slot(void)
+TEST(the_last_range_of_an_old_run_frees_the_slot)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 1);
@@ -243,7 +233,6 @@ static void the_last_range_of_an_old_run_frees_the_slot(void)
     CHECK_OK(sr_begin_iteration(ring, 1));
     CHECK_EQ(done(ring, 1, 0, gen), 0);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
 /* A cancel scans the ranges while the only claimed one ends: one of the two must see that all have ended. The
@@ -268,7 +257,7 @@ static void *one_range_a_round(void *unused)
     return NULL;
 }
 
-static void a_cancel_beside_the_last_range_never_leaves_a_slot_behind(void)
+TEST(a_cancel_beside_the_last_range_never_leaves_a_slot_behind)
 {
     pthread_t thread;
     uint64_t end = in_ms(RACE_MS);
@@ -288,21 +277,4 @@ static void a_cancel_beside_the_last_range_never_leaves_a_slot_behind(void)
     sr_destroy(shared);
 }
 
-static const struct test tests[] = {
-    T(ranges_go_out_one_by_one_and_the_last_to_end_finishes),
-    T(a_range_is_its_owners_alone),
-    T(one_worker_may_do_all_ranges),
-    T(what_a_range_staged_can_be_read_by_the_finisher),
-    T(ranges_of_a_busy_slot_do_not_hide_later_seqs),
-    T(the_layout_is_proposed_once_and_settled_once),
-    T(a_new_task_has_a_new_layout),
-    T(who_waits_for_a_layout_is_woken_when_it_is_settled),
-    T(who_waits_for_a_layout_proposes_when_the_proposer_dies),
-    T(who_waits_for_a_layout_is_woken_by_a_close),
-    T(cancelling_an_untouched_cooperative_task_frees_it),
-    T(a_cancelled_cooperative_task_gives_out_no_range_and_is_not_published),
-    T(a_cancel_when_all_ranges_are_claimed_stops_nothing),
-    T(the_last_range_of_an_old_run_frees_the_slot),
-    T(a_cancel_beside_the_last_range_never_leaves_a_slot_behind),
-};
-RUN_TESTS(tests, 30)
+RUN_TESTS(30)

@@ -27,9 +27,9 @@ static void use_again(sr_ring *ring, uint32_t slot)
     CHECK_OK(sr_cancel(ring, slot, sr_gen_of(sr_load_acquire(&ring->slots[slot].state))));
 }
 
-static void a_record_holds_what_was_dispatched_published_and_taken(void)
+TEST(a_record_holds_the_facts_of_dispatch_publish_and_take)
 {
-    sr_ring *ring = make_ring(2, 3, 0);
+    sr_ring *ring SCOPED = make_ring(2, 3, 0);
     uint64_t before = sr_now(), gen;
     int64_t *indices = (int64_t *)sr_task_area(ring, 0);
     CHECK_OK(sr_begin_iteration(ring, 7));
@@ -85,12 +85,11 @@ static void a_record_holds_what_was_dispatched_published_and_taken(void)
     CHECK_EQ(times[SR_T_LOOKUPS], 4 | UINT64_C(5) << 32);
     CHECK_EQ(times[SR_T_SLOWEST], 600);
     CHECK_EQ(times[SR_T_SLOWEST_INDEX], 77);
-    sr_destroy(ring);
 }
 
-static void what_ranges_note_is_added_up(void)
+TEST(times_of_ranges_are_added_up)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint64_t gen;
     uint32_t range;
     dispatch(ring, 0, 1, 0, 2);
@@ -113,12 +112,11 @@ static void what_ranges_note_is_added_up(void)
     CHECK_EQ(sr_load_relaxed(&times->slowest_ns), 500);
     CHECK_EQ(sr_load_relaxed(&times->slowest_index), 0);
     CHECK_EQ(sr_add_parts(ring, 1, &(sr_parts){0}), -EINVAL);
-    sr_destroy(ring);
 }
 
-static void the_recorder_keeps_the_newest_records(void)
+TEST(the_recorder_keeps_the_newest_records)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     for (uint64_t seq = 0; seq < 2 * SR_RECORDS + 10; seq++)
         deliver_one(ring, seq);
     uint64_t head = sr_load_relaxed(&ring->header->recorded);
@@ -132,13 +130,12 @@ static void the_recorder_keeps_the_newest_records(void)
     CHECK_EQ(records_of(ring, head), 1);
     CHECK_EQ(records_of(ring, head + 1), 0);
     CHECK_EQ(records_of(ring, UINT64_MAX), 0);
-    sr_destroy(ring);
 }
 
 /* For a queue segment, which has several writers; a loader segment's only writer is its consumer. */
-static void a_record_that_is_being_written_is_passed_over(void)
+TEST(a_record_that_is_being_written_is_passed_over)
 {
-    sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 2, SR_SEG_QUEUE);
     for (uint64_t seq = 0; seq < 6; seq++)
         put_one(ring, 1);
     CHECK_EQ(records_of(ring, 0), 5);
@@ -149,24 +146,22 @@ static void a_record_that_is_being_written_is_passed_over(void)
         put_one(ring, 1);
     CHECK_EQ(sr_load_relaxed(&ring->records[2].number), 3 | SR_RECORD_TORN);
     CHECK_EQ(records_of(ring, 0), SR_RECORDS - 1);
-    sr_destroy(ring);
 }
 
-static void who_was_stopped_before_its_record_leaves_a_newer_one(void)
+TEST(a_process_stopped_before_its_record_leaves_a_newer_one)
 {
-    sr_ring *ring = make_ring(1, 2, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 2, SR_SEG_QUEUE);
     put_one(ring, 1);
     sr_store_release(&ring->records[0].number, 1 + SR_RECORDS); /* the other records have wrapped */
     put_one(ring, 1);
     CHECK_EQ(sr_load_relaxed(&ring->header->recorded), 1);
     CHECK_EQ(sr_load_relaxed(&ring->records[0].number), 1 + SR_RECORDS);
     CHECK_EQ(sr_load_relaxed(&ring->records[0].bytes), 0);
-    sr_destroy(ring);
 }
 
-static void batches_are_added_to_the_totals(void)
+TEST(batches_are_added_to_the_totals)
 {
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     uint64_t bytes = 0, rows = 0, read_ns = 0, augment_ns = 0, user_ns = 0, fetch_ns = 0, hits = 0, most = 0;
     for (uint64_t seq = 0; seq < 3 * SR_FOLD + 1; seq++) /* the last one is in its slot */
         deliver_one(ring, seq);
@@ -197,7 +192,6 @@ static void batches_are_added_to_the_totals(void)
     for (uint32_t i = 0; i < SR_BUCKETS; i++)
         counted += stage(SR_FETCHED)[2 + i];
     CHECK_EQ(counted, n);
-    sr_destroy(ring);
 }
 
 /* Records a batch that took so long to fetch. */
@@ -209,12 +203,12 @@ static void record_one(sr_ring *ring, uint64_t seq, uint64_t fetch_ns, uint64_t 
     sr_store_relaxed(&ring->slots[slot].times.slowest_ns, sample_ns);
 }
 
-static void durations_are_counted_eight_to_a_power_of_two(void)
+TEST(durations_are_counted_eight_to_a_power_of_two)
 {
     static const uint64_t longest[] = {0,   255, 256, 287, 288, 511, 512, 575, 576, UINT64_C(1) << 39,
                                        (UINT64_C(1) << 40) - 1, UINT64_C(1) << 40, UINT64_MAX >> 1};
     static const uint32_t bucket[] = {0, 0, 0, 0, 1, 7, 8, 8, 9, 248, 255, 255, 255};
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint32_t expected[SR_BUCKETS] = {0};
     for (uint32_t i = 0; i <= SR_FOLD; i++) {
         uint32_t which = i % (uint32_t)(sizeof bucket / sizeof *bucket);
@@ -225,7 +219,6 @@ static void durations_are_counted_eight_to_a_power_of_two(void)
     for (uint32_t i = 0; i < SR_BUCKETS; i++)
         CHECK_EQ(stage(SR_FETCHED)[2 + i], expected[i]);
     CHECK_EQ(stage(SR_FETCHED)[1], UINT64_MAX >> 1);
-    sr_destroy(ring);
 }
 
 static int falling(const void *a, const void *b)
@@ -234,12 +227,12 @@ static int falling(const void *a, const void *b)
     return x->times[SR_T_FETCH] < y->times[SR_T_FETCH] ? 1 : -1;
 }
 
-static void the_slowest_are_kept_for_good(void)
+TEST(the_slowest_are_kept_for_good)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     for (uint32_t i = 0; i <= 8 * SR_FOLD; i++) /* in an order without relation between neighbours */
         record_one(ring, i, 1000 + i * 37 % 512, 1000 + i * 101 % 512);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     for (int samples = 0; samples < 2; samples++) {
         CHECK_EQ(sr_watch_slowest(watch, samples, seen), SR_SLOWEST);
         for (uint32_t i = 0; samples && i < SR_SLOWEST; i++)
@@ -248,13 +241,11 @@ static void the_slowest_are_kept_for_good(void)
         for (uint32_t i = 0; i < SR_SLOWEST; i++)
             CHECK_EQ(seen[i].times[SR_T_FETCH], 1511 - i);
     }
-    sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void errors_are_counted_apart(void)
+TEST(errors_are_counted_apart)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_result error = {.kind = SR_ERROR, .bytes = 10}, out;
     uint64_t gen;
     for (uint32_t i = 0; i <= SR_FOLD; i++) {
@@ -269,12 +260,11 @@ static void errors_are_counted_apart(void)
     CHECK_EQ(sums[ERRORS], SR_FOLD);
     CHECK_EQ(sums[BATCHES], 0);
     CHECK_EQ(sums[BYTES], 0);
-    sr_destroy(ring);
 }
 
-static void what_was_never_published_is_not_recorded(void)
+TEST(an_unpublished_batch_is_not_recorded)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint64_t gen;
     use_again(ring, 0); /* cancelled */
     use_again(ring, 0);
@@ -292,12 +282,11 @@ static void what_was_never_published_is_not_recorded(void)
     }
     CHECK_EQ(records_of(ring, 0), 0);
     CHECK_EQ(sr_load_relaxed(&ring->header->recorded), 0);
-    sr_destroy(ring);
 }
 
-static void what_nobody_has_wanted_is_recorded_as_not_taken(void)
+TEST(a_discarded_batch_is_recorded_as_not_taken)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     bring_to(ring, 0, SR_READY, 1, false);
     CHECK_OK(sr_begin_iteration(ring, 1)); /* stale from now on */
     uint32_t slot;
@@ -306,24 +295,22 @@ static void what_nobody_has_wanted_is_recorded_as_not_taken(void)
     CHECK_EQ(records_of(ring, 0), 1);
     CHECK_EQ(seen[0].times[SR_T_TAKEN], 0);
     CHECK_OP(seen[0].times[SR_T_PUBLISHED], >, 0);
-    sr_destroy(ring);
 }
 
-static void a_batch_is_recorded_once_although_its_slot_is_taken_away_for_a_moment(void)
+TEST(a_batch_is_recorded_once_although_its_slot_is_taken_away_for_a_moment)
 {
     /* The dispatch resets the slot, and its swap fails because memory is released meanwhile. Then it starts again. */
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     deliver_one(ring, 0);
     sr_save_record(ring, 0);
     sr_reset_slot(&ring->slots[0], &(sr_task){.seq = 1});
     use_again(ring, 0);
     CHECK_EQ(records_of(ring, 0), 1);
-    sr_destroy(ring);
 }
 
-static void messages_of_a_queue_segment_are_recorded_by_who_uses_the_slot_again(void)
+TEST(a_message_is_recorded_when_its_slot_is_used_again)
 {
-    sr_ring *ring = make_ring(1, 4, SR_SEG_QUEUE);
+    sr_ring *ring SCOPED = make_ring(1, 4, SR_SEG_QUEUE);
     for (uint32_t i = 0; i < 3; i++)
         put_one(ring, 1 + i);
     CHECK_EQ(records_of(ring, 0), 2);
@@ -337,16 +324,14 @@ static void messages_of_a_queue_segment_are_recorded_by_who_uses_the_slot_again(
     records_of(ring, 0);
     CHECK_EQ(sums[FOLDED], 2 * SR_FOLD);
     CHECK_EQ(sums[BATCHES], 2 * SR_FOLD);
-    sr_watch *watch = watch_of(ring);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     CHECK_EQ(sr_watch_slowest(watch, false, seen), 0); /* each threshold would need a lock */
-    sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void a_participant_tells_what_it_does_and_has_done(void)
+TEST(a_participant_reports_its_row_and_its_totals)
 {
-    sr_ring *ring = make_ring(2, 3, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_ring *ring SCOPED = make_ring(2, 3, 0);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_participant_view participant;
     uint64_t gen;
     CHECK_OK(sr_join(ring, 1));
@@ -381,8 +366,6 @@ static void a_participant_tells_what_it_does_and_has_done(void)
     CHECK_EQ(info.loop_steps, 2);
     CHECK_EQ(info.loop_wait_ns, 10);
     CHECK_EQ(info.loop_ns, 12);
-    sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
 static void make_batches_for(sr_ring *ring, uint64_t ns)
@@ -398,10 +381,10 @@ static void make_batches_for(sr_ring *ring, uint64_t ns)
     }
 }
 
-static void a_participant_without_descriptors_tells_no_wrong_time(void)
+TEST(a_participant_without_descriptors_tells_no_wrong_time)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_participant_view participant;
     struct rlimit limit, none;
     CHECK_OK(sr_join(ring, 1));
@@ -415,14 +398,12 @@ static void a_participant_without_descriptors_tells_no_wrong_time(void)
     CHECK_OK(sr_watch_participant(watch, 1, &participant));
     CHECK_OP(participant.cpu_ns, >, 0);
     CHECK(participant.queued_ns < UINT64_C(60000000000));
-    sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void remote_reads_are_counted_whoever_makes_them_and_stay(void)
+TEST(remote_reads_of_all_processes_are_counted_for_good)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_segment_info seen;
     sr_info info;
     CHECK_EQ(sr_add_read(ring, SR_READS, 1000, 5), 0);
@@ -437,26 +418,6 @@ static void remote_reads_are_counted_whoever_makes_them_and_stay(void)
         CHECK_EQ(seen.reads[i], expected[i]);
         CHECK_EQ(info.reads[i], expected[i]);
     }
-    sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static const struct test tests[] = {
-    T(a_record_holds_what_was_dispatched_published_and_taken),
-    T(what_ranges_note_is_added_up),
-    T(the_recorder_keeps_the_newest_records),
-    T(a_record_that_is_being_written_is_passed_over),
-    T(who_was_stopped_before_its_record_leaves_a_newer_one),
-    T(batches_are_added_to_the_totals),
-    T(durations_are_counted_eight_to_a_power_of_two),
-    T(the_slowest_are_kept_for_good),
-    T(errors_are_counted_apart),
-    T(what_was_never_published_is_not_recorded),
-    T(what_nobody_has_wanted_is_recorded_as_not_taken),
-    T(a_batch_is_recorded_once_although_its_slot_is_taken_away_for_a_moment),
-    T(messages_of_a_queue_segment_are_recorded_by_who_uses_the_slot_again),
-    T(a_participant_tells_what_it_does_and_has_done),
-    T(a_participant_without_descriptors_tells_no_wrong_time),
-    T(remote_reads_are_counted_whoever_makes_them_and_stay),
-};
-RUN_TESTS(tests, 60)
+RUN_TESTS(60)

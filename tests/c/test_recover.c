@@ -7,9 +7,9 @@ static void joined(sr_ring *ring, uint32_t participant)
     CHECK_OK(sr_serve(ring, participant));
 }
 
-static void a_dead_workers_claim_becomes_a_task_again(void)
+TEST(a_dead_workers_claim_becomes_a_task_again)
 {
-    sr_ring *ring = make_ring(2, 3, 0);
+    sr_ring *ring SCOPED = make_ring(2, 3, 0);
     uint64_t gen, at;
     dispatch(ring, 0, 5, 0, 0);
     claim(ring, 1, NULL, &gen);
@@ -26,12 +26,11 @@ static void a_dead_workers_claim_becomes_a_task_again(void)
     CHECK_EQ(at, 0); /* the dead one's memory is allocated again */
     CHECK_OK(publish(ring, 2, 0, again, false));
     CHECK_EQ(take(ring, 0), gen);
-    sr_destroy(ring);
 }
 
-static void what_a_dead_worker_wrote_over_its_task_is_put_right(void)
+TEST(a_task_that_a_dead_worker_overwrote_is_restored)
 {
-    sr_ring *ring = make_ring(2, 3, 0);
+    sr_ring *ring SCOPED = make_ring(2, 3, 0);
     uint64_t gen, again, at;
     CHECK_OK(sr_begin_iteration(ring, 7));
     dispatch(ring, 0, 5, 1, 0);
@@ -48,8 +47,10 @@ static void what_a_dead_worker_wrote_over_its_task_is_put_right(void)
     memset(&ring->slots[0].task, 0xff, sizeof before);
     CHECK_EQ(sr_recover(ring, 1), 1);
     CHECK_EQ(state_of(ring, 0), SR_TASK);
-    CHECK_EQ(owner_of(ring, 0), 2);
+    CHECK_EQ(owner_of(ring, 0), 2); /* its addressee, whose number the replacement has */
+    CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(sr_slot_committed(ring, 0), SR_PAYLOAD_COMMIT);
+    nothing_to_claim(ring, 2);
     joined(ring, 1);
     CHECK_EQ(claim(ring, 1, NULL, &again), 0);
     CHECK_EQ(again, gen);
@@ -57,55 +58,38 @@ static void what_a_dead_worker_wrote_over_its_task_is_put_right(void)
     CHECK_OK(sr_alloc(ring, 1, 0, 100 * KIB, 64, &at, NULL));
     CHECK_OP(sr_slot_committed(ring, 0), >=, 100 * KIB);
     CHECK_OK(publish(ring, 1, 0, again, false));
-    sr_destroy(ring);
 }
 
-static void no_more_of_a_slot_is_touched_than_its_batch_needs(void)
+TEST(no_more_of_a_slot_is_touched_than_its_batch_needs)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_store_relaxed(&ring->slots[0].committed, UINT64_MAX / 2); /* a worker wrote to a wrong place */
     CHECK_OK(sr_populate(ring, 0, 100));
     CHECK_OP(sr_load_relaxed(&ring->populated[0]), <=, 64 * KIB);
-    sr_destroy(ring);
 }
 
-static void an_addressed_claim_goes_back_to_its_addressee(void)
+TEST(a_task_that_nobody_claimed_waits_for_the_replacement)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
-    uint64_t gen;
-    bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_EQ(sr_recover(ring, 1), 1);
-    CHECK_EQ(owner_of(ring, 0), 2);
-    nothing_to_claim(ring, 2);
-    joined(ring, 1); /* its replacement has its number */
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
-    sr_destroy(ring);
-}
-
-static void a_task_that_nobody_claimed_waits_for_the_replacement(void)
-{
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint64_t gen = bring_to(ring, 0, SR_TASK, 1, false), claimed;
     CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(claim(ring, 1, NULL, &claimed), 0);
     CHECK_EQ(claimed, gen);
-    sr_destroy(ring);
 }
 
-static void what_the_dead_participant_published_stays(void)
+TEST(a_dead_participants_published_batch_stays)
 {
-    sr_ring *ring = make_ring(3, 2, 0);
+    sr_ring *ring SCOPED = make_ring(3, 2, 0);
     uint64_t ready = bring_to(ring, 0, SR_READY, 1, false), leased = bring_to(ring, 1, SR_LEASED, 1, false);
     CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(take(ring, 0), ready);
     CHECK_OK(sr_release(ring, 1, leased));
-    sr_destroy(ring);
 }
 
-static void only_the_dead_participants_slots_change(void)
+TEST(only_the_dead_participants_slots_change)
 {
     static const unsigned states[] = {SR_FREE, SR_CLAIMED, SR_READY, SR_LEASED, SR_PARKED, SR_TASK};
-    sr_ring *ring = make_ring(6, 4, 0);
+    sr_ring *ring SCOPED = make_ring(6, 4, 0);
     uint64_t words[6];
     for (uint32_t i = 0; i < 6; i++) {
         bring_to(ring, i, states[i], 2, true);
@@ -115,33 +99,20 @@ static void only_the_dead_participants_slots_change(void)
     CHECK_EQ(sr_recover(ring, 3), 0);
     for (uint32_t i = 0; i < 6; i++)
         CHECK_EQ(sr_load_acquire(&ring->slots[i].state), words[i]);
-    sr_destroy(ring);
 }
 
-static void a_claim_for_an_old_run_becomes_free(void)
+TEST(a_claim_for_an_old_run_becomes_free)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     bring_to(ring, 0, SR_CLAIMED, 1, false);
     CHECK_OK(sr_begin_iteration(ring, 1));
     CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void recovering_twice_changes_nothing_more(void)
+TEST(the_dead_participants_own_words_are_cleared)
 {
-    sr_ring *ring = make_ring(2, 3, 0);
-    bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_EQ(sr_recover(ring, 1), 1);
-    uint64_t word = sr_load_acquire(&ring->slots[0].state);
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(sr_load_acquire(&ring->slots[0].state), word);
-    sr_destroy(ring);
-}
-
-static void the_dead_participants_own_words_are_cleared(void)
-{
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     int pid;
     uint32_t status;
     joined(ring, 1);
@@ -152,14 +123,13 @@ static void the_dead_participants_own_words_are_cleared(void)
     CHECK_EQ(status, SR_PARTICIPANT_NONE);
     CHECK_EQ(sr_pages_of(sr_load_relaxed(&ring->participants[1].growing)), 0);
     CHECK_EQ(sr_load_relaxed(&ring->participants[1].waiting), 0);
-    sr_destroy(ring);
 }
 
 /* ---- SHARED slots ---- */
 
-static void only_the_dead_participants_unfinished_ranges_are_done_again(void)
+TEST(only_the_dead_participants_unfinished_ranges_are_done_again)
 {
-    sr_ring *ring = make_ring(1, 4, 0);
+    sr_ring *ring SCOPED = make_ring(1, 4, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 4);
@@ -176,12 +146,11 @@ static void only_the_dead_participants_unfinished_ranges_are_done_again(void)
     CHECK_EQ(sr_range_done(ring, 3, 0, 1, gen, NULL), 0);
     CHECK_EQ(sr_range_done(ring, 3, 0, 3, gen, NULL), 0);
     CHECK_EQ(sr_range_done(ring, 2, 0, 2, gen, NULL), 1);
-    sr_destroy(ring);
 }
 
-static void a_dead_proposers_layout_is_proposed_again(void)
+TEST(a_dead_proposers_layout_is_proposed_again)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 2);
@@ -193,12 +162,11 @@ static void a_dead_proposers_layout_is_proposed_again(void)
     CHECK_OK(sr_layout_settle(ring, 2, 0, gen, SR_LAYOUT_DIRECT, NULL));
     CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(sr_layout_propose(ring, 2, 0, gen, 0), SR_LAYOUT_DIRECT);
-    sr_destroy(ring);
 }
 
-static void a_settled_layout_outlives_its_proposer(void)
+TEST(a_settled_layout_outlives_its_proposer)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint32_t range;
     uint64_t gen;
     sr_result table = {.table_off = 320};
@@ -210,12 +178,11 @@ static void a_settled_layout_outlives_its_proposer(void)
     claim(ring, 2, &range, &gen);
     CHECK_EQ(sr_layout_propose(ring, 2, 0, gen, 0), SR_LAYOUT_DIRECT);
     CHECK_EQ(sr_result_of(ring, 0, SR_WHOLE)->table_off, 320);
-    sr_destroy(ring);
 }
 
-static void who_dies_while_finishing_is_succeeded(void)
+TEST(a_finisher_that_dies_is_succeeded)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 2);
@@ -231,12 +198,11 @@ static void who_dies_while_finishing_is_succeeded(void)
     CHECK_EQ(claim(ring, 1, &range, &gen), 0);
     CHECK_EQ(range, SR_FINISH);
     CHECK_OK(publish(ring, 1, 0, gen, false));
-    sr_destroy(ring);
 }
 
-static void who_dies_after_writing_over_the_ranges_has_them_done_again(void)
+TEST(ranges_that_a_dead_finisher_overwrote_are_done_again)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint32_t range;
     uint64_t gen, at;
     dispatch(ring, 0, 0, 0, 2);
@@ -268,12 +234,11 @@ static void who_dies_after_writing_over_the_ranges_has_them_done_again(void)
     CHECK_EQ(claim(ring, 1, &range, &gen), 0);
     CHECK_EQ(range, SR_FINISH);
     CHECK_OK(publish(ring, 1, 0, gen, false));
-    sr_destroy(ring);
 }
 
-static void who_dies_between_its_last_range_and_the_finish_is_succeeded(void)
+TEST(a_worker_that_dies_before_the_finish_is_succeeded)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 1);
@@ -282,12 +247,11 @@ static void who_dies_between_its_last_range_and_the_finish_is_succeeded(void)
     CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(claim(ring, 2, &range, &gen), 0);
     CHECK_EQ(range, SR_FINISH);
-    sr_destroy(ring);
 }
 
-static void a_dead_participants_ranges_of_an_old_run_are_not_done_again(void)
+TEST(a_dead_participants_ranges_of_an_old_run_are_not_done_again)
 {
-    sr_ring *ring = make_ring(2, 3, 0);
+    sr_ring *ring SCOPED = make_ring(2, 3, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 2);
@@ -303,12 +267,11 @@ static void a_dead_participants_ranges_of_an_old_run_are_not_done_again(void)
     nothing_to_claim(ring, 1);
     CHECK_EQ(sr_range_done(ring, 2, 1, range, gen, NULL), 0);
     CHECK_EQ(state_of(ring, 1), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void a_dead_participants_ranges_of_a_cancelled_task_are_not_done_again(void)
+TEST(a_dead_participants_ranges_of_a_cancelled_task_are_not_done_again)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 3);
@@ -316,12 +279,11 @@ static void a_dead_participants_ranges_of_a_cancelled_task_are_not_done_again(vo
     CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
     CHECK_EQ(sr_recover(ring, 1), 0);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void who_dies_before_freeing_a_cancelled_task_is_succeeded(void)
+TEST(a_worker_that_dies_before_it_frees_a_cancelled_task_is_succeeded)
 {
-    sr_ring *ring = make_ring(1, 3, 0);
+    sr_ring *ring SCOPED = make_ring(1, 3, 0);
     uint32_t range;
     uint64_t gen;
     dispatch(ring, 0, 0, 0, 2);
@@ -332,12 +294,11 @@ static void who_dies_before_freeing_a_cancelled_task_is_succeeded(void)
     CHECK_EQ(sr_recover(ring, 1), 1);
     nothing_to_claim(ring, 2); /* the scan freed the slot */
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-    sr_destroy(ring);
 }
 
-static void what_a_death_leaves_undone_can_be_named(void)
+TEST(the_unfinished_work_of_a_dead_worker_can_be_named)
 {
-    sr_ring *ring = make_ring(6, 3, 0);
+    sr_ring *ring SCOPED = make_ring(6, 3, 0);
     uint32_t range, slot = 0;
     uint64_t gen;
     bring_to(ring, 1, SR_CLAIMED, 1, false);
@@ -352,7 +313,6 @@ static void what_a_death_leaves_undone_can_be_named(void)
     CHECK_EQ(sr_find_owned(ring, 1, &slot), 0);
     CHECK_EQ(slot++, 2);
     CHECK_EQ(sr_find_owned(ring, 1, &slot), -ENOENT);
-    sr_destroy(ring);
 }
 
 /* ---- wake-ups that died with the participant ---- */
@@ -366,7 +326,7 @@ static void *claim_forever(void *got)
     return NULL;
 }
 
-static void recovery_wakes_who_may_take_over(void)
+TEST(recovery_wakes_a_worker_that_may_take_over)
 {
     pthread_t thread;
     uint64_t got = 99, gen;
@@ -381,27 +341,4 @@ static void recovery_wakes_who_may_take_over(void)
     sr_destroy(shared);
 }
 
-static const struct test tests[] = {
-    T(a_dead_workers_claim_becomes_a_task_again),
-    T(what_a_dead_worker_wrote_over_its_task_is_put_right),
-    T(no_more_of_a_slot_is_touched_than_its_batch_needs),
-    T(an_addressed_claim_goes_back_to_its_addressee),
-    T(a_task_that_nobody_claimed_waits_for_the_replacement),
-    T(what_the_dead_participant_published_stays),
-    T(only_the_dead_participants_slots_change),
-    T(a_claim_for_an_old_run_becomes_free),
-    T(recovering_twice_changes_nothing_more),
-    T(the_dead_participants_own_words_are_cleared),
-    T(only_the_dead_participants_unfinished_ranges_are_done_again),
-    T(a_dead_proposers_layout_is_proposed_again),
-    T(a_settled_layout_outlives_its_proposer),
-    T(who_dies_while_finishing_is_succeeded),
-    T(who_dies_after_writing_over_the_ranges_has_them_done_again),
-    T(who_dies_between_its_last_range_and_the_finish_is_succeeded),
-    T(a_dead_participants_ranges_of_an_old_run_are_not_done_again),
-    T(a_dead_participants_ranges_of_a_cancelled_task_are_not_done_again),
-    T(who_dies_before_freeing_a_cancelled_task_is_succeeded),
-    T(what_a_death_leaves_undone_can_be_named),
-    T(recovery_wakes_who_may_take_over),
-};
-RUN_TESTS(tests, 20)
+RUN_TESTS(20)

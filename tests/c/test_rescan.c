@@ -19,7 +19,7 @@ static pthread_t later(uint64_t word)
     return thread;
 }
 
-static void a_sleeping_worker_finds_a_task_that_nobody_announced(void)
+TEST(a_sleeping_worker_finds_a_task_that_nobody_announced)
 {
     uint32_t slot, range;
     uint64_t gen;
@@ -32,7 +32,7 @@ static void a_sleeping_worker_finds_a_task_that_nobody_announced(void)
     sr_destroy(ring);
 }
 
-static void a_sleeping_producer_finds_a_slot_that_nobody_announced(void)
+TEST(a_sleeping_producer_finds_a_slot_that_nobody_announced)
 {
     uint32_t slot;
     uint64_t gen;
@@ -52,7 +52,7 @@ static void *serve_without_waking(void *unused)
     return NULL;
 }
 
-static void who_waits_for_a_worker_sees_it_serve_unannounced(void)
+TEST(a_wait_for_a_worker_sees_it_serve_unannounced)
 {
     pthread_t thread;
     ring = make_ring(1, 2, 0);
@@ -69,7 +69,7 @@ static void *settle_without_waking(void *gen)
     return NULL;
 }
 
-static void who_waits_for_a_layout_sees_it_settled_unannounced(void)
+TEST(a_wait_for_a_layout_sees_it_settled_unannounced)
 {
     pthread_t thread;
     uint32_t range;
@@ -84,10 +84,4 @@ static void who_waits_for_a_layout_sees_it_settled_unannounced(void)
     sr_destroy(ring);
 }
 
-static const struct test tests[] = {
-    T(a_sleeping_worker_finds_a_task_that_nobody_announced),
-    T(a_sleeping_producer_finds_a_slot_that_nobody_announced),
-    T(who_waits_for_a_worker_sees_it_serve_unannounced),
-    T(who_waits_for_a_layout_sees_it_settled_unannounced),
-};
-RUN_TESTS(tests, 20)
+RUN_TESTS(20)

@@ -11,6 +11,14 @@
 
 static const sr_options small = {.n_slots = 4, .n_participants = 3, .backing = SR_BACKING_MEMFD, .capacity = MIB};
 
+static sr_ring *made(const sr_options *options, sr_info *info)
+{
+    sr_ring *ring = NULL;
+    CHECK_OK(sr_create(options, &ring, NULL));
+    CHECK_OK(sr_describe(ring, info));
+    return ring;
+}
+
 static int entries_of(const char *dir)
 {
     int n = 0;
@@ -53,12 +61,12 @@ static void check_backing(int backing, const char *dir, int becomes)
     CHECK_OK(sr_destroy(other));
 }
 
-static void automatic_backing_says_why(void) { check_backing(SR_BACKING_AUTO, NULL, -1); }
-static void shm_leaves_no_name(void) { check_backing(SR_BACKING_SHM, NULL, SR_BACKING_SHM); }
-static void memfd_works(void) { check_backing(SR_BACKING_MEMFD, NULL, SR_BACKING_MEMFD); }
-static void a_directory_on_a_tmpfs_works(void) { check_backing(SR_BACKING_DIR, "/dev/shm", SR_BACKING_DIR); }
+TEST(automatic_backing_says_why) { check_backing(SR_BACKING_AUTO, NULL, -1); }
+TEST(shm_leaves_no_name) { check_backing(SR_BACKING_SHM, NULL, SR_BACKING_SHM); }
+TEST(memfd_works) { check_backing(SR_BACKING_MEMFD, NULL, SR_BACKING_MEMFD); }
+TEST(a_directory_on_a_tmpfs_works) { check_backing(SR_BACKING_DIR, "/dev/shm", SR_BACKING_DIR); }
 
-static void a_nameless_file_cannot_be_given_a_name(void)
+TEST(a_nameless_file_cannot_be_given_a_name)
 {
     char path[64];
     sr_ring *ring;
@@ -70,7 +78,7 @@ static void a_nameless_file_cannot_be_given_a_name(void)
     sr_destroy(ring);
 }
 
-static void bad_options_are_refused(void)
+TEST(bad_options_are_refused)
 {
     sr_ring *ring;
     sr_options o = small;
@@ -98,15 +106,13 @@ static void bad_options_are_refused(void)
     CHECK_EQ(sr_create(&o, &ring, NULL), -ENOENT);
 }
 
-static void payloads_lie_on_pages_and_do_not_overlap(void)
+TEST(payloads_lie_on_pages_and_do_not_overlap)
 {
-    sr_ring *ring;
     sr_info info;
     sr_options o = small;
     o.capacity = 10001;
     o.task_capacity = 1;
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    CHECK_OK(sr_describe(ring, &info));
+    sr_ring *ring SCOPED = made(&o, &info);
     CHECK_OP(info.capacity, >=, 10001);
     for (uint32_t i = 0; i < info.n_slots; i++) {
         CHECK_EQ((uintptr_t)sr_payload(ring, i) % SR_PAGE, 0);
@@ -116,10 +122,9 @@ static void payloads_lie_on_pages_and_do_not_overlap(void)
     }
     CHECK_EQ(sr_payload(ring, 3) + info.capacity - ring->base, info.total);
     CHECK(sr_slot_at(ring, 4) == NULL && sr_payload(ring, 4) == NULL && sr_task_area(ring, UINT32_MAX) == NULL);
-    sr_destroy(ring);
 }
 
-static void the_largest_numbers_of_participants_and_slots_work(void)
+TEST(the_largest_numbers_of_participants_and_slots_work)
 {
     sr_ring *ring;
     sr_options o = {.n_slots = 1024, .n_participants = SR_MAX_PARTICIPANTS, .backing = SR_BACKING_MEMFD,
@@ -135,9 +140,9 @@ static void the_largest_numbers_of_participants_and_slots_work(void)
     sr_destroy(ring);
 }
 
-static void the_first_bytes_of_each_area_are_committed_at_once(void)
+TEST(the_first_bytes_of_each_area_are_committed_at_once)
 {
-    sr_ring *ring = make_ring(3, 2, 0);
+    sr_ring *ring SCOPED = make_ring(3, 2, 0);
     struct stat st;
     CHECK_OK(fstat(sr_fd(ring), &st));
     CHECK_OP(st.st_blocks * 512, >=, ring->data_off + 3 * (SR_TASK_COMMIT + SR_PAYLOAD_COMMIT));
@@ -145,7 +150,6 @@ static void the_first_bytes_of_each_area_are_committed_at_once(void)
     CHECK_OP(st.st_blocks * 512, <, MIB); /* and no more */
     CHECK_EQ(sr_slot_committed(ring, 2), SR_PAYLOAD_COMMIT);
     CHECK_EQ(sr_slot_committed(ring, 3), 0);
-    sr_destroy(ring);
 }
 
 static void limit(int which, rlim_t value)
@@ -154,41 +158,35 @@ static void limit(int which, rlim_t value)
     CHECK_OK(setrlimit(which, &l));
 }
 
-static void a_small_limit_on_file_size_is_what_is_reserved(void)
+TEST(a_small_limit_on_file_size_is_reserved_whole)
 {
-    sr_ring *ring;
     sr_info info;
     sr_options o = small;
     o.capacity = 64 * MIB;
     o.task_capacity = MIB;
     limit(RLIMIT_FSIZE, 100 * MIB);
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    CHECK_OK(sr_describe(ring, &info));
+    sr_ring *ring SCOPED = made(&o, &info);
     CHECK_EQ(info.wanted, 64 * MIB);
     CHECK_OP(info.total, <=, 100 * MIB);
     CHECK_OP(info.total, >, 99 * MIB);
     CHECK_OP(info.capacity, >, 23 * MIB);
     CHECK(strstr(info.limited_by, "RLIMIT_FSIZE"));
     CHECK_OK(sr_commit(ring, 0, 3, 23 * MIB, NULL));
-    sr_destroy(ring);
 }
 
-static void a_limit_on_file_size_counts_the_least_that_a_task_takes(void)
+TEST(a_limit_on_file_size_counts_the_least_that_a_task_takes)
 {
-    sr_ring *ring;
     sr_info info;
     sr_options o = small;
     o.capacity = 0;
     o.task_capacity = 1; /* as in a queue: SR_TASK_COMMIT bytes */
     limit(RLIMIT_FSIZE, 100 * MIB);
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    CHECK_OK(sr_describe(ring, &info));
+    sr_ring *ring SCOPED = made(&o, &info);
     CHECK_OP(info.total, <=, 100 * MIB);
     CHECK_OP(info.total, >, 99 * MIB);
-    sr_destroy(ring);
 }
 
-static void a_tiny_limit_on_file_size_is_an_error_and_no_signal(void)
+TEST(a_tiny_limit_on_file_size_is_an_error_and_no_signal)
 {
     sr_ring *ring;
     sr_alloc_error why;
@@ -197,29 +195,26 @@ static void a_tiny_limit_on_file_size_is_an_error_and_no_signal(void)
     CHECK_EQ(why.limit, SR_LIMIT_FILESIZE);
 }
 
-static void a_third_of_a_small_address_space_is_reserved(void)
+TEST(a_third_of_a_small_address_space_is_reserved)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     SKIP("the sanitizer itself needs more address space than any limit leaves");
 #endif
     needs_limits_on_addresses();
-    sr_ring *ring;
     sr_info info;
     sr_options o = small;
     o.capacity = 0; /* 16 GiB */
     limit(RLIMIT_AS, 8192 * MIB);
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    CHECK_OK(sr_describe(ring, &info));
+    sr_ring *ring SCOPED = made(&o, &info);
     CHECK_EQ(info.wanted, 16384 * MIB);
     /* The process keeps two thirds; tasks get at most an eighth of the rest. */
     CHECK_OP(info.total, <=, 8192 * MIB / 3);
     CHECK_OP(info.total, >, 8192 * MIB / 3 - MIB);
     CHECK_OP(info.capacity * o.n_slots, >=, info.total / 8 * 7 - MIB);
     CHECK(strstr(info.limited_by, "RLIMIT_AS"));
-    sr_destroy(ring);
 }
 
-static void many_segments_leave_addresses_to_the_program(void)
+TEST(many_segments_leave_addresses_to_the_program)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     SKIP("the sanitizer itself takes most of the address space");
@@ -237,7 +232,7 @@ static void many_segments_leave_addresses_to_the_program(void)
     CHECK(mmap(NULL, UINT64_C(1) << 39, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED);
 }
 
-static void segments_within_a_limit_on_address_space_leave_half_of_the_rest_each(void)
+TEST(segments_within_a_limit_on_address_space_leave_half_of_the_rest_each)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     SKIP("the sanitizer itself needs more address space than any limit leaves");
@@ -256,7 +251,7 @@ static void segments_within_a_limit_on_address_space_leave_half_of_the_rest_each
     CHECK(mmap(NULL, 256 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED);
 }
 
-static void a_process_that_locks_its_memory_allocates_no_reserve(void)
+TEST(a_process_that_locks_its_memory_allocates_no_reserve)
 {
     sr_ring *ring, *other;
     struct stat file;
@@ -277,7 +272,7 @@ static void a_process_that_locks_its_memory_allocates_no_reserve(void)
     sr_destroy(ring);
 }
 
-static void what_may_not_be_locked_is_said_so(void)
+TEST(a_limit_on_locked_memory_is_named)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     SKIP("the sanitizer lets nobody lock memory");
@@ -298,7 +293,7 @@ static void what_may_not_be_locked_is_said_so(void)
 #endif
 }
 
-static void running_out_of_descriptors_is_an_error(void)
+TEST(running_out_of_descriptors_is_an_error)
 {
     sr_ring *ring, *other;
     CHECK_OK(sr_create(&small, &ring, NULL));
@@ -326,7 +321,7 @@ static void spoil(sr_ring *ring, size_t offset, uint64_t value, size_t size)
     memcpy(ring->base + offset, kept, size);
 }
 
-static void every_inconsistent_header_is_refused(void)
+TEST(every_inconsistent_header_is_refused)
 {
     sr_ring *ring = make_ring(4, 3, 0), *other;
 #define SPOIL(field, value) spoil(ring, offsetof(sr_header, field), (uint64_t)(value), sizeof ring->header->field)
@@ -361,7 +356,7 @@ static void every_inconsistent_header_is_refused(void)
     sr_destroy(ring);
 }
 
-static void what_is_not_a_segment_is_refused(void)
+TEST(another_file_is_refused)
 {
     sr_ring *ring = make_ring(2, 2, 0), *other;
     int ends[2], empty = (int)memfd_create("empty", MFD_CLOEXEC);
@@ -393,7 +388,7 @@ static bool is_dumped(const void *mapping)
     return !found;
 }
 
-static void the_mapping_is_not_dumped(void)
+TEST(the_mapping_is_not_dumped)
 {
     /* Between neighbours with which the kernel does not merge it. */
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -403,12 +398,11 @@ static void the_mapping_is_not_dumped(void)
     CHECK_OK(madvise(plain + page, page, MADV_DONTDUMP));
     if (is_dumped(plain + page))
         SKIP("/proc/self/smaps does not show here which pages a dump leaves out");
-    sr_ring *ring = make_ring(2, 2, 0);
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
     CHECK(!is_dumped(ring->base));
-    sr_destroy(ring);
 }
 
-static void a_fork_is_told_from_its_parent(void)
+TEST(a_fork_is_told_from_its_parent)
 {
     uint64_t mine = sr_fork_generation();
     pid_t pid = fork();
@@ -418,28 +412,4 @@ static void a_fork_is_told_from_its_parent(void)
     CHECK_EQ(sr_fork_generation(), mine);
 }
 
-static const struct test tests[] = {
-    T(automatic_backing_says_why),
-    T(shm_leaves_no_name),
-    T(memfd_works),
-    T(a_directory_on_a_tmpfs_works),
-    T(a_nameless_file_cannot_be_given_a_name),
-    T(bad_options_are_refused),
-    T(payloads_lie_on_pages_and_do_not_overlap),
-    T(the_largest_numbers_of_participants_and_slots_work),
-    T(the_first_bytes_of_each_area_are_committed_at_once),
-    T(a_small_limit_on_file_size_is_what_is_reserved),
-    T(a_limit_on_file_size_counts_the_least_that_a_task_takes),
-    T(a_tiny_limit_on_file_size_is_an_error_and_no_signal),
-    T(a_third_of_a_small_address_space_is_reserved),
-    T(many_segments_leave_addresses_to_the_program),
-    T(segments_within_a_limit_on_address_space_leave_half_of_the_rest_each),
-    T(a_process_that_locks_its_memory_allocates_no_reserve),
-    T(what_may_not_be_locked_is_said_so),
-    T(running_out_of_descriptors_is_an_error),
-    T(every_inconsistent_header_is_refused),
-    T(what_is_not_a_segment_is_refused),
-    T(the_mapping_is_not_dumped),
-    T(a_fork_is_told_from_its_parent),
-};
-RUN_TESTS(tests, 20)
+RUN_TESTS(20)

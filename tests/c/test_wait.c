@@ -64,7 +64,7 @@ static void prepare(int (*wait)(uint64_t))
     }
 }
 
-static void no_wait_ends_before_its_deadline(void)
+TEST(no_wait_ends_before_its_deadline)
 {
     for (size_t i = 0; i < N_WAITS; i++) {
         prepare(waits[i]);
@@ -82,7 +82,7 @@ static void *interrupt_main(void *thread)
     return NULL;
 }
 
-static void a_signal_ends_every_wait_with_and_without_sa_restart(void)
+TEST(a_signal_ends_every_wait_with_and_without_sa_restart)
 {
     for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
         for (size_t i = 0; i < N_WAITS; i++) {
@@ -106,7 +106,7 @@ static void *close_later(void *unused)
     return NULL;
 }
 
-static void a_close_ends_every_wait_for_good(void)
+TEST(a_close_ends_every_wait_for_good)
 {
     for (size_t i = 0; i < N_WAITS; i++) {
         pthread_t other;
@@ -121,7 +121,7 @@ static void a_close_ends_every_wait_for_good(void)
     }
 }
 
-static void a_ready_batch_can_still_be_taken_after_a_close(void)
+TEST(a_ready_batch_can_still_be_taken_after_a_close)
 {
     ring = make_ring(2, 3, 0);
     bring_to(ring, 1, SR_READY, 1, false);
@@ -140,7 +140,7 @@ static void *interrupt_later(void *unused)
     return NULL;
 }
 
-static void an_interrupt_ends_waits_for_batches_until_it_is_withdrawn(void)
+TEST(an_interrupt_ends_waits_for_batches_until_it_is_withdrawn)
 {
     int (*const waits_ready[])(uint64_t) = {wait_ready_any, wait_ready_one};
     for (size_t i = 0; i < 2; i++) {
@@ -160,7 +160,7 @@ static void an_interrupt_ends_waits_for_batches_until_it_is_withdrawn(void)
     }
 }
 
-static void a_reopened_segment_works_again(void)
+TEST(a_reopened_segment_works_again)
 {
     ring = make_ring(2, 3, 0);
     CHECK_OK(sr_close(ring));
@@ -172,7 +172,7 @@ static void a_reopened_segment_works_again(void)
     sr_destroy(ring);
 }
 
-static void a_waiting_task_is_claimed_even_after_the_deadline(void)
+TEST(a_waiting_task_is_claimed_even_after_the_deadline)
 {
     ring = make_ring(1, 2, 0);
     dispatch(ring, 0, 0, 0, 0);
@@ -211,7 +211,7 @@ static void start(struct claimer *c, uint32_t participant)
     sleep_ms(10); /* now it probably sleeps; nothing depends on that */
 }
 
-static void a_task_wakes_its_addressee_only(void)
+TEST(a_task_wakes_its_addressee_only)
 {
     struct claimer a, b;
     ring = make_ring(2, 3, 0);
@@ -227,7 +227,7 @@ static void a_task_wakes_its_addressee_only(void)
     sr_destroy(ring);
 }
 
-static void each_of_several_tasks_wakes_one_more_worker(void)
+TEST(each_of_several_tasks_wakes_one_more_worker)
 {
     struct claimer c[4];
     ring = make_ring(4, 5, 0);
@@ -245,7 +245,7 @@ static void each_of_several_tasks_wakes_one_more_worker(void)
     sr_destroy(ring);
 }
 
-static void a_cooperative_task_wakes_one_worker_per_range(void)
+TEST(a_cooperative_task_wakes_one_worker_per_range)
 {
     struct claimer c[3];
     ring = make_ring(1, 4, 0);
@@ -257,7 +257,7 @@ static void a_cooperative_task_wakes_one_worker_per_range(void)
     sr_destroy(ring);
 }
 
-static void a_worker_that_a_signal_interrupts_passes_its_wake_up_on(void)
+TEST(a_worker_that_a_signal_interrupts_passes_its_wake_up_on)
 {
     struct sigaction action = {.sa_handler = interrupt};
     struct claimer a, b;
@@ -297,7 +297,7 @@ static bool comes_back(struct claimer *c, uint64_t deadline)
     return atomic_load(&c->back);
 }
 
-static void a_worker_that_found_a_task_itself_passes_its_wake_up_on(void)
+TEST(a_worker_that_found_a_task_itself_passes_its_wake_up_on)
 {
     sr_options o = {.n_slots = MANY, .n_participants = 3, .backing = SR_BACKING_MEMFD, .capacity = 8192,
                     .task_capacity = 8192};
@@ -339,7 +339,7 @@ static void *publish_two(void *gens)
     return NULL;
 }
 
-static void a_consumer_is_woken_only_by_the_slot_that_it_waits_for(void)
+TEST(a_consumer_is_woken_only_by_the_slot_that_it_waits_for)
 {
     pthread_t thread;
     ring = make_ring(2, 2, 0);
@@ -353,7 +353,7 @@ static void a_consumer_is_woken_only_by_the_slot_that_it_waits_for(void)
     sr_destroy(ring);
 }
 
-static void wake_up_counters_may_overflow(void)
+TEST(wake_up_counters_may_overflow)
 {
     ring = make_ring(1, 2, 0);
     sr_store_release(&ring->header->ready, UINT32_MAX);
@@ -371,7 +371,7 @@ static void wake_up_counters_may_overflow(void)
     sr_destroy(ring);
 }
 
-static void a_sleeper_that_times_out_withdraws_its_announcement(void)
+TEST(a_sleeper_that_times_out_withdraws_its_announcement)
 {
     for (size_t i = 0; i < N_WAITS; i++) {
         prepare(waits[i]);
@@ -383,7 +383,7 @@ static void a_sleeper_that_times_out_withdraws_its_announcement(void)
     }
 }
 
-static void a_retired_worker_claims_nothing_more(void)
+TEST(a_retired_worker_claims_nothing_more)
 {
     struct claimer c;
     uint64_t gen;
@@ -415,7 +415,7 @@ static void a_retired_worker_claims_nothing_more(void)
     sr_destroy(ring);
 }
 
-static void a_worker_that_is_retired_while_it_is_woken_passes_its_wake_up_on(void)
+TEST(a_worker_that_is_retired_while_it_is_woken_passes_its_wake_up_on)
 {
     struct claimer other;
     ring = make_ring(2, 3, 0);
@@ -431,23 +431,4 @@ static void a_worker_that_is_retired_while_it_is_woken_passes_its_wake_up_on(voi
     sr_destroy(ring);
 }
 
-static const struct test tests[] = {
-    T(no_wait_ends_before_its_deadline),
-    T(a_signal_ends_every_wait_with_and_without_sa_restart),
-    T(a_close_ends_every_wait_for_good),
-    T(a_ready_batch_can_still_be_taken_after_a_close),
-    T(an_interrupt_ends_waits_for_batches_until_it_is_withdrawn),
-    T(a_reopened_segment_works_again),
-    T(a_waiting_task_is_claimed_even_after_the_deadline),
-    T(a_task_wakes_its_addressee_only),
-    T(each_of_several_tasks_wakes_one_more_worker),
-    T(a_cooperative_task_wakes_one_worker_per_range),
-    T(a_worker_that_a_signal_interrupts_passes_its_wake_up_on),
-    T(a_worker_that_found_a_task_itself_passes_its_wake_up_on),
-    T(a_consumer_is_woken_only_by_the_slot_that_it_waits_for),
-    T(wake_up_counters_may_overflow),
-    T(a_sleeper_that_times_out_withdraws_its_announcement),
-    T(a_retired_worker_claims_nothing_more),
-    T(a_worker_that_is_retired_while_it_is_woken_passes_its_wake_up_on),
-};
-RUN_TESTS(tests, 30)
+RUN_TESTS(30)

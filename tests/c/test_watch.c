@@ -24,7 +24,7 @@ static void must_be_refused(int fd)
     CHECK_EQ(open_watch(fd, true, &watch), -EPROTO);
 }
 
-static void what_is_not_a_segment_is_not_watched(void)
+TEST(another_file_is_not_watched)
 {
     sr_watch *watch;
     int ends[2], file = memfd_create("x", MFD_CLOEXEC);
@@ -36,20 +36,19 @@ static void what_is_not_a_segment_is_not_watched(void)
     CHECK_EQ(open_watch(-1, false, &watch), -EBADF);
 }
 
-static void another_version_is_named(void)
+TEST(another_version_is_named)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_watch *watch;
     uint32_t version = 0;
     ring->header->version = SR_VERSION + 1;
     CHECK_EQ(sr_watch_open(sr_fd(ring), false, &watch, &version), -EPROTONOSUPPORT);
     CHECK_EQ(version, SR_VERSION + 1);
-    sr_destroy(ring);
 }
 
-static void every_inconsistent_header_is_refused(void)
+TEST(every_inconsistent_header_is_refused)
 {
-    sr_ring *ring = make_ring(2, 3, 0);
+    sr_ring *ring SCOPED = make_ring(2, 3, 0);
     sr_header kept = *ring->header;
     sr_watch *watch;
     static const uint64_t odd[] = {0, 1, 64, 4095, SR_PAGE, UINT32_MAX, UINT64_MAX, UINT64_MAX - 63,
@@ -81,12 +80,11 @@ static void every_inconsistent_header_is_refused(void)
     }
     CHECK_OK(open_watch(sr_fd(ring), false, &watch));
     sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void a_file_that_is_cut_short_is_refused(void)
+TEST(a_file_that_is_cut_short_is_refused)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_watch *watch;
     uint64_t length = ring->data_off;
     char *bytes = malloc(length);
@@ -107,15 +105,14 @@ static void a_file_that_is_cut_short_is_refused(void)
         must_be_refused(file);
     }
     free(bytes);
-    sr_destroy(ring);
 }
 
 /* Words that no writer of ours stores cause no wild access and no endless loop. */
-static void damaged_words_do_no_harm(void)
+TEST(damaged_words_do_no_harm)
 {
     static const uint64_t odd[] = {0, UINT64_MAX, UINT64_MAX - 1, SR_RECORD_TORN, SR_RECORD_TORN - 1,
                                    0x0101010101010101};
-    sr_ring *ring = make_ring(3, 3, 0);
+    sr_ring *ring SCOPED = make_ring(3, 3, 0);
     for (uint64_t seq = 0; seq < 5; seq++)
         deliver_one(ring, seq);
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
@@ -145,25 +142,22 @@ static void damaged_words_do_no_harm(void)
         CHECK_EQ(sr_watch_participant(watch, 3, &participant), -EINVAL);
         sr_watch_close(watch);
     }
-    sr_destroy(ring);
 }
 
-static void a_state_that_nobody_knows_is_an_error(void)
+TEST(a_state_that_nobody_knows_is_an_error)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_slot_view slot;
     bring_to(ring, 0, SR_READY, 1, false);
     poke(ring, 0, 15);
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EPROTO);
-    sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void a_slot_is_seen_in_every_state(void)
+TEST(a_slot_is_seen_in_every_state)
 {
-    sr_ring *ring = make_ring(8, 3, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_ring *ring SCOPED = make_ring(8, 3, 0);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_slot_view slot;
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN); /* not used yet */
     static const unsigned states[] = {SR_PARKED, SR_LEASED, SR_READY, SR_CLAIMED, SR_TASK};
@@ -193,14 +187,12 @@ static void a_slot_is_seen_in_every_state(void)
     CHECK_OK(sr_watch_slot(watch, 1, &slot)); /* FREE: its last batch */
     CHECK_EQ(sr_state_of(slot.state), SR_FREE);
     CHECK_EQ(slot.seen.seq, 1);
-    sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void a_free_slot_is_not_seen_while_it_is_reset(void)
+TEST(a_free_slot_is_not_seen_while_it_is_reset)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_slot_view slot;
     deliver_one(ring, 5);
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
@@ -213,14 +205,12 @@ static void a_free_slot_is_not_seen_while_it_is_reset(void)
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
     CHECK_EQ(slot.seen.seq, 6);
     CHECK_EQ(slot.seen.times[SR_T_WAITED], 0); /* not that of the last batch */
-    sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void a_slot_of_a_queue_is_not_seen_while_it_is_reset(void)
+TEST(a_slot_of_a_queue_is_not_seen_while_it_is_reset)
 {
-    sr_ring *ring = make_ring(1, 3, SR_SEG_QUEUE);
-    sr_watch *watch = watch_of(ring);
+    sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_slot_view slot;
     uint32_t at;
     uint64_t gen;
@@ -238,14 +228,12 @@ static void a_slot_of_a_queue_is_not_seen_while_it_is_reset(void)
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
     CHECK_EQ((uint32_t)slot.seen.publisher, 2);
     CHECK_EQ(slot.seen.times[SR_T_FETCH], 0);
-    sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
-static void what_is_watched_cannot_be_written_to(void)
+TEST(a_watched_segment_is_read_only)
 {
-    sr_ring *ring = make_ring(1, 2, 0);
-    sr_watch *watch = watch_of(ring);
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
@@ -255,20 +243,11 @@ static void what_is_watched_cannot_be_written_to(void)
     }
     int status = wait_for(pid);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
-    sr_watch_close(watch);
-    sr_destroy(ring);
 }
 
 /* ---- the record file ------------------------------------------------------------------------------------------- */
 
 static char folder[64], path[80];
-
-static void make_folder(void)
-{
-    strcpy(folder, "/tmp/slipring-test-XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
-    snprintf(path, sizeof path, "%s/record", folder);
-}
 
 static void remove_folder(void)
 {
@@ -279,6 +258,14 @@ static void remove_folder(void)
         unlink(name);
     }
     rmdir(folder);
+}
+
+static void make_folder(void)
+{
+    strcpy(folder, "/tmp/slipring-test-XXXXXX");
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/record", folder);
+    atexit(remove_folder);
 }
 
 static sr_ring *recorded_ring(uint32_t flags)
@@ -304,7 +291,7 @@ static off_t size_of(const char *name)
     return stat(name, &st) == 0 ? st.st_size : -1;
 }
 
-static void the_record_file_has_all_but_the_slots_and_outlives_the_segment(void)
+TEST(the_record_file_has_all_but_the_slots_and_outlives_the_segment)
 {
     make_folder();
     sr_ring *ring = recorded_ring(0);
@@ -335,10 +322,9 @@ static void the_record_file_has_all_but_the_slots_and_outlives_the_segment(void)
     CHECK_EQ(strcmp(info.label, "what people know it by"), 0);
     CHECK(info.flags & SR_SEG_RECORDED);
     sr_watch_close(watch);
-    remove_folder();
 }
 
-static void the_segments_own_file_says_that_there_is_a_record_file(void)
+TEST(the_segments_own_file_says_that_there_is_a_record_file)
 {
     make_folder();
     sr_ring *ring = recorded_ring(0);
@@ -346,10 +332,9 @@ static void the_segments_own_file_says_that_there_is_a_record_file(void)
     CHECK_EQ(open_watch(sr_fd(ring), false, &watch), -ENOLINK);
     CHECK_EQ(open_watch(sr_fd(ring), true, &watch), -ENOLINK);
     sr_destroy(ring);
-    remove_folder();
 }
 
-static void whoever_attaches_needs_both_files(void)
+TEST(attach_needs_both_files)
 {
     make_folder();
     sr_ring *ring = recorded_ring(0), *other, *plain = make_ring(2, 4, 0);
@@ -373,10 +358,9 @@ static void whoever_attaches_needs_both_files(void)
     sr_destroy(other);
     sr_destroy(plain);
     sr_destroy(ring);
-    remove_folder();
 }
 
-static void a_file_in_use_is_left_alone_and_the_next_name_taken(void)
+TEST(a_file_in_use_is_left_alone_and_the_next_name_taken)
 {
     make_folder();
     sr_ring *first = recorded_ring(0), *second = recorded_ring(0), *again;
@@ -394,10 +378,9 @@ static void a_file_in_use_is_left_alone_and_the_next_name_taken(void)
     sr_watch_close(watch);
     sr_destroy(second);
     sr_destroy(again);
-    remove_folder();
 }
 
-static void a_worker_that_lives_keeps_the_file_in_use(void)
+TEST(a_worker_that_lives_keeps_the_file_in_use)
 {
     make_folder();
     int ends[2];
@@ -426,7 +409,6 @@ static void a_worker_that_lives_keeps_the_file_in_use(void)
     CHECK_OK(info_of(next, &number));
     CHECK_EQ(number, 1);
     sr_destroy(next);
-    remove_folder();
 }
 
 /* A working segment without a record file. */
@@ -446,7 +428,7 @@ static void check_unrecorded(int why)
     sr_destroy(ring);
 }
 
-static void files_of_others_are_left_alone(void)
+TEST(files_of_others_are_left_alone)
 {
     make_folder();
     static const char *const contents[] = {"mine", "something longer than a number"};
@@ -467,10 +449,9 @@ static void files_of_others_are_left_alone(void)
     strcpy(path + strlen(path) - 6, "no/where");
     check_unrecorded(-ENOENT);
     snprintf(path, sizeof path, "%s/record", folder);
-    remove_folder();
 }
 
-static void a_limit_on_files_costs_only_the_record(void)
+TEST(a_limit_on_files_costs_only_the_record)
 {
     make_folder();
     struct rlimit usual, few;
@@ -489,10 +470,9 @@ static void a_limit_on_files_costs_only_the_record(void)
         CHECK_EQ(size_of(path), 0);
         sr_destroy(ring);
     }
-    remove_folder();
 }
 
-static void a_full_disk_costs_only_the_record(void)
+TEST(a_full_disk_costs_only_the_record)
 {
     mount_small("64k");
     snprintf(path, sizeof path, "%s/record", mounted);
@@ -501,7 +481,7 @@ static void a_full_disk_costs_only_the_record(void)
     unlink(path);
 }
 
-static void a_forked_child_takes_part_in_a_recorded_segment(void)
+TEST(a_forked_child_takes_part_in_a_recorded_segment)
 {
     needs_second_mappings();
     make_folder();
@@ -536,28 +516,6 @@ static void a_forked_child_takes_part_in_a_recorded_segment(void)
     CHECK_OP(sr_load_relaxed(&ring->participants[2].at), !=, 0);
     CHECK_EQ(sr_load_relaxed(&ring->participants[2].batches), 1);
     sr_destroy(ring);
-    remove_folder();
 }
 
-static const struct test tests[] = {
-    T(what_is_not_a_segment_is_not_watched),
-    T(another_version_is_named),
-    T(every_inconsistent_header_is_refused),
-    T(a_file_that_is_cut_short_is_refused),
-    T(damaged_words_do_no_harm),
-    T(a_state_that_nobody_knows_is_an_error),
-    T(a_slot_is_seen_in_every_state),
-    T(a_free_slot_is_not_seen_while_it_is_reset),
-    T(a_slot_of_a_queue_is_not_seen_while_it_is_reset),
-    T(what_is_watched_cannot_be_written_to),
-    T(the_record_file_has_all_but_the_slots_and_outlives_the_segment),
-    T(the_segments_own_file_says_that_there_is_a_record_file),
-    T(whoever_attaches_needs_both_files),
-    T(a_file_in_use_is_left_alone_and_the_next_name_taken),
-    T(a_worker_that_lives_keeps_the_file_in_use),
-    T(files_of_others_are_left_alone),
-    T(a_limit_on_files_costs_only_the_record),
-    T(a_full_disk_costs_only_the_record),
-    T(a_forked_child_takes_part_in_a_recorded_segment),
-};
-RUN_TESTS(tests, 60)
+RUN_TESTS(60)

@@ -14,6 +14,9 @@ static inline sr_watch *watch_of(const sr_ring *ring)
     return watch;
 }
 
+static inline void close_watch(sr_watch **watch) { sr_watch_close(*watch); }
+#define SCOPED_WATCH __attribute__((cleanup(close_watch)))
+
 /* Small: these stamps are before any time of the clock. */
 static inline uint64_t word_of(uint64_t seq, uint32_t which)
 {

@@ -275,11 +275,7 @@ def test_a_dataset_that_cannot_be_pickled_is_a_row_with_the_reason(bench):
         (["sets:Small", "--workers", "many"], 2, "must be numbers from 0"),
         (["sets:Small", "--batch-size", "0"], 2, "above 0"),
         (["sets:Small", "--start-method", "magic"], 2, "invalid choice"),
-        (
-            ["sets:Failing", "--workers", "1,"],
-            1,
-            "sets:Failing: in worker 0 at index 37: KeyError: 'no such file",
-        ),
+        (["sets:Failing", "--workers", "1,"], 1, "sets:Failing: in worker 0 at index 37: KeyError: 'no such file"),
         (["sets:Failing", "--workers", "0,", "--batch-size", "50"], 1, "KeyError: 'no such file"),
     ],
 )

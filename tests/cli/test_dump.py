@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.support.inside import Activity
+from tests.support.parts import slow
 from tests.support.processes import ROOT, state, until, wait_dead
 from tests.support.scenes import Gate
 from tests.support.watched import fails, run, watched
@@ -29,7 +30,7 @@ def participant(segment, name):
     return next(each for each in segment["participants"] if each["name"] == name)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", "thread"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver"), "thread"])
 def test_of_a_hung_dataset_worker_process_index_and_batch_are_named(capsys, tmp_path, method):
     with Gate(tmp_path / "gate") as gate:
         options = {"gate": gate.path, "index": HUNG, "num_workers": 2, "start_method": method, "n": 4000}
@@ -88,10 +89,7 @@ def test_collating_is_timed_from_when_the_samples_had_been_read(capsys, tmp_path
         watched("collating", reads=reads.path, collates=collates.path) as program,
     ):
         reads.arrived()
-        until(
-            lambda: participant(dumped(capsys, program.pid), "worker 0")["since_s"] > 0.2,
-            "it reads for a while",
-        )
+        until(lambda: participant(dumped(capsys, program.pid), "worker 0")["since_s"] > 0.2, "it reads for a while")
         reads.open()
         collates.arrived()
         segment = dumped(capsys, program.pid)
@@ -103,10 +101,7 @@ def test_collating_is_timed_from_when_the_samples_had_been_read(capsys, tmp_path
 
 
 def test_the_consumer_is_seen_to_wait_for_the_batch_that_hangs(capsys, tmp_path):
-    with (
-        Gate(tmp_path / "gate") as gate,
-        watched("hung", gate=gate.path, index=HUNG, num_workers=2, n=4000) as program,
-    ):
+    with Gate(tmp_path / "gate") as gate, watched("hung", gate=gate.path, index=HUNG, num_workers=2, n=4000) as program:
         gate.arrived()
         until(
             lambda: (
@@ -222,10 +217,7 @@ def test_the_file_of_a_running_job_shows_its_activities(capsys, tmp_path):
         segment = dumped(capsys, record)
         assert not segment["ended"] and participant(segment, "consumer")["pid"] == program.pid
         # Its workers may still be making batches ahead.
-        until(
-            lambda: dumped(capsys, program.pid)["batches"] == dumped(capsys, record)["batches"],
-            "both tell the same",
-        )
+        until(lambda: dumped(capsys, program.pid)["batches"] == dumped(capsys, record)["batches"], "both tell the same")
 
 
 def test_a_hung_index_is_named_also_where_the_controls_are_in_a_file(capsys, tmp_path):

@@ -82,11 +82,7 @@ def planted(monkeypatch):
         (cli.Failure("not so", cli.USAGE), 2, "slipring planted: not so"),
         (SegmentFull("no memory"), 1, "slipring planted: no memory"),
         (FileNotFoundError(2, "No such file", "x"), 1, "slipring planted: [Errno 2] No such file: 'x'"),
-        (
-            ImportError("needs rich: pip install slipring[monitor]"),
-            1,
-            "slipring planted: needs rich: pip install",
-        ),
+        (ImportError("needs rich: pip install slipring[monitor]"), 1, "slipring planted: needs rich: pip install"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )

@@ -101,10 +101,7 @@ def test_a_queue_has_a_frame_too(capsys):
 
 
 def test_a_hung_sample_and_a_stopped_job_are_seen(capsys, tmp_path):
-    with (
-        Gate(tmp_path / "gate") as gate,
-        watched("hung", gate=gate.path, index=77, num_workers=2, n=400) as program,
-    ):
+    with Gate(tmp_path / "gate") as gate, watched("hung", gate=gate.path, index=77, num_workers=2, n=400) as program:
         pid = gate.arrived()
         os.kill(program.pid, signal.SIGSTOP)
         until(lambda: state(program.pid) == "T", "it has stopped")

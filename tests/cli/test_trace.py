@@ -170,10 +170,7 @@ def test_it_is_compressed_by_its_name(tmp_path):
 
 
 def test_a_hung_worker_is_seen_in_the_trace(tmp_path):
-    with (
-        Gate(tmp_path / "gate") as gate,
-        watched("hung", gate=gate.path, index=77, num_workers=1, n=400) as program,
-    ):
+    with Gate(tmp_path / "gate") as gate, watched("hung", gate=gate.path, index=77, num_workers=1, n=400) as program:
         gate.arrived()
         os.kill(program.pid, signal.SIGSTOP)
         until(lambda: state(program.pid) == "T", "it has stopped")

@@ -30,10 +30,7 @@ class Producer:
         if not self.batches:
             return None
         numbers = np.array(self.batches.pop(0))
-        return {
-            "number": numbers,
-            "image": np.broadcast_to(numbers[:, None, None], (5, 64, 64)).astype(np.uint8),
-        }
+        return {"number": numbers, "image": np.broadcast_to(numbers[:, None, None], (5, 64, 64)).astype(np.uint8)}
 
 
 @pytest.fixture

@@ -45,10 +45,7 @@ def spread_over(rows):
     """A dataset whose blocks are made on both nodes. (Ray's workers there have no module of tests.)"""
 
     def spread(block):
-        return {
-            "id": block["id"],
-            "image": np.broadcast_to(block["id"][:, None], (len(block["id"]), 1000)).copy(),
-        }
+        return {"id": block["id"], "image": np.broadcast_to(block["id"][:, None], (len(block["id"]), 1000)).copy()}
 
     return data.range(rows, override_num_blocks=20).map_batches(spread, scheduling_strategy="SPREAD")
 

@@ -47,11 +47,7 @@ def read(loader, key="x"):
 
 
 def test_a_block_with_another_type_is_named_with_column_and_batch_and_the_rest_comes():
-    blocks = [
-        pa.table({"x": np.arange(5)}),
-        pa.table({"x": np.arange(5.0)}),
-        pa.table({"x": np.arange(5, 9)}),
-    ]
+    blocks = [pa.table({"x": np.arange(5)}), pa.table({"x": np.arange(5.0)}), pa.table({"x": np.arange(5, 9)})]
     with slipring.ray.Loader(in_order(blocks), 4, timeout=WAIT) as loader:
         found, (error,) = read(loader)
     assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
@@ -136,10 +132,7 @@ def test_a_task_of_rays_that_dies_is_told_with_rays_text():
 
     made = data.range(20, override_num_blocks=2).map_batches(dies, max_retries=0)
     errors = slipring.WorkerError, ray.exceptions.RayError
-    with (
-        slipring.ray.Loader(made, 4, timeout=WAIT) as loader,
-        pytest.raises(errors, match=r"(?i)died|crashed"),
-    ):
+    with slipring.ray.Loader(made, 4, timeout=WAIT) as loader, pytest.raises(errors, match=r"(?i)died|crashed"):
         list(loader)
 
 

@@ -66,10 +66,7 @@ def test_a_resume_gets_the_same_batches_as_without_the_interruption(options):
 
 
 def test_a_state_is_refused_where_rays_order_is_not_the_same_again():
-    for made, text in [
-        (numbers(ordered=False), "preserve_order"),
-        (numbers().random_shuffle(), "seed"),
-    ]:
+    for made, text in [(numbers(ordered=False), "preserve_order"), (numbers().random_shuffle(), "seed")]:
         with slipring.ray.Loader(made, 16, timeout=WAIT) as loader, pytest.raises(ValueError, match=text):
             loader.state_dict()
     with (

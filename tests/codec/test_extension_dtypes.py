@@ -93,13 +93,7 @@ def test_the_receiving_process_finds_an_extension_dtype_by_the_name_of_its_scala
 
 @pytest.mark.parametrize(
     "name",
-    [
-        ("ml_dtypes", "nothing"),
-        ("ml_dtypes", "finfo"),
-        ("numpy", "float32"),
-        ("numpy", "object_"),
-        ("numpy", "pi"),
-    ],
+    [("ml_dtypes", "nothing"), ("ml_dtypes", "finfo"), ("numpy", "float32"), ("numpy", "object_"), ("numpy", "pi")],
     ids="-".join,
 )
 def test_a_name_that_is_no_extension_dtype_is_refused(name):

@@ -42,15 +42,7 @@ def capture(trip):
 
 
 def decode(case, with_state=False):
-    place = (
-        case.payload,
-        case.table_off,
-        case.n_leaves,
-        case.def_off,
-        case.def_bytes,
-        case.bytes,
-        case.def_hash,
-    )
+    place = (case.payload, case.table_off, case.n_leaves, case.def_off, case.def_bytes, case.bytes, case.def_hash)
     return probe(*place, with_state)
 
 

@@ -67,10 +67,7 @@ def test_new_dimensions_of_one_element_stay_where_they_are(trip):
     for sent in (base[None], base[:, None], base[..., None], base.T[None], base.T[:, None]):
         got = trip(sent)
         assert same_array(sent, got)
-        assert (got.flags.c_contiguous, got.flags.f_contiguous) == (
-            sent.flags.c_contiguous,
-            sent.flags.f_contiguous,
-        )
+        assert (got.flags.c_contiguous, got.flags.f_contiguous) == (sent.flags.c_contiguous, sent.flags.f_contiguous)
 
 
 def test_arrays_without_elements_arrive(trip):

@@ -96,8 +96,7 @@ def test_a_subclass_arrives_with_its_attributes_and_its_bytes_in_the_slot(trip, 
 @pytest.mark.parametrize("shape", [(), (0, 4), (3,), (2, 3, 4)], ids=str)
 def test_a_subclass_of_every_shape_arrives(trip, dtype, shape):
     assert same(
-        torch.ones(shape, dtype=dtype).as_subclass(Dressed),
-        trip(torch.ones(shape, dtype=dtype).as_subclass(Dressed)),
+        torch.ones(shape, dtype=dtype).as_subclass(Dressed), trip(torch.ones(shape, dtype=dtype).as_subclass(Dressed))
     )
 
 
@@ -222,10 +221,6 @@ def test_a_slot_is_held_until_the_last_tensor_of_an_object_has_gone(trip):
 def test_torchvisions_own_tensors_arrive(trip):
     tv_tensors = pytest.importorskip("torchvision.tv_tensors", exc_type=Exception)
     boxes = tv_tensors.BoundingBoxes(torch.ones(5, 4), format="XYXY", canvas_size=(48, 64))
-    for sent in (
-        boxes,
-        tv_tensors.Image(torch.ones(3, 4, 5)),
-        tv_tensors.Mask(torch.ones(2, 4, 5, dtype=torch.bool)),
-    ):
+    for sent in (boxes, tv_tensors.Image(torch.ones(3, 4, 5)), tv_tensors.Mask(torch.ones(2, 4, 5, dtype=torch.bool))):
         got = trip([sent])[0]
         assert same(sent, got) and vars(got) == vars(sent)

@@ -41,13 +41,7 @@ def test_a_tensor_of_every_dtype_arrives_as_it_was(trip, dtype, shape):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool], ids=str)
 def test_a_tensor_arrives_laid_out_as_its_clone(trip, dtype):
     base = filled(dtype, (4, 3, 6))
-    for sent in (
-        base.permute(2, 0, 1),
-        base[:, ::2],
-        base[1:3, 1:, 2:4],
-        base[:1].expand(4, 3, 6),
-        base.flip(0),
-    ):
+    for sent in (base.permute(2, 0, 1), base[:, ::2], base[1:3, 1:, 2:4], base[:1].expand(4, 3, 6), base.flip(0)):
         got = trip(sent)
         assert same(sent, got) and got.stride() == sent.clone().stride()
 

@@ -157,17 +157,7 @@ def test_lists_of_numbers_are_one_leaf(trip, sent):
 
 @pytest.mark.parametrize(
     "sent",
-    [
-        [1, True],
-        [True, 1],
-        [1, 2.5],
-        [2.5, 1],
-        [1, 2**63],
-        [1, Colour.RED],
-        [1, None],
-        (1, 2),
-        [-(2**63) - 1],
-    ],
+    [[1, True], [True, 1], [1, 2.5], [2.5, 1], [1, 2**63], [1, Colour.RED], [1, None], (1, 2), [-(2**63) - 1]],
     ids=repr,
 )
 def test_lists_that_are_not_all_such_numbers_keep_each_elements_type(trip, sent):
@@ -261,9 +251,7 @@ def test_keys_of_all_plain_kinds_are_part_of_the_tree(trip):
 
 
 @pytest.mark.parametrize(
-    "key",
-    [2**63, np.int64(3), Colour.RED, frozenset("a"), TextSubclass("t"), (1, np.int32(2)), Point(1, 2)],
-    ids=repr,
+    "key", [2**63, np.int64(3), Colour.RED, frozenset("a"), TextSubclass("t"), (1, np.int32(2)), Point(1, 2)], ids=repr
 )
 def test_a_dict_with_any_other_key_is_pickled_once_and_whole(trip, key):
     sent = {"before": np.arange(3), key: [{1, 2}], "after": "x"}

@@ -27,6 +27,16 @@ class Mortal:
         signal.signal(signal.SIGUSR2, lambda *_: run_out_of_memory())
 
 
+class Init:
+    """A worker_init_fn that calls an action."""
+
+    def __init__(self, action):
+        self.action = action
+
+    def __call__(self, number):
+        self.action()
+
+
 def run_out_of_memory():
     """Allocate up to a limit on address space, then abort() as C++ does when `new` fails."""
     resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))

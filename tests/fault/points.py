@@ -47,10 +47,7 @@ class _Finder:
 
 
 class _Step(ctypes.Structure):
-    _fields_ = (
-        *((field, ctypes.c_char_p) for field in ("file", "function", "what", "word")),
-        ("line", ctypes.c_int),
-    )
+    _fields_ = (*((field, ctypes.c_char_p) for field in ("file", "function", "what", "word")), ("line", ctypes.c_int))
 
 
 class Strike(ctypes.Structure):
@@ -117,13 +114,7 @@ class Points:
         """
         strike = self._board.strikes[slot]
         strike.step = -1
-        strike.participant, strike.how, strike.times, strike.left, strike.done = (
-            participant,
-            int(how),
-            times,
-            skip,
-            0,
-        )
+        strike.participant, strike.how, strike.times, strike.left, strike.done = (participant, int(how), times, skip, 0)
         strike.step = self.names.index(name)
         return strike
 

@@ -35,10 +35,7 @@ GROWING = 32
 class Fill(ctypes.Structure):
     """struct sr_fill."""
 
-    _fields_ = (
-        *((field, ctypes.c_uint64) for field in ("key", "word", "incarnation")),
-        ("filler", ctypes.c_uint32),
-    )
+    _fields_ = (*((field, ctypes.c_uint64) for field in ("key", "word", "incarnation")), ("filler", ctypes.c_uint32))
 
 
 class Cache:

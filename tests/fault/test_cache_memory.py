@@ -31,10 +31,7 @@ def fill_up(cache, n=100):
 
 
 def test_a_full_file_system_ends_the_keeping_and_nothing_else(small, caplog):
-    with (
-        slipring.Cache("64MiB", backing=small(16 * MB)) as cache,
-        caplog.at_level(logging.WARNING, "slipring"),
-    ):
+    with slipring.Cache("64MiB", backing=small(16 * MB)) as cache, caplog.at_level(logging.WARNING, "slipring"):
         kept = fill_up(cache)
         stats = cache.stats()
     assert 8 < sum(kept) < 17 and stats.refused_memory > 50 and stats.refused_budget == 0

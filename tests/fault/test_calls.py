@@ -11,10 +11,7 @@ import pytest
 
 from tests.support.processes import run
 
-pytestmark = [
-    pytest.mark.fault,
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = [pytest.mark.fault, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from slipring import Loader, default_collate
-from slipring.errors import WorkerDied
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import Program, alive, circulating, wait_dead, worker_pids
 from tests.support.scenes import Death, Once, Rows, plain
 from tests.support.scenes import respawning as options
@@ -98,29 +98,12 @@ def test_a_fork_of_the_users_with_leases_held_is_not_disturbed_by_deaths(tmp_pat
         assert circulating(ring) == (ring.n_slots, ring.n_slots)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 def test_an_interpreter_ends_without_a_word_though_its_workers_are_dead(method):
     with Program("unseen", method) as program:
         assert "ends" in program.line()
         code, _, err = program.end()
         assert (code, err) == (0, "")
-
-
-@pytest.mark.leaks_ok("multiprocessing leaves its pipes open where fork fails")
-def test_a_worker_that_cannot_be_replaced_ends_the_iteration_with_the_systems_error(monkeypatch):
-    with Loader(Rows(400), **grouped(**options())) as loader:
-        it = iter(loader)
-        next(it)
-        kill_all(loader)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fork", refuse)
-            with pytest.raises(BlockingIOError):
-                list(it)
-        assert len(list(loader)) == 50  # with workers of its own
-
-
-def refuse():
-    raise BlockingIOError("no fork")
 
 
 # ---- code that raises where its result does not matter
@@ -230,15 +213,3 @@ class RaisesOnce:
     def __call__(self, what):
         self.once()
         return default_collate(what) if isinstance(what, list) else None
-
-
-def test_deaths_without_respawn_are_told_though_every_batch_is_kept(tmp_path):
-    data = dies(400, tmp_path, (100,))
-    with Loader(data, **grouped(**options(on_death="raise"))) as loader:
-        kept, then = [], []
-        with pytest.raises(WorkerDied, match="SIGKILL"):
-            for batch in loader:
-                kept.append(batch)
-                then.append(plain(batch))
-    assert [plain(batch) for batch in kept] == then == undisturbed(Rows(400))[: len(then)]
-    assert len(then) <= 12

@@ -15,12 +15,13 @@ import pytest
 from slipring import Cache, Loader, Queue, Workers
 from slipring.errors import DescriptorClosed
 from tests.support.inside import Descriptor, Event, Poll, engine_of
+from tests.support.parts import slow
 from tests.support.processes import Program, alive, state, until, wait_dead, worker_pids
 from tests.support.scenes import MARK, Closing, Rows, contents
 
 pytestmark = pytest.mark.fault
 
-METHODS = ["fork", "spawn", "forkserver"]
+METHODS = ["fork", "spawn", slow("forkserver")]
 CLOSED = "slipring's file descriptor of .* has been closed by other code"
 
 

@@ -9,14 +9,17 @@ from slipring import Loader, Memory, SegmentFull, WorkerError, Workers
 from slipring.errors import BatchTooLarge
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import circulating
 from tests.support.scenes import Named, Sized
 
 pytestmark = pytest.mark.fault
 
 KB, MB = 1 << 10, 1 << 20
-WORKERS = [{"num_workers": 0}] + [
-    {"num_workers": 2, "start_method": method} for method in ("fork", "spawn", "forkserver", "thread")
+WORKERS = [
+    {"num_workers": 0},
+    *({"num_workers": 2, "start_method": method} for method in ("fork", "spawn", "thread")),
+    slow({"num_workers": 2, "start_method": "forkserver"}),
 ]
 
 
@@ -129,11 +132,7 @@ def test_committed_memory_stays_usable_when_the_file_system_fills_up(small):
     """Reads and writes of committed pages need no free memory: no SIGBUS, whatever other processes write."""
     place = small(32 * MB)
     with Loader(
-        Sized([MB] * 12),
-        2,
-        num_workers=2,
-        workers=Workers(start_method="fork"),
-        memory=Memory(backing=place, slots=4),
+        Sized([MB] * 12), 2, num_workers=2, workers=Workers(start_method="fork"), memory=Memory(backing=place, slots=4)
     ) as loader:
         for _ in range(3):
             assert len([b[1][0] for b in loader]) == 6
@@ -141,27 +140,6 @@ def test_committed_memory_stays_usable_when_the_file_system_fills_up(small):
         for _ in range(3):
             assert [b[1].tolist() for b in loader] == [[i, i + 1] for i in range(0, 12, 2)]
         os.unlink(filler)
-
-
-def test_two_workers_that_grow_at_once_share_the_remaining_memory(small):
-    place = small(24 * MB)
-    with Loader(
-        Sized([5 * MB] * 40),
-        1,
-        num_workers=2,
-        workers=Workers(start_method="fork"),
-        memory=Memory(backing=place, slots=8),
-    ) as loader:
-        it = iter(loader)
-        kept, full = [], 0
-        for _ in range(40):
-            try:
-                kept.append(next(it))
-            except SegmentFull:
-                full += 1
-                kept.clear()
-        assert full > 0
-        assert circulating(engine_of(loader).ring)[0] >= 8 - len(kept)
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=str)

@@ -13,33 +13,16 @@ import pytest
 from tests.support.parts import fast, one_fast, slow
 from tests.support.processes import run
 
-pytestmark = [
-    pytest.mark.fault,
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = [pytest.mark.fault, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
 # (operation, workers) -> the stride between instructions
-STRIDES = {
-    ("next", 0): 61,
-    ("next", 2): 5,
-    ("close", 0): 29,
-    ("close", 2): 37,
-    ("iter", 0): 67,
-    ("iter", 2): 997,
-}
+STRIDES = {("next", 0): 61, ("next", 2): 5, ("close", 0): 29, ("close", 2): 37, ("iter", 0): 67, ("iter", 2): 997}
 with_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
 def go_through(adapter, workers, what, source, stride):
     """Run one case; fail with the program's output."""
-    options = {
-        "adapter": adapter,
-        "workers": workers,
-        "what": what,
-        "only": source,
-        "stride": stride,
-        "seed": SEED,
-    }
+    options = {"adapter": adapter, "workers": workers, "what": what, "only": source, "stride": stride, "seed": SEED}
     said = run("instants", *(part for name, value in options.items() for part in (f"--{name}", value)))
     assert f" {source}: " in said, "nothing was gone through"
 

@@ -1,5 +1,6 @@
 """Ctrl-C in a terminal reaches the consumer and its workers at the same time: one clean traceback, and all end."""
 
+import contextlib
 import ctypes
 import os
 import random
@@ -53,7 +54,7 @@ def test_ctrl_c_at_a_random_instant_gives_one_traceback_and_ends_all(method, per
             assert code == -signal.SIGINT or (method, code) == ("thread", 1), message
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 def test_an_iteration_can_go_on_after_ctrl_c_in_next(tmp_path, method):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(40, on={9: gate})
@@ -198,10 +199,7 @@ def interrupt_when_waiting(pids, number=signal.SIGINT):
 def test_a_close_that_ctrl_c_interrupted_can_be_done_again(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         loader = Loader(
-            Rows(40, on=dict.fromkeys(range(8, 40), gate)),
-            8,
-            num_workers=2,
-            workers=Workers(start_method="fork"),
+            Rows(40, on=dict.fromkeys(range(8, 40), gate)), 8, num_workers=2, workers=Workers(start_method="fork")
         )
         it = iter(loader)
         next(it)
@@ -227,39 +225,26 @@ def test_ctrl_c_that_a_native_thread_takes_waits_for_the_start_of_a_worker():
         assert (code, err.count("Traceback"), err.rstrip()[-17:]) == (-signal.SIGINT, 1, "KeyboardInterrupt")
 
 
-def test_signals_during_a_workers_start_are_handled_after_it_each_once():
+@pytest.mark.parametrize("raises", [None, KeyError])
+def test_signals_during_a_workers_start_are_handled_after_it_each_once(raises):
+    """A handler that raises keeps no other handler from being called, and none from being restored."""
     seen = []
+
+    def handler(number, frame):
+        seen.append(number)
+        if raises:
+            raise raises(number)
+
     numbers = (signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.signal(number, lambda *what: seen.append(what[0])) for number in numbers}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        mine = {number: signal.getsignal(number) for number in numbers}
-        with no_interrupt():
+        with pytest.raises(raises) if raises else contextlib.nullcontext(), no_interrupt():
             for number in numbers:
                 signal.raise_signal(number)
             during = list(seen)
         assert during == []
         assert sorted(seen) == sorted(numbers)
-        assert {number: signal.getsignal(number) for number in numbers} == mine
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def test_a_handler_that_raises_behind_a_workers_start_keeps_no_other_from_being_called_or_put_back():
-    seen = []
-
-    def refuse(number, frame):
-        seen.append(number)
-        raise KeyError(number)
-
-    numbers = (signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.signal(number, refuse) for number in numbers}
-    try:
-        with pytest.raises(KeyError), no_interrupt():
-            for number in numbers:
-                signal.raise_signal(number)
-        assert sorted(seen) == sorted(numbers)
-        assert [signal.getsignal(number) for number in numbers] == [refuse, refuse]
+        assert [signal.getsignal(number) for number in numbers] == [handler, handler]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

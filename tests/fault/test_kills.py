@@ -9,7 +9,7 @@ from tests.fault.kills import MODES, MUST_BE_ZERO
 from tests.fault.rounds import Mode, compare
 from tests.support.processes import told
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow]
+pytestmark = pytest.mark.fault
 
 SECONDS = int(os.environ.get("SLIPRING_TEST_KILL_SECONDS", "25"))
 
@@ -31,6 +31,7 @@ def test_the_fault_run_notices_faults(got, wrong):
     assert {what: n for what, n in counts.items() if n} == wrong
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS * 10 + 120)
 def test_workers_killed_at_random_instants_lose_repeat_and_reorder_nothing():
     seed = os.environ.get("SLIPRING_TEST_SEED") or str(int.from_bytes(os.urandom(4), "little"))

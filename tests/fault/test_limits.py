@@ -18,7 +18,7 @@ SLOW_S = 240.0  # a program at its memory limit reads its own code from the disk
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
-METHODS = ["fork", "spawn", "forkserver"]
+METHODS = ["fork", "spawn", slow("forkserver")]
 ROWS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
 
 
@@ -164,7 +164,7 @@ def test_where_exit_codes_go_nowhere_deaths_are_noticed_all_the_same():
 
 @pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
 @pytest.mark.parametrize("nested", [False, True], ids=["its own limit", "an ancestor's limit"])
-@pytest.mark.parametrize("method", ["none", "fork", "spawn", "thread"])
+@pytest.mark.parametrize("method", ["none", "fork", slow("spawn"), slow("thread")])
 @pytest.mark.parametrize("size", [4 * MB, slow(30 * MB)])
 def test_a_full_memory_cgroup_is_an_error_and_nobody_is_killed(cgroup, nested, method, size):
     limit = 300 * MB
@@ -205,13 +205,7 @@ def test_workers_that_copy_their_dataset_cause_a_warning_before_the_kernel_kills
         told = read_names("list", enter)
         assert told[0]["at"] == "warned", told
         assert told[0]["type"] == "WorkerMemoryWarning"
-        for part in (
-            f"{limited}/memory.",
-            "419.4 MB in all",
-            "worker 0: ",
-            "worker 1: ",
-            "slipring.StringList",
-        ):
+        for part in (f"{limited}/memory.", "419.4 MB in all", "worker 0: ", "worker 1: ", "slipring.StringList"):
             assert part in told[0]["text"]
         assert len([line for line in told if line["at"] == "warned"]) == 1
         assert oom_kills(limited) > 0  # the warning was no false alarm

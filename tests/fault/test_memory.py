@@ -16,13 +16,14 @@ from slipring.errors import WorkerDied
 from tests.support.inside import engine_of
 from tests.support.leaks import read
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import LONG_S, worker_pids
 from tests.support.scenes import Death, Sized
 
 pytestmark = pytest.mark.fault
 
 KB, MB = 1 << 10, 1 << 20
-METHODS = ["fork", "spawn", "forkserver"]
+METHODS = ["fork", "spawn", slow("forkserver")]
 
 
 def segment_of(loader):
@@ -57,11 +58,7 @@ def descriptors(pid, inode):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_segment_is_private_to_its_processes_and_not_dumped(method, backing):
     with Loader(
-        Sized([KB] * 64),
-        4,
-        num_workers=2,
-        workers=Workers(start_method=method),
-        memory=Memory(backing=backing),
+        Sized([KB] * 64), 4, num_workers=2, workers=Workers(start_method=method), memory=Memory(backing=backing)
     ) as loader:
         assert len(list(loader)) == 16
         assert all(engine_of(loader).ring.wait_serving(number + 1, LONG_S) for number in range(2))
@@ -86,7 +83,7 @@ def collate(samples):
 BATCHING = [{}, {"chunk_size": 1}, {"collate_fn": collate}, {"chunk_size": 1, "collate_fn": collate}]
 
 
-@pytest.mark.parametrize("backing", ["shm", "memfd"])
+@pytest.mark.parametrize("backing", ["shm", slow("memfd")])
 @pytest.mark.parametrize("changed", BATCHING, ids=["samples", "chunks", "collated", "collated-chunks"])
 @pytest.mark.parametrize("size", [KB, 300 * KB, 5 * MB])
 def test_no_slot_has_more_memory_than_its_largest_batch_and_two_megabytes(size, changed, backing):

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.support.leaks import new_in_shm, shm_files
+from tests.support.parts import slow
 from tests.support.processes import Program, descendants, sleeps_in_futex, state, until, wait_dead
 from tests.support.scenes import Gate
 
@@ -82,8 +83,19 @@ def waits_for_a_signal(pid):
         return file.read().split()[0] in ("34", "133", "73")  # pause, or ppoll on arm64
 
 
-@pytest.mark.parametrize(("method", "dataset"), [*((m, "map") for m in METHODS), ("fork", "stream")])
-@pytest.mark.parametrize("how", ["end", "exception", "sys.exit", "os._exit", "SIGTERM"])
+LEAVES = ["end", "exception", "sys.exit", "os._exit", "SIGTERM"]
+
+
+@pytest.mark.parametrize(
+    ("method", "dataset", "how"),
+    [
+        *(("fork", "map", how) for how in LEAVES),
+        *((method, "map", "SIGTERM") for method in METHODS[1:]),
+        *(slow(method, "map", how) for method in METHODS[1:] for how in LEAVES[:-1]),
+        ("fork", "stream", "end"),
+        ("fork", "stream", "os._exit"),
+    ],
+)
 def test_workers_end_when_the_consumer_leaves_with_everything_alive(method, how, dataset):
     with Program("leave", method, how, dataset) as program:
         pids = json.loads(program.line())["pids"]

@@ -146,11 +146,7 @@ def pauses(pid):
 @pytest.mark.parametrize("nested", [False, True], ids=["its own limit", "an ancestor's limit"])
 @pytest.mark.parametrize(("kind", "size"), [("queue", SIZE), ("cache", MB)])
 def test_a_growth_waits_for_another_process_that_grows_under_the_limit(cgroup, nested, kind, size):
-    with (
-        cgroup(LIMIT, nested) as (procs, limited),
-        ranks(procs, [kind], size) as started,
-        locked(limited) as release,
-    ):
+    with cgroup(LIMIT, nested) as (procs, limited), ranks(procs, [kind], size) as started, locked(limited) as release:
         say_go(started)
         until(lambda: pauses(started[0].pid), "the process waits for the lock")
         release()
@@ -160,10 +156,6 @@ def test_a_growth_waits_for_another_process_that_grows_under_the_limit(cgroup, n
 @pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
 @pytest.mark.parametrize(("kind", "size"), [("queue", SIZE), ("fork", SIZE), ("cache", MB)])
 def test_a_process_that_is_stopped_while_it_grows_stops_no_other(cgroup, kind, size):
-    with (
-        cgroup(LIMIT, nested=False) as (procs, limited),
-        locked(limited),
-        ranks(procs, [kind], size) as started,
-    ):
+    with cgroup(LIMIT, nested=False) as (procs, limited), locked(limited), ranks(procs, [kind], size) as started:
         say_go(started)
         assert results(started) == (["took\n"], [("", 0)])

@@ -11,6 +11,7 @@ import slipring
 from slipring import Workers
 from tests.support.datasets import Squares, flat, numbers
 from tests.support.inside import NoSegment, Watch, engine_of, observing
+from tests.support.parts import slow
 from tests.support.processes import Program, wait_dead
 from tests.support.scenes import Gate
 
@@ -29,7 +30,7 @@ def program(path, *args):
     return Program(*args, env={**os.environ, "SLIPRING_RECORD": os.fspath(path)})
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["fork", slow("forkserver"), "spawn"])
 def test_a_killed_jobs_batches_are_in_its_record_file(tmp_path, method):
     path = tmp_path / "record"
     with Gate(tmp_path / "gate"), program(path, "hold", method, "idle", tmp_path / "gate") as job:
@@ -105,7 +106,7 @@ def test_a_job_goes_on_without_a_record_file_and_says_why(tmp_path, monkeypatch,
         assert path.read_text() == "what somebody wants to keep"
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn", "thread"])
+@pytest.mark.parametrize("method", ["fork", slow("forkserver"), "spawn", "thread"])
 def test_workers_of_every_kind_take_part_in_a_recorded_segment(tmp_path, monkeypatch, method):
     monkeypatch.setenv("SLIPRING_RECORD", os.fspath(tmp_path / "record"))
     with slipring.Loader(Squares(40), 4, num_workers=2, workers=Workers(start_method=method)) as loader:

@@ -1,9 +1,5 @@
 """Workers(on_death="respawn"): the same batches as without deaths."""
 
-import os
-import random
-import time
-
 import pytest
 
 from slipring import Loader, default_collate
@@ -17,7 +13,6 @@ from tests.support.scenes import respawning as options
 
 pytestmark = pytest.mark.fault
 
-KILLS = int(os.environ.get("SLIPRING_TEST_KILLS", "20"))  # per mode of the random test
 MODES = {
     "dynamic": {},
     "chunks": {"chunk_size": 2},
@@ -96,7 +91,7 @@ def test_a_death_while_a_batch_is_written_changes_nothing(tmp_path, chunk_size):
     assert got == [(batch, "pickled") for batch in undisturbed(Rows(64), chunk_size=chunk_size)]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 @pytest.mark.parametrize("drop_last", [False, slow(True)])
 def test_a_stream_continues_after_the_published_batches(tmp_path, method, drop_last):
     deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 36): "SIGSEGV", (0, 49): "SIGKILL"}
@@ -126,14 +121,6 @@ class Note:
     def __call__(self, number):
         with open(self.path, "a") as file:
             file.write(str(number))
-
-
-def test_every_method_replaces_its_workers(tmp_path):
-    for method in ("spawn", "forkserver"):
-        data = Rows(80, on={i: Once(tmp_path / f"{method}-{i}", Death("SIGKILL")) for i in (5, 60)})
-        with Loader(data, **grouped(**options(start_method=method))) as loader:
-            assert [plain(batch) for batch in loader] == undisturbed(Rows(80))
-            assert loader.stats().respawns == 2
 
 
 def test_a_batch_that_kills_every_worker_is_named_in_the_end(tmp_path):
@@ -196,54 +183,3 @@ def test_idle_workers_may_be_killed_any_number_of_times():
                 wait_dead(pid)
         assert len(list(loader)) == 2
         assert loader.stats().respawns >= 4
-
-
-@pytest.mark.parametrize("mode", ["dynamic", "static", "chunks", "as completed", "stream", "spawn"])
-def test_random_kills_lose_nothing_and_repeat_nothing(mode):
-    n = 300 * 8
-    data = Stream(n // 2, width=2000) if mode == "stream" else Rows(n, width=2000)
-    changed = {"spawn": {"start_method": "spawn"}, "stream": {}}.get(mode) or MODES.get(mode, {})
-    kills = KILLS // 4 if mode == "spawn" else KILLS
-    rng = random.Random(f"{mode} {os.environ.get('SLIPRING_TEST_SEED', '1')}")
-    with Loader(data, **grouped(**options(max_restarts=10 * kills, **changed))) as loader:
-        it = iter(loader)
-        ring = engine_of(loader).ring
-        killer = Killer(loader, kills, rng)
-        got = [plain(batch) for batch in killer.beside(it, n // 8)]
-        assert circulating(ring) == (ring.n_slots, ring.n_slots)
-        assert len(got) == n // 8
-        assert loader.stats().respawns > 0
-        again = [plain(batch) for batch in loader]  # the remaining workers make a whole epoch
-        assert len(again) == n // 8
-    want = undisturbed(data, **{k: v for k, v in changed.items() if k != "start_method"})
-    if mode == "as completed":
-        got, want = sorted(got), sorted(want)
-    assert got == want
-
-
-class Killer:
-    """Kills random workers at random instants between two batches."""
-
-    def __init__(self, loader, kills, rng):
-        self.loader = loader
-        self.rng = rng
-        self.kills = kills
-
-    def beside(self, batches, expected):
-        """Yield `batches`, with kills spread over them."""
-        at = sorted(self.rng.sample(range(expected), self.kills))
-        for i, batch in enumerate(batches):
-            yield batch
-            del batch
-            while at and at[0] <= i:
-                at.pop(0)
-                self.strike()
-
-    def strike(self):
-        """Kill one worker after up to half a millisecond of its batch."""
-        until = time.perf_counter() + self.rng.random() * 5e-4
-        while time.perf_counter() < until:
-            pass
-        numbers = list(worker_pids(self.loader))
-        if numbers:
-            kill_worker(self.loader, self.rng.choice(numbers))

@@ -10,6 +10,7 @@ import pytest
 import slipring
 from slipring import Loader
 from slipring.errors import WorkerDied
+from tests.fault.mortal import Init
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 from tests.support.processes import circulating
@@ -25,14 +26,6 @@ class Deadly(Exception):
 
     def __str__(self):
         sys.exit(1)
-
-
-class Leave:
-    def __init__(self, action):
-        self.action = action
-
-    def __call__(self, number):
-        self.action()
 
 
 def leave():
@@ -72,7 +65,7 @@ def test_a_threads_stream_goes_on(tmp_path, kind):
 
 
 def test_a_thread_that_ends_before_it_serves_is_replaced(tmp_path):
-    init = Leave(Once(tmp_path / "died", leave))
+    init = Init(Once(tmp_path / "died", leave))
     options = {**THREADS, "rng": "worker", "on_death": "respawn"}
     with Loader(Rows(40), worker_init_fn=init, **grouped(**options)) as loader:
         assert [i for batch in labels(loader, 1) for i in batch] == list(range(40))
@@ -88,7 +81,7 @@ def test_threads_are_not_replaced_for_ever():
         with pytest.raises(WorkerDied, match=r"3 times over batch 2, indices \[16, 17.*max_restarts=2"):
             next(it)
     options = {**THREADS, "on_death": "respawn", "max_restarts": 2}
-    loader = Loader(Rows(80), worker_init_fn=Leave(leave), **grouped(**options))
+    loader = Loader(Rows(80), worker_init_fn=Init(leave), **grouped(**options))
     with loader, pytest.raises(WorkerDied, match="3 times before it could serve"):
         next(iter(loader))
 

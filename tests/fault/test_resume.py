@@ -112,10 +112,7 @@ def test_a_stateful_dataset_is_in_a_later_pass_what_the_earlier_ones_made_it(tmp
 def test_a_replay_draws_the_same_numbers_again_and_says_so(tmp_path, caplog, method):
     data = Stream(50, on={(1, 41): Once(tmp_path / "died", Death("SIGABRT"))})
     changed = {"collate_fn": DrawsToo(), "start_method": method}
-    with (
-        caplog.at_level(logging.WARNING, "slipring"),
-        Loader(data, **grouped(**options(**changed))) as loader,
-    ):
+    with caplog.at_level(logging.WARNING, "slipring"), Loader(data, **grouped(**options(**changed))) as loader:
         got = [plain(batch) for batch in loader]
         stats = loader.stats()
         assert (stats.respawns, stats.resumed_streams, stats.replayed_batches) == (1, 0, 5)

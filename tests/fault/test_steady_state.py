@@ -19,13 +19,14 @@ from slipring import Loader, Workers
 from tests.support.inside import engine_of, memory_available
 from tests.support.inside import memory as growth
 from tests.support.leaks import open_fds, read
+from tests.support.parts import slow
 from tests.support.processes import Program, until
 from tests.support.scenes import Gate, Images
 
 # Alone: the counts per batch include checks that run once a second, and on a loaded machine a batch takes long.
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
-CASES = [("small", "fork", 2000), ("small", "spawn", 2000), ("large", "fork", 60), ("large", "spawn", 60)]
+CASES = [("small", "fork", 2000), ("large", "fork", 60), slow("small", "spawn", 2000), slow("large", "spawn", 60)]
 TELL_S = 0.32  # CPU_MOST_NS of csrc/record.c
 # Limits for events that must not happen once per batch.
 TRAFFIC = {"read", "write", "readv", "writev", "sendto", "recvfrom", "sendmsg", "recvmsg", "openat", "close"}
@@ -35,10 +36,7 @@ MEMORY = {"mmap", "munmap", "mremap", "brk", "mprotect", "madvise", "fallocate",
 @contextlib.contextmanager
 def steady(tmp_path, what, method, batches):
     """Start a program, warm it up, and yield (its processes, a function that runs the batches)."""
-    with (
-        Gate(tmp_path / "gate") as gate,
-        Program("steady", what, method, batches, tmp_path / "gate") as program,
-    ):
+    with Gate(tmp_path / "gate") as gate, Program("steady", what, method, batches, tmp_path / "gate") as program:
         pids = json.loads(program.line())["pids"]
         gate.arrived()
 
@@ -108,10 +106,7 @@ def test_strace_sees_no_pipe_and_no_mapping_per_batch(tmp_path, what, method, ba
         log = tmp_path / "strace"
         attach = [arg for pid in pids.values() for arg in ("-p", str(pid))]
         tracer = subprocess.Popen(
-            ["strace", "-f", "-q", "-o", log, *attach],
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            ["strace", "-f", "-q", "-o", log, *attach], stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         try:
             until(lambda: tracer.poll() is not None or all(map(traced, pids.values())), "strace has attached")

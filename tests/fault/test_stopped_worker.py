@@ -8,9 +8,11 @@ from multiprocessing import forkserver
 import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
+from tests.fault.mortal import Init
 from tests.support.datasets import patiently
 from tests.support.inside import engine_of, process_pool
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import circulating, state, until, wait_dead, worker_pids
 from tests.support.scenes import Gate, Rows, plain
 
@@ -22,7 +24,7 @@ def stop(pid):
     until(lambda: state(pid) == "T", f"process {pid} has stopped")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 @pytest.mark.parametrize("death", ["raise", "respawn"])
 def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method, death):
     with Gate(tmp_path / "gate") as gate:
@@ -47,7 +49,7 @@ def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method,
         assert got == [plain(batch) for batch in loader]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 def test_close_ends_stopped_workers_too(tmp_path, monkeypatch, method):
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     monkeypatch.setattr(process_pool, "TERM_S", 0.1)
@@ -98,12 +100,7 @@ def test_a_worker_that_does_not_listen_to_sigterm_is_killed(tmp_path, monkeypatc
 def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than_timeout(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         loader = Loader(
-            Rows(80),
-            8,
-            num_workers=1,
-            timeout=0.2,
-            worker_init_fn=Init(gate),
-            workers=Workers(start_method="fork"),
+            Rows(80), 8, num_workers=1, timeout=0.2, worker_init_fn=Init(gate), workers=Workers(start_method="fork")
         )
         with loader:
             it = iter(loader)  # its next() would wait for ever
@@ -114,16 +111,6 @@ def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than
             os.kill(worker_pids(loader)[0], signal.SIGCONT)
             assert [plain(patiently(it))[1] for _ in range(10)] == [plain(b)[1] for b in Loader(Rows(80), 8)]
             assert next(it, None) is None
-
-
-class Init:
-    """A worker_init_fn that calls an action."""
-
-    def __init__(self, action):
-        self.action = action
-
-    def __call__(self, number):
-        self.action()
 
 
 class Deaf:

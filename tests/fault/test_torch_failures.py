@@ -64,11 +64,7 @@ def local_class():
 
 
 ERRORS = {
-    "KeyError": (
-        raises(KeyError("no\nsuch key")),
-        KeyError,
-        "Caught KeyError in DataLoader worker process 1",
-    ),
+    "KeyError": (raises(KeyError("no\nsuch key")), KeyError, "Caught KeyError in DataLoader worker process 1"),
     "ValueError": (raises(ValueError("bad")), ValueError, "Caught ValueError in DataLoader worker process 1"),
     "odd": (raises(Odd(1, 2)), RuntimeError, "Caught Odd in DataLoader worker process 1"),
     "named": (raises(Named(message="x")), Named, "Caught Named in DataLoader worker process 1"),
@@ -77,11 +73,7 @@ ERRORS = {
     "LoaderTimeout": (raises(LoaderTimeout("x")), LoaderTimeout, "Caught LoaderTimeout in DataLoader worker"),
     "WorkerDied": (raises(WorkerDied("x", pid=1)), WorkerDied, "Caught WorkerDied in DataLoader worker"),
     "StopIteration": (raises(StopIteration()), RuntimeError, "Caught StopIteration in DataLoader"),
-    "OSError": (
-        raises(FileNotFoundError(2, "gone")),
-        FileNotFoundError,
-        "Caught FileNotFoundError in DataLoader",
-    ),
+    "OSError": (raises(FileNotFoundError(2, "gone")), FileNotFoundError, "Caught FileNotFoundError in DataLoader"),
 }
 
 
@@ -104,10 +96,7 @@ def test_an_exception_has_torchs_class_and_text_and_iteration_goes_on(name):
 
 def test_a_failing_worker_init_fn_is_told_as_torch_tells_it():
     loader = DataLoader(At(print), batch_size=4, num_workers=2, worker_init_fn=fails)
-    with (
-        loader,
-        pytest.raises(ZeroDivisionError, match="Caught ZeroDivisionError in DataLoader worker process 0"),
-    ):
+    with loader, pytest.raises(ZeroDivisionError, match="Caught ZeroDivisionError in DataLoader worker process 0"):
         list(loader)
 
 

@@ -15,12 +15,13 @@ import pytest
 from slipring import Loader, Memory, Workers
 from tests.support.datasets import wait_for_file
 from tests.support.inside import engine_of, process_pool
+from tests.support.parts import slow
 from tests.support.processes import alive, until, wait_dead, worker_pids
 from tests.support.scenes import Rows
 
 pytestmark = pytest.mark.fault
 
-METHODS = ["fork", "spawn", "forkserver"]
+METHODS = ["fork", "spawn", slow("forkserver")]
 FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")  # cgroup v1: with v2 the kernel lets a frozen process die
 
 
@@ -167,12 +168,7 @@ def test_processes_that_a_worker_has_started_do_not_keep_the_segments_memory(tmp
     path = tmp_path / "pid"
     dataset = Parent(os.fspath(path))
     loader = Loader(
-        dataset,
-        8,
-        num_workers=2,
-        prefetch_factor=4,
-        workers=Workers(start_method=method),
-        memory=Memory(copy="never"),
+        dataset, 8, num_workers=2, prefetch_factor=4, workers=Workers(start_method=method), memory=Memory(copy="never")
     )
     it = iter(loader)
     batches = [next(it), next(it)]

@@ -10,8 +10,10 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
+from tests.fault.mortal import Init
 from tests.support.inside import engine_of, process_pool
 from tests.support.options import grouped
+from tests.support.parts import slow
 from tests.support.processes import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
 from tests.support.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
 
@@ -26,12 +28,12 @@ SAYS = {
     "os._exit": ("left with exit code 3", "exit", 3),
     "sys.exit": ("left with exit code 7", "sys.exit", 7),
 }
-METHODS = ["fork", "spawn", "forkserver"]
+METHODS = ["fork", "spawn", slow("forkserver")]
 
 
 @pytest.mark.parametrize(
     ("how", "method"),
-    [(how, "fork") for how in HOWS] + [(h, m) for h in ("SIGKILL", "sys.exit") for m in METHODS[1:]],
+    [(how, "fork") for how in HOWS] + [("SIGKILL", "spawn"), slow("SIGKILL", "forkserver"), slow("sys.exit", "spawn")],
 )
 def test_a_death_is_raised_with_all_known_facts_after_the_ready_batches(tmp_path, how, method):
     data = Rows(400, on={4 * 8 + 3: Once(tmp_path / "died", Death(how))})
@@ -194,14 +196,6 @@ def test_a_worker_that_dies_before_it_serves_is_reported_and_a_new_iteration_wor
             list(loader)
         assert SAYS[how][0] in str(caught.value)
         assert [b[1][0] for b in loader] == list(range(0, 40, 4))
-
-
-class Init:
-    def __init__(self, action):
-        self.action = action
-
-    def __call__(self, number):
-        self.action()
 
 
 class DiesAtUnpickling(Rows):

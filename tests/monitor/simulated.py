@@ -187,10 +187,7 @@ class Job:
         batch["participant"], batch["slot"], batch["bytes"] = worker + 1, slot, self.nbytes
         batch["first_index"], batch["slowest_index"] = indices[0], slowest
         batch["slowest_ns"] = fetch // self.rows + extra[slowest]
-        batch["fetch_ns"], batch["collate_ns"] = (
-            fetch + sum(extra.values()),
-            int(_of(self.collate, making) * MS),
-        )
+        batch["fetch_ns"], batch["collate_ns"] = (fetch + sum(extra.values()), int(_of(self.collate, making) * MS))
         for name, part in self.parts.items():
             batch[PARTS[name]] = int(part * batch["fetch_ns"])
         if self.missed is not None:
@@ -370,11 +367,7 @@ class SimulatedWatch:
         for row in range(job.rows):
             end = at + each + int(job.sleepy.get(int(batch["first_index"]) + row, 0) * MS)
             if self.at_ns < end:
-                participant["at_slot"], participant["at_row"], participant["at_since"] = (
-                    batch["slot"],
-                    row,
-                    at,
-                )
+                participant["at_slot"], participant["at_row"], participant["at_since"] = (batch["slot"], row, at)
                 return
             at = end
         participant["at_since"] = at

@@ -61,11 +61,6 @@ def snapshot(
     )  # fmt: skip
 
 
-def test_the_made_up_figures_are_those_of_workers_that_compute():
-    assert verdict(snapshot()).cause == "decode"
-    assert verdict(snapshot(cpu=0.1)).cause == "storage"
-
-
 # ---- memory
 
 
@@ -92,11 +87,6 @@ def test_threads_that_hold_up_the_step_by_pythons_lock_are_named_though_nothing_
     assert "so does the step" in found.sentence and "processes" in found.advice
 
 
-def test_two_threads_that_share_pythons_lock_are_not_told_to_have_more_processors():
-    found = verdict(snapshot(threads=True, cpu=0.5, queued=0.3))
-    assert (found.cause, found.data_bound) == ("gil", True)
-
-
 def test_no_more_than_all_of_the_time_is_spent_without_a_processor():
     found = verdict(snapshot(cpu=0.2, queued=43.26))
     assert found.cause == "decode" and "4326%" not in found.sentence
@@ -115,22 +105,7 @@ def test_slots_are_enough_where_the_workers_are_busy_or_few_are_kept():
     assert few.cause == "slots" and "slots=24" in few.advice
 
 
-def test_batches_that_were_copied_are_not_counted_by_those_that_are_kept_at_the_end():
-    found = verdict(snapshot(), Known(copied_share=0.98))
-    assert found.cause == "kept" and "98% of all were copied" in found.sentence and " 0 " not in found.sentence
-
-
 # ---- one worker
-
-
-def test_a_slow_beginning_is_no_workers_fault():
-    at = snapshot(cpu=0.1)
-    # The first ten batches took long in both workers; one worker made hardly any of the later ones.
-    at.table["participant"][10:] = 1
-    at.table["participant"][10:14] = 2
-    at.table["fetch_ns"][:10] = 500 * MS
-    at.table["claimed_at"] = at.table["published_at"] - at.table["fetch_ns"]
-    assert verdict(at).cause == "storage"
 
 
 def test_the_time_that_ray_takes_to_start_its_tasks_is_no_wait_of_a_slow_pipeline():
@@ -141,15 +116,6 @@ def test_the_time_that_ray_takes_to_start_its_tasks_is_no_wait_of_a_slow_pipelin
     spent = 6000 + 58 * 18
     assert verdict(at, Known(block_wait_ns=(6000 + 280) * MS, block_ns=spent * MS)).cause == "storage"
     assert verdict(at, Known(block_wait_ns=(6000 + 800) * MS, block_ns=spent * MS)).cause == "ray"
-
-
-def test_a_slow_worker_is_told_from_the_others_at_the_same_time():
-    at = snapshot(workers=4, n=80)
-    slow = at.table["participant"] == 3
-    at.table["fetch_ns"][slow] = 90 * MS
-    at.table["claimed_at"] = at.table["published_at"] - at.table["fetch_ns"]
-    found = verdict(at)
-    assert found.cause == "worker" and "Worker 2 " in found.sentence and "5.0 times" in found.sentence
 
 
 # ---- advice
@@ -204,25 +170,7 @@ def test_no_number_is_advised_where_the_loader_finds_it_or_where_there_are_many(
     assert verdict(at[2], Known(tuned=True)).advice.endswith("or more workers, which wait side by side.")
 
 
-# ---- the next batches' indices
-
-
-def test_a_sampler_that_takes_the_time_is_told_from_workers():
-    at = snapshot(cpu=0.1, fetch=1)
-    at.table["published_at"] -= 100 * MS  # each batch was ready for long
-    found = verdict(at)
-    assert found.cause == "sampler" and "8 ms for each batch" in found.sentence
-
-
 # ---- under way
-
-
-def test_the_step_in_progress_counts():
-    at = snapshot(states=[READY, TASK])
-    assert verdict(at).cause == "decode"
-    at.at_ns += 11_000 * MS
-    found = verdict(at)
-    assert (found.cause, found.data_bound) == ("consumer", False) and "in its step for 11 s" in found.sentence
 
 
 def test_the_wait_in_progress_counts():
@@ -230,14 +178,3 @@ def test_the_wait_in_progress_counts():
     assert not verdict(at).data_bound
     at.at_ns += 4_000 * MS
     assert verdict(at).data_bound and verdict(at).wait_share > 0.9
-
-
-def test_a_sample_that_is_waited_for_now_is_named():
-    at = snapshot(waited=1, step=1, fetch=0.1, states=[2], waiters=1)
-    at.slots["batch"]["first_index"], at.slots["batch"]["slot"] = 330, 0
-    at.participants["at_slot"][1], at.participants["at_row"][1] = 0, 3
-    at.at_ns += 4_000 * MS
-    at.participants["at_since"][1] = at.at_ns - 4_000 * MS
-    found = verdict(at)
-    assert found.cause == "sample", found
-    assert "reading one sample for 4 s now: row 3 of its batch, which begins at index 330" in found.sentence

@@ -31,10 +31,7 @@ def test_a_job_is_found_once_by_its_consumer_and_by_its_workers():
     ("words", "shown"),
     [
         (["/usr/bin/python3", "train.py", "--token=abc"], "python3 train.py"),
-        (
-            ["python", "-u", "-Xdev", "-W", "ignore", "/a b/train.py", "x"],
-            "python -u -Xdev -W ignore /a b/train.py",
-        ),
+        (["python", "-u", "-Xdev", "-W", "ignore", "/a b/train.py", "x"], "python -u -Xdev -W ignore /a b/train.py"),
         (["python", "-um", "package.train", "--token", "abc"], "python -um package.train"),
         (["python", "-mtrain", "--token=abc"], "python -m train"),
         (["python", "-c", "token = 'abc'", "x"], "python -c"),
@@ -199,10 +196,7 @@ def test_a_process_of_another_user_is_refused_with_its_name():
             [sys.executable, "-c", AS_NOBODY, str(program.pid)], capture_output=True, text=True, cwd=ROOT
         )
     assert done.stderr == ""
-    assert done.stdout.splitlines() == [
-        f"process {program.pid} belongs to root: ask as that user, or as root",
-        "False",
-    ]
+    assert done.stdout.splitlines() == [f"process {program.pid} belongs to root: ask as that user, or as root", "False"]
 
 
 def test_without_proc_the_reason_is_told(tmp_path, monkeypatch):

@@ -81,12 +81,7 @@ def test_operations_and_a_users_functions_are_parts_of_fetching(way, kept, forke
 
 @pytest.mark.parametrize(
     ("transform", "counted"),
-    [
-        ([], set()),
-        ([images.RandomHorizontalFlip(1.0)], set()),
-        (OPERATIONS, {"augment"}),
-        ([sleeps], {"your_code"}),
-    ],
+    [([], set()), ([images.RandomHorizontalFlip(1.0)], set()), (OPERATIONS, {"augment"}), ([sleeps], {"your_code"})],
     ids=["view", "flip", "operations", "function"],
 )
 def test_a_part_that_a_list_does_not_have_takes_no_time(transform, counted):

@@ -114,13 +114,7 @@ def test_an_error_of_the_dataset_arrives_and_leaves_no_workers():
         assert set(children()) <= before
 
 
-EXTRAS = [
-    {},
-    {"device": "cpu"},
-    {"preload": 2},
-    {"persistent_workers": True},
-    {"device": "cpu", "preload": 1},
-]
+EXTRAS = [{}, {"device": "cpu"}, {"preload": 2}, {"persistent_workers": True}, {"device": "cpu", "preload": 1}]
 
 
 @pytest.mark.parametrize("extras", EXTRAS, ids=lambda extras: "-".join(extras) or "plain")

@@ -37,13 +37,7 @@ class Data:
 
 def loader(data, **options):
     """Return a loader with forked workers, because its datasets use local functions of tests."""
-    options = {
-        "batch_size": 4,
-        "num_workers": 2,
-        "start_method": "fork",
-        "persistent_workers": True,
-        **options,
-    }
+    options = {"batch_size": 4, "num_workers": 2, "start_method": "fork", "persistent_workers": True, **options}
     return slipring.Loader(data, **grouped(**options))
 
 
@@ -291,9 +285,5 @@ def test_the_loaders_arguments_are_known(judged):
         with loader(Data(40, lambda i: None), **options) as mine:
             assert sum(1 for _ in mine) == 10
             _, known = judged(mine)
-        assert (known.forked, known.own_collate, known.in_order) == (
-            forked,
-            own,
-            options.get("in_order", True),
-        )
+        assert (known.forked, known.own_collate, known.in_order) == (forked, own, options.get("in_order", True))
         assert known.persistent is True and (known.parent_bytes is not None) == forked

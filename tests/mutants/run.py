@@ -7,7 +7,8 @@ A patch begins with a description of the fault and a line "Caught by:", which na
 - ``model SCENARIO`` (tests/model), or ``ctest`` or ``tsan`` with a program of tests/c and perhaps a part of a test's
   name: for patches of the ring, in this folder. Each is applied to a copy of csrc.
 - ``pytest TEST...``: for patches of the loaders' Python and Cython code, in the folder loader. Each is applied to a
-  copy of the package and its tests. Before that, the named tests must pass without a patch.
+  copy of the package and its tests. Before that, the named tests must pass without a patch. A Cython module is
+  compiled without optimization (``SLIPRING_BUILD=mutants``), because its test takes less time than its optimization.
 """
 
 import argparse
@@ -23,8 +24,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-LIMIT = 120  # seconds for one catcher; the C tests have watchdogs of their own
+LIMIT = 300  # seconds for one catcher on a loaded machine; the C tests have watchdogs of their own
 HANG = 30  # seconds after which pytest ends a test, which counts as failed
+
+SKIPPED = "its tests are skipped here"
 
 # The text of each catcher that notices a fault. A failed build, or a crash of the catcher, does not count.
 NOTICED = {
@@ -36,7 +39,9 @@ NOTICED = {
 
 # The parts of the tree that a mutant of the loaders needs, and those for compiling a Cython module again.
 PYTHON_PARTS = ["pkg", "tests", "pyproject.toml", "docs/state.schema.json"]
-CYTHON_PARTS = ["csrc", "setup.py", "README.md", f"build/{os.environ.get('SLIPRING_BUILD', 'release')}"]
+CYTHON_PARTS = ["csrc", "setup.py", "README.md", "build/mutants", "build/release/cython"]
+BUILD_CYTHON = [sys.executable, "setup.py", "--quiet", "build_ext"]
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"--timeout={HANG}"]
 
 
 def catcher_of(patch):
@@ -55,9 +60,7 @@ def changes_cython(patch):
 def command(kind, arguments, tree):
     """Return the commands that build and run a catcher in a copy of the tree; the limit holds for the run alone."""
     if kind == "pytest":
-        build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
-        options = ["-q", "-x", "-p", "no:cacheprovider", f"--timeout={HANG}"]
-        return build, [sys.executable, "-m", "pytest", *options, *arguments]
+        return [*BUILD_CYTHON, "--inplace"], [*PYTEST, *arguments]
     if kind == "model":
         make = ["make", "-s", "-C", str(tree / "tests" / "model")]
         return [*make, "build"], [*make, "run", f"ARGS={' '.join(arguments)}"]
@@ -69,7 +72,7 @@ def command(kind, arguments, tree):
 
 def execute(argv, tree, limit=None):
     """Run a command in a copy of the tree, whose package Python imports; return the finished process."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "pkg")}
+    environment = {**os.environ, "PYTHONPATH": str(tree / "pkg"), "SLIPRING_BUILD": "mutants"}
     return subprocess.run(
         argv, cwd=tree, env=environment, timeout=limit, capture_output=True, text=True, errors="replace"
     )
@@ -84,6 +87,8 @@ def prepare(folder, patches):
     shutil.copytree(ROOT / "csrc", tree / "csrc")
     for part in ("c", "model"):
         shutil.copytree(ROOT / "tests" / part, tree / "tests" / part)
+        if (built := ROOT / "build" / part).is_dir():  # only objects that are out of date are then compiled
+            shutil.copytree(built, tree / "build" / part, ignore=shutil.ignore_patterns("asan", "test_*", "stress_*"))
     catchers = [catcher_of(patch) for patch in patches]
     programs = {(kind, arguments[0] if kind != "model" else "") for kind, arguments in catchers if kind != "pytest"}
     for kind, program in sorted(programs):
@@ -105,28 +110,30 @@ def copy_tree(patch, unpatched, tree):
         copy(ROOT / part, tree / part)
 
 
-def files_skipped(patches, pool):
-    """Run the tests that patches name without a patch; return the files whose tests this environment skips."""
-    by_file = {}
-    for kind, arguments in map(catcher_of, patches):
-        for test in arguments if kind == "pytest" else []:
-            by_file.setdefault(test.partition("::")[0], set()).add(test)
+def check_unpatched(patches):
+    """End with an error if a named test fails without a patch, then build the Cython modules.
 
-    def run_one(file):
-        _, run = command("pytest", sorted(by_file[file]), ROOT)
-        return file, execute(run, ROOT)
-
-    skipped = set()
-    for file, done in pool.map(run_one, sorted(by_file)):
-        if "SKIPPED" in done.stdout and " passed" not in done.stdout:
-            skipped.add(file)
-        elif done.returncode != 0:
-            sys.exit(f"without a patch, named tests of {file} fail: {(done.stdout + done.stderr)[-2000:]}")
+    Return whether a named test was skipped.
+    """
+    tests = sorted({test for kind, names in map(catcher_of, patches) if kind == "pytest" for test in names})
+    if not tests:
+        return False
+    files = {test.partition("::")[0] for test in tests}
+    # One session, because a start takes longer than most tests; their slowest part is waiting.
+    run = [*PYTEST, "-n", str(min(2 * os.cpu_count(), len(files))), "--dist", "worksteal", *tests]
+    done = execute(run, ROOT)
+    if done.returncode != 0:
+        sys.exit(f"without a patch, named tests fail: {(done.stdout + done.stderr)[-2000:]}")
+    skipped = "SKIPPED" in done.stdout
+    if any(map(changes_cython, patches)):
+        done = execute(BUILD_CYTHON, ROOT)
+        if done.returncode != 0:
+            sys.exit(f"without a patch, the modules cannot be built: {done.stderr.strip()}")
     return skipped
 
 
-def try_one(patch, unpatched, folder):
-    """Return why this mutant survived, or None if it was caught."""
+def try_one(patch, unpatched, folder, may_skip):
+    """Return why this mutant survived, None if it was caught, or SKIPPED."""
     kind, arguments = catcher_of(patch)
     tree = folder / patch.stem
     try:
@@ -144,6 +151,8 @@ def try_one(patch, unpatched, folder):
             done = execute(run, tree, LIMIT)
         except subprocess.TimeoutExpired:
             return f"{kind} {' '.join(arguments)} was not done after {LIMIT} s"
+        if done.returncode == 0 and may_skip and "SKIPPED" in done.stdout and " passed" not in done.stdout:
+            return SKIPPED
         if done.returncode == 0 or not NOTICED[kind].search(done.stdout + done.stderr):
             return f"SURVIVED {kind} {' '.join(arguments)}: {done.stdout.strip()[-300:]}"
     finally:
@@ -161,26 +170,33 @@ def main():
         if not options.names or any(name in str(patch.relative_to(HERE)) for name in options.names)
     ]
     caught, survived = {}, []
+    of_loaders = [patch for patch in patches if catcher_of(patch)[0] == "pytest"]
+    of_loaders.sort(key=changes_cython, reverse=True)  # those that take longest begin first
 
-    def timed(patch):
+    def timed(patch, may_skip=False):
         begun = time.monotonic()
-        return patch, try_one(patch, unpatched, folder), time.monotonic() - begun
+        return patch, try_one(patch, unpatched, folder, may_skip), time.monotonic() - begun
 
-    # Each has its own copy of the sources, and waits for a compiler and for one program on one CPU.
+    # Each has its own copy of the sources. One more than there are CPUs, because tests wait half of their time.
     with (
         tempfile.TemporaryDirectory(prefix="slipring-mutants-") as name,
-        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
+        concurrent.futures.ThreadPoolExecutor(os.cpu_count() + 1) as pool,
     ):
         folder = Path(name)
         unpatched = prepare(folder, patches)
-        skipped = files_skipped(patches, pool)
-        for patch in list(patches):
-            if skipped.intersection(test.partition("::")[0] for test in catcher_of(patch)[1]):
-                print(f"left out  {patch.stem}: its tests are skipped here", flush=True)
-                patches.remove(patch)
-        for done in concurrent.futures.as_completed([pool.submit(timed, patch) for patch in patches]):
+        pending = [pool.submit(timed, patch) for patch in patches if patch not in of_loaders]
+        try:
+            may_skip = check_unpatched(of_loaders)
+        except SystemExit:
+            pool.shutdown(cancel_futures=True)
+            raise
+        pending += [pool.submit(timed, patch, may_skip) for patch in of_loaders]
+        for done in concurrent.futures.as_completed(pending):
             patch, problem, took = done.result()
             kind, arguments = catcher_of(patch)
+            if problem is SKIPPED:
+                print(f"left out  {patch.stem}: {problem}", flush=True)
+                continue
             by = problem or f"{kind} {' '.join(arguments)}"
             print(f"{'FAIL' if problem else 'ok  '}  {patch.stem}: {by} ({took:.0f} s)", flush=True)
             if problem:

@@ -93,9 +93,7 @@ def test_a_constructor_that_always_fails_ends_in_an_error_with_the_url(folder, w
 
 
 @pytest.mark.parametrize(
-    "error",
-    [PermissionError("expired"), ValueError("no credentials"), FileNotFoundError("of the key")],
-    ids=repr,
+    "error", [PermissionError("expired"), ValueError("no credentials"), FileNotFoundError("of the key")], ids=repr
 )
 @WAYS
 def test_credentials_that_a_constructor_does_not_find_are_not_tried_again(folder, way, error):

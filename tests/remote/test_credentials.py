@@ -24,10 +24,7 @@ print(json.dumps({{"Version": 1, "AccessKeyId": key, "SecretAccessKey": "secret"
                   "Expiration": when.isoformat()}}))
 """
 OWN = {"key": "first", "secret": "secret", "token": "token"}
-EARLY, LATE = (
-    60,
-    36_000,
-)  # seconds until credentials expire: botocore renews those that have less than 10 minutes
+EARLY, LATE = (60, 36_000)  # seconds until credentials expire: botocore renews those that have less than 10 minutes
 
 
 @pytest.fixture(scope="module")

@@ -76,9 +76,7 @@ ROOM = {"an empty folder": (0, LARGE), "room": (3, LARGE), "no room": (5, 5 * (S
 
 
 @pytest.mark.parametrize(
-    ("room", "every"),
-    [("room", 6), *(pytest.param(room, 1, marks=SLOW) for room in ROOM)],
-    ids=str,
+    ("room", "every"), [("room", 6), *(pytest.param(room, 1, marks=SLOW) for room in ROOM)], ids=str
 )
 def test_a_writer_that_is_killed_at_any_line_leaves_no_wrong_entry_and_no_stray_file(disk, room, every):
     count, budget = ROOM[room]

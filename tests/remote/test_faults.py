@@ -182,13 +182,7 @@ def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_o
         data = read_on(kind, server.url, slipring.Storage(**HASTY))
         want = epoch(read_on(kind, long))
         loader = slipring.Loader(
-            data,
-            8,
-            seed=3,
-            num_workers=1,
-            prefetch_factor=1,
-            timeout=100,
-            workers=Workers(fetch_threads=threads),
+            data, 8, seed=3, num_workers=1, prefetch_factor=1, timeout=100, workers=Workers(fetch_threads=threads)
         )
         with loader:
             iterator = iter(loader)

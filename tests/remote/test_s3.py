@@ -108,10 +108,7 @@ def test_a_refused_connection_is_tried_again_and_named():
     with pytest.raises(RemoteError, match="after 2 attempts") as caught:
         source("Tar", "s3://shards", storage=storage)
     assert not caught.value.missing
-    storage.attempts, storage.attempt_timeout = (
-        3,
-        1.0,
-    )  # the client exists already: each attempt is a connection
+    storage.attempts, storage.attempt_timeout = (3, 1.0)  # the client exists already: each attempt is a connection
     with pytest.raises(RemoteError, match=r"cannot be read, after 3 attempts.*Could not connect"):
         source("Tar", "s3://shards", storage=storage)
 

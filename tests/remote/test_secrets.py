@@ -106,10 +106,7 @@ class Refused:
 
 
 def test_the_report_on_a_datasets_own_exception_has_no_credentials():
-    with (
-        slipring.Loader(Refused(), 2, num_workers=1) as loader,
-        pytest.raises(ValueError, match="403") as caught,
-    ):
+    with slipring.Loader(Refused(), 2, num_workers=1) as loader, pytest.raises(ValueError, match="403") as caught:
         next(iter(loader))
     assert "hidden" not in f"{caught.value.__cause__} {caught.value.__cause__.traceback}"
 
@@ -124,10 +121,7 @@ def test_the_log_of_a_skipped_image_and_other_messages_have_no_credentials(tmp_p
     (tmp_path / "b.tar").write_bytes(b"no shard" * 100)
     root = serve(tmp_path).url
     data = Broken(f"{root}/a.tar{SIGNED}", images.CenterCrop(20), on_error="skip")
-    with (
-        caplog.at_level(logging.WARNING, "slipring"),
-        pytest.raises(ImageError, match="none of the 2 images"),
-    ):
+    with caplog.at_level(logging.WARNING, "slipring"), pytest.raises(ImageError, match="none of the 2 images"):
         data[0]
     assert "skipped" in caplog.text and "part=3" in caplog.text and "hidden" not in caplog.text
     with pytest.raises(ValueError, match="is no tar file") as caught:

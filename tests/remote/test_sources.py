@@ -217,12 +217,7 @@ def test_each_of_many_threads_reads_no_more_of_arrow_ipc_than_its_batches(batche
     data = Loaded(TableDataset(f"{server.url}/rows.arrow"))
     before = server.tells("requests")
     with slipring.Loader(
-        data,
-        sampler=range(0, 1000, 125),
-        batch_size=8,
-        num_workers=1,
-        timeout=100,
-        workers=Workers(fetch_threads=8),
+        data, sampler=range(0, 1000, 125), batch_size=8, num_workers=1, timeout=100, workers=Workers(fetch_threads=8)
     ) as loader:
         (batch,) = loader
     after = server.tells("requests")

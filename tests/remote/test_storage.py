@@ -112,10 +112,7 @@ def test_the_root_of_a_file_system_may_be_a_folder_of_another_one(folder):
 
     classes = str(folder / "classes")
     here = images.Folder(classes)
-    for system in (
-        DirFileSystem(classes, LocalFileSystem()),
-        fs.SubTreeFileSystem(classes, fs.LocalFileSystem()),
-    ):
+    for system in (DirFileSystem(classes, LocalFileSystem()), fs.SubTreeFileSystem(classes, fs.LocalFileSystem())):
         for root in ("", "/"):
             there = images.Folder(root, storage=slipring.Storage(system))
             assert there.classes == here.classes, (system, root)

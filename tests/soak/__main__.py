@@ -37,11 +37,7 @@ WRONG = ("lost", "doubled", "reordered", "changed")
 
 def run(minutes, seed, quick, plants):
     """Run turn after turn; return (record, counts, leaks)."""
-    record, counts, rng = (
-        Record(),
-        Counter(dict.fromkeys((*WRONG, "batches", "respawns"), 0)),
-        random.Random(seed),
-    )
+    record, counts, rng = (Record(), Counter(dict.fromkeys((*WRONG, "batches", "respawns"), 0)), random.Random(seed))
     before = Snapshot.take()
     torch = not quick and find_spec("torch") is not None
     killer = Killer(random.Random(f"{seed} kills"))
@@ -83,11 +79,7 @@ def run(minutes, seed, quick, plants):
     del resident, settled, lives, live
     left = before.leaks(wait_s=10)
     faulthandler.cancel_dump_traceback_later()
-    return (
-        record,
-        {**counts, "turns": turns, "kills": killer.kills, "seconds": time.monotonic() - began},
-        left,
-    )
+    return (record, {**counts, "turns": turns, "kills": killer.kills, "seconds": time.monotonic() - began}, left)
 
 
 def marked():

@@ -18,11 +18,7 @@ WAYS = [{}, {"num_workers": 1}, {"num_workers": 1, "start_method": "fork"}]
 
 
 def good(at, n=5):
-    return {
-        "x": np.arange(at, at + n),
-        "y": np.ones((n, 2), np.float32),
-        "t": [str(i) for i in range(at, at + n)],
-    }
+    return {"x": np.arange(at, at + n), "y": np.ones((n, 2), np.float32), "t": [str(i) for i in range(at, at + n)]}
 
 
 def tensors(values):

@@ -66,8 +66,8 @@ def of_job(loaders, counts=None, states=None):
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("m", range(1, 9))
-@pytest.mark.parametrize("n", range(1, 9))
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
 def test_samples_that_n_ranks_have_not_read_m_ranks_read_once(n, m, shuffle):
     seen, states = of_job(ranks(n, shuffle=shuffle), [rank * 5 % 4 for rank in range(1, n + 1)])
     rest, _ = of_job(ranks(m, batch_size=5, seed=99, shuffle=shuffle), states=states[::-1])
