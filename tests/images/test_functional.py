@@ -224,7 +224,8 @@ WRONG_IMAGES = [
 ARGUMENTS = {
     "adjust_brightness": (1,), "adjust_contrast": (1,), "adjust_hue": (0.1,), "adjust_saturation": (1,),
     "adjust_sharpness": (1,), "affine": (1, (0, 0), 1, 0), "autocontrast": (), "center_crop": (2,),
-    "crop": (0, 0, 1, 1), "elastic": (np.full((1, 20, 15, 2), 0.1),), "equalize": (), "erase": (0, 0, 1, 1, 0), "gaussian_blur": (3,), "horizontal_flip": (),
+    "crop": (0, 0, 1, 1), "elastic": (np.full((1, 20, 15, 2), 0.1),),
+    "equalize": (), "erase": (0, 0, 1, 1, 0), "gaussian_blur": (3,), "horizontal_flip": (),
     "invert": (), "pad": (1,), "permute_channels": ((2, 0, 1),), "perspective": ([(0, 0), (2, 0), (2, 2), (0, 2)],) * 2,
     "pil_gaussian_blur": (1,),
     "posterize": (3,), "resize": (3,), "resized_crop": (0, 0, 1, 1, 3), "rgb_to_grayscale": (), "rotate": (3,),
