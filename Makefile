@@ -328,6 +328,7 @@ asan: ## the ring's tests in C under the address and undefined behaviour sanitiz
 
 bench: build $(BENCH_IMAGES_STAMP) ## the benchmarks; QUICK=1, DATA=/path/to/images, ARGS='...'
 	$(PY) -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(if $(DATA),--data "$(DATA)") $(ARGS)
+	$(if $(ARGS),,$(PY) -m bench.recipes --only mixed --only ssd --rounds $(if $(filter-out 0,$(QUICK)),1 --seconds 3,3))
 
 bench-queue: build $(BENCH_STAMP) ## slipring.Queue and other queues; ARGS='--rounds 9 arrays'
 	$(PY) -m bench.queue $(ARGS)

@@ -55,10 +55,10 @@ def loader(recipe: Recipe, photos: AnnotatedPhotos, workers: int) -> Any:
     steps = STEPS[recipe.key]()
     if recipe.normalised:
         steps += [A.Normalize(MEAN, STD)]
-    has_boxes = "boxes" in recipe.parts
-    composed = A.Compose(
-        steps, bbox_params=A.BboxParams("pascal_voc", label_fields=["labels"], min_area=1) if has_boxes else None
-    )
+    has_boxes, has_masks = "boxes" in recipe.parts, "masks" in recipe.parts
+    fields = ["labels", "rows"] if has_masks else ["labels"]
+    boxes = A.BboxParams("pascal_voc", label_fields=fields, min_area=1) if has_boxes else None
+    composed = A.Compose(steps, bbox_params=boxes)
 
     def transform(image: Any, targets: dict[str, Any], other: Callable[[], Any]) -> Any:
         given = dict(targets)
@@ -69,17 +69,18 @@ def loader(recipe: Recipe, photos: AnnotatedPhotos, workers: int) -> Any:
             ]
         if has_boxes:
             given["bboxes"] = given.pop("boxes")
-        if "masks" in given:
-            # Masks move with the number of their box, because Albumentations does not remove those of removed boxes.
+        if has_masks:
             given["masks"] = given["masks"].view(np.uint8)
+            given["rows"] = np.arange(len(given["masks"]))
         made = composed(image=image, **given)
         pixels = made["image"].transpose(2, 0, 1) if recipe.normalised else made["image"]
         found: dict[str, Any] = {}
         if has_boxes:
             found["boxes"] = torch.from_numpy(np.asarray(made["bboxes"], np.float32).reshape(-1, 4))
             found["labels"] = torch.from_numpy(np.asarray(made["labels"], np.int64))
-        if "masks" in made:
-            found["masks"] = torch.from_numpy(np.ascontiguousarray(made["masks"]))
+        if has_masks:  # Albumentations does not remove the masks of removed boxes
+            left = np.asarray(made["rows"], np.int64)
+            found["masks"] = torch.from_numpy(np.asarray(made["masks"])[left])
         if "mask" in made:
             found["mask"] = torch.from_numpy(np.ascontiguousarray(made["mask"]))
         return torch.from_numpy(np.ascontiguousarray(pixels)), found
