@@ -135,7 +135,7 @@ LOSSES = (
          named='`rng="batch"`', less=True),
 )  # fmt: skip
 
-RECIPES = "recipes + recipes-more + recipes-once"
+RECIPES = "recipes + recipes-more + recipes-once + recipes-parts + recipes-objects"
 
 # Title, result, table, column, slipring's rows, column of ratios.
 PANELS: tuple[tuple[str, str, str, str, Sequence[str] | None, str | None], ...] = (
