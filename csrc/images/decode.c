@@ -168,6 +168,7 @@ sr_augmenter *sr_decoder_augmenter(sr_decoder *decoder) { return &decoder->augme
 typedef struct job {
     sr_crop crop;
     sr_target target;
+    bool exchanged; /* the result has rows and columns exchanged */
     bool mirrored; /* rows of the result are filled from right to left */
 } job;
 
@@ -219,8 +220,8 @@ static void orient(job *job, int orientation, int width, int height)
 /* Fill in the crop's defaults, check the box against the image's size, and transform both to the stored image. */
 static int settle(job *job, const sr_crop *crop, const sr_target *target, const sr_image *image)
 {
-    bool exchanged = crop->orientation ? crop->orientation >= 5 : image->orientation >= 5;
-    int width = exchanged ? image->height : image->width, height = exchanged ? image->width : image->height;
+    job->exchanged = (crop->orientation ? crop->orientation : image->orientation) >= 5;
+    int width = job->exchanged ? image->height : image->width, height = job->exchanged ? image->width : image->height;
     job->crop = *crop, job->target = *target;
     sr_crop *c = &job->crop;
     if (c->width == 0)
@@ -251,7 +252,7 @@ static int plan_of(sr_plan *plan, const job *job, int halved, int *top, int *lef
     sr_span x = span_of(c->left, c->width, halved, c->to_width, c->window_left, job->target.width, left);
     sr_span y = span_of(c->top, c->height, halved, c->to_height, c->window_top, job->target.height, top);
     x.mirrored = job->mirrored;
-    return sr_plan_make(plan, &x, &y, c->filter, scratch);
+    return sr_plan_make(plan, &x, &y, c->filter, job->exchanged, scratch);
 }
 
 /* ---- rows of a JPEG ---------------------------------------------------------------------------------------------- */

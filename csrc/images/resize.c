@@ -146,11 +146,31 @@ static int axis_make(sr_axis *axis, const sr_span *span, enum sr_filter filter, 
     return 0;
 }
 
-int sr_plan_make(sr_plan *plan, const sr_span *x, const sr_span *y, enum sr_filter filter, sr_scratch *scratch)
+/* Whether Pillow 13 resizes rows before columns: it does so if it removes more than twice as many rows. */
+static bool pillow_goes_down_first(const sr_span *x, const sr_span *y)
+{
+    double rows = y->end - y->start - y->to, columns = x->end - x->start - x->to;
+    return rows > 0 && rows > 2 * columns;
+}
+
+/* The filter's values are clipped between the passes. Bicubic overshoots, so its order must be Pillow's; for bilinear,
+ * fewer rows after the first pass leave less work for the second one. */
+static bool goes_down_first(const sr_plan *plan, const sr_span *x, const sr_span *y, bool exchanged)
+{
+    if (plan->filter == SR_BILINEAR)
+        return plan->y.end - plan->y.begin >= plan->y.count;
+    return exchanged ? !pillow_goes_down_first(y, x) : pillow_goes_down_first(x, y);
+}
+
+int sr_plan_make(sr_plan *plan, const sr_span *x, const sr_span *y, enum sr_filter filter, bool exchanged,
+                 sr_scratch *scratch)
 {
     plan->filter = filter;
     int rc = axis_make(&plan->x, x, filter, &scratch->axes[0]);
-    return rc == 0 ? axis_make(&plan->y, y, filter, &scratch->axes[1]) : rc;
+    rc = rc == 0 ? axis_make(&plan->y, y, filter, &scratch->axes[1]) : rc;
+    if (rc == 0)
+        plan->down_first = goes_down_first(plan, x, y, exchanged);
+    return rc;
 }
 
 /* ---- rows of the result ----------------------------------------------------------------------------------------- */
@@ -210,7 +230,7 @@ static uint8_t *row_at(const sr_target *target, int y, uint8_t *line)
 
 /* ---- the two orders --------------------------------------------------------------------------------------------- */
 
-/* Down first, then across: if there are fewer rows after it, most of the work is on long runs of bytes. */
+/* Down first, then across: most of the work is on long runs of bytes. */
 static int down_then_across(const sr_kernels *k, const sr_plan *plan, sr_source *source, const sr_target *target,
                             sr_scratch *scratch)
 {
@@ -242,8 +262,7 @@ static int down_then_across(const sr_kernels *k, const sr_plan *plan, sr_source 
     return 0;
 }
 
-/* Across first, like Pillow: for more rows than before, and for a filter that overshoots (values are clipped between
- * the passes). */
+/* Across first, then down. */
 static int across_then_down(const sr_kernels *k, const sr_plan *plan, sr_source *source, const sr_target *target,
                             sr_scratch *scratch)
 {
@@ -350,12 +369,7 @@ static const sr_kernels *chosen(void)
 const char *sr_resize_kernels(void) { return chosen()->name; }
 bool sr_use_vectors(void) { return chosen() != &sr_kernels_c; }
 
-static bool down_first(const sr_plan *plan)
-{
-    return plan->filter == SR_BILINEAR && plan->y.end - plan->y.begin >= plan->y.count;
-}
-
-int sr_plan_window(const sr_plan *plan) { return down_first(plan) ? plan->y.taps : 2; }
+int sr_plan_window(const sr_plan *plan) { return plan->down_first ? plan->y.taps : 2; }
 
 int sr_resize(const sr_plan *plan, sr_source *source, const sr_target *target, sr_scratch *scratch)
 {
@@ -363,5 +377,5 @@ int sr_resize(const sr_plan *plan, sr_source *source, const sr_target *target, s
         return pick(chosen(), plan, source, target, scratch);
     if (plan->x.same >= 0 && plan->y.same >= 0)
         return copy(chosen(), plan, source, target);
-    return (down_first(plan) ? down_then_across : across_then_down)(chosen(), plan, source, target, scratch);
+    return (plan->down_first ? down_then_across : across_then_down)(chosen(), plan, source, target, scratch);
 }

@@ -66,10 +66,13 @@ typedef struct sr_axis {
 typedef struct sr_plan {
     sr_axis x, y;
     enum sr_filter filter;
+    bool down_first; /* rows are resized before columns */
 } sr_plan;
 
-/* -EINVAL: a size below 1; -ENOMEM. */
-int sr_plan_make(sr_plan *plan, const sr_span *x, const sr_span *y, enum sr_filter filter, sr_scratch *scratch);
+/* Plan a resize. `exchanged`: the result has rows and columns exchanged, and the order of the passes is Pillow's for
+ * that result. -EINVAL: a size below 1; -ENOMEM. */
+int sr_plan_make(sr_plan *plan, const sr_span *x, const sr_span *y, enum sr_filter filter, bool exchanged,
+                 sr_scratch *scratch);
 
 /* The source's rows begin at the pixel plan->x.begin. */
 int sr_resize(const sr_plan *plan, sr_source *source, const sr_target *target, sr_scratch *scratch);

@@ -33,6 +33,18 @@ def test_any_box_of_any_jpeg_is_at_most_one_level_from_pillow(seed, bicubic):
         assert levels <= 1, what
 
 
+@pytest.mark.parametrize("orientation", [1, 6, 7])
+@pytest.mark.parametrize("size", [(30, 41), (20, 41), (38, 39), (36, 38), (35, 38), (80, 41), (41, 20), (80, 80)])
+def test_bicubic_has_pillows_order_of_rows_and_columns(size, orientation):
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    data = encoded(pixels(40, 40, noise=True), "JPEG", quality=95, subsampling="4:4:4", exif=exif)
+    out = np.empty((*size, 3), np.uint8)
+    images.decode_into(data, out, interpolation="bicubic", exif=True)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    assert error(out, np.asarray(upright.resize(size[::-1], Image.Resampling.BICUBIC))) <= 1
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nearest_takes_the_very_pixels_of_pillow(seed):
     draw = random.Random(seed)

@@ -48,15 +48,13 @@ def encoded(array, format="JPEG", **options):
 
 
 def by_pillow(data, box=None, size=None, flip=False, bicubic=False):
-    """Return Pillow's result: crop, then resize horizontally, then vertically (its usual order)."""
+    """Return Pillow's result: crop, then resize."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     if box is not None:
         top, left, height, width = box
         image = image.crop((left, top, left + width, top + height))
     if size is not None:
         how = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
-        if bicubic:
-            image = image.resize((size[1], image.height), how)
         image = image.resize((size[1], size[0]), how)
     if flip:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
