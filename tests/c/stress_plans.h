@@ -1,17 +1,17 @@
 /* stress_plans.h - the runs of stress_threads and stress_processes, which differ in the kind of their workers. */
 #include "stress_body.h"
 
-TEST(dynamic_pull)
+TEST(dynamic_loader)
 {
     stress((struct plan){.traffic = DYNAMIC, .threads = THREADS, .workers = 3, .slots = 8, .depth = 4, .leases = 2});
 }
 
-TEST(static_pull)
+TEST(static_loader)
 {
     stress((struct plan){.traffic = STATIC, .threads = THREADS, .workers = 3, .slots = 8, .depth = 4, .leases = 2});
 }
 
-TEST(cooperative_pull)
+TEST(cooperative_loader)
 {
     stress((struct plan){.traffic = COOPERATIVE, .threads = THREADS, .workers = 4, .slots = 8, .depth = 3,
                          .leases = 1});

@@ -63,7 +63,7 @@ def test_every_batch_is_copied_on_demand(num_workers):
 
 
 @kinds(*WORKERS)
-def test_without_copies_held_batches_are_an_error_instead_of_a_hang(kind):
+def test_without_copies_kept_batches_are_an_error_instead_of_a_hang(kind):
     with loading(Squares(28), 4, **kind, slots=5, copy="never") as loader:
         held, iterator = [], iter(loader)
         for _ in range(2):

@@ -105,7 +105,7 @@ def test_an_error_whose_constructor_takes_something_else_comes_as_it_was(kind, e
 
 @kinds("one fork", "thread")
 @pytest.mark.parametrize("error", [partial(Unsendable, "secret")])
-def test_an_error_that_cannot_be_rebuilt_is_told_by_a_worker_error(kind, error):
+def test_an_error_that_cannot_be_rebuilt_becomes_a_worker_error(kind, error):
     with loading(Failing({0}, error, n=2), **kind) as loader:
         first, second = outcomes(iter(loader))
     assert type(first) is WorkerError and first.indices == [0]

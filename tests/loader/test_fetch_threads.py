@@ -85,7 +85,7 @@ def test_each_sample_is_in_its_row_whichever_is_read_first():
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_threads_leave_it_to_the_loop_to_await_the_datasets_coroutines(num_workers):
+def test_with_threads_the_loop_awaits_the_datasets_coroutines(num_workers):
     batches = loaded(Plain(), 16, num_workers=num_workers, fetch_threads=3)
     assert np.concatenate(batches).tolist() == list(range(50))
 
@@ -268,7 +268,7 @@ class HeldCoroutines(Numbers):
     KINDS["one fork"], pytest.param(KINDS["one thread"], marks=pytest.mark.leaks_ok("threads wait for ever")),
 ], ids=["fork", "thread"])  # fmt: skip
 @pytest.mark.parametrize("dataset", [Held(16), HeldCoroutines(16)], ids=["threads", "coroutines"])
-def test_a_read_that_never_ends_is_overdue_and_keeps_nobody(kind, dataset):
+def test_a_read_that_never_ends_is_overdue_and_does_not_delay_the_end(kind, dataset):
     with loading(dataset, 8, timeout=1, fetch_threads=8, **kind) as loader:
         iterator = iter(loader)
         assert patiently(iterator).tolist() == list(range(8))  # the timeout starts before the workers start
@@ -334,7 +334,7 @@ def test_a_worker_has_one_loop_for_all_epochs(kind):
         assert all(batch.all() for _ in range(3) for batch in loader)
 
 
-def test_a_loop_that_runs_already_is_not_in_the_way():
+def test_an_event_loop_that_runs_already_does_not_interfere():
     async def main():
         return np.concatenate(loaded(Numbers(), 16)).tolist()
 
