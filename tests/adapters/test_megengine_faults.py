@@ -48,7 +48,7 @@ class Refusing(Transform):
         ((Six(), StreamSampler(2), Refusing()), LookupError, [[0, 1], [4, 5]]),
     ],
 )
-def test_a_stream_goes_on_after_a_timeout_and_after_its_transform_has_failed(
+def test_a_stream_continues_after_a_timeout_and_after_its_transform_has_failed(
     num_workers, parallel, stream, error, rest, tmp_path, monkeypatch, forked
 ):
     gate = tmp_path / "gate"

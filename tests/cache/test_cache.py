@@ -314,7 +314,7 @@ def test_a_value_that_is_no_size_is_a_type_error(value):
         slipring.Cache(value)
 
 
-def test_a_budget_beyond_the_machine_is_told_of_and_goes_on(caplog):
+def test_a_budget_beyond_the_machine_is_reported_and_continues(caplog):
     with caplog.at_level(logging.WARNING, "slipring"), slipring.Cache("32TiB") as cache:
         assert cache.put(1, "fits") and cache.get(1) == "fits"
     assert "entries are kept as long as there is room" in caplog.text and "32 TiB" in caplog.text

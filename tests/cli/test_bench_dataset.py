@@ -182,7 +182,7 @@ def test_the_memory_of_a_dataset_is_in_its_row(bench, dataset, options, name, ea
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel counts no delays")
-def test_the_time_on_a_processor_is_told_from_the_time_that_is_slept(tmp_path):
+def test_the_time_on_a_processor_is_distinguished_from_the_time_that_is_slept(tmp_path):
     case = Case(1, "thread", 8)
     sweep.Announce(str(tmp_path))(0)  # this thread acts as the worker
 

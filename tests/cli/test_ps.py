@@ -49,7 +49,7 @@ def test_where_there_are_none_it_says_so(capsys, monkeypatch):
     assert code == 0 and json.loads(out)["jobs"] == []
 
 
-def test_a_job_of_another_version_is_told_of_beside_the_others(capsys, tmp_path):
+def test_a_job_of_another_version_is_reported_with_the_others(capsys, tmp_path):
     record = tmp_path / "record"
     with watched("held", {"SLIPRING_RECORD": str(record)}, num_workers=1):
         whole = bytearray(record.read_bytes())

@@ -166,7 +166,7 @@ def test_where_exit_codes_go_nowhere_deaths_are_noticed_all_the_same():
 @pytest.mark.parametrize("nested", [False, True], ids=["its own limit", "an ancestor's limit"])
 @pytest.mark.parametrize("method", ["none", "fork", slow("spawn"), slow("thread")])
 @pytest.mark.parametrize("size", [4 * MB, slow(30 * MB)])
-def test_a_full_memory_cgroup_is_an_error_and_nobody_is_killed(cgroup, nested, method, size):
+def test_a_full_memory_cgroup_is_an_error_and_no_process_is_killed(cgroup, nested, method, size):
     limit = 300 * MB
     with cgroup(limit, nested) as (procs, limited):
         enter = ["sh", "-c", f'echo $$ > "{procs}"; exec "$@"', "sh"]

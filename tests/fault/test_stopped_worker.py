@@ -26,7 +26,7 @@ def stop(pid):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 @pytest.mark.parametrize("death", ["raise", "respawn"])
-def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method, death):
+def test_the_timeout_counts_and_after_it_the_iteration_continues(tmp_path, method, death):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(80, on={17: gate})
         options = {"num_workers": 2, "start_method": method, "seed": 3, "on_death": death}

@@ -66,14 +66,14 @@ def test_a_center_crop_before_a_resize_scales_the_crop_alone():
 
 
 @pytest.mark.parametrize("size", [(30, 40), (20, 100), (100, 20), (21, 33)])
-def test_a_crop_larger_than_the_picture_has_black_around_it(size):
+def test_a_crop_larger_than_the_image_has_black_around_it(size):
     data = encoded(pixels(*size))
     ours = sample(data, images.CenterCrop(64))
     image = Image.open(io.BytesIO(data)).convert("RGB")
     assert error(ours, validated(data, min(size), 64)) <= 1 and image.size == size[::-1]
 
 
-def test_a_padded_picture_is_flipped_with_its_border():
+def test_a_padded_image_is_flipped_with_its_border():
     data = encoded(pixels(21, 33), "PNG")
     plain = sample(data, images.CenterCrop(40))
     for steps in (
@@ -158,7 +158,7 @@ def test_normalised_values_are_torchvisions_to_the_bit(dtype):
     assert torch.equal(ours, tensor.to(ours.dtype))
 
 
-def test_black_around_a_normalised_picture_is_the_value_of_black():
+def test_black_around_a_normalised_image_is_the_value_of_black():
     ours = sample(encoded(pixels(4, 4)), images.CenterCrop(8), dtype="float32", mean=(0.5, 0.25, 0), std=(0.5, 0.5, 1))
     assert ours[0, 0].tolist() == [-1.0, -0.5, 0.0]
 

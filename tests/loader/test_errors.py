@@ -41,7 +41,7 @@ def sorts(found):
 
 @kinds(*EVERY_KIND)
 @pytest.mark.parametrize("in_order", [True, False])
-def test_an_error_in_the_dataset_comes_at_its_turn_and_iteration_goes_on(kind, in_order):
+def test_an_error_in_the_dataset_comes_at_its_turn_and_iteration_continues(kind, in_order):
     with loading(Failing({3, 10}), 4, **kind, in_order=in_order) as loader:
         for _ in range(2):
             found = outcomes(iter(loader))

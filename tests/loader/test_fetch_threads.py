@@ -224,7 +224,7 @@ class FailingCoroutines(Numbers):
 
 @every_kind
 @pytest.mark.parametrize("dataset", [Failing(40), FailingCoroutines(40)], ids=["threads", "coroutines"])
-def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_on(kind, dataset):
+def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_continues(kind, dataset):
     with loading(dataset, 8, fetch_threads=8, **kind) as loader:
         iterator = iter(loader)
         next(iterator)
@@ -289,7 +289,7 @@ class Cancelled(Numbers):
 
 
 @kinds("fork", "thread", "inline", "ranges")
-def test_a_sample_that_is_cancelled_while_it_waits_may_go_on(kind):
+def test_a_sample_that_is_cancelled_while_it_waits_may_continue(kind):
     found, alone = (np.hstack(loaded(Cancelled(), 16, seed=5, **how)) for how in (kind, {"fetch_threads": 1}))
     assert found[0].tolist() == list(range(50))
     np.testing.assert_array_equal(found, alone)
@@ -444,7 +444,7 @@ def test_torchs_loader_reads_concurrently_too_and_through_a_subset(num_workers):
         assert flat(which.tolist() for which, _ in loader) == list(range(24))
 
 
-def test_an_iterable_dataset_has_no_use_for_them():
+def test_fetch_threads_are_refused_for_an_iterable_dataset():
     with pytest.raises(ValueError, match="fetch_threads=4 cannot be used with an iterable dataset"):
         slipring.Loader({1, 2}, workers=Workers(fetch_threads=4))
     data = pytest.importorskip("torch.utils.data")

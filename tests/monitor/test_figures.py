@@ -44,7 +44,7 @@ def test_every_name_is_documented_and_every_sum_is_a_figure():
     assert set(rates.SUMS) <= vars(slipring.Stats()).keys()
 
 
-def test_a_window_tells_from_look_to_look_of_all_its_loaders():
+def test_a_window_reports_from_look_to_look_of_all_its_loaders():
     with slipring.Loader(Squares(8), 4) as one, slipring.Loader(Squares(8), 4) as other:
         window = Window([one, other])
         list(one)

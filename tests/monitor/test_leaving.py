@@ -24,7 +24,7 @@ def seen_later(loader):
 # ---- workers that have left
 
 
-def test_those_that_leave_behind_an_epochs_end_are_waited_for_by_the_next_call(tmp_path):
+def test_those_that_leave_after_an_epochs_end_are_waited_for_by_the_next_call(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(80, on={9: gate})
         with Loader(data, 8, num_workers=2, workers=Workers(start_method="fork")) as loader:

@@ -18,7 +18,7 @@ def command(*arguments, limit=""):
     return subprocess.run(["sh", "-c", script, sys.executable, *arguments], capture_output=True, text=True)
 
 
-def test_the_command_tells_versions_limits_and_memory_and_that_batches_arrive():
+def test_the_command_reports_versions_limits_and_memory_and_that_batches_arrive():
     done = command()
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")]

@@ -96,7 +96,7 @@ def test_every_batch_may_be_kept():
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
-def test_loops_that_are_left_early_leave_no_batch_behind(persistent, kept):
+def test_loops_that_end_early_leave_no_batch(persistent, kept):
     collate = RingCollate(slots=3)
     loader = of_torch(Pictures(), collate, persistent_workers=persistent)
     keeps = []
@@ -212,7 +212,7 @@ def test_the_loop_may_run_in_another_process_than_the_loader_was_made_in(method)
     assert labels(loader) == WHOLE
 
 
-def test_a_loop_that_asks_for_no_batch_leaves_none_behind():
+def test_a_loop_that_asks_for_no_batch_leaves_none():
     loader = of_torch(Pictures(), RingCollate(slots=4))
     for _ in range(3):
         iterator = iter(loader)
