@@ -123,7 +123,7 @@ def test_preload_gives_a_batch_though_the_next_fails(num_workers):
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_finite_stream_ends_and_falsy_samples_and_the_tail_are_kept(num_workers, parallel, preload):
-    """Fixed: loses a finite stream's last batch; spins for ever; falsy samples skipped; tail dropped."""
+    """Fixed: loses a finite stream's last batch; spins forever; falsy samples skipped; tail dropped."""
     if preload:
         pytest.importorskip("torch")
     values = [0, 0.0, 0, 0.0, 0]

@@ -206,7 +206,7 @@ class Held(data.Dataset):
 def test_out_of_order_a_slow_sample_delays_only_its_own_worker(stateful):
     dataset = Held()
     # With two workers, the worker of sample 0 has one more task: seven samples can come without it.
-    release = threading.Timer(60, dataset.go.set)  # if the test fails: a worker would wait for ever
+    release = threading.Timer(60, dataset.go.set)  # if the test fails: a worker would wait forever
     release.start()
     try:
         loader = made(stateful, dataset, (2, False), in_order=False, multiprocessing_context="fork")

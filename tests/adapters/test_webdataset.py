@@ -101,7 +101,7 @@ class Delegates(Shard):
 
 
 class Helped(Shard):
-    """Yields the pid of a helper process that would run for ever."""
+    """Yields the pid of a helper process that would run forever."""
 
     def __iter__(self):
         helper = multiprocessing.Process(target=signal.pause, daemon=True)

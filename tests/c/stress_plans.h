@@ -28,7 +28,7 @@ TEST(queue)
     stress((struct plan){.traffic = PUSH, .threads = THREADS, .workers = 6, .slots = 8, .leases = 1});
 }
 
-/* One worker and one slot: a worker that misses a wake-up sleeps for ever. */
+/* One worker and one slot: a worker that misses a wake-up sleeps forever. */
 TEST(loader_ping_pong)
 {
     stress((struct plan){.traffic = DYNAMIC, .threads = THREADS, .workers = 1, .slots = 1, .depth = 1});

@@ -173,7 +173,7 @@ TEST(memory_that_others_are_committing_counts)
     sr_ring *ring SCOPED = small_ring(3);
     sr_alloc_error why = {0};
     sr_store_relaxed(&ring->participants[2].growing, 6 * MIB / SR_PAGE);
-    CHECK(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC); /* it waits for them, but not for ever */
+    CHECK(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC); /* it waits for them, but not forever */
     CHECK(why.limit == SR_LIMIT_FILESYSTEM && why.free < 2 * MIB);
     CHECK(sr_pages_of(sr_load_relaxed(&ring->participants[1].growing)) == 0);
     CHECK(sr_recover(ring, 2) == 0); /* it died in the middle */

@@ -271,7 +271,7 @@ with slipring.Cache("1GiB") as cache:
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_FSIZE", "RLIMIT_AS"])
-def test_where_limits_leave_few_keys_the_others_are_made_each_time(limit):
+def test_if_limits_leave_few_keys_the_others_are_made_each_time(limit):
     most = {"RLIMIT_FSIZE": 100 << 20, "RLIMIT_AS": 4 << 30}[limit]
     command = [sys.executable, "-c", IN_LITTLE_SPACE, limit, str(most)]
     done = subprocess.run(command, capture_output=True, text=True)

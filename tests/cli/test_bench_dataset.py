@@ -377,7 +377,7 @@ def test_the_parts_of_fetching_that_a_dataset_reports_are_in_the_sentence(figure
     assert "(" not in limits.judge([row(1, **figures)], 16).sentence.split(". ")[0].replace("(storage,", "")
 
 
-def test_where_none_are_needed_it_says_so():
+def test_if_none_are_needed_it_says_so():
     assert "No workers are needed (100 samples/s)." in limits.judge([row(0), row(2, 105)], 2).sentence
 
 

@@ -276,7 +276,7 @@ def test_on_a_terminal_that_can_only_print_lines_frames_follow_one_another():
     assert b"\x1b[" not in terminal.said
 
 
-def test_where_the_job_ends_the_terminal_is_given_back_before_the_reason_is_reported():
+def test_if_the_job_ends_the_terminal_is_restored_before_the_reason_is_reported():
     with watched("held", num_workers=1) as program:
         terminal = Terminal([str(program.pid), "--interval", "0.1"], 100, 30)
         terminal.until(b"batches/s")

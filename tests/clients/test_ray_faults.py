@@ -201,7 +201,7 @@ def test_a_wait_for_a_producer_that_hangs_ends_with_an_error_in_time(tmp_path):
         assert found == 100
 
 
-# ---- pictures
+# ---- images
 
 
 def jpeg(number, size=(40, 60)):

@@ -48,7 +48,7 @@ def test_others_may_fill_the_file_system(small):
         assert (cache.get(0) == 0).all() and 19 not in cache
 
 
-def test_where_there_is_no_room_at_all_it_is_an_error_with_numbers(small):
+def test_if_there_is_no_room_at_all_it_is_an_error_with_numbers(small):
     place = small(1 * MB)
     fill(place)
     with pytest.raises(slipring.SegmentFull, match="no room for a cache's first pages") as refused:

@@ -374,7 +374,7 @@ def test_names_that_are_no_utf_8_are_names_like_others(tmp_path):
     assert caught.value.path == data.samples[0][0]
 
 
-def test_where_no_file_can_be_read_the_search_ends(tmp_path):
+def test_if_no_file_can_be_read_the_search_ends(tmp_path):
     (tmp_path / "a").mkdir()
     for number in range(3):
         (tmp_path / "a" / f"{number}.jpg").write_bytes(b"nothing")

@@ -14,7 +14,7 @@ from tests.support.pictures import encoded, error, pixels
 
 
 class One(images.ImageDataset):
-    """A dataset of one picture."""
+    """A dataset of one image."""
 
     def __init__(self, data, transform, **options):
         super().__init__(transform, **options)
@@ -128,7 +128,7 @@ def test_boxes_lie_everywhere():
 
 
 @pytest.mark.parametrize(("size", "box"), [((10, 100), (0, 43, 10, 13)), ((100, 10), (43, 0, 13, 10))])
-def test_where_no_box_fits_the_middle_is_taken(size, box):
+def test_if_no_box_fits_the_middle_is_taken(size, box):
     recipe = Recipe(*size)
     images.RandomResizedCrop(8, scale=(1, 1)).apply(recipe, Draws(1))
     view = recipe.view

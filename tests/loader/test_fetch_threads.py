@@ -196,7 +196,7 @@ def test_a_thread_knows_whose_it_is(kind):
     assert known == {kind["num_workers"] > 0}
 
 
-# ---- samples that fail, wait for ever, or are cancelled
+# ---- samples that fail, wait forever, or are cancelled
 
 
 class Failing(Squares):
@@ -265,7 +265,7 @@ class HeldCoroutines(Numbers):
 
 
 @pytest.mark.parametrize("kind", [
-    KINDS["one fork"], pytest.param(KINDS["one thread"], marks=pytest.mark.leaks_ok("threads wait for ever")),
+    KINDS["one fork"], pytest.param(KINDS["one thread"], marks=pytest.mark.leaks_ok("threads wait forever")),
 ], ids=["fork", "thread"])  # fmt: skip
 @pytest.mark.parametrize("dataset", [Held(16), HeldCoroutines(16)], ids=["threads", "coroutines"])
 def test_a_read_that_never_ends_is_overdue_and_does_not_delay_the_end(kind, dataset):

@@ -30,7 +30,7 @@ def test_the_scalars_are_differences_over_the_time_between():
     }
 
 
-def test_where_nothing_happened_the_scalars_are_zero():
+def test_if_nothing_happened_the_scalars_are_zero():
     assert set(scalars(slipring.Stats(), None, 0.0).values()) == {0.0}
 
 

@@ -1,4 +1,4 @@
-"""The same batch for ever, which shows the speed of the training alone."""
+"""The same batch forever, which shows the speed of the training alone."""
 
 import math
 import os

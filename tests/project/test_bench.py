@@ -155,7 +155,7 @@ def test_memory_in_a_file_counts_once_for_several_processes_and_also_unmapped():
 
 
 def test_the_images_of_the_second_epoch_are_those_that_fit_and_each_epoch_has_all_of_them(folder, monkeypatch):
-    monkeypatch.setattr(epochs, "MOST", 3 * 48 * 64 * 3)  # three of the four pictures
+    monkeypatch.setattr(epochs, "MOST", 3 * 48 * 64 * 3)  # three of the four images
     pictures = epochs.dataset(str(folder))
     assert pictures.distinct == len(pictures.files) == 3
     order = list(islice(pictures.order, 9))

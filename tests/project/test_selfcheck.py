@@ -57,7 +57,7 @@ def test_with_torch_the_drop_in_is_checked():
     assert "slipring.torch.DataLoader" in json.loads(done.stdout)["check"]["sentence"]
 
 
-def test_where_no_memory_can_be_had_the_command_fails_with_the_remedy():
+def test_without_memory_the_command_fails_with_the_remedy():
     done = command(limit="ulimit -f 8")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "check      FAILED: SegmentFull" in done.stdout and "raise that limit" in done.stdout

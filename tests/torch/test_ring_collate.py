@@ -171,7 +171,7 @@ def has_no_slots(loader, monkeypatch):
         check_labels(loader)
 
 
-def test_where_no_slots_can_be_made_batches_go_torchs_own_way(monkeypatch):
+def test_without_slots_batches_go_torchs_own_way(monkeypatch):
     loader = of_torch(Pictures(), RingCollate(slots=4))
     assert in_a_child(has_no_slots, loader, monkeypatch) == 0
 
