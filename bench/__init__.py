@@ -23,7 +23,7 @@ the workloads, the method and its biases.
 ``workload.py``        the parts of a workload
 ``memory.py``          the memory of a job's processes, with shared memory counted once
 ``cpu.py``             the processor time of a job's processes
-``decoded.py``         decoded pictures in one file, as in FFCV's raw mode
+``decoded.py``         decoded images in one file, as in FFCV's raw mode
 =====================  ======================================================================
 
 Every other file is a command, such as ``python -m bench.micro``, that measures one thing; its docstring

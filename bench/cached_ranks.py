@@ -1,18 +1,18 @@
 """Ranks that share a cache by its name: ``python -m bench.cached_ranks``.
 
 Purpose
-    Two ranks train on the same folder at the same time, with one named cache. Is each picture made once, and how much
+    Two ranks train on the same folder at the same time, with one named cache. Is each image made once, and how much
     more memory does the cache take than for one rank?
 Data
     The photographs of workload (g). Each rank is a separate process that opens the cache by its name, and reads
-    all pictures twice in its own order, with its own loader; the ranks start together. First one
+    all images twice in its own order, with its own loader; the ranks start together. First one
     rank, then two.
 Machine, command, result
-    Printed. "made" counts the lookups that found nothing and made the picture; "waits" counts those that waited
+    Printed. "made" counts the lookups that found nothing and made the image; "waits" counts those that waited
     for the other rank to make it. The cache's memory is the kernel's allocation for its file, counted once;
     "all memory" adds the other memory of ranks and workers (PSS): interpreters, and slots of batches.
 Bias
-    Both ranks read all pictures, as two trainings would; ranks of one training divide them, and so meet less
+    Both ranks read all images, as two trainings would; ranks of one training divide them, and so meet less
     often.
 """
 
@@ -50,7 +50,7 @@ class Orders:
 
 
 def rank(number: int, name: str, data: str | None, workers: int, together: Any, counted: Any) -> None:
-    """Read the pictures, and stay until all ranks have been measured."""
+    """Read the images, and stay until all ranks have been measured."""
     from slipring import Cache, Loader, images
 
     pictures = dataset(data)

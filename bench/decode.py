@@ -74,7 +74,7 @@ def centre_crops(n: int) -> list[Job]:
 
 
 def centre(height: int, width: int) -> tuple[Box, bool]:
-    """Return workload (a)'s crop of a picture."""
+    """Return workload (a)'s crop of an image."""
     side = round(min(height, width) * KEEP)
     return ((height - side) // 2, (width - side) // 2, side, side), False
 

@@ -1,4 +1,4 @@
-"""Decoded pictures, one after the other in one file, as in FFCV's raw mode, but without FFCV."""
+"""Decoded images, one after the other in one file, as in FFCV's raw mode, but without FFCV."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DECODED = HERE / "data" / "decoded"
 
 
 def decoded(files: Sequence[tuple[str, int]]) -> tuple[Any, list[tuple[int, int, int]]]:
-    """Return the pixels of (path, label) as one mapped array, and each picture's (place, height, width).
+    """Return the pixels of (path, label) as one mapped array, and each image's (place, height, width).
 
     The file is made if it does not exist. This may take a while, and as much space on the disk as the pixels.
     """
@@ -51,7 +51,7 @@ def _write(files: Sequence[tuple[str, int]], to: Any) -> np.ndarray:
 
 
 def decoded_bytes(files: Sequence[tuple[str, int]]) -> list[int]:
-    """Return how many bytes the pixels of each picture take."""
+    """Return how many bytes the pixels of each image take."""
     from slipring import images
 
     return [3 * height * width for height, width in map(_size(images), files)]

@@ -1,7 +1,7 @@
 """Decoders of training crops: workload (f) and ``bench.decode`` compare results, the latter also times.
 
 A function without arguments makes each decoder. It is called with the file's bytes and with `pick`, which gets the
-picture's height and width and returns a box (top, left, height, width) and whether to mirror it.
+image's height and width and returns a box (top, left, height, width) and whether to mirror it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def with_slipring(gap: float | None = None) -> Decoder:
 
 
 def area(pixels: Any, pick: Pick) -> Any:
-    """Crop a decoded picture and scale it by OpenCV's only antialiasing filter."""
+    """Crop a decoded image and scale it by OpenCV's only antialiasing filter."""
     import cv2
 
     (top, left, height, width), flip = pick(*pixels.shape[:2])
@@ -78,7 +78,7 @@ def with_area() -> Decoder:
 
 
 def with_simplejpeg(*, fast: bool = False) -> Decoder:
-    """Decode the whole picture with libjpeg-turbo, then use OpenCV's area filter; `fast`: FFCV's inexact DCT."""
+    """Decode the whole image with libjpeg-turbo, then use OpenCV's area filter; `fast`: FFCV's inexact DCT."""
     import cv2
     import simplejpeg
 

@@ -47,7 +47,7 @@ STEPS_MS = (5, 20, 50)
 
 
 class Images:
-    """Ready images, in order, for ever."""
+    """Ready images, in order, forever."""
 
     def __init__(self, torch: Any, shape: tuple[int, ...] = SHAPE) -> None:
         made = np.random.default_rng(0).integers(0, 255, (512, *shape), np.uint8)

@@ -13,7 +13,7 @@ SAMPLES = 12
 
 
 def error(decoder: Decoder, files: list[tuple[str, int]], *, whole: bool) -> tuple[float, int]:
-    """Return the mean and the largest difference for some files, each with a random box or as a `whole` picture."""
+    """Return the mean and the largest difference for some files, each with a random box or as a `whole` image."""
     draw, exact = random.Random(0), with_pillow()
     means, largest = [], 0
     for path, _ in files[:SAMPLES]:
@@ -36,7 +36,7 @@ def _pick(draw: random.Random, data: bytes, whole: bool) -> Pick:
 
 
 def check_form(leaves: list[np.ndarray], batch_size: int) -> str | None:
-    """Return the error of a batch of random crops, or None: a wrong shape, or pictures without contrast."""
+    """Return the error of a batch of random crops, or None: a wrong shape, or images without contrast."""
     pictures = leaves[0]
     if pictures.shape not in ((batch_size, SIDE, SIDE, 3), (batch_size, 3, SIDE, SIDE)):
         return f"pictures of shape {pictures.shape}"

@@ -39,7 +39,7 @@ ROUNDS = 7
 
 
 class Kept:
-    """Cached pictures, and both ways to look them up."""
+    """Cached images, and both ways to look them up."""
 
     def __init__(self) -> None:
         from bench.decoders import SIDE

@@ -77,7 +77,7 @@ def ensure(root: Path = DATA) -> None:
 
 
 def _cut(source: Path, root: Path) -> None:
-    """Cut pictures of various sizes out of one photograph."""
+    """Cut images of various sizes out of one photograph."""
     from PIL import Image, ImageOps
 
     draw = random.Random(source.name)  # the same files on every machine
@@ -92,7 +92,7 @@ def _cut(source: Path, root: Path) -> None:
 
 
 def _cut_large(source: Path, root: Path) -> None:
-    """Cut pictures of 1600 x 1200 out of one photograph, with some noise: enlarged ones are too smooth to decode."""
+    """Cut images of 1600 x 1200 out of one photograph, with some noise: enlarged ones are too smooth to decode."""
     import numpy as np
     from PIL import Image
 

@@ -75,7 +75,7 @@ def cell(value: Cell) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Write a figure with at least so many significant digits, grouped by thousands."""
+    """Write a figure with at least that many significant digits, grouped by thousands."""
     if value is None:
         return "–"
     if abs(value) >= 10 ** (digits - 1):

@@ -48,7 +48,7 @@ def tables(workloads: Iterable[Workload], summary: dict[str, Any]) -> dict[str, 
 
 
 def notes(summary: dict[str, Any]) -> Iterator[str]:
-    """Yield why baselines are missing, and what else happened."""
+    """Yield the reasons for missing baselines, and other events."""
     for key, rows in summary["tables"].items():
         yield from (f"({key}) {find(row.baseline).label}: {note}" for row in rows for note in row.notes)
 

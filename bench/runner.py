@@ -1,4 +1,4 @@
-"""Start one child per baseline, measure each in turn, and never wait for ever."""
+"""Start one child per baseline, measure each in turn, and never wait forever."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ Purpose
     With ``--http``: the same for slipring's own datasets over HTTP, from a server that waits 50 ms before each answer.
 Data
     Samples of a few bytes, in batches of 64; each row runs for about the same time. With ``--http``,
-    pictures of 64 × 48 pixels: a tar shard, single files, and tables in row groups of 4 rows, in random order.
+    images of 64 × 48 pixels: a tar shard, single files, and tables in row groups of 4 rows, in random order.
 Machine, command, result
     Printed.
 Bias
@@ -84,7 +84,7 @@ def waits(kind: type[Waits], seconds: float, batches: int, fetch_threads: int | 
 
 
 def write(folder: pathlib.Path, n: int) -> None:
-    """Write `n` pictures as a shard, as files of one class, and as a table."""
+    """Write `n` images as a shard, as files of one class, and as a table."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq

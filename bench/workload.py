@@ -41,7 +41,7 @@ class Target:
         ``"exact"``: the same for slipring's rate and the best rate of decoders within `EXACT`.
         ``"threads"``: the same for slipring's rate with thread workers and with processes.
         ``"plain"``: the same for slipring's rate with and without a cache; ``"half"``: with a cache for half of
-        the samples; ``"mapped"``: for its rate with a cache and from a mapped file of decoded pictures.
+        the samples; ``"mapped"``: for its rate with a cache and from a mapped file of decoded images.
         ``"cpu"``: the consumer's CPU time per batch, in microseconds, must be at most `bound`.
     bound
         The figure.

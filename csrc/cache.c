@@ -1,6 +1,6 @@
 /* cache.c - entries that one process makes and all processes find: an append-only segment with one word per key.
  *
- * The word decides, as a slot's does: EMPTY; FILLING, by a filler whose death can be confirmed; READY for ever. There
+ * The word decides, as a slot's does: EMPTY; FILLING, by a filler whose death can be confirmed; READY forever. There
  * are no locks, and memory is committed before it is written. docs/protocol.md, The cache, has the transitions by their
  * labels.
  */

@@ -264,7 +264,7 @@ int sr_process_memory_available(const char *root, sr_memory_info *out)
  * gets all locks again, it tries without waiting, so that it loses the time once and not with each growth. */
 static _Atomic uint32_t in_vain;
 
-/* flock has no deadline, and the kernel reports no event when a lock is released: so this tries at growing intervals. */
+/* flock has no deadline, and the kernel reports no event when a lock is released. So try at growing intervals. */
 static bool lock_directory(int fd, uint64_t deadline)
 {
     struct timespec pause = {.tv_nsec = 50000};

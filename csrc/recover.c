@@ -163,7 +163,7 @@ int sr_find_owned(const sr_ring *ring, uint32_t participant, uint32_t *slot)
 /* Processes come and go, and no process assigns the numbers.
  *
  * One word per participant decides which process has its number, as one word per slot decides its owner: the
- * incarnation, 0 for nobody, changed by compare-and-swap. It identifies a process for ever, by pid and start time, so
+ * incarnation, 0 for nobody, changed by compare-and-swap. It identifies a process forever, by pid and start time, so
  * any process that finds it dead may recover it.
  */
 

@@ -1,4 +1,4 @@
-"""A stream whose states any number of ranks and workers can load: `rest_of` divides what is left.
+"""A stream whose states any number of ranks and workers can load: `rest_of` divides the remaining lines.
 
 Two ranks begin, and three ranks continue: docs/randomness.md explains it.
 """
@@ -20,7 +20,7 @@ class Lines:
         return Reading([[file, 0] for file in self.files[self.rank :: self.world_size][worker::workers]])
 
     def rest_of(self, states, num_workers):
-        """Return, for each of this rank's present workers, the state that it is to load."""
+        """Return the state to load, for each of this rank's present workers."""
         left = []
         for rank, workers in enumerate(states):
             for worker, state in enumerate(workers):  # None: it had delivered nothing

@@ -28,7 +28,7 @@ class Baseline:
     libraries_of
         A package whose bundled libraries it needs by their plain names.
     whole
-        Its decoder is compared with whole pictures, because it draws its boxes itself.
+        Its decoder is compared with whole images, because it draws its boxes itself.
     options
         Additional arguments of its functions: several rows use one module.
     """

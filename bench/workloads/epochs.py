@@ -1,4 +1,4 @@
-"""(g) The second epoch, by budget: how fast are training crops of cached pictures?
+"""(g) The second epoch, by budget: how fast are training crops of cached images?
 
 Data
     The JPEGs of (f) of ImageNet's sizes, or the user's (``--data``), as many as take a gibibyte when they are
@@ -7,7 +7,7 @@ Data
 Machine, command, result
     In the file that ``python -m bench g`` writes to ``bench/results/``.
 Bias
-    A few hundred pictures: soon every process maps the whole cache, and more of it fits into the CPU's caches
+    A few hundred images: soon every process maps the whole cache, and more of it fits into the CPU's caches
     than with a real dataset. For baselines that decode, the files stay in the page cache: no process waits for a disk.
     The budgets are shares of these pictures' size. FFCV's raw mode is emulated: its file by numpy, its filter by
     OpenCV, in torch's loader. Baselines without lookups have no hits.
@@ -23,7 +23,7 @@ from bench.decoded import decoded, decoded_bytes
 from bench.photos import ensure, image_files
 from bench.workload import Roles, Target, Workload
 
-MOST = 1 << 30  # bytes of decoded pictures: a memory must hold them several times
+MOST = 1 << 30  # bytes of decoded images: the memory must hold them several times
 ENTRY = 512  # maximum bytes of a cache's entry in addition to its pixels
 EPOCH = 1 << 18  # samples of a baseline's epoch: large, so that its ends do not show
 
@@ -52,7 +52,7 @@ class Pictures:
     order
         A loader's sampler.
     decoded_bytes
-        The cache size for the pixels of all pictures. The largest one counts twice, because the cache accepts no
+        The cache size for the pixels of all images. The largest one counts twice, because the cache accepts no
         entry when another one like the last does not fit.
     """
 

@@ -25,7 +25,7 @@ typedef struct sr_color_loops {
     void (*saturate)(uint8_t *data, size_t n, float factor);
     /* Convert to Pillow's 8-bit HSV, add `shift` to the hue, and convert back. */
     void (*hue)(uint8_t *data, size_t n, uint8_t shift);
-    /* Exchange channels: channel c becomes what channel from[c] was. */
+    /* Exchange channels: channel c gets the values of channel from[c]. */
     void (*permute)(uint8_t *data, size_t n, const int32_t from[3]);
 } sr_color_loops;
 

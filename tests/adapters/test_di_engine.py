@@ -215,7 +215,7 @@ def test_a_source_may_return_more_callables_than_asked_for_but_no_more_than_can_
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("ready", [False, True])
 def test_closing_twice_is_fine_and_ends_the_iteration(num_workers, ready):
-    """Kept: close() twice. Fixed: next() returns None for ever after it."""
+    """Kept: close() twice. Fixed: next() returns None forever after it."""
     loader = AsyncDataLoader(Source(ready=ready), 4, "cpu", num_workers=num_workers)
     held = next(loader)
     loader.close()

@@ -26,7 +26,7 @@ def test_row_i_is_always_sample_i(chunk_size):
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_an_exception_in_a_worker_is_raised_and_the_iteration_goes_on(num_workers):
+def test_an_exception_in_a_worker_is_raised_and_the_iteration_continues(num_workers):
     """Fixed: an exception in a worker hangs the consumer."""
     calls = iter(range(100))
 
@@ -135,7 +135,7 @@ def test_nothing_is_printed(capfd, caplog):
     assert capfd.readouterr() == ("", "")
 
 
-def test_nobody_polls_while_the_source_waits():
+def test_no_process_polls_while_the_source_waits():
     """Fixed: polling sleeps at every stage -> none. A waiting thread sleeps until an event."""
     gate, asked = threading.Event(), threading.Event()
 

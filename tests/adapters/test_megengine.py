@@ -314,7 +314,7 @@ class Nested(Images):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_preload_makes_tensors_in_nested_structures(num_workers):
-    """Kept: preload; nested mapping, namedtuple, sequence. Fixed: does not recurse for ever on a string."""
+    """Kept: preload; nested mapping, namedtuple, sequence. Fixed: does not recurse forever on a string."""
     torch = pytest.importorskip("torch")
     loader = DataLoader(Nested(), SequentialSampler(Images(), 4), num_workers=num_workers, preload=True)
     batches = list(loader)

@@ -54,7 +54,7 @@ def test_samples_of_an_array_dataset_are_tuples_of_its_arrays_elements(num_worke
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_concat_dataset_is_its_datasets_one_behind_the_other(num_workers):
+def test_a_concat_dataset_has_its_datasets_one_after_the_other(num_workers):
     parts = [ArrayDataset([0, 1, 2]), ArrayDataset([]), ArrayDataset([3, 4])]
     dataset = ConcatDataset(iter(parts))
     assert dataset.datasets == parts and dataset.cumulative_sizes == [3, 3, 5]

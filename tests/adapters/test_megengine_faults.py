@@ -48,7 +48,7 @@ class Refusing(Transform):
         ((Six(), StreamSampler(2), Refusing()), LookupError, [[0, 1], [4, 5]]),
     ],
 )
-def test_a_stream_goes_on_after_a_timeout_and_after_its_transform_has_failed(
+def test_a_stream_continues_after_a_timeout_and_after_its_transform_has_failed(
     num_workers, parallel, stream, error, rest, tmp_path, monkeypatch, forked
 ):
     gate = tmp_path / "gate"
@@ -123,7 +123,7 @@ def test_preload_gives_a_batch_though_the_next_fails(num_workers):
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_finite_stream_ends_and_falsy_samples_and_the_tail_are_kept(num_workers, parallel, preload):
-    """Fixed: loses a finite stream's last batch; spins for ever; falsy samples skipped; tail dropped."""
+    """Fixed: loses a finite stream's last batch; spins forever; falsy samples skipped; tail dropped."""
     if preload:
         pytest.importorskip("torch")
     values = [0, 0.0, 0, 0.0, 0]

@@ -121,7 +121,7 @@ THREADS = {
 
 
 @pytest.mark.parametrize("adapter", [*THREADS, "Paddle"])
-def test_a_thread_whose_batch_has_not_come_in_time_is_left_behind(adapter, slow, monkeypatch):
+def test_a_thread_whose_batch_has_not_come_in_time_is_abandoned(adapter, slow, monkeypatch):
     make = THREADS.get(adapter) or (lambda *slow: of_paddle(Slow(*slow), 0, monkeypatch))
     place, over = slow
     give_up(make(place, over), place)

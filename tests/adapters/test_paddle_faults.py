@@ -25,7 +25,7 @@ def test_a_timeout_is_raised(kind, num_workers, hang):
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_an_exception_is_raised_and_the_iteration_goes_on(kind, num_workers):
+def test_an_exception_is_raised_and_the_iteration_continues(kind, num_workers):
     batches = iter(DataLoader(Images(6, at=2, act=fail), batch_size=2, num_workers=num_workers))
     assert next(batches)[1].tolist() == [0, 1]
     with pytest.raises(LookupError, match="no such image"):

@@ -41,7 +41,7 @@ def test_a_loader_is_torchs_ours_and_stateful():
     assert not isinstance(Numbers(), adapter.Stateful)
 
 
-def test_the_signature_names_every_argument_for_clients_that_make_loaders_anew():
+def test_the_signature_names_every_argument_for_clients_that_make_loaders_again():
     ours, torchs = (dict(inspect.signature(one).parameters) for one in (adapter.StatefulDataLoader, DataLoader))
     assert ours.pop("snapshot_every_n_steps").default == 1 and list(ours.items()) == list(torchs.items())
     parameters = inspect.signature(adapter.StatefulDataLoader).parameters
@@ -71,7 +71,7 @@ def test_slipring_arguments_follow_by_name():
         ((Numbers(), *[None] * 13), {}),
     ],
 )
-def test_wrong_arguments_are_told_in_the_words_of_any_function(args, kwargs):
+def test_wrong_arguments_are_reported_in_the_words_of_any_function(args, kwargs):
     with pytest.raises(TypeError) as ours:
         adapter.StatefulDataLoader(*args, **kwargs)
     with pytest.raises(TypeError) as theirs:
@@ -177,7 +177,7 @@ def test_a_random_sampler_takes_torchdatas_arguments_and_gives_its_order(argumen
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("taken", [0, 1, 3, 5])
-def test_a_distributed_sampler_goes_on_as_torchdatas(num_workers, taken):
+def test_a_distributed_sampler_continues_as_torchdatas(num_workers, taken):
     theirs = pytest.importorskip("torchdata.stateful_dataloader.sampler", reason="torchdata is compared with")
     sampler = adapter.StatefulDistributedSampler(range(20), num_replicas=2, rank=1)
     original = theirs.StatefulDistributedSampler(range(20), num_replicas=2, rank=1)

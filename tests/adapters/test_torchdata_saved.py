@@ -60,7 +60,7 @@ def resumed(state, dataset, cls=DataLoader, **options):
 @pytest.mark.parametrize("setting", SETTINGS[:2])
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("dataset", [Plain, AtItsBeginning])
-def test_a_stream_whose_workers_have_unequal_shares_goes_on(dataset, every, setting, taken):
+def test_a_stream_whose_workers_have_unequal_shares_continues(dataset, every, setting, taken):
     options = {"batch_size": 2, "num_workers": setting[0], "persistent_workers": setting[1]}
     whole = as_lists(theirs.StatefulDataLoader(dataset(), **options))
     taken = min(taken, len(whole))
@@ -74,7 +74,7 @@ def test_a_stream_whose_workers_have_unequal_shares_goes_on(dataset, every, sett
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("dataset", [Plain, AtItsBeginning])
-def test_a_stream_at_its_end_goes_on_with_the_next_epoch(dataset, setting):
+def test_a_stream_at_its_end_continues_with_the_next_epoch(dataset, setting):
     options = {"batch_size": 2, "num_workers": setting[0], "persistent_workers": setting[1]}
     whole = theirs.StatefulDataLoader(dataset(), **options)
     n, second = len(as_lists(whole)), as_lists(whole)
@@ -86,7 +86,7 @@ def test_a_stream_at_its_end_goes_on_with_the_next_epoch(dataset, setting):
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("batch_size", [None, 4])
 @pytest.mark.parametrize("sampler", [Passes, distributed])
-def test_a_stateful_sampler_goes_on(sampler, batch_size, num_workers, taken):
+def test_a_stateful_sampler_continues(sampler, batch_size, num_workers, taken):
     options = {"batch_size": batch_size, "num_workers": num_workers}
     whole = DataLoader(range(11), sampler=sampler(11), **grouped(**options))
     epochs = [as_lists(whole) for _ in range(2)]
@@ -102,7 +102,7 @@ def test_a_stateful_sampler_goes_on(sampler, batch_size, num_workers, taken):
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("batch_size", fast([None, 4], 4))
 @pytest.mark.parametrize("cls", [DataLoader, slow(StatefulDataLoader)])
-def test_a_shuffled_order_goes_on(cls, batch_size, num_workers, taken):
+def test_a_shuffled_order_continues(cls, batch_size, num_workers, taken):
     options = {"batch_size": batch_size, "num_workers": num_workers, "shuffle": True}
 
     def loader():

@@ -24,7 +24,7 @@ SETTINGS = [(0, False), (2, False), (2, True)]
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("n", [0, 1, 5])
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_a_stateful_map_dataset_goes_on_with_or_without_batching(stateful, setting, n, batch_size):
+def test_a_stateful_map_dataset_continues_with_or_without_batching(stateful, setting, n, batch_size):
     state, rest = after(made(stateful, Drawing(), setting, seed=5, batch_size=batch_size), n)
     other = made(stateful, Drawing(), setting, seed=6, batch_size=batch_size)
     other.load_state_dict(state)
@@ -55,7 +55,7 @@ class Whole(Numbers):
 
 
 @pytest.mark.parametrize("setting", SETTINGS[1:])
-def test_a_stateful_dataset_that_makes_whole_batches_goes_on(setting):
+def test_a_stateful_dataset_that_makes_whole_batches_continues(setting):
     state, rest = after(adapter.StatefulDataLoader(Whole(), 4, num_workers=2, persistent_workers=setting[1]), 3)
     other = adapter.StatefulDataLoader(Whole(), 4, num_workers=2, persistent_workers=setting[1])
     other.load_state_dict(state)
@@ -65,7 +65,7 @@ def test_a_stateful_dataset_that_makes_whole_batches_goes_on(setting):
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("n", [0, 1, 7])
-def test_a_dataset_that_is_its_own_iterator_is_told_once_it_iterates(stateful, setting, n):
+def test_a_dataset_that_is_its_own_iterator_is_reported_once_it_iterates(stateful, setting, n):
     state, rest = after(made(stateful, Own(), setting), n)
     other = made(stateful, Own(), setting)
     other.load_state_dict(state)
@@ -139,7 +139,7 @@ class Drawer(Drawing):
         super().load_state_dict(state)
 
 
-def test_loading_a_state_starts_persistent_workers_anew_with_its_seeds(stateful):
+def test_loading_a_state_starts_persistent_workers_again_with_its_seeds(stateful):
     torch.manual_seed(5)
     loader = made(stateful, Drawing(), (2, True))
     state = loader.state_dict()
@@ -154,7 +154,7 @@ def test_loading_a_state_starts_persistent_workers_anew_with_its_seeds(stateful)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_state_does_not_change_when_the_iteration_goes_on(stateful, setting):
+def test_a_state_does_not_change_when_the_iteration_continues(stateful, setting):
     loader = made(stateful, Own(), setting)
     iterator = iter(loader)
     for _ in range(4):
@@ -203,10 +203,10 @@ class Held(data.Dataset):
         return i
 
 
-def test_out_of_order_a_slow_sample_holds_up_only_its_own_worker(stateful):
+def test_out_of_order_a_slow_sample_delays_only_its_own_worker(stateful):
     dataset = Held()
     # With two workers, the worker of sample 0 has one more task: seven samples can come without it.
-    release = threading.Timer(60, dataset.go.set)  # if the test fails: a worker would wait for ever
+    release = threading.Timer(60, dataset.go.set)  # if the test fails: a worker would wait forever
     release.start()
     try:
         loader = made(stateful, dataset, (2, False), in_order=False, multiprocessing_context="fork")

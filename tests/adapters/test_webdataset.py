@@ -101,7 +101,7 @@ class Delegates(Shard):
 
 
 class Helped(Shard):
-    """Yields the pid of a helper process that would run for ever."""
+    """Yields the pid of a helper process that would run forever."""
 
     def __iter__(self):
         helper = multiprocessing.Process(target=signal.pause, daemon=True)
@@ -177,7 +177,7 @@ def test_a_new_iteration_ends_the_workers_of_the_one_before():
     assert list(first) == []
 
 
-def test_with_nokill_the_one_before_goes_on():
+def test_with_nokill_the_one_before_continues():
     loader = MultiLoader(Shard(), 2, nokill=True)
     first = iter(loader)
     begun = [next(first)]
@@ -285,7 +285,7 @@ def test_nonsense_is_refused_at_construction():
 # ---- faults that are fixed
 
 
-def test_a_workers_exception_is_raised_here_and_the_others_go_on():
+def test_a_workers_exception_is_raised_here_and_the_others_continue():
     samples = iter(MultiLoader(Fails(), 2))
     got, errors = [], []
     while True:

@@ -236,7 +236,7 @@ def test_an_unreadable_file_is_reported(tmp_path, parquet):
             wrong()
 
 
-def test_a_file_that_has_changed_is_told(tmp_path):
+def test_a_file_that_has_changed_is_reported(tmp_path):
     path = write(tmp_path / "t", "parquet", table())
     dataset = TableDataset(path)
     write(tmp_path / "t", "parquet", table().slice(3))
@@ -244,7 +244,7 @@ def test_a_file_that_has_changed_is_told(tmp_path):
         dataset[0]
 
 
-def test_a_file_that_has_changed_and_kept_its_size_is_told(tmp_path):
+def test_a_file_that_has_changed_and_kept_its_size_is_reported(tmp_path):
     path = write(tmp_path / "t", "file", pa.table({"a": [1, 2]}))
     dataset = TableDataset(path)
     before = os.stat(path)

@@ -207,7 +207,7 @@ static void run_processes(void)
     }
     sr_store_release(&account->stop, 1);
     for (int i = 0; i < PROCESSES; i++) {
-        int status = wait_for(pids[i]); /* a process that waits for ever hangs here */
+        int status = wait_for(pids[i]); /* a process that waits forever hangs here */
         CHECK(WIFSIGNALED(status) ? mortal && WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
     }
     all_can_be_made();

@@ -1,17 +1,17 @@
 /* Processes are killed with SIGKILL at any instant, confirmed dead, recovered and replaced. */
 #include "stress_body.h"
 
-TEST(dynamic_pull_with_deaths)
+TEST(dynamic_loader_with_deaths)
 {
     stress((struct plan){.traffic = DYNAMIC, .kills = true, .workers = 3, .slots = 8, .depth = 4, .leases = 2});
 }
 
-TEST(static_pull_with_deaths)
+TEST(static_loader_with_deaths)
 {
     stress((struct plan){.traffic = STATIC, .kills = true, .workers = 3, .slots = 8, .depth = 4, .leases = 2});
 }
 
-TEST(cooperative_pull_with_deaths)
+TEST(cooperative_loader_with_deaths)
 {
     stress((struct plan){.traffic = COOPERATIVE, .kills = true, .workers = 4, .slots = 8, .depth = 3, .leases = 1});
 }

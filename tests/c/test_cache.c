@@ -53,7 +53,7 @@ TEST(generations_wrap)
     CHECK_EQ(entry_word(cache, 7), 0);
 }
 
-TEST(no_key_lies_behind_the_last)
+TEST(keys_after_the_last_are_refused)
 {
     sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     uint64_t n = info_of(cache).n_keys, beyond[] = {n, n + 1, SR_CACHE_NO_KEY};
@@ -274,7 +274,7 @@ TEST(a_cache_is_bound_to_one_dataset)
     sr_cache_destroy(cache);
 }
 
-TEST(everybodys_counts_are_added)
+TEST(the_counts_of_all_processes_are_added)
 {
     sr_cache *cache = make_cache(MIB), *other = attached(cache);
     for (unsigned what = 0; what < SR_N_COUNTERS; what++) {

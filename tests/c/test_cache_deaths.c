@@ -77,7 +77,7 @@ TEST(a_claim_without_a_free_number_recovers_dead_fillers)
     CHECK_OK(sr_cache_abandon(cache, &fill));
 }
 
-TEST(the_living_may_have_all_numbers)
+TEST(living_fillers_may_have_all_numbers)
 {
     sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     sr_fill fills[SR_CACHE_FILLERS], more;
@@ -119,7 +119,7 @@ TEST(a_filler_that_dies_after_ready_leaves_an_entry)
     CHECK_EQ(numbers_taken(cache), 0);
 }
 
-TEST(a_dead_one_that_wrote_anything_does_no_harm)
+TEST(a_dead_filler_that_wrote_anything_does_no_harm)
 {
     sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     uint64_t keys[] = {SR_CACHE_NO_KEY, SR_CACHE_KEYS, SR_CACHE_KEYS - 1, 5};

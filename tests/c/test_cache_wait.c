@@ -47,7 +47,7 @@ TEST(a_store_wakes_all_waiting_processes)
     sr_cache_destroy(cache);
 }
 
-TEST(they_are_woken_too_when_it_is_given_up_or_refused)
+TEST(waiting_processes_are_woken_if_a_store_is_abandoned_or_refused)
 {
     sr_cache *cache SCOPED_CACHE = make_cache(1000);
     struct waiter w;
@@ -107,7 +107,7 @@ TEST(no_process_waits_for_an_entry_without_a_filler)
     CHECK_OK(sr_cache_wait(cache, 8, 0));
 }
 
-TEST(nobody_waits_for_itself)
+TEST(no_thread_waits_for_its_own_entry)
 {
     sr_cache *cache SCOPED_CACHE = make_cache(MIB);
     struct waiter w;

@@ -48,7 +48,7 @@ static void three_groups(const char *mounts)
 TEST(groups_with_a_limit_are_locked_each_once)
 {
     three_groups(MOUNT_V2 MOUNT_V2); /* two mounts of one hierarchy */
-    sr_cgroup_locks locks = lock_until(in_ms(3600000)); /* a second lock on one of them would block for ever */
+    sr_cgroup_locks locks = lock_until(in_ms(3600000)); /* a second lock on one of them would block forever */
     CHECK_EQ(locks.n, 2);
     CHECK(is_locked("/sys/fs/cgroup/top") && is_locked("/sys/fs/cgroup/top/job/mine"));
     CHECK(!is_locked("/sys/fs/cgroup/top/job") && !is_locked("/sys/fs/cgroup"));

@@ -61,7 +61,7 @@ static void end_well(pid_t pid)
     CHECK_EQ(wait_for(pid), 0);
 }
 
-TEST(a_childs_slot_stays_as_it_was_when_its_parent_lets_go)
+TEST(a_childs_slot_stays_as_it_was_when_its_parent_releases_it)
 {
     sr_ring *ring SCOPED = make_ring(2, 2, 0);
     uint64_t gen = lease(ring, 0, 11);

@@ -300,7 +300,7 @@ TEST(a_slow_recovery_leaves_the_next_incarnation_alone)
     CHECK_OP(sr_load_relaxed(&ring->participants[*participant].incarnation), !=, 0);
 }
 
-TEST(a_slot_given_up_waits_for_the_array_in_it)
+TEST(a_parked_slot_waits_for_the_array_in_it)
 {
     sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
     uint64_t gen;

@@ -183,7 +183,7 @@ TEST(available_memory_is_reported_with_its_limit_and_file)
     CHECK(strcmp(room.file, "/sys/fs/cgroup/a/b/memory.max") == 0);
 }
 
-TEST(the_file_that_says_so_is_an_ancestors)
+TEST(the_file_with_the_limit_may_be_an_ancestors)
 {
     sr_memory_info room;
     machine();
@@ -210,7 +210,7 @@ TEST(without_groups_the_machines_memory_is_the_limit)
     CHECK(strcmp(room.file, "/proc/meminfo") == 0);
 }
 
-TEST(where_nothing_is_known_nothing_limits)
+TEST(unknown_limits_do_not_limit)
 {
     sr_memory_info room;
     CHECK_EQ(sr_process_memory_available("/nonexistent", &room), 0);

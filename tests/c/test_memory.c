@@ -173,7 +173,7 @@ TEST(memory_that_others_are_committing_counts)
     sr_ring *ring SCOPED = small_ring(3);
     sr_alloc_error why = {0};
     sr_store_relaxed(&ring->participants[2].growing, 6 * MIB / SR_PAGE);
-    CHECK(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC); /* it waits for them, but not for ever */
+    CHECK(sr_commit(ring, 1, 0, 3 * MIB, &why) == -ENOSPC); /* it waits for them, but not forever */
     CHECK(why.limit == SR_LIMIT_FILESYSTEM && why.free < 2 * MIB);
     CHECK(sr_pages_of(sr_load_relaxed(&ring->participants[1].growing)) == 0);
     CHECK(sr_recover(ring, 2) == 0); /* it died in the middle */
@@ -225,7 +225,7 @@ TEST(a_hopeless_request_is_refused_without_harm_to_others)
 
 enum { MANY = 4, LAPS = 300 };
 
-static void *commits_in_a_crowd(void *number)
+static void *commits_concurrently(void *number)
 {
     /* Each round requests more than would fit if all other requests succeeded, too. */
     uint32_t me = (uint32_t)(uintptr_t)number;
@@ -235,12 +235,12 @@ static void *commits_in_a_crowd(void *number)
     return (void *)refused;
 }
 
-TEST(a_crowd_that_grows_at_once_takes_all_there_is)
+TEST(threads_that_grow_concurrently_take_all_memory)
 {
     pthread_t threads[MANY];
     small = small_ring(MANY);
     for (uintptr_t i = 0; i < MANY; i++)
-        CHECK(pthread_create(&threads[i], NULL, commits_in_a_crowd, (void *)i) == 0);
+        CHECK(pthread_create(&threads[i], NULL, commits_concurrently, (void *)i) == 0);
     for (int i = 0; i < MANY; i++)
         pthread_join(threads[i], NULL);
     /* no request was refused while a page was free */

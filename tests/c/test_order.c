@@ -121,7 +121,7 @@ TEST(a_ready_batch_of_an_old_iteration_is_discarded_on_sight)
     CHECK_EQ(state_of(ring, 1), SR_LEASED); /* a lease outlives its iteration */
 }
 
-TEST(a_stale_batch_that_is_held_is_parked)
+TEST(a_stale_batch_that_is_pinned_is_parked)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint32_t slot;
@@ -133,7 +133,7 @@ TEST(a_stale_batch_that_is_held_is_parked)
     CHECK_OK(sr_pick_free(ring, &slot));
 }
 
-TEST(a_worker_gives_stale_tasks_back_and_claims_the_next)
+TEST(a_worker_frees_stale_tasks_and_claims_the_next)
 {
     sr_ring *ring SCOPED = make_ring(4, 2, 0);
     uint64_t gen;
@@ -149,7 +149,7 @@ TEST(a_worker_gives_stale_tasks_back_and_claims_the_next)
         CHECK_EQ(state_of(ring, i), SR_FREE);
 }
 
-TEST(a_busy_slot_of_an_old_run_does_not_hide_a_task_with_its_seq)
+TEST(a_busy_slot_of_an_old_iteration_does_not_hide_a_task_with_its_seq)
 {
     sr_ring *ring SCOPED = make_ring(3, 3, 0);
     uint64_t gen, old;

@@ -223,7 +223,7 @@ TEST(a_cancel_when_all_ranges_are_claimed_stops_nothing)
     CHECK_OK(sr_discard(ring, 0));
 }
 
-TEST(the_last_range_of_an_old_run_frees_the_slot)
+TEST(the_last_range_of_an_old_iteration_frees_the_slot)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
     uint32_t range;
@@ -257,7 +257,7 @@ static void *one_range_a_round(void *unused)
     return NULL;
 }
 
-TEST(a_cancel_beside_the_last_range_never_leaves_a_slot_behind)
+TEST(a_cancel_concurrent_with_the_last_range_frees_the_slot)
 {
     pthread_t thread;
     uint64_t end = in_ms(RACE_MS);

@@ -381,7 +381,7 @@ static void make_batches_for(sr_ring *ring, uint64_t ns)
     }
 }
 
-TEST(a_participant_without_descriptors_tells_no_wrong_time)
+TEST(a_participant_without_descriptors_reports_no_wrong_time)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_watch *watch SCOPED_WATCH = watch_of(ring);

@@ -101,7 +101,7 @@ TEST(only_the_dead_participants_slots_change)
         CHECK_EQ(sr_load_acquire(&ring->slots[i].state), words[i]);
 }
 
-TEST(a_claim_for_an_old_run_becomes_free)
+TEST(a_claim_for_an_old_iteration_becomes_free)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
     bring_to(ring, 0, SR_CLAIMED, 1, false);
@@ -249,7 +249,7 @@ TEST(a_worker_that_dies_before_the_finish_is_succeeded)
     CHECK_EQ(range, SR_FINISH);
 }
 
-TEST(a_dead_participants_ranges_of_an_old_run_are_not_done_again)
+TEST(a_dead_participants_ranges_of_an_old_iteration_are_not_done_again)
 {
     sr_ring *ring SCOPED = make_ring(2, 3, 0);
     uint32_t range;

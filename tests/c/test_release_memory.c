@@ -34,7 +34,7 @@ TEST(a_free_slots_memory_is_released_for_a_worker_without_memory)
     memset(sr_payload(ring, 0), 3, 2 * MIB);
 }
 
-TEST(a_pinned_slot_gives_nothing)
+TEST(a_pinned_slot_releases_no_memory)
 {
     sr_ring *ring SCOPED = small_ring(3);
     uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);

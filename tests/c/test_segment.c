@@ -402,7 +402,7 @@ TEST(the_mapping_is_not_dumped)
     CHECK(!is_dumped(ring->base));
 }
 
-TEST(a_fork_is_told_from_its_parent)
+TEST(a_fork_is_distinguished_from_its_parent)
 {
     uint64_t mine = sr_fork_generation();
     pid_t pid = fork();

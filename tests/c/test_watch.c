@@ -144,7 +144,7 @@ TEST(damaged_words_do_no_harm)
     }
 }
 
-TEST(a_state_that_nobody_knows_is_an_error)
+TEST(an_unknown_state_is_an_error)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
     sr_watch *watch SCOPED_WATCH = watch_of(ring);

@@ -271,7 +271,7 @@ with slipring.Cache("1GiB") as cache:
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_FSIZE", "RLIMIT_AS"])
-def test_where_limits_leave_few_keys_the_others_are_made_each_time(limit):
+def test_if_limits_leave_few_keys_the_others_are_made_each_time(limit):
     most = {"RLIMIT_FSIZE": 100 << 20, "RLIMIT_AS": 4 << 30}[limit]
     command = [sys.executable, "-c", IN_LITTLE_SPACE, limit, str(most)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -314,7 +314,7 @@ def test_a_value_that_is_no_size_is_a_type_error(value):
         slipring.Cache(value)
 
 
-def test_a_budget_beyond_the_machine_is_told_of_and_goes_on(caplog):
+def test_a_budget_beyond_the_machine_is_reported_and_continues(caplog):
     with caplog.at_level(logging.WARNING, "slipring"), slipring.Cache("32TiB") as cache:
         assert cache.put(1, "fits") and cache.get(1) == "fits"
     assert "entries are kept as long as there is room" in caplog.text and "32 TiB" in caplog.text

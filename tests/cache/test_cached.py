@@ -95,7 +95,7 @@ def test_one_cache_serves_two_loaders_of_one_dataset(tmp_path):
     assert epochs(kept, 1, num_workers=1) == first and data.made == 40
 
 
-def test_two_datasets_that_nothing_tells_apart_do_not_share_a_cache(tmp_path):
+def test_two_datasets_that_nothing_distinguishes_do_not_share_a_cache(tmp_path):
     cache = slipring.Cache("8MiB")
     slipring.cached(Made(tmp_path / "a"), cache)
     with pytest.raises(CacheMismatch, match=r"holds 40 samples of .*Made; this is .* by the same fingerprint="):
@@ -168,7 +168,7 @@ def test_an_error_of_the_dataset_comes_each_time(tmp_path):
     assert data.dataset.made == 2
 
 
-def test_a_full_cache_goes_on_and_says_so_once(tmp_path, caplog):
+def test_a_full_cache_continues_and_says_so_once(tmp_path, caplog):
     data = Made(tmp_path / "made")
     kept = slipring.cached(data, 4096)
     with caplog.at_level(logging.WARNING, "slipring"):

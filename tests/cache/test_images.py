@@ -250,7 +250,7 @@ def test_one_set_of_bytes_may_be_cached_twice_in_one_cache_and_other_parts_of_it
         images.Bytes(rows, CROP, image="b", target="label", cache=cache)
 
 
-def test_cached_crops_of_images_are_told_apart_by_nothing_but_the_object():
+def test_cached_crops_of_images_are_distinguished_by_nothing_but_the_object():
     rows = [(data, 0) for data in pictures()]
     cache = slipring.Cache("64MiB")
     slipring.cached(images.Bytes(rows, images.CenterCrop(16), fingerprint="v1"), cache)
@@ -258,7 +258,7 @@ def test_cached_crops_of_images_are_told_apart_by_nothing_but_the_object():
         slipring.cached(images.Bytes(rows, images.CenterCrop(16), fingerprint="v1"), cache)
 
 
-def test_one_huge_picture_does_not_end_the_keeping_of_others():
+def test_one_huge_image_does_not_end_the_keeping_of_others():
     huge = (encoded(np.zeros((2000, 2000, 3), np.uint8), "PNG"), 0)
     data = images.Bytes([huge, *((data, 1) for data in pictures())], CROP, cache="2MB")
     for _ in range(2):
@@ -299,7 +299,7 @@ def test_one_cache_serves_loaders_with_other_crops(root):
 
 
 @pytest.mark.parametrize("other", [{"side": 24}, {"what": "encoded"}, {"exif": True}, {"truncated": "fill"}], ids=str)
-def test_pictures_of_another_form_are_refused(root, other):
+def test_images_of_another_form_are_refused(root, other):
     cache = slipring.Cache("64MiB")
     images.Folder(root, CROP, cache=cache)
     with pytest.raises(CacheMismatch, match="the cache holds pixels of 24 images of Folder; this is"):
@@ -339,7 +339,7 @@ def test_a_folder_whose_file_was_replaced_is_refused_by_a_cache_with_a_name(tmp_
             images.Folder(tmp_path, CROP, cache=second)
 
 
-def test_a_folder_behind_a_file_system_whose_file_was_replaced_is_refused(tmp_path):
+def test_a_folder_of_a_file_system_whose_file_was_replaced_is_refused(tmp_path):
     fsspec = pytest.importorskip("fsspec")
     (tmp_path / "cat").mkdir()
     path = tmp_path / "cat" / "a.png"
@@ -424,7 +424,7 @@ def test_nonsense_is_refused_by_name(root, options):
         images.Folder(root, **options)
 
 
-def test_pictures_that_are_kept_are_not_decoded_at_a_smaller_scale(root):
+def test_images_that_are_kept_are_not_decoded_at_a_smaller_scale(root):
     with pytest.raises(ValueError, match="reducing_gap"):
         images.Folder(root, CROP, reducing_gap=2.0, cache="1MiB")
 

@@ -171,7 +171,7 @@ def test_processes_that_start_at_once_end_with_one_cache(name, program):
         assert one.ask("[cache.get(i) for i in range(6)]") == "[0, 1, 2, 3, 4, 5]"
 
 
-def test_a_cache_outlives_its_maker_and_leaves_nothing_behind(name, program):
+def test_a_cache_outlives_its_maker_and_leaves_nothing(name, program):
     maker, other = program(), None
     assert maker.hear() == "open" and maker.ask("cache.put(1, 'kept')") == "True"
     other = program()

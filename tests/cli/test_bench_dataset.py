@@ -182,7 +182,7 @@ def test_the_memory_of_a_dataset_is_in_its_row(bench, dataset, options, name, ea
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel counts no delays")
-def test_the_time_on_a_processor_is_told_from_the_time_that_is_slept(tmp_path):
+def test_the_time_on_a_processor_is_distinguished_from_the_time_that_is_slept(tmp_path):
     case = Case(1, "thread", 8)
     sweep.Announce(str(tmp_path))(0)  # this thread acts as the worker
 
@@ -377,7 +377,7 @@ def test_the_parts_of_fetching_that_a_dataset_reports_are_in_the_sentence(figure
     assert "(" not in limits.judge([row(1, **figures)], 16).sentence.split(". ")[0].replace("(storage,", "")
 
 
-def test_where_none_are_needed_it_says_so():
+def test_if_none_are_needed_it_says_so():
     assert "No workers are needed (100 samples/s)." in limits.judge([row(0), row(2, 105)], 2).sentence
 
 

@@ -114,7 +114,7 @@ def test_the_consumer_is_seen_to_wait_for_the_batch_that_hangs(capsys, tmp_path)
         assert program.line()["done"]
 
 
-def test_a_stopped_job_is_told_of_without_its_help(capsys):
+def test_a_stopped_job_is_reported_without_its_help(capsys):
     with watched("held", num_workers=2) as program:
         everybody = [program.pid, *program.told["workers"]]
         for pid in everybody:
@@ -135,7 +135,7 @@ def test_a_workers_pid_gives_the_same_as_its_jobs(capsys, tmp_path):
     assert [each["pid"] for each in one["participants"]] == [each["pid"] for each in other["participants"]]
 
 
-def test_the_last_batches_are_told_with_their_times_and_indices(capsys):
+def test_the_last_batches_are_reported_with_their_times_and_indices(capsys):
     with watched("held", num_workers=2, take=30) as program:
         segment = dumped(capsys, program.pid, "-n", "8")
         code, out, _ = run(capsys, "dump", program.pid, "-n", "8")
@@ -150,14 +150,14 @@ def test_the_last_batches_are_told_with_their_times_and_indices(capsys):
             assert batch["participant"] in (1, 2) and batch["bytes"] > 0 and batch["fetch_ns"] > 0
 
 
-def test_all_segments_of_a_process_are_told_of(capsys):
+def test_all_segments_of_a_process_are_reported(capsys):
     with watched("several", n=2) as program:
         told = json.loads(run(capsys, "dump", program.pid, "--json")[1])["segments"]
         out = run(capsys, "dump", program.pid)[1]
     assert len(told) == 2 and out.count("what they do now") == 2
 
 
-def test_a_queue_is_told_of_by_its_participants(capsys):
+def test_a_queue_is_reported_by_its_participants(capsys):
     with watched("queue", processes=3) as program:
         segment = dumped(capsys, program.pid)
     assert segment["segment"]["push"] and segment["sums"]["batches"] == 4
@@ -194,14 +194,14 @@ def test_the_file_of_a_crashed_job_shows_its_last_activities(capsys, crashed):
     assert segment["sums"]["batches"] >= HUNG // 4 - 10
 
 
-def test_how_long_something_had_lasted_at_the_end_is_told_as_the_least():
+def test_how_long_something_had_lasted_at_the_end_is_reported_as_the_least():
     hung = Activity("worker 0", 7, "", "reading", since_s=0.00508, row=3)
     assert hung.sentence(was=True) == "was reading row 3, for at least 5.08 ms"
     assert hung.sentence() == "gone: reads row 3 for 5.08 ms"
     assert Activity("consumer", 7, "", "in its step", since_s=8e-6).sentence(was=True) == "was in its step"
 
 
-def test_times_of_a_file_are_told_by_its_newest_stamp(capsys, crashed):
+def test_times_of_a_file_are_reported_by_its_newest_stamp(capsys, crashed):
     record, pid = crashed
     segment = dumped(capsys, record)
     stamps = [batch[name] for batch in segment["batches"] for name in ("dispatched_at", "published_at", "taken_at")]

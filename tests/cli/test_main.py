@@ -144,7 +144,7 @@ def test_a_broken_pipe_is_quiet(arguments):
 
 
 @pytest.mark.parametrize("arguments", ["", "ps", "top 1"])
-def test_a_closed_output_is_told_in_one_line(arguments):
+def test_a_closed_output_is_reported_in_one_line(arguments):
     line = f"exec {sys.executable} -m slipring {arguments} >&-"
     done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True)
     said = f"slipring {arguments.split()[0]}" if arguments else "slipring"

@@ -42,14 +42,14 @@ def test_a_loader_and_a_queue_are_listed_with_their_figures(capsys, monkeypatch)
     assert (row["kind"], row["slots"], row["batches"]) == ("queue", 8, 4) and row["waiting"] is None
 
 
-def test_where_there_are_none_it_says_so(capsys, monkeypatch):
+def test_if_there_are_none_it_says_so(capsys, monkeypatch):
     monkeypatch.setattr(observing("jobs"), "pids", lambda: [os.getpid()])
     assert run(capsys, "ps") == (0, "no jobs\n", "")
     code, out, _ = run(capsys, "ps", "--json")
     assert code == 0 and json.loads(out)["jobs"] == []
 
 
-def test_a_job_of_another_version_is_told_of_beside_the_others(capsys, tmp_path):
+def test_a_job_of_another_version_is_reported_with_the_others(capsys, tmp_path):
     record = tmp_path / "record"
     with watched("held", {"SLIPRING_RECORD": str(record)}, num_workers=1):
         whole = bytearray(record.read_bytes())

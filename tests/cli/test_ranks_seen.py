@@ -127,7 +127,7 @@ def test_several_slow_ranks_are_named_and_ranks_on_other_machines_are_not_counte
         [told(0, 0.1, 0.5), told(1, None)],
     ],
 )
-def test_no_rank_is_blamed_where_nothing_tells_them_apart(ranks):
+def test_no_rank_is_blamed_if_nothing_distinguishes_them(ranks):
     assert judged(ranks, 2) is None
 
 

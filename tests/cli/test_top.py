@@ -41,7 +41,7 @@ def frame(capsys, pid, *options, columns=160):
     ],
     ids=lambda options: options.get("start_method", "none"),
 )
-def test_a_frame_tells_rate_waiting_slots_workers_stages_and_the_verdict(capsys, options):
+def test_a_frame_reports_rate_waiting_slots_workers_stages_and_the_verdict(capsys, options):
     with watched("running", **options) as program:
         out = frame(capsys, program.pid)
         told = json.loads(run(capsys, "top", program.pid, "--json")[1])
@@ -276,7 +276,7 @@ def test_on_a_terminal_that_can_only_print_lines_frames_follow_one_another():
     assert b"\x1b[" not in terminal.said
 
 
-def test_where_the_job_ends_the_terminal_is_given_back_before_the_reason_is_told():
+def test_if_the_job_ends_the_terminal_is_restored_before_the_reason_is_reported():
     with watched("held", num_workers=1) as program:
         terminal = Terminal([str(program.pid), "--interval", "0.1"], 100, 30)
         terminal.until(b"batches/s")

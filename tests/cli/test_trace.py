@@ -374,7 +374,7 @@ def test_a_signal_that_ends_it_leaves_the_file_as_it_was(tmp_path, number):
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["run.json"]
 
 
-def test_where_there_is_no_room_the_file_is_named_and_stays_as_it_was(tmp_path):
+def test_if_there_is_no_room_the_file_is_named_and_stays_as_it_was(tmp_path):
     path = tmp_path / "run.json"
     path.write_text("old")
     with watched("held", num_workers=1, take=100) as program:

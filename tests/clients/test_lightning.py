@@ -63,7 +63,7 @@ def test_a_trainer_fits_from_our_loader(trainer):
     assert len(orders) == 3 and orders[0] != orders[1] != orders[2]
 
 
-def test_a_trainer_that_makes_the_loader_anew_for_its_sampler_keeps_the_extras(trainer):
+def test_a_trainer_that_makes_the_loader_again_for_its_sampler_keeps_the_extras(trainer):
     module, fits = Module(), trainer(max_epochs=2, strategy="ddp")
     loader = DataLoader(Points(), 4, shuffle=True, num_workers=2, **EXTRAS)
     fits.fit(module, loader)
@@ -77,7 +77,7 @@ def test_a_trainer_that_makes_the_loader_anew_for_its_sampler_keeps_the_extras(t
     assert first != second
 
 
-def test_a_trainer_makes_a_loader_of_a_hook_anew_with_its_extras(trainer):
+def test_a_trainer_makes_a_loader_of_a_hook_again_with_its_extras(trainer):
     module = Module(lambda: Positional(2, Points(), 4, shuffle=True, **EXTRAS))
     fits = trainer(max_epochs=1, strategy="ddp")
     fits.fit(module)
@@ -106,7 +106,7 @@ class Checkpoint(pl.Callback):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_trainer_goes_on_within_the_epoch_where_its_checkpoint_was(trainer, tmp_path, num_workers):
+def test_a_trainer_continues_within_the_epoch_where_its_checkpoint_was(trainer, tmp_path, num_workers):
     def fit(**kwargs):
         module = Module()
         with DataLoader(Points(), 4, shuffle=True, num_workers=num_workers) as loader:
@@ -122,7 +122,7 @@ def test_a_trainer_goes_on_within_the_epoch_where_its_checkpoint_was(trainer, tm
     assert batches == 2 + 6
 
 
-def test_a_trainer_predicts_from_a_loader_made_anew(trainer):
+def test_a_trainer_predicts_from_a_loader_made_again(trainer):
     predicts = trainer()
     got = predicts.predict(Module(), DataLoader(Points(), 5, num_workers=2, drop_last=True, **EXTRAS))
     assert torch.cat(got).tolist() == list(range(24))

@@ -24,7 +24,7 @@ class Ours(data.ThreadDataLoader, slipring.torch.DataLoader):
 
 
 def batches(loader_class, random, **options):
-    """Return two epochs of pictures, with random flips and noise if `random` is true."""
+    """Return two epochs of images, with random flips and noise if `random` is true."""
     chance = [RandFlipd("image", prob=0.5), RandGaussianNoised("image", prob=0.7)] if random else []
     rows = [{"image": np.arange(i, i + 64, dtype=np.float32).reshape(1, 8, 8), "i": i} for i in range(24)]
     set_determinism(7)

@@ -60,7 +60,7 @@ def test_lightnings_logger_gets_the_scalars_every_n_steps(lightning, tmp_path):
     assert 0 <= monitor.last["slipring/wait_share"] <= 1
 
 
-def test_lightning_with_another_loader_is_told_what_to_use(lightning, tmp_path):
+def test_lightning_with_another_loader_is_an_error_with_the_remedy(lightning, tmp_path):
     from slipring.monitor.lightning import DataMonitor
 
     with pytest.raises(ValueError, match=r"reads from a DataLoader: use slipring\.torch\.DataLoader"):
@@ -109,7 +109,7 @@ def test_transformers_log_gets_the_scalars_every_n_steps(transformers, tmp_path)
     assert monitor.last["slipring/batches_per_s"] > 0
 
 
-def test_transformers_with_torchs_loader_is_told_what_to_use(transformers, tmp_path):
+def test_transformers_with_torchs_loader_is_an_error_with_the_remedy(transformers, tmp_path):
     from slipring.monitor.transformers import DataMonitor
 
     trainer = trainer_of(transformers, tmp_path)

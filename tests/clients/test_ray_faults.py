@@ -124,7 +124,7 @@ def test_an_exception_in_rays_task_arrives_with_its_text():
             next(batches)
 
 
-def test_a_task_of_rays_that_dies_is_told_with_rays_text():
+def test_a_task_of_rays_that_dies_is_reported_with_rays_text():
     def dies(rows):  # a local function, so that Ray sends it by value
         import os
 
@@ -201,7 +201,7 @@ def test_a_wait_for_a_producer_that_hangs_ends_with_an_error_in_time(tmp_path):
         assert found == 100
 
 
-# ---- pictures
+# ---- images
 
 
 def jpeg(number, size=(40, 60)):
@@ -221,7 +221,7 @@ def pictures(rows, bad=()):
 
 
 @pytest.mark.parametrize("options", [{}, {"layout": "NCHW", "dtype": "float32"}])
-def test_pictures_are_decoded_into_the_batch(options):
+def test_images_are_decoded_into_the_batch(options):
     way = {"images": {"image": images.RandomResizedCrop(16)}, "image_options": options, "timeout": WAIT}
     with slipring.ray.Loader(in_order(pictures(20)), 8, **grouped(**way)) as loader:
         seen = 0
@@ -235,7 +235,7 @@ def test_pictures_are_decoded_into_the_batch(options):
         assert seen == 20 and loader.stats().pickled_leaves == 0
 
 
-def test_a_picture_that_cannot_be_read_costs_its_row():
+def test_an_image_that_cannot_be_read_costs_its_row():
     way = {"images": {"image": images.CenterCrop(16)}, "timeout": WAIT}
     with slipring.ray.Loader(in_order(pictures(20, bad=(9,))), 8, **grouped(**way)) as loader:
         found, (error,) = read(loader, "label")
@@ -244,7 +244,7 @@ def test_a_picture_that_cannot_be_read_costs_its_row():
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["in the field", "of the struct"])
-def test_pictures_that_are_null_are_refused_wherever_the_null_is(masked):
+def test_images_that_are_null_are_refused_wherever_the_null_is(masked):
     files = [jpeg(0), jpeg(1) if masked else None, jpeg(2)]
     structs = pa.StructArray.from_arrays(
         [pa.array(files, pa.binary()), pa.array(["a", "b", "c"])],
@@ -260,7 +260,7 @@ def test_pictures_that_are_null_are_refused_wherever_the_null_is(masked):
     assert error.column == "image" and "1 of 3 are null" in str(error)
 
 
-def test_pictures_that_cannot_be_read_can_be_passed_over():
+def test_images_that_cannot_be_read_can_be_passed_over():
     way = {"images": {"image": images.CenterCrop(16)}, "image_options": {"on_error": "skip"}, "timeout": WAIT}
     with slipring.ray.Loader(in_order(pictures(20, bad=(0, 9))), 8, **grouped(**way)) as loader:
         found, errors = read(loader, "label")

@@ -1,4 +1,4 @@
-"""Crops of pictures depend on the seed, the epoch, the worker and the row, and on nothing else."""
+"""Crops of images depend on the seed, the epoch, the worker and the row, and on nothing else."""
 
 import io
 import os
@@ -21,7 +21,7 @@ ROWS = 60
 
 @pytest.fixture(scope="module")
 def pictures():
-    """Blocks of the same picture; no two crops of it are equal."""
+    """Blocks of the same image; no two crops of it are equal."""
     from PIL import Image
 
     file = io.BytesIO()

@@ -248,7 +248,7 @@ def test_a_copy_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_can_close_the_loader_and_the_parent_goes_on():
+def test_a_forked_child_can_close_the_loader_and_the_parent_continues():
     with slipring.ray.Loader(numbers(), 16, timeout=WAIT) as loader:
         batches = iter(loader)
         first = ids([next(batches)])

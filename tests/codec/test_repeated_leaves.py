@@ -97,7 +97,7 @@ def test_arrow_data_that_occurs_twice_is_stored_once(trip):
     assert trip.bytes_of([table, table]) < 1.5 * LARGE
 
 
-def test_many_leaves_are_told_apart(trip):
+def test_many_leaves_are_distinguished(trip):
     arrays = [np.full(3 + k % 5, k) for k in range(3000)]
     order = np.random.default_rng(1).integers(0, len(arrays), 6000).tolist()
     got = trip([arrays[k] for k in order])

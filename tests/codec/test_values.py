@@ -278,7 +278,7 @@ def test_objects_with_many_and_with_empty_buffers_arrive(trip):
     assert got[frozenset("key")] == sent
 
 
-def test_an_object_that_cannot_be_pickled_says_so_and_the_worker_goes_on(trip):
+def test_an_object_that_cannot_be_pickled_says_so_and_the_worker_continues(trip):
     with pytest.raises((TypeError, AttributeError), match=r"pickle|lambda|generator"):
         trip([1, (i for i in range(3))])
     fill = trip.ring.claim(1, 0)
@@ -360,7 +360,7 @@ class Fails:
         raise ZeroDivisionError("on purpose")
 
 
-def test_an_encoder_that_failed_half_way_begins_anew(trip):
+def test_an_encoder_that_failed_half_way_begins_again(trip):
     encoder, fill = Encoder(), trip.claim()
     with fill:
         with pytest.raises(ZeroDivisionError):

@@ -146,7 +146,7 @@ def test_a_field_that_init_does_not_set_arrives_set_or_not(trip):
     assert got.made.tolist() == [0, 1, 2] and trip.pickled(sent) == 0
 
 
-def test_a_field_behind_a_property_is_not_written_twice(trip):
+def test_a_field_with_a_property_is_not_written_twice(trip):
     sent = Doubles(1)
     assert sent.x == 2 and trip(sent).x == 2
 

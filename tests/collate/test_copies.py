@@ -75,7 +75,7 @@ def told(kind, **environment):
 
 
 @pytest.mark.parametrize("kind", ["fork", slow("thread"), "inline"])
-def test_a_loader_measures_its_first_large_batches_and_tells_the_way(kind):
+def test_a_loader_measures_its_first_large_batches_and_reports_the_way(kind):
     """In a separate program: a process chooses only once."""
     first, second = told(kind)
     assert first in [f"None; {way}" for way in copy_ways()]

@@ -126,7 +126,7 @@ class TooLargeFor:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_stream_goes_on_behind_a_batch_whose_rows_fit_no_slot(num_workers):
+def test_a_stream_continues_after_a_batch_whose_rows_fit_no_slot(num_workers):
     with Loader(TooLargeFor(), 4, num_workers=num_workers, memory=Memory(slot_bytes=1 << 20)) as loader:
         it = iter(loader)
         assert next(it)[:, 0].tolist() == [0, 1, 2, 3]

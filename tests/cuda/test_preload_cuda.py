@@ -71,14 +71,14 @@ def test_the_slots_views_are_pinned_and_nothing_is_staged(monkeypatch):
     assert seen and all(seen)
 
 
-def test_slots_that_grow_are_registered_anew():
+def test_slots_that_grow_are_registered_again():
     with DataLoader(Made(growing, 60), num_workers=2, device="cuda", memory=Memory(slots=4)) as loader:
         for i, batch in enumerate(loader):
             assert batch.shape == (1, 1 + 99_991 * i) and bool((batch == i % 251).all())
         assert loader.stats().staged_batches == 0
 
 
-def test_a_refusal_is_told_and_staged(monkeypatch):
+def test_a_refusal_is_reported_and_staged(monkeypatch):
     monkeypatch.setattr(devices.Accelerator, "register", lambda self, address, nbytes: "refused")
     with DataLoader(Made(image, 96), 32, num_workers=2, device="cuda") as loader:
         for images, labels in loader:
@@ -168,7 +168,7 @@ def test_a_transform_runs_beside_the_training_stream():
         assert loader.stats().bytes < 128 * 150_528 * 1.1
 
 
-def test_out_of_memory_comes_in_its_turn_and_the_iteration_goes_on():
+def test_out_of_memory_comes_in_its_turn_and_the_iteration_continues():
     def hungry(batch):
         if int(batch[0, 0]) == 3:
             torch.empty(1 << 50, dtype=torch.uint8, device="cuda")

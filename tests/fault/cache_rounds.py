@@ -89,7 +89,7 @@ class Round:
         while killed < kills:
             time.sleep(self.rng.expovariate(1 / 0.004))  # a random instant, not a wait for an event
             pid = self.rng.choice(list(self.pids))
-            if self.rng.random() < 0.1:  # it is stopped for a while: the others do not wait for ever
+            if self.rng.random() < 0.1:  # it is stopped for a while: the others do not wait forever
                 os.kill(pid, signal.SIGSTOP)
                 self.counts["stops"] += 1
                 self.await_progress(but=self.pids[pid])

@@ -37,7 +37,7 @@ def say(what, **more):
 
 
 class Stuck:
-    """Stays in native code and keeps the GIL, for ever."""
+    """Stays in native code and keeps the GIL, forever."""
 
     def __call__(self):
         ctypes.PyDLL(None).pause()

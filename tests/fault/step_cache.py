@@ -255,7 +255,7 @@ class CacheJob(QueueJob):
         if any(found.values()):
             self.details.append(f"after {self.orders}: {found}")
         if numbers := cache.numbers():
-            self.wrong(f"after {self.orders} {numbers} numbers are taken for ever")
+            self.wrong(f"after {self.orders} {numbers} numbers are taken forever")
 
 
 if __name__ == "__main__":

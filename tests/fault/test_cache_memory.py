@@ -48,7 +48,7 @@ def test_others_may_fill_the_file_system(small):
         assert (cache.get(0) == 0).all() and 19 not in cache
 
 
-def test_where_there_is_no_room_at_all_it_is_an_error_with_numbers(small):
+def test_if_there_is_no_room_at_all_it_is_an_error_with_numbers(small):
     place = small(1 * MB)
     fill(place)
     with pytest.raises(slipring.SegmentFull, match="no room for a cache's first pages") as refused:
@@ -72,7 +72,7 @@ with slipring.Cache("10GiB") as cache:
 
 
 @pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
-def test_a_full_memory_cgroup_ends_the_keeping_and_nobody_is_killed(cgroup):
+def test_a_full_memory_cgroup_ends_the_keeping_and_no_process_is_killed(cgroup):
     with cgroup(400 * MB, False) as (procs, limited):
         enter = ["sh", "-c", f'echo $$ > "{procs}"; exec "$@"', "sh", sys.executable, "-c", IN_A_GROUP]
         done = subprocess.run(enter, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S)

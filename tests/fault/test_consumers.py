@@ -74,7 +74,7 @@ def test_a_program_that_never_takes_a_batch_can_end_with_dead_workers(death, end
     assert not any(alive(pid) for pid in pids)
 
 
-def test_a_fork_of_the_users_with_leases_held_is_not_disturbed_by_deaths(tmp_path):
+def test_a_fork_of_the_users_with_leases_kept_is_not_disturbed_by_deaths(tmp_path):
     """The child reads its parent's batches and ends; then workers die, and the batches stay unchanged."""
     data = dies(160, tmp_path, (100,))
     with Loader(data, **grouped(**options())) as loader:

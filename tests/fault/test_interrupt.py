@@ -55,7 +55,7 @@ def test_ctrl_c_at_a_random_instant_gives_one_traceback_and_ends_all(method, per
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
-def test_an_iteration_can_go_on_after_ctrl_c_in_next(tmp_path, method):
+def test_an_iteration_can_continue_after_ctrl_c_in_next(tmp_path, method):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(40, on={9: gate})
         with Loader(data, 8, num_workers=2, workers=Workers(start_method=method)) as loader:
@@ -93,7 +93,7 @@ def test_no_python_code_runs_when_an_iteration_goes_at_the_end_of_its_loop(metho
     assert called == []
 
 
-def test_ctrl_c_while_the_pool_is_imported_comes_behind_it():
+def test_ctrl_c_while_the_pool_is_imported_comes_after_it():
     """Compiled modules that register classes at their import swallow a handler's exception there."""
     script = (
         "import abc, signal, sys\n"
@@ -179,7 +179,7 @@ class InterruptedOnce:
         return [self.given]
 
 
-def test_an_iteration_can_go_on_after_ctrl_c_in_its_sampler():
+def test_an_iteration_can_continue_after_ctrl_c_in_its_sampler():
     with Loader(range(10), batch_sampler=InterruptedOnce()) as loader:
         it, got = iter(loader), []
         with pytest.raises(KeyboardInterrupt):
@@ -250,7 +250,7 @@ def test_signals_during_a_workers_start_are_handled_after_it_each_once(raises):
             signal.signal(number, handler)
 
 
-def test_system_calls_that_go_on_behind_a_signal_still_do_after_a_workers_start():
+def test_system_calls_that_continue_after_a_signal_still_do_after_a_workers_start():
     def restarts():
         libc, act = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint64 * 32)()
         assert libc.sigaction(int(signal.SIGUSR1), None, act) == 0

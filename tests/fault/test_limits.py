@@ -150,7 +150,7 @@ def test_a_thread_that_cannot_be_started_stops_those_that_were():
     assert told[1]["rows"] == ROWS
 
 
-def test_where_exit_codes_go_nowhere_deaths_are_noticed_all_the_same():
+def test_if_exit_codes_are_lost_deaths_are_noticed_nevertheless():
     with Program("sigchld_ignored") as program:
         code, out, err = program.end()
     told = [json.loads(line) for line in out.splitlines()]
@@ -166,7 +166,7 @@ def test_where_exit_codes_go_nowhere_deaths_are_noticed_all_the_same():
 @pytest.mark.parametrize("nested", [False, True], ids=["its own limit", "an ancestor's limit"])
 @pytest.mark.parametrize("method", ["none", "fork", slow("spawn"), slow("thread")])
 @pytest.mark.parametrize("size", [4 * MB, slow(30 * MB)])
-def test_a_full_memory_cgroup_is_an_error_and_nobody_is_killed(cgroup, nested, method, size):
+def test_a_full_memory_cgroup_is_an_error_and_no_process_is_killed(cgroup, nested, method, size):
     limit = 300 * MB
     with cgroup(limit, nested) as (procs, limited):
         enter = ["sh", "-c", f'echo $$ > "{procs}"; exec "$@"', "sh"]
@@ -252,7 +252,7 @@ def in_own_mounts(script):
     ],
     ids=["small", "read-only", "another file system"],
 )
-def test_where_dev_shm_will_not_do_a_memfd_is_taken_and_said_so(script, reason):
+def test_if_dev_shm_does_not_suffice_a_memfd_is_used_and_reported(script, reason):
     told = in_own_mounts(script)
     assert told["backing"] == "memfd" and reason in told["reason"]
     assert told["rows"] == ROWS

@@ -1,4 +1,4 @@
-"""A queue whose producers and consumers are killed: each message arrives once, and no process waits for ever."""
+"""A queue whose producers and consumers are killed: each message arrives once, and no process waits forever."""
 
 import mmap
 import multiprocessing

@@ -86,7 +86,7 @@ def test_a_second_loader_has_a_file_of_its_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("why", ["no such folder", "somebody else's", "a folder"])
-def test_a_job_goes_on_without_a_record_file_and_says_why(tmp_path, monkeypatch, why):
+def test_a_job_continues_without_a_record_file_and_says_why(tmp_path, monkeypatch, why):
     path = tmp_path / "record"
     if why == "no such folder":
         path = tmp_path / "nowhere" / "record"

@@ -70,7 +70,7 @@ def test_a_worker_killed_before_it_has_left_has_its_batch_made_by_another(tmp_pa
     assert got == undisturbed(Rows(80))
 
 
-def test_with_raise_the_death_of_one_that_leaves_is_told_if_its_batch_goes_with_it(tmp_path):
+def test_with_raise_the_death_of_one_that_leaves_is_reported_if_its_batch_goes_with_it(tmp_path):
     with (
         Gate(tmp_path / "a") as first,
         Gate(tmp_path / "b") as second,

@@ -49,7 +49,7 @@ def test_a_thread_that_ends_over_a_batch_is_replaced_and_the_batch_made(tmp_path
 
 
 @pytest.mark.parametrize("kind", ["stateful", "neither"])
-def test_a_threads_stream_goes_on(tmp_path, kind):
+def test_a_threads_stream_continues(tmp_path, kind):
     on = {at: Once(tmp_path / f"died-{at}", Raise(Deadly())) for at in ((0, 17), (1, 0), (1, 36))}
     if kind == "stateful":
         data, column = ResumableByIterator(50, tmp_path / "log", on=on), 2

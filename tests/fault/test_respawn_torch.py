@@ -83,7 +83,7 @@ def ours(data, **options):
 
 
 @pytest.mark.parametrize(("method", "chunk_size"), CASES)
-def test_a_map_dataset_is_delivered_as_if_nobody_had_died(tmp_path, method, chunk_size):
+def test_a_map_dataset_is_delivered_as_without_deaths(tmp_path, method, chunk_size):
     on = {i: Once(tmp_path / f"died-{i}", Death("SIGKILL")) for i in (3, 21, 39)}
     options = {"shuffle": True, "multiprocessing_context": method}
     with ours(Rows(40, on), chunk_size=chunk_size, **options) as loader:
@@ -92,7 +92,7 @@ def test_a_map_dataset_is_delivered_as_if_nobody_had_died(tmp_path, method, chun
 
 
 @pytest.mark.parametrize(("kind", "method"), [(Stream, "fork"), (Stateful, "fork"), slow(Stateful, "forkserver")])
-def test_a_stream_is_delivered_as_if_nobody_had_died(tmp_path, kind, method):
+def test_a_stream_is_delivered_as_without_deaths(tmp_path, kind, method):
     deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 26): "SIGSEGV", (0, 29): "SIGKILL"}
     on = {at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()}
     with ours(kind(30, on), multiprocessing_context=method) as loader:

@@ -43,7 +43,7 @@ class DrawsToo:
 
 @pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stateful_stream_goes_on_from_its_state(tmp_path, kind, method):
+def test_a_stateful_stream_continues_from_its_state(tmp_path, kind, method):
     deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 36): "SIGSEGV", (0, 49): "SIGKILL"}
     on = {at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()}
     changed = {"start_method": method, "collate_fn": DrawsToo()}
@@ -82,7 +82,7 @@ def reads_or_none(path):
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "neither"])
-def test_a_death_behind_the_last_batch_does_not_begin_the_stream_again(tmp_path, kind):
+def test_a_death_after_the_last_batch_does_not_begin_the_stream_again(tmp_path, kind):
     """At its end, a Stateful dataset's state is the start of the next pass."""
     data = Stream(12) if kind == "neither" else KINDS[kind](12, tmp_path / "log")
     changed = {"num_workers": 1, "prefetch_factor": 2}

@@ -75,7 +75,7 @@ def test_a_batch_waits_until_others_are_let_go(small):
 
 
 @pytest.mark.parametrize(("num_workers", "batches", "most"), [(2, 30, 11), (0, 12, 2)])
-def test_memory_for_a_batch_is_refused_while_others_are_kept_and_the_rest_goes_on(small, num_workers, batches, most):
+def test_memory_for_a_batch_is_refused_while_others_are_kept_and_the_rest_continues(small, num_workers, batches, most):
     """Without workers, the loop waits for nobody."""
     memory = Memory(backing=small(32 * MB), copy="never")
     with Loader(Sized([5 * MB] * batches), 1, num_workers=num_workers, memory=memory) as loader:

@@ -26,7 +26,7 @@ def stop(pid):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
 @pytest.mark.parametrize("death", ["raise", "respawn"])
-def test_the_timeout_counts_and_after_it_the_iteration_goes_on(tmp_path, method, death):
+def test_the_timeout_counts_and_after_it_the_iteration_continues(tmp_path, method, death):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(80, on={17: gate})
         options = {"num_workers": 2, "start_method": method, "seed": 3, "on_death": death}
@@ -103,7 +103,7 @@ def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than
             Rows(80), 8, num_workers=1, timeout=0.2, worker_init_fn=Init(gate), workers=Workers(start_method="fork")
         )
         with loader:
-            it = iter(loader)  # its next() would wait for ever
+            it = iter(loader)  # its next() would wait forever
             stop(gate.arrived())
             gate.open()
             with pytest.raises(LoaderTimeout, match=r"timeout=0\.2 s: batch 0 "):

@@ -78,7 +78,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_an_exception_has_torchs_class_and_text_and_iteration_goes_on(name):
+def test_an_exception_has_torchs_class_and_text_and_iteration_continues(name):
     action, kind, text = ERRORS[name]
     with DataLoader(At(action), batch_size=4, num_workers=2) as loader:
         iterator = iter(loader)
@@ -94,7 +94,7 @@ def test_an_exception_has_torchs_class_and_text_and_iteration_goes_on(name):
         assert [batch[0].item() for batch in iterator] == [8, 12, 16, 20]
 
 
-def test_a_failing_worker_init_fn_is_told_as_torch_tells_it():
+def test_a_failing_worker_init_fn_is_raised_as_torch_does():
     loader = DataLoader(At(print), batch_size=4, num_workers=2, worker_init_fn=fails)
     with loader, pytest.raises(ZeroDivisionError, match="Caught ZeroDivisionError in DataLoader worker process 0"):
         list(loader)

@@ -52,7 +52,7 @@ def frozen():
 
 
 class Spinning(Rows):
-    """Its first sample uses a processor for ever, and ignores SIGTERM."""
+    """Its first sample uses a processor forever, and ignores SIGTERM."""
 
     def __init__(self, path):
         super().__init__(8)
@@ -147,7 +147,7 @@ class Parent(Rows):
 @pytest.mark.parametrize("method", METHODS)
 def test_processes_that_a_worker_has_started_do_not_hide_its_end(tmp_path, monkeypatch, method):
     for name in ("GRACE_S", "TERM_S", "KILL_S"):
-        monkeypatch.setattr(process_pool, name, 1e6)  # a wait for the wrong event takes for ever
+        monkeypatch.setattr(process_pool, name, 1e6)  # a wait for the wrong event takes forever
     path = tmp_path / "pid"
     with Loader(Parent(os.fspath(path)), 8, num_workers=1, workers=Workers(start_method=method)) as loader:
         assert len(list(loader)) == 10

@@ -60,7 +60,7 @@ def waiting(path):
     until(lambda: os.path.exists(path), "the file")
 
 
-def test_a_worker_that_waits_for_a_lock_of_the_time_of_its_fork_is_told_of(a_lock_at_fork, told):
+def test_a_worker_that_waits_for_a_lock_of_the_time_of_its_fork_is_reported(a_lock_at_fork, told):
     options = {"num_workers": 1, "start_method": "fork", "timeout": 3}
     with Loader(Values(list(range(4))), 2, **grouped(**options)) as loader, pytest.raises(TimeoutError):
         next(iter(loader))
@@ -80,7 +80,7 @@ class SlowToUnpickle(Values):
         waiting(self.path)
 
 
-def test_a_spawned_worker_that_unpickles_long_is_told_of_and_serves(told, tmp_path):
+def test_a_spawned_worker_that_unpickles_long_is_reported_and_serves(told, tmp_path):
     path = str(tmp_path / "go on")
     with Loader(SlowToUnpickle(range(4), path), 2, num_workers=1, workers=Workers(start_method="spawn")) as loader:
         thread, came = next_in_a_thread(loader)
@@ -101,7 +101,7 @@ class Init:
 
 
 # In fixed turns: otherwise the other worker makes all batches, and the consumer does not wait for this one.
-def test_a_worker_that_stays_in_its_worker_init_fn_is_told_of_once(told, tmp_path):
+def test_a_worker_that_stays_in_its_worker_init_fn_is_reported_once(told, tmp_path):
     path = str(tmp_path / "go on")
     options = {"num_workers": 2, "start_method": "fork", "worker_init_fn": Init(path), "rng": "worker"}
     with Loader(Values(list(range(8))), 2, **grouped(**options)) as loader:
@@ -128,7 +128,7 @@ def test_workers_that_begin_are_not_told_of(caplog, monkeypatch):
     assert not caplog.records
 
 
-def test_workers_start_where_nobody_tells_of_threads(monkeypatch):
+def test_workers_start_where_nobody_reports_threads(monkeypatch):
     def refused(path):
         raise FileNotFoundError(path)
 
@@ -147,7 +147,7 @@ print([batch.tolist() for batch in Loader(range(4), 2, num_workers=1, workers=Wo
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_script_without_a_guard_is_told_of_it(tmp_path, method):
+def test_a_script_without_a_guard_is_reported(tmp_path, method):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(method=method))
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True)

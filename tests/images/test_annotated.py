@@ -171,7 +171,7 @@ def test_a_spatial_transform_of_albumentations_is_refused_if_parts_would_stay_be
     images.Annotated([scene()], Compose([Flip()]), **part)
 
 
-def test_transforms_of_albumentations_itself_are_told_apart():
+def test_transforms_of_albumentations_itself_are_distinguished():
     library = pytest.importorskip("albumentations")
     images.Annotated([scene()], library.Compose([library.RandomBrightnessContrast(p=1)]), **PARTS)[0]
     with pytest.raises(TypeError, match="HorizontalFlip, which may move pixels"):
@@ -243,7 +243,7 @@ def test_wrong_options_are_refused(options, kind, text):
 
 
 def test_wrong_fills_and_orders_are_refused_at_the_sample():
-    with pytest.raises(ValueError, match="mask_fill=-1 is no value of the mask 'classes', which has uint16"):
+    with pytest.raises(ValueError, match="mask_fill=-1 does not fit the mask 'classes', which has uint16"):
         images.Annotated([scene()], **PARTS, mask_fill=-1)[0]
     with pytest.raises(ValueError, match="flip_order has 2 numbers, and an object has 1 keypoints"):
         images.Annotated([scene()], **PARTS, flip_order=[1, 0])[0]

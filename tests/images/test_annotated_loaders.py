@@ -104,7 +104,7 @@ def test_the_samples_of_a_batch_differ_and_are_those_of_their_seeds(wanted):
 
 
 @pytest.mark.parametrize("kind", ["one size", "padded"])
-def test_a_resumed_loader_goes_on_with_the_same_bytes(kind, wanted):
+def test_a_resumed_loader_continues_with_the_same_bytes(kind, wanted):
     for way in ({}, WAYS["three workers"], WAYS["shared batches"]):
         with Loader(annotated(kind), 5, seed=3, shuffle=True, **grouped(**way)) as loader:
             next(iter(loader))

@@ -54,7 +54,7 @@ def test_targets_are_decoded_by_their_suffix(shards, target, want):
     assert images.Tar(shards, FIT, target=target)[4][1] == want
 
 
-def test_an_index_is_kept_beside_the_shard_and_made_anew_with_it(shards):
+def test_an_index_is_kept_beside_the_shard_and_made_again_with_it(shards):
     first = images.Tar(shards, FIT, index="sidecar")
     kept = [path.with_name(path.name + ".index.npz") for path in shards]
     assert all(path.exists() for path in kept)
@@ -80,7 +80,7 @@ def test_a_user_who_may_read_a_shard_may_read_its_index(shards, mode):
     assert kept.stat().st_mode & 0o777 == mode
 
 
-def test_an_index_that_cannot_be_kept_is_made_anew_and_that_is_said_once(shards, caplog):
+def test_an_index_that_cannot_be_kept_is_made_again_and_that_is_said_once(shards, caplog):
     for path in shards:
         path.with_name(path.name + ".index.npz").mkdir()  # no file can replace a folder
     before = sorted(shards[0].parent.iterdir())

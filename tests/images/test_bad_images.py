@@ -81,7 +81,7 @@ def test_a_jpeg_that_only_lacks_the_mark_of_its_end_is_read_where_pillow_reads_i
     assert error(decode(data, (3, 5, 100, 90)), by_pillow(data, (3, 5, 100, 90), (32, 32))) <= 1
 
 
-def test_a_side_that_no_picture_has_is_refused():
+def test_a_side_that_no_image_has_is_refused():
     class Long(images.ImageDataset):
         def __len__(self):
             return 1
@@ -177,7 +177,7 @@ def test_a_jpeg_that_claims_too_many_pixels_is_refused_with_the_limit_and_the_re
 
 
 @pytest.mark.parametrize("box", [(0, 0, 376, 10), (0, 0, 10, 501), (370, 0, 6, 10), (-1, 0, 10, 10), (0, 491, 10, 10)])
-def test_a_box_outside_of_the_picture_is_refused(box):
+def test_a_box_outside_of_the_image_is_refused(box):
     with pytest.raises(ImageError, match=r"not inside the image of 375 x 500 pixels"):
         decode(GOOD, box)
     with pytest.raises(ImageError, match=r"not inside the image of 375 x 500 pixels"):

@@ -156,6 +156,6 @@ def test_an_image_read_by_its_index_is_not_mixed():
         ),
     ],
 )
-def test_what_cannot_be_mixed_is_refused(make, error, text):
+def test_batches_that_cannot_be_mixed_are_refused(make, error, text):
     with pytest.raises(error, match=text):
         make()

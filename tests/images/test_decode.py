@@ -102,7 +102,7 @@ def test_no_column_or_row_of_a_box_depends_on_where_it_lies_between_blocks(sampl
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (1200, 1600), (3000, 4000)])
-def test_a_picture_of_any_size_becomes_a_row_of_any_size(size):
+def test_an_image_of_any_size_becomes_a_row_of_any_size(size):
     data = encoded(pixels(*size), quality=80)
     for wanted in ((1, 1), (224, 224), (5, 300)):
         out = np.empty((*wanted, 3), np.uint8)
@@ -120,7 +120,7 @@ def test_without_a_change_of_size_every_pixel_is_pillows():
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("planes", [False, True])
-def test_a_box_that_keeps_its_size_has_the_pictures_own_pixels(interpolation, flip, planes):
+def test_a_box_that_keeps_its_size_has_the_images_own_pixels(interpolation, flip, planes):
     data = encoded(pixels(97, 131, 3), quality=92, subsampling=0)
     whole = by_pillow(data)
     for box in (
@@ -142,7 +142,7 @@ def test_a_box_that_keeps_its_size_has_the_pictures_own_pixels(interpolation, fl
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
-def test_exif_turns_the_picture_and_the_box_is_meant_as_it_is_shown(orientation, flip, format):
+def test_exif_turns_the_image_and_the_box_is_meant_as_it_is_shown(orientation, flip, format):
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     data = encoded(pixels(60, 90), format, exif=exif)

@@ -187,7 +187,7 @@ def test_every_number_and_kind_of_workers_gives_the_same_bytes(name):
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_resumed_loader_goes_on_with_the_same_bytes(name):
+def test_a_resumed_loader_continues_with_the_same_bytes(name):
     want = batches(LISTS[name])
     with loader(LISTS[name], num_workers=2) as first:
         iterator = iter(first)

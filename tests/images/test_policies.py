@@ -204,7 +204,7 @@ def test_hparams_replace_the_string_and_the_arguments():
 
 
 class One(images.ImageDataset):
-    """A dataset of one picture."""
+    """A dataset of one image."""
 
     def __init__(self, data, transform, **options):
         super().__init__(transform, **options)

@@ -63,7 +63,7 @@ def check_each(made):
     return whole
 
 
-def test_boxes_of_which_a_mosaic_leaves_nothing_are_removed():
+def test_boxes_outside_of_a_mosaic_are_removed():
     sample = flat(10, 40, 40, [[0, 0, 4, 4], [36, 36, 40, 40], [0, 0, 40, 40]], ["first", "last", "all"])
     made = images.Annotated([sample], images.Mosaic(40, (0.5, 0.5)), **BOXES)[0]  # only one image is seen completely
     assert made["labels"].tolist() == ["last", "all"] * 3 + ["first", "last", "all"]
@@ -322,7 +322,7 @@ def test_errors_of_a_users_step_before_a_mosaic_name_the_sample():
             data.try_sample(0, seed)
 
 
-def test_mixes_follow_one_another():
+def test_several_mixes_in_one_list_give_the_same_sample_for_a_seed():
     steps = [
         images.CopyPaste(p=0.5), images.Mosaic(40), images.RandomAffine(10, (0.1, 0.1), (0.5, 1.5)),
         images.CenterCrop(40), images.SampleMixUp(p=0.5), images.RandomHorizontalFlip(),

@@ -49,7 +49,7 @@ KEEPERS = {
 
 
 @pytest.mark.parametrize("kind", KEEPERS)
-def test_what_a_step_keeps_does_not_change(kind):
+def test_an_array_that_a_step_keeps_does_not_change(kind):
     kept = []
 
     def keeps(image):

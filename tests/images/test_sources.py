@@ -196,7 +196,7 @@ def test_after_a_resume_the_crops_are_the_same(root):
     assert [x.numpy().tobytes() for x, _ in again] == rest
 
 
-def test_pictures_of_different_sizes_come_as_samples(root):
+def test_images_of_different_sizes_come_as_samples(root):
     data = images.Folder(root, images.Resize(16))
     assert min(data[0][0].shape[:2]) == 16
     with slipring.Loader(data, None, num_workers=1) as loader:
@@ -374,7 +374,7 @@ def test_names_that_are_no_utf_8_are_names_like_others(tmp_path):
     assert caught.value.path == data.samples[0][0]
 
 
-def test_where_no_file_can_be_read_the_search_ends(tmp_path):
+def test_if_no_file_can_be_read_the_search_ends(tmp_path):
     (tmp_path / "a").mkdir()
     for number in range(3):
         (tmp_path / "a" / f"{number}.jpg").write_bytes(b"nothing")
@@ -464,7 +464,7 @@ class Together(images.Folder):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_fetch_threads_read_files_beside_one_another_and_the_bytes_stay_the_same(root, num_workers):
+def test_fetch_threads_read_files_concurrently_and_the_bytes_stay_the_same(root, num_workers):
     def batches(data, **options):
         sampler = range(36)
         with slipring.Loader(

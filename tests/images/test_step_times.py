@@ -72,7 +72,7 @@ def test_a_steps_time_is_that_of_the_step():
     assert times["computes"] > times["RandomInvert"]
 
 
-def test_several_crops_count_each():
+def test_each_of_several_crops_is_measured():
     called = []
     crops = images.MultiCrop([(3, [images.CenterCrop(8), called.append])])
     assert list(data(crops).step_times(samples=1)) == [CROP, "append"]

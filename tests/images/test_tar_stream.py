@@ -143,7 +143,7 @@ def test_torchs_persistent_workers_take_another_order_in_each_pass(shards):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_shard_that_cannot_be_read_is_told_once_and_the_next_comes_behind_it(tmp_path, workers):
+def test_a_shard_that_cannot_be_read_is_reported_once_and_the_next_comes_after_it(tmp_path, workers):
     paths = [shard(tmp_path / f"{k}.tar", files(3, 10 * k)) for k in range(4)]
     data = stream(paths)
     paths[1].unlink()
@@ -182,7 +182,7 @@ def test_a_handlers_exception_while_an_image_is_read_loses_no_sample(shards):
         assert [target["number"] for _, target in it] == numbers(0)
 
 
-def test_a_bad_image_is_named_and_the_next_comes_behind_it(tmp_path):
+def test_a_bad_image_is_named_and_the_next_comes_after_it(tmp_path):
     content = [(f"{n}.jpg", encoded(pixels(8, 8)) if n != 1 else b"\xff\xd8\xff\xe0") for n in range(3)]
     path = shard(tmp_path / "bad.tar", content)
     it = iter(images.TarStream(path, FIT, target=None))

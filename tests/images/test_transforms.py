@@ -14,7 +14,7 @@ from tests.support.pictures import encoded, error, pixels
 
 
 class One(images.ImageDataset):
-    """A dataset of one picture."""
+    """A dataset of one image."""
 
     def __init__(self, data, transform, **options):
         super().__init__(transform, **options)
@@ -66,14 +66,14 @@ def test_a_center_crop_before_a_resize_scales_the_crop_alone():
 
 
 @pytest.mark.parametrize("size", [(30, 40), (20, 100), (100, 20), (21, 33)])
-def test_a_crop_larger_than_the_picture_has_black_around_it(size):
+def test_a_crop_larger_than_the_image_has_black_around_it(size):
     data = encoded(pixels(*size))
     ours = sample(data, images.CenterCrop(64))
     image = Image.open(io.BytesIO(data)).convert("RGB")
     assert error(ours, validated(data, min(size), 64)) <= 1 and image.size == size[::-1]
 
 
-def test_a_padded_picture_is_flipped_with_its_border():
+def test_a_padded_image_is_flipped_with_its_border():
     data = encoded(pixels(21, 33), "PNG")
     plain = sample(data, images.CenterCrop(40))
     for steps in (
@@ -128,7 +128,7 @@ def test_boxes_lie_everywhere():
 
 
 @pytest.mark.parametrize(("size", "box"), [((10, 100), (0, 43, 10, 13)), ((100, 10), (43, 0, 13, 10))])
-def test_where_no_box_fits_the_middle_is_taken(size, box):
+def test_if_no_box_fits_the_middle_is_taken(size, box):
     recipe = Recipe(*size)
     images.RandomResizedCrop(8, scale=(1, 1)).apply(recipe, Draws(1))
     view = recipe.view
@@ -158,7 +158,7 @@ def test_normalised_values_are_torchvisions_to_the_bit(dtype):
     assert torch.equal(ours, tensor.to(ours.dtype))
 
 
-def test_black_around_a_normalised_picture_is_the_value_of_black():
+def test_black_around_a_normalised_image_is_the_value_of_black():
     ours = sample(encoded(pixels(4, 4)), images.CenterCrop(8), dtype="float32", mean=(0.5, 0.25, 0), std=(0.5, 0.5, 1))
     assert ours[0, 0].tolist() == [-1.0, -0.5, 0.0]
 

@@ -103,7 +103,7 @@ def test_a_transform_becomes_the_step_with_its_arguments(standin, theirs, ours):
     ],
     ids=range(14),
 )
-def test_what_concerns_masks_and_boxes_becomes_an_option(standin, transforms, options):
+def test_arguments_for_masks_and_boxes_become_options(standin, transforms, options):
     made = images.options_from_torchvision(compose(*transforms))
     assert {name: value for name, value in made.items() if name != "transform"} == options
     assert len(made["transform"]) == sum(type(one).__name__ not in UNSEEN for one in transforms)
@@ -132,7 +132,7 @@ UNSEEN = "SanitizeBoundingBoxes", "ClampBoundingBoxes", "ConvertBoundingBoxForma
     ],
     ids=range(10),
 )
-def test_what_slipring_cannot_express_is_refused(standin, transforms, text):
+def test_transforms_that_slipring_cannot_express_are_refused(standin, transforms, text):
     with pytest.raises(ValueError, match=text):
         images.options_from_torchvision(compose(*transforms))
 

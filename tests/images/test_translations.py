@@ -290,7 +290,7 @@ def test_timms_policies_have_the_operations_of_its_objects():
          ValueError, "Cutout"),
     ],
 )  # fmt: skip
-def test_what_slipring_lacks_is_refused_by_name(transforms, error, text):
+def test_transforms_that_slipring_lacks_are_refused_by_name(transforms, error, text):
     with pytest.raises(error, match=text):
         steps_of(*transforms)
 
@@ -418,7 +418,7 @@ def test_a_kept_step_that_returns_another_kind_of_image_is_an_error(transforms, 
         ([3], TypeError, "slipring has no int"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(transforms, error, text):
+def test_values_that_cannot_be_kept_are_refused(transforms, error, text):
     with pytest.raises(error, match=text):
         steps_of(*transforms, rest="map")
 

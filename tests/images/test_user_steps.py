@@ -50,7 +50,7 @@ def test_global_generators_are_seeded_for_each_sample(step, rng):
     assert len({image[0, 0].tobytes() for batch in want for image in batch}) == N
 
 
-def test_the_programs_own_generators_go_on_as_if_nothing_had_been_drawn():
+def test_the_programs_own_generators_continue_as_if_nothing_had_been_drawn():
     random.seed(1)
     want = random.random(), random.random()
     random.seed(1)

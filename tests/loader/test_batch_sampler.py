@@ -91,7 +91,7 @@ def test_ranks_together_have_every_index_and_as_many_each(n, size, ranks, shuffl
 
 
 @pytest.mark.parametrize("given", range(5))
-def test_an_interrupted_pass_goes_on_and_the_next_ones_are_the_same(given):
+def test_an_interrupted_pass_continues_and_the_next_ones_are_the_same(given):
     whole = BatchSampler(13, 3, shuffle=True, seed=8)
     next(iter(whole))
     expected = [list(whole) for _ in range(2)]

@@ -33,7 +33,7 @@ def test_batches_live_longer_than_their_loader(kind):
     assert part.sum() == 28
 
 
-def test_a_batch_that_is_held_is_not_overwritten():
+def test_a_batch_that_is_kept_is_not_overwritten():
     with Loader(Squares(400), 4, num_workers=2, memory=Memory(slots=8)) as loader:
         held = [batch for k, batch in enumerate(loader) if k % 80 == 0]
         for _ in range(3):
@@ -63,7 +63,7 @@ def test_every_batch_is_copied_on_demand(num_workers):
 
 
 @kinds(*WORKERS)
-def test_without_copies_held_batches_are_an_error_instead_of_a_hang(kind):
+def test_without_copies_kept_batches_are_an_error_instead_of_a_hang(kind):
     with loading(Squares(28), 4, **kind, slots=5, copy="never") as loader:
         held, iterator = [], iter(loader)
         for _ in range(2):

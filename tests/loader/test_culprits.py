@@ -48,7 +48,7 @@ def test_the_sample_that_failed_is_named_with_its_row(kind):
     assert "index 777 (row 9 of batch 3)" in str(cause)
 
 
-def test_the_sample_that_failed_is_named_behind_torchs_text():
+def test_the_sample_that_failed_is_named_after_torchs_text():
     torch_adapter = pytest.importorskip("slipring.torch")
     cause = failure(torch_adapter.DataLoader(Corrupt(), 256, num_workers=1))
     assert (cause.index, cause.row) == (777, 9)

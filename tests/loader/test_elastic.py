@@ -331,7 +331,7 @@ class Listed:
         ),
     ],
 )
-def test_where_samples_have_no_position_it_is_refused(dataset, options, said):
+def test_if_samples_have_no_position_it_is_refused(dataset, options, said):
     with pytest.raises(ValueError, match=said):
         Loader(dataset, rng="sample", **grouped(**options))
 

@@ -41,7 +41,7 @@ def sorts(found):
 
 @kinds(*EVERY_KIND)
 @pytest.mark.parametrize("in_order", [True, False])
-def test_an_error_in_the_dataset_comes_at_its_turn_and_iteration_goes_on(kind, in_order):
+def test_an_error_in_the_dataset_comes_at_its_turn_and_iteration_continues(kind, in_order):
     with loading(Failing({3, 10}), 4, **kind, in_order=in_order) as loader:
         for _ in range(2):
             found = outcomes(iter(loader))
@@ -105,7 +105,7 @@ def test_an_error_whose_constructor_takes_something_else_comes_as_it_was(kind, e
 
 @kinds("one fork", "thread")
 @pytest.mark.parametrize("error", [partial(Unsendable, "secret")])
-def test_an_error_that_cannot_be_rebuilt_is_told_by_a_worker_error(kind, error):
+def test_an_error_that_cannot_be_rebuilt_becomes_a_worker_error(kind, error):
     with loading(Failing({0}, error, n=2), **kind) as loader:
         first, second = outcomes(iter(loader))
     assert type(first) is WorkerError and first.indices == [0]

@@ -85,7 +85,7 @@ def test_each_sample_is_in_its_row_whichever_is_read_first():
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_threads_leave_it_to_the_loop_to_await_the_datasets_coroutines(num_workers):
+def test_with_threads_the_loop_awaits_the_datasets_coroutines(num_workers):
     batches = loaded(Plain(), 16, num_workers=num_workers, fetch_threads=3)
     assert np.concatenate(batches).tolist() == list(range(50))
 
@@ -196,7 +196,7 @@ def test_a_thread_knows_whose_it_is(kind):
     assert known == {kind["num_workers"] > 0}
 
 
-# ---- samples that fail, wait for ever, or are cancelled
+# ---- samples that fail, wait forever, or are cancelled
 
 
 class Failing(Squares):
@@ -224,7 +224,7 @@ class FailingCoroutines(Numbers):
 
 @every_kind
 @pytest.mark.parametrize("dataset", [Failing(40), FailingCoroutines(40)], ids=["threads", "coroutines"])
-def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_goes_on(kind, dataset):
+def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_continues(kind, dataset):
     with loading(dataset, 8, fetch_threads=8, **kind) as loader:
         iterator = iter(loader)
         next(iterator)
@@ -265,10 +265,10 @@ class HeldCoroutines(Numbers):
 
 
 @pytest.mark.parametrize("kind", [
-    KINDS["one fork"], pytest.param(KINDS["one thread"], marks=pytest.mark.leaks_ok("threads wait for ever")),
+    KINDS["one fork"], pytest.param(KINDS["one thread"], marks=pytest.mark.leaks_ok("threads wait forever")),
 ], ids=["fork", "thread"])  # fmt: skip
 @pytest.mark.parametrize("dataset", [Held(16), HeldCoroutines(16)], ids=["threads", "coroutines"])
-def test_a_read_that_never_ends_is_overdue_and_keeps_nobody(kind, dataset):
+def test_a_read_that_never_ends_is_overdue_and_does_not_delay_the_end(kind, dataset):
     with loading(dataset, 8, timeout=1, fetch_threads=8, **kind) as loader:
         iterator = iter(loader)
         assert patiently(iterator).tolist() == list(range(8))  # the timeout starts before the workers start
@@ -289,7 +289,7 @@ class Cancelled(Numbers):
 
 
 @kinds("fork", "thread", "inline", "ranges")
-def test_a_sample_that_is_cancelled_while_it_waits_may_go_on(kind):
+def test_a_sample_that_is_cancelled_while_it_waits_may_continue(kind):
     found, alone = (np.hstack(loaded(Cancelled(), 16, seed=5, **how)) for how in (kind, {"fetch_threads": 1}))
     assert found[0].tolist() == list(range(50))
     np.testing.assert_array_equal(found, alone)
@@ -334,7 +334,7 @@ def test_a_worker_has_one_loop_for_all_epochs(kind):
         assert all(batch.all() for _ in range(3) for batch in loader)
 
 
-def test_a_loop_that_runs_already_is_not_in_the_way():
+def test_an_event_loop_that_runs_already_does_not_interfere():
     async def main():
         return np.concatenate(loaded(Numbers(), 16)).tolist()
 
@@ -444,7 +444,7 @@ def test_torchs_loader_reads_concurrently_too_and_through_a_subset(num_workers):
         assert flat(which.tolist() for which, _ in loader) == list(range(24))
 
 
-def test_an_iterable_dataset_has_no_use_for_them():
+def test_fetch_threads_are_refused_for_an_iterable_dataset():
     with pytest.raises(ValueError, match="fetch_threads=4 cannot be used with an iterable dataset"):
         slipring.Loader({1, 2}, workers=Workers(fetch_threads=4))
     data = pytest.importorskip("torch.utils.data")

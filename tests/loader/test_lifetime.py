@@ -82,7 +82,7 @@ class Marking(Squares):
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_an_iteration_that_was_never_asked_leaves_nothing_behind(in_order):
+def test_an_iteration_that_was_never_asked_leaves_nothing(in_order):
     with Loader(Squares(40), 2, num_workers=2, in_order=in_order) as loader:
         for _ in range(5):
             iter(loader)
@@ -253,7 +253,7 @@ def test_a_thread_worker_that_does_not_end_is_left_alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_copy_of_a_loader_goes_on_with_its_next_epoch(num_workers):
+def test_a_copy_of_a_loader_continues_with_its_next_epoch(num_workers):
     with Loader(Squares(20), 4, shuffle=True, seed=3, num_workers=num_workers) as loader:
         first = numbers(loader)
         copies = [pickle.loads(pickle.dumps(loader)), copy.copy(loader)]

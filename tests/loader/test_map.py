@@ -134,7 +134,7 @@ def test_a_sampler_may_be_anything_iterable():
         assert numbers(loaded(Squares(), 2, sampler=sampler)) == expected, sampler
 
 
-def test_a_sampler_is_asked_anew_in_each_epoch():
+def test_a_sampler_is_asked_again_in_each_epoch():
     class Rotating:
         epoch = 0
 

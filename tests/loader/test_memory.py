@@ -168,7 +168,7 @@ def test_a_number_that_is_no_process_has_no_private_memory(options):
         assert loader.stats().worker_private_bytes == ()
 
 
-def test_a_forked_child_tells_of_its_own_workers():
+def test_a_forked_child_reports_its_own_workers():
     with Loader(Hoard(4, 10), 1, num_workers=2, workers=Workers(start_method="fork"), rng="worker") as loader:
         list(loader)
         grown(loader, 20 * MB)
@@ -305,7 +305,7 @@ def test_workers_that_could_not_grow_as_much_again_are_named_once(tree, group):
         pytest.param(4000, 100, 2500, id="the workers have grown little"),
     ],
 )
-def test_workers_are_not_named_where_they_are_not_the_cause(tree, limit, before, after):
+def test_workers_that_are_not_the_cause_are_not_named(tree, limit, before, after):
     tree.set(limit * MB, before * MB)
     with hoarding() as (_, it), warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -74,7 +74,7 @@ def test_no_more_than_so_many_are_taken_before_they_are_asked_for():
     assert len(taken) <= 13
 
 
-def test_an_exception_comes_in_its_turn_and_others_behind_it():
+def test_an_exception_comes_in_its_turn_and_others_after_it():
     source = Gated()
     for item in (1, ValueError("two"), 3):
         source.queue.put(item)
@@ -187,7 +187,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_batch_is_not_held_up_by_a_sampler_that_waits(num_workers):
+def test_a_batch_is_not_delayed_by_a_sampler_that_waits(num_workers):
     sampler = Slow()
     with Loader(Squares(), batch_sampler=sampler, num_workers=num_workers) as loader:
         batches = iter(loader)
@@ -226,7 +226,7 @@ def test_an_iteration_that_is_over_ends_the_thread_of_its_sampler_though_it_is_h
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_waiting_samplers_exception_comes_behind_the_batches_before_it(num_workers):
+def test_a_waiting_samplers_exception_comes_after_the_batches_before_it(num_workers):
     class Breaks(Slow):
         def batches(self):
             yield [1, 2]
@@ -250,7 +250,7 @@ def test_a_stream_that_this_process_reads_is_worked_on_by_workers(num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_can_be_handed_in_while_the_iteration_goes_on(num_workers):
+def test_batches_can_be_handed_in_while_the_iteration_continues(num_workers):
     handed = Handed()
     with Loader(Squares(), batch_sampler=handed, num_workers=num_workers) as loader:
         batches = iter(loader)

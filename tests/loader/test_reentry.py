@@ -131,7 +131,9 @@ KINDS = [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2, "start_metho
 
 
 @pytest.mark.parametrize("options", KINDS, ids=["inline", "process", "threads"])
-def test_a_handler_that_asks_while_a_batch_is_waited_for_has_an_error_and_the_wait_goes_on(options, on_alarm, tmp_path):
+def test_a_handler_that_asks_while_a_batch_is_waited_for_has_an_error_and_the_wait_continues(
+    options, on_alarm, tmp_path
+):
     errors = []
     with Loader(Waits(tmp_path / "go on"), 1, **grouped(**options)) as loader:
         iterator = iter(loader)

@@ -88,7 +88,7 @@ def test_as_many_tasks_are_in_flight_as_the_workers_want():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_those_that_are_too_many_end_with_their_batch(method):
+def test_surplus_workers_end_with_their_batch(method):
     with Loader(Squares(2000), 1, num_workers=5, workers=Workers(start_method=method)) as loader:
         batches = iter(loader)
         next(batches)

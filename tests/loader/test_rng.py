@@ -247,7 +247,7 @@ def test_a_seed_is_the_same_on_every_machine():
 
 
 def test_nothing_is_imported_when_a_worker_draws_first():
-    """numpy imports its random module lazily; a worker that is forked during the import would wait for ever."""
+    """numpy imports its random module lazily; a worker that is forked during the import would wait forever."""
     run(
         "import sys, slipring\n"
         "with slipring.Loader(range(2), 2, num_workers=1) as loader:\n"

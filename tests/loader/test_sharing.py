@@ -56,7 +56,7 @@ def test_each_batch_goes_to_one_of_several_threads(dataset, kind):
 
 @pytest.mark.parametrize("preload", [0, 2])
 @pytest.mark.parametrize("rng", ["worker", "batch"])
-def test_so_it_does_with_torchs_loader(rng, preload):
+def test_threads_share_an_iterator_of_torchs_loader(rng, preload):
     torch = pytest.importorskip("slipring.torch")
     with torch.DataLoader(range(800), 2, num_workers=2, rng=rng, device=torch.Device("cpu", preload=preload)) as loader:
         for _ in range(2):

@@ -395,7 +395,7 @@ def test_a_dataset_for_which_there_is_no_memory_is_refused_before_it_is_written(
     assert raised.value.limit == "the container's limit"
 
 
-def test_a_limit_on_file_sizes_is_told():
+def test_a_limit_on_file_sizes_is_reported():
     program = (
         "import resource\nimport numpy as np\nfrom slipring.errors import SegmentFull\n"
         "from tests.support.inside import SharedPickle\n"

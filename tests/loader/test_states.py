@@ -165,7 +165,7 @@ class Sometimes:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_stream_that_raised_is_read_again_behind_the_exception(num_workers):
+def test_a_stream_that_raised_is_read_again_after_the_exception(num_workers):
     def loader():
         return Loader(Raising(), SIZE, num_workers=num_workers, workers=FORKED)
 
@@ -174,7 +174,7 @@ def test_a_stream_that_raised_is_read_again_behind_the_exception(num_workers):
     assert begun + rest == whole(loader)
 
 
-def test_a_stateful_map_dataset_reads_again_behind_its_last_state():
+def test_a_stateful_map_dataset_reads_again_after_its_last_state():
     def loader():
         workers = Workers(start_method="fork", snapshot_every_n_steps=6)
         return Loader(Read(N), SIZE, num_workers=2, workers=workers)

@@ -27,7 +27,7 @@ class Asking(Counting):
             yield sample
 
 
-def test_a_dataset_that_asks_in_the_middle_of_a_batch_is_told_so():
+def test_a_dataset_that_asks_in_the_middle_of_a_batch_is_refused():
     data = Asking()
     data.loader = loader = Loader(data, SIZE)
     with loader:
@@ -54,7 +54,7 @@ def test_a_signal_handler_can_ask_within_next(num_workers):
     assert [state["delivered"] for state in said] == [0, 1, 2, 3]
 
 
-def test_a_state_behind_an_interrupted_next_is_refused():
+def test_a_state_after_an_interrupted_next_is_refused():
     class Object(Counting):
         """Its own iterator, which continues after an exception."""
 

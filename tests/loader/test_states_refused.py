@@ -14,7 +14,7 @@ from tests.support.states import check_state
 pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 
 
-def test_loading_nothing_begins_anew():
+def test_loading_nothing_begins_again():
     with made("shuffled") as loader:
         whole = taken(iter(loader))
     with made("shuffled") as loader:

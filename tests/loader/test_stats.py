@@ -99,7 +99,7 @@ def test_a_slow_consumer_makes_workers_wait():
         assert loader.stats().slot_wait_s >= 5 * 0.01
 
 
-def test_memory_is_told():
+def test_memory_is_reported():
     with Loader(Squares(8), 2, num_workers=1, memory=Memory(slots=5, slot_bytes=1 << 20)) as loader:
         assert loader.stats().backing is None
         list(loader)

@@ -159,7 +159,7 @@ def said(loader):
 
 
 @kinds("inline", "one fork", "one thread", "one spawn")
-def test_an_error_in_next_comes_at_its_turn_and_the_stream_goes_on(kind):
+def test_an_error_in_next_comes_at_its_turn_and_the_stream_continues(kind):
     dataset = Yields(1, 2, 3, KeyError("bad"), 4, 5)
     with loading(dataset, 2, collate_fn=as_list, **kind) as loader:
         for _ in range(2):

@@ -122,7 +122,7 @@ def test_a_worker_begins_with_its_own_seed_as_torchs_initial_seed(rng):
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2, "start_method": "thread"}])
-def test_in_the_programs_own_process_torch_tells_of_no_worker_and_keeps_its_seed(options):
+def test_in_the_programs_own_process_torch_reports_no_worker_and_keeps_its_seed(options):
     torch.manual_seed(3)
     before = torch.get_rng_state()
     with slipring.Loader(Telling(), 2, **grouped(**options)) as loader:

@@ -145,7 +145,7 @@ def test_a_lock_is_not_tried_again_and_again(monkeypatch, n):
     assert job.tried == tried  # one worker cannot show the difference
 
 
-def test_workers_that_a_lock_holds_up_no_more_are_tried_again(monkeypatch):
+def test_workers_that_a_lock_no_longer_delays_are_tried_again(monkeypatch):
     job = Tuned(monkeypatch, each=20.0, serves=1, workers=3, least=3, most=16)
     job.settle()
     assert job.tuning.workers == 3
@@ -256,7 +256,7 @@ def test_bounds_have_defaults_and_are_kept():
         ({"each": 8.0, "on_cpu": 1.0, "cpus": 1, "workers": 1}, range(1, 2)),
     ],
 )
-def test_there_are_no_more_workers_than_are_of_use(monkeypatch, options, workers):
+def test_tuning_ends_with_as_many_workers_as_help(monkeypatch, options, workers):
     job = Tuned(monkeypatch, **{"most": 64, **options})
     job.settle()
     assert job.tuning.workers in workers, (job.tuning, job.tried)

@@ -121,7 +121,7 @@ def test_that_too_few_batches_have_come_is_said_only_where_it_is_so(monkeypatch)
 
 
 @pytest.mark.parametrize("n", [10, ENDLESS], ids=["short epochs", "one long epoch"])
-def test_work_that_has_changed_is_measured_anew(monkeypatch, n):
+def test_work_that_has_changed_is_measured_again(monkeypatch, n):
     job = Tuned(monkeypatch)
     job.settle(n)
     before = len(job.tuning.history)
@@ -142,7 +142,7 @@ def test_work_that_has_changed_is_measured_anew(monkeypatch, n):
     assert len(job.tuning.history) > before and set(job.tried) == {1, 2, 6}
 
 
-def test_work_that_has_become_more_is_measured_anew(monkeypatch):
+def test_work_that_has_become_more_is_measured_again(monkeypatch):
     job = Tuned(monkeypatch, each=1.0, step=20.0)
     job.settle(10)
     assert job.tuning.workers == 1

@@ -144,7 +144,7 @@ def test_nothing_is_advised_that_is_so_already():
     assert stay.cause == "epoch_start" and "persistent_workers" not in stay.advice
 
 
-def test_behind_a_thread_the_step_is_the_loops_own():
+def test_with_a_preparing_thread_the_step_is_the_loops_own():
     # The thread requests the next batch at once; the loop's steps take 6 ms, 18 ms with their waits.
     found = verdict(snapshot(waited=17.9, step=0.1, fetch=30, cpu=0.1, loop=(60, 720, 1080)))
     assert "5 workers would be enough; there are 2." in found.advice

@@ -58,7 +58,7 @@ class Device:
             batch = None
 
 
-def test_after_the_computations_have_ended_an_iteration_without_slots_goes_on():
+def test_after_the_computations_have_ended_an_iteration_without_slots_continues():
     memory = slipring.Memory(copy="never", slots=8)
     with Device() as device, slipring.Loader(Rows(), 4, num_workers=2, memory=memory) as loader:
         batches, full = iter(loader), 0

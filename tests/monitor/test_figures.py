@@ -30,7 +30,7 @@ def test_the_scalars_are_differences_over_the_time_between():
     }
 
 
-def test_where_nothing_happened_the_scalars_are_zero():
+def test_if_nothing_happened_the_scalars_are_zero():
     assert set(scalars(slipring.Stats(), None, 0.0).values()) == {0.0}
 
 
@@ -44,7 +44,7 @@ def test_every_name_is_documented_and_every_sum_is_a_figure():
     assert set(rates.SUMS) <= vars(slipring.Stats()).keys()
 
 
-def test_a_window_tells_from_look_to_look_of_all_its_loaders():
+def test_a_window_reports_from_look_to_look_of_all_its_loaders():
     with slipring.Loader(Squares(8), 4) as one, slipring.Loader(Squares(8), 4) as other:
         window = Window([one, other])
         list(one)

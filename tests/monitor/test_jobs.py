@@ -128,7 +128,7 @@ def test_a_job_is_there_until_its_loader_is_closed():
 # ---- processes and files that are no job
 
 
-def test_a_process_that_has_ended_is_told_of():
+def test_a_process_that_has_ended_is_reported():
     with watched("held", num_workers=1) as program:
         pid = program.pid
         program.kill()
@@ -199,7 +199,7 @@ def test_a_process_of_another_user_is_refused_with_its_name():
     assert done.stdout.splitlines() == [f"process {program.pid} belongs to root: ask as that user, or as root", "False"]
 
 
-def test_without_proc_the_reason_is_told(tmp_path, monkeypatch):
+def test_without_proc_the_reason_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(observing("jobs"), "PROC", str(tmp_path))
     for look in (jobs, lambda: attach(os.getpid())):
         with pytest.raises(NoJob, match="there is no /proc"):

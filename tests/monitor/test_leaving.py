@@ -24,7 +24,7 @@ def seen_later(loader):
 # ---- workers that have left
 
 
-def test_those_that_leave_behind_an_epochs_end_are_waited_for_by_the_next_call(tmp_path):
+def test_the_next_call_waits_for_workers_that_leave_after_an_epochs_end(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(80, on={9: gate})
         with Loader(data, 8, num_workers=2, workers=Workers(start_method="fork")) as loader:
@@ -42,7 +42,7 @@ def test_those_that_leave_behind_an_epochs_end_are_waited_for_by_the_next_call(t
             assert list(worker_pids(loader)) == [0]
 
 
-def test_those_that_have_left_are_waited_for_when_the_epoch_ends():
+def test_the_end_of_an_epoch_waits_for_workers_that_have_left():
     with Loader(Squares(4000), 2, num_workers=3, workers=Workers(start_method="fork")) as loader:
         batches = iter(loader)
         next(batches)
@@ -55,7 +55,7 @@ def test_those_that_have_left_are_waited_for_when_the_epoch_ends():
 
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
-def test_those_that_have_left_are_in_no_figures(method):
+def test_workers_that_have_left_are_in_no_figures(method):
     with Loader(Squares(4000), 2, num_workers=4, workers=Workers(start_method=method)) as loader:
         batches = iter(loader)
         for _ in range(40):
@@ -74,7 +74,7 @@ def test_those_that_have_left_are_in_no_figures(method):
         assert [row.worker for row in loader.report().workers] == [0, 1]
 
 
-def test_those_that_have_left_are_not_listed_by_the_command(capsys):
+def test_workers_that_have_left_are_not_listed_by_the_command(capsys):
     with watched("shrunk", num_workers=3) as program:
         stays, *left = program.told["workers"]
         for pid in left:

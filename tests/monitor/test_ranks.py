@@ -111,7 +111,7 @@ def test_waits_at_the_beginning_of_epochs_hide_no_slow_step():
     assert "Rank 1 holds up all 3 by its step" in found[1]
 
 
-def test_own_steps_that_differ_by_little_of_the_time_hold_nobody_up():
+def test_own_steps_that_differ_by_little_delay_no_rank():
     assert judged(told(0, own=0.001), told(1, own=0.009)) is None  # in steps of 100 ms
     assert judged(told(0, own=0.09), told(1, own=0.1)) is None
 

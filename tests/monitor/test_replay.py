@@ -1,4 +1,4 @@
-"""The same batch for ever, which shows the speed of the training alone."""
+"""The same batch forever, which shows the speed of the training alone."""
 
 import math
 import os
@@ -46,14 +46,14 @@ def test_no_worker_is_left_to_compete_and_the_batch_stays_valid():
         assert indices.tolist() == [0, 1, 2, 3]
 
 
-def test_it_goes_on_for_ever_without_n():
+def test_it_continues_forever_without_n():
     replayed = slipring.replay([7, 8])
     assert [next(replayed) for _ in range(1000)] == [7] * 1000
     with pytest.raises(TypeError, match="has no end"):
         len(replayed)
 
 
-def test_it_says_how_long_a_step_takes_behind_the_first():
+def test_it_says_how_long_a_step_takes_after_the_first():
     replayed = slipring.replay([1], n=4)
     assert math.isnan(replayed.step_s) and "0 steps" in repr(replayed)
     ends = []

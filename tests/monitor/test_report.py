@@ -45,7 +45,7 @@ def test_without_rich_it_is_six_plain_lines(monkeypatch):
     assert lines[0].split()[-1] in report._repr_html_()
 
 
-def test_the_share_of_hits_in_a_cache_is_told():
+def test_the_share_of_hits_in_a_cache_is_reported():
     with slipring.Loader(slipring.cached(range(40), "1MiB"), batch_size=5, num_workers=2) as loader:
         for _ in range(2):
             list(loader)
@@ -61,7 +61,7 @@ def test_scalars_are_numbers():
     assert all(type(value) is float and name.startswith("data/") for name, value in scalars.items())
 
 
-def test_it_can_be_had_before_the_first_batch_and_behind_the_last():
+def test_it_can_be_had_before_the_first_batch_and_after_the_last():
     loader = slipring.Loader(range(20), num_workers=1)
     assert loader.report().dict()["batches"] == 0
     batches = iter(loader)
@@ -89,7 +89,7 @@ def test_headroom_is_not_told_from_the_batch_that_waited_for_the_workers():
     assert "Too early" in found.headroom["sentence"] and "Too early" in str(found)
 
 
-def test_slowest_batches_are_told_with_their_epoch_of_torchs_face():
+def test_slowest_batches_are_reported_with_their_epoch_of_torchs_face():
     pytest.importorskip("torch")
     import slipring.torch
 
@@ -111,7 +111,7 @@ def test_a_closed_cache_costs_no_report():
         assert loader.report().memory["cache"] is None
 
 
-def test_a_sample_whose_index_is_no_int64_is_told_by_its_row(forked):
+def test_a_sample_whose_index_is_no_int64_is_named_by_its_row(forked):
     class Far:
         def __getitem__(self, i):
             return np.zeros(2)

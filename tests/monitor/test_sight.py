@@ -207,7 +207,7 @@ def test_slots_that_the_program_keeps_are_leased_and_batches_beyond_them_are_cop
         del kept
 
 
-def test_a_cache_tells_hits_misses_and_that_it_is_full(judged):
+def test_a_cache_reports_hits_misses_and_that_it_is_full(judged):
     data = slipring.cached(Data(40, lambda i: None, 600), "30KiB")  # of 96 KB
     with loader(data) as mine:
         for _ in range(2):
@@ -221,7 +221,7 @@ def test_a_cache_tells_hits_misses_and_that_it_is_full(judged):
     assert "its budget of 30,720 bytes is used up" in known.cache_full and known.cache_bytes >= 40 * 2400
 
 
-def test_copies_to_the_device_and_the_loop_behind_them_are_seen():
+def test_copies_to_the_device_and_the_loop_after_them_are_seen():
     torch = pytest.importorskip("torch")
     import slipring.torch
 

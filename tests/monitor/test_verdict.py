@@ -377,7 +377,7 @@ def test_batches_made_in_the_loop_are_named():
     assert found.cause == "no_workers" and "num_workers=4" in found.advice
 
 
-def test_of_batches_made_in_the_loop_no_worker_is_told():
+def test_of_batches_made_in_the_loop_no_worker_is_reported():
     found = Job(workers=0, batches=20, fetch=0.1, step=80).verdict()
     assert found.cause == "ok" and "worker" not in found.sentence
 
@@ -406,7 +406,7 @@ def test_one_sample_that_the_loop_waits_for_now_is_named():
     assert "row 1 of its batch, which begins at index 400" in late.sentence
 
 
-def test_a_step_under_way_for_a_second_is_told():
+def test_a_step_under_way_for_a_second_is_reported():
     job = Job(of=200, batches=50, fetch=20, step=9.1)
     assert job.verdict(later=900).cause == "ok"
     found = job.verdict(later=1100)
@@ -525,7 +525,7 @@ def test_a_worker_that_is_stopped_does_not_hang():
     assert f"worker 1 (pid {pid})" in found.sentence and f"kill -CONT {pid}" in found.advice
 
 
-def test_a_queue_that_nobody_reads_is_full():
+def test_a_queue_without_a_reader_is_full():
     queue = slipring.Queue(4)
     for i in range(4):
         queue.put(i)

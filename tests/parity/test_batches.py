@@ -241,7 +241,7 @@ LAYOUTS = {
 
 
 @workers
-def test_images_lie_in_memory_as_torchs(make, num_workers):
+def test_images_have_the_memory_order_of_torchs(make, num_workers):
     def image(i):
         return (torch.arange(60.0).reshape(4, 5, 3) + i).permute(2, 0, 1)  # as decoders return them
 

@@ -76,7 +76,7 @@ def test_an_exception_that_cannot_be_rebuilt_is_still_told(make, error):
     assert str(theirs.value) in str(ours.value)
 
 
-def test_the_place_of_an_exception_is_told(make):
+def test_the_place_of_an_exception_is_reported(make):
     places = [
         (FailingStream(), {}, OverflowError),
         (Values([1, 2]), {"collate_fn": bad_collate}, ArithmeticError),
@@ -96,7 +96,7 @@ def test_an_exception_of_a_sampler_arrives_as_it_is(make, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_after_an_exception_the_iteration_goes_on(make, num_workers):
+def test_after_an_exception_the_iteration_continues(make, num_workers):
     iterator = iter(make(Failing(value_error), batch_size=2, num_workers=num_workers))
     assert next(iterator).tolist() == [0, 1]
     with raises(ValueError, match="no such value"):
@@ -124,7 +124,7 @@ def test_a_stream_that_raised_has_ended(make):
 
 
 @pytest.mark.parametrize("how", [killed, ended])
-def test_the_death_of_a_worker_is_told_with_its_number(make, how):
+def test_the_death_of_a_worker_is_reported_with_its_number(make, how):
     with raises(RuntimeError, match=r"DataLoader worker \(pid(\(s\))? [0-9, ]+\)") as info:
         list(make(Dying(how), batch_size=2, num_workers=2))
     if how is killed:
@@ -133,7 +133,7 @@ def test_the_death_of_a_worker_is_told_with_its_number(make, how):
         assert "exited unexpectedly" in str(info.value)
 
 
-def test_a_timeout_is_told_in_torchs_words(make):
+def test_a_timeout_is_reported_in_torchs_words(make):
     iterator = iter(make(Numbers(4, {2: wait_for_ever}), batch_size=2, num_workers=1, timeout=2))
     first = None
     while first is None:

@@ -59,7 +59,7 @@ def test_two_iterators_do_not_disturb_each_other(make, num_workers):
     assert [(a.tolist(), b.tolist()) for a, b in zip(one, other)] == [(x, x) for x in ALL]
 
 
-def test_with_persistent_workers_a_second_iterator_is_the_first_begun_anew(make):
+def test_with_persistent_workers_a_second_iterator_is_the_first_begun_again(make):
     loader = make(NUMBERS, batch_size=3, num_workers=2, persistent_workers=True)
     one = iter(loader)
     next(one)

@@ -133,7 +133,7 @@ def test_streams_come_as_torchs(make, how, batch, num_workers):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_stream_begins_anew_in_each_epoch(make, persistent):
+def test_a_stream_begins_again_in_each_epoch(make, persistent):
     options = {"batch_size": 3, "num_workers": 2, "persistent_workers": persistent, "epochs": 3}
     assert_as_torch(make, lambda: Stream(lengths=(7, 2)), **options)
 

@@ -226,7 +226,7 @@ def test_a_resume_after_an_error_loses_no_batch(lab, devices, num_workers):
             assert left(iter(anew)) == left(batches)
 
 
-def test_the_state_behind_a_dropped_remainder_is_the_end_of_the_epoch():
+def test_the_state_after_a_dropped_remainder_is_the_end_of_the_epoch():
     with DataLoader(Made(torch.tensor, 5), num_workers=1, device=["cpu", "cpu"]) as loader:
         steps = [[b.item() for b in step] for step in loader]
         assert steps == [[0, 1], [2, 3]]
@@ -313,12 +313,12 @@ def test_batches_ready_ahead_take_no_slots_from_the_program():
     ({"device": "cpu", "memory_format": "channels_last"}, TypeError, "torch.memory_format"),
     ({"device": "cpu", "transform": 3}, TypeError, "callable"),
 ])  # fmt: skip
-def test_a_wrong_argument_is_told_at_construction(options, kind, text):
+def test_a_wrong_argument_is_reported_at_construction(options, kind, text):
     with pytest.raises(kind, match=text):
         DataLoader([1, 2], **grouped(**options))
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
-def test_a_device_that_is_not_here_is_told_at_construction():
+def test_a_device_that_is_not_here_is_reported_at_construction():
     with pytest.raises(ValueError, match=r"device='cuda'.* finds no accelerator here"):
         DataLoader([1, 2], device="cuda")

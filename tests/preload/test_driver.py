@@ -90,7 +90,7 @@ def test_a_refusal_has_the_drivers_name_for_it(driver, place, code, text):
     assert driver.said().endswith(END)
 
 
-def test_a_device_without_a_context_is_told_and_no_context_of_others_is_popped(driver, place):
+def test_a_device_without_a_context_is_reported_and_no_context_of_others_is_popped(driver, place):
     ctypes.c_int.in_dll(driver, "broken").value = 4
     assert "(4)" in place.register(ADDRESS, BYTES)
     with pytest.raises(RuntimeError, match=r"\(4\)"):
@@ -104,7 +104,7 @@ def test_the_threads_capture_mode_is_relaxed_and_put_back(driver, place):
     assert driver.said() == "mode 0;"
 
 
-def test_without_the_driver_nothing_is_registered_and_that_is_told(place, monkeypatch):
+def test_without_the_driver_nothing_is_registered_and_that_is_reported(place, monkeypatch):
     monkeypatch.setattr(devices, "_driver", lambda: None)
     assert "libcuda" in place.register(ADDRESS, BYTES)
     with place.thread():

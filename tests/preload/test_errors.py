@@ -63,7 +63,7 @@ def test_a_samples_exception_comes_in_its_turn_and_the_next_batch_after_it(lab, 
 
 
 @pytest.mark.parametrize("preload", [0, 1, 4])
-def test_a_device_out_of_memory_is_told_in_its_turn_and_the_next_batch_comes_after_it(lab, preload):
+def test_a_device_out_of_memory_is_reported_in_its_turn_and_the_next_batch_comes_after_it(lab, preload):
     lab.fail_at = {2, 5}
     with DataLoader(Made(torch.tensor, 7), num_workers=2, device=Device("privateuseone", preload=preload)) as loader:
         assert outcomes(lab, iter(loader)) == [0, 1, MemoryError, 3, 4, MemoryError, 6, "end"]

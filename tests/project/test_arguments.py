@@ -193,7 +193,7 @@ FACES = [
         "size": "pixels", "scale": "two numbers", "ratio": "two numbers", "flip": "probability",
         "interpolation": "word",
     }),
-    Face("slipring.images", "Resize", {"size": 8}, {"size": "pixels", "interpolation": "word"}),
+    Face("slipring.images", "Resize", {"size": 1}, {"size": "pixels", "max_size": "count?", "interpolation": "word"}),
     Face("slipring.images", "CenterCrop", {"size": 8}, {"size": "pixels"}),
     Face("slipring.images", "RandomHorizontalFlip", {}, {"p": "probability"}),
     Face("slipring.images", "decode_into", {"data": b"x", "out": np.zeros((2, 2, 3), np.uint8)}, {

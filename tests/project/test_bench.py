@@ -101,7 +101,7 @@ def test_verdicts_are_asked_of_real_loaders_and_shown_in_a_table():
     assert line.split()[-2:] == ["1/1", "unknown"], done.stdout
 
 
-def test_batches_of_blank_pictures_are_refused():
+def test_batches_of_blank_images_are_refused():
     assert check_form([np.zeros((4, SIDE, SIDE, 3), np.uint8)], 4) == "4 of 4 pictures are blank"
 
 
@@ -154,15 +154,15 @@ def test_memory_in_a_file_counts_once_for_several_processes_and_also_unmapped():
     assert abs(grown - size) < size / 4  # other memory of the process changes meanwhile
 
 
-def test_the_pictures_of_the_second_epoch_are_those_that_fit_and_each_epoch_has_all_of_them(folder, monkeypatch):
-    monkeypatch.setattr(epochs, "MOST", 3 * 48 * 64 * 3)  # three of the four pictures
+def test_the_images_of_the_second_epoch_are_those_that_fit_and_each_epoch_has_all_of_them(folder, monkeypatch):
+    monkeypatch.setattr(epochs, "MOST", 3 * 48 * 64 * 3)  # three of the four images
     pictures = epochs.dataset(str(folder))
     assert pictures.distinct == len(pictures.files) == 3
     order = list(islice(pictures.order, 9))
     assert [sorted(order[start : start + 3]) for start in (0, 3, 6)] == [[0, 1, 2]] * 3
 
 
-def test_decoded_pictures_lie_in_one_file_as_pillow_decodes_them(folder, tmp_path, monkeypatch):
+def test_decoded_images_lie_in_one_file_as_pillow_decodes_them(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(decoded, "DECODED", tmp_path / "decoded")
     files = image_files(str(folder))
     for _ in range(2):  # first made, then found

@@ -142,6 +142,6 @@ def test_a_new_common_option_takes_one_declaration(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_positional_arguments_end_behind_batch_size_and_the_error_says_so():
+def test_positional_arguments_end_after_batch_size_and_the_error_says_so():
     with pytest.raises(TypeError, match="takes dataset, batch_size by position, and all other arguments by name"):
         slipring.Loader([1, 2], 2, True)

@@ -61,7 +61,7 @@ def test_a_32_bit_python_on_a_64_bit_machine_is_refused(platform, monkeypatch):
 
 
 @pytest.mark.parametrize("release", ["5.3.18", "4.18.0-553.el8_10.x86_64", "3.10.0"])
-def test_an_old_kernel_is_told_which_one_is_needed(platform, monkeypatch, release):
+def test_the_error_on_an_old_kernel_names_the_one_that_is_needed(platform, monkeypatch, release):
     pretend_uname(monkeypatch, release=release)
     with pytest.raises(ImportError, match=rf"Linux 5\.4 or later .* this is {release}"):
         platform.check()

@@ -18,7 +18,7 @@ def command(*arguments, limit=""):
     return subprocess.run(["sh", "-c", script, sys.executable, *arguments], capture_output=True, text=True)
 
 
-def test_the_command_tells_versions_limits_and_memory_and_that_batches_arrive():
+def test_the_command_reports_versions_limits_and_memory_and_that_batches_arrive():
     done = command()
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")]
@@ -57,7 +57,7 @@ def test_with_torch_the_drop_in_is_checked():
     assert "slipring.torch.DataLoader" in json.loads(done.stdout)["check"]["sentence"]
 
 
-def test_where_no_memory_can_be_had_the_command_fails_with_the_remedy():
+def test_without_memory_the_command_fails_with_the_remedy():
     done = command(limit="ulimit -f 8")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "check      FAILED: SegmentFull" in done.stdout and "raise that limit" in done.stdout

@@ -87,7 +87,7 @@ def test_threads_that_ask_for_it_at_once_get_the_same_descriptor():
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_queue_that_gets_no_descriptor_closes_nobody_elses():
+def test_a_queue_that_gets_no_descriptor_closes_no_other():
     def child():
         highest = max(map(int, os.listdir("/proc/self/fd")))
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -115,7 +115,7 @@ def test_a_worker_that_does_not_find_the_file_of_its_key_skips_no_image(folder):
 
 
 @WAYS
-def test_a_library_that_a_constructor_lacks_is_told_at_once_and_as_it_is(folder, way):
+def test_a_library_that_a_constructor_lacks_is_raised_at_once_unchanged(folder, way):
     root, storage = given(way, folder, **QUICK)
     Flaky.errors, Flaky.made = [ModuleNotFoundError("pip install tokens", name="tokens")] * 100, 0
     with pytest.raises(ModuleNotFoundError, match="pip install tokens"):
@@ -123,7 +123,7 @@ def test_a_library_that_a_constructor_lacks_is_told_at_once_and_as_it_is(folder,
     assert Flaky.made == 1
 
 
-def test_a_kind_of_url_whose_library_is_missing_is_told_at_once_and_as_it_is():
+def test_a_kind_of_url_whose_library_is_missing_is_raised_at_once_unchanged():
     from fsspec.registry import known_implementations, register_implementation
 
     register_implementation("lacking", "no_such_module.System", clobber=True, errtxt="pip install it")
@@ -155,7 +155,7 @@ def test_a_handlers_exception_in_a_constructor_is_no_failure_of_it(folder):
             read_of(slipring.Storage(**QUICK))(f"flaky://{folder}/0.tar", 0, 10)  # in this thread
 
 
-def test_a_constructor_that_blocks_holds_up_its_worker_until_the_loaders_timeout(folder):
+def test_a_constructor_that_blocks_delays_its_worker_until_the_loaders_timeout(folder):
     """It is not interrupted: `attempt_timeout` does not apply there."""
 
     class Blocks:

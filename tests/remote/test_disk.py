@@ -238,7 +238,7 @@ def test_a_file_in_the_place_of_the_folder_is_reported_and_nothing_is_kept(disk,
     assert len(caplog.messages) == len(set(caplog.messages)) and disk.read_bytes() == b"a file"
 
 
-def test_a_lock_that_somebody_else_keeps_stops_nobody(disk, caplog):
+def test_a_lock_that_somebody_else_keeps_stops_no_process(disk, caplog):
     cache = DiskCache(str(disk), LARGE)
     cache.put("name", b"bytes")
     with open(disk / "slipring.total", "rb") as total:

@@ -95,7 +95,7 @@ def test_nobody_there_is_an_error_with_the_url(folder):
     assert caught.value.url.startswith(url)
 
 
-def test_a_server_that_ignores_ranges_is_told_of_at_once(folder, serve):
+def test_a_server_that_ignores_ranges_is_reported_at_once(folder, serve):
     server = serve(folder, ranges=False)
     with pytest.raises(RemoteError, match="does the server answer requests of ranges") as caught:
         source("Tar", server.url, storage=slipring.Storage(**HASTY))[5]
@@ -120,7 +120,7 @@ def test_a_handlers_exception_is_no_failure_of_the_server(folder, serve):
     assert type(caught.value) is TimeoutError
 
 
-def test_a_shard_that_has_gone_costs_its_samples_and_the_stream_goes_on(folder, tmp_path, serve):
+def test_a_shard_that_has_gone_costs_its_samples_and_the_stream_continues(folder, tmp_path, serve):
     for number in range(2):
         shutil.copy(folder / f"{number}.tar", tmp_path / f"{number}.tar")
     here = source("Tar", folder)
@@ -174,7 +174,7 @@ def read_on(kind, root, storage=None, cls=images.TarStream):
 
 @pytest.mark.parametrize("threads", [None, 4])
 @pytest.mark.parametrize("kind", READ_ON)
-def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_goes_on(long, kind, threads):
+def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_continues(long, kind, threads):
     if kind == "TarStream" and threads is not None:
         pytest.skip("an iterable dataset has no fetch_threads")
     with Running(long) as server:
@@ -263,7 +263,7 @@ CHANGED = [("Tar", ImageError, "create the dataset again"), ("TableDataset", Val
 
 
 @pytest.mark.parametrize(("kind", "error", "text"), CHANGED)
-def test_a_file_that_was_changed_behind_its_url_is_noticed_by_a_new_process(folder, tmp_path, serve, kind, error, text):
+def test_a_file_that_was_changed_at_its_url_is_noticed_by_a_new_process(folder, tmp_path, serve, kind, error, text):
     for name in ("0.tar", "1.tar", "rows.parquet"):
         shutil.copy(folder / name, tmp_path / name)
     data = source(kind, serve(tmp_path).url)

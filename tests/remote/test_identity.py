@@ -126,7 +126,7 @@ class Other(Own):
     pass
 
 
-def test_file_systems_of_ones_own_are_told_apart_by_class_and_by_all_options():
+def test_file_systems_of_ones_own_are_distinguished_by_class_and_by_all_options():
     import fsspec
     from fsspec.implementations.reference import ReferenceFileSystem
 
@@ -165,14 +165,14 @@ class Shelf(Handler):
 
 
 @pytest.mark.parametrize("below", [None, "a file system"])
-def test_handlers_of_pyarrow_are_told_apart_by_their_pickles(below):
+def test_handlers_of_pyarrow_are_distinguished_by_their_pickles(below):
     def of(place):
         return token(arrow_fs.PyFileSystem(Shelf(place, below)))
 
     assert of("a") == of("a") != of("b")
 
 
-def test_file_systems_of_fsspec_in_pyarrow_are_told_apart():
+def test_file_systems_of_fsspec_in_pyarrow_are_distinguished():
     def of(place):
         return token(arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(Own(place))))
 

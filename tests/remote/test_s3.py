@@ -80,7 +80,7 @@ def test_class_folders_at_the_root_of_a_bucket_are_found(folder, port, root):
 
 
 @pytest.mark.timeout(300)
-def test_an_object_that_is_not_there_and_credentials_that_are_not_given_are_told_apart(port, monkeypatch):
+def test_an_object_that_is_not_there_and_credentials_that_are_not_given_are_distinguished(port, monkeypatch):
     with pytest.raises(RemoteError, match="does not exist") as caught:
         source("Tar", "s3://shards/nowhere", storage=by_s3fs(port))
     assert caught.value.missing and caught.value.url == "s3://shards/nowhere/0.tar"
@@ -96,7 +96,7 @@ def test_an_object_that_is_not_there_and_credentials_that_are_not_given_are_told
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["Tar", "Folder", "TableDataset"])
-def test_a_key_that_nobody_knows_may_not_read(strict_port, kind):
+def test_a_key_that_is_unknown_may_not_read(strict_port, kind):
     with pytest.raises(RemoteError, match="may not be read") as caught:
         source(kind, "s3://shards", storage=by_s3fs(strict_port))
     assert (caught.value.missing, caught.value.attempts) == (False, 1)
@@ -132,12 +132,12 @@ if __name__ == "__main__":
     kinds = "Tar", "TableDataset", "Folder"
     here = Together([source(kind, folder) for kind in kinds])
     wanted = [here[i] for i in range(len(here))]
-    afar = Together([source(kind, "shards", storage=slipring.Storage(system)) for kind in kinds])
+    remote = Together([source(kind, "shards", storage=slipring.Storage(system)) for kind in kinds])
     for start_method in ("spawn", "forkserver", "thread"):
-        same = listed(afar, num_workers=1, start_method=start_method, fetch_threads=4) == wanted
+        same = listed(remote, num_workers=1, start_method=start_method, fetch_threads=4) == wanted
         print(start_method, same, flush=True)
     try:
-        listed(afar, num_workers=1, start_method="fork")
+        listed(remote, num_workers=1, start_method="fork")
     except RuntimeError as error:
         print("fork", error)
 """
@@ -225,7 +225,7 @@ def test_an_object_that_pyarrows_s3_does_not_find_when_it_is_read_is_named_too(f
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", NAMES)
-def test_a_key_that_nobody_knows_may_not_read_by_pyarrows_s3(failing_by_pyarrow, kind):
+def test_a_key_that_is_unknown_may_not_read_by_pyarrows_s3(failing_by_pyarrow, kind):
     text, url, missing, attempts = failing_by_pyarrow["strict", "shards", kind]
     assert url == f"shards/{NAMES[kind]}" and url in text and "may not be read" in text
     assert (missing, attempts) == (False, 1)

@@ -30,20 +30,20 @@ def batches(data, **options):
 
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 @pytest.mark.parametrize("kind", MAPS)
-def test_batches_from_afar_are_those_of_the_files_themselves(folder, server, kind, workers):
+def test_batches_from_a_server_are_those_of_the_files_themselves(folder, server, kind, workers):
     here = batches(source(kind, folder), shuffle=True, num_workers=0)
-    afar = source(kind, server.url)
-    assert batches(afar, shuffle=True, **workers) == here
+    remote = source(kind, server.url)
+    assert batches(remote, shuffle=True, **workers) == here
 
 
 def test_a_spawned_worker_reads_every_kind_of_dataset(folder, server):
-    here, afar = (Together([source(kind, root) for kind in MAPS]) for root in (folder, server.url))
-    assert listed(afar, num_workers=1, start_method="spawn") == [here[i] for i in range(len(here))]
+    here, remote = (Together([source(kind, root) for kind in MAPS]) for root in (folder, server.url))
+    assert listed(remote, num_workers=1, start_method="spawn") == [here[i] for i in range(len(here))]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_of_shards_from_afar_is_that_of_the_files(folder, server, shuffle, workers):
+def test_a_stream_of_shards_from_a_server_is_that_of_the_files(folder, server, shuffle, workers):
     def of(root):
         return batches(source("TarStream", root, shuffle=shuffle), num_workers=workers)
 
@@ -61,16 +61,16 @@ def test_class_folders_have_their_names_and_numbers_also_where_urls_quote_them(f
     for name in ("zebra", "élan", "n a", "n [x]", "apple", "50% off"):
         (tmp_path / "classes" / name).mkdir(parents=True)
         shutil.copy(picture, tmp_path / "classes" / name / f"{name} ü.jpg")
-    here, afar = source("Folder", tmp_path), source("Folder", serve(tmp_path).url)
-    assert (afar.classes, afar.class_to_idx) == (here.classes, here.class_to_idx)
-    assert plain(afar.fetch_into(range(6), np.empty)) == plain(here.fetch_into(range(6), np.empty))
-    assert [unquote(path).rpartition("/")[2] for path, _ in afar.samples] == [
+    here, remote = source("Folder", tmp_path), source("Folder", serve(tmp_path).url)
+    assert (remote.classes, remote.class_to_idx) == (here.classes, here.class_to_idx)
+    assert plain(remote.fetch_into(range(6), np.empty)) == plain(here.fetch_into(range(6), np.empty))
+    assert [unquote(path).rpartition("/")[2] for path, _ in remote.samples] == [
         path.rpartition("/")[2] for path, _ in here.samples
     ]
 
 
 @pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
-def test_fetch_threads_ask_beside_one_another(folder, serve, kind):
+def test_fetch_threads_request_concurrently(folder, serve, kind):
     """The server delays every answer until it has eight requests."""
     server = serve(folder, together=8)
     data = source(kind, server.url)
@@ -126,9 +126,9 @@ def test_with_a_disk_cache_a_shard_of_small_members_is_read_once_and_kept_once(t
     server = serve(tmp_path / "served")
     storage = slipring.Storage(disk_cache=tmp_path / "kept")
     here = slipring.images.Tar(tmp_path / "served" / "small.tar")
-    afar = slipring.images.Tar(f"{server.url}/small.tar", storage=storage)
+    remote = slipring.images.Tar(f"{server.url}/small.tar", storage=storage)
     for number in (7, 299, 0, 150, *range(300)):
-        assert afar.read(number) == here.read(number)
+        assert remote.read(number) == here.read(number)
     streamed = slipring.images.Tar(f"{server.url}/small.tar", storage=storage).in_order()
     assert [streamed.read(number) for number in range(300)] == [here.read(number) for number in range(300)]
     assert server.tells("requests")["bytes"] == size

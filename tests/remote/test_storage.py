@@ -53,7 +53,7 @@ def test_a_storage_that_is_none_and_paths_of_two_kinds_are_refused(folder):
         images.Tar([folder / "0.tar", "http://127.0.0.1/1.tar"])
 
 
-def test_a_kind_of_url_that_nobody_knows_is_refused():
+def test_a_kind_of_url_that_is_unknown_is_refused():
     with pytest.raises(ValueError, match="nowhere"):
         images.Tar("nowhere://a/0.tar")
 
@@ -68,9 +68,9 @@ def test_a_file_system_that_is_given_reads_the_paths(folder, system):
     storage = pickle.loads(pickle.dumps(slipring.Storage(of)))
     for kind in ("Tar", "TableDataset", "Folder"):
         with slipring.Loader(source(kind, folder, storage=storage), 8, num_workers=1) as loader:
-            afar = [plain(batch) for batch in loader]
+            remote = [plain(batch) for batch in loader]
         with slipring.Loader(source(kind, folder), 8) as loader:
-            assert afar == [plain(batch) for batch in loader]
+            assert remote == [plain(batch) for batch in loader]
     with pytest.raises(RemoteError, match="does not exist"):
         images.Tar(str(folder / "none.tar"), storage=storage)
 
@@ -140,7 +140,7 @@ def test_a_dataset_ends_with_the_last_reference_to_it_and_its_connections_with_i
         gc.enable()
 
 
-def test_an_error_from_afar_travels_in_a_pickle():
+def test_a_remote_error_travels_in_a_pickle():
     error = RemoteError("gone", url="http://x", start=1, stop=2, attempts=3, missing=True)
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == "gone" and (again.url, again.start, again.attempts) == ("http://x", 1, 3)
@@ -238,7 +238,7 @@ def test_several_processes_keep_together_to_the_budget_of_a_disk_cache(tmp_path,
     assert 0 < used <= budget
 
 
-def test_a_file_that_has_grown_is_read_anew_where_the_server_tells_no_tag(tmp_path, serve, disk):
+def test_a_file_that_has_grown_is_read_again_if_the_server_has_no_tag(tmp_path, serve, disk):
     (tmp_path / "served").mkdir()
     data = os.urandom(1_000_000)
     url = f"{serve(tmp_path / 'served', tags=False).url}/bytes"

@@ -31,7 +31,7 @@ def test_a_batch_larger_than_a_slot_names_both_sizes_and_the_remedy():
     assert isinstance(caught.value, ValueError)
 
 
-def test_a_worker_goes_on_after_a_batch_that_was_too_large():
+def test_a_worker_continues_after_a_batch_that_was_too_large():
     trip = Trip(2, capacity=1 << 20)
     fill = trip.claim()
     with fill:

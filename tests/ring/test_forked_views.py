@@ -126,7 +126,7 @@ def test_a_grandchild_sees_it_when_both_have_gone():
             assert said.read() == bytes([0, 1, 2, 3])
 
 
-def test_a_child_that_ends_at_once_or_is_stopped_holds_up_nobody():
+def test_a_child_that_ends_at_once_or_is_stopped_delays_no_other():
     with Loader(Squares(100), 4, num_workers=2, memory=Memory(slots=5)) as loader:
         for _ in range(20):
             batch = next(iter(loader))
@@ -188,7 +188,7 @@ def without_address_space(look):
 
 @needs_limits
 @kinds(*WORKERS)
-def test_where_there_is_no_memory_for_a_copy_the_slot_stays_as_it_is(kind):
+def test_without_memory_for_a_copy_the_slot_stays_as_it_is(kind):
     with loading(Large(20), None, **kind, slots=5) as loader:
         iterator = iter(loader)
         kept = [next(iterator)]
@@ -204,7 +204,7 @@ def test_where_there_is_no_memory_for_a_copy_the_slot_stays_as_it_is(kind):
 
 @needs_limits
 @kinds("inline", "one fork")
-def test_so_does_a_slot_that_a_worker_was_filling(kind):
+def test_a_slot_that_a_worker_fills_stays_as_it_is_without_memory_for_a_copy(kind):
     dataset = Large(12)
     dataset.forks_at = 3
     with loading(dataset, None, **kind, memory=Memory(slots=5)) as loader:
@@ -216,7 +216,7 @@ def test_so_does_a_slot_that_a_worker_was_filling(kind):
 # ---- no cost without need
 
 
-def test_where_nothing_is_held_nothing_is_copied():
+def test_nothing_is_copied_if_no_batch_is_kept():
     with Loader(Squares(100), 4, num_workers=2) as loader:
         batch = next(iter(loader))
         where = address(batch[0])

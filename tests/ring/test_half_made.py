@@ -49,7 +49,7 @@ def extension_types():
     return found
 
 
-# Names of a plain object; and methods that wait for ever by their nature, or end the process.
+# Names of a plain object; and methods that wait forever by their nature, or end the process.
 PLAIN = set(dir(object)) - {"__reduce__", "__reduce_ex__", "__repr__"}
 
 

@@ -47,7 +47,7 @@ def test_growth_is_distinguished_from_fluctuation(why, quantity, values, grows):
     assert judge(quantity, TIMES, values).grew == grows
 
 
-def test_growth_is_told_per_hour_and_from_where_on_it_is_noticed():
+def test_growth_is_reported_per_hour_and_from_where_on_it_is_noticed():
     verdict = judge(MEMORY, TIMES, 100 + TURN)
     assert verdict.per_hour == pytest.approx(3600 / 5)
     assert verdict.noticed_from == pytest.approx(6.0, rel=0.05)  # 1 MiB in half of twenty minutes

@@ -32,7 +32,7 @@ def test_a_resume_with_another_batch_size_is_refused_where_batches_are_counted(m
 
 
 @pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
-def test_a_stream_that_says_where_it_is_may_go_on_in_batches_of_another_size(make):
+def test_a_stream_that_says_where_it_is_may_continue_in_batches_of_another_size(make):
     for dataset, exact in ((Counting, True), (PlainRange, False)):
         first, second = make(dataset(), batch_size=3), make(dataset(), batch_size=2)
         whole = numbers(first)

@@ -215,7 +215,7 @@ def drawn_until(loader, taken):
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize(("n", "num_workers"), [(1, 0), (2, 0), (2, 2), (3, 0), slow(4, 2), (6, 0), slow(8, 0)])
-def test_a_state_that_torchdata_has_saved_of_our_sampler_goes_on_in_other_ranks(n, num_workers, drop_last):
+def test_a_state_that_torchdata_has_saved_of_our_sampler_continues_in_other_ranks(n, num_workers, drop_last):
     theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata saves the states")
     orders = [list(BatchSampler(N, shuffle=True, seed=3).order(epoch)) for epoch in range(2)]
     for m in RANKS:
@@ -340,7 +340,7 @@ def test_a_state_of_a_sampler_of_other_indices_is_refused_when_it_is_loaded():
 
 @pytest.mark.parametrize(("n", "m"), [((3, 2), (2, 2)), ((3, 2), (1, 5)), ((4, 1), (2, 3)), ((2, 4), (2, 2))])
 @pytest.mark.parametrize("kind", [Ours, Torchs])
-def test_nothing_is_left_behind_an_epochs_last_batches_which_are_not_full(kind, n, m):
+def test_last_batches_that_are_not_full_leave_nothing(kind, n, m):
     """The resumed epoch is empty: it raises no error, and does not deliver the next epoch."""
     (ranks, size), (others, other_size) = n, m
     first = kind(0, ranks, size, dataset=10)
@@ -369,7 +369,7 @@ def test_samples_dropped_at_an_epochs_end_do_not_become_the_next_epoch():
     assert list(other) == [] and other.batch_sampler.epoch == 1
 
 
-def test_set_epoch_behind_load_state_dict_says_which_epoch_comes():
+def test_set_epoch_after_load_state_dict_says_which_epoch_comes():
     def loader():
         return DataLoader(range(8), batch_sampler=BatchSampler(8, 4, shuffle=True, seed=1), collate_fn=list)
 

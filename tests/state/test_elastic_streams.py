@@ -110,7 +110,7 @@ def test_the_unread_part_of_a_stream_is_read_once_by_other_ranks_and_workers(tak
         loader.close()
 
 
-def test_a_stream_can_be_divided_again_before_and_behind_its_first_batch():
+def test_a_stream_can_be_divided_again_before_and_after_its_first_batch():
     states, seen = read(streams(2, num_workers=2), (3, 1))
     for ranks, taken in ((3, (0, 0, 0)), (4, (2, 0, 1, 0)), (1, (1,))):
         states, more = read(resumed(streams(ranks), states), taken)

@@ -104,7 +104,7 @@ class Lists:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("adapter", fast([DataLoader, StatefulDataLoader], DataLoader))
 @pytest.mark.parametrize("taken", [0, 2])
-def test_a_resume_goes_on_in_the_pass_of_its_state(adapter, kind, num_workers, taken):
+def test_a_resume_continues_in_the_pass_of_its_state(adapter, kind, num_workers, taken):
     def made():
         dataset, options = KINDS[kind]()
         return adapter(dataset, num_workers=num_workers, collate_fn=as_is, **options)

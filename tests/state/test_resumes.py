@@ -108,7 +108,7 @@ def draw(i):
 @pytest.mark.parametrize("preload", [None, 1])
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("taken", [2, 3, 4, 5])
-def test_a_stream_goes_on_behind_its_exceptions(make, num_workers, taken, preload):
+def test_a_stream_continues_after_its_exceptions(make, num_workers, taken, preload):
     dataset = Numbers([(0, 1), (0, 2), (1, 1)])
     whole = given(iter(make(dataset, num_workers=num_workers)))
     loader = make(dataset, num_workers=num_workers, preload=preload)
@@ -199,7 +199,7 @@ class WholeBatches(CountedRows):
 @pytest.mark.parametrize(("dataset", "batch_size"), [(CountedRows, None), (CountedRows, 1), (WholeBatches, 1)])
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("taken", [4, 10])
-def test_a_stateful_map_dataset_goes_on_behind_its_exceptions(make, dataset, batch_size, rng, every, taken):
+def test_a_stateful_map_dataset_continues_after_its_exceptions(make, dataset, batch_size, rng, every, taken):
     def loader():
         return make(dataset(), batch_size=batch_size, num_workers=2, rng=rng, snapshot_every_n_steps=every)
 
@@ -278,7 +278,7 @@ class Short(stateful.Walk, Uneven):
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize(("num_workers", "taken"), [(0, 2), (1, 2), (2, 3), (2, 4)])
-def test_a_stream_does_not_begin_again_behind_a_last_batch_that_was_not_full(make, num_workers, taken, persistent):
+def test_a_stream_does_not_begin_again_after_a_last_batch_that_was_not_full(make, num_workers, taken, persistent):
     def loader():
         return make(Short(), batch_size=2, num_workers=num_workers, persistent_workers=persistent and num_workers > 0)
 
@@ -323,7 +323,7 @@ class Reads(stateful.Reads):
 
 
 @pytest.mark.parametrize("taken", [5, 6, 7])
-def test_a_worker_that_has_no_task_left_is_told_in_the_next_epoch(make, taken):
+def test_a_worker_that_has_no_task_left_is_reported_in_the_next_epoch(make, taken):
     """Seven samples for three persistent workers."""
     first, resumed = (make(Reads(7), num_workers=3, persistent_workers=True) for _ in range(2))
     whole = [given(iter(first)) for _ in range(2)]

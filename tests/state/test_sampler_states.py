@@ -29,7 +29,7 @@ def after(loader, epochs, taken, exhausted=False):
 @pytest.mark.parametrize(("num_workers", "batch_size"), [(0, None), (0, 4), (0, 11), slow(2, 4)])
 @pytest.mark.parametrize("kind", SAMPLERS)
 @pytest.mark.parametrize("taken", ["none", "some", "all", "end"])
-def test_a_stateful_sampler_goes_on_into_later_epochs(make, kind, num_workers, batch_size, taken):
+def test_a_stateful_sampler_continues_into_later_epochs(make, kind, num_workers, batch_size, taken):
     def loader():
         return make(range(11), batch_size=batch_size, sampler=kind(11), num_workers=num_workers)
 
@@ -76,7 +76,7 @@ class BatchesAtOnce(DrawsAtOnce):
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("taken", [0, 3, 5])
 @pytest.mark.parametrize("how", ["sampler", "batched", "batch_sampler"])
-def test_an_order_that_iter_draws_goes_on(make, how, taken, num_workers):
+def test_an_order_that_iter_draws_continues(make, how, taken, num_workers):
     options = {
         "sampler": {"batch_size": None, "sampler": DrawsAtOnce(10)},
         "batched": {"batch_size": 2, "sampler": DrawsAtOnce(10)},

@@ -57,7 +57,7 @@ def test_with_rng_batch_neither_workers_nor_a_resume_change_a_bit(make):
 
 @pytest.mark.parametrize("num_workers", LOADERS)
 @pytest.mark.parametrize("persistent_workers", [False, True])
-def test_a_generator_goes_on_into_the_epochs_after_a_resume(make, num_workers, persistent_workers):
+def test_a_generator_continues_into_the_epochs_after_a_resume(make, num_workers, persistent_workers):
     def seeded(seed):
         generator = torch.Generator()
         generator.manual_seed(seed)
@@ -112,7 +112,7 @@ def test_a_program_that_puts_the_global_generator_back_has_the_later_epochs_too(
 @pytest.mark.parametrize("dataset", [Counting, PlainRange])
 @pytest.mark.parametrize("num_workers", LOADERS)
 @pytest.mark.parametrize("taken", [1, 2, 5, 8])
-def test_a_stream_goes_on_where_each_worker_was(make, dataset, num_workers, taken):
+def test_a_stream_continues_where_each_worker_was(make, dataset, num_workers, taken):
     loader = make(dataset(), batch_size=3, num_workers=num_workers)
     want = lists(loader)
     assert lists(loader) == want

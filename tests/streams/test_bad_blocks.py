@@ -125,7 +125,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_exception_of_the_source_comes_as_it_is_and_the_stream_goes_on(way):
+def test_an_exception_of_the_source_comes_as_it_is_and_the_stream_continues(way):
     blocks = [OSError("server 1"), good(0), OSError("server 2"), OSError("server 3"), good(5)]
     source = (lambda worker, workers: Failing(blocks)) if "start_method" in way else Failing(blocks)
     got, said = [], []

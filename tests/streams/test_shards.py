@@ -98,7 +98,7 @@ def test_other_ranks_and_workers_continue_with_slipring_loaders(workers, later):
     assert sorted(seen + rest) == WHOLE
 
 
-def test_a_job_can_be_moved_again_before_and_behind_its_first_batch():
+def test_a_job_can_be_moved_again_before_and_after_its_first_batch():
     seen, states = of_job(ranks(3, workers=2, shuffle=True), (4, 0, 2))
     for n, counts in ((2, (0, 0)), (4, (1, 0, 3, 1)), (1, (2,))):
         rows, states = of_job(ranks(n, seed=n, shuffle=True), counts, states)
@@ -116,7 +116,7 @@ def test_with_drop_last_samples_that_were_not_given_out_are_left_to_others(worke
 
 @pytest.mark.parametrize("count", [0, 1, 8, 24])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_as_many_workers_go_on_with_the_same_batches(workers, count):
+def test_as_many_workers_continue_with_the_same_batches(workers, count):
     (loader,) = ranks(1, workers, shuffle=True)
     whole, _ = taken(loader)
     (loader,) = ranks(1, workers, shuffle=True)

@@ -35,7 +35,7 @@ def values(batches):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_stream_goes_on_where_its_state_was_taken(way):
+def test_a_stream_continues_where_its_state_was_taken(way):
     with slipring.stream(blocks, **grouped(**SEEDED, **way)) as loader:
         whole = [values(loader) for _ in range(2)]
     n = len(whole[1])
@@ -64,7 +64,7 @@ def test_a_stream_goes_on_where_its_state_was_taken(way):
             assert third != after or "shuffle_buffer" not in way
 
 
-def test_a_state_of_rows_goes_on_with_another_batch_size():
+def test_a_state_of_rows_continues_with_another_batch_size():
     with slipring.stream(blocks, 10) as loader:
         iterator = iter(loader)
         seen = next(iterator)["x"].tolist() + next(iterator)["x"].tolist()
@@ -109,7 +109,7 @@ def test_a_bad_block_that_was_passed_over_is_passed_over_again():
     assert seen + rest == whole and bad == [15]
 
 
-def test_a_loader_that_was_pickled_with_a_state_goes_on_from_it():
+def test_a_loader_that_was_pickled_with_a_state_continues_from_it():
     with slipring.stream(blocks, 10) as loader:
         whole = values(loader)
         loader.epoch = 0
@@ -227,7 +227,7 @@ def test_a_source_that_has_become_shorter_is_an_error():
 
 @pytest.mark.fault
 @pytest.mark.parametrize("shuffle_buffer", [0, 37])
-def test_a_killed_workers_part_goes_on_with_no_row_lost_or_twice(shuffle_buffer, tmp_path):
+def test_a_killed_workers_part_continues_with_no_row_lost_or_twice(shuffle_buffer, tmp_path):
     once = tmp_path / "killed"
 
     def source(worker, num_workers):

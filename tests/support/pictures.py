@@ -124,7 +124,7 @@ def any_jpeg(draw, large=False):
         options["restart_marker_blocks"] = draw.randint(1, 20)
     try:
         data = encoded(array, **options)
-    except OSError:  # Pillow's buffer is too small for some noise: try another picture
+    except OSError:  # Pillow's buffer is too small for some noise: try another image
         return any_jpeg(draw, large)
     if blocks is not None:
         data, (height, width) = resampled(data, blocks, exact)

@@ -260,7 +260,7 @@ def test_objects_pickled_before_can_be_read_while_installed():
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
 
 
-def test_references_that_no_search_finds_go_on_making_torchs_loaders():
+def test_references_that_no_search_finds_continue_making_torchs_loaders():
     make = functools.partial(Torchs.DataLoader, batch_size=2)
     with install():
         assert type(make([1])) is Torchs.DataLoader

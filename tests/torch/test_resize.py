@@ -104,7 +104,7 @@ def test_auto_makes_batches_that_depend_on_no_worker():
         assert got == [plain(batch) for batch in loader]
 
 
-def test_a_stream_goes_on_with_the_number_that_its_state_has():
+def test_a_stream_continues_with_the_number_that_its_state_has():
     def made():
         return DataLoader(Numbered(), 2, num_workers=(1, 8))
 

@@ -96,7 +96,7 @@ def test_every_batch_may_be_kept():
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
-def test_loops_that_are_left_early_leave_no_batch_behind(persistent, kept):
+def test_loops_that_end_early_leave_no_batch(persistent, kept):
     collate = RingCollate(slots=3)
     loader = of_torch(Pictures(), collate, persistent_workers=persistent)
     keeps = []
@@ -171,7 +171,7 @@ def has_no_slots(loader, monkeypatch):
         check_labels(loader)
 
 
-def test_where_no_slots_can_be_made_batches_go_torchs_own_way(monkeypatch):
+def test_without_slots_batches_go_torchs_own_way(monkeypatch):
     loader = of_torch(Pictures(), RingCollate(slots=4))
     assert in_a_child(has_no_slots, loader, monkeypatch) == 0
 
@@ -212,7 +212,7 @@ def test_the_loop_may_run_in_another_process_than_the_loader_was_made_in(method)
     assert labels(loader) == WHOLE
 
 
-def test_a_loop_that_asks_for_no_batch_leaves_none_behind():
+def test_a_loop_that_asks_for_no_batch_leaves_none():
     loader = of_torch(Pictures(), RingCollate(slots=4))
     for _ in range(3):
         iterator = iter(loader)

@@ -96,7 +96,7 @@ for sampler in (RandomSampler(range(n)), DistributedSampler(range(n), 3, 1)):
     assert growth(code, 1000, 20_000_000) < 180_000
 
 
-def test_the_rest_of_an_epoch_is_divided_among_other_ranks_as_torch_would_go_on():
+def test_the_rest_of_an_epoch_is_divided_among_other_ranks_as_torch_would_continue():
     n = 1007
     whole = list(DistributedSampler(range(n), num_replicas=1, rank=0))
 

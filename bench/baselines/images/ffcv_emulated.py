@@ -1,4 +1,4 @@
-"""An emulation of FFCV: threads of one process decode whole pictures with the inexact DCT, scale the crop with
+"""An emulation of FFCV: threads of one process decode whole images with the inexact DCT, scale the crop with
 OpenCV's area filter, and write to reused batches. FFCV also packs the files into its own file."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torch's DataLoader; OpenCV decodes a picture, and scales the crop with its only antialiasing filter."""
+"""torch's DataLoader; OpenCV decodes an image, and scales the crop with its only antialiasing filter."""
 
 from __future__ import annotations
 

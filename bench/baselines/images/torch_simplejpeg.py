@@ -1,4 +1,4 @@
-"""torch's DataLoader; simplejpeg decodes a picture, OpenCV scales the crop with its only antialiasing filter."""
+"""torch's DataLoader; simplejpeg decodes an image, OpenCV scales the crop with its only antialiasing filter."""
 
 from __future__ import annotations
 

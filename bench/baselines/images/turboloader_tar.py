@@ -44,7 +44,7 @@ def _loader(shard: Any, batch_size: int, workers: int, **options: Any) -> Any:
 
 
 def decoder() -> Decoder:
-    """Return its decoder for whole pictures: it accepts no box."""
+    """Return its decoder for whole images: it accepts no box."""
 
     def decode(data: bytes, pick: Pick) -> Any:
         with NamedTemporaryFile(suffix=".tar") as file:

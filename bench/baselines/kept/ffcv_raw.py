@@ -1,4 +1,4 @@
-"""FFCV, from its own file with decoded pictures, written when the workload starts."""
+"""FFCV, from its own file with decoded images, written when the workload starts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""LitData, from a folder of chunks of decoded pictures, written once; Pillow scales the crop.
+"""LitData, from a folder of chunks of decoded images, written once; Pillow scales the crop.
 
-An epoch contains each picture many times, so that its ends show no more than with other baselines.
+An epoch contains each image many times, so that its ends show no more than with other baselines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ decoder = with_pillow
 
 
 def whole(source: tuple[str, int]) -> tuple[Any, int]:
-    """Return the cached form of a picture."""
+    """Return the cached form of an image."""
     from PIL import Image
 
     path, label = source
@@ -31,7 +31,7 @@ def whole(source: tuple[str, int]) -> tuple[Any, int]:
 
 
 def cropped(sample: tuple[Any, int]) -> tuple[Any, int]:
-    """Return a crop of a cached picture."""
+    """Return a crop of a cached image."""
     from PIL import Image
 
     pixels, label = sample

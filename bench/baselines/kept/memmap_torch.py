@@ -1,4 +1,4 @@
-"""An emulation of FFCV's raw mode in torch's loader: one mapped file of decoded pictures, OpenCV's area filter.
+"""An emulation of FFCV's raw mode in torch's loader: one mapped file of decoded images, OpenCV's area filter.
 
 FFCV itself reads its own file in threads, with code that numba compiles. Decoding happens beforehand and
 does not count; there are no hits and no misses.
@@ -19,7 +19,7 @@ decoder = with_area
 
 
 class Mapped:
-    """A map dataset of (crop, label) of decoded pictures."""
+    """A map dataset of (crop, label) of decoded images."""
 
     def __init__(self, files: list[tuple[str, int]]) -> None:
         import cv2

@@ -1,4 +1,4 @@
-"""slipring.images with a cache whose budget is a share of all decoded pictures, or without a cache."""
+"""slipring.images with a cache whose budget is a share of all decoded images, or without a cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _caches: list[Any] = []  # the cache of this measurement, if any
 
 
 def decoder(*, side: int | None = None, **options: Any) -> Any:
-    """Return the decoder; with `side` its boxes are those of a smaller picture, and cannot be compared."""
+    """Return the decoder; with `side` its boxes are those of a smaller image, and cannot be compared."""
     return with_slipring() if side is None else None
 
 

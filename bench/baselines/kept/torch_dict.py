@@ -1,4 +1,4 @@
-"""torch's loader; each worker keeps every decoded picture in its own dict, as users often write it."""
+"""torch's loader; each worker keeps every decoded image in its own dict, as users often write it."""
 
 from __future__ import annotations
 

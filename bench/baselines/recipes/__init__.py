@@ -3,7 +3,7 @@
 ``STEPS``
     {key of a recipe: a function without arguments that returns the candidate's transform}. A recipe that is missing
     cannot be expressed.
-``loader(recipe, pictures, workers)``
+``loader(recipe, images, workers)``
     An iterable of (images, labels), over the order of `pictures`.
 
 Recipes with boxes or masks are in a candidate's file with the ending ``_parts``. Their `pictures` are of the class

@@ -82,7 +82,7 @@ def parser_of(program, asked):
     parser = Parser(
         prog=program,
         usage=f"{program} [--json] [--torch] | {program} COMMAND ...",
-        description="Without a command, print what is installed, this machine's limits, and whether slipring works.",
+        description="Without a command, print the versions, this machine's limits, and whether slipring works.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--torch", action="store_true", help="check slipring.torch.DataLoader: imports torch")

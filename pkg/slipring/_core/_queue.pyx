@@ -457,7 +457,7 @@ cdef class Slot:
         -----
         Arrays from `empty` that the caller keeps stay valid, but their slot does not circulate until they are deleted.
         Delete them before you claim the next slot. If each producer keeps a slot while it waits for another one, and
-        consumers keep the other slots, all of them wait for ever.
+        consumers keep the other slots, all of them wait forever.
         """
         cdef Fill fill = self.mine()
         self.fill = None

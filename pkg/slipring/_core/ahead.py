@@ -180,7 +180,7 @@ def _run(line):
             value = next(line.iterator)
         except StopIteration:
             break
-        except BaseException as raised:  # the waiting thread must not wait for ever
+        except BaseException as raised:  # the waiting thread must not wait forever
             error = raised
         with line.changed:
             line.items.append((value, error))
@@ -340,7 +340,7 @@ class Ahead:
                     elif not self._make():
                         break
                 self.mover.finish()
-        except BaseException as error:  # a thread that waits must not wait for ever
+        except BaseException as error:  # a thread that waits must not wait forever
             self.over = True
             self._put(Step(error=error))
 

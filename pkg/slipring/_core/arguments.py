@@ -98,7 +98,7 @@ def one_each(dataset: Any, indices: Sequence[Any], samples: Iterable[Any]) -> li
 def seconds(name: str, value: Any) -> None:
     """Raise an exception unless `value` is a timeout in seconds."""
     if not 0 <= real(name, value, "a number of seconds") < math.inf:
-        raise ValueError(f"{name} must be 0 (wait for ever) or seconds, not {shown(value)}")
+        raise ValueError(f"{name} must be 0 (wait forever) or seconds, not {shown(value)}")
 
 
 def flag(name: str, value: Any) -> None:

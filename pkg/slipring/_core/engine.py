@@ -17,7 +17,7 @@ from slipring.errors import Closed, DescriptorClosed
 SPARE_SLOTS = 8  # free slots that an engine must have beyond its tasks in flight to serve more workers than before
 
 _live = WeakRegistry()
-_importing = lock_held_by_forks()  # a forked child would wait for ever for a half-imported module
+_importing = lock_held_by_forks()  # a forked child would wait forever for a half-imported module
 
 
 class Engine:

@@ -201,7 +201,7 @@ class SubsetBatches:
 
 
 def batch_maker(dataset):
-    """Return the object with a dataset's ``fetch_into`` and other hooks: the dataset, or one for its Subset."""
+    """Return the object with a dataset's ``fetch_into`` and other hooks: the dataset, or an object for its Subset."""
     if not is_subset(dataset):
         return dataset
     maker = batch_maker(dataset.dataset)
@@ -221,7 +221,7 @@ def is_own_collate(collate_fn, maker):
 
 
 def log_lost_fast_path(dataset, collate_fn):
-    """Log why a dataset that can make whole batches inside their slots is read sample by sample, if it is."""
+    """Log the reason if a dataset that can make whole batches in their slots is read sample by sample."""
     if (reason := _why_by_sample(dataset, collate_fn)) is not None:
         _log.info("samples are read one by one and then collated, because %s", reason)
 

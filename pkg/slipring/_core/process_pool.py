@@ -355,7 +355,7 @@ def _close(process):
     """Release a process that has ended."""
     try:
         process.close()
-    except ValueError:  # other code has reaped it, so that multiprocessing believes for ever that it lives
+    except ValueError:  # other code has reaped it, so that multiprocessing believes forever that it lives
         multiprocessing.process._children.discard(process)
 
 

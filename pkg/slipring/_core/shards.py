@@ -113,12 +113,12 @@ class ShardedPass:
     _workers: int
     _seed: int
     _pieces: list[list[Any]]
-    _divided_anew: bool
+    _redivided: bool
     _place: tuple[int, int]  # finished pieces, and the next row or sample of the piece after them
 
     def _begin(self, seed, pieces=None):
         stream = self._stream
-        self._seed, self._divided_anew = seed, pieces is not None
+        self._seed, self._redivided = seed, pieces is not None
         if pieces is None:
             pieces = turns(seed, stream._division, stream.shuffle, self._worker, self._workers)
         self._pieces = pieces
@@ -137,7 +137,7 @@ class ShardedPass:
             "sample": sample,
             "divided": [self._worker, self._workers, *self._stream._division],
             "shuffled": self._stream.shuffle,
-            **({"pieces": self._pieces} if self._divided_anew else {}),
+            **({"pieces": self._pieces} if self._redivided else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -135,7 +135,7 @@ def task_too_large(needed: int, room: int, slot_bytes: int, limited_by: str | No
 
 
 FORKED = (
-    ". A forked worker waits for ever for a lock that a thread of its parent held at the fork. Libraries such as JAX "
+    ". A forked worker waits forever for a lock that a thread of its parent held at the fork. Libraries such as JAX "
     "and TensorFlow start threads when they are first used. If the dataset uses one, give the start method "
     "'forkserver', or create the workers before the library is used"
 )

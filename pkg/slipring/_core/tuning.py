@@ -95,15 +95,15 @@ class Tuner:
         self.meter = self._pool = None
         self.prefetch, self.slots, self.served = 1, None, most
         self.begun_at = None  # the number of batches before this iteration; None: there is none
-        self.anew = False  # workers start again with each iteration
+        self.new_workers = False  # workers start again with each iteration
         self.whole = False  # iterations are measured from end to end
         self.last = 0  # batches of the last iteration
         self.stretched = False  # a part of this iteration has been measured
         self.counted = None  # the number of batches that `spent` includes; None: batches do not count now
         self._found, self._reason = False, Tuning.reason
-        self._begin_anew()
+        self._restart()
 
-    def _begin_anew(self):
+    def _restart(self):
         self._found = False
         self.spent = 0  # batches so far
         self.begun_with = len(self.history)
@@ -149,7 +149,7 @@ class Tuner:
             self.stop(workers, reason)
         elif workers != self._workers:
             self._workers, self._reason = workers, Tuning.reason
-            self._begin_anew()
+            self._restart()
 
     # ---- iterations
 
@@ -161,8 +161,8 @@ class Tuner:
     def begin(self, engine):
         """Begin an iteration."""
         options = engine.options
-        self.anew = not options.persistent_workers
-        goes_on = self.anew or (engine.pool is self.pool and engine.pool.at_target)
+        self.new_workers = not options.persistent_workers
+        goes_on = self.new_workers or (engine.pool is self.pool and engine.pool.at_target)
         self.meter, self.prefetch = engine.ring.meter, options.prefetch_factor
         self._pool = weakref.ref(engine.pool)
         # Each worker has one slot, and so has the consumer: more workers would wait for slots.
@@ -188,7 +188,7 @@ class Tuner:
         if self.sums[1] and self._has_them and (window := self._window()) is not None:
             self._judge(window)
         self._count()
-        whole = self.last < self._shortest or (self.anew and (self.whole or not self.stretched))
+        whole = self.last < self._shortest or (self.new_workers and (self.whole or not self.stretched))
         if whole != self.whole:
             self.whole = whole
             self._drop()
@@ -452,7 +452,7 @@ class Tuner:
         if self._has_changed(window):
             log.info("num_workers='auto': the work has changed, and is measured again")
             self._reason = "the work has changed, and is measured again"
-            self._begin_anew()
+            self._restart()
 
     def _has_changed(self, window):
         found = self.found

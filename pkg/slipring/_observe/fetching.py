@@ -40,7 +40,7 @@ def fetching(f, known):
             "augment",
             f"The workers are {f.busy:.0%} busy, above all with augmentation: to make a batch takes "
             f"{each}{details}.{_crowded(f)}",
-            "dataset.step_times() and `slipring bench-dataset` show the share of each step. Use cheaper operations "
+            "dataset.step_times() and `slipring bench-dataset` measure each step. Use cheaper operations "
             "(bilinear in place of bicubic), or fewer. A cache of decoded images does not help here. "
             f"{more(f, known, cheaper='make augmentation cheaper')}".strip(),
         )

@@ -67,7 +67,7 @@ class DataLoader:
         ``apply(samples)`` makes a batch of them; default `slipring.default_collate`.
     num_workers : int
     timeout : float
-        Seconds to wait for a batch; 0 waits for ever.
+        Seconds to wait for a batch; 0 waits forever.
     preload : bool
         Copy the next batch to the device ahead of time. Arrays become megengine's tensors, or torch's if megengine
         is not installed.

@@ -46,7 +46,7 @@ def machine():
         return None
 
 
-def stamp_afar(url, storage):
+def remote_stamp(url, storage):
     """Return the stamp of a file at a URL."""
     return Stamp(*storage._info(url))
 
@@ -58,22 +58,22 @@ def open_table(path, columns, storage=None, known=None):
     saves the requests for them. Raise ValueError if the file is of neither kind, cannot be read, or lacks a column.
     """
     stamp, footer = known or (None, None)
-    afar = None
+    remote = None
     if storage is not None:
-        stamp = stamp or stamp_afar(path, storage)
-        afar = storage._open(path, *stamp[:2])
+        stamp = stamp or remote_stamp(path, storage)
+        remote = storage._open(path, *stamp[:2])
         if isinstance(footer, bytes):
-            afar.hold(stamp.size - len(footer), footer)
-        magic = b"PAR1" if isinstance(footer, pq.FileMetaData) else _magic_by_the_end(afar, stamp.size)
+            remote.hold(stamp.size - len(footer), footer)
+        magic = b"PAR1" if isinstance(footer, pq.FileMetaData) else _magic_by_the_end(remote, stamp.size)
     else:
         with open(path, "rb") as file:
             magic, stamp = file.read(8), Stamp.of(file.fileno())
     size = stamp.size
     try:
         if magic[:4] == b"PAR1":
-            return Parquet(path, columns, stamp, afar, footer)
+            return Parquet(path, columns, stamp, remote, footer)
         if magic[:6] == b"ARROW1" or magic[:4] == b"\xff\xff\xff\xff":
-            return Ipc(path, columns, stamp, magic[:6] != b"ARROW1", afar)
+            return Ipc(path, columns, stamp, magic[:6] != b"ARROW1", remote)
     except RemoteError:
         raise
     except (pa.ArrowInvalid, OSError) as error:
@@ -81,14 +81,14 @@ def open_table(path, columns, storage=None, known=None):
     raise ValueError(f"{redacted(path)} ({size} bytes) is neither Parquet nor Arrow IPC: it begins with {magic!r}")
 
 
-def _magic_by_the_end(afar, size):
+def _magic_by_the_end(remote, size):
     """Return the first bytes. Parquet and IPC repeat them at the end, which must be read anyway for the footer."""
-    if not afar.has(max(0, size - 6), size):
-        afar.ahead([(max(0, size - END), size)])
-    tail = afar.range(max(0, size - 6), size)
+    if not remote.has(max(0, size - 6), size):
+        remote.ahead([(max(0, size - END), size)])
+    tail = remote.range(max(0, size - 6), size)
     if tail[-4:] == b"PAR1":
         return tail[-4:]
-    return tail if tail == b"ARROW1" else afar.range(0, min(8, size))
+    return tail if tail == b"ARROW1" else remote.range(0, min(8, size))
 
 
 class OpenedTables:
@@ -143,12 +143,12 @@ class Parquet:
 
     may_wait = True  # for reading and decoding a row group
 
-    def __init__(self, path, columns, stamp, afar=None, footer=None):
-        self.path, self.stamp, self._afar = path, stamp, afar
-        if afar is None:
+    def __init__(self, path, columns, stamp, remote=None, footer=None):
+        self.path, self.stamp, self._remote = path, stamp, remote
+        if remote is None:
             self.file = pq.ParquetFile(path, memory_map=True, pre_buffer=False, metadata=footer)
         else:
-            self.file = pq.ParquetFile(afar, pre_buffer=False, metadata=footer)
+            self.file = pq.ParquetFile(remote, pre_buffer=False, metadata=footer)
         self.metadata = self.file.metadata
         self.schema = _project(self.file.schema_arrow, columns, path)
 
@@ -158,11 +158,11 @@ class Parquet:
 
     def read(self, group):
         """Return (the row group's table, False)."""
-        if self._afar is not None:
-            self._afar.ahead(self._chunks(group))
+        if self._remote is not None:
+            self._remote.ahead(self._chunks(group))
         table = self.file.read_row_group(group, columns=self.schema.names, use_threads=False)
-        if self._afar is not None:
-            self._afar.ahead([])
+        if self._remote is not None:
+            self._remote.ahead([])
         return table.combine_chunks(), False
 
     def _chunks(self, group):
@@ -185,26 +185,26 @@ class Ipc:
 
     metadata = None  # the footer's bytes, for a file at a URL
 
-    def __init__(self, path, columns, stamp, stream, afar=None):
+    def __init__(self, path, columns, stamp, stream, remote=None):
         self.path, self.stamp = path, stamp
-        self.may_wait = afar is not None
-        if afar is None:
+        self.may_wait = remote is not None
+        if remote is None:
             with pa.memory_map(path) as file:
                 self.memory = file.read_buffer()
         elif stream:
-            self.memory = pa.py_buffer(afar.range(0, stamp.size))
+            self.memory = pa.py_buffer(remote.range(0, stamp.size))
         else:
-            self.memory = afar
+            self.memory = remote
         read = pa.ipc.open_stream if stream else pa.ipc.open_file
         options = pa.ipc.IpcReadOptions(use_threads=False)
         self.file = read(self.memory, options=options)
         whole = self.file.schema
         self.types, self.schema = whole.types, _project(whole, columns, path)
-        if afar is not None and not stream:
-            length = int.from_bytes(afar.range(max(0, stamp.size - 10), stamp.size)[:4], "little") + 10
-            self.metadata = bytes(afar.range(stamp.size - length, stamp.size))
+        if remote is not None and not stream:
+            length = int.from_bytes(remote.range(max(0, stamp.size - 10), stamp.size)[:4], "little") + 10
+            self.metadata = bytes(remote.range(stamp.size - length, stamp.size))
         if (
-            (afar is not None)
+            (remote is not None)
             or stream
             or (self.file.num_record_batches and not self.is_mapped(self.file.get_batch(0)))
         ):
@@ -247,15 +247,15 @@ class Ipc:
 
 
 @contextlib.contextmanager
-def _as_raised(afar):
+def _as_raised(remote):
     """Raise the exception of a remote read itself: pyarrow's IPC reader turns it into an OSError."""
     try:
         yield
     except OSError:
-        failed = getattr(getattr(afar, "cache", None), "failed", None)
+        failed = getattr(getattr(remote, "cache", None), "failed", None)
         if failed is None:
             raise
-        afar.cache.failed = None  # it refers to the file, in a cycle
+        remote.cache.failed = None  # it refers to the file, in a cycle
         raise failed from failed.__cause__
 
 

@@ -15,7 +15,7 @@ from slipring._core import process
 from slipring._core.arguments import function, integer, mask_name, names, null_options, one_of
 from slipring._files.storage import locate
 from slipring._offered import read_in_turn, threads
-from slipring.arrow.files import OpenedTables, open_table, stamp_afar
+from slipring.arrow.files import OpenedTables, open_table, remote_stamp
 from slipring.arrow.nulls import fill, value_for
 from slipring.arrow.rows import Rows, empty, one_batch, take
 from slipring.errors import RemoteError
@@ -350,7 +350,7 @@ class TableDataset:
         """Open a file and check that it has not changed. The threads of a process share the footers."""
         known = self._footers.get(number)
         if self._remote is not None and self._asked.get(number) != process.pid():
-            stamp = stamp_afar(self.paths[number], self._remote)
+            stamp = remote_stamp(self.paths[number], self._remote)
             known = stamp, known[1] if known is not None and known[0].is_as(stamp) else None
         file = open_table(self.paths[number], self.columns, self._remote, known)
         self._check_same(number, file)

@@ -22,10 +22,11 @@ _RADIUS, _SIGMA = 2, 2.0  # of the filter that smooths the edges, in pixels
 class CopyPaste(SampleMix):
     """Paste objects of another sample into the image (Ghiasi et al., 2021, "Simple Copy-Paste").
 
-    The dataset needs boxes and one mask per box. As in torchvision's ``SimpleCopyPaste``, as many draws as the other
-    sample has objects select those to paste, and another image of another size is scaled to that of the image. Pasted
-    objects cover the image's own: their masks lose the covered pixels, their boxes then fit what is left of the masks,
-    and objects that are covered completely are removed. Values such as an object's area are not computed again.
+    The dataset needs boxes and one mask per box. As in torchvision's ``SimpleCopyPaste``, the objects to paste are
+    drawn with replacement, with as many draws as the other sample has objects. If the images differ in size, the other
+    one is scaled. Pasted objects cover the image's own objects. The covered pixels are removed from their masks, and
+    their boxes are fitted to the remaining masks. Objects that are covered completely are removed. Other values, such
+    as an object's area, are not computed again.
 
     Parameters
     ----------
@@ -98,7 +99,7 @@ class CopyPaste(SampleMix):
                 there[weight] = new[weight]
 
     def _cover(self, main, covered):
-        """Remove the covered pixels of the image's own objects; fit their boxes to what is left."""
+        """Remove the covered pixels of the image's own objects; fit their boxes to the remaining pixels."""
         objects = self._masks_of_objects(main)
         rows, columns = _spanned(covered, 0)
         hit = np.flatnonzero((objects[:, rows, columns] != 0)[:, covered[rows, columns]].any(1))
@@ -148,7 +149,7 @@ def _blurred(mask):
 
 
 class _ScaledTo(Transform):
-    """Scale an image to a size that is not known before."""
+    """Scale an image to the size of another one, which is known only at run time."""
 
     resizes = True
 

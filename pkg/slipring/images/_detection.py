@@ -47,7 +47,7 @@ class RandomIoUCrop(Transform):
 
     Notes
     -----
-    If no crop was possible for 200 drawn overlaps, the image stays as it is; torchvision would go on forever.
+    If no crop was possible for 200 drawn overlaps, the image stays as it is; torchvision would try forever.
 
     Examples
     --------

@@ -79,7 +79,7 @@ def moved(points: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[n
 
 
 class Boxes:
-    """The boxes of one sample, and which of them the steps so far have left.
+    """The boxes of one sample, and the rows that the steps so far have kept.
 
     After each operation the boxes are clamped to the image, as torchvision's are.
 
@@ -166,7 +166,7 @@ class Mask:
     ----------
     values : numpy.ndarray, height × width or masks × height × width
     fill : int
-        The value where the result shows places outside of the mask.
+        The value of pixels outside of the mask.
     """
 
     def __init__(self, values: NDArray[Any], fill: int = 0) -> None:

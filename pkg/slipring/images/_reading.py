@@ -177,10 +177,10 @@ class IndexedSamples(abc.ABC):
             if from_handler(error):
                 raise
             path, where = self.name(index), self._where(index)
-            afar = isinstance(error, RemoteError)
-            of_the_file = error.missing if afar else isinstance(error, ImageError) or error.errno in _OF_THE_FILE
+            is_remote = isinstance(error, RemoteError)
+            of_the_file = error.missing if is_remote else isinstance(error, ImageError) or error.errno in _OF_THE_FILE
             if self.on_error == "raise" or not of_the_file:
-                if afar:
+                if is_remote:
                     raise RemoteError(f"{where}: {error}", **{**error.__dict__, "index": index}) from error
                 raise ImageError(f"{where}: {error}", path=path, index=index) from error
             skipping.skipped()

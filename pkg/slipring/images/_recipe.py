@@ -64,7 +64,7 @@ _OPERATIONS = {
     _decode.OP_TAKE_SUM: ("take_sum", 0, 0),
 }
 BLACK = (0.0, 0.0, 0.0)
-# Operations whose result at a pixel depends on that pixel only: they can as well follow a crop or a flip.
+# Operations whose result at a pixel depends on that pixel only: they may run before or after a crop or a flip.
 _PER_PIXEL = frozenset(
     (
         _decode.OP_BRIGHTNESS,
@@ -101,7 +101,7 @@ class Recipe:
     dtype : str
         Of the result.
     boxes : Boxes or None
-        Those of `parts`, for steps that depend on them.
+        The boxes among `parts`, for steps that depend on them.
     filter : int
         How the view is scaled: a number of `INTERPOLATIONS`.
     """
@@ -141,7 +141,7 @@ class Recipe:
 
     @property
     def _is_per_pixel(self):
-        """bool: whether all that follows the view can as well follow a flip."""
+        """bool: whether all operations after the view may also run after a flip."""
         return not (self._calls or self._erasures) and all(op[0] in _PER_PIXEL for op in self._ops)
 
     @property
@@ -154,10 +154,10 @@ class Recipe:
     def op(self, code: int, n: Sequence[int] = (), v: Sequence[float] = ()) -> None:
         """Add an operation; `n` and `v` are the numbers that augment.h describes."""
         if code >= _decode.OP_HORIZONTAL_FLIP:  # it moves pixels
-            self._tell_parts(code, n, v)
+            self._move_parts(code, n, v)
         self._add(code, n, v)
 
-    def _tell_parts(self, code, n=(), v=()):
+    def _move_parts(self, code, n=(), v=()):
         for part in self.parts:
             part.move(code, n, v, self.height, self.width)
 
@@ -166,7 +166,7 @@ class Recipe:
 
     def crop(self, top: int, left: int, height: int, width: int, fill: Sequence[float] = BLACK) -> None:
         """Show a part only; where it reaches beyond the image, `fill` (red, green, blue; 0 to 255) is shown."""
-        self._tell_parts(_decode.OP_CROP, (top, left, height, width))
+        self._move_parts(_decode.OP_CROP, (top, left, height, width))
         if self._last_crop and self._last_crop[0] == self._steps and self._shows(top, left, height, width):
             _, self.height, self.width, first, begin, fill = self._last_crop
             self._last_crop = None
@@ -216,7 +216,7 @@ class Recipe:
     def resize(self, height: int, width: int, interpolation: str) -> None:
         """Scale to a size."""
         how = INTERPOLATIONS.index(interpolation)
-        self._tell_parts(_decode.OP_RESIZE, (height, width))
+        self._move_parts(_decode.OP_RESIZE, (height, width))
         if self.is_view and self.view.can_resize:
             self.view.resize(height, width)
             self.filter = how
@@ -226,7 +226,7 @@ class Recipe:
 
     def flip(self) -> None:
         """Exchange left and right."""
-        self._tell_parts(_decode.OP_HORIZONTAL_FLIP)
+        self._move_parts(_decode.OP_HORIZONTAL_FLIP)
         if self._is_per_pixel:
             self.view.flip = not self.view.flip
         else:
@@ -234,7 +234,7 @@ class Recipe:
 
     def flip_vertically(self) -> None:
         """Exchange top and bottom."""
-        self._tell_parts(_decode.OP_VERTICAL_FLIP)
+        self._move_parts(_decode.OP_VERTICAL_FLIP)
         if self._is_per_pixel:
             self.view.vertical_flip = not self.view.vertical_flip
         else:

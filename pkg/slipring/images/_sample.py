@@ -76,7 +76,7 @@ class Sample:
 
 
 class MixSources(Protocol):
-    """The samples that a `SampleMix` combines. Each is rendered when it is asked for."""
+    """The samples that a `SampleMix` combines. Each is rendered on request."""
 
     def main(self, *steps: Transform, memory: Memory | None = None) -> Sample:
         """Return the sample itself after the steps before the mix, and after `steps`; its images are uint8 arrays.

@@ -1,4 +1,4 @@
-"""MixUp of two samples with all their boxes, as YOLOX and its successors train with it."""
+"""MixUp of two samples with all their boxes, for training as in YOLOX and its successors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class SampleMixUp(SampleMix):
-    """Mix the image with another one of the dataset, and keep the boxes of both, as detectors are trained.
+    """Mix the image with another one of the dataset, and keep the boxes of both, as in YOLOX.
 
     The share of the image is drawn from Beta(alpha, alpha). If the images differ in size, both lie at the top left of a
-    canvas that holds them. A mask of the whole image is that of the image with the larger share, where it lies. `MixUp`
+    canvas that holds them. A mask of the whole image is taken from the image with the larger share. `MixUp`
     mixes the images and labels of a batch.
 
     Parameters
@@ -33,7 +33,7 @@ class SampleMixUp(SampleMix):
     alpha : float
         Above 0. With a large number, the share is close to one half.
     fill : float or (float, float, float)
-        Colour, from 0 to 255, where one of the images does not lie.
+        Colour of the canvas around an image, from 0 to 255.
     p : float
         Probability.
 

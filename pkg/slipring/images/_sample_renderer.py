@@ -208,7 +208,7 @@ class SampleRenderer(Renderer):
 
     @staticmethod
     def _rows_left(sample, boxes):
-        """Return the numbers of the boxes that the steps have left; None: all, or there are no boxes."""
+        """Return the rows of the boxes that the steps have kept; None: all, or there are no boxes."""
         return None if boxes is None or len(boxes.rows) == len(sample.boxes) else boxes.rows
 
     @staticmethod

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slipring.images._renderer import Renderer
     from slipring.images._transform import Transform
 
-_ROUNDS = 3  # each time is the shortest of so many
+_ROUNDS = 3  # each time is the shortest of this many measurements
 CONVERT = "convert"
 
 
@@ -26,8 +26,8 @@ class StepTimes:
     """Sums of the steps' times over several images, in nanoseconds.
 
     An image is made with the first step, with the first two, and so on. A step's time is the difference. So operations
-    that run together, such as two that become one table, count as they run. The first steps that only choose the part
-    to decode count as decoding.
+    that run together, such as two that become one table, are measured together. The first steps that only choose the
+    part to decode count as decoding.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ class Translation:
     dtype : str or None
         Of that image; None as long as it is Pillow's.
     parts : PartOptions
-        What the transforms say about masks and boxes.
+        Collects the options of masks and boxes.
     """
 
     def __init__(self, rest: Rest = "raise") -> None:

@@ -1,4 +1,4 @@
-"""What torchvision's transforms say about masks and boxes, as options of `Annotated`."""
+"""Options of `Annotated`, from the arguments of torchvision's transforms for masks and boxes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PartOptions:
     """Collects these options from one transform after another."""
 
     def __init__(self) -> None:
-        self._fills: dict[str, int] = {}  # for each step, what it fills masks with
+        self._fills: dict[str, int] = {}  # for each step, the value with which it fills masks
         self._given: int | None = None  # the fill that a step gives for masks in particular
         self._options: dict[str, Any] = {}
 
@@ -34,7 +34,7 @@ class PartOptions:
         return {"mask_fill": self._given, **self._options}
 
     def add_fill(self, step: Any) -> None:
-        """Note what a step fills masks with. Only a dictionary tells masks from images."""
+        """Record the value with which a step fills masks; only a dictionary has a value for masks alone."""
         fill = step.fill
         if isinstance(fill, dict):
             given = [value for kind, value in fill.items() if _name_of(kind) == _MASK]
@@ -51,14 +51,14 @@ class PartOptions:
                 self._fills[f"a second {type(step).__name__}"] = whole
 
     def convert_boxes(self, step: Any) -> None:
-        """Note the format of the boxes, which `Annotated` keeps: the dataset must have it already."""
+        """Record the format of the boxes, which `Annotated` keeps: the dataset must have it already."""
         name = str(getattr(step.format, "name", step.format)).lower()
         if name not in FORMATS:
             raise ValueError(f"ConvertBoundingBoxFormat has format {name!r}; slipring has {', '.join(FORMATS)}")
         self._options["box_format"] = name
 
     def sanitize_boxes(self, step: Any) -> None:
-        """Note the size of boxes to remove, as `Annotated` does at the end."""
+        """Record the size of boxes to remove, as `Annotated` does at the end."""
         if step.min_area > step.min_size**2:
             raise ValueError(
                 f"SanitizeBoundingBoxes has min_area={step.min_area}; slipring removes boxes by their sides only: use "

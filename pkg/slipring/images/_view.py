@@ -25,16 +25,17 @@ class View:
     to : (int, int)
         The size to which the box is scaled.
     window : (top, left, height, width)
-        The part of the scaled box that becomes the sample. Where it reaches beyond the box, the sample is black.
+        The part of the scaled box that becomes the sample. Outside of the box, the sample is black.
     flip : bool
         Left and right are exchanged at the end.
     vertical_flip : bool
         Top and bottom are exchanged at the end.
     operations : tuple of (str, tuple of numbers)
-        The operations that follow, in order, each with its numbers: ("brightness", (1.2,)). They are factors and the
-        like, as `slipring.images.functional` takes them; "affine" has the interpolation, the height and width of the
-        result, six coefficients that map it to the image, and the fill; "perspective" has eight coefficients. A
-        function has its name and no numbers. Last come the boxes ("erase", (top, left, height, width)).
+        The operations that follow, in order, each with its numbers: ("brightness", (1.2,)). They are the arguments of
+        the function in `slipring.images.functional`, such as a factor; "affine" has the interpolation, the height and
+        width of the result, six coefficients that map it to the image, and the fill; "perspective" has eight
+        coefficients. A function has its name and no numbers. Last come the boxes ("erase", (top, left, height,
+        width)).
 
     Examples
     --------

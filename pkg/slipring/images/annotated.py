@@ -76,7 +76,7 @@ class Annotated(IndexedSamples):
     min_box_size : float
         Boxes that end with a smaller width or height, in pixels, or without an area, are removed.
     mask_fill : int
-        Value of a height × width mask where a step shows places outside of the image, such as 255 for pixels to ignore.
+        Value of a height × width mask for pixels outside of the image, such as 255 for pixels that a loss ignores.
         Masks per box are 0 there.
     batch : {'pad', 'list'}
         How to batch images of different sizes. 'pad': one array, black at the bottom and the right. The batch then has
@@ -387,7 +387,7 @@ def _mask(key, value, index, fill):
             f"{value.dtype}, shape {value.shape}"
         )
     if value.ndim == 2 and np.array(fill).astype(value.dtype) != fill:
-        raise ValueError(f"mask_fill={fill} is no value of the mask {key!r}, which has {value.dtype}")
+        raise ValueError(f"mask_fill={fill} does not fit the mask {key!r}, which has {value.dtype}")
     return np.ascontiguousarray(value)
 
 

@@ -219,7 +219,7 @@ class ImageDataset(IndexedSamples):
         return made and (self._renderer.shown(made[0]), made[1])
 
     def view(self, index: int, seed: int) -> View:
-        """Return what the transforms draw from `seed` for the image at `index`: the part of it, and the operations.
+        """Return the values that the transforms draw from `seed` for the image at `index`.
 
         ``try_sample(index, seed)`` returns the corresponding image. Only the image's header is decoded here. With
         `side`, the box lies in the shrunk image.
@@ -235,7 +235,7 @@ class ImageDataset(IndexedSamples):
         samples : int
             Number of images to measure, spread over the dataset. Reading them does not count.
         seed : int
-            From 0 to 2^64 - 1; what is drawn for the first image. The others use the seeds that follow.
+            Seed of the first image, from 0 to 2^64 - 1. Each further image uses the next number.
 
         Returns
         -------

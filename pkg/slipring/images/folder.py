@@ -111,7 +111,7 @@ class Folder(ImageDataset):
             self.root = url if self.root.startswith("file://") else self.root
             found = _found_here(self.root)
         else:
-            found, tags = _found_afar(url, self._remote)
+            found, tags = _found_remote(url, self._remote)
             self._tags = tags if self.cache is not None or self._remote.disk_cache is not None else {}
         self.classes = sorted(found)
         if not self.classes:
@@ -205,7 +205,7 @@ def _found_here(root):
     return found
 
 
-def _found_afar(root, storage):
+def _found_remote(root, storage):
     """Return the same for a URL, and {path: a tag that changes with the file}, if the server sends tags."""
     root = root if root.endswith("://") else root.rstrip("/") + "/"
     found, tags = {}, {}

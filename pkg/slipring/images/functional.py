@@ -379,16 +379,18 @@ def elastic(
     interpolation: Interpolation | enum.Enum = "bilinear",
     fill: Fill = None,
 ) -> Image:
-    """Move each pixel by a displacement of its own. At the borders, None as `fill` has torchvision's result for 0.
+    """Move each pixel by a displacement of its own.
 
     Parameters
     ----------
     image : array
     displacement : array-like of float32, 1 × height × width × 2
-        Where each pixel of the result comes from, relative to its own place: x and y in parts of half of the image's
-        width and height. A tensor of torch counts as an array.
+        Source of each pixel of the result, relative to the pixel's own place: x and y as multiples of half of the
+        image's width and height. A tensor of torch counts as an array.
     interpolation : {'bilinear', 'nearest', 'bicubic'}
     fill : float or (float, float, float), optional
+        Colour of pixels that come from outside of the image, from 0 to 255. None gives the same borders as 0 does in
+        torchvision.
 
     Examples
     --------

@@ -222,7 +222,7 @@ class Tar(ImageDataset):
     def read(self, index: int) -> tuple[bytes, Any]:
         shard, ending, at, size, target_at, target_size = self._records[index].item()
         if self._remote is not None:
-            return self._read_afar(index)
+            return self._read_remote(index)
         descriptor = os.open(self.paths[shard], os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
@@ -235,7 +235,7 @@ class Tar(ImageDataset):
         finally:
             os.close(descriptor)
 
-    def _read_afar(self, index):
+    def _read_remote(self, index):
         shard, ending, at, size, target_at, target_size = self._records[index].item()
         ranges = [(at, at + size)] + ([(target_at, target_at + target_size)] if self._endings else [])
         if self._on is None:

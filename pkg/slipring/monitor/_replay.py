@@ -73,7 +73,7 @@ class Replay(Generic[T]):
         return (self._last - self._begun) / self.steps
 
     def __repr__(self) -> str:
-        count = "for ever" if self._n is None else f"{self._n} times"
+        count = "forever" if self._n is None else f"{self._n} times"
         measured = f"{self.steps} steps of {seconds(self.step_s)}"
         return f"<Replay of a {type(self.batch).__name__}, {count}, {measured}>"
 

@@ -32,7 +32,7 @@ class Coordinator:
     def reset(self, generation, timeout):
         """Forget all passes of earlier generations, so that an epoch can begin again; refuse their late calls.
 
-        Wait at most `timeout` seconds for a call that is drawing (0: for ever); return False if that is too short.
+        Wait at most `timeout` seconds for a call that is drawing (0: forever); return False if that is too short.
         """
         if not self.lock.acquire(timeout=timeout or -1):
             return False

@@ -122,7 +122,7 @@ class RingCollate:
             self._queue.put((number, batch), timeout=self._patience)
         except queue.Full:
             self._tell_of_few_slots()
-            return batch  # waiting longer could be for ever: torch may be waiting for another iterator's worker
+            return batch  # waiting longer could be forever: torch may be waiting for another iterator's worker
         return _InSlot(self._key, number)
 
     def _tell_of_few_slots(self):
