@@ -272,6 +272,15 @@ class CommonOptions(TypedDict, total=False):
             blocks that are None.""",
         ),
     ]
+    warn_after: Annotated[
+        float,
+        Rule(
+            0,
+            """Seconds after which a wait for a batch logs one line, which names the worker that has been busy for
+            longest, its batch and row. 0: never. Without workers there is no wait.""",
+            partial(seconds, zero="no line"),
+        ),
+    ]
 
 
 class FlowOptions(CommonOptions, total=False):

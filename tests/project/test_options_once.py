@@ -78,6 +78,8 @@ def another(declared, rule):
     """Return a value of an option that is not its default."""
     if declared is bool:
         return not rule.default
+    if declared is float:
+        return rule.default + 2.5
     if isinstance(rule.default, Group):
         return GROUPS[type(rule.default)]
     return next(word for word in get_args(declared) if word != rule.default)  # of a Literal

@@ -136,7 +136,7 @@ cdef class Iteration:
     cdef bint stopped  # next() must give up: another thread wants to end the iteration
     cdef int copy
     cdef uint32_t chunk, n_static
-    cdef uint64_t iteration, epoch, seed, next_seq, look_ahead, timeout, look_at, idle
+    cdef uint64_t iteration, epoch, seed, next_seq, look_ahead, timeout, warn_after, look_at, idle
     cdef readonly uint64_t start_ns  # how long the start waited for workers
     cdef int death_fd   # a descriptor that is readable when a worker has died, or -1
     cdef uint64_t late  # `Position.changes` when a wait took `timeout` seconds; NEVER: none has
@@ -170,8 +170,8 @@ cdef class Iteration:
         self.in_order, self.inline = bool(options.in_order), engine.inline
         self.death_fd = -1 if self.fetcher is not None else engine.pool.death_fd
         self.idle = IDLE if self.death_fd < 0 else SELDOM
-        limited = options.timeout and not no_timeout
-        self.timeout = <uint64_t> (min(options.timeout, 1e9) * SECOND) if limited else SR_FOREVER
+        self.timeout = SR_FOREVER if no_timeout else limit_of(options.timeout)
+        self.warn_after = limit_of(options.warn_after)
         self.look_ahead = 1 if self.inline else options.look_ahead
         self.chunk = options.workers.chunk_size or 0
         self.single = options.batch_size is None
@@ -711,7 +711,7 @@ cdef class Iteration:
     @cython.final
     cdef int wait_for_slot(self) except -1:
         """Wait for a free slot: workers may still use slots of an iteration that has ended."""
-        cdef uint64_t began = clock(), give_up = self.give_up(began)
+        cdef uint64_t began = clock(), give_up = after(began, self.timeout), warn_at = after(began, self.warn_after)
         cdef int slot
         try:
             while True:
@@ -722,9 +722,10 @@ cdef class Iteration:
                 if self.inline or self.ring.in_circulation(1) == 0:
                     raise slots_held(self.ring.n_slots, self.ring.circulating)
                 # A publish into such a slot wakes this wait, although the batch is stale.
-                self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up), self.death_fd)
+                self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up, warn_at), self.death_fd)
                 self.go_on()
                 self.check(engine)
+                warn_at = self.warn(warn_at, began)
                 if clock() >= give_up:
                     raise self.timed_out()
         finally:
@@ -733,29 +734,34 @@ cdef class Iteration:
     # ---- delivery
 
     @cython.final
-    cdef uint64_t give_up(self, uint64_t began) noexcept:
-        return SR_FOREVER if self.timeout > SR_FOREVER - began else began + self.timeout
+    cdef uint64_t warn(self, uint64_t warn_at, uint64_t began) except? 0:
+        """Log a wait that has lasted since `began`, if it is time; return when to do so from now on."""
+        if clock() < warn_at:
+            return warn_at
+        attempt(log_wait, self.ring, self.oldest_seq(), (clock() - began) / SECOND)  # it may fail: no batch is lost
+        return NEVER
 
     @cython.final
     cdef int wait(self, int wanted) except -1:
         """Wait for the batch that is due (-1: any); return its slot."""
         cdef int slot = self.ring.await_ready(wanted, 0, -1)
-        cdef uint64_t began, give_up
+        cdef uint64_t began, give_up, warn_at
         if slot >= 0:
             return slot
         began = clock()
-        give_up = self.give_up(began)
+        give_up, warn_at = after(began, self.timeout), after(began, self.warn_after)
         try:
             if began >= self.look_at:  # many short waits must not hide a death
                 self.look_at = began + self.idle
                 self.check(self._engine)
             while True:
-                slot = self.ring.await_ready(wanted, min(self.look_at, give_up), self.death_fd)
+                slot = self.ring.await_ready(wanted, min(self.look_at, give_up, warn_at), self.death_fd)
                 if slot >= 0:
                     return slot
                 self.look_at = clock() + self.idle
                 self.go_on()
                 self.check(self._engine)
+                warn_at = self.warn(warn_at, began)
                 if clock() >= give_up:
                     raise self.timed_out()
         finally:
@@ -777,8 +783,12 @@ cdef class Iteration:
     def timed_out(self):
         """Return the exception for a wait that has taken `timeout` seconds."""
         self.late = self.position.changes
-        seq = self.tasks.oldest().seq if self.tasks.n else self.next_seq
+        seq = self.oldest_seq()
         return self.worded(timed_out(self.options.timeout, seq, self.options.num_workers, self.options.method))
+
+    @cython.final
+    cdef uint64_t oldest_seq(self) except? 0:
+        return self.tasks.oldest().seq if self.tasks.n else self.next_seq
 
     @cython.final
     cdef object worded(self, error):

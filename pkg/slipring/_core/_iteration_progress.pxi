@@ -312,3 +312,23 @@ cdef class ReentrantLock:
         finally:
             self.waiting -= 1
         return 0
+
+
+# ---- waits
+
+
+cdef uint64_t limit_of(double seconds) noexcept:
+    """Return seconds in ns; 0 stands for no limit."""
+    return <uint64_t> (min(seconds, 1e9) * SECOND) if seconds else SR_FOREVER
+
+
+cdef uint64_t after(uint64_t began, uint64_t limit) noexcept:
+    """Return the end of a time that began then; `SR_FOREVER`: it has none."""
+    return SR_FOREVER if limit > SR_FOREVER - began else began + limit
+
+
+def log_wait(ring, seq, waited):
+    """Log a long wait. The import waits until then, because most programs never need it."""
+    from slipring._core import reporting
+
+    reporting.log_wait(ring, seq, waited)

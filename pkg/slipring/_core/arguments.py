@@ -95,10 +95,10 @@ def one_each(dataset: Any, indices: Sequence[Any], samples: Iterable[Any]) -> li
     return found
 
 
-def seconds(name: str, value: Any) -> None:
-    """Raise an exception unless `value` is a timeout in seconds."""
+def seconds(name: str, value: Any, zero: str = "wait forever") -> None:
+    """Raise an exception unless `value` is a time in seconds; `zero` says what 0 means."""
     if not 0 <= real(name, value, "a number of seconds") < math.inf:
-        raise ValueError(f"{name} must be 0 (wait forever) or seconds, not {shown(value)}")
+        raise ValueError(f"{name} must be 0 ({zero}) or seconds, not {shown(value)}")
 
 
 def flag(name: str, value: Any) -> None:

@@ -1,10 +1,13 @@
 """Make a loader's report, from its segment and from data that only its own process has."""
 
+import logging
+
 from slipring._core import process
 from slipring._core._cache import Watch
 from slipring._core._ring import memory_available
 from slipring._core.memory import ROOT, copied_bytes, private_bytes
-from slipring._core.text import megabytes
+from slipring._core.text import megabytes, seconds
+from slipring._observe.activity import at_work, sentence_of
 from slipring._observe.report import Report
 from slipring._observe.snapshot import EmptySnapshot, Snapshot
 from slipring._observe.verdict import Known
@@ -14,6 +17,16 @@ from slipring.errors import Closed
 def look(ring):
     """Return the `Snapshot` of a segment."""
     return Snapshot(Watch(ring.controls))
+
+
+def log_wait(ring, seq, waited):
+    """Log that the loop has waited so many seconds for a batch, and which worker has been busy for longest."""
+    busy = at_work(look(ring))
+    who = sentence_of(busy[0]) if busy else "No worker is making a batch."
+    logging.getLogger("slipring").warning(
+        "the loop has waited %s for batch %d. %s `slipring dump %d` shows all workers.",
+        *(seconds(waited), seq, who, process.pid()),
+    )
 
 
 def report(loader, name, headroom):
