@@ -48,6 +48,7 @@ _OPERATIONS = {
     _decode.OP_INVERT: ("invert", 0, 0),
     _decode.OP_AUTOCONTRAST: ("autocontrast", 0, 0),
     _decode.OP_EQUALIZE: ("equalize", 0, 0),
+    _decode.OP_PERMUTE: ("permute_channels", 3, 0),
     _decode.OP_SHARPNESS: ("sharpness", 0, 1),
     _decode.OP_GAUSSIAN_BLUR: ("gaussian_blur", 2, 2),
     _decode.OP_PIL_BLUR: ("pil_gaussian_blur", 0, 2),
