@@ -24,8 +24,8 @@ class CopyPaste(SampleMix):
 
     The dataset needs boxes and one mask per box. As in torchvision's ``SimpleCopyPaste``, as many draws as the other
     sample has objects select those to paste, and another image of another size is scaled to that of the image. Pasted
-    objects cover the image's own: their masks lose the covered pixels, their boxes then fit what is left of the masks,
-    and objects that are covered completely are removed. Values such as an object's area are not computed again.
+    objects cover the image's own: their masks lose the covered pixels, their boxes then fit the remaining pixels, and
+    objects that are covered completely are removed. Values such as an object's area are not computed again.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class CopyPaste(SampleMix):
                 there[weight] = new[weight]
 
     def _cover(self, main, covered):
-        """Remove the covered pixels of the image's own objects; fit their boxes to what is left."""
+        """Remove the covered pixels of the image's own objects; fit their boxes to the remaining pixels."""
         objects = self._masks_of_objects(main)
         rows, columns = _spanned(covered, 0)
         hit = np.flatnonzero((objects[:, rows, columns] != 0)[:, covered[rows, columns]].any(1))

@@ -23,8 +23,8 @@ class Mosaic(SampleMix):
     """Place the image and three others of the dataset around a random centre, as YOLOv4 and its successors do.
 
     Each image is scaled so that its longer side has `size` pixels. The four images meet at the centre, on a canvas of
-    ``2 * size`` × ``2 * size`` pixels, and what lies outside of the canvas is cut off. Boxes are clipped to the canvas,
-    and those of which nothing is left are removed. Later steps usually scale and crop the canvas to `size`.
+    ``2 * size`` × ``2 * size`` pixels, which cuts off the parts that lie outside. Boxes are clipped to the canvas, and
+    boxes that lie outside are removed. Later steps usually scale and crop the canvas to `size`.
 
     Parameters
     ----------

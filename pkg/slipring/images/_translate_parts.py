@@ -18,7 +18,7 @@ class PartOptions:
     """Collects these options from one transform after another."""
 
     def __init__(self) -> None:
-        self._fills: dict[str, int] = {}  # for each step, what it fills masks with
+        self._fills: dict[str, int] = {}  # for each step, the value that it fills masks with
         self._given: int | None = None  # the fill that a step gives for masks in particular
         self._options: dict[str, Any] = {}
 
@@ -34,7 +34,7 @@ class PartOptions:
         return {"mask_fill": self._given, **self._options}
 
     def add_fill(self, step: Any) -> None:
-        """Note what a step fills masks with. Only a dictionary tells masks from images."""
+        """Note the value that a step fills masks with. Only a dictionary tells masks from images."""
         fill = step.fill
         if isinstance(fill, dict):
             given = [value for kind, value in fill.items() if _name_of(kind) == _MASK]
