@@ -11,6 +11,7 @@ import numpy as np
 
 from slipring._core._codec import empty as new_array
 from slipring._core._collate import default_collate
+from slipring._core._ring import from_handler
 from slipring._core.arguments import integer, map_dataset, names, one_each, one_of
 from slipring.errors import ImageError, shown
 from slipring.images._boxes import FORMATS, from_xyxy, to_xyxy
@@ -257,7 +258,7 @@ class Annotated(IndexedSamples):
         try:
             return finish(self._parsed(index, stored))
         except ValueError as error:
-            if type(error) is not ValueError:
+            if type(error) is not ValueError or from_handler(error):
                 raise
             raise ValueError(f"{self._where(index)}: {error}") from error
 
