@@ -6,8 +6,10 @@ import os
 import sys
 import time
 
+import numpy as np
 import pytest
 
+from slipring import images
 from slipring._cli import bench_dataset, limits, sweep
 from slipring._cli.sweep import Case, Row
 from tests.support import warm
@@ -388,3 +390,10 @@ def test_no_figures_give_no_verdict():
 def test_a_case_describes_itself():
     assert str(sweep.Case(2, "fork", 8)) == "2 workers by fork, batches of 8"
     assert str(sweep.Case(0, "fork", 8, False)) == "0 workers, batches of 8, dropped in the worker"
+
+
+def test_a_dataset_that_collates_images_of_different_sizes_is_measured_without_transport():
+    data = images.Annotated([{"image": np.zeros((20 + n, 30, 3), np.uint8)} for n in range(8)])
+    for torch in (False, True):
+        with sweep.Maker(data, torch=torch).open(Case(0, "fork", 4, transport=False), None) as loader:
+            assert len(next(iter(loader))) == 1

@@ -342,3 +342,49 @@ def test_samples_without_objects_can_be_in_a_padded_batch():
     batch = batch_of(samples)
     assert [len(boxes) for boxes in batch["boxes"]] == [3, 0, 3]
     assert batch["objects"][1].shape == (0, 96, 96) and batch["objects"][1].dtype == bool
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"), [([], "int64"), ((), "int64"), (np.empty(0, np.float32), "float32"), ("tensor", "int16")]
+)
+def test_a_sample_without_boxes_may_have_labels_of_any_kind(labels, dtype):
+    if isinstance(labels, str):
+        torch = pytest.importorskip("torch")
+        labels = torch.empty(0, dtype=torch.int16)
+    made = images.Annotated([{"image": IMAGE, "boxes": [], "labels": labels}], **BOXES)[0]
+    assert made["labels"].dtype == dtype and made["labels"].shape == (0,)
+
+
+@pytest.mark.parametrize("labels", [None, 5, [[1], [2, 3]]])
+def test_labels_that_are_no_rows_are_an_error_with_their_key_and_index(labels):
+    sample = {"image": IMAGE, "boxes": [[1, 1, 5, 5], [2, 2, 9, 9]], "labels": labels}
+    with pytest.raises(ValueError, match="index 0: 'labels'"):
+        images.Annotated([sample], **BOXES)[0]
+
+
+def test_a_batch_of_masks_of_different_dtypes_keeps_their_numbers():
+    samples = [{"image": IMAGE, "mask": np.full((20, 30), n, dtype)} for n, dtype in ((200, np.uint8), (4000, "u2"))]
+    for transform in (images.Resize((20, 30)), None):
+        data = images.Annotated(samples, transform, masks="mask")
+        batch = data.collate_samples([data[0], data[1]])
+        assert [int(mask.max()) for mask in batch["mask"]] == [200, 4000]
+
+
+@pytest.mark.parametrize("transform", [images.Resize((20, 30)), None])
+def test_an_empty_batch_is_the_loaders_error(transform):
+    data = images.Annotated([{"image": IMAGE}], transform)
+    with Loader(data, batch_sampler=[[0], []]) as loader, pytest.raises(ValueError, match="empty batch"):
+        list(loader)
+
+
+class Reversed(images.RandomHorizontalFlip):
+    """A step that orders the boxes from the last to the first."""
+
+    def apply(self, recipe, draws):
+        recipe.boxes.keep(np.arange(len(recipe.boxes.xyxy))[::-1])
+
+
+def test_labels_follow_a_step_that_orders_the_boxes():
+    boxes = [[n, n, n + 5, n + 5] for n in range(3)]
+    made = images.Annotated([{"image": IMAGE, "boxes": boxes, "labels": [0, 1, 2]}], Reversed(), **BOXES)[0]
+    assert made["boxes"][:, 0].tolist() == made["labels"].tolist() == [2, 1, 0]

@@ -1,11 +1,13 @@
 """Mosaic, SampleMixUp and CopyPaste: images, boxes, masks and keypoints of several samples, in any worker."""
 
 import logging
+import random
+import signal
 
 import numpy as np
 import pytest
 
-from slipring import images
+from slipring import Loader, images
 from slipring.errors import ImageError
 from tests.images.scenes import LEVELS, PARTS, check_objects, check_pixels, scene
 from tests.support.pictures import encoded, pixels
@@ -337,3 +339,59 @@ def test_several_mixes_in_one_list_give_the_same_sample_for_a_seed():
         assert len(made["boxes"]) == len(made["objects"]) == len(made["labels"]) == len(made["points"])
         assert made["image"].max() <= max(LEVELS)
     assert shapes == {(40, 40, 3)}
+
+
+def make_one(steps):
+    """Make one of nine samples in a loader, which seeds the generators for users' functions."""
+    data = images.Annotated([flat(n, 20, 20) for n in range(9)], steps, **BOXES)
+    with Loader(data, 1, sampler=[0], seed=3) as loader:
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("p", [0, 1])
+def test_functions_before_and_after_a_mix_have_random_numbers_of_their_own(p):
+    drawn = []
+
+    def draw(image):
+        drawn.append(random.random())
+
+    steps = [draw, images.Mosaic(20, p=p), draw, images.SampleMixUp(p=p), draw]
+    make_one(steps)
+    assert len(drawn) == (11 if p else 3)
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_a_mix_leaves_the_random_numbers_of_functions_as_they_are():
+    def after(*mixes):
+        drawn = []
+        steps = [lambda image: None, *mixes, lambda image: drawn.append(random.random())]
+        make_one(steps)
+        return drawn
+
+    assert after() == after(images.Mosaic(20)) == after(images.SampleMixUp(), images.Mosaic(20))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_exception_of_a_signal_handler_is_raised_as_it_is(place):
+    raised = []
+
+    def handler(*_):
+        raised.append(ValueError("stop"))
+        raise raised[-1]
+
+    steps = [images.RandomHorizontalFlip(), images.Mosaic(20)]
+    steps.insert(place, lambda image: signal.raise_signal(signal.SIGUSR1))
+    data = images.Annotated([flat(n, 20, 20) for n in range(3)], steps, **BOXES)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(ValueError, match="stop") as caught:
+            data[0]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert caught.value is raised[0] and caught.value.__cause__ is None
+
+
+def test_an_image_that_a_mix_cannot_decode_has_no_endless_chain_of_causes():
+    with pytest.raises(ImageError, match="index 0") as caught:
+        images.Annotated([{"image": b"no image"}], images.Mosaic(20))[0]
+    assert isinstance(caught.value.__cause__, ImageError) and caught.value.__cause__.__cause__ is None

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from slipring import images
+from slipring.images import _scratch
 
 
 def encoded(value, size=(40, 50)):
@@ -68,3 +69,28 @@ def test_images_of_different_sizes_share_memory():
     for n in range(len(sizes)):
         assert dataset[n][0].shape == (*sizes[n], 3) and (dataset[n][0] == 10 * n).all()
     assert set(shapes) == {(*size, 3) for size in sizes}
+
+
+def test_memory_taken_during_a_call_of_scratch_is_not_given_twice(monkeypatch):
+    _scratch.scratch(4, 5)  # the next call uses its memory again
+    taken = []
+    references = _scratch._references
+
+    def interrupted(arrays, place):
+        monkeypatch.setattr(_scratch, "_references", references)
+        count = references(arrays, place)
+        taken.append(_scratch.scratch(4, 5))  # as a signal handler that decodes an image, and keeps it
+        return count
+
+    monkeypatch.setattr(_scratch, "_references", interrupted)
+    second = _scratch.scratch(4, 5)
+    assert len(taken) == 1 and not np.shares_memory(second, taken[0])
+
+
+def test_a_thread_does_not_keep_the_memory_of_a_very_large_image():
+    side = int((_scratch._LARGEST // 3) ** 0.5) + 1
+    array = _scratch.scratch(side, side)
+    assert array.shape == (side, side, 3)
+    kept = _scratch._thread.__dict__.get("kept", [])
+    assert all(memory.size <= _scratch._LARGEST for memory in kept)
+    assert not any(np.shares_memory(array, memory) for memory in kept)

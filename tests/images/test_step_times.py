@@ -82,8 +82,9 @@ def test_each_of_several_crops_is_measured():
 def test_images_that_cannot_be_read_are_skipped_or_raise():
     assert list(data(CROPS, broken=[1], on_error="skip").step_times()) == [CROP]
     assert data(CROPS, broken=range(4), on_error="skip").step_times() == {}
-    with pytest.raises(ImageError, match="no format"):
+    with pytest.raises(ImageError, match=r"index 1: no format") as caught:
         data(CROPS, broken=[1]).step_times()
+    assert caught.value.index == 1
 
 
 def test_the_dataset_makes_the_same_samples_afterwards():

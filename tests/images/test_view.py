@@ -70,6 +70,7 @@ EVERY = [
     images.ColorJitter(0.4, 0.4, 0.4, 0.1), images.AugMix(), images.ElasticTransform(20.0), images.AutoAugment(),
     images.RandomPerspective(p=1), images.PILGaussianBlur(p=1), images.RandomAutocontrast(1), images.RandAugment(4),
     images.Pad(2, padding_mode="reflect"), images.rand_augment_transform("rand-n9-p1", transforms=["SolarizeAdd"]),
+    images.RandomPhotometricDistort(p=1),
 ]  # fmt: skip
 
 
@@ -78,3 +79,4 @@ def test_every_transform_has_operations_with_names(seed):
     operations = data(images.RandomResizedCrop(48), *EVERY).view(0, seed).operations
     names = {name for name, _ in operations}
     assert {"keep", "take_sum", "elastic", "perspective", "pil_gaussian_blur", "pad", "solarize_add"} <= names
+    assert "permute_channels" in names

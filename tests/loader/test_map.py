@@ -320,3 +320,90 @@ def test_only_a_worker_process_has_an_info_of_its_process(start_method):
     assert process_worker_info() is None
     with Loader(Squares(4), 4, collate_fn=told, num_workers=1, workers=Workers(start_method=start_method)) as loader:
         assert list(loader) == [(0, start_method == "fork")]
+
+
+class Wrapped:
+    """A dataset with other samples than those of `inner`, whose attributes it has."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        return -index
+
+    def __getattr__(self, name):
+        if name.startswith("__") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+class Whole:
+    """A dataset that makes and collates whole batches."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index
+
+    def fetch_into(self, indices, empty):
+        out = empty(len(indices), np.int64)
+        out[:] = indices
+        return out
+
+    def collate_samples(self, samples):
+        return np.array(samples) + 100
+
+    def finish_batch(self, batch, seed):
+        return batch + 1000
+
+
+class Negative(Whole):
+    def __getitem__(self, index):
+        return -index
+
+
+class OfTheObject:
+    """A dataset whose object has a method that its class does not have."""
+
+    def __init__(self):
+        self.fetch_into = Whole().fetch_into
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return -index
+
+
+@pytest.mark.parametrize("frontend", ["slipring", "slipring.torch"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (Whole(), [1000, 1001]),
+        (Wrapped(Whole()), [0, -1]),  # none of the inner dataset's methods
+        (Negative(), [1100, 1099]),  # its own samples, and its class's other methods
+    ],
+    ids=["whole", "wrapped", "subclass"],
+)
+def test_methods_for_whole_batches_are_those_of_the_class_that_makes_the_samples(data, wanted, num_workers, frontend):
+    if frontend == "slipring":
+        loader = Loader(data, 2, num_workers=num_workers)
+    else:
+        pytest.importorskip("torch")
+        from slipring.torch import DataLoader
+
+        loader = DataLoader(data, 2, num_workers=num_workers)
+        if not num_workers and type(data) is Whole:
+            wanted = [1100, 1101]  # without workers, this loader reads by sample
+    with loader:
+        assert next(iter(loader)).tolist() == wanted
+
+
+def test_a_method_of_the_object_itself_makes_whole_batches():
+    with Loader(OfTheObject(), 2) as loader:
+        assert next(iter(loader)).tolist() == [0, 1]

@@ -12,6 +12,7 @@ import numpy as np
 
 import slipring
 from slipring._core import process
+from slipring._core.fetch import own_method
 from slipring._core.memory import minor_faults
 from slipring._observe.snapshot import PARTS
 from slipring.errors import BatchTooLarge, SegmentFull, WorkerDied, WorkerError
@@ -131,7 +132,7 @@ class Maker:
     def __init__(self, dataset, collate=None, torch=False):
         self.dataset, self.collate, self.torch = dataset, collate, torch
         self.is_stream = not any(hasattr(dataset, name) for name in ("__getitem__", "__getitems__", "fetch_into"))
-        self.whole = hasattr(dataset, "fetch_into") and not torch and collate is None
+        self.whole = own_method(dataset, "fetch_into") is not None and not torch and collate is None
         if torch:
             import torch.utils.data
 
@@ -163,6 +164,8 @@ class Maker:
         return DataLoader(dataset, **common)
 
     def _default(self):
+        if (own := own_method(self.dataset, "collate_samples")) is not None:
+            return own
         if not self.torch:
             return slipring.default_collate
         from torch.utils.data import default_collate

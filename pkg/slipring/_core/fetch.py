@@ -31,6 +31,8 @@ _ITERATED = {
 }
 
 
+# Packages whose base classes of datasets have a __getitem__ that only raises.
+_WITH_BASES = "torch.", "paddle."
 _OF_PYTHON_CODE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: not a generator, zip, a file
 
 
@@ -137,8 +139,8 @@ class MapFetcher(Fetcher):
         stock = collate_fn is None or is_own_collate(collate_fn, maker)
         self.into = whole_batches(maker, by_sample) if stock and not single else None
         if not single:
-            self.finish_batch = getattr(maker, "finish_batch", None)
-            self.own_collate = getattr(maker, "collate_samples", None)
+            self.finish_batch = own_method(maker, "finish_batch")
+            self.own_collate = own_method(maker, "collate_samples")
         if collate_fn is None:
             self.collate_fn = self.own_collate
 
@@ -190,9 +192,9 @@ class SubsetBatches:
     def __init__(self, subset, maker):
         self.subset, self.maker = subset, maker
         self.seeds_samples = getattr(maker, "seeds_samples", False)
-        self.finish_batch = getattr(maker, "finish_batch", None)
-        self.collate_samples = getattr(maker, "collate_samples", None)
-        if getattr(maker, "fetch_into", None) is None:
+        self.finish_batch = own_method(maker, "finish_batch")
+        self.collate_samples = own_method(maker, "collate_samples")
+        if own_method(maker, "fetch_into") is None:
             self.fetch_into = None
 
     def fetch_into(self, indices, empty):
@@ -200,24 +202,40 @@ class SubsetBatches:
         return self.maker.fetch_into([int(of[index]) for index in indices], empty)
 
 
+def own_method(dataset, name):
+    """Return a dataset's optional method, such as its ``collate_samples``, or None.
+
+    A wrapper whose ``__getattr__`` returns the attributes of another dataset does not have that dataset's methods: it
+    may change the samples. So may a subclass that has a ``__getitem__`` of its own and inherits ``fetch_into``.
+    """
+    if name in getattr(dataset, "__dict__", ()):
+        return getattr(dataset, name)
+    for kind in type(dataset).__mro__:
+        if name in vars(kind):
+            return getattr(dataset, name)
+        if name == "fetch_into" and "__getitem__" in vars(kind) and not kind.__module__.startswith(_WITH_BASES):
+            return None
+    return None
+
+
 def batch_maker(dataset):
     """Return the object with a dataset's ``fetch_into`` and other hooks: the dataset, or an object for its Subset."""
     if not is_subset(dataset):
         return dataset
     maker = batch_maker(dataset.dataset)
-    has_hooks = any(getattr(maker, name, None) is not None for name in ("fetch_into", "collate_samples"))
+    has_hooks = any(own_method(maker, name) is not None for name in ("fetch_into", "collate_samples"))
     return SubsetBatches(dataset, maker) if has_hooks else dataset
 
 
 def whole_batches(dataset, by_sample):
     """Return a dataset's ``fetch_into``, if it has one that may be used; see `MapFetcher`."""
-    into = getattr(dataset, "fetch_into", None)
+    into = own_method(dataset, "fetch_into")
     return into if not by_sample or getattr(dataset, "seeds_samples", False) else None
 
 
 def is_own_collate(collate_fn, maker):
     """Return whether a `collate_fn` is the ``collate_samples`` of the dataset, which may then make whole batches."""
-    return isinstance(collate_fn, MethodType) and collate_fn == getattr(maker, "collate_samples", None)
+    return isinstance(collate_fn, MethodType) and collate_fn == own_method(maker, "collate_samples")
 
 
 def log_lost_fast_path(dataset, collate_fn):
@@ -228,7 +246,7 @@ def log_lost_fast_path(dataset, collate_fn):
 
 def _why_by_sample(dataset, collate_fn):
     maker, kind = batch_maker(dataset), type(dataset)
-    if getattr(maker, "fetch_into", None) is not None:
+    if own_method(maker, "fetch_into") is not None:
         if collate_fn is None or is_own_collate(collate_fn, maker):
             return None
         return f"collate_fn={shown(collate_fn)} makes the batches: without it, {kind.__name__} makes them in place"
@@ -238,11 +256,11 @@ def _why_by_sample(dataset, collate_fn):
     bases = {base.__name__ for base in kind.__mro__ if base.__module__ == "torch.utils.data.dataset"}
     parts = []
     if "ConcatDataset" in bases:
-        parts, reason = dataset.datasets, "torch's ConcatDataset reads each sample from its own dataset"
+        parts, reason = getattr(dataset, "datasets", []), "torch's ConcatDataset reads each sample from its own dataset"
     elif "Subset" in bases:
-        parts = [dataset.dataset]
+        parts = [getattr(dataset, "dataset", None)]
         reason = f"{kind.__name__} is a class of its own, which may choose samples differently from torch's Subset"
-    makes = any(getattr(batch_maker(part), "fetch_into", None) is not None for part in parts)
+    makes = any(own_method(batch_maker(part), "fetch_into") is not None for part in parts)
     return reason if makes else None
 
 

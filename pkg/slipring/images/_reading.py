@@ -130,7 +130,7 @@ class IndexedSamples(abc.ABC):
         raise ImageError(f"none of the {len(self)} images can be read, from index {index} on", index=index)
 
     def _made_in(self, indices, arrays):
-        """Make the samples of a batch, each in its row of `arrays`; yield what `_made` returns."""
+        """Make the samples of a batch, each in its row of `arrays`; yield the results of `_made`."""
         indices = [self._checked(index) for index in indices]
         begun = part_begun()
         ahead = self._read_ahead(indices)

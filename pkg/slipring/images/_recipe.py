@@ -48,6 +48,7 @@ _OPERATIONS = {
     _decode.OP_INVERT: ("invert", 0, 0),
     _decode.OP_AUTOCONTRAST: ("autocontrast", 0, 0),
     _decode.OP_EQUALIZE: ("equalize", 0, 0),
+    _decode.OP_PERMUTE: ("permute_channels", 3, 0),
     _decode.OP_SHARPNESS: ("sharpness", 0, 1),
     _decode.OP_GAUSSIAN_BLUR: ("gaussian_blur", 2, 2),
     _decode.OP_PIL_BLUR: ("pil_gaussian_blur", 0, 2),
@@ -104,6 +105,8 @@ class Recipe:
         The boxes among `parts`, for steps that depend on them.
     filter : int
         How the view is scaled: a number of `INTERPOLATIONS`.
+    calls : int
+        The number of users' functions so far, also of the recipes before this one; each has random numbers of its own.
     """
 
     __slots__ = (
@@ -112,6 +115,7 @@ class Recipe:
         "_last_crop",
         "_ops",
         "boxes",
+        "calls",
         "dtype",
         "filter",
         "height",
@@ -128,6 +132,7 @@ class Recipe:
         self.dtype: str = dtype
         self.parts: Sequence[Part] = parts
         self.boxes: Boxes | None = None
+        self.calls: int = 0
         self._ops: list[bytes] = []
         self._erasures: list[bytes] = []
         self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
@@ -143,11 +148,6 @@ class Recipe:
     def _is_per_pixel(self):
         """bool: whether all operations after the view may also run after a flip."""
         return not (self._calls or self._erasures) and all(op[0] in _PER_PIXEL for op in self._ops)
-
-    @property
-    def calls(self) -> int:
-        """int: the number of users' functions so far."""
-        return len(self._calls)
 
     # ---- steps
 
@@ -248,6 +248,7 @@ class Recipe:
     def call(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
         """Call ``function(image)``; `image` is a writable height × width × 3 array, which it may change."""
         self._calls.append((len(self._ops), function, (self.height, self.width)))
+        self.calls += 1
 
     def erase(
         self, top: int, left: int, height: int, width: int, values: Sequence[float] | None, seed: int = 0

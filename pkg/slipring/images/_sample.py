@@ -41,6 +41,8 @@ class Sample:
         (..., 2) or (..., 3): x and y in pixels, and perhaps the visibility. If the sample has boxes, one row per box.
     is_stored : bool
         No step has been applied yet, so the boxes are still to be checked.
+    calls : int
+        The number of users' functions that have been called for the sample.
     """
 
     images: dict[str, Buffer | NDArray[np.uint8]]
@@ -49,6 +51,7 @@ class Sample:
     rows: dict[str, NDArray[Any]]
     keypoints: NDArray[np.float64] | None
     is_stored: bool = True
+    calls: int = 0
 
     def take(self, rows: NDArray[Any]) -> None:
         """Keep the boxes of these rows, in that order, with the values, masks and keypoints that belong to them."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from slipring._core._ring import DECODE, part_begun, spent
+from slipring._core._ring import DECODE, from_handler, part_begun, spent
 from slipring.errors import ImageError, shown
 from slipring.images._boxes import valid
 from slipring.images._draws import Draws
@@ -82,8 +82,9 @@ class SampleRenderer(Renderer):
                 sources = _MixSources(self, sample, (begin, place), draws, own, other)
                 try:
                     sample, begin = step.combine(sources, own, self.mask_fill), place + 1
+                    sample.calls = sources.calls
                 except ValueError as error:
-                    raise _named(step, error) from error
+                    _raise_named(step, error)
         return sample, begin
 
     def pixels(self, sample, begin, end, draws, more, memory):
@@ -110,7 +111,7 @@ class SampleRenderer(Renderer):
         boxes, points, masks = self._parts(sample, height, width)
         parts = [part for part in (boxes, points, *masks.values()) if part is not None]
         recipe = Recipe(height, width, "uint8" if between else self.dtype, parts)
-        recipe.boxes = boxes
+        recipe.boxes, recipe.calls = boxes, sample.calls
         for step in steps:
             if not step.combines_samples:
                 self._apply(step, recipe, draws)
@@ -123,6 +124,7 @@ class SampleRenderer(Renderer):
             sample.rows if rows is None else {name: values[rows] for name, values in sample.rows.items()},
             self._points(sample, points, rows, recipe),
             is_stored=False,
+            calls=recipe.calls,
         )
         if not between and boxes is not None:
             size = boxes.xyxy[:, 2:] - boxes.xyxy[:, :2]
@@ -143,7 +145,7 @@ class SampleRenderer(Renderer):
         try:
             step.apply(recipe, draws)
         except ValueError as error:
-            raise _named(step, error) from error
+            _raise_named(step, error)
 
     def _check_boxes(self, sample, height, width):
         """Raise ValueError if a box is not valid, or drop such boxes."""
@@ -209,7 +211,7 @@ class SampleRenderer(Renderer):
     @staticmethod
     def _rows_left(sample, boxes):
         """Return the rows of the boxes that the steps have kept; None: all, or there are no boxes."""
-        return None if boxes is None or len(boxes.rows) == len(sample.boxes) else boxes.rows
+        return None if boxes is None or np.array_equal(boxes.rows, np.arange(len(sample.boxes))) else boxes.rows
 
     @staticmethod
     def _points(sample, points, rows, recipe):
@@ -246,9 +248,12 @@ class _MixSources:
     def __init__(self, renderer, sample, places, draws, own, other):
         self._renderer, self._sample, self._places = renderer, sample, places
         self._draws, self._own, self._other = draws, own, other
+        self.calls = sample.calls  # of users' functions for the main sample
 
     def main(self, *steps, memory=None):
-        return self._renderer.pixels(self._sample, *self._places, self._draws, steps, memory)
+        made = self._renderer.pixels(self._sample, *self._places, self._draws, steps, memory)
+        self.calls = made.calls
+        return made
 
     def other(self, *steps, memory=None):
         def finish(stored):
@@ -259,6 +264,8 @@ class _MixSources:
         return self._other(self._own, finish)
 
 
-def _named(step, error):
-    """Return an error of a step with the step's name; one that has another type for a reason stays the same."""
-    return ValueError(f"{shown(step)}: {error}") if type(error) is ValueError else error
+def _raise_named(step, error):
+    """Raise an error of a step with the step's name; one that has another type for a reason stays the same."""
+    if type(error) is not ValueError or from_handler(error):
+        raise error
+    raise ValueError(f"{shown(step)}: {error}") from error

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _KEPT = 2  # arrays per thread: a step's image, and that of the step after it
+_LARGEST = 1 << 25  # bytes of an array; a larger one is freed after its image
 _thread = threading.local()
 
 
@@ -29,15 +30,20 @@ def scratch(height: int, width: int) -> NDArray[np.uint8]:
     user's step may keep the array.
     """
     count = 3 * height * width
+    if count > _LARGEST:
+        return np.empty((height, width, 3), np.uint8)
     kept = _thread.__dict__.setdefault("kept", [])
-    free = [place for place in range(len(kept)) if _references(kept, place) == _ALONE]
-    place = next((place for place in free if kept[place].size >= count), None)
-    if place is None:
-        memory = np.empty(count, np.uint8)
-        if free:
-            kept[free[0]] = memory
-        elif len(kept) < _KEPT:
-            kept.append(memory)
-        return memory.reshape(height, width, 3)
-    found: NDArray[np.uint8] = kept[place][:count].reshape(height, width, 3)
-    return found
+    small = None
+    for place in range(len(kept)):
+        # The array exists before the references are counted: a signal handler may decode an image in between.
+        found: NDArray[np.uint8] = kept[place][:count]
+        if _references(kept, place) == _ALONE + 1:
+            if found.size == count:
+                return found.reshape(height, width, 3)
+            small = place
+    memory = np.empty(count, np.uint8)
+    if small is not None:
+        kept[small] = memory
+    elif len(kept) < _KEPT:
+        kept.append(memory)
+    return memory.reshape(height, width, 3)

@@ -11,6 +11,7 @@ import numpy as np
 
 from slipring._core._codec import empty as new_array
 from slipring._core._collate import default_collate
+from slipring._core._ring import from_handler
 from slipring._core.arguments import integer, map_dataset, names, one_each, one_of
 from slipring.errors import ImageError, shown
 from slipring.images._boxes import FORMATS, from_xyxy, to_xyxy
@@ -209,7 +210,7 @@ class Annotated(IndexedSamples):
             {key: _encoded(stored[key], index) for key in self.images},
             {key: _mask(key, stored[key], index, self.mask_fill) for key in self.masks},
             None if self.boxes is None else to_xyxy(stored[self.boxes], self.box_format),
-            {key: _row_values(stored[key]) for key in self.rows},
+            {key: _row_values(key, stored[key]) for key in self.rows},
             None if self.keypoints is None else _points(stored[self.keypoints], self._renderer.flip_order),
         )
         if sample.boxes is not None:
@@ -257,7 +258,7 @@ class Annotated(IndexedSamples):
         try:
             return finish(self._parsed(index, stored))
         except ValueError as error:
-            if type(error) is not ValueError:
+            if type(error) is not ValueError or from_handler(error):
                 raise
             raise ValueError(f"{self._where(index)}: {error}") from error
 
@@ -288,6 +289,8 @@ class Annotated(IndexedSamples):
 
     def _collated(self, samples, images):
         """Return a batch; `images` are the arrays of images that have been made already."""
+        if not samples:
+            return default_collate(samples)  # raises the error of an empty batch
         batch = {}
         for key in samples[0]:
             values = [sample[key] for sample in samples]
@@ -335,7 +338,7 @@ class Annotated(IndexedSamples):
             size = self._padded_size(tuple(array.shape[axis] for axis in axes) for array in stored)
             for axis, length in zip(axes, size):
                 shape[axis] = length
-        result = new_array((len(arrays), *shape), stored[0].dtype)
+        result = new_array((len(arrays), *shape), np.result_type(*stored))
         for row, array in zip(result, stored):
             _padded(array, row, fill, axes)
         return self._renderer.shown(result) if arrays[0] is not stored[0] else result
@@ -391,9 +394,13 @@ def _mask(key, value, index, fill):
     return np.ascontiguousarray(value)
 
 
-def _row_values(value):
+def _row_values(key, value):
     """Return one value per box as an array; an empty list has no dtype of its own and counts as whole numbers."""
-    return np.asarray(value, None if len(value) else getattr(value, "dtype", np.int64))
+    try:
+        values = np.asarray(value)
+    except ValueError as error:  # lists of different lengths
+        raise ValueError(f"{key!r} must be an array, or a list of numbers or texts: {error}") from None
+    return values if values.size or hasattr(value, "dtype") else values.astype(np.int64)
 
 
 def _points(value, order) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from slipring._core.arguments import function, integer, one_of
 from slipring._core.culprit import failed_among
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
-from slipring.errors import ImageError, shown
+from slipring.errors import shown
 from slipring.images._backend import backend
 from slipring.images._batch import as_batch_transform
 from slipring.images._batch_images import Images
@@ -256,12 +256,12 @@ class ImageDataset(IndexedSamples):
         in_memory = self.cache is not None and self._what == "pixels"
         times = StepTimes(self._renderer, "crop" if in_memory else "decode + crop")
         for n in range(samples):
-            data, _ = self.read(n * len(self) // samples)
-            try:
-                self._renderer.measure(data, times, in_memory, (seed + n) & MAX_SEED)
-            except ImageError:
-                if self.on_error == "raise":
-                    raise
+            index = n * len(self) // samples
+
+            def measure(index=index, seed=(seed + n) & MAX_SEED):
+                self._renderer.measure(self.read(index)[0], times, in_memory, seed)
+
+            self._attempted(index, measure)
         return times.seconds()
 
     def _read_ahead(self, indices):
