@@ -74,15 +74,15 @@ def test_images_of_different_sizes_share_memory():
 def test_memory_taken_during_a_call_of_scratch_is_not_given_twice(monkeypatch):
     _scratch.scratch(4, 5)  # the next call uses its memory again
     taken = []
-    references = _scratch._references
+    references = _scratch.references_to
 
     def interrupted(arrays, place):
-        monkeypatch.setattr(_scratch, "_references", references)
+        monkeypatch.setattr(_scratch, "references_to", references)
         count = references(arrays, place)
         taken.append(_scratch.scratch(4, 5))  # as a signal handler that decodes an image, and keeps it
         return count
 
-    monkeypatch.setattr(_scratch, "_references", interrupted)
+    monkeypatch.setattr(_scratch, "references_to", interrupted)
     second = _scratch.scratch(4, 5)
     assert len(taken) == 1 and not np.shares_memory(second, taken[0])
 
@@ -91,6 +91,6 @@ def test_a_thread_does_not_keep_the_memory_of_a_very_large_image():
     side = int((_scratch._LARGEST // 3) ** 0.5) + 1
     array = _scratch.scratch(side, side)
     assert array.shape == (side, side, 3)
-    kept = _scratch._thread.__dict__.get("kept", [])
+    kept = _scratch.per_thread.__dict__.get("kept", [])
     assert all(memory.size <= _scratch._LARGEST for memory in kept)
     assert not any(np.shares_memory(array, memory) for memory in kept)

@@ -11,7 +11,18 @@ import pytest
 from PIL import Image
 
 from bench import cpu, recipes
-from bench.baselines.recipes import BATCH, CANDIDATES, CLASSES, MEAN, RECIPES, SIDE, STD, slipring_list
+from bench.annotated_photos import AnnotatedPhotos
+from bench.baselines.recipes import (
+    BATCH,
+    CANDIDATES,
+    CLASSES,
+    MEAN,
+    RECIPES,
+    SIDE,
+    STD,
+    slipring_list,
+    slipring_list_parts,
+)
 from bench.photos import image_files
 from bench.workloads.epochs import Pictures
 
@@ -49,9 +60,9 @@ def test_each_candidate_is_measured_with_its_levels_or_says_why_it_is_not(folder
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_slipring_makes_batches_of_every_recipe(recipe, folder):
-    pictures = Pictures(image_files(str(folder)))
-    with slipring_list.loader(recipe, pictures, 0) as loader:
-        levels = recipes.check(recipe, [next(iter(loader))])
+    made = slipring_list_parts if recipe.parts else slipring_list
+    pictures = AnnotatedPhotos(str(folder)) if recipe.parts else Pictures(image_files(str(folder)))
+    levels = recipes.check(recipe, [next(iter(made.loader(recipe, pictures, 0)))])
     assert 0 < levels["mean"] < 255 and levels["deviation"] > 0
 
 

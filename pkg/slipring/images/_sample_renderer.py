@@ -222,7 +222,7 @@ class SampleRenderer(Renderer):
         result[..., :2] = points.xy
         if result.shape[-1] == 3:
             x, y = points.xy[..., 0], points.xy[..., 1]
-            inside = (x >= 0) & (y >= 0) & (x < recipe.width) & (y < recipe.height)
+            inside = (x >= 0) & (y >= 0) & (x <= recipe.width) & (y <= recipe.height)
             result[..., 2] *= inside
         if result.ndim > 1 and result.size:
             result = result[..., points.order(result.shape[-2]), :]

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 _KEPT = 2  # arrays per thread: a step's image, and that of the step after it
 _LARGEST = 1 << 25  # bytes of an array; a larger one is freed after its image
-_thread = threading.local()
+per_thread = threading.local()
 
 
-def _references(arrays, place):
+def references_to(arrays, place):
     return sys.getrefcount(arrays[place])
 
 
-_ALONE = _references([np.empty(1)], 0)  # the count depends on the release of Python
+_ALONE = references_to([np.empty(1)], 0)  # the count depends on the release of Python
 
 
 def scratch(height: int, width: int) -> NDArray[np.uint8]:
@@ -32,12 +32,12 @@ def scratch(height: int, width: int) -> NDArray[np.uint8]:
     count = 3 * height * width
     if count > _LARGEST:
         return np.empty((height, width, 3), np.uint8)
-    kept = _thread.__dict__.setdefault("kept", [])
+    kept = per_thread.__dict__.setdefault("kept", [])
     small = None
     for place in range(len(kept)):
         # The array exists before the references are counted: a signal handler may decode an image in between.
         found: NDArray[np.uint8] = kept[place][:count]
-        if _references(kept, place) == _ALONE + 1:
+        if references_to(kept, place) == _ALONE + 1:
             if found.size == count:
                 return found.reshape(height, width, 3)
             small = place

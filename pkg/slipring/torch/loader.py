@@ -208,12 +208,11 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         core = self._core_options(0 if self.device is None else self.device.preload or 0)
         self.rank = core.rank
         share(self)
-        iterable_dataset = self._dataset_kind == private.DatasetKind.Iterable
-        if not iterable_dataset and self.batch_sampler is not None and self.num_workers:
-            log_lost_fast_path(dataset, None if collate_fn is torch.utils.data.default_collate else collate_fn)
-        if iterable_dataset:
+        if self._dataset_kind == private.DatasetKind.Iterable:
             check_threads(core.method, num_workers, multiprocessing_context, dataset)
             core.check_stream(dataset)
+        elif self.batch_sampler is not None and self.num_workers:
+            log_lost_fast_path(dataset, None if collate_fn is torch.utils.data.default_collate else collate_fn)
 
     def _begin(self):
         self._engines = EngineCache()
