@@ -39,8 +39,8 @@ class Worker:
     Attributes
     ----------
     inherited : tuple or None
-        (session, batches, state) of a worker that died and whose stream this worker continues: the state is the newest
-        that it published in that session, after that many batches; None: it published none. `inherited` is None if
+        (iteration, batches, state) of a worker that died and whose stream this worker continues: the state is the newest
+        that it published in that iteration, after that many batches; None: it published none. `inherited` is None if
         no worker had this number before.
     """
 
@@ -373,7 +373,7 @@ class Worker:
         return stream
 
     def _open_stream(self, place, before):
-        """Return the fetcher of this session.
+        """Return the fetcher of this iteration.
 
         `place` is its position, None for the beginning; an earlier iteration delivered `before` batches of the pass.
         """
