@@ -39,9 +39,9 @@ class Worker:
     Attributes
     ----------
     inherited : tuple or None
-        (iteration, batches, state) of a worker that died and whose stream this worker continues: the state is the newest
-        that it published in that iteration, after that many batches; None: it published none. `inherited` is None if
-        no worker had this number before.
+        (iteration, batches, state) of a worker that died and whose stream this worker continues: the state is the
+        newest that it published in that iteration, after that many batches; None: it published none. `inherited` is
+        None if no worker had this number before.
     """
 
     inherited = None
