@@ -40,7 +40,7 @@ class Loss:
     Parameters
     ----------
     case
-        What was measured, with the unit, in Markdown.
+        The measured work and the unit of the figures, in Markdown.
     result, table, column
         Where both figures stand.
     ours, other

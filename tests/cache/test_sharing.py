@@ -184,8 +184,8 @@ def test_a_cache_outlives_its_maker_and_leaves_nothing(name, program):
     wait_dead(other.pid)
     assert find(label_of(name)) is None
     assert not [entry for entry in os.listdir("/dev/shm") if name in entry]
-    with slipring.Cache("1MiB", name=name) as anew:
-        assert 1 not in anew
+    with slipring.Cache("1MiB", name=name) as reopened:
+        assert 1 not in reopened
 
 
 def test_a_cache_whose_holder_is_stopped_is_found(name, program):

@@ -87,7 +87,7 @@ class Job:
             if name not in self.ways:
                 self.ways[name] = orders, hits
         carried_out = bool(orders) and POINTS.strikes()[0].done > 0
-        self.counts["struck"] += sum(strike.done for strike in POINTS.strikes())
+        self.counts["interrupted"] += sum(strike.done for strike in POINTS.strikes())
         return carried_out
 
     def run(self):

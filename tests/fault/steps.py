@@ -72,7 +72,7 @@ ELSEWHERE = {
     "sr_set_registered": "a device reads from slots: tests/preload",
 }
 COLUMNS = (
-    "points", "rounds", "struck", "missed", "raised", "batches",
+    "points", "rounds", "interrupted", "missed", "raised", "batches",
     "lost", "doubled", "reordered", "changed", "wrong",
 )  # fmt: skip
 MUST_BE_ZERO = ("lost", "doubled", "reordered", "changed", "wrong")
@@ -107,7 +107,7 @@ def table_of(events):
     table = record.Table("event", "modes", "points", "rounds", "killed or stopped", "batches", quiet=True)
     for what, found in events.items():
         fewest, most = (f(counts["points"] for counts in found) for f in (min, max))
-        total = [sum(counts[name] for counts in found) for name in ("rounds", "struck", "batches")]
+        total = [sum(counts[name] for counts in found) for name in ("rounds", "interrupted", "batches")]
         table.add(what, len(found), fewest if fewest == most else f"{fewest} – {most}", *total)
     return table
 

@@ -218,12 +218,12 @@ def test_a_resume_after_an_error_loses_no_batch(lab, devices, num_workers):
 
     options = {"num_workers": num_workers, "device": devices}
     for taken in range(1, 5):
-        with DataLoader(Odd(), **grouped(**options)) as loader, DataLoader(Odd(), **grouped(**options)) as anew:
+        with DataLoader(Odd(), **grouped(**options)) as loader, DataLoader(Odd(), **grouped(**options)) as restored:
             batches = iter(loader)
             for _ in range(taken):
                 step(batches)
-            anew.load_state_dict(loader.state_dict())
-            assert left(iter(anew)) == left(batches)
+            restored.load_state_dict(loader.state_dict())
+            assert left(iter(restored)) == left(batches)
 
 
 def test_the_state_after_a_dropped_remainder_is_the_end_of_the_epoch():
