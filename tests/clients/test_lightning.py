@@ -68,11 +68,11 @@ def test_a_trainer_that_makes_the_loader_again_for_its_sampler_keeps_the_extras(
     loader = DataLoader(Points(), 4, shuffle=True, num_workers=2, **EXTRAS)
     fits.fit(module, loader)
     assert loader.stats().batches == 0
-    with fits.train_dataloader as unpickled:
-        assert type(unpickled) is DataLoader and unpickled is not loader
-        assert type(unpickled.sampler) is torch.utils.data.DistributedSampler
-        assert extras(unpickled) == EXTRAS
-        assert unpickled.stats().batches == 12
+    with fits.train_dataloader as recreated:
+        assert type(recreated) is DataLoader and recreated is not loader
+        assert type(recreated.sampler) is torch.utils.data.DistributedSampler
+        assert extras(recreated) == EXTRAS
+        assert recreated.stats().batches == 12
     first, second = epochs(module.line.seen)
     assert first != second
 
@@ -81,11 +81,11 @@ def test_a_trainer_makes_a_loader_of_a_hook_again_with_its_extras(trainer):
     module = Module(lambda: Positional(2, Points(), 4, shuffle=True, **EXTRAS))
     fits = trainer(max_epochs=1, strategy="ddp")
     fits.fit(module)
-    with fits.train_dataloader as unpickled:
-        assert type(unpickled) is Positional and extras(unpickled) == EXTRAS
-        assert unpickled.num_workers == 2
-        assert type(unpickled.sampler) is torch.utils.data.DistributedSampler
-        assert unpickled.stats().batches == 6
+    with fits.train_dataloader as recreated:
+        assert type(recreated) is Positional and extras(recreated) == EXTRAS
+        assert recreated.num_workers == 2
+        assert type(recreated.sampler) is torch.utils.data.DistributedSampler
+        assert recreated.stats().batches == 6
     epochs(module.line.seen)
 
 
@@ -126,9 +126,9 @@ def test_a_trainer_predicts_from_a_loader_made_again(trainer):
     predicts = trainer()
     got = predicts.predict(Module(), DataLoader(Points(), 5, num_workers=2, drop_last=True, **EXTRAS))
     assert torch.cat(got).tolist() == list(range(24))
-    with predicts.predict_dataloaders as unpickled:
-        assert extras(unpickled) == EXTRAS
-        assert unpickled.stats().batches == 5
+    with predicts.predict_dataloaders as recreated:
+        assert extras(recreated) == EXTRAS
+        assert recreated.stats().batches == 5
 
 
 class OnTorchs(torch.utils.data.DataLoader):
