@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import random
-import shutil
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.photos import SOURCES, image_files, random_box
+from bench.photos import image_files, make_photos, resized_part
 from bench.workloads.epochs import Epochs
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 DATA = Path(__file__).parents[1] / "build/bench/annotated"
-PER_SOURCE = 24
 SIZES = ((640, 480), (640, 480), (640, 480), (480, 640), (640, 427), (427, 640), (500, 375), (375, 500))
 LIMIT = 168  # the masks lie in memory, and the photographs in the page cache
 MOST_BOXES = 20
@@ -29,34 +27,12 @@ SEGMENTS = 21  # classes of the palette masks, with the background
 
 def ensure() -> None:
     """Make our own photographs unless they exist."""
-    if DATA.exists():
-        return
-    spec = find_spec("skimage")
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("scikit-image is not installed: see bench/requirements.txt")
-    sources = [Path(spec.origin).parent / "data" / name for name in SOURCES]
-    unfinished = DATA.with_name(f"{DATA.name}.{os.getpid()}")
-    try:
-        for source in sources:
-            (unfinished / source.stem).mkdir(parents=True)
-        with ProcessPoolExecutor() as pool:
-            list(pool.map(partial(_cut, root=unfinished), sources))
-        unfinished.rename(DATA)  # atomically: an interrupted run leaves no unfinished folder
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    make_photos(DATA, 24, _cut)
 
 
-def _cut(source: Path, root: Path) -> None:
-    """Cut images of COCO's sizes out of one photograph."""
-    from PIL import Image
-
-    draw = random.Random(source.name)  # the same files on every machine
-    with Image.open(source) as opened:
-        photo = opened.convert("RGB")
-    for number in range(PER_SOURCE):
-        size = draw.choice(SIZES)
-        image = photo.resize(size, Image.Resampling.LANCZOS, box=random_box(draw, photo.size, size))
-        image.save(root / source.stem / f"{number:03}.jpg", quality=draw.randint(88, 95))
+def _cut(draw: random.Random, photo: Image.Image) -> tuple[Image.Image, int]:
+    """Cut an image of one of COCO's sizes."""
+    return resized_part(draw, photo, draw.choice(SIZES)), draw.randint(88, 95)
 
 
 class AnnotatedPhotos:

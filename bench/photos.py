@@ -8,10 +8,17 @@ import os
 import random
 import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    Cut = Callable[[random.Random, Image.Image], tuple[Image.Image, int]]
 
 HERE = Path(__file__).parent
 DATA = HERE / "data" / "photos"
@@ -29,7 +36,6 @@ SOURCES = (
     "motorcycle_right.png",
     "rocket.jpg",
 )
-PER_SOURCE = {DATA: 92, LARGE: 12}
 SIZES = ((500, 375), (500, 375), (500, 375), (375, 500), (500, 333), (333, 500), (500, 400), (640, 480))
 
 
@@ -58,61 +64,79 @@ def image_files(data: str | None = None) -> list[tuple[str, int]]:
 
 def ensure(root: Path = DATA) -> None:
     """Make our own folder, `DATA` or `LARGE`, unless it exists."""
+    make_photos(root, 92, _cut) if root == DATA else make_photos(root, 12, _cut_large)
+
+
+def make_photos(root: Path, per_source: int, cut: Cut) -> None:
+    """Make a folder of JPEGs, unless it exists, with a folder for each photograph of scikit-image's wheel.
+
+    Parameters
+    ----------
+    root
+        The folder.
+    per_source
+        JPEGs per photograph.
+    cut
+        Returns an image that it cuts out of a photograph, and the quality of its JPEG. A function of a module, because
+        other processes call it.
+    """
     if root.exists():
         return
     spec = find_spec("skimage")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("scikit-image is not installed: see bench/requirements.txt")
-    images = Path(spec.origin).parent / "data"
+    sources = [Path(spec.origin).parent / "data" / name for name in SOURCES]
     unfinished = root.with_name(f"{root.name}.{os.getpid()}")
-    cut = _cut if root == DATA else _cut_large
     try:
+        for source in sources:
+            (unfinished / source.stem).mkdir(parents=True)
         with ProcessPoolExecutor() as pool:
-            for name in SOURCES:
-                (unfinished / Path(name).stem).mkdir(parents=True)
-            list(pool.map(cut, *zip(*((images / name, unfinished) for name in SOURCES))))
+            list(pool.map(partial(_cut_all, folder=unfinished, count=per_source, cut=cut), sources))
         unfinished.rename(root)  # atomically: an interrupted run leaves no unfinished folder
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _cut(source: Path, root: Path) -> None:
-    """Cut images of various sizes out of one photograph."""
-    from PIL import Image, ImageOps
+def _cut_all(source: Path, folder: Path, count: int, cut: Cut) -> None:
+    """Cut all images out of one photograph."""
+    from PIL import Image
 
     draw = random.Random(source.name)  # the same files on every machine
     with Image.open(source) as opened:
         photo = opened.convert("RGB")
-    for number in range(PER_SOURCE[DATA]):
-        size = draw.choice(SIZES)
-        picture = photo.resize(size, Image.Resampling.LANCZOS, box=random_box(draw, photo.size, size))
-        if draw.random() < 0.5:
-            picture = ImageOps.mirror(picture)
-        picture.save(root / source.stem / f"{number:03}.jpg", quality=draw.randint(86, 94))
+    for number in range(count):
+        image, quality = cut(draw, photo)
+        image.save(folder / source.stem / f"{number:03}.jpg", quality=quality)
 
 
-def _cut_large(source: Path, root: Path) -> None:
-    """Cut images of 1600 x 1200 out of one photograph, with some noise: enlarged ones are too smooth to decode."""
+def _cut(draw: random.Random, photo: Image.Image) -> tuple[Image.Image, int]:
+    """Cut an image of one of ImageNet's sizes."""
+    from PIL import ImageOps
+
+    image = resized_part(draw, photo, draw.choice(SIZES))
+    if draw.random() < 0.5:
+        image = ImageOps.mirror(image)
+    return image, draw.randint(86, 94)
+
+
+def _cut_large(draw: random.Random, photo: Image.Image) -> tuple[Image.Image, int]:
+    """Cut an image of 1600 x 1200, with some noise: enlarged ones are too smooth to decode."""
     import numpy as np
     from PIL import Image
 
-    draw, noise = random.Random(source.name), np.random.default_rng(0)
-    with Image.open(source) as opened:
-        photo = opened.convert("RGB")
-    for number in range(PER_SOURCE[LARGE]):
-        size = 1600, 1200
-        picture = photo.resize(size, Image.Resampling.LANCZOS, box=random_box(draw, photo.size, size))
-        levels = np.asarray(picture) + noise.normal(0, 2, (1200, 1600, 1))
-        picture = Image.fromarray(levels.clip(0, 255).astype(np.uint8))
-        picture.save(root / source.stem / f"{number:03}.jpg", quality=90)
+    image = resized_part(draw, photo, (1600, 1200))
+    noise = np.random.default_rng(0).normal(0, 2, (1200, 1600, 1))
+    return Image.fromarray((np.asarray(image) + noise).clip(0, 255).astype(np.uint8)), 90
 
 
-def random_box(draw: random.Random, of: tuple[int, int], size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Return a random box of a shape."""
-    scale = min(of[0] / size[0], of[1] / size[1]) * draw.uniform(0.6, 1.0)
+def resized_part(draw: random.Random, photo: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Return a random part of a photograph, resized to (width, height)."""
+    from PIL.Image import Resampling
+
+    scale = min(photo.width / size[0], photo.height / size[1]) * draw.uniform(0.6, 1.0)
     width, height = size[0] * scale, size[1] * scale
-    left, top = draw.uniform(0, of[0] - width), draw.uniform(0, of[1] - height)
-    return left, top, left + width, top + height
+    left, top = draw.uniform(0, photo.width - width), draw.uniform(0, photo.height - height)
+    return photo.resize(size, Resampling.LANCZOS, box=(left, top, left + width, top + height))
 
 
 def told_by(files: Sequence[tuple[str, int]]) -> str:
