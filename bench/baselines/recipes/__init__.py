@@ -162,5 +162,13 @@ CANDIDATES = {
             ("albumentations", "opencv-python-headless"),
             remedy=_REMEDY,
         ),
+        Baseline(
+            "kornia",
+            "torch, kornia",
+            "recipes.kornia_tensors",
+            ("torch", "kornia"),
+            ("kornia",),
+            remedy=_REMEDY,
+        ),
     )
 }
