@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -84,6 +85,8 @@ class SampleRenderer(Renderer):
                     sample, begin = step.combine(sources, own, self.mask_fill), place + 1
                     sample.calls = sources.calls
                 except ValueError as error:
+                    if error is sources.failure:  # a step before this one has failed
+                        raise
                     _raise_named(step, error)
         return sample, begin
 
@@ -249,9 +252,11 @@ class _MixSources:
         self._renderer, self._sample, self._places = renderer, sample, places
         self._draws, self._own, self._other = draws, own, other
         self.calls = sample.calls  # of users' functions for the main sample
+        self.failure = None  # the error of a step before the mix
 
     def main(self, *steps, memory=None):
-        made = self._renderer.pixels(self._sample, *self._places, self._draws, steps, memory)
+        with self._noting_failure():
+            made = self._renderer.pixels(self._sample, *self._places, self._draws, steps, memory)
         self.calls = made.calls
         return made
 
@@ -261,7 +266,16 @@ class _MixSources:
             sample, begin = self._renderer._combined(stored, place, self._own, self._other)
             return self._renderer.pixels(sample, begin, place, self._own, steps, memory)
 
-        return self._other(self._own, finish)
+        with self._noting_failure():
+            return self._other(self._own, finish)
+
+    @contextlib.contextmanager
+    def _noting_failure(self):
+        try:
+            yield
+        except ValueError as error:
+            self.failure = error
+            raise
 
 
 def _raise_named(step, error):
