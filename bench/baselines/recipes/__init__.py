@@ -170,5 +170,13 @@ CANDIDATES = {
             ("kornia",),
             remedy=_REMEDY,
         ),
+        Baseline(
+            "dali",
+            "DALI on the CPU",
+            "recipes.dali_cpu",
+            ("nvidia.dali",),
+            ("nvidia-dali-cuda120",),
+            remedy="see bench/requirements-dali.txt",
+        ),
     )
 }
