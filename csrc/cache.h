@@ -2,7 +2,7 @@
  *
  * A cache is one shared mapping, separate from the ring's: header, fillers, index, entries. It only grows. Nothing is
  * ever evicted, so an entry that was found stays at its address as long as the mapping exists. Threads of a process may
- * share a handle. docs/protocol.md, The cache, explains each field: which process may write it, and when.
+ * share a handle. A comment gives the meaning of a field; docs/protocol.md, The cache, has the rules.
  */
 #ifndef SLIPRING_CACHE_H
 #define SLIPRING_CACHE_H
@@ -41,7 +41,7 @@ typedef struct sr_entry {
 
 /* A filler is a thread, while it makes an entry. */
 typedef struct sr_filler {
-    _Atomic uint64_t incarnation; /* the process; 0: none */
+    _Atomic uint64_t incarnation; /* the process; 0: none. By CAS */
     _Atomic uint64_t program;     /* as for a participant */
     _Atomic uint64_t key;         /* of the entry that it makes */
     _Atomic uint64_t taken;       /* bytes that it has allocated for the entry; they are lost if it dies */

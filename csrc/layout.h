@@ -1,8 +1,9 @@
 /* layout.h - the shared bytes of a segment, and nothing else.
  *
  * Every process that maps a segment sees exactly these structures. Only the .c files in this folder read or change the
- * control words; this file has no functions. docs/protocol.md explains each field: which participant may write it, and
- * when. A second implementation needs only that page and this file.
+ * control words; this file has no functions. A comment gives the meaning of a field and, after a semicolon, its writer.
+ * docs/protocol.md has the rules. A second implementation needs only that page and this file. Bytes that have no name
+ * here are zero and reserved.
  */
 #ifndef SLIPRING_LAYOUT_H
 #define SLIPRING_LAYOUT_H
@@ -64,12 +65,14 @@ enum sr_kind { SR_BATCH = 1, SR_ERROR = 2, SR_END = 3, SR_EMPTY = 4 };
 
 typedef struct sr_result {
     uint64_t table_off; /* n_leaves records of type sr_leaf */
-    uint64_t def_off;   /* the encoded treedef */
-    uint64_t def_hash;
+    uint64_t def_off;   /* the treedef: the encoded container structure of the batch, of def_bytes bytes */
+    uint64_t def_hash;  /* its hash: readers cache treedefs by it */
     uint64_t bytes;     /* payload bytes in use, including table and treedef */
     uint32_t n_leaves;
     uint32_t def_bytes;
     uint16_t kind;      /* enum sr_kind */
+    /* bit 0: worker code keeps an array of the slot; 1: no byte of it is part of the batch; 2: the last leaf record is
+     * the state of the worker's dataset */
     uint16_t flags;
     uint32_t pickled;   /* leaves that were pickled */
 } sr_result;
@@ -77,22 +80,25 @@ typedef struct sr_result {
 /* One leaf. The codec defines kind and dtype (docs/protocol.md); the ring does not interpret them. */
 typedef struct sr_leaf {
     uint8_t kind;
-    uint8_t dtype;
-    uint8_t ndim;
-    uint8_t flags;
-    uint32_t itemsize;
-    uint64_t offset; /* from the start of the payload */
+    uint8_t dtype;     /* of arrays: numpy's type number; 255: the treedef has it */
+    uint8_t ndim;      /* dimensions in use */
+    uint8_t flags;     /* bit 0: the tensor requires grad */
+    uint32_t itemsize; /* bytes per element */
+    /* from the start of the payload: a multiple of SR_LEAF_ALIGN if the encoder allocated the bytes, any number if they
+     * are a part of an array in the slot. Two leaves may share bytes. */
+    uint64_t offset;
     uint64_t nbytes;
     int64_t shape[SR_MAX_DIMS];
-    uint64_t extra;
+    uint64_t extra;    /* depends on the kind */
 } sr_leaf;
 
-/* The work for a worker. The dispatcher writes it while the slot is FREE. */
+/* The work for a worker. The dispatcher writes it while the slot is FREE. The task area has the indices (int64), the
+ * pickle of an object, or (NEXT) nothing. */
 enum sr_task_kind { SR_TASK_INDICES = 1, SR_TASK_OBJECT = 2, SR_TASK_NEXT = 3 };
 
 typedef struct sr_task {
     uint64_t iteration; /* which iteration; never reused within a segment */
-    uint64_t epoch;
+    uint64_t epoch;     /* low half: its number; high half, for rng="sample": where sequence number 0 is in the epoch */
     uint64_t seq;       /* dispatch number within the iteration, from 0 */
     uint64_t seed;      /* base seed of the iteration */
     uint64_t sequence;  /* streams: number of this batch within (iteration, worker) */
@@ -100,9 +106,9 @@ typedef struct sr_task {
     uint32_t kind;      /* enum sr_task_kind */
     uint32_t rows;      /* indices in the task area */
     uint32_t n_ranges;  /* 0: one worker does the whole task */
-    uint32_t chunk;     /* rows per range */
-    uint32_t addressee; /* participant + 1; 0: any worker */
-    uint32_t flags;
+    uint32_t chunk;     /* rows per range; the last range may have fewer */
+    uint32_t addressee; /* participant + 1; 0: any worker. Ignored if n_ranges > 0 */
+    uint32_t flags;     /* bit 0: one sample, not a list of samples */
 } sr_task;
 
 typedef struct sr_range {
@@ -114,16 +120,16 @@ typedef struct sr_range {
 /* The history of a batch: CLOCK_MONOTONIC stamps, and durations in ns. 0: not yet, or never. The participant that takes
  * a step writes its stamp while it owns the slot. */
 typedef struct sr_times {
-    _Atomic uint64_t dispatched_at;
-    _Atomic uint64_t claimed_at;
-    _Atomic uint64_t fetched_at;
-    _Atomic uint64_t published_at;
-    _Atomic uint64_t taken_at;
+    _Atomic uint64_t dispatched_at; /* 0 in queue mode; the dispatcher */
+    _Atomic uint64_t claimed_at;    /* the first claim */
+    _Atomic uint64_t fetched_at;    /* end of reading */
+    _Atomic uint64_t published_at;  /* just before the publish */
+    _Atomic uint64_t taken_at;      /* the lessee, also of waited_ns, step_ns and copy_ns */
     _Atomic uint64_t fetch_ns;      /* summed over ranges, like all durations that a worker measures */
     _Atomic uint64_t collate_ns;
     _Atomic uint64_t idle_ns;       /* how long the workers waited for this task */
-    _Atomic uint64_t waited_ns;     /* how long the consumer waited for this batch */
-    _Atomic uint64_t step_ns;       /* from taking the previous batch to requesting this one */
+    _Atomic uint64_t waited_ns;     /* the lessee's wait for this batch; like step_ns, valid only with taken_at */
+    _Atomic uint64_t step_ns;       /* from taking the previous batch to requesting this one; 0: unknown */
     _Atomic uint64_t copy_ns;       /* to a device */
     _Atomic uint64_t first_index;   /* of the task, an int64; SR_NO_INDEX: it has none */
     _Atomic uint64_t read_ns;       /* parts of fetch_ns, if the dataset reports them */
@@ -192,26 +198,29 @@ typedef struct sr_totals {
 typedef struct sr_slot {
     /* line 0: the state word, and the words that a scan for work reads with it */
     _Atomic uint64_t state;
-    _Atomic uint64_t seq;       /* copy of task.seq that may be read before a claim */
-    _Atomic uint64_t freed_at;  /* when it last became FREE: the warmest slot is dispatched first */
+    _Atomic uint64_t seq;       /* copy of task.seq that may be read before a claim; in queue mode the publisher */
+    _Atomic uint64_t freed_at;  /* when it last became FREE (a hint); the participant that frees it */
     _Atomic uint32_t n_ranges;  /* copy of task.n_ranges that may be read before a claim */
-    _Atomic uint32_t pinned_by; /* PINNED, PARKED: the participant whose code keeps an array */
+    _Atomic uint32_t pinned_by; /* published or parked it (set before the swap); with PINNED, its code keeps an array */
     _Atomic uint64_t iteration; /* copy of task.iteration that may be read before a claim */
     uint64_t pad0[3];
     /* lines 1-2 */
     sr_task task;
     uint64_t pad1[7];
     /* line 3 */
-    sr_result result;
+    sr_result result;         /* the owner (DIRECT layout: the proposer, until it settles) */
     _Atomic uint64_t skipped; /* samples that the dataset skipped, summed over ranges */
     uint64_t pad2;
     /* line 4 */
     _Atomic uint64_t cursor;         /* payload bytes that sr_alloc has handed out */
-    _Atomic uint64_t committed;      /* payload bytes backed by memory, from offset 0; falls when memory is released */
+    _Atomic uint64_t committed;      /* payload bytes backed by memory, from offset 0; only the owner lowers it */
     _Atomic uint64_t task_committed; /* the same for the task area */
-    _Atomic uint64_t rewound;        /* generation and round whose finisher has begun to overwrite its ranges */
-    _Atomic uint32_t registered;     /* 1: a device reads from it, so its memory stays */
-    /* 1: a dead participant may have left pages after `committed` (a hint) */
+    /* a state word, CLAIMED, whose owner bits are the round: its finisher has begun to overwrite the ranges; the
+     * finisher, recovery */
+    _Atomic uint64_t rewound;
+    _Atomic uint32_t registered;     /* 1: a device reads from it, so its memory stays; the lessee */
+    /* 1: a dead participant may have left pages after `committed` (a hint); recovery of a queue segment sets it, the
+     * participant that releases the memory clears it */
     _Atomic uint32_t orphans;
     uint32_t pad3[6];
     /* lines 5-7 */
@@ -228,31 +237,34 @@ typedef struct sr_slot {
 enum sr_participant_status { SR_PARTICIPANT_NONE = 0, SR_PARTICIPANT_JOINED = 1, SR_PARTICIPANT_SERVING = 2 };
 
 typedef struct sr_participant {
-    _Atomic uint32_t wake;             /* futex word: grows with every wake-up of this participant */
-    _Atomic uint32_t waiting;          /* 1: the participant sleeps, or is about to */
+    _Atomic uint32_t wake;             /* futex word: grows with every wake-up of this participant; wakers */
+    _Atomic uint32_t waiting;          /* 1: it sleeps, or is about to; it sets it, and a waker or itself clears it */
     _Atomic uint64_t reported_ns;      /* fetch_ns and collate_ns as of cpu_ns; here because it is rarely written */
     uint64_t pad0[6];
-    _Atomic int32_t pid;
-    _Atomic uint32_t status;
-    _Atomic uint64_t started;          /* start time of the process in clock ticks; with pid, its identity */
-    /* low half, a futex word: pages that it is committing right now; high half: number of such announcements */
+    _Atomic int32_t pid;               /* 0 before the first join */
+    _Atomic uint32_t status;           /* futex word of waits for a worker; the participant, in loaders also recovery */
+    /* start time of the process in clock ticks (field 22 of /proc/<pid>/stat), its identity together with pid; 0:
+     * unknown (no /proc, or that of another PID namespace: NSpid of /proc/self/status has more than one pid) */
+    _Atomic uint64_t started;
+    /* low half, a futex word: pages that it is committing right now; high half: number of such announcements; the
+     * participant, recovery */
     _Atomic uint64_t growing;
     uint64_t pad1;
     _Atomic uint64_t incarnation;      /* the process with this number: pid | start time << 32; 0: none */
     /* hash of the incarnation << 32 | hash of its stack's start: identifies the program that it runs; 0: unknown */
     _Atomic uint64_t program;
-    _Atomic uint32_t needs_memory_for; /* slot + 1 for which it waits for memory; 0: it does not wait */
-    _Atomic uint32_t retiring;         /* 1: claim no more (set by the consumer); 2: it has retired (set by itself) */
+    _Atomic uint32_t needs_memory_for; /* slot + 1 for which it waits for memory, or 0; the participant, recovery */
+    _Atomic uint32_t retiring;         /* 1: claim no more (the consumer), 2: accepted (itself), by CAS; recovery */
     _Atomic uint64_t queued_ns;        /* like cpu_ns: time in which it was runnable but had no CPU */
-    /* line 2: the worker's present and past work; only the worker writes it */
+    /* line 2: the worker's present and past work since it joined; only the worker writes it */
     _Atomic uint64_t batches;  /* published */
     _Atomic uint64_t bytes;
     _Atomic uint64_t fetch_ns;
     _Atomic uint64_t collate_ns;
     _Atomic uint64_t idle_ns;
     _Atomic uint64_t at;       /* slot << 32 | (row + 1) that it reads; 0: none */
-    _Atomic uint64_t at_since; /* when it began to read that row */
-    _Atomic uint64_t cpu_ns;   /* CPU time since it serves; updated rarely */
+    _Atomic uint64_t at_since; /* when that row began; else the end of the last one, the join, or the retirement */
+    _Atomic uint64_t cpu_ns;   /* CPU time since it serves; updated at publishes, every 20 ms at first, then 320 ms */
 } sr_participant;
 
 /* Counts of remote reads: attempts, those that failed, by reason, and durations. */
@@ -287,38 +299,39 @@ typedef struct sr_header {
     uint64_t total;         /* length of the mapping */
     /* of the creator (inode of /proc/self/ns/pid): pids are valid only there; 0: unknown */
     uint64_t pid_namespace;
-    uint64_t records_off;   /* sr_totals, followed by the records */
+    uint64_t records_off;   /* sr_totals, followed by the records; 0: in the record file */
     uint64_t n_records;
     uint64_t pad0[3];
-    /* line 2: written by the consumer */
-    _Atomic uint64_t iteration;
+    /* line 2 */
+    _Atomic uint64_t iteration;       /* the current one; the consumer */
+    /* 1: every wait ends; any participant. sr_reopen clears it, after all other participants have left */
     _Atomic uint32_t closed;
-    _Atomic uint32_t high_water;      /* slots used so far: scans stop there */
-    _Atomic uint32_t memory_pressure; /* 1: less memory is available than the segment has committed */
-    _Atomic uint32_t copies;          /* enum sr_copy, as measured by a worker; 0: not yet */
-    /* all participants that ever slept for a task lie below: wake-ups check only those */
+    _Atomic uint32_t high_water;      /* slots used so far: scans end there; grows before a dispatch or queue claim */
+    _Atomic uint32_t memory_pressure; /* 1: less is available than is committed (a hint); the committing participant */
+    _Atomic uint32_t copies;          /* enum sr_copy (a hint); the worker that has measured it. 0: not yet */
+    /* all participants that ever slept for a task lie below: wake-ups check only those; a worker, before it sleeps */
     _Atomic uint32_t waiter_high_water;
     uint32_t pad1[9];
     /* line 3: waits for READY */
-    _Atomic uint32_t ready;
-    _Atomic uint32_t ready_waiters;
-    _Atomic uint32_t wanted; /* slot + 1 that the consumer waits for; 0: any */
-    _Atomic uint32_t polled; /* 1: a process polls an event descriptor instead of sleeping on `ready` */
+    _Atomic uint32_t ready;         /* futex word: grows with every wake-up; publishers */
+    _Atomic uint32_t ready_waiters; /* how many sleep on `ready` or are about to; the waiters */
+    _Atomic uint32_t wanted;        /* slot + 1 that the consumer waits for; 0: any, and in queue mode */
+    _Atomic uint32_t polled;        /* 1: a process polls an event descriptor instead of sleeping; that process, once */
     uint32_t pad2[12];
     /* line 4: waits for FREE */
-    _Atomic uint32_t freed;
+    _Atomic uint32_t freed;         /* as `ready`; participants that free a slot */
     _Atomic uint32_t free_waiters;
     uint64_t pad3[7];
     /* line 5: in queue mode, the next sequence number; a publish draws it */
     _Atomic uint64_t order;
     uint64_t pad4[7];
     /* line 6: the flight recorder; and the training loop, if a thread takes the batches for it */
-    _Atomic uint64_t recorded; /* records begun so far */
+    _Atomic uint64_t recorded; /* records begun so far; the participant that reuses a slot */
     _Atomic uint64_t loop_steps;
     _Atomic uint64_t loop_wait_ns;
     _Atomic uint64_t loop_ns;  /* total duration of these steps, including waits */
     uint64_t pad5[4];
-    /* lines 7-8: constant */
+    /* lines 7-8: constant; a name for people, in UTF-8 */
     char label[SR_LABEL];
     /* line 9: remote reads of all participants and of their threads; never reset */
     _Atomic uint64_t reads[SR_READ_COUNTS];

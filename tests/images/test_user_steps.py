@@ -39,15 +39,31 @@ def noise_of_numpy(image):
     image[0, 0] = np.random.randint(0, 256, 3)
 
 
-@pytest.mark.parametrize("step", [noise_of_python, noise_of_numpy])
+def noise_of_slipring(image):
+    image[0, 0] = slipring.rng().integers(0, 256, 3)
+
+
+WAYS = {noise_of_python: PROCESSES, noise_of_numpy: PROCESSES, noise_of_slipring: [*PROCESSES, *THREADS]}
+
+
+@pytest.mark.parametrize("step", WAYS)
 @pytest.mark.parametrize("rng", ["batch", "sample"])
-def test_global_generators_are_seeded_for_each_sample(step, rng):
+def test_generators_are_seeded_for_each_sample(step, rng):
     data = Photos([images.RandomResizedCrop(16), step])
     want = batches(data, rng=rng)
-    for way in PROCESSES[1:]:
+    for way in WAYS[step][1:]:
         for image, its in zip(want, batches(data, rng=rng, **way)):
             assert np.array_equal(image, its), way
     assert len({image[0, 0].tobytes() for batch in want for image in batch}) == N
+
+
+def test_a_step_can_draw_from_slipring_without_a_loader():
+    data = Photos([images.RandomResizedCrop(16), noise_of_slipring])
+    first, again = (data.try_sample(3, seed=7)[0] for _ in range(2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, data.try_sample(3, seed=8)[0])
+    with pytest.raises(RuntimeError, match="generator of the batch being made"):
+        slipring.rng()
 
 
 def test_the_programs_own_generators_continue_as_if_nothing_had_been_drawn():

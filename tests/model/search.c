@@ -252,7 +252,7 @@ static const char *label(const void *address)
     return text;
 }
 
-/* docs/protocol.md lists the offsets. `addr2line -ifpe build/model/model ADDRESS` resolves the code's address. */
+/* csrc/layout.h has the offsets. `addr2line -ifpe build/model/model ADDRESS` resolves the code's address. */
 static void show(const char *what, const void *address, const void *code, uint64_t value)
 {
     printf("    participant %u  %-11s %-16s %#llx  (%p)\n", self, what, label(address), (unsigned long long)value,

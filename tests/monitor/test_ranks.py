@@ -58,6 +58,11 @@ def test_a_rank_with_slow_workers_is_named():
     )
 
 
+def test_rates_above_1000_have_all_their_digits():
+    fast = told(0, supply=0.0002), told(1, supply=0.0001)
+    assert "supply 10 batches/s, the others' 5,000 or more." in judged(*fast, told(2, 0.8, 0.1))[1]
+
+
 def test_all_ranks_with_slow_workers_are_named_also_if_only_one_waits():
     cause, sentence, _ = judged(told(0, 0.0, 0.098), told(1), told(2, 0.8, 0.1), told(3))
     assert cause == "rank" and sentence.startswith("Ranks 0 and 2 hold up all 4: their workers can supply 10.2 and 10 ")

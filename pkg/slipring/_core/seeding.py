@@ -70,8 +70,8 @@ def rng() -> np.random.Generator:
     if _thread.generator is None:
         if _thread.seed is None:
             raise RuntimeError(
-                "slipring.rng() is the generator of the batch being made: call it in a dataset, a transform "
-                "or in collate_fn; elsewhere use numpy.random.default_rng()"
+                "slipring.rng() is the generator of the batch being made, and no loader makes a batch here. "
+                "Read the sample with a loader, or draw from numpy.random.default_rng()"
             )
         _thread.generator = np.random.Generator(np.random.Philox(key=_thread.seed))
     return _thread.generator

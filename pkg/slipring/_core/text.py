@@ -26,8 +26,8 @@ def megabytes(n: int) -> str:
 
 def mb(n: float) -> str:
     """Return bytes as a number of MB, for a column of a table."""
-    digits = ".3g" if n < 100_000 else ",.1f" if n < 1e9 else ",.0f"
-    return f"{n / 1e6:{digits}}"
+    form = ".3g" if n < 100_000 else ",.1f" if n < 1e9 else ",.0f"
+    return f"{n / 1e6:{form}}"
 
 
 def seconds(s: float | None) -> str:
@@ -40,13 +40,18 @@ def seconds(s: float | None) -> str:
         return f"{s / 60:.0f} min"
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if s * factor >= 1:
-            return f"{s * factor:.3g} {unit}"
-    return f"{s * 1e6:.3g} us"
+            return f"{digits(s * factor)} {unit}"
+    return f"{digits(s * 1e6)} us"
 
 
 def millis(ns: float | None) -> str:
     """Return ns as a number of ms, for a column of a table; - for None."""
-    return "-" if ns is None else f"{float(ns) / 1e6:.3g}"
+    return "-" if ns is None else digits(float(ns) / 1e6)
+
+
+def digits(n: float) -> str:
+    """Return a number with three digits, or all digits before its point: '0.0264', '26.4', '8,000'."""
+    return f"{n:.3g}" if n < 999.5 else f"{n:,.0f}"
 
 
 def share(part: float | None) -> str:

@@ -15,7 +15,7 @@ import weakref
 from slipring._core import process
 from slipring._core._ring import memory_available, now
 from slipring._core.memory import ROOT, private_bytes
-from slipring._core.text import megabytes
+from slipring._core.text import digits, megabytes
 from slipring._core.tuning_window import (
     SPARE,
     WAITS,
@@ -366,7 +366,7 @@ class Tuner:
         return (
             f"{more.workers} workers were {'no' if more.rate < window.rate * WORTH else 'hardly'} faster than "
             f"{window.workers} "
-            f"({more.rate:.3g} against {window.rate:.3g} batches/s): {self._limit(window)}"
+            f"({digits(more.rate)} against {digits(window.rate)} batches/s): {self._limit(window)}"
         )
 
     def _affords(self, workers):

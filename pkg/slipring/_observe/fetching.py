@@ -1,6 +1,6 @@
 """The causes within fetching: storage, decoding, augmentation, a user's functions; and the workers that would help."""
 
-from slipring._core.text import seconds
+from slipring._core.text import digits, seconds
 from slipring._observe.snapshot import part_shares, parts_text
 
 EXPLAINS = 0.5  # of the waiting: a cause must explain so much of it
@@ -75,7 +75,7 @@ def more(f, known, waiting=False, cheaper="make the samples cheaper (smaller fil
     """
     if known.saturated:
         few, rate, many, its = known.saturated
-        found = f"{many} made {its:.3g} batches/s, and {few} made {rate:.3g}"
+        found = f"{many} made {digits(its)} batches/s, and {few} made {digits(rate)}"
         shared = " Look for what they share: a lock, a connection, a disk." if waiting else ""
         return f"More workers than {few} bring hardly anything: {found}.{shared}"
     n, most = f.enough, f.cpus

@@ -16,7 +16,7 @@ import time
 
 from slipring._core import process
 from slipring._core._ring import now
-from slipring._core.text import seconds
+from slipring._core.text import digits, seconds
 from slipring._observe.causes import BOUND
 from slipring._observe.rates import Figures
 
@@ -182,11 +182,10 @@ def hold_up(slow, others):
 
 def supplied(slow, ranks):
     """Return a sentence's part that compares what the workers of slow ranks can supply with the others'."""
-    rates = _listed([f"{1 / each['supply_s']:.3g}" for each in slow])
+    rates = _listed([digits(1 / each["supply_s"]) for each in slow])
     least = min(1 / each["supply_s"] for each in ranks if each not in slow)
-    return (
-        f"{'its' if len(slow) == 1 else 'their'} workers can supply {rates} batches/s, the others' {least:.3g} or more."
-    )
+    whose = "its" if len(slow) == 1 else "their"
+    return f"{whose} workers can supply {rates} batches/s, the others' {digits(least)} or more."
 
 
 def _listed(texts):

@@ -84,8 +84,9 @@ class RandomStep(Transform):
 class UserStep(Transform):
     """A user's function as a step: it gets the image, a writable height × width × 3 array of uint8.
 
-    Python's, numpy's and torch's global generators are seeded for it, except in thread workers, which share them. A
-    transform of Albumentations has generators of its own, which are seeded everywhere.
+    `slipring.rng` is seeded for each sample, also outside of a loader. Python's, numpy's and torch's global generators
+    are seeded for it, except in thread workers, which share them. A transform of Albumentations has generators of its
+    own, which are seeded everywhere.
     """
 
     is_random: bool = True  # it may be
@@ -102,6 +103,13 @@ class UserStep(Transform):
     def run(self, image: NDArray[np.uint8], seed: int) -> Any:
         """Return the function's result for a sample's image."""
         seeding.seed_for_sample(seed)
+        batch = seeding.swap_place((seed, None, seed, 0, None, None))
+        try:
+            return self._result(image, seed)
+        finally:
+            seeding.swap_place(batch)
+
+    def _result(self, image: NDArray[np.uint8], seed: int) -> Any:
         if not self._by_name:
             return self.function(image)
         function = self._of_thread() if runs_in_thread() else self.function
