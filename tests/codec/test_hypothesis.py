@@ -86,7 +86,7 @@ def long_trip():
 
 
 @given(VALUES, st.sampled_from([COPY_AUTO, COPY_ALWAYS]))
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @pytest.mark.leaks_ok("the segment serves all examples")
 def test_any_value_arrives_as_it_was(long_trip, sent, copy):
     assert same(sent, long_trip([sent], copy)[0])

@@ -16,20 +16,20 @@ def cuboid(shape, dtype=np.int32):
 
 
 @pytest.mark.parametrize("copy", [COPY_AUTO, COPY_ALWAYS], ids=["lease", "copy"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_order_of_dimensions_stays(trip, shape, copy):
-    for axes in itertools.permutations(range(len(shape))):
-        sent = cuboid(shape).transpose(axes)
-        got = trip(sent, copy)
-        assert same_array(sent, got) and got.strides == sent.strides
-        assert got.flags.writeable and trip.pickled(sent) == 0
+def test_every_order_of_dimensions_stays(trip, copy):
+    for shape in SHAPES:
+        for axes in itertools.permutations(range(len(shape))):
+            sent = cuboid(shape).transpose(axes)
+            got = trip(sent, copy)
+            assert same_array(sent, got) and got.strides == sent.strides, (shape, axes)
+            assert got.flags.writeable and trip.pickled(sent) == 0
 
 
-@pytest.mark.parametrize("dtype", ["u1", ">f8", "U3", "M8[s]", "i4,f8"])
-def test_every_dtype_may_lie_in_any_order(trip, dtype):
-    sent = cuboid((2, 3, 4), "i4").astype(dtype).transpose(1, 2, 0)
-    got = trip(sent)
-    assert same_array(sent, got) and got.strides == sent.strides
+def test_every_dtype_may_lie_in_any_order(trip):
+    for dtype in ("u1", ">f8", "U3", "M8[s]", "i4,f8"):
+        sent = cuboid((2, 3, 4), "i4").astype(dtype).transpose(1, 2, 0)
+        got = trip(sent)
+        assert same_array(sent, got) and got.strides == sent.strides, dtype
 
 
 def test_as_many_dimensions_as_a_record_has_may_lie_in_any_order(trip):
@@ -70,11 +70,6 @@ def test_new_dimensions_of_one_element_stay_where_they_are(trip):
         assert (got.flags.c_contiguous, got.flags.f_contiguous) == (sent.flags.c_contiguous, sent.flags.f_contiguous)
 
 
-def test_arrays_without_elements_arrive(trip):
-    for shape in ((0, 3), (3, 0, 2)):
-        assert same_array(np.empty(shape).T, trip(np.empty(shape).T))
-
-
 def test_a_transposed_view_of_an_array_in_the_slot_is_not_copied(trip):
     def work():
         images = empty((100, 20, 30, 3), np.uint8)
@@ -90,7 +85,7 @@ def test_a_tensor_lies_as_torchs_clone_would(trip):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(7)
     base = torch.arange(3 * 4 * 1 * 5 * 2, dtype=torch.int16)
-    for _ in range(400):
+    for _ in range(200):
         sent = base.reshape(3, 4, 1, 5, 2).permute(*rng.permutation(5).tolist())
         for dim in range(5):
             how = rng.integers(6)
@@ -108,25 +103,10 @@ def test_a_tensor_lies_as_torchs_clone_would(trip):
         assert [(d, got.stride(d)) for d, _ in strides] == strides, (sent.shape, sent.stride())
 
 
-def test_memory_formats_of_torchs_stay(trip):
+def test_a_tensor_without_elements_has_torchs_strides(trip):
     torch = pytest.importorskip("torch")
-    for shape, memory_format in (
-        ((2, 3, 4, 5), torch.channels_last),
-        ((2, 1, 4, 5), torch.channels_last),
-        ((2, 3, 1, 1), torch.channels_last),
-        ((2, 3, 4, 5, 6), torch.channels_last_3d),
-    ):
-        for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.bool):
-            sent = torch.empty(shape, dtype=dtype, memory_format=memory_format).fill_(1)
+    for shape in ((0,), (0, 3), (3, 0), (2, 0, 3), (0, 2, 0, 4)):
+        for dtype in (torch.float32, torch.bfloat16):
+            sent = torch.empty(shape, dtype=dtype)
             got = trip({"x": sent})["x"]
-            assert got.stride() == sent.stride() and got.is_contiguous(memory_format=memory_format)
-            assert torch.equal(got, sent)
-
-
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3), (0, 2, 0, 4)], ids=str)
-def test_a_tensor_without_elements_has_torchs_strides(trip, shape):
-    torch = pytest.importorskip("torch")
-    for dtype in (torch.float32, torch.bfloat16):
-        sent = torch.empty(shape, dtype=dtype)
-        got = trip({"x": sent})["x"]
-        assert (got.shape, got.stride(), got.dtype) == (sent.shape, sent.stride(), dtype)
+            assert (got.shape, got.stride(), got.dtype) == (sent.shape, sent.stride(), dtype)

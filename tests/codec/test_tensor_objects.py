@@ -62,10 +62,6 @@ class Holder:
         vars(self).update(values)
 
 
-class OwnDict(dict):
-    pass
-
-
 def big(dtype=torch.float32):
     n = BIG // dtype.itemsize
     return (torch.arange(n) % 100).to(dtype).reshape(64, -1)
@@ -90,19 +86,12 @@ def test_a_subclass_arrives_with_its_attributes_and_its_bytes_in_the_slot(trip, 
     assert got[0, 0] == 5
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.bool, torch.uint8, torch.bfloat16, torch.float64, torch.complex64, torch.uint16], ids=str
-)
-@pytest.mark.parametrize("shape", [(), (0, 4), (3,), (2, 3, 4)], ids=str)
-def test_a_subclass_of_every_shape_arrives(trip, dtype, shape):
-    assert same(
-        torch.ones(shape, dtype=dtype).as_subclass(Dressed), trip(torch.ones(shape, dtype=dtype).as_subclass(Dressed))
-    )
-
-
-def test_a_subclass_keeps_strides_gradients_and_attributes_that_refer_to_it(trip):
+def test_a_subclass_keeps_shape_strides_gradients_and_attributes_that_refer_to_it(trip):
     base = torch.arange(120.0).reshape(2, 3, 4, 5)
     for tensor in (
+        torch.tensor(True),
+        torch.ones(0, 4, dtype=torch.bfloat16),
+        torch.ones(3, dtype=torch.uint16),
         base.contiguous(memory_format=torch.channels_last),
         base[:, :, ::2],
         base[1:].expand(3, 3, 4, 5),
@@ -143,9 +132,7 @@ SPARSE = {
     "coo": lambda: torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 0]], [3.0, 4.0, 5.0], (2, 3)),
     "coalesced": lambda: torch.eye(600).to_sparse(),
     "csr": lambda: compressed(torch.sparse_csr),
-    "csc": lambda: compressed(torch.sparse_csc),
     "bsr": lambda: compressed(torch.sparse_bsr),
-    "bsc": lambda: compressed(torch.sparse_bsc),
 }
 
 
@@ -179,9 +166,7 @@ def test_nested_tensors_have_their_parts_in_the_slot(trip, layout):
 
 CONTAINERS = {
     "an object": lambda tensor: Holder(x=tensor, y={"deep": [tensor]}),
-    "a default dict": lambda tensor: collections.defaultdict(list, x=tensor),
     "a dict with an odd key": lambda tensor: {frozenset("k"): tensor, 1: 2},
-    "a dict of the user's": lambda tensor: OwnDict(x=[tensor]),
     "a parameter": lambda tensor: torch.nn.Parameter(tensor),
     "a module": lambda tensor: torch.nn.ParameterDict({"x": tensor}),
 }

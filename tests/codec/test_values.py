@@ -11,7 +11,6 @@ import typing
 import numpy as np
 import pytest
 
-import slipring
 from tests.support.inside import Encoder
 from tests.support.trip import same_array
 
@@ -21,10 +20,6 @@ Point = collections.namedtuple("Point", "x y")
 class Typed(typing.NamedTuple):
     name: str
     value: float = 0.0
-
-
-class Extended(Point):
-    """A namedtuple with a dictionary of its own."""
 
 
 @dataclasses.dataclass
@@ -49,38 +44,9 @@ class FrozenSlotted:
     a: object
 
 
-class Cached:
-    __slots__ = ("cache",)
-
-
-@dataclasses.dataclass(slots=True)
-class SlottedBelow(Cached):
-    a: object
-
-
 @dataclasses.dataclass
 class Child(Plain):
     more: object = None
-
-
-@dataclasses.dataclass
-class Restored:
-    """Defines how it is pickled."""
-
-    a: int
-
-    def __getstate__(self):
-        return {"a": self.a + 1}
-
-    def __setstate__(self, state):
-        self.a = state["a"]
-
-
-@dataclasses.dataclass
-class Failure(Exception):
-    """Has more than its fields: args, a traceback."""
-
-    code: int
 
 
 class Colour(enum.IntEnum):
@@ -113,12 +79,6 @@ def test_numbers_keep_type_and_value(trip, sent):
         assert struct.pack("d", got) == struct.pack("d", sent)
 
 
-def test_a_record_keeps_its_fields_as_attributes(trip):
-    record = np.rec.array([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")])[0]
-    got = trip([record])[0]
-    assert type(got) is np.record and (got.a, got.b) == (1, 2.5)
-
-
 def test_not_a_number_keeps_its_bits(trip):
     strange = struct.unpack("d", struct.pack("Q", 0x7FF8DEADBEEF0001))[0]
     got = trip(strange)
@@ -131,9 +91,8 @@ BYTES = [b"", b"a", b"\0\xff" * 10, bytes(1 << 17)]
 
 @pytest.mark.parametrize("sent", TEXTS + BYTES, ids=lambda t: repr(t)[:20])
 def test_texts_and_bytes_arrive(trip, sent):
-    assert trip(sent) == sent
-    assert trip({"in": [sent, 1]}) == {"in": [sent, 1]}
-    assert trip([sent]) == [sent]
+    for value in (sent, {"in": [sent, 1]}, [sent]):
+        assert trip(value) == value
 
 
 @pytest.mark.parametrize("sent", [TEXTS, BYTES, [""], [b""], ["a"] * 1000], ids=lambda t: repr(t)[:20])
@@ -155,18 +114,14 @@ def test_lists_of_numbers_are_one_leaf(trip, sent):
     assert trip.pickled(sent) == 0
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [[1, True], [True, 1], [1, 2.5], [2.5, 1], [1, 2**63], [1, Colour.RED], [1, None], (1, 2), [-(2**63) - 1]],
-    ids=repr,
-)
-def test_lists_that_are_not_all_such_numbers_keep_each_elements_type(trip, sent):
-    got = trip(sent)
-    assert got == sent and [type(v) for v in got] == [type(v) for v in sent]
+MIXED = [
+    [1, True], [True, 1], [1, 2.5], [2.5, 1], [1, 2**63], [1, Colour.RED], [1, None], (1, 2), [-(2**63) - 1],
+    ["a", b"b"], ["a", 1], [b"a", None], ["a", TextSubclass("b")], ("a", "b"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("sent", [["a", b"b"], ["a", 1], [b"a", None], ["a", TextSubclass("b")], ("a", "b")], ids=repr)
-def test_lists_that_are_not_all_text_keep_each_elements_type(trip, sent):
+@pytest.mark.parametrize("sent", MIXED, ids=repr)
+def test_lists_of_several_types_keep_each_elements_type(trip, sent):
     got = trip(sent)
     assert got == sent and [type(v) for v in got] == [type(v) for v in sent]
 
@@ -189,43 +144,15 @@ def test_containers_keep_type_and_order(trip, sent):
     assert repr(got) == repr(sent)
 
 
-@pytest.mark.parametrize("sent", [Point(1, 2), Typed("a"), Plain(1), Frozen(1), Slotted(1), FrozenSlotted(1)], ids=repr)
-def test_namedtuples_and_dataclasses_are_not_pickled(trip, sent):
-    assert trip.pickled([sent, {"again": sent}]) == 0
-
-
-def test_a_dataclass_with_more_than_its_fields_loses_nothing(trip):
-    sent = Plain(1, 2)
-    sent.extra = "more"
-    got = trip(sent)
-    assert got.extra == "more" and got == sent
-    assert trip.pickled(sent) == 1
-    below = SlottedBelow(2)
-    below.cache = "kept"
-    assert trip(below).cache == "kept" and trip(below).a == 2
+def test_namedtuples_and_dataclasses_are_not_pickled(trip):
+    for sent in (Point(1, 2), Typed("a"), Plain(1), Frozen(1), Slotted(1), FrozenSlotted(1)):
+        assert trip.pickled([sent, {"again": sent}]) == 0, sent
 
 
 def test_a_dataclass_with_less_than_its_fields_arrives_so(trip):
     sent = Plain(1, 2)
     del sent.image
     assert vars(trip(sent)) == {"label": 2}
-
-
-def test_a_namedtuple_with_a_dictionary_loses_nothing(trip):
-    sent = Extended(1, 2)
-    sent.extra = "more"
-    assert trip(sent).extra == "more"
-    plain = trip(Extended(3, 4))
-    assert type(plain) is Extended and plain == (3, 4)
-
-
-def test_a_dataclass_that_says_how_to_be_pickled_is_asked(trip):
-    assert trip(Restored(1)).a == 2
-
-
-def test_a_dataclass_that_is_an_exception_arrives_whole(trip):
-    got = trip(Failure(5))
-    assert type(got) is Failure and got.code == 5 and got.args == Failure(5).args
 
 
 def test_a_class_that_cannot_be_found_is_refused_by_pickle(trip):
@@ -269,13 +196,6 @@ def test_objects_are_pickled_with_their_buffers_beside(trip):
     # Once, out of band: within the pickle there would be two copies, or one without alignment.
     assert trip.bytes_of(Thing(payload)) < payload.nbytes + 2000
     assert trip(Thing(payload)).payload.__array_interface__["data"][0] % 64 == 0
-
-
-def test_objects_with_many_and_with_empty_buffers_arrive(trip):
-    sent = [Thing(np.arange(n)) for n in (0, 1, 1000, 0)]
-    assert trip(tuple(sent)) == tuple(sent)
-    got = trip({frozenset("key"): sent})
-    assert got[frozenset("key")] == sent
 
 
 def test_an_object_that_cannot_be_pickled_says_so_and_the_worker_continues(trip):
@@ -330,17 +250,6 @@ def test_a_list_that_grows_while_it_is_encoded_arrives_as_it_began(trip):
     assert trip(sent) == ["a", 1, 0, "last"]
 
 
-class AllocatesWhilePickled:
-    def __reduce__(self):
-        array = slipring.empty((5,), np.int64)
-        array[:] = 7
-        return (list, (tuple(array.tolist()),))
-
-
-def test_code_that_runs_while_a_batch_is_encoded_may_allocate(trip):
-    assert trip([1, AllocatesWhilePickled(), np.arange(3).tolist()]) == [1, [7] * 5, [0, 1, 2]]
-
-
 class PublishesWhilePickled:
     def __init__(self, trip):
         self.trip = trip
@@ -370,11 +279,6 @@ def test_an_encoder_that_failed_half_way_begins_again(trip):
     assert trip.take(fill.slot) == {"second": 2}
 
 
-def test_texts_of_a_tree_are_kept_apart_by_their_lengths(trip):
-    for sent in ({"ab": 1, "c": 2}, {"a": 1, "bc": 2}, {"a": {"b": 1}, "c": 2}):
-        assert trip(sent) == sent
-
-
 def test_thousands_of_different_trees_do_not_pile_up(trip):
-    for n in range(5000):
+    for n in range(1500):
         assert trip([0] * (n % 50) + [{str(n): n}])[-1] == {str(n): n}

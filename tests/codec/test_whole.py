@@ -3,7 +3,6 @@
 import collections
 import copyreg
 import dataclasses
-import enum
 
 import numpy as np
 import pytest
@@ -58,6 +57,26 @@ Doubles.x = property(lambda self: vars(self)["x"], lambda self, value: vars(self
 
 
 @dataclasses.dataclass
+class Restored:
+    """Defines how it is pickled."""
+
+    a: int
+
+    def __getstate__(self):
+        return {"a": self.a + 1}
+
+    def __setstate__(self, state):
+        self.a = state["a"]
+
+
+@dataclasses.dataclass
+class Failure(Exception):
+    """Has more than its fields: args, a traceback."""
+
+    code: int
+
+
+@dataclasses.dataclass
 class Registered:
     x: int
 
@@ -67,16 +86,11 @@ class RegisteredPoint(Point):
 
 
 def registered(kind, *values):
-    made = kind(*values)
-    return made
+    return kind(*values)
 
 
-for _kind in (Registered, RegisteredPoint):
-    copyreg.pickle(_kind, lambda value: (registered, (type(value), "as", "registered")[: 1 + _size(value)]))
-
-
-def _size(value):
-    return 1 if dataclasses.is_dataclass(value) else 2
+copyreg.pickle(Registered, lambda value: (registered, (Registered, "as")))
+copyreg.pickle(RegisteredPoint, lambda value: (registered, (RegisteredPoint, "as", "registered")))
 
 
 class ReducedPoint(Point):
@@ -112,10 +126,6 @@ def length(number, unit):
     return with_extra(Length(number), unit)
 
 
-class Colour(enum.Enum):
-    RED = 1
-
-
 def with_extra(value, extra="more"):
     value.extra = extra
     return value
@@ -142,8 +152,7 @@ def test_a_field_that_init_does_not_set_arrives_set_or_not(trip):
     sent = Late(1)
     assert vars(trip(sent)) == {"x": 1}
     sent.made = np.arange(3)
-    got = trip(sent)
-    assert got.made.tolist() == [0, 1, 2] and trip.pickled(sent) == 0
+    assert trip(sent).made.tolist() == [0, 1, 2] and trip.pickled(sent) == 0
 
 
 def test_a_field_with_a_property_is_not_written_twice(trip):
@@ -151,13 +160,18 @@ def test_a_field_with_a_property_is_not_written_twice(trip):
     assert sent.x == 2 and trip(sent).x == 2
 
 
-def test_a_class_with_a_registered_reducer_is_asked(trip):
+def test_a_dataclass_with_more_than_its_fields_loses_nothing(trip):
+    sent = with_extra(Late(1))
+    assert trip(sent).extra == "more" and trip.pickled(sent) == 1
+    got = trip(Failure(5))
+    assert type(got) is Failure and got.code == 5 and got.args == Failure(5).args
+
+
+def test_a_class_that_says_how_to_be_pickled_is_asked(trip):
+    assert trip(Restored(1)).a == 2
     assert trip([Registered(1), 0])[0].x == "as"
     got = trip([RegisteredPoint(1, 2), 0])[0]
     assert type(got) is RegisteredPoint and got == ("as", "registered")
-
-
-def test_a_namedtuple_that_says_how_to_be_pickled_is_asked(trip):
     assert trip(ReducedPoint(1, 2)) == ("as", "reduced")
     assert vars(trip(StatefulPoint(1, 2))) == {"state": "kept"}
 
@@ -178,13 +192,13 @@ def subclass_of(kind):
     return type(f"Own_{kind.__name__}", (kind,), {"__module__": __name__})
 
 
-SUBCLASSES = {kind: subclass_of(kind) for kind in (list, dict, set, tuple, collections.deque, str)}
+SUBCLASSES = {kind: subclass_of(kind) for kind in (list, dict, set, tuple, Point, collections.deque, str)}
 globals().update({kind.__name__: kind for kind in SUBCLASSES.values()})
 
 
 @pytest.mark.parametrize("kind", SUBCLASSES)
 def test_subclasses_of_containers_keep_class_and_attributes(trip, kind):
-    sent = with_extra(SUBCLASSES[kind]())
+    sent = with_extra(SUBCLASSES[kind](*([1, 2] if kind is Point else [])))
     got = trip([sent, 1])[0]
     assert type(got) is type(sent) and got == sent and got.extra == "more"
 
@@ -202,23 +216,20 @@ def noted(dtype):
     ("dtype", "plain"),
     [
         (noted("f4"), "f4"),
-        (noted("U3"), "U3"),
         (noted(">i2"), ">i2"),
-        (np.dtype([("a", noted("f4")), ("b", "i4")]), "f4, i4"),
+        (np.dtype([("a", noted("f4")), ("b", "i4")]), [("a", "f4"), ("b", "i4")]),
     ],
-    ids=["number", "text", "swapped", "field"],
+    ids=["number", "swapped", "field"],
 )
 def test_the_metadata_of_a_dtype_arrives(trip, dtype, plain):
-    def told(dtype):
-        return told(dtype[0]) if dtype.names else (dtype.metadata or {}).get("unit")
+    def unit(dtype):
+        return unit(dtype[0]) if dtype.names else (dtype.metadata or {}).get("unit")
 
-    plain = np.zeros(3, np.dtype(plain))
-    if dtype.names:
-        plain.dtype.names = dtype.names
+    plain = np.zeros(3, plain)
     assert trip.pickled(plain) == 0  # first an equal dtype without metadata
     got = trip(np.zeros(3, dtype))
-    assert got.dtype == dtype and told(got.dtype) == "m"
-    assert told(trip(plain).dtype) is None
+    assert got.dtype == dtype and unit(got.dtype) == "m"
+    assert unit(trip(plain).dtype) is None
 
 
 def test_an_array_of_records_has_records_in_it(trip):
@@ -226,7 +237,5 @@ def test_an_array_of_records_has_records_in_it(trip):
     plain = sent.astype([("a", "i4"), ("b", "f8")])
     assert type(plain[0]) is np.void and type(trip(plain)[0]) is np.void
     assert type(sent[0]) is np.record and trip(sent)[0].b == 2.5
-
-
-def test_members_of_an_enum_arrive(trip):
-    assert trip([Colour.RED, 1])[0] is Colour.RED
+    record = trip([sent[0]])[0]
+    assert type(record) is np.record and (record.a, record.b) == (1, 2.5)

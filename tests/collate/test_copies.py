@@ -74,7 +74,7 @@ def told(kind, **environment):
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("kind", ["fork", slow("thread"), "inline"])
+@pytest.mark.parametrize("kind", ["fork", slow("thread"), slow("inline")])
 def test_a_loader_measures_its_first_large_batches_and_reports_the_way(kind):
     """In a separate program: a process chooses only once."""
     first, second = told(kind)
@@ -82,6 +82,6 @@ def test_a_loader_measures_its_first_large_batches_and_reports_the_way(kind):
     assert first == f"None; {second}", "the next loader knows from the beginning"
 
 
-@pytest.mark.parametrize("wanted, way", [("memcpy", "memcpy"), ("streaming", copy_ways()[-1])])
+@pytest.mark.parametrize("wanted, way", [slow("memcpy", "memcpy"), ("streaming", copy_ways()[-1])])
 def test_the_environment_decides_the_way(wanted, way):
     assert told("fork", SLIPRING_COPY=wanted) == [f"None; {way}", way]

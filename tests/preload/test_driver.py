@@ -49,15 +49,22 @@ BEGIN = "device 3;retain 10;push 0x1234567890abc;"
 END = "pop;release 10;"
 
 
-@pytest.fixture
-def driver(tmp_path, monkeypatch):
-    """The library; `said()` gives its calls since the last time."""
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory):
+    """The path of the compiled library."""
     if shutil.which("gcc") is None:
         pytest.skip("no gcc here")
-    source, made = tmp_path / "stub.c", tmp_path / "stub.so"
+    folder = tmp_path_factory.mktemp("stub")
+    source, made = folder / "stub.c", folder / "stub.so"
     source.write_text(STUB)
     subprocess.run(["gcc", "-w", "-shared", "-fPIC", "-o", made, source], check=True)
-    library = ctypes.CDLL(str(made))
+    return made
+
+
+@pytest.fixture
+def driver(stub, tmp_path, monkeypatch):
+    """The library; `said()` gives its calls since the last time."""
+    library = ctypes.CDLL(shutil.copy(stub, tmp_path))  # of this test only, with new variables
     buffer = (ctypes.c_char * 4096).in_dll(library, "said")
 
     def said():

@@ -36,8 +36,7 @@ def all_slots_free(loader):
     return ring.circulating == ring.n_slots
 
 
-@pytest.mark.parametrize("device", ["cpu", DEVICE])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("device", "persistent"), [("cpu", False), (DEVICE, True)])
 def test_a_loop_that_is_broken_off_leaves_no_thread_and_no_slot(lab, device, persistent):
     with DataLoader(
         Made(image, 50), 2, num_workers=2, persistent_workers=persistent, device=Device(device, preload=2)
@@ -167,10 +166,9 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("preload", [0, 1])
 @pytest.mark.parametrize("how", ENDS)
-def test_an_end_in_the_midst_of_a_capture_does_not_disturb_it(lab, how, preload):
-    loader = DataLoader(Made(image, 50), 2, num_workers=1, device=Device(DEVICE, preload=preload))
+def test_an_end_in_the_midst_of_a_capture_does_not_disturb_it(lab, how):
+    loader = DataLoader(Made(image, 50), 2, num_workers=1, device=DEVICE)
     batches = iter(loader)
     next(batches)
     lab.capturing = True
@@ -228,10 +226,9 @@ EXITS = {
 }
 
 
-@pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("how", one_fast(EXITS))
-def test_the_interpreter_exits_without_a_word(how, persistent):
-    program = f"""
+def test_the_interpreter_exits_without_a_word(how):
+    program = """
     import functools, time, torch
     from slipring.torch import DataLoader, Device
     from slipring.torch.device import cuda as device
@@ -244,7 +241,7 @@ def test_the_interpreter_exits_without_a_word(how, persistent):
         def __getitem__(self, i): return torch.ones(1000)
     lab = Lab()
     device.KINDS["privateuseone"] = functools.partial(Double, lab)
-    options = dict(num_workers=2, device=Device("privateuseone", preload=2), persistent_workers={persistent})
+    options = dict(num_workers=2, device=Device("privateuseone", preload=2), persistent_workers=True)
     loader = DataLoader(Fast(), 4, **options)
     batches = iter(loader)
     """

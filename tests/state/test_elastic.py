@@ -1,5 +1,6 @@
 """slipring.torch's states of map datasets with other ranks: one rank's state has the position of all."""
 
+import functools
 import itertools
 import json
 import math
@@ -36,16 +37,6 @@ class Ours:
         return loader(range(dataset), batch_sampler=sampler, **options)
 
 
-class Weighted:
-    """The same, with weights."""
-
-    def __new__(cls, rank, ranks, batch_size, drop_last=False, **options):
-        given = {"weights": np.arange(N), "seed": 3, "rank": rank, "world_size": ranks}
-        return DataLoader(
-            range(N), batch_sampler=BatchSampler(N, batch_size, drop_last=drop_last, **given), **grouped(**options)
-        )
-
-
 class Torchs:
     """torch's DistributedSampler."""
 
@@ -62,7 +53,7 @@ class Adapters(Torchs):
     loader, sampler = StatefulDataLoader, StatefulDistributedSampler
 
 
-KINDS = [Ours, Weighted, Torchs, Adapters]
+KINDS = [Ours, Torchs, Adapters]
 
 
 def job(kind, ranks, step, **options):
@@ -96,8 +87,7 @@ def rest_of(loaders):
     return found
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(("n", "drop_last"), [(1, False), (2, True), (3, False), (8, True)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_steps_stay_the_same_for_any_ranks(kind, n, drop_last):
     for m in RANKS:
@@ -109,16 +99,15 @@ def test_the_steps_stay_the_same_for_any_ranks(kind, n, drop_last):
         full = N // step
         assert seen == whole[:1]
         assert rest[: full - 1] == whole[1:full], (m, step)
-        if kind is not Weighted:  # it draws with replacement
-            together = flat(seen) + flat(rest)
-            # (torch's samplers may fill the last step of some ranks, but not of others, with the first samples.)
-            exact = full * step if drop_last else N
-            assert len(set(together)) == exact or (drop_last and kind is not Ours and len(set(together)) > exact)
-            assert len(together) - len(set(together)) < max(m, n)
+        together = flat(seen) + flat(rest)
+        # (torch's samplers may fill the last step of some ranks, but not of others, with the first samples.)
+        exact = full * step if drop_last else N
+        assert len(set(together)) == exact or (drop_last and kind is not Ours and len(set(together)) > exact)
+        assert len(together) - len(set(together)) < max(m, n)
 
 
-@pytest.mark.parametrize("kind", [Ours, Torchs, Adapters])
-@pytest.mark.parametrize(("n", "size", "m", "other"), [(2, 5, 3, 4), (3, 4, 2, 9), (4, 3, 7, 2), (1, 7, 8, 5)])
+@pytest.mark.parametrize("kind", [Ours, Torchs])
+@pytest.mark.parametrize(("n", "size", "m", "other"), [(2, 5, 3, 4), (3, 4, 2, 9), (1, 7, 8, 5)])
 def test_with_steps_of_another_size_nothing_comes_twice_and_nothing_is_lost(kind, n, size, m, other):
     states, seen = states_after(job(kind, n, n * size), 3)
     rest = rest_of(resumed(job(kind, m, m * other), states[0]))
@@ -128,8 +117,7 @@ def test_with_steps_of_another_size_nothing_comes_twice_and_nothing_is_lost(kind
     assert not set(flat(rest[:-1])) & set(flat(seen))
 
 
-@pytest.mark.parametrize("kind", [Ours, Adapters])
-@pytest.mark.parametrize(("before", "behind"), [(2, 0), (0, 2), (2, 1)])
+@pytest.mark.parametrize(("kind", "before", "behind"), [(Ours, 2, 0), (Adapters, 2, 1)])
 def test_any_number_of_workers_continues_in_other_ranks_after_the_delivered_batches(kind, before, behind):
     whole = rest_of(job(kind, 2, 12))
     states, _ = states_after(job(kind, 2, 12, num_workers=before), 3)
@@ -169,30 +157,22 @@ class Drawn(Dataset):
         return i, random.random(), np.random.rand(), torch.rand(()).item(), slipring.rng().random()
 
 
-class DrawnOurs:
-    def __new__(cls, rank, ranks, batch_size, **options):
-        # The same in all ranks, like torch.manual_seed(11).
-        options["generator"] = torch.Generator().manual_seed(11)
+def drawing(kind, rank, ranks, batch_size, **options):
+    """Return a loader of a rank; torch's generator is seeded alike in all ranks."""
+    options |= {"generator": torch.Generator().manual_seed(11), "rng": "sample", "collate_fn": as_is}
+    if kind is Ours:
         sampler = BatchSampler(N, batch_size, shuffle=True, seed=3, rank=rank, world_size=ranks)
-        return DataLoader(Drawn(), batch_sampler=sampler, rng="sample", collate_fn=as_is, **grouped(**options))
+        return DataLoader(Drawn(), batch_sampler=sampler, **grouped(**options))
+    sampler = DistributedSampler(range(N), num_replicas=ranks, rank=rank, seed=3)
+    return StatefulDataLoader(Drawn(), batch_size, sampler=sampler, **grouped(**options))
 
 
-class DrawnTorchs:
-    def __new__(cls, rank, ranks, batch_size, **options):
-        # The same in all ranks, like torch.manual_seed(11).
-        options["generator"] = torch.Generator().manual_seed(11)
-        sampler = DistributedSampler(range(N), num_replicas=ranks, rank=rank, seed=3)
-        return StatefulDataLoader(
-            Drawn(), batch_size, sampler=sampler, rng="sample", collate_fn=as_is, **grouped(**options)
-        )
-
-
-@pytest.mark.parametrize("kind", [DrawnOurs, DrawnTorchs])
 @pytest.mark.parametrize(
-    ("m", "step", "options"),
-    [(2, 12, {}), (3, 12, {"num_workers": 2}), (6, 12, {"num_workers": 1, "chunk_size": 2}), (3, 21, {})],
+    ("kind", "m", "step", "options"),
+    [(Ours, 3, 21, {}), (Torchs, 3, 12, {"num_workers": 2}), (Ours, 6, 12, {"num_workers": 1, "chunk_size": 2})],
 )
 def test_samples_draw_the_same_in_other_ranks(kind, m, step, options):
+    kind = functools.partial(drawing, kind)
     drawn = {sample[0]: sample for batch in kind(0, 1, N, num_workers=0) for sample in batch}
     states, seen = zip(*[drawn_until(loader, 2) for loader in job(kind, 2, 12)], strict=True)
     rest = []
@@ -213,8 +193,7 @@ def drawn_until(loader, taken):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize(("n", "num_workers"), [(1, 0), (2, 0), (2, 2), (3, 0), slow(4, 2), (6, 0), slow(8, 0)])
+@pytest.mark.parametrize(("n", "num_workers", "drop_last"), [(2, 0, False), (3, 2, True), slow(8, 0, False)])
 def test_a_state_that_torchdata_has_saved_of_our_sampler_continues_in_other_ranks(n, num_workers, drop_last):
     theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata saves the states")
     orders = [list(BatchSampler(N, shuffle=True, seed=3).order(epoch)) for epoch in range(2)]
@@ -338,7 +317,7 @@ def test_a_state_of_a_sampler_of_other_indices_is_refused_when_it_is_loaded():
         DataLoader(range(N + 1), batch_sampler=sampler).load_state_dict(states[0])
 
 
-@pytest.mark.parametrize(("n", "m"), [((3, 2), (2, 2)), ((3, 2), (1, 5)), ((4, 1), (2, 3)), ((2, 4), (2, 2))])
+@pytest.mark.parametrize(("n", "m"), [((3, 2), (2, 2)), ((4, 1), (2, 3))])
 @pytest.mark.parametrize("kind", [Ours, Torchs])
 def test_last_batches_that_are_not_full_leave_nothing(kind, n, m):
     """The resumed epoch is empty: it raises no error, and does not deliver the next epoch."""
@@ -397,11 +376,3 @@ def test_a_state_before_the_first_batch_has_the_samplers_epoch_position_and_seed
     other.load_state_dict(first.state_dict())
     for _ in range(2):
         assert list(other) == list(first)
-
-
-def test_a_dataset_that_has_grown_since_is_torchs_own_error():
-    samples = list(range(5))
-    sampler = DistributedSampler(samples, 2, 1, shuffle=False)
-    samples += range(4)
-    with pytest.raises(AssertionError, match="does not match total_size"):
-        list(DataLoader(samples, 2, sampler=sampler))

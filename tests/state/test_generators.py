@@ -42,7 +42,7 @@ class Tens:
         return [self[i] for i in indices]
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}], ids=str)
 @pytest.mark.parametrize("way", [nested, bulk, beside_the_loaders, global_one_beside_the_loaders])
 def test_an_order_continues_from_the_generator_that_it_was_drawn_from(way, options):
     def loader():

@@ -11,10 +11,9 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from slipring.adapters.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.datasets import as_is  # noqa: E402
-from tests.support.parts import fast  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 
@@ -100,14 +99,12 @@ class Lists:
         return list(indices)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(("num_workers", "taken"), [(0, 0), (1, 2), slow(0, 2)])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("adapter", fast([DataLoader, StatefulDataLoader], DataLoader))
-@pytest.mark.parametrize("taken", [0, 2])
-def test_a_resume_continues_in_the_pass_of_its_state(adapter, kind, num_workers, taken):
+def test_a_resume_continues_in_the_pass_of_its_state(kind, num_workers, taken):
     def made():
         dataset, options = KINDS[kind]()
-        return adapter(dataset, num_workers=num_workers, collate_fn=as_is, **options)
+        return DataLoader(dataset, num_workers=num_workers, collate_fn=as_is, **options)
 
     with made() as first, made() as second, made() as third:
         iterator = iter(first)
@@ -123,11 +120,11 @@ def test_a_resume_continues_in_the_pass_of_its_state(adapter, kind, num_workers,
         assert list(third) == list(first)  # and the pass after it is the next one
 
 
-@pytest.mark.parametrize("adapter", [data.DataLoader, DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("loader_class", [data.DataLoader, DataLoader])
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_dataset_is_asked_for_its_length_and_samples_as_often_as_by_torch(adapter, num_workers):
+def test_a_dataset_is_asked_for_its_length_and_samples_as_often_as_by_torch(loader_class, num_workers):
     asked = Counting()
-    loader = adapter(asked, 3, num_workers=num_workers)
+    loader = loader_class(asked, 3, num_workers=num_workers)
     assert len(loader) == 4
     assert len(list(loader)) == len(list(loader)) == 4
     assert asked.lengths == 5  # by len(loader), by list(), and by the sampler in each pass
@@ -135,12 +132,9 @@ def test_a_dataset_is_asked_for_its_length_and_samples_as_often_as_by_torch(adap
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("adapter", [data.DataLoader, DataLoader, StatefulDataLoader])
-def test_an_epoch_asks_for_one_pass(adapter, kind):
-    if adapter is data.DataLoader and kind == "stateful sampler":
-        pytest.skip("torch's calls iter() for every batch, and so never ends")
+def test_an_epoch_asks_for_one_pass(kind):
     dataset, options = KINDS[kind]()
-    loader = adapter(dataset, collate_fn=as_is, **options)
+    loader = DataLoader(dataset, collate_fn=as_is, **options)
     asked = dataset if isinstance(dataset, Orders) else options.get("sampler") or options["batch_sampler"]
     assert asked.epoch == 0
     for epoch in 1, 2, 3:
@@ -166,8 +160,7 @@ class Eager(Sampled):
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": Eager()}, {}])
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_resume_before_the_first_batch_draws_as_the_epoch_did(options, seed):
+def test_a_resume_before_the_first_batch_draws_as_the_epoch_did(options):
     def made():
         return DataLoader(Draws(), collate_fn=as_is, **options)
 
@@ -177,6 +170,6 @@ def test_a_resume_before_the_first_batch_draws_as_the_epoch_did(options, seed):
     want, after = list(iterator), torch.rand(())
     second = made()
     second.load_state_dict(state)
-    torch.manual_seed(seed)
+    torch.manual_seed(2)
     assert list(second) == want
     assert torch.rand(()) == after

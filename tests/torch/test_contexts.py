@@ -56,8 +56,9 @@ def context(process, base=SpawnContext, name="spawn"):
     return type("OwnContext", (base,), {"_name": name, "Process": process})()
 
 
-@pytest.mark.parametrize("name", ["spawn", "unheard of"])
-@pytest.mark.parametrize("process", [MarkedFork, MarkedSpawn, MarkedDefault])
+@pytest.mark.parametrize(
+    ("process", "name"), [(MarkedFork, "spawn"), (MarkedSpawn, "unheard of"), (MarkedDefault, "unheard of")]
+)
 def test_workers_are_processes_of_the_contexts_own_class(process, name):
     options = {"multiprocessing_context": context(process, ForkContext, name), "persistent_workers": True}
     with DataLoader(Named(), 2, num_workers=2, **grouped(**options)) as loader:

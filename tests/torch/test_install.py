@@ -2,7 +2,6 @@
 
 import abc
 import copy
-import functools
 import inspect
 import pickle
 import subprocess
@@ -67,14 +66,6 @@ def imported(monkeypatch):
     return make
 
 
-def test_torchs_names_are_ours_while_installed():
-    with install():
-        assert torch.utils.data.DataLoader is torch.utils.data.dataloader.DataLoader is DataLoader
-        assert Imported is DataLoader
-    assert torch.utils.data.DataLoader is torch.utils.data.dataloader.DataLoader is Torchs.DataLoader
-    assert Imported is Torchs.DataLoader
-
-
 def test_ours_is_derived_from_torchs_also_while_installed():
     with install():
         assert Torchs.DataLoader in DataLoader.__mro__[1:]
@@ -84,12 +75,15 @@ def test_ours_is_derived_from_torchs_also_while_installed():
         assert loader.stats().batches == 2
 
 
-def test_a_module_has_ours_under_every_name_that_was_torchs(imported):
+def test_every_name_of_torchs_class_is_ours_while_installed(imported, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nothing", None)
     client = imported(one=Torchs.DataLoader, two=Torchs.DataLoader, three=Named)
     with install():
-        assert client.one is client.two is DataLoader
+        assert torch.utils.data.DataLoader is torch.utils.data.dataloader.DataLoader is DataLoader
+        assert Imported is client.one is client.two is DataLoader
         assert client.three is Named
-    assert client.one is client.two is Torchs.DataLoader
+    assert torch.utils.data.DataLoader is torch.utils.data.dataloader.DataLoader is Torchs.DataLoader
+    assert Imported is client.one is client.two is Torchs.DataLoader
 
 
 def test_names_that_other_code_changed_meanwhile_are_left_alone(imported):
@@ -113,30 +107,13 @@ def test_a_module_that_loads_on_first_use_is_not_woken(imported):
     assert names["late"] is Torchs.DataLoader
 
 
-def test_things_in_sys_modules_that_are_no_modules_do_no_harm(monkeypatch):
-    monkeypatch.setitem(sys.modules, "nothing", None)
-    monkeypatch.setitem(sys.modules, "an_object", types.SimpleNamespace(DataLoader=Torchs.DataLoader))
-    with install():
-        assert torch.utils.data.DataLoader is DataLoader
-
-
-def test_calls_nest():
-    with install():
-        with install():
-            pass
-        assert torch.utils.data.DataLoader is DataLoader
-    assert torch.utils.data.DataLoader is Torchs.DataLoader
-
-
-def test_a_second_call_finds_modules_imported_since(imported):
+def test_calls_nest_and_a_second_call_finds_modules_imported_since(imported):
     with install():
         client = imported(DataLoader=Torchs.DataLoader)
         with install():
             assert client.DataLoader is DataLoader
-    assert client.DataLoader is Torchs.DataLoader
-
-
-def test_uninstalling_without_an_install_is_an_error():
+        assert torch.utils.data.DataLoader is client.DataLoader is DataLoader
+    assert torch.utils.data.DataLoader is client.DataLoader is Torchs.DataLoader
     with pytest.raises(RuntimeError, match="not installed"):
         uninstall()
 
@@ -158,26 +135,20 @@ def test_many_threads_may_install_at_once():
     assert torch.utils.data.DataLoader is Torchs.DataLoader
 
 
-def test_torchs_loaders_are_instances_of_the_installed_class():
-    stock, named = Torchs.DataLoader([1]), Named([1], "x")
-    with install():
-        assert isinstance(stock, torch.utils.data.DataLoader)
-        assert isinstance(named, torch.utils.data.DataLoader)
-        assert issubclass(Named, torch.utils.data.DataLoader)
-        assert issubclass(Torchs.DataLoader, torch.utils.data.DataLoader)
-        assert not isinstance([1], torch.utils.data.DataLoader)
-        assert not issubclass(list, torch.utils.data.DataLoader)
-    assert not isinstance(stock, DataLoader)
-    assert not issubclass(Named, DataLoader)
-
-
-def test_only_our_own_class_takes_torchs_loaders_for_its_own():
+def test_torchs_loaders_are_instances_of_the_installed_class_and_of_no_other():
     class Mine(DataLoader):
         pass
 
+    stock, named = Torchs.DataLoader([1]), Named([1], "x")
     with install():
-        assert not isinstance(Torchs.DataLoader([1]), Mine)
-        assert isinstance(Mine([1]), torch.utils.data.DataLoader)
+        for loader in (stock, named, Mine([1])):
+            assert isinstance(loader, torch.utils.data.DataLoader)
+            assert issubclass(type(loader), torch.utils.data.DataLoader)
+        assert not isinstance([1], torch.utils.data.DataLoader)
+        assert not issubclass(list, torch.utils.data.DataLoader)
+        assert not isinstance(stock, Mine)
+    assert not isinstance(stock, DataLoader)
+    assert not issubclass(Named, DataLoader)
 
 
 def test_classes_derived_from_torchs_before_still_work():
@@ -228,19 +199,18 @@ def test_walking_the_subclasses_finds_those_of_torchs_class():
     assert Named not in DataLoader.__subclasses__()
 
 
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-@pytest.mark.parametrize("made", [lambda: Torchs.DataLoader(range(5), 2), lambda: Named(range(5), 3)])
-def test_torchs_loaders_are_copied_and_pickled_while_installed(duplicate, made):
-    before = made()
-    with install():
-        inside = duplicate(before)
-        assert type(inside) is type(before)
-        assert [batch.tolist() for batch in inside] == [[0, 1], [2, 3], [4]]
-    after = duplicate(before)
-    assert type(after) is type(before) and len(after) == 3
+@pytest.mark.parametrize("duplicate", [copy.copy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copied", "pickled"])
+def test_torchs_loaders_are_copied_and_pickled_while_installed(duplicate):
+    for before in (Torchs.DataLoader(range(5), 2), Named(range(5), 3)):
+        with install():
+            inside = duplicate(before)
+            assert type(inside) is type(before)
+            assert [batch.tolist() for batch in inside] == [[0, 1], [2, 3], [4]]
+        after = duplicate(before)
+        assert type(after) is type(before) and len(after) == 3
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("protocol", [0, 2, pickle.HIGHEST_PROTOCOL])
 def test_objects_pickled_while_installed_can_be_read_after(protocol):
     stock = Torchs.DataLoader(range(5), 2)
     with install():
@@ -258,12 +228,6 @@ def test_objects_pickled_before_can_be_read_while_installed():
         loader = pickle.loads(data)
         assert type(loader) is DataLoader
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
-
-
-def test_references_that_no_search_finds_continue_making_torchs_loaders():
-    make = functools.partial(Torchs.DataLoader, batch_size=2)
-    with install():
-        assert type(make([1])) is Torchs.DataLoader
 
 
 SCRIPT = """

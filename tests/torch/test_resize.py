@@ -51,8 +51,9 @@ class Counted(Reads):
         return i, torch.utils.data.get_worker_info().num_workers
 
 
-@pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])
-@pytest.mark.parametrize("more", [{}, {"preload": 2}, {"persistent_workers": True}], ids=str)
+@pytest.mark.parametrize(
+    ("method", "more"), [("fork", {}), ("fork", {"preload": 2, "persistent_workers": True}), slow("spawn", {})], ids=str
+)
 def test_every_byte_is_that_of_a_fixed_number(method, more):
     def made(number, how):
         given = {"rng": "batch", "multiprocessing_context": how}
@@ -70,8 +71,7 @@ def test_every_byte_is_that_of_a_fixed_number(method, more):
         assert loader.num_workers == 4
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("data", [Numbered, Counted])
+@pytest.mark.parametrize(("data", "persistent"), [(Numbered, True), (Counted, False)])
 def test_values_that_depend_on_the_workers_change_with_the_next_epoch(data, persistent):
     with DataLoader(data(), 2, num_workers=2, persistent_workers=persistent) as loader:
         for workers, change in ((2, 3), (3, 1), (1, 1)):

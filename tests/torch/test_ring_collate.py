@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from slipring.torch import RingCollate, ring_collate  # noqa: E402
 from tests.support.inside import queue_of  # noqa: E402
-from tests.support.parts import slow  # noqa: E402
 from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
@@ -94,8 +93,7 @@ def test_every_batch_may_be_kept():
     assert queue_of(collate).stats().copied > 0
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(("persistent", "kept"), [(False, True), (True, False)])
 def test_loops_that_end_early_leave_no_batch(persistent, kept):
     collate = RingCollate(slots=3)
     loader = of_torch(Pictures(), collate, persistent_workers=persistent)
@@ -141,9 +139,9 @@ def wait_until_full(collate):
         time.sleep(0.01)
 
 
-def in_a_child(function, *args):
-    """Run a function in a forked child; return its exit code, None if it does not end."""
-    process = multiprocessing.get_context("fork").Process(target=function, args=args)
+def in_a_child(function, *args, method="fork"):
+    """Run a function in a child process; return its exit code, None if it does not end."""
+    process = multiprocessing.get_context(method).Process(target=function, args=args)
     process.start()
     process.join(60)
     process.kill()
@@ -202,13 +200,9 @@ def check_labels(loader):
     assert labels(loader) == labels(loader) == WHOLE
 
 
-@pytest.mark.parametrize("method", ["fork", slow("spawn")])
-def test_the_loop_may_run_in_another_process_than_the_loader_was_made_in(method):
+def test_the_loop_may_run_in_another_process_than_the_loader_was_made_in():
     loader = of_torch(Pictures(), RingCollate(slots=4), multiprocessing_context="fork")
-    process = multiprocessing.get_context(method).Process(target=check_labels, args=(loader,))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    assert in_a_child(check_labels, loader, method="spawn") == 0
     assert labels(loader) == WHOLE
 
 
@@ -226,10 +220,10 @@ def test_a_child_of_a_worker_takes_no_batches():
     assert labels(loader) == WHOLE
 
 
-@pytest.mark.parametrize("slots", [2, 0, -1, 2.5, True, None])
-def test_too_few_slots_are_refused(slots):
-    with pytest.raises((TypeError, ValueError), match="slots must be"):
-        RingCollate(slots=slots)
+def test_too_few_slots_are_refused():
+    for slots in (2, -1, 2.5, True, None):
+        with pytest.raises((TypeError, ValueError), match="slots must be"):
+            RingCollate(slots=slots)
 
 
 def test_a_batch_cannot_be_read_where_its_ring_is_not():

@@ -45,9 +45,8 @@ def test_a_random_sampler_draws_the_same(more, seeded):
     assert {type(index) for index in ours[0][0]} == {int}
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize(("n", "ranks"), [(N, 1), (N, 3), (5, 4), (3, 8), (1, 5)])
+@pytest.mark.parametrize(("drop_last", "shuffle"), [(False, True), (True, False)])
+@pytest.mark.parametrize(("n", "ranks"), [(N, 3), (5, 4), (3, 8)])
 def test_a_distributed_sampler_gives_each_rank_the_same(n, ranks, drop_last, shuffle):
     for rank in {0, ranks - 1}:
         torchs, ours = both(

@@ -10,10 +10,9 @@ from tests.support.datasets import Waiting  # noqa: E402
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
-@pytest.mark.parametrize("rng", ["batch", "worker"])
-def test_a_long_wait_is_logged_also_by_the_thread_that_prepares_batches(tmp_path, device, rng):
+def test_a_long_wait_is_logged_also_by_the_thread_that_prepares_batches(tmp_path, device):
     data = Waiting(tmp_path / "gate", at=4, n=6)
-    options = {"num_workers": 2, "device": device, "rng": rng}
+    options = {"num_workers": 2, "device": device}
     with opening(tmp_path, batch=2) as lines, DataLoader(data, 2, warn_after=0.01, **options) as loader:
         assert [batch[1].tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
     assert len(lines) == 1
