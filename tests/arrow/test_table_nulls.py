@@ -9,8 +9,7 @@ pa = pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq  # noqa: E402
 
-from slipring import Loader  # noqa: E402
-from slipring.arrow import TableDataset, collate  # noqa: E402
+from slipring.arrow import TableDataset  # noqa: E402
 from slipring.streams import Stream  # noqa: E402
 from tests.support.nulls import COLUMNS, UNFIT  # noqa: E402
 
@@ -65,25 +64,6 @@ def test_rows_have_the_values_and_the_masks_in_every_kind_of_dataset(tmp_path):
     assert TableDataset(path, decode=dict, **OPTIONS).__getitems__(order) == expected
     assert TableDataset(path, decode_batch=lambda rows: rows.to_pylist(), **OPTIONS).__getitems__(order) == expected
     assert TableDataset(path, returns="record_batch", **OPTIONS).take([]).schema == dataset.schema
-
-
-def test_default_collation_makes_arrays_of_a_filled_column_and_its_mask(tmp_path):
-    path = table(tmp_path)
-    with Loader(TableDataset(path, ["age"]), 4) as loader, pytest.raises(ValueError, match="NoneType"):
-        next(iter(loader))
-    dataset = TableDataset(path, ["age"], fill_null={"age": -1}, null_mask=["age"])
-    with Loader(dataset, 4) as loader:
-        [batch] = loader
-    assert batch["age"].tolist() == [31, -1, 45, -1] and batch["age_mask"].tolist() == [False, True] * 2
-    assert batch["age_mask"].dtype == bool
-
-
-def test_record_batches_in_slots_have_filled_columns_that_become_arrays(tmp_path):
-    dataset = TableDataset(table(tmp_path), returns="record_batch", **OPTIONS)
-    with Loader(dataset, 4, num_workers=1, collate_fn=collate, timeout=60) as loader:
-        [batch] = loader
-        assert batch["age"].to_numpy().tolist() == [31, -1, 45, -1]
-        assert batch.to_pylist() == FILLED
 
 
 def test_a_value_that_the_type_does_not_have_is_refused_when_the_dataset_is_made(tmp_path):

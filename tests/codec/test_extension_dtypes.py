@@ -38,17 +38,6 @@ def test_arrays_and_scalars_of_extension_dtypes_are_not_pickled(trip, dtype):
         assert trip.pickled(each) == 0
 
 
-def test_empty_makes_arrays_of_extension_dtypes_in_the_slot(trip, dtype):
-    def make():
-        made = slipring.empty((4, 5), dtype)
-        made[...] = np.ones((4, 5), dtype)
-        return made
-
-    got = trip(make)
-    assert same_array(np.ones((4, 5), dtype), got)
-    assert trip.ring.meter.pickled_leaves == 0
-
-
 def test_the_default_collation_stacks_extension_dtypes(trip, dtype):
     samples = [{"x": np.full((2, 3), k).astype(dtype), "n": dtype.type(k)} for k in range(4)]
     wanted = np.stack([sample["x"] for sample in samples])

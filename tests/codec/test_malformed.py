@@ -1,6 +1,5 @@
 """Malformed batches of a faulty worker are refused with an error; tests/fuzz tries more of them."""
 
-import ast
 import collections
 import dataclasses
 import struct
@@ -252,13 +251,6 @@ def test_a_definition_that_is_none_is_refused(definition):
         pytree.parse(definition)
     with pytest.raises(CorruptBatch, match="a tree that cannot be read"):
         decode(Case(0, 0, 0, len(definition), len(definition), None, bytearray(definition)))
-
-
-def test_dtypes_are_written_so_that_they_read_back():
-    for dtype in (np.dtype("M8[25s]"), np.dtype("i4,f8"), np.dtype([("a", ">f4", (2, 3))]), np.dtype("V7")):
-        written = pytree.write_dtype(dtype)
-        assert pytree.read_dtype(written) == dtype and ast.literal_eval(written)
-    assert pytree.write_dtype(np.dtype({"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": [0, 2]})) is None
 
 
 # ---- in a slot

@@ -30,11 +30,9 @@ def test_an_array_that_occurs_twice_arrives_as_one_object(trip, big):
     assert trip.bytes_of([big, big]) < 1.5 * LARGE
 
 
-@pytest.mark.parametrize("copy", [False, True], ids=["views", "copied"])
-def test_an_edit_of_one_is_seen_in_the_other(trip, big, copy):
-    got = trip([big, big], *([COPY_ALWAYS] if copy else []))
-    got[0][0, 0] = -7
-    assert got[1][0, 0] == -7
+def test_copies_of_an_array_that_occurs_twice_are_one_object(trip, big):
+    first, second = trip([big, big], COPY_ALWAYS)
+    assert first is second
 
 
 def test_arrays_over_the_same_memory_in_the_same_form_arrive_as_one_object(trip, big):
@@ -71,20 +69,13 @@ def test_arrow_data_that_occurs_twice_is_stored_once(trip):
 
 
 def test_many_leaves_are_distinguished(trip):
-    arrays = [np.full(3 + k % 5, k) for k in range(3000)]
-    order = np.random.default_rng(1).integers(0, len(arrays), 6000).tolist()
+    arrays = [np.full(3 + k % 5, k) for k in range(1000)]
+    order = np.random.default_rng(1).integers(0, len(arrays), 2000).tolist()
     got = trip([arrays[k] for k in order])
     seen = {}
     for k, array in zip(order, got, strict=True):
         assert seen.setdefault(k, array) is array and array.tolist() == arrays[k].tolist()
     assert len({id(array) for array in got}) == len(seen)
-
-
-def test_empty_arrays_and_scalars_keep_their_values(trip):
-    empty = np.zeros((0, 3))
-    got = trip([empty, np.zeros((0, 5)), np.float32(2), np.float32(2), 1 << 70, 1 << 70, empty])
-    assert [np.shape(leaf) for leaf in got[:2]] == [(0, 3), (0, 5)] and got[2:6] == [2, 2, 1 << 70, 1 << 70]
-    assert got[6] is got[0]
 
 
 def test_memory_that_is_freed_and_used_again_during_a_batch_is_another_leaf(trip):
@@ -111,37 +102,20 @@ def test_the_arrays_of_a_batch_are_not_kept_when_it_has_been_sent(trip):
 # ---- torch
 
 
-def test_tensors_that_are_one_arrive_as_one_as_with_torchs_loader():
+def test_tensors_that_are_one_arrive_as_one(trip):
     torch = pytest.importorskip("torch")
-    import slipring.torch
-
-    def collate(samples):
-        ids = torch.tensor(samples)
-        return {"ids": ids, "labels": ids, "view": ids.view(len(samples)), "half": ids[:2]}
-
-    for loader in (slipring.torch.DataLoader, torch.utils.data.DataLoader):
-        batches = loader(range(8), 4, collate_fn=collate, num_workers=1, multiprocessing_context="fork")
-        for batch in batches:
-            batch["labels"][0] = -100
-            assert batch["ids"][0] == batch["view"][0] == -100
-            if loader is slipring.torch.DataLoader:
-                assert batch["ids"] is batch["labels"] is batch["view"]
-                assert batch["half"][0] != -100
+    ids = torch.arange(4)
+    got = trip({"ids": ids, "labels": ids, "view": ids.view(4), "half": ids[:2]})
+    assert got["ids"] is got["labels"] is got["view"]
+    got["ids"][0] = -100
+    assert got["half"].tolist() == [0, 1]
 
 
 def test_tensors_that_differ_in_dtype_or_gradient_are_two(trip):
     torch = pytest.importorskip("torch")
     one = torch.arange(8, dtype=torch.int16)
     floats = torch.ones(4)
-    sent = [
-        one,
-        one.view(torch.bfloat16),
-        one.view(torch.float16),
-        floats,
-        floats.clone().requires_grad_(),
-        one.numpy(),
-    ]
-    sent.append(floats.detach().requires_grad_())
+    sent = [one, one.view(torch.bfloat16), one.view(torch.float16), floats, floats.detach().requires_grad_()]
     got = trip(sent)
     assert len({id(leaf) for leaf in got}) == len(sent)
     for leaf, wanted in zip(got, sent, strict=True):
