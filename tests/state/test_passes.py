@@ -43,16 +43,8 @@ class Sampled(Orders, data.Sampler):
         return N
 
 
-class Grouped(Sampled):
-    def __iter__(self):
-        order = self.order()
-        return iter([order[i : i + 3] for i in range(0, N, 3)])
-
-
-class Told(Sampled):
-    """Stateful, and its own iterator: its state is the number of the pass and the indices left in it."""
-
-    left = ()
+class OwnIterator(Sampled):
+    """Its own iterator, which iter() restarts: Lightning's ``_IndexBatchSamplerWrapper`` is one."""
 
     def __iter__(self):
         self.left = self.order()
@@ -63,40 +55,21 @@ class Told(Sampled):
             raise StopIteration
         return self.left.pop(0)
 
-    def state_dict(self):
-        return {"epoch": self.epoch, "left": list(self.left)}
 
-    def load_state_dict(self, state):
-        self.epoch, self.left = state["epoch"], list(state["left"])
-
-
-class Counting(data.Dataset):
-    def __init__(self):
-        self.lengths, self.read = 0, []
-
-    def __len__(self):
-        self.lengths += 1
-        return N
-
-    def __getitem__(self, i):
-        self.read.append(i)
-        return i
+class Grouped(Sampled):
+    def __iter__(self):
+        order = self.order()
+        return iter([order[i : i + 3] for i in range(0, N, 3)])
 
 
 KINDS = {
     "stream": lambda: (Passes(), {"batch_size": 3}),
     "sample by sample": lambda: (Passes(), {"batch_size": None}),
     "sampler": lambda: (range(N), {"batch_size": 3, "sampler": Sampled()}),
+    "its own iterator": lambda: (range(N), {"batch_size": 3, "sampler": OwnIterator()}),
     "batch sampler": lambda: (range(N), {"batch_sampler": Grouped()}),
     "index by index": lambda: (range(N), {"batch_size": None, "sampler": Sampled()}),
-    "a sampler of lists": lambda: (Lists(), {"batch_size": None, "sampler": Grouped()}),
-    "stateful sampler": lambda: (range(N), {"batch_size": 3, "sampler": Told()}),
 }
-
-
-class Lists:
-    def __getitem__(self, indices):
-        return list(indices)
 
 
 @pytest.mark.parametrize(("num_workers", "taken"), [(0, 0), (1, 2), slow(0, 2)])
@@ -120,17 +93,6 @@ def test_a_resume_continues_in_the_pass_of_its_state(kind, num_workers, taken):
         assert list(third) == list(first)  # and the pass after it is the next one
 
 
-@pytest.mark.parametrize("loader_class", [data.DataLoader, DataLoader])
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_dataset_is_asked_for_its_length_and_samples_as_often_as_by_torch(loader_class, num_workers):
-    asked = Counting()
-    loader = loader_class(asked, 3, num_workers=num_workers)
-    assert len(loader) == 4
-    assert len(list(loader)) == len(list(loader)) == 4
-    assert asked.lengths == 5  # by len(loader), by list(), and by the sampler in each pass
-    assert asked.read == ([] if num_workers else [*range(N)] * 2)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_epoch_asks_for_one_pass(kind):
     dataset, options = KINDS[kind]()
@@ -140,36 +102,3 @@ def test_an_epoch_asks_for_one_pass(kind):
     for epoch in 1, 2, 3:
         assert sum(1 for _ in loader) == (12 if kind in ("sample by sample", "index by index") else 4)
         assert asked.epoch == epoch
-
-
-class Draws(data.Dataset):
-    """Sample i is (i, a number from torch's global generator)."""
-
-    def __len__(self):
-        return N
-
-    def __getitem__(self, i):
-        return i, torch.rand(()).item()
-
-
-class Eager(Sampled):
-    """Draws its order from torch's global generator, in iter()."""
-
-    def order(self):
-        return torch.randperm(N).tolist()
-
-
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": Eager()}, {}])
-def test_a_resume_before_the_first_batch_draws_as_the_epoch_did(options):
-    def made():
-        return DataLoader(Draws(), collate_fn=as_is, **options)
-
-    torch.manual_seed(1)
-    iterator = iter(first := made())
-    state = first.state_dict()
-    want, after = list(iterator), torch.rand(())
-    second = made()
-    second.load_state_dict(state)
-    torch.manual_seed(2)
-    assert list(second) == want
-    assert torch.rand(()) == after
