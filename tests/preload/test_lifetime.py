@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import weakref
 
 import pytest
 
@@ -55,16 +54,6 @@ def test_a_loop_that_is_broken_off_leaves_no_thread_and_no_slot(lab, device, per
         assert all_slots_free(loader)
 
 
-def test_an_iterator_that_nobody_refers_to_ends_its_thread(lab):
-    loader = DataLoader(Made(image, 50), 2, num_workers=1, device=DEVICE)
-    batches = iter(loader)
-    lab.await_copies(1)
-    gone = weakref.ref(batches)
-    del batches
-    assert gone() is None and not threads()
-    loader.close()
-
-
 def test_close_calls_back_a_thread_that_waits_for_a_worker(lab):
     gate = multiprocessing.Event()
 
@@ -82,28 +71,6 @@ def test_close_calls_back_a_thread_that_waits_for_a_worker(lab):
     assert not thread.is_alive()
     with pytest.raises(Closed):
         next(batches)
-
-
-def test_the_thread_keeps_only_ready_batches():
-    with DataLoader(Made(image, 50), 2, num_workers=1, device="cpu") as loader:
-        batches = iter(loader)
-        ring, ahead = engines_of(loader).engine.ring, ahead_of(batches)
-        for _ in range(5):
-            batch = next(batches)
-            while not ahead.ready:
-                ahead.filled.acquire(timeout=0.01)
-            assert ring.n_slots - ring.circulating == 2  # this batch, and the one that is ready
-        del batch, batches, ahead
-
-
-def test_an_exception_that_ends_the_thread_is_raised_in_the_waiting_call():
-    def leave(batch):
-        raise SystemExit("enough")
-
-    with DataLoader(Made(image, 5), num_workers=1, device=Device("cpu", transform=leave)) as loader:
-        batches = iter(loader)
-        with pytest.raises(SystemExit, match="enough"):
-            next(batches)
 
 
 def test_close_from_another_thread_ends_a_next_that_waits(lab):

@@ -4,7 +4,6 @@ import errno
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
 import time
 import warnings
@@ -14,10 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from slipring.torch import RingCollate, ring_collate  # noqa: E402
 from tests.support.inside import queue_of  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
@@ -46,12 +46,6 @@ class Forking(Pictures):
             os._exit(0)
         os.waitpid(pid, 0)
         return super().__getitem__(i)
-
-
-class Shards(IterableDataset):
-    def __iter__(self):
-        info = get_worker_info()
-        yield from range(info.id, 40, info.num_workers)
 
 
 def of_torch(dataset, collate_fn=None, **options):
@@ -85,14 +79,6 @@ def test_tensors_lie_in_the_slots_and_nothing_is_pickled():
     assert queue_of(collate).stats().got == 10 and queue_of(collate).stats().pickled_leaves == 0
 
 
-def test_every_batch_may_be_kept():
-    collate = RingCollate(slots=4)
-    batches = list(of_torch(Pictures(), collate))
-    assert [batch["label"].tolist() for batch in batches] == WHOLE
-    assert all((batch["image"][:, 0, 0, 0] == batch["label"]).all() for batch in batches)
-    assert queue_of(collate).stats().copied > 0
-
-
 @pytest.mark.parametrize(("persistent", "kept"), [(False, True), (True, False)])
 def test_loops_that_end_early_leave_no_batch(persistent, kept):
     collate = RingCollate(slots=3)
@@ -106,7 +92,8 @@ def test_loops_that_end_early_leave_no_batch(persistent, kept):
             keeps.append(first)
         del batches, first
     assert labels(loader) == WHOLE
-    assert all(batch["label"].tolist() == WHOLE[0] for batch in keeps)
+    assert all((batch["image"][:, 0, 0, 0].tolist() == WHOLE[0]) for batch in keeps)
+    assert not kept or queue_of(collate).stats().copied > 0
     collate.forget()
     assert not collate._early
 
@@ -174,11 +161,6 @@ def test_without_slots_batches_go_torchs_own_way(monkeypatch):
     assert in_a_child(has_no_slots, loader, monkeypatch) == 0
 
 
-def test_a_streams_workers_end_one_after_another():
-    loader = DataLoader(Shards(), 3, num_workers=2, collate_fn=RingCollate())
-    assert sorted(int(i) for batch in loader for i in batch) == list(range(40))
-
-
 def test_an_exception_comes_at_its_turn():
     batches = iter(of_torch(Pictures(fails=13), RingCollate()))
     assert [next(batches)["label"].tolist() for _ in range(3)] == WHOLE[:3]
@@ -200,34 +182,13 @@ def check_labels(loader):
     assert labels(loader) == labels(loader) == WHOLE
 
 
-def test_the_loop_may_run_in_another_process_than_the_loader_was_made_in():
+@pytest.mark.parametrize("method", ["fork", slow("spawn")])
+def test_the_loop_may_run_in_another_process_than_the_loader_was_made_in(method):
     loader = of_torch(Pictures(), RingCollate(slots=4), multiprocessing_context="fork")
-    assert in_a_child(check_labels, loader, method="spawn") == 0
-    assert labels(loader) == WHOLE
-
-
-def test_a_loop_that_asks_for_no_batch_leaves_none():
-    loader = of_torch(Pictures(), RingCollate(slots=4))
-    for _ in range(3):
-        iterator = iter(loader)
-        wait_until_full(loader.collate_fn)
-        del iterator
+    assert in_a_child(check_labels, loader, method=method) == 0
     assert labels(loader) == WHOLE
 
 
 def test_a_child_of_a_worker_takes_no_batches():
-    loader = of_torch(Forking(), RingCollate(), multiprocessing_context="spawn")
+    loader = of_torch(Forking(), RingCollate(), multiprocessing_context="fork")
     assert labels(loader) == WHOLE
-
-
-def test_too_few_slots_are_refused():
-    for slots in (2, -1, 2.5, True, None):
-        with pytest.raises((TypeError, ValueError), match="slots must be"):
-            RingCollate(slots=slots)
-
-
-def test_a_batch_cannot_be_read_where_its_ring_is_not():
-    from slipring.torch.ring_collate import _InSlot
-
-    with pytest.raises(RuntimeError, match="never came to this process"):
-        pickle.loads(pickle.dumps(_InSlot(b"nobody", (1, 1))))

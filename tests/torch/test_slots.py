@@ -10,9 +10,12 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import default_collate  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 
-import slipring.torch.collate  # noqa: E402
-from slipring.torch import DataLoader  # noqa: E402
+import slipring  # noqa: E402
+from slipring.torch import DataLoader, collate  # noqa: E402
 from tests.support.datasets import Values  # noqa: E402
+from tests.support.drawn import LEAVES, check_rows  # noqa: E402
+from tests.support.inside import TORCH, RowWriter  # noqa: E402
+from tests.support.trip import Trip  # noqa: E402
 
 
 def of_the_segment(tensor):
@@ -26,11 +29,6 @@ def of_the_segment(tensor):
     return False
 
 
-def first_batch(values, **options):
-    with DataLoader(Values(values), batch_size=4, num_workers=1, **options) as loader:
-        return next(iter(loader)), loader.stats()
-
-
 def sample(i):
     bytes_of_i, array = torch.full((7,), i, dtype=torch.uint8), np.full((3, 5), i, np.float32)
     return array, torch.from_numpy(array), bytes_of_i, i, float(i), i % 2 == 0
@@ -38,7 +36,8 @@ def sample(i):
 
 def test_a_batch_is_a_view_on_its_slot():
     values = [sample(i) for i in range(8)]
-    batch, stats = first_batch(values)
+    with DataLoader(Values(values), batch_size=4, num_workers=1) as loader:
+        batch, stats = next(iter(loader)), loader.stats()
     for got, want in zip(batch, default_collate(values[:4]), strict=True):
         assert type(got) is torch.Tensor and of_the_segment(got)
         assert got.dtype is want.dtype and torch.equal(got, want)
@@ -93,3 +92,46 @@ def test_tensors_of_cached_samples_can_be_written_to():
         with DataLoader(data, batch_size=None, num_workers=num_workers) as loader:
             got = [(sample["x"].add_(1).tolist(), sample["more"][0].add_(1).tolist()) for sample in loader]
         assert got == [([i + 1] * 5, [2.0, 2.0]) for i in range(4)]
+
+
+# ---- rows: with torch's rules, too, a batch that is made row by row equals the collated list
+
+
+LAYOUTS = [
+    lambda tensor: tensor,
+    lambda tensor: tensor.transpose(0, -1) if tensor.dim() else tensor,
+    lambda tensor: tensor.requires_grad_() if tensor.is_floating_point() else tensor,
+    lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
+    lambda tensor: tensor.to_sparse(),
+    lambda tensor: tensor[..., ::2] if tensor.dim() else tensor,
+]
+DTYPES = [torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.bool]
+
+
+def tensor(rng):
+    shape = [rng.randrange(4) for _ in range(rng.randrange(4))]
+    made = torch.ones(shape).mul(rng.randrange(3)).to(rng.choice(DTYPES))
+    if made.is_complex() and rng.random() < 0.5:
+        return made.conj()
+    return rng.choice(LAYOUTS)(made) if rng.random() < 0.6 else made
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(30))
+def test_any_samples_make_the_batch_or_the_error_that_their_list_makes(seed):
+    check_rows(seed, [*LEAVES[:10], *[tensor] * 6], TORCH, collate.default_collate)
+
+
+@pytest.mark.parametrize("number", [np.float64(1.5), np.complex128(1j), np.float32(2), np.int64(3), np.bool_(True)])
+def test_numpys_numbers_leave_the_arrays_beside_them_in_their_rows(number):
+    trip = Trip()
+    fill = trip.claim(range(2))
+    with fill:
+        rows = RowWriter(0, 2, TORCH)
+        for row in range(2):
+            rows.put(row, (np.full(3, row), number))
+            assert rows.in_place
+        trip.encoder.publish(fill, [rows.batch(collate.default_collate)])
+    del rows
+    got, want = trip.take(fill.slot), default_collate([(np.ones(3), number)] * 2)
+    assert got[1].dtype is want[1].dtype and got[1].tolist() == want[1].tolist()
