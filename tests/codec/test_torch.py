@@ -1,4 +1,4 @@
-"""Torch tensors come out of a slot unchanged and without a pickle; subclasses and objects with tensors keep all."""
+"""Torch tensors come out of a slot unchanged and without a pickle; subclasses keep their attributes."""
 
 import collections
 import enum
