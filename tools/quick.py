@@ -18,7 +18,7 @@ LEAST_S = 10  # for pytest, if the build and the C tests used most of the budget
 # Smoke tests after any change: import, map and iterable datasets, a queue.
 SMOKE = (
     "tests/ring/test_tasks.py",
-    "tests/codec/test_whole.py",
+    "tests/codec/test_values.py",
     "tests/loader/test_map.py",
     "tests/loader/test_stream.py",
     "tests/queue/test_queue.py",

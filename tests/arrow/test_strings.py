@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import random
 import sys
 
 import numpy as np
@@ -66,15 +65,10 @@ def test_a_value_that_is_no_string_is_reported():
 def test_a_slice_pickles_without_the_rest():
     strings = StringList([str(i) * 50 for i in range(10_000)])
     part = pickle.dumps(strings[5000:5010])
-    assert pickle.loads(part) == strings[5000:5010]
-    assert len(part) < 20_000
-    assert pickle.loads(pickle.dumps(strings)) == strings
+    assert pickle.loads(part) == strings[5000:5010] and len(part) < 20_000
 
 
-def test_it_cannot_be_hashed_and_shows_its_beginning():
-    with pytest.raises(TypeError):
-        hash(StringList(["a"]))
-    assert repr(StringList(["a", "b"])) == "StringList(['a', 'b']: 2 strings)"
+def test_it_shows_its_beginning():
     assert repr(StringList(map(str, range(9)))) == "StringList(['0', '1', '2', ...]: 9 strings)"
 
 
@@ -84,10 +78,6 @@ class Names:
 
     def __len__(self):
         return 20_000
-
-    def __getitem__(self, i):
-        text = self.names[random.randrange(len(self.names))]
-        return len(text), private_kib()
 
     def __getitems__(self, indices):
         lengths = [len(self.names[i]) for i in range(len(self.names))]
@@ -106,7 +96,7 @@ def test_reading_all_strings_in_a_worker_costs_no_memory_per_string():
         with Loader(Names(names), 10, sampler=range(20), num_workers=1, workers=Workers(start_method="fork")) as loader:
             return max(batch[1].max() for batch in loader)
 
-    words = [f"{i:0100d}" for i in range(200_000)]  # 30 MB as a list
+    words = [f"{i:0100d}" for i in range(100_000)]  # 15 MB as a list
     in_list, in_array = growth(words), growth(StringList(words))
-    assert in_list > 200_000 * sys.getsizeof(words[0]) / 1024 * 0.8
+    assert in_list > 100_000 * sys.getsizeof(words[0]) / 1024 * 0.8
     assert in_array < in_list / 2

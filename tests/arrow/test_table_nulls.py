@@ -9,8 +9,7 @@ pa = pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq  # noqa: E402
 
-from slipring import Loader  # noqa: E402
-from slipring.arrow import TableDataset, collate  # noqa: E402
+from slipring.arrow import TableDataset  # noqa: E402
 from slipring.streams import Stream  # noqa: E402
 from tests.support.nulls import COLUMNS, UNFIT  # noqa: E402
 
@@ -26,13 +25,12 @@ def write(path, columns, form="file"):
     return str(path)
 
 
-@pytest.mark.parametrize("form", ["parquet", "file"])
 @pytest.mark.parametrize("what", COLUMNS)
-def test_record_batches_have_no_nulls_and_a_mask_as_streams_do(tmp_path, what, form):
+def test_record_batches_have_no_nulls_and_a_mask_as_streams_do(tmp_path, what):
     column, value, _, _ = COLUMNS[what]
-    path = write(tmp_path / "t", {"x": column}, form)
     options = {"fill_null": {"x": value}, "null_mask": ["x"]}
-    for chosen in (options, {"null_mask": ["x"]}):
+    for form, chosen in (("parquet", options), ("file", options), ("file", {"null_mask": ["x"]})):
+        path = write(tmp_path / form, {"x": column}, form)
         rows = TableDataset(path, returns="record_batch", **chosen).take([3, 0, 2, 1])
         assert rows.schema.names == ["x", "x_mask"] and rows.schema.field("x").type == column.type
         [made] = Stream([rows], 4)
@@ -68,29 +66,8 @@ def test_rows_have_the_values_and_the_masks_in_every_kind_of_dataset(tmp_path):
     assert TableDataset(path, returns="record_batch", **OPTIONS).take([]).schema == dataset.schema
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_default_collation_makes_arrays_of_a_filled_column_and_its_mask(tmp_path, workers):
-    path = table(tmp_path)
-    with Loader(TableDataset(path, ["age"]), 4) as loader, pytest.raises(ValueError, match="NoneType"):
-        next(iter(loader))
-    dataset = TableDataset(path, ["age"], fill_null={"age": -1}, null_mask=["age"])
-    with Loader(dataset, 4, num_workers=workers, timeout=60) as loader:
-        [batch] = loader
-    assert batch["age"].tolist() == [31, -1, 45, -1] and batch["age_mask"].tolist() == [False, True] * 2
-    assert batch["age_mask"].dtype == bool
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_record_batches_in_slots_have_filled_columns_that_become_arrays(tmp_path, workers):
-    dataset = TableDataset(table(tmp_path), returns="record_batch", **OPTIONS)
-    with Loader(dataset, 4, num_workers=workers, collate_fn=collate, timeout=60) as loader:
-        [batch] = loader
-        assert batch["age"].to_numpy().tolist() == [31, -1, 45, -1]
-        assert batch.to_pylist() == FILLED
-
-
-@pytest.mark.parametrize(("column", "value", "text"), UNFIT, ids=[text for _, _, text in UNFIT])
-def test_a_value_that_the_type_does_not_have_is_refused_when_the_dataset_is_made(tmp_path, column, value, text):
+def test_a_value_that_the_type_does_not_have_is_refused_when_the_dataset_is_made(tmp_path):
+    column, value, text = UNFIT[0]  # tests/streams has all of them
     path = write(tmp_path / "t", {"x": column})
     with pytest.raises(ValueError, match="fill_null has ") as caught:
         TableDataset(path, fill_null={"x": value})

@@ -1,7 +1,6 @@
 """Arrow data comes out of a slot unchanged, and without a copy."""
 
 import datetime
-import decimal
 
 import numpy as np
 import pytest
@@ -12,45 +11,33 @@ pa = pytest.importorskip("pyarrow")
 
 ARRAYS = {
     "ints": lambda: pa.array([1, None, 3]),
-    "no nulls": lambda: pa.array(np.arange(1000, dtype="f4")),
     "bools": lambda: pa.array([True, None, False] * 7),
     "text": lambda: pa.array(["a", None, "ü" * 50, ""]),
-    "large text": lambda: pa.array(["a", None], pa.large_string()),
-    "binary": lambda: pa.array([b"\0\1", b"", None]),
     "fixed size": lambda: pa.array([b"abc", None], pa.binary(3)),
     "lists": lambda: pa.array([[1, 2], None, [], [3, None]]),
-    "fixed lists": lambda: pa.array([[1, 2], [3, 4]], pa.list_(pa.int16(), 2)),
     "structs": lambda: pa.array([{"a": 1, "b": "x"}, None]),
     "maps": lambda: pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int8())),
     "dictionary": lambda: pa.array(["a", "b", None, "a"]).dictionary_encode(),
     "times": lambda: pa.array([datetime.datetime(2024, 1, 1), None], pa.timestamp("us", "UTC")),
-    "decimals": lambda: pa.array([decimal.Decimal("1.23"), None]),
     "nulls": lambda: pa.nulls(3),
-    "empty": lambda: pa.array([], pa.int32()),
     "empty text": lambda: pa.array([], pa.string()),
-    "a slice": lambda: pa.array(range(100)).slice(7, 20),
     "a slice with nulls": lambda: pa.array([None, 1, 2, None, 4]).slice(1, 3),
     "a slice of text": lambda: pa.array(list("abcdefg")).slice(2, 3),
-    "an empty slice": lambda: pa.array([1, 2]).slice(2),
     "union": lambda: pa.UnionArray.from_sparse(
         pa.array([0, 1, 0], pa.int8()), [pa.array([1, 2, 3]), pa.array(["a", "b", "c"])]
     ),
     "run ends": lambda: pa.RunEndEncodedArray.from_arrays([2, 5], ["a", "b"]),
 }
 TABLES = {
-    "batch": lambda: pa.RecordBatch.from_pydict({"a": [1, 2], "b": ["x", None]}),
     "empty batch": lambda: pa.RecordBatch.from_pydict({"a": pa.array([], pa.int8())}),
     "batch slice": lambda: pa.RecordBatch.from_pydict({"a": list(range(10))}).slice(3, 4),
-    "table": lambda: pa.table({"a": [1.5, None]}),
     "table of chunks": lambda: pa.concat_tables([pa.table({"a": [1]}), pa.table({"a": [2, 3]})]),
     "table of dictionaries": lambda: pa.concat_tables(
         [pa.table({"a": pa.array(v).dictionary_encode()}) for v in (["x", "y"], ["z", "x"])]
     ),
-    "table without rows": lambda: pa.table({"a": pa.array([], pa.string())}),
     "table without columns": lambda: pa.table({}),
     "with metadata": lambda: pa.table({"a": [1]}).replace_schema_metadata({"mine": "kept"}),
     "two columns of a name": lambda: pa.table([[1], [2]], names=["a", "a"]),
-    "chunks": lambda: pa.chunked_array([[1, 2], [], [3]]),
     "no chunks": lambda: pa.chunked_array([], pa.int64()),
     "dictionary chunks": lambda: pa.chunked_array(
         [pa.array(["a", "b"]).dictionary_encode(), pa.array(["c"]).dictionary_encode()]
@@ -93,26 +80,12 @@ def test_other_values_of_pyarrow_are_pickled(trip):
         assert trip.pickled(sent) == 1
 
 
-def test_arrow_data_with_copy_leaves_the_slot(trip):
-    from tests.support.inside import COPY_ALWAYS
-
-    got = trip(pa.array(["a", "b"]), COPY_ALWAYS)
-    assert trip.free == 4 and got.to_pylist() == ["a", "b"]
-
-
-@pytest.mark.parametrize("stream", [b"", b"garbage", b"\xff\xff\xff\xff\x10\0\0\0" + bytes(16)], ids=repr)
-def test_a_stream_that_cannot_be_read_is_a_corrupt_batch(stream):
-    from slipring import arrow
-
-    with pytest.raises(CorruptBatch, match="Arrow stream that cannot be read"):
-        arrow.restore(memoryview(bytearray(stream)))
-
-
-def test_a_stream_without_the_batch_it_promises_is_a_corrupt_batch():
+def test_a_stream_that_cannot_be_read_or_lacks_its_batch_is_a_corrupt_batch():
     from slipring import arrow
 
     sink = pa.BufferOutputStream()
     schema = pa.schema([("a", pa.int8())]).with_metadata({"slipring.kind": "batch"})
     pa.ipc.new_stream(sink, schema).close()
-    with pytest.raises(CorruptBatch, match="cannot be read"):
-        arrow.restore(memoryview(sink.getvalue()))
+    for stream in (b"", b"garbage", b"\xff\xff\xff\xff\x10\0\0\0" + bytes(16), sink.getvalue()):
+        with pytest.raises(CorruptBatch, match="Arrow stream that cannot be read"):
+            arrow.restore(memoryview(bytearray(stream)))

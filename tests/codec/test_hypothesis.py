@@ -1,7 +1,6 @@
 """Any combination of containers and leaves arrives unchanged."""
 
 import collections
-import contextlib
 import dataclasses
 
 import hypothesis.extra.numpy as hnp
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.support.inside import COPY_ALWAYS, COPY_AUTO, pytree
+from tests.support.inside import COPY_ALWAYS, COPY_AUTO
 from tests.support.trip import Trip
 
 Pair = collections.namedtuple("Pair", "first second")
@@ -86,7 +85,7 @@ def long_trip():
 
 
 @given(VALUES, st.sampled_from([COPY_AUTO, COPY_ALWAYS]))
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @pytest.mark.leaks_ok("the segment serves all examples")
 def test_any_value_arrives_as_it_was(long_trip, sent, copy):
     assert same(sent, long_trip([sent], copy)[0])
@@ -94,7 +93,7 @@ def test_any_value_arrives_as_it_was(long_trip, sent, copy):
 
 
 @given(hnp.arrays(DTYPES, hnp.array_shapes(min_dims=1, min_side=1, max_dims=4)), st.data())
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @pytest.mark.leaks_ok("the segment serves all examples")
 def test_any_window_of_an_array_arrives_as_it_is(long_trip, base, data):
     window = base[data.draw(hnp.basic_indices(base.shape, allow_newaxis=True))]
@@ -102,9 +101,3 @@ def test_any_window_of_an_array_arrives_as_it_is(long_trip, base, data):
         got = long_trip(window)
         assert got.dtype == window.dtype and got.shape == window.shape
         assert got.tobytes() == window.tobytes()
-
-
-@given(st.binary(max_size=64))
-def test_bytes_that_are_no_definition_are_refused(data):
-    with contextlib.suppress(pytree.BadDefinition):
-        pytree.parse(data)

@@ -1,6 +1,5 @@
 """Malformed batches of a faulty worker are refused with an error; tests/fuzz tries more of them."""
 
-import ast
 import collections
 import dataclasses
 import struct
@@ -129,21 +128,21 @@ def test_text_that_is_not_utf8_is_refused(capture):
 
 
 @pytest.mark.parametrize("value", [["abc", "d"], [b"abc", b"d"]])
-@pytest.mark.parametrize(("first", "second"), [(2**64 - 1, 4), (5, 4), (3, 5), (3, 2**63)])
-def test_texts_that_end_where_they_cannot_are_refused(capture, value, first, second):
+def test_texts_that_end_where_they_cannot_are_refused(capture, value):
     case = capture(value)
-    struct.pack_into("<QQ", case.payload, 8, first, second)
-    with pytest.raises(CorruptBatch, match="whose element"):
-        decode(case)
+    for ends in ((2**64 - 1, 4), (5, 4), (3, 5), (3, 2**63)):
+        struct.pack_into("<QQ", case.payload, 8, *ends)
+        with pytest.raises(CorruptBatch, match="whose element"):
+            decode(case)
 
 
-@pytest.mark.parametrize("length", [2**64 - 1, 2**63, 5000])
 @pytest.mark.parametrize("part", [0, 1])
-def test_parts_of_an_object_that_do_not_fit_are_refused(capture, part, length):
+def test_parts_of_an_object_that_do_not_fit_are_refused(capture, part):
     case = capture({frozenset("k"): np.arange(10)})
-    struct.pack_into("<Q", case.payload, 8 * part, length)
-    with pytest.raises(CorruptBatch, match=f"part {part} has {length} bytes"):
-        decode(case)
+    for length in (2**64 - 1, 2**63, 5000):
+        struct.pack_into("<Q", case.payload, 8 * part, length)
+        with pytest.raises(CorruptBatch, match=f"part {part} has {length} bytes"):
+            decode(case)
 
 
 def test_a_scalar_that_is_no_text_is_refused(capture):
@@ -183,16 +182,13 @@ BAD_RESULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fields", BAD_RESULTS, ids=str)
-def test_a_wrong_result_is_refused(capture, fields):
-    case = dataclasses.replace(capture(np.arange(6)), **fields)
-    with pytest.raises(CorruptBatch):
-        decode(case)
-
-
-def test_more_bytes_in_use_than_there_are_do_not_count(capture):
-    case = dataclasses.replace(capture(np.arange(6)), bytes=2**64 - 1)
-    assert decode(case)[0].tolist() == list(range(6))
+def test_a_wrong_result_is_refused(capture):
+    case = capture(np.arange(6))
+    for fields in BAD_RESULTS:
+        with pytest.raises(CorruptBatch):
+            decode(dataclasses.replace(case, **fields))
+    # More bytes in use than there are do not count.
+    assert decode(dataclasses.replace(case, bytes=2**64 - 1))[0].tolist() == list(range(6))
 
 
 # ---- treedefs
@@ -234,6 +230,7 @@ BAD_DEFINITIONS = {
     "a dtype that is no extension": b"E" + text("numpy") + text("float32"),
     "a leaf that repeats itself": b"S" + count(0),
     "a leaf that repeats a later one": b"t" + count(3) + b"LS" + count(1) + b"L",
+    "a leaf that repeats none": b"t" + count(2) + b"LS\0",
     "a module that is missing": b"n" + text("no.such.module") + text("Point") + count(0),
     "a module without a name": b"n" + text("") + text("Point") + count(0),
     "a relative module": b"n" + text(".tree") + text("Point") + count(0),
@@ -254,13 +251,6 @@ def test_a_definition_that_is_none_is_refused(definition):
         pytree.parse(definition)
     with pytest.raises(CorruptBatch, match="a tree that cannot be read"):
         decode(Case(0, 0, 0, len(definition), len(definition), None, bytearray(definition)))
-
-
-def test_dtypes_are_written_so_that_they_read_back():
-    for dtype in (np.dtype("M8[25s]"), np.dtype("i4,f8"), np.dtype([("a", ">f4", (2, 3))]), np.dtype("V7")):
-        written = pytree.write_dtype(dtype)
-        assert pytree.read_dtype(written) == dtype and ast.literal_eval(written)
-    assert pytree.write_dtype(np.dtype({"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": [0, 2]})) is None
 
 
 # ---- in a slot
@@ -296,8 +286,11 @@ def test_a_result_beyond_the_committed_bytes_is_refused(trip):
     window.close()
 
 
-@pytest.mark.parametrize("state", [b"", b"where it is", bytes(100_000)], ids=len)
-@pytest.mark.parametrize("value", [None, 3, np.arange(6), {"a": b"bytes", "b": [1.5, "text"]}], ids=str)
+@pytest.mark.parametrize(
+    ("value", "state"),
+    [(None, b"where it is"), (np.arange(6), b""), ({"a": b"bytes", "b": [1.5, "text"]}, bytes(100_000))],
+    ids=["nothing", "an array", "a dict"],
+)
 def test_a_workers_state_lies_next_to_the_value(capture, trip, value, state):
     case = capture(value, state)
     read, said = decode(case, with_state=True)
@@ -307,22 +300,10 @@ def test_a_workers_state_lies_next_to_the_value(capture, trip, value, state):
         decode(case)
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"kind": 4}, "a state of kind 4"),
-        ({"offset": 1 << 40}, "a state of kind 8"),
-        ({"nbytes": 1 << 40}, "a state of kind 8"),
-        ({"nbytes": (1 << 64) - 1}, "a state of kind 8"),
-    ],
-    ids=str,
-)
-def test_a_state_that_lies_elsewhere_is_refused(capture, fields, said):
+def test_a_state_that_lies_elsewhere_is_refused(capture):
     case = capture(7, b"where it is")
-    with pytest.raises(CorruptBatch, match=said):
-        decode(changed(case, leaf=1, **fields), with_state=True)
-
-
-def test_a_result_without_leaves_has_no_state(capture):
+    for fields in ({"kind": 4}, {"offset": 1 << 40}, {"nbytes": 1 << 40}, {"nbytes": (1 << 64) - 1}):
+        with pytest.raises(CorruptBatch, match=f"a state of kind {fields.get('kind', 8)}"):
+            decode(changed(case, leaf=1, **fields), with_state=True)
     with pytest.raises(CorruptBatch, match="leaf"):
         decode(capture({}), with_state=True)

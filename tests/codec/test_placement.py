@@ -1,58 +1,38 @@
 """Arrays that are in the slot already are not copied, and arrays that worker code keeps are not overwritten."""
 
-import gc
 import threading
-from collections import OrderedDict, UserDict
+from collections import OrderedDict
 
 import numpy as np
 import pytest
 
 from tests.support.inside import (
-    DIRECT,
     ERROR,
-    FINISH,
     NUMPY,
-    STAGED,
-    Encoder,
     RowWriter,
-    default_collate,
     empty,
     layout,
-    publish_range,
-    range_done,
-    view,
 )
 from tests.support.trip import Trip, address
 
 RECORDS = 600  # bytes: the maximum for records and treedef of a few leaves
 
 
-def test_outside_a_fill_empty_is_numpys(trip):
-    array = empty((2, 3), "i2")
-    assert array.shape == (2, 3) and array.dtype == np.int16 and array.base is None
-    assert empty(3).dtype == np.float64
+SHAPES = [(5, "f4"), ((2, 3), np.int8), ([4], "M8[s]"), ((), "U3"), ((0, 2), "i4"), ((np.int64(2),), "?")]
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [(5, "f4"), ((2, 3), np.int8), ([4], "M8[s]"), ((), "U3"), ((0, 2), "i4"), ((np.int64(2),), "?")],
-)
-def test_inside_a_fill_it_makes_the_same_arrays_in_the_slot(trip, shape, dtype):
+def test_empty_makes_the_same_arrays_as_numpy_and_inside_a_fill_in_the_slot(trip):
+    assert empty((2, 3), "i2").base is None and empty(3).dtype == np.float64
+
     def work():
-        array = empty(shape, dtype)
-        like = np.empty(shape, dtype)
-        assert array.shape == like.shape and array.dtype == like.dtype
-        assert array.flags.c_contiguous and array.flags.writeable and array.flags.aligned
-        assert array.base is not None and address(array) % 64 == 0
-        return None
-
-    trip(work)
-
-
-@pytest.mark.parametrize("dtype", [object, [("a", object)], "V0", "S0"], ids=str)
-def test_dtypes_without_bytes_of_their_own_get_ordinary_memory(trip, dtype):
-    def work():
-        assert not in_slot(empty((2,), dtype))
+        for shape, dtype in SHAPES:
+            array = empty(shape, dtype)
+            like = np.empty(shape, dtype)
+            assert array.shape == like.shape and array.dtype == like.dtype
+            assert array.flags.c_contiguous and array.flags.writeable and array.flags.aligned
+            assert array.base is not None and address(array) % 64 == 0
+        for without_bytes in (object, [("a", object)], "V0", "S0"):
+            assert not in_slot(empty((2,), without_bytes))
 
     trip(work)
 
@@ -61,36 +41,13 @@ def in_slot(array):
     return type(array.base).__name__ == "Hold"
 
 
-@pytest.mark.parametrize("shape", [(-1,), (1 << 40, 1 << 40), (1.5,), ("a",), (1,) * 65])
-def test_shapes_that_cannot_be_are_refused(trip, shape):
+def test_shapes_that_cannot_be_are_refused(trip):
     fill = trip.claim()
-    with fill, pytest.raises((ValueError, TypeError)):
-        empty(shape, np.uint8)
+    with fill:
+        for shape in ((-1,), (1 << 40, 1 << 40), (1.5,), ("a",), (1,) * 65):
+            with pytest.raises((ValueError, TypeError)):
+                empty(shape, np.uint8)
     fill.abort()
-
-
-def test_an_array_in_the_slot_is_not_copied(trip):
-    def work():
-        array = empty((1000, 1000), np.float32)
-        array[:] = 1
-        return array
-
-    assert trip.bytes_of(work) < 4_000_000 + RECORDS
-    assert trip.bytes_of(lambda: np.ones((1000, 1000), np.float32)) < 4_000_000 + RECORDS
-
-
-def test_the_consumer_reads_the_very_bytes_that_the_worker_wrote(trip):
-    addresses = []
-
-    def work():
-        array = empty((5,), np.int64)
-        array[:] = [1, 2, 3, 4, 5]
-        addresses.append(address(array))
-        return array
-
-    # One process, one mapping: the address itself is the same.
-    got = trip(work)
-    assert address(got) == addresses[0] and got.tolist() == [1, 2, 3, 4, 5]
 
 
 VIEWS = {
@@ -119,28 +76,6 @@ def test_views_of_arrays_in_the_slot_are_not_copied(trip, make):
     assert trip.bytes_of(work) < 20_000 + RECORDS
 
 
-def test_overlapping_views_share_memory_on_the_other_side_too(trip):
-    def work():
-        array = empty((10,), np.int64)
-        array[:] = 0
-        return array[:7], array[3:], array
-
-    a, b, whole = trip(work)
-    a[5] = 55
-    assert b[2] == 55 and whole[5] == 55
-
-
-def test_strided_views_of_arrays_in_the_slot_are_gathered(trip):
-    def work():
-        array = empty((6, 4), np.int64)
-        array[:] = np.arange(24).reshape(6, 4)
-        return array.T, array[::-2], array[:, 1]
-
-    got = trip(work)
-    base = np.arange(24).reshape(6, 4)
-    assert [g.tolist() for g in got] == [base.T.tolist(), base[::-2].tolist(), base[:, 1].tolist()]
-
-
 def test_an_array_of_another_slot_is_copied_and_keeps_that_slot(trip):
     first = trip.claim()
     with first:
@@ -162,6 +97,12 @@ def test_an_array_that_worker_code_keeps_parks_the_slot_until_its_end(trip):
         cache.append(array[1:])
         return array
 
+    got = trip(work)
+    kept, cache[:] = cache[0], []
+    del kept
+    assert trip.free == 3  # the consumer has it, too
+    del got
+    assert trip.free == 4
     got = trip(work)
     del got
     assert trip.free == 3  # parked
@@ -215,22 +156,6 @@ def test_leaves_that_share_bytes_go_on_doing_so_when_they_are_set_apart(trip):
     assert b[2] == 55 and cache[0][3] == 3 and nothing.shape == (0, 3)
 
 
-def test_arrays_that_are_not_kept_are_not_copied_although_others_were(trip):
-    cache = []
-
-    def keeps():
-        cache.append(empty((1000,), np.uint8))
-        return cache[-1]
-
-    def keeps_nothing():
-        return empty((1000,), np.uint8)
-
-    assert trip.bytes_of(keeps) > 2000
-    assert trip.bytes_of(keeps_nothing) < 1000 + RECORDS
-    assert trip.bytes_of(lambda: cache[0]) < 1000 + RECORDS  # it is in another slot, and is copied in any case
-    assert trip.ring.meter.kept_batches == 1
-
-
 def test_an_entry_that_does_not_fit_twice_is_refused_and_stays():
     trip, cache = Trip(2, capacity=1 << 16), []
     fill = trip.claim()
@@ -243,29 +168,6 @@ def test_an_entry_that_does_not_fit_twice_is_refused_and_stays():
         trip.encoder.publish(fill, [["an error"]], ERROR)
     trip.ring.discard(fill.slot)
     assert (cache[0] == 7).all()
-
-
-def test_a_slot_kept_on_both_sides_is_free_when_both_let_go(trip):
-    cache = []
-
-    def work():
-        cache.append(empty((3,), np.int64))
-        return cache[0]
-
-    got = trip(work)
-    cache.clear()
-    assert trip.free == 3
-    del got
-    assert trip.free == 4
-
-
-def test_an_array_that_worker_code_keeps_of_an_abandoned_batch_parks_the_slot(trip):
-    cache = []
-    slot = trip.put(lambda: cache.append(empty((3,), np.int64)))
-    assert trip.ring.discard(slot)
-    assert trip.free == 3
-    cache.clear()
-    assert trip.free == 4
 
 
 def test_an_error_in_place_of_a_batch_leaves_arrays_that_worker_code_keeps(trip):
@@ -297,15 +199,6 @@ def test_after_a_hard_rewind_an_error_has_a_place_in_a_full_slot():
     del cache
 
 
-def test_arrays_that_are_allocated_and_not_sent_only_take_space(trip):
-    def work():
-        empty((1000,), np.uint8)
-        return 5
-
-    assert trip(work) == 5
-    assert trip.free == 4
-
-
 def test_fills_may_nest(trip):
     outer = trip.claim()
     with outer:
@@ -318,36 +211,6 @@ def test_fills_may_nest(trip):
         trip.encoder.publish(outer, [[before, after]])
         del before, after
     assert [a.tolist() for a in trip.take(outer.slot)] == [[1, 1], [2, 2]]
-
-
-def test_each_thread_has_a_fill_of_its_own(trip):
-    fills = [trip.claim(), trip.claim()]
-    barrier = threading.Barrier(2)
-    errors = []
-
-    def work(fill, number):
-        encoder = Encoder()
-        try:
-            with fill:
-                arrays = []
-                for i in range(50):
-                    barrier.wait(30)
-                    arrays.append(empty((100,), np.int64))
-                    arrays[-1][:] = number * 1000 + i
-                encoder.publish(fill, [arrays])
-        except Exception as error:
-            errors.append(error)
-            barrier.abort()
-
-    threads = [threading.Thread(target=work, args=(fill, n)) for n, fill in enumerate(fills)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    for number, fill in enumerate(fills):
-        for i, array in enumerate(trip.take(fill.slot)):
-            assert (array == number * 1000 + i).all()
 
 
 def test_another_threads_arrays_are_ordinary(trip):
@@ -363,12 +226,6 @@ def test_another_threads_arrays_are_ordinary(trip):
 # ---- batches that several workers fill
 
 
-def claim_range(trip):
-    fill = trip.ring.claim(1, 5.0)
-    fill.indices()
-    return fill
-
-
 def share_rows(trip):
     def share(rows):
         if rows.fill.propose_layout() == 0:
@@ -377,32 +234,6 @@ def share_rows(trip):
             rows.adopt(*layout(rows.fill))
 
     return share
-
-
-def test_the_rows_of_a_shared_batch_are_written_in_place(trip):
-    samples = [(np.full((2, 3), i, np.float32), i, {"x": i / 2, "y": i % 2 == 0}) for i in range(5)]
-    fill = trip.claim(range(5), chunk=2)
-    last = False
-    while fill is not None:
-        first, end = fill.rows_of(fill.range)
-        with fill:
-            rows = RowWriter(first, end, NUMPY, share_rows(trip))
-            rows.take(samples[first:end])
-            assert fill.propose_layout() == DIRECT
-            assert rows.in_place and rows.kept() == []
-            rows = None
-            last = range_done(fill, 1, 1)
-            if last:
-                assert fill.range == FINISH
-                publish_range(fill)
-        fill = None if last else claim_range(trip)
-    images, labels, more = trip.take(0)
-    assert images.shape == (5, 2, 3) and images[:, 1, 2].tolist() == [0, 1, 2, 3, 4]
-    assert labels.tolist() == [0, 1, 2, 3, 4]
-    assert more["x"].tolist() == [0, 0.5, 1, 1.5, 2]
-    assert more["y"].tolist() == [True, False, True, False, True]
-    del images, labels, more
-    assert trip.free == 4
 
 
 def test_arrays_from_empty_are_ordinary_while_a_batch_is_shared(trip):
@@ -414,31 +245,6 @@ def test_arrays_from_empty_are_ordinary_while_a_batch_is_shared(trip):
         assert in_slot(layout(fill)[0])
 
 
-def test_staged_samples_are_collated_by_the_last_worker(trip):
-    fill = trip.claim(range(3), chunk=2)
-    with fill:
-        assert fill.propose_layout() == 0
-        trip.encoder.settle_staged(fill)
-        assert not trip.encoder.stage(fill, [["a", "bb"]])
-    fill = claim_range(trip)
-    with fill:
-        assert fill.propose_layout() == STAGED
-        assert trip.encoder.stage(fill, [[np.arange(3)]])
-        parts = [view(fill, which)[1] for which in range(2)]
-        assert parts[0] == ["a", "bb"] and parts[1][0].tolist() == [0, 1, 2]
-        trip.encoder.publish(fill, [parts])
-        with pytest.raises(IndexError, match="range 2 of 2"):
-            view(fill, 2)
-    assert trip.free == 4 and trip.ring.wait_ready(0, 0) == 0
-    # The publisher's views of the staged parts outlive the publish.
-    got = trip.take(0)
-    del got
-    assert trip.free == 3
-    del parts
-    gc.collect()
-    assert trip.free == 4
-
-
 GOOD = {"x": np.ones((2, 2), "f4"), "n": [1, (2.0,)], "text": "abc"}
 
 
@@ -446,13 +252,10 @@ GOOD = {"x": np.ones((2, 2), "f4"), "n": [1, (2.0,)], "text": "abc"}
     "other",
     [
         {**GOOD, "x": np.ones(3, "f4")},
-        {**GOOD, "x": np.ones((2, 2))},
         {"x": GOOD["x"]},
         {**GOOD, "z": 1},
         5,
-        {**GOOD, "n": [1]},
         {**GOOD, "n": None},
-        {**GOOD, "n": [1.5, (2.0,)]},
         {**GOOD, "n": [1, (2,)]},
         {**GOOD, "n": [1, [2.0]]},
         {**GOOD, "n": [1 << 63, (2.0,)]},
@@ -470,27 +273,3 @@ def test_samples_that_do_not_fit_the_layout_have_those_before_read_back(trip, ot
         assert second is other
         assert list(first) == list(GOOD) and first["n"] == GOOD["n"] and first["text"] == "abc"
         assert first["x"].dtype == np.float32 and (first["x"] == GOOD["x"]).all()
-
-
-ENDLESS = []
-ENDLESS.append(ENDLESS)
-
-
-@pytest.mark.parametrize("sample", [ENDLESS, UserDict(x=1)])
-def test_a_layout_is_shared_only_where_its_containers_come_out_of_the_slot_as_they_were(trip, sample):
-    found = []
-
-    def share(rows):
-        found.append(rows.reserve(4))
-        rows.give_up()
-
-    with trip.claim([70, 71, 72, 73], chunk=2):
-        rows = RowWriter(0, 2, NUMPY, share)
-        rows.put(0, sample)
-        assert len(rows.read_back()) == 1 and rows.read_back()[0] is sample
-    assert found == [None]
-
-
-def test_collation_allocates_its_result_and_no_more(trip):
-    samples = [(np.full((100,), i, np.int32), i) for i in range(64)]
-    assert trip.bytes_of(lambda: default_collate(samples)) < 64 * 100 * 4 + 64 * 8 + RECORDS

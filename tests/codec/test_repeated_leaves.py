@@ -5,9 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-import slipring
 from tests.support.inside import COPY_ALWAYS, pytree
-from tests.support.trip import address
 
 
 class Thing:
@@ -32,53 +30,26 @@ def test_an_array_that_occurs_twice_arrives_as_one_object(trip, big):
     assert trip.bytes_of([big, big]) < 1.5 * LARGE
 
 
-@pytest.mark.parametrize("copy", [False, True], ids=["views", "copied"])
-def test_an_edit_of_one_is_seen_in_the_other(trip, big, copy):
-    got = trip([big, big], *([COPY_ALWAYS] if copy else []))
-    got[0][0, 0] = -7
-    assert got[1][0, 0] == -7
+def test_copies_of_an_array_that_occurs_twice_are_one_object(trip, big):
+    first, second = trip([big, big], COPY_ALWAYS)
+    assert first is second
 
 
-@pytest.mark.parametrize(
-    "view",
-    [lambda a: a[:], lambda a: a.reshape(-1).reshape(a.shape), lambda a: a.T.T, np.asarray],
-    ids=["slice", "reshaped twice", "transposed twice", "itself"],
-)
-def test_arrays_over_the_same_memory_in_the_same_form_arrive_as_one_object(trip, big, view):
-    got = trip([big, view(big)])
-    assert got[0] is got[1] and np.array_equal(got[0], big)
+def test_arrays_over_the_same_memory_in_the_same_form_arrive_as_one_object(trip, big):
+    got = trip([big, big[:], big.reshape(-1).reshape(big.shape), big.T.T])
+    assert all(array is got[0] for array in got) and np.array_equal(got[0], big)
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda a: a[:32], lambda a: a.reshape(-1), lambda a: a.T, lambda a: a.view(np.uint64), lambda a: a[1:],
-        lambda a: a.view([("x", "i8")]), lambda a: a.view("M8[s]"), np.copy,
-    ],
-    ids=["fewer rows", "other shape", "other strides", "other dtype", "other address", "structured", "times", "copy"],
-)  # fmt: skip
-def test_other_arrays_over_the_same_memory_arrive_as_copies(trip, big, view):
-    other = view(big)
-    first, second, third = trip([big, other, other])
-    assert second is third and not np.shares_memory(first, second)
-    assert second.dtype == other.dtype and second.tolist() == other.tolist()
-    assert np.array_equal(first, big)
-
-
-def test_arrays_in_other_orders_and_with_gaps_are_stored_once_each(trip, big):
-    for view in (big.T, big[:, ::2], np.broadcast_to(big[0], (3, big.shape[1]))):
-        got = trip([view, view])
-        assert got[0] is got[1] and np.array_equal(got[0], view)
-
-
-def test_arrays_that_lie_in_the_slot_arrive_as_one_object(trip):
-    def make():
-        made = slipring.empty((8, 8))
-        made[...] = 3
-        return [made, made, made[:4]]
-
-    first, second, part = trip(make)
-    assert first is second and first.tolist() == np.full((8, 8), 3.0).tolist() and part.tolist() == first[:4].tolist()
+def test_other_arrays_over_the_same_memory_arrive_as_copies(trip, big):
+    others = [
+        big[:32], big.reshape(-1), big.T, big.view(np.uint64), big[1:], big.view([("x", "i8")]), big.view("M8[s]"),
+        big.copy(),
+    ]  # fmt: skip
+    for other in others:
+        first, second, third = trip([big, other, other])
+        assert second is third and not np.shares_memory(first, second)
+        assert second.dtype == other.dtype and second.tolist() == other.tolist()
+        assert np.array_equal(first, big)
 
 
 def test_an_object_that_occurs_twice_is_pickled_once(trip):
@@ -98,20 +69,13 @@ def test_arrow_data_that_occurs_twice_is_stored_once(trip):
 
 
 def test_many_leaves_are_distinguished(trip):
-    arrays = [np.full(3 + k % 5, k) for k in range(3000)]
-    order = np.random.default_rng(1).integers(0, len(arrays), 6000).tolist()
+    arrays = [np.full(3 + k % 5, k) for k in range(1000)]
+    order = np.random.default_rng(1).integers(0, len(arrays), 2000).tolist()
     got = trip([arrays[k] for k in order])
     seen = {}
     for k, array in zip(order, got, strict=True):
         assert seen.setdefault(k, array) is array and array.tolist() == arrays[k].tolist()
     assert len({id(array) for array in got}) == len(seen)
-
-
-def test_empty_arrays_and_scalars_keep_their_values(trip):
-    empty = np.zeros((0, 3))
-    got = trip([empty, np.zeros((0, 5)), np.float32(2), np.float32(2), 1 << 70, 1 << 70, empty])
-    assert [np.shape(leaf) for leaf in got[:2]] == [(0, 3), (0, 5)] and got[2:6] == [2, 2, 1 << 70, 1 << 70]
-    assert got[6] is got[0]
 
 
 def test_memory_that_is_freed_and_used_again_during_a_batch_is_another_leaf(trip):
@@ -122,11 +86,6 @@ def test_memory_that_is_freed_and_used_again_during_a_batch_is_another_leaf(trip
     assert [tensor[0].item() for tensor in got] == [complex(k, -1) for k in range(50)]
     first, second = trip([sent[3], sent[3]])
     assert first is second and first[0].item() == complex(3, -1)
-
-
-def test_the_next_batch_knows_nothing_of_the_last(trip, big):
-    first, second = trip([big, big]), trip([big, 1])
-    assert first[0] is first[1] and second[0] is not first[0] and address(second[0]) != address(first[0])
 
 
 def test_the_arrays_of_a_batch_are_not_kept_when_it_has_been_sent(trip):
@@ -143,38 +102,20 @@ def test_the_arrays_of_a_batch_are_not_kept_when_it_has_been_sent(trip):
 # ---- torch
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_tensors_that_are_one_arrive_as_one_as_with_torchs_loader(workers):
+def test_tensors_that_are_one_arrive_as_one(trip):
     torch = pytest.importorskip("torch")
-    import slipring.torch
-
-    def collate(samples):
-        ids = torch.tensor(samples)
-        return {"ids": ids, "labels": ids, "view": ids.view(len(samples)), "half": ids[:2]}
-
-    for loader in (slipring.torch.DataLoader, torch.utils.data.DataLoader):
-        batches = loader(range(8), 4, collate_fn=collate, num_workers=workers, multiprocessing_context="fork")
-        for batch in batches:
-            batch["labels"][0] = -100
-            assert batch["ids"][0] == batch["view"][0] == -100
-            if loader is slipring.torch.DataLoader:
-                assert batch["ids"] is batch["labels"] is batch["view"]
-                assert batch["half"][0] != -100
+    ids = torch.arange(4)
+    got = trip({"ids": ids, "labels": ids, "view": ids.view(4), "half": ids[:2]})
+    assert got["ids"] is got["labels"] is got["view"]
+    got["ids"][0] = -100
+    assert got["half"].tolist() == [0, 1]
 
 
 def test_tensors_that_differ_in_dtype_or_gradient_are_two(trip):
     torch = pytest.importorskip("torch")
     one = torch.arange(8, dtype=torch.int16)
     floats = torch.ones(4)
-    sent = [
-        one,
-        one.view(torch.bfloat16),
-        one.view(torch.float16),
-        floats,
-        floats.clone().requires_grad_(),
-        one.numpy(),
-    ]
-    sent.append(floats.detach().requires_grad_())
+    sent = [one, one.view(torch.bfloat16), one.view(torch.float16), floats, floats.detach().requires_grad_()]
     got = trip(sent)
     assert len({id(leaf) for leaf in got}) == len(sent)
     for leaf, wanted in zip(got, sent, strict=True):
@@ -185,15 +126,10 @@ def test_tensors_that_differ_in_dtype_or_gradient_are_two(trip):
 # ---- treedefs
 
 
-@pytest.mark.parametrize("number", [1, 2, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("number", [1, 2**31, 2**32 - 1])
 def test_a_leaf_that_names_itself_or_a_later_one_is_refused(number):
     names_first = b"t" + struct.pack("<I", 3) + b"L" + b"S" + struct.pack("<I", 0) + b"L"
     root, leaves, repeats = pytree.parse(names_first)
     assert leaves == 2 and repeats and [child[:2] for child in root[2]] == [(0, None), (8, 0), (0, None)]
     with pytest.raises(pytree.BadDefinition, match=f"leaf {number} is repeated, and only 1 came before"):
         pytree.parse(names_first[:7] + struct.pack("<I", number) + b"L")
-
-
-def test_a_repeated_leaf_without_its_number_is_refused():
-    with pytest.raises(pytree.BadDefinition):
-        pytree.parse(b"t" + struct.pack("<I", 2) + b"LS\\0")

@@ -1,13 +1,13 @@
-"""Batches of any iteration on a device ahead of time: the part of preload that other adapters use."""
+"""Batches of any iteration as tensors, on a device ahead of time: the parts that other adapters use."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from slipring import Loader, LoaderTimeout  # noqa: E402
 from slipring.torch.device.cuda import checked_device  # noqa: E402
-from slipring.torch.device.onto import on_device  # noqa: E402
-from tests.preload.conftest import lab  # noqa: E402, F401 (a fixture)
+from slipring.torch.device.onto import as_tensors, on_device  # noqa: E402
 from tests.support.datasets import Squares, Waiting  # noqa: E402
 
 
@@ -27,7 +27,7 @@ def test_arrays_come_as_tensors_and_the_end_is_the_iterations():
         batches.close()
 
 
-def test_the_next_batch_is_on_the_device_before_anybody_asks(lab):  # noqa: F811
+def test_the_next_batch_is_on_the_device_before_anybody_asks(lab):
     with Loader(Squares(6), 2, num_workers=1) as loader:
         batches = on_device(iter(loader), checked_device("privateuseone"))
         lab.await_copies(1)
@@ -46,7 +46,39 @@ def test_the_iterations_timeout_counts_for_the_waiting_call(tmp_path):
         batches.close()
 
 
-@pytest.mark.parametrize("device", ["quantum", "cuda:99", 1.5])
-def test_a_value_that_is_no_device_is_refused(device):
-    with Loader(Squares(5), 2, num_workers=1) as loader, pytest.raises((TypeError, ValueError, RuntimeError)):
-        on_device(iter(loader), checked_device(device))
+FIELDS = np.zeros(3, [("a", "i1"), ("b", "f8"), ("c", "c8")])
+FIELDS["b"] = FIELDS["c"] = [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(3, dtype=">i4"),
+        np.arange(3)[::-1],
+        np.arange(6).reshape(2, 3)[:, ::-2],
+        np.frombuffer(b"abc", np.uint8),
+        FIELDS["b"],
+        np.zeros(3, [("a", "f4"), ("c", "c8")])["c"],
+        np.array(2, ">f4"),
+    ],
+    ids=["other byte order", "backwards", "columns backwards", "read-only", "unaligned", "odd steps", "no dimension"],
+)
+def test_arrays_that_torch_does_not_take_are_copied(array):
+    tensor = as_tensors({"array": array})["array"]
+    assert isinstance(tensor, torch.Tensor) and tuple(tensor.shape) == array.shape
+    assert tensor.tolist() == array.tolist()
+    assert tensor.numpy().dtype == array.dtype.newbyteorder("=")
+    tensor += 1  # it is no view of read-only memory
+
+
+@pytest.mark.parametrize("array", [np.ones(3, "f4"), np.ones((3, 4))[:, ::2], np.ones((2, 3)).T])
+def test_arrays_that_torch_takes_are_not_copied(array):
+    tensor = as_tensors([array])[0]
+    tensor[0] = 5
+    assert (array[0] == 5).all()
+
+
+def test_arrays_of_types_that_torch_has_not_stay_arrays():
+    for dtype in ("g", "G", "U3", "S3", "O", "M8[s]", "V4"):
+        array = np.zeros(3, dtype)
+        assert as_tensors((array,))[0] is array

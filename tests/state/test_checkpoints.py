@@ -14,7 +14,6 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict  # noqa
 from torch.utils.data import DistributedSampler  # noqa: E402
 
 from slipring import BatchSampler  # noqa: E402
-from slipring.adapters.torchdata import StatefulDistributedSampler  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.parts import slow  # noqa: E402
 from tests.support.stateful import Backwards  # noqa: E402
@@ -52,7 +51,6 @@ KINDS = {
     "shuffled": lambda: {"dataset": range(N), "shuffle": True, "generator": seeded()},
     "out of order": lambda: {"dataset": range(N), "shuffle": True, "generator": seeded(), "in_order": False},
     "a rank": lambda: {"dataset": range(N), "sampler": DistributedSampler(range(N), 2, 1)},
-    "a stateful rank": lambda: {"dataset": range(N), "sampler": StatefulDistributedSampler(range(N), 2, 1)},
     "a stateful sampler": lambda: {"dataset": range(N), "sampler": Backwards(N)},
     "our sampler": lambda: {
         "dataset": range(N),
@@ -79,11 +77,10 @@ def keys(state):
 
 
 kinds = pytest.mark.parametrize("kind", KINDS)
-workers = pytest.mark.parametrize("num_workers", [0, slow(1), 2])
 
 
 @kinds
-@workers
+@pytest.mark.parametrize("num_workers", [slow(0), 2])
 @pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict:UserWarning", "ignore:torch.distributed is")
 def test_a_fresh_loader_continues_from_a_torch_checkpoint(tmp_path, kind, num_workers):
     saved = loader(kind, num_workers)
@@ -103,7 +100,7 @@ def test_a_fresh_loader_continues_from_a_torch_checkpoint(tmp_path, kind, num_wo
 
 
 @kinds
-@workers
+@pytest.mark.parametrize("num_workers", [0, slow(2)])
 @pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict:UserWarning")
 def test_a_state_has_the_same_keys_at_all_times(kind, num_workers):
     made = loader(kind, num_workers)

@@ -18,7 +18,9 @@ from slipring.torch import DataLoader  # noqa: E402
 from tests.support import samplers, stateful  # noqa: E402
 from tests.support.parts import fast  # noqa: E402
 
-CASES = 40
+# Seeds 69 and 117 are the only ones with `Case.free`. The fast seeds have each value of each setting.
+SEEDS = [*range(40), 69, 117]
+FAST = [0, 2, 3, 4, 5, 8, 9, 12, 15, 18, 21, 23, 26, 30, 32, 33, 35, 39, 117]
 EPOCHS = 6  # more than any case needs
 
 
@@ -63,42 +65,6 @@ class OwnIterator(stateful.OwnIterator, Stream):
     """Is its own iterator, with a state."""
 
 
-class Told(Stream):
-    """The dataset and its iterator both have a state."""
-
-    passes = 0
-
-    def __iter__(self):
-        self.passes += 1
-        return Place([10000 * self.passes + i for i in self.items()])
-
-    def state_dict(self):
-        return {"passes": self.passes}
-
-    def load_state_dict(self, state):
-        self.passes = state["passes"] - 1
-
-
-class Place:
-    def __init__(self, values):
-        self.values, self.at = values, 0
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self.at == len(self.values):
-            raise StopIteration
-        self.at += 1
-        return self.values[self.at - 1]
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
-
-
 SAMPLERS = [None, "shuffle", samplers.Passes, samplers.Counted, samplers.OfItsIterator, samplers.Both]
 
 
@@ -124,7 +90,7 @@ class Case:
         self.pick = random.Random(seed)
         choice = self.pick.choice
         self.stream = choice([False, True])
-        self.dataset = choice([Stream, Laps, OwnIterator, Told] if self.stream else [range, range, Reads])
+        self.dataset = choice([Stream, Laps, OwnIterator] if self.stream else [range, range, Reads])
         self.sampler = None if self.stream else choice(SAMPLERS)
         self.n = choice([5, 12, 13])
         batch_size, workers = choice([None, 1, 2, 4]), choice([0, 0, 1, 2, 3])
@@ -210,7 +176,7 @@ class Seen:
             batches = None if batches is None else batches - 1
 
 
-@pytest.mark.parametrize("seed", fast(range(CASES), *range(10)))
+@pytest.mark.parametrize("seed", fast(SEEDS, *FAST))
 def test_an_interrupted_run_gives_the_same_epochs_as_an_uninterrupted_one(seed):
     case = Case(seed)
     with warnings.catch_warnings():

@@ -1,20 +1,18 @@
-"""slipring.torch's state beyond torchdata's own tests, and states that torchdata has saved."""
+"""The states of slipring.torch's loaders: their orders, and loaders or datasets that have changed."""
 
 import json
 import random
-import warnings
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import Dataset  # noqa: E402
+from torch.utils.data import Dataset, Sampler  # noqa: E402
 
+from tests.support.samplers import Passes  # noqa: E402
 from tests.support.stateful import Backwards  # noqa: E402
-from tests.support.torch_datasets import Counting, PlainRange  # noqa: E402
-
-LOADERS = [0, 1, 2]
+from tests.support.torch_datasets import Counting, PlainRange, as_lists  # noqa: E402
 
 
 class Drawn(Dataset):
@@ -31,14 +29,10 @@ def flat(batches):
     return [[x.flatten().tolist() for x in batch] for batch in batches]
 
 
-def lists(batches):
-    return [batch.tolist() for batch in batches]
-
-
 def test_with_rng_batch_neither_workers_nor_a_resume_change_a_bit(make):
     options = {"batch_size": 4, "shuffle": True, "rng": "batch"}
     want = None
-    for num_workers in LOADERS:
+    for num_workers in (0, 2):
         torch.manual_seed(7)
         loader = make(Drawn(), num_workers=num_workers, **options)
         got = flat(loader)
@@ -55,39 +49,7 @@ def test_with_rng_batch_neither_workers_nor_a_resume_change_a_bit(make):
             assert flat(resumed) == want[5:]
 
 
-@pytest.mark.parametrize("num_workers", LOADERS)
-@pytest.mark.parametrize("persistent_workers", [False, True])
-def test_a_generator_continues_into_the_epochs_after_a_resume(make, num_workers, persistent_workers):
-    def seeded(seed):
-        generator = torch.Generator()
-        generator.manual_seed(seed)
-        keep = persistent_workers and num_workers > 0
-        return make(
-            Drawn(), batch_size=4, shuffle=True, num_workers=num_workers, generator=generator, persistent_workers=keep
-        )
-
-    def indices(loader):
-        return [batch[0].tolist() for batch in loader]
-
-    first = seeded(5)
-    epochs = [indices(first) for _ in range(3)]
-    second = seeded(5)
-    indices(second)
-    iterator = iter(second)
-    begun = [next(iterator)[0].tolist() for _ in range(4)]
-    in_the_middle = second.state_dict()
-    assert begun + indices(iterator) == epochs[1]
-    at_the_end = second.state_dict()
-    third = seeded(1)
-    third.load_state_dict(in_the_middle)
-    assert begun + indices(third) == epochs[1]
-    assert indices(third) == epochs[2]
-    fourth = seeded(2)
-    fourth.load_state_dict(at_the_end)
-    assert indices(fourth) == epochs[2]
-
-
-@pytest.mark.parametrize("num_workers", LOADERS)
+@pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("put_back", ["before iter", "after iter"])
 def test_a_program_that_puts_the_global_generator_back_has_the_later_epochs_too(make, num_workers, put_back):
     def rest(iterator):
@@ -109,29 +71,7 @@ def test_a_program_that_puts_the_global_generator_back_has_the_later_epochs_too(
     assert (rest(iterator), rest(resumed)) == whole
 
 
-@pytest.mark.parametrize("dataset", [Counting, PlainRange])
-@pytest.mark.parametrize("num_workers", LOADERS)
-@pytest.mark.parametrize("taken", [1, 2, 5, 8])
-def test_a_stream_continues_where_each_worker_was(make, dataset, num_workers, taken):
-    loader = make(dataset(), batch_size=3, num_workers=num_workers)
-    want = lists(loader)
-    assert lists(loader) == want
-    taken = min(taken, len(want) - 1)
-    iterator = iter(loader)
-    got = [next(iterator).tolist() for _ in range(taken)]
-    state = loader.state_dict()
-    resumed = make(dataset(), batch_size=3, num_workers=num_workers)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        resumed.load_state_dict(state)
-    assert bool(caught) == (dataset is PlainRange)
-    assert resumed.state_dict() == state
-    assert got + lists(resumed) == want
-    assert lists(resumed) == want  # the next epoch is complete
-
-
-@pytest.mark.parametrize("num_workers", LOADERS)
-@pytest.mark.parametrize("batch_size", [4, None])
+@pytest.mark.parametrize(("num_workers", "batch_size"), [(0, None), (1, 4), (2, None)])
 def test_a_sampler_that_is_read_ahead_continues_after_the_delivered_batches(make, num_workers, batch_size):
     def build():
         return make(range(30), batch_size=batch_size, sampler=Backwards(30), num_workers=num_workers)
@@ -148,62 +88,111 @@ def test_a_sampler_that_is_read_ahead_continues_after_the_delivered_batches(make
     assert got == list(range(29, -1, -1))
 
 
-# ---- torchdata's states
+@pytest.mark.parametrize("options", [{"shuffle": True}, {}])
+def test_a_resume_before_the_first_batch_draws_as_the_epoch_did(make, options):
+    torch.manual_seed(1)
+    first, second = make(Drawn(), **options), make(Drawn(), **options)
+    iterator = iter(first)
+    state = first.state_dict()
+    want, after = [batch[-1].tolist() for batch in iterator], torch.rand(())
+    second.load_state_dict(state)
+    torch.manual_seed(2)
+    assert [batch[-1].tolist() for batch in second] == want
+    assert torch.rand(()) == after
 
 
-def theirs(kind, num_workers, **more):
-    """Return the relevant parts of a state that torchdata 0.11 makes after 3 batches."""
-    main = {"_num_workers": num_workers, "_base_seed": 5, "_index_sampler_state": None, **more}
-    if num_workers == 0:
-        return {**main, "_num_yielded": 3, "dataset_state": None, "fetcher_state": None, "_iterator_finished": False}
-    fetcher = None if kind == "map" else {"fetcher_ended": False, "dataset_iter_state": None}
-    return {
-        "_snapshot": {
-            "_snapshot_step": 2,
-            "_last_yielded_worker_id": 1,
-            "_main_snapshot": main,
-            "_worker_snapshots": {
-                f"worker_{i}": {"worker_id": i, "dataset_state": None, "fetcher_state": fetcher}
-                for i in range(num_workers)
-            },
-        },
-        "_steps_since_snapshot": 1,
-        "_iterator_finished": False,
-    }
+def test_a_state_from_before_the_first_epoch_takes_the_same_loader_back_there(make):
+    loader = make(range(11), batch_size=4, sampler=Passes(11), num_workers=2)
+    state = loader.state_dict()
+    epochs = [as_lists(loader) for _ in range(2)]
+    loader.load_state_dict(state)
+    assert [as_lists(loader) for _ in range(2)] == epochs
+
+
+class DrawsAtOnce(Sampler):
+    """Draws its order from torch's global generator in iter()."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __iter__(self):
+        return iter(torch.randperm(self.n).tolist())
+
+
+class BatchesAtOnce(DrawsAtOnce):
+    def __iter__(self):
+        return iter(torch.randperm(self.n).reshape(-1, 2).tolist())
+
+
+@pytest.mark.parametrize(("num_workers", "taken"), [(0, 0), (2, 3)])
+@pytest.mark.parametrize("how", ["sampler", "batched", "batch_sampler"])
+def test_an_order_that_iter_draws_continues(make, how, num_workers, taken):
+    options = {
+        "sampler": {"batch_size": None, "sampler": DrawsAtOnce(10)},
+        "batched": {"batch_size": 2, "sampler": DrawsAtOnce(10)},
+        "batch_sampler": {"batch_sampler": BatchesAtOnce(10)},
+    }[how]
+    torch.manual_seed(1)
+    loader = make(range(10), num_workers=num_workers, **options)
+    iterator = iter(loader)
+    as_lists(next(iterator) for _ in range(taken))
+    state = loader.state_dict()
+    rest = as_lists(iterator)
+    torch.manual_seed(2)
+    resumed = make(range(10), num_workers=num_workers, **options)
+    resumed.load_state_dict(state)
+    assert as_lists(resumed) == rest
+
+
+def test_an_older_iterator_that_is_dropped_last_leaves_no_state(make):
+    loader = make(range(8), batch_size=2)
+    older, newer = iter(loader), iter(loader)
+    as_lists(next(older) for _ in range(3))
+    next(newer)
+    del newer
+    del older
+    assert loader.state_dict()["delivered"] == 1
+
+
+# ---- loaders and datasets that have changed
+
+
+def numbers(loader):
+    return torch.cat([torch.as_tensor(batch).reshape(-1) for batch in loader]).tolist()
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_state_of_torchdatas_is_taken_over(make, num_workers):
-    generator = torch.Generator()
-    generator.manual_seed(3)
-    order = torch.randperm(40, generator=generator).tolist()
-    generator.manual_seed(3)
-    inner = {"yielded": 12, "generator": generator.get_state()}
-    state = theirs("map", num_workers, _sampler_iter_state={"samples_yielded": 12, "sampler_iter_state": inner})
-    loader = make(range(40), batch_size=4, shuffle=True, num_workers=2)
-    loader.load_state_dict(state)
-    got = lists(loader)
-    assert got == [order[i : i + 4] for i in range(12, 40, 4)]
-    assert loader.sampler.generator is None
-    loader.load_state_dict(state)
-    iterator = iter(loader)
-    assert next(iterator).tolist() == got[0]
-    again = loader.state_dict()  # now in our format
-    loader.load_state_dict(again)
-    assert lists(loader) == got[1:]
+def test_a_resume_with_another_batch_size_is_refused_where_batches_are_counted(make, num_workers):
+    first = make(range(20), batch_size=2, num_workers=num_workers)
+    iterator = iter(first)
+    other = [make(range(20), batch_size=size, shuffle=False, num_workers=num_workers) for size in (4, None, 2)]
+    begun = first.state_dict()
+    next(iterator)
+    state = first.state_dict()
+    list(iterator)
+    for loader in other[:2]:
+        with pytest.raises(ValueError, match="the state counts batches of batch_size=2, the loader has batch"):
+            loader.load_state_dict(state)
+        for fits in (begun, first.state_dict()):
+            loader.load_state_dict(fits)
+            assert numbers(loader) == list(range(20))
+    del state["batch_size"]  # as saved by an earlier release
+    other[2].load_state_dict(state)
+    assert numbers(other[2]) == list(range(2, 20))
 
 
 @pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_streams_state_of_torchdatas_is_taken_over(make, num_workers):
-    loader = make(PlainRange(), batch_size=4, num_workers=num_workers)
-    want = lists(loader)
-    loader.load_state_dict(theirs("stream", num_workers))
-    assert lists(loader) == want[3:]
-
-
-def test_a_state_of_torchdatas_that_says_too_little_says_so(make):
-    state = theirs("stream", 2)
-    state["_snapshot"]["_worker_snapshots"]["worker_0"]["dataset_state"] = {"i": 3}
-    with pytest.raises(ValueError, match=r"1 batches after its last snapshot.*snapshot_every_n_steps=1"):
-        make(Counting(), batch_size=4, num_workers=2).load_state_dict(state)
+def test_a_stream_that_says_where_it_is_may_continue_in_batches_of_another_size(make):
+    for dataset, exact in ((Counting, True), (PlainRange, False)):
+        first, second = make(dataset(), batch_size=3), make(dataset(), batch_size=2)
+        whole = numbers(first)
+        next(iter(first))
+        if exact:
+            second.load_state_dict(first.state_dict())
+            assert numbers(second) == whole[3:]
+        else:
+            with pytest.raises(ValueError, match="Use the same batch_size"):
+                second.load_state_dict(first.state_dict())

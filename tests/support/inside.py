@@ -14,13 +14,11 @@ _NAMES = {
         "rates reporting seeding skipping startup tensors text tuning worker worker_main"
     ),
     "slipring._core._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES VERSION NoSegment Watch",
-    "slipring._core._codec": (
-        "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe publish_range range_done receive view"
-    ),
-    "slipring._core._collate": "NO_SAMPLES NUMPY ODD TORCH RowWriter collate_plain default_collate",
+    "slipring._core._codec": "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe receive view",
+    "slipring._core._collate": "NO_SAMPLES NUMPY TORCH RowWriter default_collate",
     "slipring._core._iteration": "Position",
     "slipring._core._ring": (
-        "DIRECT FINISH MAX_RANGES READ_COUNTS SERVING STAGED Descriptor Event IndexOrder Lease Pickled Poll Ring "
+        "FINISH MAX_RANGES READ_COUNTS SERVING Descriptor Event IndexOrder Lease Pickled Poll Ring "
         "Slices copy_bytes copy_ways memory_available mix now pickled"
     ),
     "slipring._core.ahead": "Handed Prefetcher ReadHere",
@@ -93,11 +91,6 @@ def engines_of(loader):
 def tuner_of(loader):
     """Return the tuner that finds the number of workers of a loader with ``num_workers="auto"``."""
     return loader._tuner
-
-
-def core_options_of(loader):
-    """Return the options that slipring.torch.DataLoader hands to the core."""
-    return loader._core_options
 
 
 def coordinator_of(loader):

@@ -16,7 +16,7 @@ from torch.utils import data  # noqa: E402
 
 import slipring  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.support.inside import core_options_of  # noqa: E402
+from tests.support.parts import slow  # noqa: E402
 from tests.support.torch_datasets import Stream  # noqa: E402
 
 
@@ -56,8 +56,9 @@ def context(process, base=SpawnContext, name="spawn"):
     return type("OwnContext", (base,), {"_name": name, "Process": process})()
 
 
-@pytest.mark.parametrize("name", ["spawn", "unheard of"])
-@pytest.mark.parametrize("process", [MarkedFork, MarkedSpawn, MarkedDefault])
+@pytest.mark.parametrize(
+    ("process", "name"), [(MarkedFork, "spawn"), slow(MarkedSpawn, "unheard of"), (MarkedDefault, "unheard of")]
+)
 def test_workers_are_processes_of_the_contexts_own_class(process, name):
     options = {"multiprocessing_context": context(process, ForkContext, name), "persistent_workers": True}
     with DataLoader(Named(), 2, num_workers=2, **grouped(**options)) as loader:
@@ -82,6 +83,8 @@ def test_a_context_whose_process_is_a_thread_has_the_loaders_thread_workers():
     assert torch.cat(numbers).tolist() == list(range(8))
     assert set(torch.cat(pids).tolist()) == {os.getpid()}
     assert len({name for names in threads for name in names} - {threading.current_thread().name}) == 2
+    with pytest.raises(ValueError, match=r"num_workers=2 threads .* would each read the whole of Stream"):
+        DataLoader(Stream(), 2, num_workers=2, multiprocessing_context=context(OwnThread))
 
 
 def test_another_context_holds_from_the_next_epoch():
@@ -106,13 +109,6 @@ def test_worker_init_fn_in_a_thread_finds_torchs_worker_info():
     assert data.get_worker_info() is None
 
 
-def test_several_threads_for_a_stream_are_refused():
-    with pytest.raises(ValueError, match=r"num_workers=2 threads .* would each read the whole of Stream"):
-        DataLoader(Stream(), 2, num_workers=2, multiprocessing_context=context(OwnThread))
-    with DataLoader(Stream(4), 2, num_workers=1, multiprocessing_context=context(OwnThread)) as loader:
-        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
-
-
 class OwnWay(multiprocessing.process.BaseProcess):
     _start_method = "carrier pigeon"
 
@@ -123,9 +119,3 @@ def test_another_process_class_is_refused_by_name(process):
     with pytest.raises(ValueError, match=r"multiprocessing_context=.*its Process must be") as raised:
         DataLoader(Named(), 2, num_workers=1, multiprocessing_context=context(process))
     assert name in str(raised.value)
-
-
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-def test_multiprocessings_own_contexts_are_start_methods(method):
-    loader = DataLoader(Named(), 2, num_workers=1, multiprocessing_context=multiprocessing.get_context(method))
-    assert core_options_of(loader)().method == method and core_options_of(loader)().context is None

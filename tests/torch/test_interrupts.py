@@ -3,7 +3,6 @@
 import signal
 import sys
 
-import numpy as np
 import pytest
 
 from tests.support.options import grouped
@@ -13,6 +12,7 @@ torch = pytest.importorskip("torch")
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.support.inside import ahead_of, engine_of, engines_of, source_of_pass  # noqa: E402
 from tests.support.signals import Raised, handling  # noqa: E402
+from tests.support.stateful import OwnIterator  # noqa: E402
 
 
 @pytest.fixture
@@ -26,54 +26,13 @@ def interrupt():
         yield lambda: signal.raise_signal(signal.SIGUSR1)
 
 
-class Numbers(torch.utils.data.Dataset):
-    """Numbers; `act` is called once, at number `at`."""
-
-    def __init__(self, n=12, at=None, act=None):
-        self.n, self.at, self.act = n, at, act
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        if i == self.at:
-            self.at = None
-            self.act()
-        return np.int64(i)
-
-
-class Counting(torch.utils.data.IterableDataset):
-    """Is its own iterator, with a state."""
-
-    def __init__(self, at=None, act=None):
-        self.i, self.at, self.act = 0, at, act
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self.i == self.at:
-            self.at = None
-            self.act()
-        if self.i == 12:
-            raise StopIteration
-        self.i += 1
-        return self.i - 1
-
-    def state_dict(self):
-        return {"i": self.i}
-
-    def load_state_dict(self, state):
-        self.i = state["i"]
-
-
 def rest(iterator):
     return [batch.tolist() for batch in iterator]
 
 
 def test_another_thread_never_finds_a_batch_that_is_not_on_its_device_yet():
     found = []
-    with DataLoader(Numbers(8), 2, device=Device("cpu", transform=lambda batch: ("moved", batch))) as loader:
+    with DataLoader(range(8), 2, device=Device("cpu", transform=lambda batch: ("moved", batch))) as loader:
         it = iter(loader)
 
         def look(frame, event, arg):  # as a thread that runs between any two instructions
@@ -96,7 +55,7 @@ def test_a_batch_that_cannot_be_brought_to_a_device_is_not_brought_again(num_wor
             raise ZeroDivisionError
         return batch
 
-    with DataLoader(Numbers(), 4, num_workers=num_workers, device=Device("cpu", transform=refuse)) as loader:
+    with DataLoader(range(12), 4, num_workers=num_workers, device=Device("cpu", transform=refuse)) as loader:
         it = iter(loader)
         assert next(it).tolist() == [0, 1, 2, 3]
         with pytest.raises(ZeroDivisionError):
@@ -118,7 +77,7 @@ def test_a_batch_that_a_handler_has_interrupted_on_its_way_to_a_device_is_brough
 
     for arguments in ({}, {"num_workers": 2, "preload": 0}):
         left[:] = [interrupt]
-        with DataLoader(Numbers(), 4, **grouped(transform=transform, device="cpu", **arguments)) as loader:
+        with DataLoader(range(12), 4, **grouped(transform=transform, device="cpu", **arguments)) as loader:
             it = iter(loader)
             assert next(it).tolist() == [0, 1, 2, 3]
             with pytest.raises(Raised):
@@ -127,20 +86,23 @@ def test_a_batch_that_a_handler_has_interrupted_on_its_way_to_a_device_is_brough
             del it
 
 
-class FailingSource(Counting):
+class FailingSource(OwnIterator, torch.utils.data.IterableDataset):
     """The next iter() fails if `fails` is true."""
 
     fails = False
+
+    def items(self):
+        return range(12)
 
     def __iter__(self):
         if self.fails:
             self.fails = False
             raise ZeroDivisionError
-        return self
+        return super().__iter__()
 
 
 def test_a_state_that_was_loaded_still_holds_where_iter_has_failed():
-    first = DataLoader(Counting(), 4)
+    first = DataLoader(FailingSource(), 4)
     next(iter(first))
     source = FailingSource()
     loader = DataLoader(source, 4)
@@ -155,7 +117,7 @@ def test_the_kept_workers_are_lent_again_where_an_iteration_did_not_begin(monkey
     def refuse(*what, **more):
         raise KeyboardInterrupt
 
-    with DataLoader(Numbers(), 4, num_workers=1, persistent_workers=True) as loader:
+    with DataLoader(range(12), 4, num_workers=1, persistent_workers=True) as loader:
         with monkeypatch.context() as patched:
             patched.setattr("slipring.torch.iteration.TorchIteration.begin", refuse)
             with pytest.raises(KeyboardInterrupt):
@@ -168,7 +130,7 @@ def test_the_kept_workers_are_lent_again_where_an_iteration_did_not_begin(monkey
 
 def test_indices_that_come_as_an_iterator_are_drawn_once():
     lists = [iter([0, 1]), iter([2, 3])]
-    loader = DataLoader(Numbers(), batch_sampler=lists)
+    loader = DataLoader(range(12), batch_sampler=lists)
     it, order = iter(loader), source_of_pass(loader)
     order.open()
     assert order._draw() == order._draw() == [0, 1]  # as if a handler raises after the first call

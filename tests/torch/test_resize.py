@@ -1,7 +1,6 @@
 """slipring.torch: resize(n) and num_workers="auto"."""
 
 import random
-import time
 
 import pytest
 
@@ -15,6 +14,7 @@ from tests.support.inside import engines_of  # noqa: E402
 from tests.support.parts import slow  # noqa: E402
 from tests.support.resizing import plain, resized  # noqa: E402
 from tests.support.stateful import Reads  # noqa: E402
+from tests.support.torch_datasets import Made  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -22,18 +22,9 @@ pytestmark = [
 ]
 
 
-class Drawn:
-    """Samples with random numbers; each takes `wait` seconds."""
-
-    def __init__(self, n=400, wait=0.0):
-        self.n, self.wait = n, wait
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        time.sleep(self.wait)
-        return i, torch.rand(2), random.random()
+def drawn(i):
+    """Return a sample with random numbers."""
+    return i, torch.rand(2), random.random()
 
 
 class Numbered(datasets.Numbered, torch.utils.data.IterableDataset):
@@ -51,12 +42,15 @@ class Counted(Reads):
         return i, torch.utils.data.get_worker_info().num_workers
 
 
-@pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])
-@pytest.mark.parametrize("more", [{}, {"preload": 2}, {"persistent_workers": True}], ids=str)
+@pytest.mark.parametrize(
+    ("method", "more"), [("fork", {}), ("fork", {"preload": 2, "persistent_workers": True}), slow("spawn", {})], ids=str
+)
 def test_every_byte_is_that_of_a_fixed_number(method, more):
     def made(number, how):
         given = {"rng": "batch", "multiprocessing_context": how}
-        return DataLoader(Drawn(), 5, shuffle=True, num_workers=number, generator=seeded(), **grouped(**given, **more))
+        return DataLoader(
+            Made(drawn, 400), 5, shuffle=True, num_workers=number, generator=seeded(), **grouped(**given, **more)
+        )
 
     def seeded():
         return torch.Generator().manual_seed(5)
@@ -70,8 +64,7 @@ def test_every_byte_is_that_of_a_fixed_number(method, more):
         assert loader.num_workers == 4
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("data", [Numbered, Counted])
+@pytest.mark.parametrize(("data", "persistent"), [(Numbered, True), (Counted, False)])
 def test_values_that_depend_on_the_workers_change_with_the_next_epoch(data, persistent):
     with DataLoader(data(), 2, num_workers=2, persistent_workers=persistent) as loader:
         for workers, change in ((2, 3), (3, 1), (1, 1)):
@@ -81,27 +74,13 @@ def test_values_that_depend_on_the_workers_change_with_the_next_epoch(data, pers
 
 
 def test_with_torchs_seeds_it_changes_with_the_next_epoch():
-    with DataLoader(Drawn(80), 4, num_workers=2) as loader:
+    with DataLoader(Made(drawn, 80), 4, num_workers=2) as loader:
         batches = iter(loader)
         next(batches)
         loader.resize(3)
         assert engines_of(loader).engine.pool.target == 2
         assert sum(1 for _ in batches) == 19
         assert sum(1 for _ in loader) == 20
-
-
-def test_auto_makes_batches_that_depend_on_no_worker():
-    torch.manual_seed(3)
-    with DataLoader(Drawn(600, 0.002), 2, num_workers=(None, 7)) as loader:
-        assert loader.rng == "batch"
-        got = [plain(batch) for batch in loader]
-        found = loader.tuning
-        assert found.workers <= 7 and found.history
-        iter(loader)
-        assert loader.num_workers == found.workers
-    torch.manual_seed(3)
-    with DataLoader(Drawn(600), 2, num_workers=2, rng="batch") as loader:
-        assert got == [plain(batch) for batch in loader]
 
 
 def test_a_stream_continues_with_the_number_that_its_state_has():
@@ -121,41 +100,16 @@ def test_a_stream_continues_with_the_number_that_its_state_has():
 
 
 def test_a_map_datasets_state_sets_no_number_of_workers():
-    given = {"batch_size": 4, "rng": "batch"}
-    with DataLoader(Drawn(80), num_workers=6, **grouped(**given)) as loader:
+    with DataLoader(Made(drawn, 80), 4, num_workers=6, rng="batch") as loader:
         batches = iter(loader)
         got = [plain(next(batches)) for _ in range(7)]
         state = loader.state_dict()
     assert state["num_workers"] == 6
-    with DataLoader(Drawn(80), 4, num_workers=(None, 2)) as loader:
+    with DataLoader(Made(drawn, 80), 4, num_workers=(None, 2)) as loader:
+        assert loader.rng == "batch"  # no value depends on the number of workers
         loader.load_state_dict(state)
         batches = iter(loader)
         assert loader.num_workers == engines_of(loader).engine.pool.target <= 2 and loader.tuning.workers <= 2
         got += [plain(batch) for batch in batches]
         assert loader.tuning.workers <= 2
     assert [i for batch in got for i in batch[0]] == list(range(80))
-
-
-def test_a_stateful_map_datasets_state_needs_the_workers_that_it_has():
-    with DataLoader(Counted(), 4, num_workers=3) as loader:
-        batches = iter(loader)
-        for _ in range(5):
-            next(batches)
-        state = loader.state_dict()
-    with DataLoader(Counted(), 4, num_workers=(None, 2)) as loader:
-        loader.load_state_dict(state)
-        assert {int(n) for batch in loader for n in batch[1]} == {3}
-
-
-@pytest.mark.parametrize(
-    ("given", "kind", "said"),
-    [
-        ({"num_workers": "many"}, TypeError, "'<' not supported between instances of 'str' and 'int'"),
-        ({"num_workers": (None, 0)}, ValueError, "the upper bound must be from 1"),
-    ],
-)
-def test_bad_numbers_are_refused(given, kind, said):
-    with pytest.raises(kind, match=said):
-        DataLoader(Drawn(), **grouped(**given))
-    with DataLoader(Drawn(8), num_workers=1) as loader, pytest.raises(ValueError, match="num_workers"):
-        loader.resize(0)

@@ -4,7 +4,6 @@ import errno
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
 import time
 import warnings
@@ -14,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from slipring.torch import RingCollate, ring_collate  # noqa: E402
 from tests.support.inside import queue_of  # noqa: E402
@@ -49,12 +48,6 @@ class Forking(Pictures):
         return super().__getitem__(i)
 
 
-class Shards(IterableDataset):
-    def __iter__(self):
-        info = get_worker_info()
-        yield from range(info.id, 40, info.num_workers)
-
-
 def of_torch(dataset, collate_fn=None, **options):
     """Return torch's loader from its own module, in a process where slipring may be installed."""
     return DataLoader(dataset, 4, collate_fn=collate_fn, **{"num_workers": 2, **options})
@@ -86,16 +79,7 @@ def test_tensors_lie_in_the_slots_and_nothing_is_pickled():
     assert queue_of(collate).stats().got == 10 and queue_of(collate).stats().pickled_leaves == 0
 
 
-def test_every_batch_may_be_kept():
-    collate = RingCollate(slots=4)
-    batches = list(of_torch(Pictures(), collate))
-    assert [batch["label"].tolist() for batch in batches] == WHOLE
-    assert all((batch["image"][:, 0, 0, 0] == batch["label"]).all() for batch in batches)
-    assert queue_of(collate).stats().copied > 0
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(("persistent", "kept"), [(False, True), (True, False)])
 def test_loops_that_end_early_leave_no_batch(persistent, kept):
     collate = RingCollate(slots=3)
     loader = of_torch(Pictures(), collate, persistent_workers=persistent)
@@ -108,7 +92,8 @@ def test_loops_that_end_early_leave_no_batch(persistent, kept):
             keeps.append(first)
         del batches, first
     assert labels(loader) == WHOLE
-    assert all(batch["label"].tolist() == WHOLE[0] for batch in keeps)
+    assert all((batch["image"][:, 0, 0, 0].tolist() == WHOLE[0]) for batch in keeps)
+    assert not kept or queue_of(collate).stats().copied > 0
     collate.forget()
     assert not collate._early
 
@@ -141,9 +126,9 @@ def wait_until_full(collate):
         time.sleep(0.01)
 
 
-def in_a_child(function, *args):
-    """Run a function in a forked child; return its exit code, None if it does not end."""
-    process = multiprocessing.get_context("fork").Process(target=function, args=args)
+def in_a_child(function, *args, method="fork"):
+    """Run a function in a child process; return its exit code, None if it does not end."""
+    process = multiprocessing.get_context(method).Process(target=function, args=args)
     process.start()
     process.join(60)
     process.kill()
@@ -176,11 +161,6 @@ def test_without_slots_batches_go_torchs_own_way(monkeypatch):
     assert in_a_child(has_no_slots, loader, monkeypatch) == 0
 
 
-def test_a_streams_workers_end_one_after_another():
-    loader = DataLoader(Shards(), 3, num_workers=2, collate_fn=RingCollate())
-    assert sorted(int(i) for batch in loader for i in batch) == list(range(40))
-
-
 def test_an_exception_comes_at_its_turn():
     batches = iter(of_torch(Pictures(fails=13), RingCollate()))
     assert [next(batches)["label"].tolist() for _ in range(3)] == WHOLE[:3]
@@ -205,35 +185,10 @@ def check_labels(loader):
 @pytest.mark.parametrize("method", ["fork", slow("spawn")])
 def test_the_loop_may_run_in_another_process_than_the_loader_was_made_in(method):
     loader = of_torch(Pictures(), RingCollate(slots=4), multiprocessing_context="fork")
-    process = multiprocessing.get_context(method).Process(target=check_labels, args=(loader,))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    assert labels(loader) == WHOLE
-
-
-def test_a_loop_that_asks_for_no_batch_leaves_none():
-    loader = of_torch(Pictures(), RingCollate(slots=4))
-    for _ in range(3):
-        iterator = iter(loader)
-        wait_until_full(loader.collate_fn)
-        del iterator
+    assert in_a_child(check_labels, loader, method=method) == 0
     assert labels(loader) == WHOLE
 
 
 def test_a_child_of_a_worker_takes_no_batches():
-    loader = of_torch(Forking(), RingCollate(), multiprocessing_context="spawn")
+    loader = of_torch(Forking(), RingCollate(), multiprocessing_context="fork")
     assert labels(loader) == WHOLE
-
-
-@pytest.mark.parametrize("slots", [2, 0, -1, 2.5, True, None])
-def test_too_few_slots_are_refused(slots):
-    with pytest.raises((TypeError, ValueError), match="slots must be"):
-        RingCollate(slots=slots)
-
-
-def test_a_batch_cannot_be_read_where_its_ring_is_not():
-    from slipring.torch.ring_collate import _InSlot
-
-    with pytest.raises(RuntimeError, match="never came to this process"):
-        pickle.loads(pickle.dumps(_InSlot(b"nobody", (1, 1))))

@@ -1,6 +1,5 @@
 """Tensors from slipring.torch are in the slots: the worker makes them there, and the consumer sees them there."""
 
-import collections
 import os
 
 import numpy as np
@@ -8,16 +7,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import Dataset, default_collate  # noqa: E402
+from torch.utils.data import default_collate  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 
-import slipring.torch.collate  # noqa: E402
-from slipring.torch import DataLoader  # noqa: E402
+import slipring  # noqa: E402
+from slipring.torch import DataLoader, collate  # noqa: E402
 from tests.support.datasets import Values  # noqa: E402
-from tests.support.inside import ODD, collate_plain  # noqa: E402
-from tests.support.torch_datasets import assert_same  # noqa: E402
-
-Point = collections.namedtuple("Point", "x y")
+from tests.support.drawn import LEAVES, check_rows  # noqa: E402
+from tests.support.inside import TORCH, RowWriter  # noqa: E402
+from tests.support.trip import Trip  # noqa: E402
 
 
 def of_the_segment(tensor):
@@ -31,31 +29,21 @@ def of_the_segment(tensor):
     return False
 
 
-def first_batch(values, **options):
-    with DataLoader(Values(values), batch_size=4, num_workers=1, **options) as loader:
-        return next(iter(loader)), loader.stats()
+def sample(i):
+    bytes_of_i, array = torch.full((7,), i, dtype=torch.uint8), np.full((3, 5), i, np.float32)
+    return array, torch.from_numpy(array), bytes_of_i, i, float(i), i % 2 == 0
 
 
-SAMPLES = {
-    "arrays": lambda i: np.full((3, 5), i, np.float32),
-    "tensors": lambda i: torch.full((3, 5), i, dtype=torch.float32),
-    "bytes": lambda i: torch.full((7,), i, dtype=torch.uint8),
-    "ints": lambda i: i,
-    "floats": lambda i: float(i),
-    "bools": lambda i: i % 2 == 0,
-}
-
-
-@pytest.mark.parametrize("kind", SAMPLES)
-def test_a_batch_is_a_view_on_its_slot(kind):
-    values = [SAMPLES[kind](i) for i in range(8)]
-    got, stats = first_batch(values)
-    assert type(got) is torch.Tensor and of_the_segment(got)
-    want = default_collate(values[:4])
-    assert got.dtype is want.dtype and torch.equal(got, want)
+def test_a_batch_is_a_view_on_its_slot():
+    values = [sample(i) for i in range(8)]
+    with DataLoader(Values(values), batch_size=4, num_workers=1) as loader:
+        batch, stats = next(iter(loader)), loader.stats()
+    for got, want in zip(batch, default_collate(values[:4]), strict=True):
+        assert type(got) is torch.Tensor and of_the_segment(got)
+        assert got.dtype is want.dtype and torch.equal(got, want)
+        got += got  # writable
+        assert torch.equal(got, want + want)
     assert stats.copied_batches == stats.pickled_leaves == 0
-    got += got  # writable
-    assert torch.equal(got, want + want)
 
 
 class InSlot:
@@ -83,107 +71,11 @@ def test_torchs_collation_inside_a_collate_fn_writes_to_the_slot(tmp_path):
     assert committed < 4 * (4 * (256 + 24) + 1024)
 
 
-def test_a_registered_type_is_collated_as_its_user_says(monkeypatch):
-    monkeypatch.setitem(default_collate_fn_map, Point, lambda batch, *, collate_fn_map=None: "points")
-    got, _ = first_batch([(Point(i, i), i) for i in range(4)])
-    assert got[0] == "points" and torch.equal(got[1], torch.arange(4))
-
-
 def test_collation_elsewhere_than_in_a_worker_is_torchs_own():
     assert default_collate_fn_map[torch.Tensor].__module__.startswith("torch.")
     with DataLoader(Values(list(range(8))), batch_size=4, num_workers=1) as loader:
         next(iter(loader))
     assert default_collate_fn_map[torch.Tensor].__module__.startswith("torch.")
-
-
-TENSORS = {
-    "negative by a flag": [torch.tensor([1 + 2j, 3 + 4j]).conj().imag] * 2,
-    "one number, negative by a flag": [torch.tensor([1 + 2j]).conj().imag] * 2,
-    "conjugate by a flag": [torch.tensor([1 + 2j]).conj()] * 2,
-    "transposed": [torch.arange(6).view(2, 3).t(), torch.arange(6, 12).view(2, 3).t()],
-    "parts of others": list(torch.arange(12).view(4, 3)),
-    "columns of others": list(torch.arange(12).view(4, 3).t()),
-    "expanded": [torch.ones(1).expand(3)] * 2,
-    "without elements": [torch.zeros(0, 3)] * 2,
-    "without dimensions": [torch.tensor(1.5), torch.tensor(2.5)],
-    "in several dtypes": [torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float32)],
-    **{str(dtype): [torch.ones(3).to(dtype)] * 2 for dtype in (torch.bool, torch.uint8, torch.bfloat16)},
-    "16 bits": [torch.ones(3, dtype=torch.float16)] * 2,
-    "of float8": [torch.ones(3).to(torch.float8_e5m2)] * 2,
-}
-
-
-@pytest.mark.parametrize("kind", TENSORS)
-def test_tensors_are_stacked_as_by_torch(kind):
-    values = TENSORS[kind]
-    want = default_collate(values)
-    with DataLoader(Values(values), batch_size=len(values), num_workers=1) as loader:
-        (got,) = loader
-    assert got.dtype is want.dtype and got.shape == want.shape
-    as_numbers = [(t if t.is_complex() else t.double()).tolist() for t in (got, want)]
-    assert as_numbers[0] == as_numbers[1]
-
-
-NOT_PLAIN = {
-    "a subclass": [collections.OrderedDict(a=1)] * 2,
-    "dtypes differ": [np.zeros(2, np.int32), np.zeros(2, np.int64)],
-    "shapes differ": [np.zeros(2), np.zeros(3)],
-    "kinds of number": [1, 2.5],
-    "a large int": [1 << 70, 1],
-    "text in arrays": [np.array(["a"]), np.array(["b"])],
-    "objects": [np.array([None]), np.array([None])],
-    "numpy numbers": [np.float32(1), np.float32(2)],
-    "big-endian": [np.zeros(2, ">i4")] * 2,
-    "lengths differ": [(1, 2), (1,)],
-    "a key that is missing": [{"a": 1}, {"b": 1}],
-    "None": [None, None],
-    "anything": [object()] * 2,
-    "none at all": [],
-}
-
-
-@pytest.mark.parametrize("kind", NOT_PLAIN)
-def test_everything_else_is_torchs_to_collate_or_refuse(kind):
-    values = NOT_PLAIN[kind]
-    assert collate_plain(values) is ODD
-    try:
-        want = default_collate(values)
-    except Exception as error:
-        with pytest.raises(type(error)) as caught:
-            slipring.torch.collate.default_collate(values)
-        assert str(caught.value) == str(error)
-    else:
-        assert_same(slipring.torch.collate.default_collate(values), want)
-
-
-class OnDevice(Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, i):
-        return Fake()
-
-
-class Fake(torch.Tensor):
-    """A stand-in for a tensor on an accelerator."""
-
-    @staticmethod
-    def __new__(cls):
-        return torch.Tensor._make_subclass(cls, torch.zeros(2))
-
-    @property
-    def device(self):
-        return torch.device("cuda:0")
-
-
-def first_of(samples):
-    return samples[0]
-
-
-def test_a_tensor_on_a_device_is_refused_with_the_remedy():
-    loader = DataLoader(OnDevice(), batch_size=2, num_workers=1, collate_fn=first_of)
-    with loader, pytest.raises(TypeError, match="tensor on cuda:0; return CPU tensors"):
-        next(iter(loader))
 
 
 class Arrays:
@@ -194,10 +86,52 @@ class Arrays:
         return {"x": np.full(5, i), "more": (np.ones(2), [i])}
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_tensors_of_cached_samples_can_be_written_to(num_workers):
+def test_tensors_of_cached_samples_can_be_written_to():
     data = slipring.cached(Arrays(), "1MiB")
-    for _ in range(2):  # the second time from the cache, whose pages are read-only
+    for num_workers in (0, 0, 1):  # the second time from the cache, whose pages are read-only
         with DataLoader(data, batch_size=None, num_workers=num_workers) as loader:
             got = [(sample["x"].add_(1).tolist(), sample["more"][0].add_(1).tolist()) for sample in loader]
         assert got == [([i + 1] * 5, [2.0, 2.0]) for i in range(4)]
+
+
+# ---- rows: with torch's rules, too, a batch that is made row by row equals the collated list
+
+
+LAYOUTS = [
+    lambda tensor: tensor,
+    lambda tensor: tensor.transpose(0, -1) if tensor.dim() else tensor,
+    lambda tensor: tensor.requires_grad_() if tensor.is_floating_point() else tensor,
+    lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
+    lambda tensor: tensor.to_sparse(),
+    lambda tensor: tensor[..., ::2] if tensor.dim() else tensor,
+]
+DTYPES = [torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.bool]
+
+
+def tensor(rng):
+    shape = [rng.randrange(4) for _ in range(rng.randrange(4))]
+    made = torch.ones(shape).mul(rng.randrange(3)).to(rng.choice(DTYPES))
+    if made.is_complex() and rng.random() < 0.5:
+        return made.conj()
+    return rng.choice(LAYOUTS)(made) if rng.random() < 0.6 else made
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(30))
+def test_any_samples_make_the_batch_or_the_error_that_their_list_makes(seed):
+    check_rows(seed, [*LEAVES[:10], *[tensor] * 6], TORCH, collate.default_collate)
+
+
+@pytest.mark.parametrize("number", [np.float64(1.5), np.complex128(1j), np.float32(2), np.int64(3), np.bool_(True)])
+def test_numpys_numbers_leave_the_arrays_beside_them_in_their_rows(number):
+    trip = Trip()
+    fill = trip.claim(range(2))
+    with fill:
+        rows = RowWriter(0, 2, TORCH)
+        for row in range(2):
+            rows.put(row, (np.full(3, row), number))
+            assert rows.in_place
+        trip.encoder.publish(fill, [rows.batch(collate.default_collate)])
+    del rows
+    got, want = trip.take(fill.slot), default_collate([(np.ones(3), number)] * 2)
+    assert got[1].dtype is want[1].dtype and got[1].tolist() == want[1].tolist()

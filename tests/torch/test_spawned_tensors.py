@@ -8,13 +8,9 @@ import warnings
 import numpy as np
 import pytest
 
-from slipring import Workers
-
 torch = pytest.importorskip("torch")
 
-from slipring import Loader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.support.options import grouped  # noqa: E402
 from tests.support.parts import one_fast  # noqa: E402
 from tests.support.processes import worker_pids  # noqa: E402
 from tests.support.spawned import Parts, as_it_is, is_shared, mapping_of  # noqa: E402
@@ -52,6 +48,8 @@ def memory_of(tensor):
 
 def looked(value):
     """Return (values, class, requires_grad, whether each part of a tensor is in the file)."""
+    if isinstance(value, Two):
+        return changed(value)
     dense = value.dequantize() if value.is_quantized else value.to_dense()
     lies = [is_shared(mapping_of(each.data_ptr())) for each in memory_of(value)]
     return dense.detach().double().numpy().tobytes(), type(value).__name__, value.requires_grad, lies
@@ -81,36 +79,25 @@ def tensors():
     }
 
 
-def worker_looks(parts, function, loader=Loader, **options):
-    options |= {"num_workers": 1, "collate_fn": as_it_is}
-    with loader(Parts(parts, function), 1, **grouped(**options)) as made:
-        return dict(zip(parts, (batch["found"] for batch in made), strict=True))
-
-
-@pytest.fixture(scope="module")
-def in_worker():
+def test_tensors_arrive_as_they_were_in_one_file_and_the_programs_own_are_not_moved():
     parts = {name: tensor for name, (tensor, _) in tensors().items()}
-    found = worker_looks(parts, looked, DataLoader, multiprocessing_context="spawn")
-    kept = [name for name, each in parts.items() if each.layout is torch.strided and each.is_shared()]
-    return found, kept
-
-
-@pytest.mark.parametrize("name", tensors())
-def test_a_tensor_arrives_as_it_was(in_worker, name):
-    tensor, shared = tensors()[name]
-    data, kind, gradient, lies = in_worker[0][name]
-    assert (data, kind, gradient) == looked(tensor)[:3]
-    assert lies == [shared] * len(lies) and (lies or name == "empty")
-
-
-def test_the_programs_own_tensors_are_not_moved_to_shared_memory(in_worker):
-    assert in_worker[1] == ["in shared memory"]
-
-
-def test_views_of_a_storage_share_it_in_the_worker_and_parameters_stay_tied():
-    two = Two()
-    seen = worker_looks({"two": two}, changed, start_method="spawn")["two"]
-    assert seen == (-1.0, -1.0, True, 5.0, "Parameter")
+    two, many = Two(), {i: torch.full((300,), float(i)) for i in range(300)}
+    everything = Parts({**parts, "two": two, **many}, looked)
+    with DataLoader(everything, 1, num_workers=1, collate_fn=as_it_is, multiprocessing_context="spawn") as loader:
+        batches = iter(loader)
+        first = next(batches)
+        (worker,) = worker_pids(batches).values()
+        assert len(os.listdir(f"/proc/{worker}/fd")) < 60
+        found = dict(zip(everything.parts, (batch["found"] for batch in [first, *batches]), strict=True))
+    for name, (tensor, shared) in tensors().items():
+        data, kind, gradient, lies = found[name]
+        assert (data, kind, gradient) == looked(tensor)[:3], name
+        assert lies == [shared] * len(lies) and (lies or name == "empty"), name
+    assert [name for name, each in parts.items() if each.layout is torch.strided and each.is_shared()] == [
+        "in shared memory"
+    ]
+    # Views of a storage share it in the worker, and parameters stay tied.
+    assert found["two"] == (-1.0, -1.0, True, 5.0, "Parameter")
     assert float(two.second[0]) == 1000.0
 
 
@@ -141,17 +128,3 @@ if __name__ == "__main__":
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["280.0"]
-
-
-def test_many_tensors_take_one_descriptor():
-    dataset = Parts({i: torch.full((300,), float(i)) for i in range(300)}, first_of)
-    with Loader(dataset, 1, num_workers=1, collate_fn=as_it_is, workers=Workers(start_method="spawn")) as loader:
-        batches = iter(loader)
-        assert next(batches)["found"] == 0.0
-        (worker,) = worker_pids(loader).values()
-        assert len(os.listdir(f"/proc/{worker}/fd")) < 60
-        assert [batch["found"] for batch in batches] == [float(i) for i in range(1, 300)]
-
-
-def first_of(tensor):
-    return float(tensor[0])
