@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 import slipring
-from slipring import Loader, WorkerError, Workers
-from slipring.errors import Closed
+from slipring import Loader, Memory, WorkerError, Workers
+from slipring.errors import BatchTooLarge, Closed
 from tests.support.datasets import (
     Awkward,
     Failing,
@@ -149,6 +149,15 @@ def test_a_batch_that_cannot_be_pickled_or_unpickled_is_an_error_at_its_turn(kin
             first, second, third = outcomes(iter(loader))
             assert (first, third) == ([1], [3])
             assert type(second) is error and said in str(second)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_that_is_too_large_says_how_large_and_what_to_raise(num_workers):
+    small = Memory(slot_bytes=1 << 16)
+    with Loader(Values([b"", bytes(1 << 20)]), None, num_workers=num_workers, memory=small) as loader:
+        first, second = outcomes(iter(loader))
+    assert first == b"" and type(second) is BatchTooLarge
+    assert second.limit == 1 << 16 and second.needed >= 1 << 20 and "slot_bytes" in str(second)
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn", "thread"])
