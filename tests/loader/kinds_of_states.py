@@ -8,7 +8,7 @@ import numpy as np
 
 import slipring
 from slipring import BatchSampler, Loader, Workers
-from tests.support.datasets import Numbers, throw
+from tests.support.datasets import Made, Numbers, throw
 from tests.support.stateful import Backwards, Counting, PlainRange, Reads
 from tests.support.states import check_state
 
@@ -33,30 +33,20 @@ class Read(Reads):
         return super().__getitem__(i)
 
 
-class Drawn:
-    """Sample i: i, and a number from each generator."""
-
-    def __len__(self):
-        return N
-
-    def __getitem__(self, i):
-        return i, random.random(), np.random.rand(), slipring.rng().random()
-
-
+DRAWN = Made(lambda i: (i, random.random(), np.random.rand(), slipring.rng().random()), N)
 DAMAGED = {i: partial(throw, OSError, i) for i in range(7, N, 10)}  # samples that cannot be read
 KINDS = {
     "in-order": lambda: {"dataset": range(N)},
     "shuffled": lambda: {"dataset": range(N), "shuffle": True},
     "dropped-last": lambda: {"dataset": range(N), "shuffle": True, "drop_last": True},
     "batch-sampler": lambda: {"batch_sampler": BatchSampler(N, SIZE, shuffle=True, seed=1)},
-    "listed": lambda: {"dataset": range(N), "sampler": list(range(N - 1, -1, -1))},
     "listed-batches": lambda: {"batch_sampler": [[1, 2], [3], [4, 5, 6], [7]]},
     "stateful-sampler": lambda: {"dataset": range(N), "sampler": Backwards(N)},
     "stateful-map": lambda: {"dataset": Read(N)},
     "stateful-iterable": lambda: {"dataset": Counting()},
     "iterable": lambda: {"dataset": PlainRange()},
-    "drawn": lambda: {"dataset": Drawn(), "shuffle": True},
-    "drawn-by-sample": lambda: {"dataset": Drawn(), "rng": "sample"},
+    "drawn": lambda: {"dataset": DRAWN, "shuffle": True},
+    "drawn-by-sample": lambda: {"dataset": DRAWN, "rng": "sample"},
     "single": lambda: {"dataset": range(9), "batch_size": None},
     "sparse-snapshots": lambda: {"dataset": Counting(), "workers": SPARSE},
     "damaged": lambda: {"dataset": Numbers(N, DAMAGED), "shuffle": True},

@@ -28,13 +28,6 @@ def test_a_seed_repeats_the_orders_and_epochs_differ():
     assert flat(BatchSampler(50, 8, shuffle=True)) != flat(BatchSampler(50, 8, shuffle=True))
 
 
-def test_the_given_indices_are_shuffled_and_drawn_as_they_are():
-    names = [f"n{i}" for i in range(9)]
-    assert sorted(flat(BatchSampler(names, 2, shuffle=True))) == names
-    assert set(flat(BatchSampler(names, 2, num_samples=40))) <= set(names)
-    assert sorted(flat(BatchSampler(np.arange(5, 9), 2, shuffle=True))) == [5, 6, 7, 8]
-
-
 @pytest.mark.parametrize("how", [{}, {"shuffle": True}, {"num_samples": 20}], ids=str)
 def test_indices_of_an_array_are_plain_numbers_whatever_the_order(how):
     for indices in (np.arange(5, 9), np.arange(5, 9).astype(">i4"), Labelled([5, 6, 7, 8])):
@@ -90,7 +83,7 @@ def test_ranks_together_have_every_index_and_as_many_each(n, size, ranks, shuffl
             assert all(together[k] == together[k % n] for k in range(n, len(together)))
 
 
-@pytest.mark.parametrize("given", range(5))
+@pytest.mark.parametrize("given", [0, 3])
 def test_an_interrupted_pass_continues_and_the_next_ones_are_the_same(given):
     whole = BatchSampler(13, 3, shuffle=True, seed=8)
     next(iter(whole))
@@ -111,27 +104,15 @@ def test_an_interrupted_pass_continues_and_the_next_ones_are_the_same(given):
     ("arguments", "error", "said"),
     [
         ({"indices": -1}, ValueError, "indices.*0.*-1"),
-        ({"indices": 2.5}, TypeError, "indices.*2.5"),
-        ({"indices": iter([1])}, TypeError, "indices"),
         ({"indices": {1, 2}}, TypeError, "indices.*sequence.*set"),
-        ({"indices": {0: 1}}, TypeError, "indices.*sequence.*dict"),
         ({"indices": np.zeros((2, 3))}, ValueError, r"indices.*one dimension.*\(2, 3\)"),
         ({"indices": np.array([True, False])}, TypeError, "indices.*mask.*flatnonzero"),
         ({"indices": 0, "num_samples": 3}, ValueError, "indices.*none"),
         ({"batch_size": 0}, ValueError, "batch_size.*1.*0"),
-        ({"batch_size": None}, TypeError, "batch_size"),
-        ({"shuffle": 1}, TypeError, "shuffle.*1"),
-        ({"drop_last": "no"}, TypeError, "drop_last.*no"),
         ({"num_samples": 0}, ValueError, "num_samples.*1.*0"),
-        ({"world_size": 0}, ValueError, "world_size.*1.*0"),
         ({"rank": 1}, ValueError, "rank.*0.*1"),
-        ({"rank": "0", "world_size": 2}, TypeError, "rank.*'0'"),
-        ({"rank": -1, "world_size": 2}, ValueError, "rank.*-1"),
-        ({"seed": "x"}, TypeError, "seed.*'x'"),
         ({"weights": [1, 2]}, ValueError, r"weights.*\(7,\).*\(2,\)"),
         ({"weights": [0] * 7}, ValueError, "weights"),
-        ({"weights": [float("nan")] * 7}, ValueError, "weights"),
-        ({"weights": [float("inf")] + [0] * 6}, ValueError, "weights"),
         ({"weights": [-1, 2, 0, 0, 0, 0, 0]}, ValueError, "weights"),
         ({"weights": [1] * 7, "shuffle": True}, ValueError, "shuffle.*weights"),
         ({"num_samples": 3, "shuffle": True}, ValueError, "shuffle.*num_samples"),
@@ -153,19 +134,10 @@ def test_a_pass_counts_with_its_first_batch():
     assert list(unread) == epochs[2]
 
 
-def test_a_resumed_pass_counts_with_its_first_batch():
-    sampler = BatchSampler(8, 2, shuffle=True, seed=1)
-    epoch = list(sampler)
-    sampler.load_state_dict({**iter(sampler).state_dict(), "epoch": 0, "position": 2})
-    unread = iter(sampler)
-    assert sampler.epoch == 0 and unread.state_dict()["position"] == 2
-    assert list(sampler) == epoch[1:] and sampler.epoch == 1
-    assert len(list(sampler)) == 4
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("whose", ["torch's", "slipring's"])
+@pytest.mark.parametrize(
+    ("workers", "persistent", "whose"),
+    [(0, False, "torch's"), (2, True, "torch's"), (0, False, "slipring's"), (2, True, "slipring's")],
+)
 def test_no_epoch_is_skipped_in_loaders_for_torch(workers, persistent, whose):
     torch = pytest.importorskip("torch")
     if whose == "slipring's":

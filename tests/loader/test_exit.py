@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
 BEGIN = """
 import gc, os, sys, threading
 from slipring import Loader, Workers
-from tests.support.datasets import Random, Shard, Squares, leave_be
+from tests.support.datasets import Shard, Squares
 
 KWARGS = dict({kwargs})
 
@@ -23,66 +24,21 @@ if __name__ == "__main__":
     main()
 """
 
-# Actions of the program before it ends or exits.
+# (kind of workers, actions of the program before it ends or exits)
 SCENES = {
-    "closed": """
-        with Loader(Squares(100), 4, **KWARGS) as loader:
-            batch = list(loader)[3]
-    """,
-    "an idle loader": """
+    "a cycle": ("fork", """
         loader = Loader(Squares(100), 4, **KWARGS)
-        for batch in loader:
-            pass
-    """,
-    "a live iterator": """
-        loader = Loader(Squares(100), 4, **KWARGS)
-        iterator = iter(loader)
-        batch = next(iterator)
-    """,
-    "a live iterator of a stream": """
-        loader = Loader(Shard(1000), 4, **KWARGS)
-        iterator = iter(loader)
-        batch = next(iterator)
-    """,
-    "an iterator alone": "iterator = iter(Loader(Squares(100), 4, **KWARGS)); batch = next(iterator)",
-    "two live iterators": """
-        loader = Loader(Squares(100), 4, **KWARGS)
-        iterator, second = iter(loader), iter(loader)
-        batch = next(iterator), next(second)
-    """,
-    "sys.exit in the loop": """
-        loader = Loader(Squares(100), 4, **KWARGS)
-        for batch in loader:
-            sys.exit()
-    """,
-    "a cycle": """
-        loader = Loader(Squares(100), 4, **KWARGS)
-        others = [iter(loader)]
+        others = [iter(loader), iter(loader)]
         others.append(others)
         next(others[0])
         gc.disable()
-    """,
-    "kept by sys, which goes last": """
+    """),
+    "kept by sys, which goes last": ("fork", """
         loader = Loader(Squares(100), 4, **KWARGS)
         sys.kept = iter(loader)
         next(sys.kept)
-    """,
-    "many loaders": """
-        others = [Loader(Squares(100), 4, **KWARGS) for _ in range(3)]
-        iterator = [iter(loader) for loader in others]
-        batch = [next(i) for i in iterator]
-    """,
-    "a daemon thread in the loop": """
-        loader = Loader(Squares(1 << 40), 4, **KWARGS)
-        there = threading.Event()
-        def iterate():
-            for _ in loader:
-                there.set()
-        thread = threading.Thread(target=iterate, daemon=True)
-        thread.start()
-        there.wait()
-    """,
-    "a forked child that ends as its parent does": """
+    """),
+    "a forked child that ends as its parent does": ("fork", """
         loader = Loader(Squares(100), 4, **KWARGS)
         iterator = iter(loader)
         batch = next(iterator)
@@ -93,8 +49,9 @@ SCENES = {
         else:
             assert os.waitpid(child, 0)[1] == 0
             assert len(list(iterator)) == 24
-    """,
-    "a child of multiprocessing": """
+    """),
+    **{
+        f"a child of multiprocessing, {kind}": (kind, """
         import multiprocessing
         loader = Loader(Squares(100), 4, **KWARGS)
         iterator = iter(loader)
@@ -104,41 +61,40 @@ SCENES = {
         child.join()
         assert child.exitcode == 0
         assert len(list(iterator)) == 24
-    """,
-}
-
-KINDS = {
-    "0": "",
-    "fork": "num_workers=2, workers=Workers(start_method='fork')",
-    "thread": "num_workers=2, workers=Workers(start_method='thread')",
-    "spawn": "num_workers=2, workers=Workers(start_method='spawn')",
-    "forkserver": "num_workers=2, workers=Workers(start_method='forkserver')",
-}
-ALL = [("fork", scene) for scene in SCENES]
-OF_THREADS = [
-    "a live iterator",
-    "a live iterator of a stream",
-    "an idle loader",
-    "a cycle",
-    "a daemon thread in the loop",
-]
-SOME = [
-    *[("thread", scene) for scene in (*OF_THREADS, "a child of multiprocessing")],
-    *[("0", scene) for scene in ("a live iterator of a stream", "a cycle", "a daemon thread in the loop")],
-    *[(kind, "a live iterator") for kind in ("spawn", "forkserver")],
-]
-
-
-def program(kind, scene):
-    lines = SCENES[scene].strip("\n").splitlines()
-    margin = len(lines[0]) - len(lines[0].lstrip())
-    return BEGIN.format(kwargs=KINDS[kind]) + "\n".join("    " + line[margin:] for line in lines) + END
+        """)
+        for kind in ("fork", "thread")
+    },
+    **{
+        f"a live iterator of a stream, {kind}": (kind, """
+        loader = Loader(Shard(1000), 4, **KWARGS)
+        iterator = iter(loader)
+        batch = next(iterator)
+        """)
+        for kind in ("0", "fork", "thread", "spawn", "forkserver")
+    },
+    **{
+        f"a daemon thread in the loop, {kind}": (kind, """
+        loader = Loader(Squares(1 << 40), 4, **KWARGS)
+        there = threading.Event()
+        def iterate():
+            for _ in loader:
+                there.set()
+        thread = threading.Thread(target=iterate, daemon=True)
+        thread.start()
+        there.wait()
+        """)
+        for kind in ("0", "fork", "thread")
+    },
+}  # fmt: skip
+KWARGS = "num_workers=2, workers=Workers(start_method={kind!r})"
 
 
-@pytest.mark.parametrize(("kind", "scene"), ALL + SOME)
-def test_a_program_ends_without_a_word(tmp_path, kind, scene):
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_program_ends_without_a_word(tmp_path, scene):
+    kind, code = SCENES[scene]
+    begin = BEGIN.format(kwargs="" if kind == "0" else KWARGS.format(kind=kind))
     path = tmp_path / "program.py"
-    path.write_text(program(kind, scene))
+    path.write_text(begin + textwrap.indent(textwrap.dedent(code.strip("\n")), "    ") + END)
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", str(path)],
         env={**os.environ, "PYTHONPATH": ":".join(p for p in sys.path if p)},
@@ -167,26 +123,6 @@ if __name__ == "__main__":
     )
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=220)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\nended\n", "")
-
-
-def test_a_function_that_runs_at_exit_can_use_a_loader(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(
-        """
-import atexit
-from slipring import Loader, Workers
-
-def use():  # registered behind slipring's own end, and so called before
-    print(sum(int(batch.sum()) for batch in loader))
-
-if __name__ == "__main__":
-    atexit.register(use)
-    loader = Loader(range(12), 4, num_workers=2, persistent_workers=True)
-    next(iter(loader))
-"""
-    )
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=220)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "66\n", "")
 
 
 RANK = """
@@ -218,16 +154,9 @@ if __name__ == "__main__":
 """
 
 
-def outcome_of_rank(path, method, workers):
+@pytest.mark.parametrize(("method", "workers", "batches"), [("spawn", "fork", []), ("fork", "thread", ["249"])])
+def test_a_child_of_multiprocessing_ends_with_a_loader_in_use(tmp_path, method, workers, batches):
+    path = tmp_path / "program.py"
     path.write_text(RANK)
     done = subprocess.run([sys.executable, str(path), method, workers], capture_output=True, text=True, timeout=220)
-    return done.returncode, done.stdout.split(), done.stderr
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_child_of_multiprocessing_with_a_handler_for_sigterm_ends_with_a_loader_in_use(tmp_path, method):
-    assert outcome_of_rank(tmp_path / "program.py", method, "fork") == (0, ["0"], "")
-
-
-def test_a_thread_can_iterate_with_thread_workers_while_a_child_of_multiprocessing_ends(tmp_path):
-    assert outcome_of_rank(tmp_path / "program.py", "fork", "thread") == (0, ["249", "0"], "")
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, [*batches, "0"], "")

@@ -2,12 +2,8 @@
 
 import asyncio
 import concurrent.futures
-import inspect
-import mmap
 import signal
-import struct
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -15,13 +11,10 @@ import pytest
 import slipring
 from slipring import Workers
 from tests.support.datasets import Fetched, Into, Squares, flat, numbers, patiently
-from tests.support.inside import skipping
 from tests.support.kinds import KINDS, kinds, loaded, loading
 from tests.support.leaks import Snapshot
 from tests.support.processes import in_child
 from tests.support.signals import Raised, handling
-
-every_kind = kinds("fork", "one spawn", "thread", "inline", "ranges")
 
 
 class Numbers:
@@ -37,13 +30,6 @@ class Numbers:
         for _ in range(self.n - i):
             await asyncio.sleep(0)
         return i
-
-
-class Asked(Numbers):
-    """The whole batch is one coroutine."""
-
-    async def __getitems__(self, indices):
-        return await asyncio.gather(*map(self.__getitem__, indices))
 
 
 class Plain(Numbers):
@@ -64,33 +50,26 @@ class LastFirst(Numbers):
         return i
 
 
-@every_kind
-@pytest.mark.parametrize("dataset", [Numbers(), Asked(), Plain()], ids=["getitem", "getitems", "returned"])
-def test_batches_are_in_order_whichever_coroutine_is_ready_first(kind, dataset):
-    with loading(dataset, 16, **kind) as loader:
+@pytest.mark.parametrize(
+    ("kind", "dataset", "threads"),
+    [
+        ("inline", Numbers(), None),
+        ("one spawn", Numbers(), None),
+        ("ranges", Numbers(), None),
+        ("thread", Plain(), None),
+        ("inline", Plain(), 3),
+        ("fork", Plain(), 3),
+    ],
+)
+def test_batches_are_in_order_whichever_coroutine_is_ready_first(kind, dataset, threads):
+    with loading(dataset, 16, fetch_threads=threads, **KINDS[kind]) as loader:
         for _ in range(2):
             assert np.concatenate(list(loader)).tolist() == list(range(50))
-
-
-@every_kind
-def test_batches_that_threads_read_are_the_same_and_in_order(kind):
-    with loading(Squares(50), 16, fetch_threads=5, **kind) as loader:
-        for _ in range(2):
-            assert numbers(loader) == numbers(slipring.Loader(Squares(50), 16))
 
 
 def test_each_sample_is_in_its_row_whichever_is_read_first():
     batches = loaded(LastFirst(16), 4, fetch_threads=4)
     assert np.concatenate(batches).tolist() == list(range(16))
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_with_threads_the_loop_awaits_the_datasets_coroutines(num_workers):
-    batches = loaded(Plain(), 16, num_workers=num_workers, fetch_threads=3)
-    assert np.concatenate(batches).tolist() == list(range(50))
-
-
-# ---- how many at once
 
 
 class Counted(Numbers):
@@ -130,9 +109,10 @@ class Together:
         return i, threading.current_thread().name
 
 
-@kinds("one fork", "inline", "ranges")
+@kinds("inline", "one fork", "one thread", "one spawn", "ranges")
 def test_as_many_samples_are_read_at_once_as_there_are_threads(kind):
-    batches = loaded(Together(24, 4), 8, **{**kind, "num_workers": min(1, kind["num_workers"])}, fetch_threads=4)
+    one = {**kind, "num_workers": min(1, kind["num_workers"])}
+    batches = loaded(Together(24, 4), 8, fetch_threads=4, **one)
     assert np.concatenate([which for which, _ in batches]).tolist() == list(range(24))
     assert {name for _, names in batches for name in names} == {f"slipring-fetch-{number}" for number in range(4)}
 
@@ -142,14 +122,11 @@ def test_one_thread_is_none():
     assert set(batch[1]) == {threading.current_thread().name}
 
 
-# ---- random numbers
-
-
 class Drawn(Numbers):
-    """Sample i: i, a number that it draws, and whether a worker reads it."""
+    """Sample i: i, and a number that it draws."""
 
     def __getitem__(self, i):
-        return i, slipring.rng().integers(1 << 62), slipring.get_worker_info() is not None
+        return i, slipring.rng().integers(1 << 62)
 
 
 class DrawnInTurns(Numbers):
@@ -169,34 +146,20 @@ def drawn(dataset, batch_size=16, **options):
     return np.concatenate([np.reshape(batch[1], (1 if batch_size is None else len(batch[1]), -1)) for batch in batches])
 
 
-@every_kind
+@kinds("fork", "thread", "ranges")
 @pytest.mark.parametrize(("dataset", "each"), [(Drawn(), 1), (DrawnInTurns(), 4)], ids=["threads", "coroutines"])
 def test_the_draws_of_a_sample_depend_neither_on_workers_nor_on_turns(kind, dataset, each):
     expected = drawn(dataset, fetch_threads=8 if each == 1 else 1)
     np.testing.assert_array_equal(drawn(dataset, fetch_threads=3, **kind), expected)
     assert len(np.unique(expected)) == 50 * each
-
-
-@every_kind
-@pytest.mark.parametrize("dataset", [Drawn(), DrawnInTurns()], ids=["threads", "coroutines"])
-def test_with_rng_sample_a_samples_position_determines_its_draws(kind, dataset):
     expected = drawn(dataset, rng="sample")
     np.testing.assert_array_equal(drawn(dataset, rng="sample", fetch_threads=4, **kind), expected)
-    np.testing.assert_array_equal(drawn(dataset, None, rng="sample", num_workers=kind["num_workers"]), expected)
+    np.testing.assert_array_equal(drawn(dataset, None, rng="sample"), expected)
 
 
 def test_with_rng_worker_a_sample_draws_from_its_workers_generator():
     two, seven = (drawn(Drawn(), num_workers=2, rng="worker", fetch_threads=n) for n in (2, 7))
     np.testing.assert_array_equal(two, seven)
-
-
-@kinds("fork", "thread", "inline")
-def test_a_thread_knows_whose_it_is(kind):
-    known = {known for batch in loaded(Drawn(), 16, fetch_threads=4, **kind) for known in batch[2].tolist()}
-    assert known == {kind["num_workers"] > 0}
-
-
-# ---- samples that fail, wait forever, or are cancelled
 
 
 class Failing(Squares):
@@ -222,7 +185,7 @@ class FailingCoroutines(Numbers):
         return i, i
 
 
-@every_kind
+@kinds("inline", "fork", "ranges")
 @pytest.mark.parametrize("dataset", [Failing(40), FailingCoroutines(40)], ids=["threads", "coroutines"])
 def test_the_first_sample_in_order_that_failed_is_named_and_the_iteration_continues(kind, dataset):
     with loading(dataset, 8, fetch_threads=8, **kind) as loader:
@@ -264,12 +227,10 @@ class HeldCoroutines(Numbers):
         return i
 
 
-@pytest.mark.parametrize("kind", [
-    KINDS["one fork"], pytest.param(KINDS["one thread"], marks=pytest.mark.leaks_ok("threads wait forever")),
-], ids=["fork", "thread"])  # fmt: skip
-@pytest.mark.parametrize("dataset", [Held(16), HeldCoroutines(16)], ids=["threads", "coroutines"])
+@pytest.mark.leaks_ok("threads wait forever")
+@pytest.mark.parametrize(("kind", "dataset"), [("one fork", HeldCoroutines(16)), ("one thread", Held(16))])
 def test_a_read_that_never_ends_is_overdue_and_does_not_delay_the_end(kind, dataset):
-    with loading(dataset, 8, timeout=1, fetch_threads=8, **kind) as loader:
+    with loading(dataset, 8, timeout=1, fetch_threads=8, **KINDS[kind]) as loader:
         iterator = iter(loader)
         assert patiently(iterator).tolist() == list(range(8))  # the timeout starts before the workers start
         with pytest.raises(TimeoutError):
@@ -288,50 +249,11 @@ class Cancelled(Numbers):
             return i, slipring.rng().integers(1 << 62)
 
 
-@kinds("fork", "thread", "inline", "ranges")
+@kinds("fork", "inline")
 def test_a_sample_that_is_cancelled_while_it_waits_may_continue(kind):
     found, alone = (np.hstack(loaded(Cancelled(), 16, seed=5, **how)) for how in (kind, {"fetch_threads": 1}))
     assert found[0].tolist() == list(range(50))
     np.testing.assert_array_equal(found, alone)
-
-
-class Made(Numbers):
-    """Makes the coroutines of the whole batch; the first one fails."""
-
-    def __getitems__(self, indices):
-        self.made = [self.read(i) for i in indices]
-        return self.made
-
-    async def read(self, i):
-        raise OSError(f"no sample {i}")
-
-
-def test_coroutines_that_are_not_awaited_after_an_error_are_closed():
-    dataset = Made(8)
-    with pytest.raises(OSError, match="no sample 0"):
-        loaded(dataset, 8, fetch_threads=1)
-    assert [inspect.getcoroutinestate(one) for one in dataset.made] == [inspect.CORO_CLOSED] * 8
-
-
-# ---- the threads and the loop
-
-
-class Loops(Numbers):
-    """Each sample is whether the process has read all samples in one event loop, which is open."""
-
-    loop = None
-
-    async def __getitem__(self, i):
-        loop = asyncio.get_running_loop()
-        same = self.loop in (None, loop)
-        self.loop = loop
-        return same
-
-
-@kinds("one fork", "inline")
-def test_a_worker_has_one_loop_for_all_epochs(kind):
-    with loading(Loops(), 8, **kind) as loader:
-        assert all(batch.all() for _ in range(3) for batch in loader)
 
 
 def test_an_event_loop_that_runs_already_does_not_interfere():
@@ -339,22 +261,6 @@ def test_an_event_loop_that_runs_already_does_not_interfere():
         return np.concatenate(loaded(Numbers(), 16)).tolist()
 
     assert asyncio.run(main()) == list(range(50))
-
-
-@pytest.mark.parametrize(
-    ("dataset", "name", "counts"),
-    [(Squares(), "slipring-fetch", (3, 6)), (Numbers(), "slipring-loop", (1, 2))],
-    ids=["threads", "coroutines"],
-)
-def test_threads_and_loops_end_with_their_worker(dataset, name, counts):
-    def alive():
-        return {thread for thread in threading.enumerate() if thread.name.startswith(name)}
-
-    before = alive()
-    with loading(dataset, 10, num_workers=2, start_method="thread", fetch_threads=3) as loader:
-        list(loader)
-        assert len(alive() - before) in counts  # one worker may have made all batches
-    assert alive() <= before
 
 
 class AsyncSquares(Squares):
@@ -394,44 +300,6 @@ def test_a_dataset_that_makes_its_batches_in_one_call_is_called_once():
         assert numbers(batches) == numbers(slipring.Loader(Squares(50), 16))
 
 
-class Slowest:
-    """Sample 5 takes longer than the others on any machine; sample 7 reports a skipped sample."""
-
-    def __init__(self):
-        self.begun = time.monotonic()
-        self.page = mmap.mmap(-1, 64)  # shared with forked workers: the samples that are ready; how long sample 5 slept
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, i):
-        if i == 5:
-            while sum(self.page[:8]) < 7:
-                time.sleep(0.001)
-            # No other sample can take as long: it started after this dataset, and is ready already.
-            slept = 2 * (time.monotonic() - self.begun)
-            time.sleep(slept)
-            self.page[8:16] = struct.pack("d", slept)
-        if i == 7:
-            skipping.skipped()
-        self.page[i] = 1
-        return i
-
-
-@kinds("fork", "inline", "ranges")
-def test_the_slowest_sample_and_the_skipped_ones_are_known(kind):
-    data = Slowest()
-    with loading(data, 8, **{"fetch_threads": 4, "start_method": "fork", **kind}) as loader:
-        list(loader)
-        slowest = loader.report().slowest_samples[0]
-        assert slowest["sample"] == "index 5"
-        assert slowest["seconds"] >= struct.unpack("d", data.page[8:16])[0] > 0
-        assert loader.stats().skipped_samples == 1
-
-
-# ---- torch's loader, refusals
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_torchs_loader_reads_concurrently_too_and_through_a_subset(num_workers):
     torch = pytest.importorskip("torch")
@@ -447,8 +315,3 @@ def test_torchs_loader_reads_concurrently_too_and_through_a_subset(num_workers):
 def test_fetch_threads_are_refused_for_an_iterable_dataset():
     with pytest.raises(ValueError, match="fetch_threads=4 cannot be used with an iterable dataset"):
         slipring.Loader({1, 2}, workers=Workers(fetch_threads=4))
-    data = pytest.importorskip("torch.utils.data")
-    from slipring.torch import DataLoader
-
-    with pytest.raises(ValueError, match="fetch_threads=4 cannot be used with an iterable dataset"):
-        DataLoader(data.ChainDataset([]), workers=Workers(fetch_threads=4))

@@ -8,24 +8,11 @@ import threading
 import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
+from tests.support.datasets import Made
 from tests.support.inside import observing
 from tests.support.processes import until
 
 CAUSE = "JAX and TensorFlow start threads.*'forkserver', or create the workers before"
-
-
-class Library:
-    """Samples that need a lock, as a library with threads of its own does."""
-
-    def __init__(self):
-        self.lock = threading.Lock()
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, i):
-        with self.lock:
-            return i
 
 
 @contextlib.contextmanager
@@ -51,11 +38,18 @@ def held(lock):
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_timeout_and_report_name_locks_of_the_parents_threads_if_workers_are_forked(monkeypatch, method):
     monkeypatch.setattr(observing("verdict"), "HANGS", 0.01)
-    data = Library()
+    lock = threading.Lock()  # as a library with threads of its own has
+
+    def read(i):
+        with lock:
+            return i
+
     with contextlib.ExitStack() as stack:
         hold = stack.enter_context(contextlib.ExitStack())
-        hold.enter_context(held(data.lock))
-        loader = stack.enter_context(Loader(data, 4, num_workers=1, timeout=0.5, workers=Workers(start_method=method)))
+        hold.enter_context(held(lock))
+        loader = stack.enter_context(
+            Loader(Made(read, 8), 4, num_workers=1, timeout=0.5, workers=Workers(start_method=method))
+        )
         batches = iter(loader)
         with pytest.raises(LoaderTimeout) as caught:
             next(batches)

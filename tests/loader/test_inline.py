@@ -1,13 +1,13 @@
 """num_workers=0: the caller's own thread makes the batches, without an effect on other threads."""
 
+import multiprocessing
 import random
-import threading
 
 import pytest
 
 import slipring
 from slipring import Memory, Workers
-from tests.support.datasets import Numbers
+from tests.support.datasets import Numbers, outcomes, throw
 
 
 class Draws:
@@ -16,20 +16,6 @@ class Draws:
     def __iter__(self):
         for _ in range(6):
             yield float(slipring.rng().random())
-
-
-class InterruptedOnce:
-    def __init__(self):
-        self.armed = True
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, i):
-        if i == 2 and self.armed:
-            self.armed = False
-            raise KeyboardInterrupt
-        return i
 
 
 class Slow:
@@ -58,26 +44,30 @@ def test_two_streams_in_turn_draw_the_same_as_each_alone():
     assert alone[0] == values(slipring.Loader(Draws(), 2, seed=1, num_workers=1))
 
 
-@pytest.mark.parametrize("chunk_size", [None, 1])
-def test_after_ctrl_c_the_interrupted_batch_is_made_again(chunk_size):
-    iterator = iter(slipring.Loader(InterruptedOnce(), 2, workers=Workers(chunk_size=chunk_size)))
-    assert next(iterator).tolist() == [0, 1]
-    with pytest.raises(KeyboardInterrupt):
-        next(iterator)
-    assert [b.tolist() for b in iterator] == [[2, 3]]
-
-
 def test_out_of_order_a_slow_worker_does_not_end_up_with_all_tasks():
-    import multiprocessing
-
     event = multiprocessing.get_context("fork").Event()
     with slipring.Loader(Slow(event), 2, num_workers=2, in_order=False, workers=Workers(start_method="fork")) as loader:
         workers = [int(batch[0][0]) for batch in loader]
     assert sorted(workers) == [0] * 10 + [1] * 10
 
 
-class Keeping:
-    """Keeps every array that it makes in a slot."""
+@pytest.mark.parametrize("chunk_size", [None, 1])
+def test_after_ctrl_c_the_interrupted_batch_is_made_again_and_no_slot_is_lost(chunk_size):
+    armed = []
+    dataset = Numbers(4, {2: lambda: armed and throw(armed.pop())})
+    with slipring.Loader(dataset, 2, workers=Workers(chunk_size=chunk_size), memory=Memory(slots=2)) as loader:
+        for epoch in range(5):
+            armed.append(KeyboardInterrupt)
+            iterator = iter(loader)
+            assert next(iterator).tolist() == [0, 1]
+            with pytest.raises(KeyboardInterrupt):
+                next(iterator)
+            if epoch % 2:
+                assert values(iterator) == [[2, 3]]
+
+
+class KeepingThenInterrupted:
+    """Keeps every array that it makes in a slot, and raises KeyboardInterrupt after the second one."""
 
     def __init__(self):
         self.kept = []
@@ -89,12 +79,6 @@ class Keeping:
         array = slipring.empty(100, int)
         array[:] = len(self.kept)
         self.kept.append(array)
-        return array
-
-
-class KeepingThenInterrupted(Keeping):
-    def __getitem__(self, i):
-        array = super().__getitem__(i)
         if len(self.kept) == 2:
             raise KeyboardInterrupt
         return array
@@ -113,16 +97,6 @@ def test_an_array_kept_by_an_interrupted_batch_is_not_overwritten(go_on):
         for _ in range(2):
             list(loader)
     assert [set(array.tolist()) for array in dataset.kept] == [{k} for k in range(len(dataset.kept))]
-
-
-@pytest.mark.parametrize("chunk_size", [None, 1])
-def test_after_ctrl_c_the_next_epoch_is_whole_and_no_slot_is_lost(chunk_size):
-    dataset = InterruptedOnce()
-    with slipring.Loader(dataset, 2, workers=Workers(chunk_size=chunk_size), memory=Memory(slots=2)) as loader:
-        for _ in range(5):
-            dataset.armed = True
-            with pytest.raises(KeyboardInterrupt):
-                list(loader)
 
 
 class Closing:
@@ -169,44 +143,9 @@ class FailsOnce:
 
 
 def test_an_error_does_not_set_the_generators_back():
-    def outcome(num_workers):
-        out, iterator = [], iter(slipring.Loader(FailsOnce(), 1, seed=1, num_workers=num_workers))
-        while True:
-            try:
-                out.append(next(iterator).item())
-            except ValueError as error:
-                out.append(error.args[0])
-            except StopIteration:
-                return out
+    def drawn(num_workers):
+        loader = slipring.Loader(FailsOnce(), 1, seed=1, num_workers=num_workers)
+        return [found.args[0] if isinstance(found, Exception) else found.item() for found in outcomes(iter(loader))]
 
-    assert outcome(0) == outcome(1)
-    assert len(set(outcome(0))) == 5
-
-
-@pytest.mark.parametrize("end", ["close the loader", "end the iteration"])
-def test_a_close_while_another_thread_makes_a_batch_leaves_the_batch_to_that_thread(end):
-    came, go_on, raised = threading.Event(), threading.Event(), []
-
-    def hold():
-        came.set()
-        assert go_on.wait(60)
-
-    dataset = Numbers(4, {2: hold})
-    loader = slipring.Loader(dataset, 2)
-    iterator = iter(loader)
-
-    def read():
-        try:
-            list(iterator)
-        except slipring.SlipringError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    assert came.wait(60)
-    (loader if end == "close the loader" else iterator).close()
-    go_on.set()
-    thread.join()
-    if end == "end the iteration":
-        assert values(loader) == [[0, 1], [2, 3]]
-    assert [type(error) for error in raised] == [slipring.errors.Closed]
+    assert drawn(0) == drawn(1)
+    assert len(set(drawn(0))) == 5

@@ -12,12 +12,12 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import WorkerMemoryWarning
-from tests.support.inside import engine_of, engines_of, memory_available
+from tests.support.inside import engine_of, engines_of
 from tests.support.inside import memory as growth
 from tests.support.kinds import loading
 from tests.support.options import grouped
 from tests.support.parts import slow
-from tests.support.processes import state, until
+from tests.support.processes import in_child, until
 
 MB = 1 << 20
 
@@ -76,47 +76,13 @@ def reserve(array):
     [
         pytest.param(np.sum, 0, id="reads what it inherited"),
         pytest.param(write_shared, 0, id="writes to shared memory"),
-        *[pytest.param(partial(write, every=n), 256 * MB // n, id=f"writes one page in {n}") for n in (1, 2, 16)],
-        pytest.param(lambda array: np.ones(100 * MB, np.uint8), 100 * MB, id="allocates"),
+        pytest.param(partial(write, every=16), 16 * MB, id="writes one page in 16"),
         pytest.param(reserve, 100 * MB, id="allocates, and reserves addresses"),
     ],
 )
 def test_the_private_memory_of_a_forked_process_is_what_it_wrote(inherited, act, expected):
     with forked(partial(act, inherited)) as pid:
         assert abs(growth.private_bytes(pid) - expected) < 24 * MB
-
-
-def test_a_process_that_has_gone_has_nothing_to_tell():
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    until(lambda: state(pid) == "Z", "it has ended")
-    assert growth.private_bytes(pid) is None
-    os.waitpid(pid, 0)
-    assert growth.private_bytes(pid) is None
-
-
-@pytest.mark.parametrize("lengths", [[1], [5, 1, 1, 90], [31, 1, 32, 33, 64], [100] * 7])
-@pytest.mark.parametrize("runs", [3, 512])
-def test_a_sample_is_of_all_pages_or_of_runs_evenly_spread(monkeypatch, lengths, runs):
-    """Its file is a stand-in for pagemap, whose entries are the numbers of their pages."""
-    monkeypatch.setattr(growth, "RUNS", runs)
-    monkeypatch.setattr(growth.os, "pread", lambda fd, n, at: np.arange(at // 8, (at + n) // 8, dtype="u8").tobytes())
-    spans, begin = [], 1000
-    for length in lengths:
-        spans.append((begin, begin + length))
-        begin += length + 7
-    wanted = [page for first, last in spans for page in range(first, last)]
-    got = growth._sample(os.getpid(), spans).tolist()
-    assert len(set(got)) == len(got) and set(got) <= set(wanted) and got == sorted(got)
-    if len(wanted) <= runs * growth.RUN:
-        assert got == wanted
-    else:
-        assert runs * growth.RUN - growth.RUN <= len(got) <= runs * growth.RUN
-        assert got[0] - 1000 < len(wanted) / runs
-
-
-# ---- loaders
 
 
 class Hoard:
@@ -161,50 +127,31 @@ def test_workers_that_end_with_their_iteration_are_measured_before():
     assert engines_of(loader).counters.memory.pools == []  # ended pools are not kept
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2, "start_method": "thread"}], ids=str)
-def test_a_number_that_is_no_process_has_no_private_memory(options):
-    with Loader(Hoard(4, 1), 1, **grouped(**options)) as loader:
-        list(loader)
-        assert loader.stats().worker_private_bytes == ()
-
-
 def test_a_forked_child_reports_its_own_workers():
+    def child():
+        list(loader)
+        found = len(grown(loader, 20 * MB).worker_private_bytes)
+        loader.close()
+        return found
+
     with Loader(Hoard(4, 10), 1, num_workers=2, workers=Workers(start_method="fork"), rng="worker") as loader:
         list(loader)
         grown(loader, 20 * MB)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                list(loader)
-                loader.stats()
-                ours = grown(loader, 20 * MB).worker_private_bytes
-                loader.close()
-                os._exit(0 if len(ours) == 2 else 2)
-            finally:
-                os._exit(1)
-        assert os.waitpid(pid, 0)[1] == 0
+        assert in_child(child) == 2
 
 
-def test_stats_are_not_measured_at_every_call(monkeypatch):
+@pytest.mark.parametrize("share", [1e9, 1.0])
+def test_stats_are_measured_again_only_after_a_while(monkeypatch, share):
     calls = []
     monkeypatch.setattr(growth, "private_bytes", lambda pid: calls.append(pid) or MB)
-    monkeypatch.setattr(growth, "SHARE", 1e9)
+    monkeypatch.setattr(growth, "SHARE", share)  # 1.0: measure again after as much time as a measurement takes
     with Loader(Hoard(4, 1), 1, num_workers=2, workers=Workers(start_method="fork")) as loader:
         list(loader)
-        assert [loader.stats().worker_private_bytes for _ in range(5)] == [(MB, MB)] * 5
-    assert len(calls) == 2
-
-
-def test_stats_are_measured_again_after_a_while(monkeypatch):
-    calls = []
-    monkeypatch.setattr(growth, "private_bytes", lambda pid: calls.append(pid) or MB)
-    monkeypatch.setattr(growth, "SHARE", 1.0)  # measure again after as much time as a measurement takes
-    with Loader(Hoard(4, 1), 1, num_workers=2, workers=Workers(start_method="fork")) as loader:
-        list(loader)
-        until(lambda: loader.stats().worker_private_bytes and len(calls) > 2, "measured again")
-
-
-# ---- the warning
+        if share == 1.0:
+            until(lambda: loader.stats().worker_private_bytes and len(calls) > 2, "measured again")
+        else:
+            assert [loader.stats().worker_private_bytes for _ in range(5)] == [(MB, MB)] * 5
+            assert len(calls) == 2
 
 
 class Tree:
@@ -262,22 +209,7 @@ def test_copies_of_this_process_in_all_workers_that_would_not_fit_are_told_to_th
     assert ("memory.max" if tree.v2 else "memory.limit_in_bytes") in caplog.text
 
 
-def test_the_remaining_memory_is_the_narrowest_groups(tree):
-    tree.set(900 * MB, 300 * MB)
-    tree.set(800 * MB, 300 * MB, "/job")
-    free, size, limit, file = memory_available(str(tree.root))
-    assert (free, size) == (484 * MB, 800 * MB)  # less a margin of 16 MB
-    assert "cgroup" in limit and file == f"{tree.mount}/job/{'memory.max' if tree.v2 else 'memory.limit_in_bytes'}"
-
-
-def test_without_a_group_the_remaining_memory_is_the_machines(tmp_path):
-    tree = Tree(tmp_path, 2)
-    assert memory_available(tmp_path)[1:] == (102_400_000_000, "the machine's available memory", "/proc/meminfo")
-    tree.write("/proc/meminfo", "")
-    assert memory_available(tmp_path) is None
-
-
-@pytest.mark.parametrize("group", ["/job/worker", "/job"])
+@pytest.mark.parametrize(("tree", "group"), [(1, "/job/worker"), (2, "/job")], indirect=["tree"])
 def test_workers_that_could_not_grow_as_much_again_are_named_once(tree, group):
     tree.set(1000 * MB, 100 * MB, group)
     with hoarding() as (loader, it), warnings.catch_warnings(record=True) as caught:
@@ -329,10 +261,9 @@ def test_the_initial_memory_of_spawned_workers_is_not_growth(tree):
 
 
 @of_one_version
-@pytest.mark.parametrize("persistent", [False, True])
-def test_a_warning_made_an_error_costs_no_batch(tree, persistent):
+def test_a_warning_made_an_error_costs_no_batch(tree):
     tree.set(1000 * MB, 100 * MB)
-    with hoarding(persistent_workers=persistent) as (loader, it), warnings.catch_warnings():
+    with hoarding() as (loader, it), warnings.catch_warnings():
         warnings.simplefilter("error", WorkerMemoryWarning)
         came = [next(it).item() for _ in range(6)]
         tree.set(1000 * MB, 900 * MB)
@@ -343,7 +274,7 @@ def test_a_warning_made_an_error_costs_no_batch(tree, persistent):
 
 
 @of_one_version
-@pytest.mark.parametrize("preload", [None, 0, 1])
+@pytest.mark.parametrize("preload", [None, 1])
 def test_torchs_loader_warns_too(tree, preload):
     torch = pytest.importorskip("slipring.torch")
     device = None if preload is None else torch.Device("cpu", preload=preload)

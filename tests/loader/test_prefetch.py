@@ -1,41 +1,20 @@
 """Prefetching by a thread, and samplers that have to wait for their batches."""
 
-import gc
 import os
 import queue
 import threading
 
 import pytest
 
-from slipring import Loader, LoaderTimeout
+from slipring import Loader
 from slipring.errors import Closed
-from tests.support.datasets import Squares, numbers, patiently
-from tests.support.inside import Handed, IdentityDataset, Prefetcher, ReadHere, engine
-
-
-class Stream:
-    def __init__(self, n):
-        self.n = n
-
-    def __iter__(self):
-        return iter(range(self.n))
-
-
-def with_pid(samples):
-    return [i * i for i in samples], os.getpid()
+from tests.support.datasets import Squares, numbers
+from tests.support.inside import Prefetcher, engine
+from tests.support.processes import in_child
 
 
 def threads():
     return [t for t in threading.enumerate() if t.name == "slipring-prefetch"]
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
-    yield
-    gc.collect()
-    for thread in threads():
-        thread.join(10)
-    assert not threads()
 
 
 class Gated:
@@ -88,61 +67,15 @@ def test_an_exception_comes_in_its_turn_and_others_after_it():
         next(ahead)
 
 
-def test_a_source_that_always_fails_is_asked_only_when_somebody_waits():
-    source = Gated()
-    for _ in range(9):
-        source.queue.put(OSError("again"))
-    ahead = Prefetcher(source, 8)
-    for _ in range(3):
-        with pytest.raises(OSError, match="again"):
-            next(ahead)
-    assert source.queue.qsize() >= 5
-    source.queue.put(StopIteration())
-    ahead.close()
-
-
-def test_a_wait_ends_after_timeout_and_can_be_repeated():
-    source = Gated()
-    ahead = Prefetcher(source, 1, timeout=0.05)
-    for _ in range(2):
-        with pytest.raises(LoaderTimeout, match=r"timeout=0\.05"):
-            next(ahead)
-    source.queue.put("late")
-    assert patiently(ahead) == "late"
-    source.queue.put(StopIteration())
-
-
-def test_closing_ends_a_wait():
-    source = Gated()
-    ahead = Prefetcher(source, 1)
-    closer = threading.Thread(target=lambda: (source.asked.acquire(), ahead.close()))
-    closer.start()
-    with pytest.raises(Closed):
-        next(ahead)
-    source.queue.put(0)
-    closer.join()
-
-
-def test_closing_has_an_iterator_that_waits_give_up():
-    source = Gated()
-    ahead = Prefetcher(source, 1, interrupt=lambda: source.queue.put(Closed("told to")))
-    ahead.begin()
-    source.asked.acquire()
-    ahead.close()
-    assert not threads()
-
-
 def test_a_forked_child_is_told_to_make_its_own():
     ahead = Prefetcher(iter(range(5)), 2)
     assert next(ahead) == 0
-    pid = os.fork()
-    if pid == 0:
-        try:
+
+    def child():
+        with pytest.raises(Closed):
             next(ahead)
-        except Closed:
-            os._exit(7)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+    in_child(child)
     assert next(ahead) == 1
 
 
@@ -196,8 +129,9 @@ def test_a_batch_is_not_delayed_by_a_sampler_that_waits(num_workers):
         assert numbers(batches) == [[3]]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("how", ["close", "close the loader", "to the end", "fail"])
+@pytest.mark.parametrize(
+    ("num_workers", "how"), [(0, "close"), (2, "close"), (2, "close the loader"), (0, "to the end"), (2, "fail")]
+)
 def test_an_iteration_that_is_over_ends_the_thread_of_its_sampler_though_it_is_held(num_workers, how):
     class Endless(Slow):
         def batches(self):
@@ -211,10 +145,8 @@ def test_an_iteration_that_is_over_ends_the_thread_of_its_sampler_though_it_is_h
     with Loader(Squares(), batch_sampler=Endless(), num_workers=num_workers) as loader:
         batches = iter(loader)
         assert numbers([next(batches)]) == [[1, 2]]
-        if how == "close":
-            batches.close()
-        elif how == "close the loader":
-            loader.close()
+        if how.startswith("close"):
+            (batches if how == "close" else loader).close()
         elif how == "to the end":
             assert list(batches) == []
         else:
@@ -223,44 +155,6 @@ def test_an_iteration_that_is_over_ends_the_thread_of_its_sampler_though_it_is_h
         for thread in threads():
             thread.join(60)
         assert not threads()
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_waiting_samplers_exception_comes_after_the_batches_before_it(num_workers):
-    class Breaks(Slow):
-        def batches(self):
-            yield [1, 2]
-            raise KeyError("no more")
-
-    with Loader(Squares(), batch_sampler=Breaks(), num_workers=num_workers) as loader:
-        batches = iter(loader)
-        assert numbers([next(batches)]) == [[1, 2]]
-        with pytest.raises(KeyError, match="no more"):
-            next(batches)
-
-
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
-def test_a_stream_that_this_process_reads_is_worked_on_by_workers(num_workers):
-    read = ReadHere(Stream(7), 3, 2)
-    with Loader(IdentityDataset(), batch_sampler=read, num_workers=num_workers, collate_fn=with_pid) as loader:
-        for _ in range(2):
-            got = list(loader)
-            assert [squares for squares, _ in got] == [[0, 1, 4], [9, 16, 25], [36]]
-            assert (os.getpid() in {pid for _, pid in got}) == (num_workers == 0)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_can_be_handed_in_while_the_iteration_continues(num_workers):
-    handed = Handed()
-    with Loader(Squares(), batch_sampler=handed, num_workers=num_workers) as loader:
-        batches = iter(loader)
-        for n in range(1, 4):  # more and more at a time
-            given = [[10 * n + k, k] for k in range(n)]
-            for batch in given:
-                handed.hand(batch)
-            assert numbers(next(batches) for _ in given) == given
-        with pytest.raises(IndexError):
-            next(batches)
 
 
 def test_close_waits_for_an_item_that_is_being_read():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from slipring import BatchSampler, Loader, rng
-from slipring.adapters import megengine, paddle
+from slipring.adapters import megengine
+from tests.support.datasets import Made
 
 torch = pytest.importorskip("torch")
 
@@ -34,24 +35,17 @@ def group():
         yield
 
 
-class Draws:
-    """A sample is a random number: it depends on seed, epoch, batch and rank, not on the index."""
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, i):
-        return int(rng().integers(1 << 62))
+DRAWS = Made(lambda i: int(rng().integers(1 << 62)), 8)  # depends on seed, epoch, batch and rank, not on the index
 
 
 def core(**options):
-    with Loader(Draws(), seed=1, **options) as loader:
+    with Loader(DRAWS, seed=1, **options) as loader:
         return np.concatenate(list(loader)).tolist()
 
 
 def torchs(**options):
     torch.manual_seed(1)
-    with DataLoader(Draws(), **{"rng": "batch", **options}) as loader:
+    with DataLoader(DRAWS, **{"rng": "batch", **options}) as loader:
         return torch.cat(list(loader)).tolist()
 
 
@@ -75,33 +69,22 @@ def draws_of_each_rank(drawn):
 
 @LOADERS
 @SAMPLERS
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_samplers_rank_comes_before_that_of_torch_distributed_also_if_it_is_0(
-    group, drawn, sampler, rank, num_workers
-):
-    assert drawn(**sampler(rank), num_workers=num_workers) == draws_of_each_rank(drawn)[rank]
-
-
-@LOADERS
-@SAMPLERS
-def test_rank_comes_before_the_samplers(group, drawn, sampler):
+def test_rank_comes_before_the_samplers_and_that_before_the_rank_of_torch_distributed(group, drawn, sampler):
     of_ranks = draws_of_each_rank(drawn)
-    for rank in (0, 2):
-        assert drawn(**sampler(1), rank=rank) == of_ranks[rank]
+    assert drawn(**sampler(0)) == of_ranks[0]
+    assert drawn(**sampler(1), num_workers=2) == of_ranks[1]
+    assert drawn(**sampler(1), rank=0) == of_ranks[0]
+    assert drawn(**sampler(0), rank=2) == of_ranks[2]
 
 
 @LOADERS
-def test_the_rank_of_torch_distributed_counts_where_no_sampler_has_one(group, drawn):
+def test_the_rank_of_torch_distributed_counts_where_no_sampler_has_one(drawn):
     of_ranks = draws_of_each_rank(drawn)
     batches = [[0, 1], [2, 3]]
-    assert drawn(batch_sampler=batches) == of_ranks[GLOBAL_RANK]
-    assert drawn(batch_sampler=batches, rank=0) == of_ranks[0]
-
-
-@LOADERS
-def test_without_any_rank_it_is_0(drawn):
-    assert drawn(batch_sampler=[[0, 1], [2, 3]]) == draws_of_each_rank(drawn)[0]
+    assert drawn(batch_sampler=batches) == of_ranks[0]
+    with in_a_group():
+        assert drawn(batch_sampler=batches) == of_ranks[GLOBAL_RANK]
+        assert drawn(batch_sampler=batches, rank=0) == of_ranks[0]
 
 
 @LOADERS
@@ -122,18 +105,14 @@ def test_an_automatic_number_of_workers_draws_as_the_samplers_rank(group):
     assert torchs(**ours(0), num_workers="auto") == draws_of_each_rank(torchs)[0]
 
 
-@SAMPLERS
-def test_a_state_says_the_rank(group, sampler):
-    assert DataLoader(Draws(), **sampler(0)).state_dict()["ranks"]["rank"] == 0
-    assert DataLoader(Draws(), **sampler(0), rank=1).state_dict()["ranks"]["rank"] == 1
-
-
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(4))
 
 
-def test_a_state_of_an_iterable_dataset_says_the_rank(group):
+def test_a_state_says_the_rank(group):
+    assert DataLoader(DRAWS, **ours(0)).state_dict()["ranks"]["rank"] == 0
+    assert DataLoader(DRAWS, **of_torch(0), rank=1).state_dict()["ranks"]["rank"] == 1
     assert DataLoader(Stream()).state_dict()["ranks"]["rank"] == GLOBAL_RANK
     assert DataLoader(Stream(), rank=0).state_dict()["ranks"]["rank"] == 0
 
@@ -143,37 +122,13 @@ def test_a_rank_for_an_iterable_dataset_is_refused_whose_random_numbers_it_would
         Loader(Stream(), rank=0)
 
 
-# ---- adapters
+def test_an_adapter_draws_as_its_samplers_rank():
+    def drawn(rank):
+        np.random.seed(1)
+        sampler = megengine.SequentialSampler(DRAWS, 2, world_size=2, rank=rank)
+        return [batch.tolist() for batch in megengine.DataLoader(DRAWS, sampler)]
 
-
-class Local(paddle.BatchSampler):
-    """A sampler whose attributes for its rank are those of paddle.io.DistributedBatchSampler."""
-
-    def __init__(self, rank):
-        super().__init__(Draws(), batch_size=2)
-        self.local_rank, self.nranks = rank, 2
-
-
-def of_paddle(sampler):
-    np.random.seed(1)
-    loader = paddle.DataLoader(Draws(), batch_sampler=sampler)
-    batches = [np.asarray(batch).tolist() for batch in loader]
-    loader.close()
-    return batches
-
-
-def of_megengine(sampler):
-    np.random.seed(1)
-    return [batch.tolist() for batch in megengine.DataLoader(Draws(), sampler)]
-
-
-def ranked(rank):
-    return megengine.SequentialSampler(Draws(), 2, world_size=2, rank=rank)
-
-
-@pytest.mark.parametrize(("drawn", "sampler"), [(of_paddle, Local), (of_megengine, ranked)])
-def test_adapters_draw_as_their_samplers_ranks(drawn, sampler):
-    first, second = drawn(sampler(0)), drawn(sampler(1))
-    assert first != second
+    of_ranks = [drawn(rank) for rank in range(2)]
+    assert of_ranks[0] != of_ranks[1]
     with in_a_group():
-        assert [drawn(sampler(0)), drawn(sampler(1))] == [first, second]
+        assert [drawn(rank) for rank in range(2)] == of_ranks

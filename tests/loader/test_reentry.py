@@ -4,12 +4,12 @@ import itertools
 import os
 import signal
 import threading
-import time
 
 import pytest
 
 from slipring import Loader, Memory
 from slipring.errors import Closed
+from tests.support.datasets import Made, Waiting, ids
 from tests.support.options import grouped
 
 N = 60
@@ -43,12 +43,7 @@ class Key:
         return Key, (self.number,)
 
 
-class Numbers:
-    def __len__(self):
-        return N
-
-    def __getitem__(self, index):
-        return getattr(index, "number", index)
+NUMBERS = Made(lambda index: getattr(index, "number", index), N)
 
 
 class Lists:
@@ -69,35 +64,18 @@ class Lists:
         return [number]
 
 
-class Late(Lists):
-    """The same, but each batch is an iterable that calls `meanwhile` during iteration."""
-
-    def __next__(self):
-        number, self.given = self.given, self.given + 1
-        if number == N:
-            raise StopIteration
-        return self.batch(number)
-
-    def batch(self, number):
-        if number in self.at:
-            self.meanwhile()
-        yield number
-
-
 def numbers_of(batches):
     return [int(batch[0]) for batch in batches]
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
-@pytest.mark.parametrize("asks", ["pickles", "draws", "lists"])
+@pytest.mark.parametrize(("asks", "num_workers"), [("pickles", 2), ("draws", 0), ("draws", 1)])
 def test_a_handler_that_asks_while_the_next_task_is_made_has_an_error_and_no_batch_is_lost(asks, num_workers, on_alarm):
     errors = []
     options = {
         "pickles": {"sampler": [Key(i, alarm if i in (20, 30) else None) for i in range(N)], "batch_size": 1},
         "draws": {"batch_sampler": Lists((20, 30), alarm)},
-        "lists": {"batch_sampler": Late((20, 30), alarm)},
     }[asks]
-    with Loader(Numbers(), num_workers=num_workers, **grouped(**options)) as loader:
+    with Loader(NUMBERS, num_workers=num_workers, **grouped(**options)) as loader:
         iterator = iter(loader)
         on_alarm(refused(iterator, errors))
         assert numbers_of(iterator) == list(range(N))
@@ -115,27 +93,15 @@ def refused(iterator, errors):
     return ask
 
 
-class Waits(Numbers):
-    """Sample 5 waits until a file exists."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __getitem__(self, index):
-        while index == 5 and not self.path.exists():
-            time.sleep(0.005)
-        return index
+KINDS = [{"num_workers": 0}, {"num_workers": 1}]
 
 
-KINDS = [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2, "start_method": "thread"}]
-
-
-@pytest.mark.parametrize("options", KINDS, ids=["inline", "process", "threads"])
+@pytest.mark.parametrize("options", KINDS, ids=["inline", "process"])
 def test_a_handler_that_asks_while_a_batch_is_waited_for_has_an_error_and_the_wait_continues(
     options, on_alarm, tmp_path
 ):
     errors = []
-    with Loader(Waits(tmp_path / "go on"), 1, **grouped(**options)) as loader:
+    with Loader(Waiting(tmp_path / "go on", at=5, n=N), 1, collate_fn=ids, **grouped(**options)) as loader:
         iterator = iter(loader)
         ask = refused(iterator, errors)
 
@@ -174,7 +140,7 @@ def test_an_epoch_that_is_begun_while_another_threads_indices_are_pickled_has_it
             return iter([Key(100 * epoch + i, held if i == 12 else None) for i in range(40)])
 
     with Loader(
-        Numbers(), 1, sampler=Sampler(), num_workers=1, persistent_workers=True, memory=Memory(slots=6)
+        NUMBERS, 1, sampler=Sampler(), num_workers=1, persistent_workers=True, memory=Memory(slots=6)
     ) as loader:
         first = iter(loader)
         thread = threading.Thread(target=ended, args=(first,), daemon=True)

@@ -1,27 +1,14 @@
 """Several threads that use one iterator: each batch goes to one of them."""
 
-import os
 import threading
 
 import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import Closed
-from tests.support.datasets import Shard, Squares
-from tests.support.kinds import kinds, loading
-
-
-class Gated(Squares):
-    """Its samples wait until `gate` is set."""
-
-    def __init__(self):
-        super().__init__(8)
-        self.came, self.gate = threading.Event(), threading.Event()
-
-    def __getitem__(self, i):
-        self.came.set()
-        self.gate.wait()
-        return super().__getitem__(i)
+from tests.support.datasets import Numbers, Shard
+from tests.support.kinds import KINDS, loading
+from tests.support.processes import in_child
 
 
 def ask(iterator, threads, take):
@@ -43,8 +30,11 @@ def ask(iterator, threads, take):
     return ends
 
 
-@kinds("inline", "fork", "thread")
-@pytest.mark.parametrize("dataset", [range(800), Shard(800)], ids=["map", "stream"])
+@pytest.mark.parametrize(
+    ("dataset", "kind"),
+    [(range(800), KINDS["inline"]), (Shard(800), KINDS["fork"]), (range(800), KINDS["thread"])],
+    ids=["map, inline", "stream, fork", "map, thread"],
+)
 def test_each_batch_goes_to_one_of_several_threads(dataset, kind):
     with loading(dataset, 2, **kind) as loader:
         for _ in range(2):
@@ -54,8 +44,7 @@ def test_each_batch_goes_to_one_of_several_threads(dataset, kind):
             assert sorted(got) == list(range(800))
 
 
-@pytest.mark.parametrize("preload", [0, 2])
-@pytest.mark.parametrize("rng", ["worker", "batch"])
+@pytest.mark.parametrize(("rng", "preload"), [("worker", 2), ("batch", 0)])
 def test_threads_share_an_iterator_of_torchs_loader(rng, preload):
     torch = pytest.importorskip("slipring.torch")
     with torch.DataLoader(range(800), 2, num_workers=2, rng=rng, device=torch.Device("cpu", preload=preload)) as loader:
@@ -66,37 +55,38 @@ def test_threads_share_an_iterator_of_torchs_loader(rng, preload):
             assert sorted(got) == list(range(800))
 
 
-def test_close_ends_the_waits_of_all_threads():
-    dataset = Gated()
+@pytest.mark.parametrize("how", ["loader", "iterator"])
+def test_close_ends_the_waits_of_all_threads(how):
+    came, gate = threading.Event(), threading.Event()
+    dataset = Numbers(8, {0: lambda: (came.set(), gate.wait())})
     loader = Loader(dataset, 2, num_workers=1, workers=Workers(start_method="thread"))
     iterator = iter(loader)
     ends = []
     thread = threading.Thread(target=lambda: ends.extend(ask(iterator, 3, ends.append)))
     thread.start()
-    assert dataset.came.wait(60)
-    closer = threading.Thread(target=loader.close)
+    assert came.wait(60)
+    closer = threading.Thread(target=iterator.close if how == "iterator" else loader.close)
     closer.start()
     thread.join()
-    dataset.gate.set()  # the worker finishes its batch before it ends
+    gate.set()  # the worker finishes its batch before it ends
     closer.join()
+    loader.close()
     assert len(ends) == 3 and {type(end) for end in ends} <= {Closed, StopIteration}
 
 
 def test_a_child_forked_while_a_thread_is_in_next_is_refused():
-    dataset = Gated()
+    came, gate = threading.Event(), threading.Event()
+    dataset = Numbers(8, {0: lambda: (came.set(), gate.wait())})
     with Loader(dataset, 2) as loader:
         iterator = iter(loader)
         thread = threading.Thread(target=list, args=(iterator,))
         thread.start()
-        assert dataset.came.wait(60)
-        child = os.fork()
-        if child == 0:
-            try:
+        assert came.wait(60)
+
+        def child():
+            with pytest.raises(Closed):
                 next(iterator)
-            except Closed:
-                os._exit(7)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        dataset.gate.set()
+
+        in_child(child)
+        gate.set()
         thread.join()

@@ -8,6 +8,8 @@ import pytest
 import slipring
 from slipring import Loader, Workers
 from slipring.errors import BlockError
+from tests.support.datasets import Made, share
+from tests.support.stateful import Walk
 
 WORKERS = {
     "no workers": {"num_workers": 0},
@@ -23,12 +25,9 @@ def sample(number):
     return {"number": number, "array": np.full(3, number), "name": str(number)} if number in READABLE else None
 
 
-class Numbers:
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, index):
-        return sample(index)
+class Numbers(Made):
+    def __init__(self):
+        super().__init__(sample, 40)
 
 
 class AtOnce(Numbers):
@@ -41,37 +40,17 @@ class Coroutines(Numbers):
         return sample(index)
 
 
-class Bad(Numbers):
-    def __getitem__(self, index):
-        if index == 7:
-            raise KeyError("seven")
-        return sample(index)
+def bad(index):
+    if index == 7:
+        raise KeyError("seven")
+    return sample(index)
 
 
-class InOrder:
+class InOrder(Walk):
     """The same samples, half of them to each of two workers."""
 
-    def __iter__(self):
-        info = slipring.get_worker_info()
-        number, of = (0, 1) if info is None else (info.id, info.num_workers)
-        return OfWorker(range(40)[number::of])
-
-
-class OfWorker:
-    def __init__(self, numbers):
-        self.numbers, self.read = numbers, 0
-
-    def __next__(self):
-        if self.read == len(self.numbers):
-            raise StopIteration
-        self.read += 1
-        return sample(self.numbers[self.read - 1])
-
-    def state_dict(self):
-        return {"read": self.read}
-
-    def load_state_dict(self, state):
-        self.read = state["read"]
+    def items(self):
+        return [sample(number) for number in share(40)]
 
 
 def numbers_of(batches):
@@ -90,32 +69,32 @@ def by_fours(numbers):
     return [batch for batch in batches if batch]
 
 
-@pytest.mark.parametrize("dataset", [Numbers, AtOnce, Coroutines])
-@pytest.mark.parametrize("kind", WORKERS)
+@pytest.mark.parametrize(
+    ("dataset", "kind"),
+    [(Numbers, kind) for kind in WORKERS] + [(AtOnce, "processes"), (AtOnce, "no workers"), (Coroutines, "ranges")],
+)
 def test_a_batch_has_the_samples_that_are_left_and_none_is_empty(kind, dataset):
     with Loader(dataset(), 4, skip_none=True, **WORKERS[kind]) as loader:
         for _ in range(2):
             assert numbers_of(loader) == by_fours(READABLE)
 
 
-@pytest.mark.parametrize("kind", WORKERS)
+@pytest.mark.parametrize("kind", ["processes", "ranges", "fetch threads"])
 def test_collate_fn_gets_the_samples_that_are_left(kind):
     with Loader(Numbers(), 4, collate_fn=len, skip_none=True, **WORKERS[kind]) as loader:
         assert list(loader) == [len(batch) for batch in by_fours(READABLE)]
 
 
-@pytest.mark.parametrize("kind", WORKERS)
-def test_without_batches_none_is_left_out_too(kind):
-    options = {**WORKERS[kind], "workers": WORKERS[kind].get("workers", Workers())}
-    if options["workers"].chunk_size:
-        pytest.skip("chunk_size needs batches")
-    with Loader(Numbers(), None, skip_none=True, **options) as loader:
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_without_batches_none_is_left_out_too(num_workers):
+    options = {"skip_none": True, "num_workers": num_workers}
+    with Loader(Numbers(), None, **options) as loader:
         assert [batch["number"] for batch in loader] == READABLE
-    with Loader(Numbers(), None, collate_fn=lambda found: found["number"], skip_none=True, **options) as loader:
+    with Loader(Numbers(), None, collate_fn=lambda found: found["number"], **options) as loader:
         assert list(loader) == READABLE
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_batch_of_an_iterable_dataset_is_filled_with_the_samples_that_follow(num_workers):
     with Loader(InOrder(), 4, skip_none=True, num_workers=num_workers) as loader:
         found = numbers_of(loader)
@@ -123,13 +102,12 @@ def test_a_batch_of_an_iterable_dataset_is_filled_with_the_samples_that_follow(n
     assert sum(len(batch) < 4 for batch in found) <= max(1, num_workers)  # the last one of each worker
 
 
-@pytest.mark.parametrize("dataset", [Numbers, InOrder])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("num_workers", "dataset"), [(0, InOrder), (2, InOrder), (2, Numbers)])
 def test_a_resumed_loader_delivers_the_rest(num_workers, dataset):
     options = {"skip_none": True, "num_workers": num_workers}
     with Loader(dataset(), 4, **options) as loader:
         whole = numbers_of(loader)
-    for delivered in (0, 1, 5, len(whole)):
+    for delivered in (0, 5, len(whole)):
         with Loader(dataset(), 4, **options) as loader:
             batches = iter(loader)
             before = numbers_of(next(batches) for _ in range(delivered))
@@ -139,12 +117,14 @@ def test_a_resumed_loader_delivers_the_rest(num_workers, dataset):
             assert before + numbers_of(loader) == whole, delivered
 
 
-@pytest.mark.parametrize("kind", WORKERS)
+@pytest.mark.parametrize("kind", ["processes", "ranges", "fetch threads"])
 def test_an_error_names_the_sample_although_samples_before_it_are_left_out(kind):
-    with Loader(Bad(), 4, skip_none=True, **WORKERS[kind]) as loader, pytest.raises(KeyError, match="seven") as caught:
+    with (
+        Loader(Made(bad, 40), 4, skip_none=True, **WORKERS[kind]) as loader,
+        pytest.raises(KeyError, match="seven") as caught,
+    ):
         list(loader)
-    if loader.options.num_workers:
-        assert caught.value.__cause__.index == 7
+    assert caught.value.__cause__.index == 7
 
 
 def test_without_the_option_none_is_a_sample():
@@ -171,13 +151,3 @@ def test_a_stream_leaves_out_blocks_that_are_none_and_else_names_them(num_worker
         with pytest.raises(BlockError, match=r"block 2 .*came None"):
             next(batches)
         assert [batch["x"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
-@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "rng": "batch"}])
-def test_torchs_loader_leaves_them_out_too(options):
-    pytest.importorskip("torch")
-    from slipring.torch import DataLoader
-
-    for dataset in (Numbers(), AtOnce()):
-        with DataLoader(dataset, 4, skip_none=True, **options) as loader:
-            assert numbers_of(loader) == by_fours(READABLE)

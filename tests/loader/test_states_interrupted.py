@@ -2,7 +2,6 @@
 
 import signal
 import threading
-from functools import partial
 
 import pytest
 
@@ -10,7 +9,7 @@ import slipring
 from slipring import Loader
 from slipring.errors import CorruptBatch
 from tests.loader.kinds_of_states import FORKED, SIZE, N, made, taken
-from tests.support.datasets import Numbers, throw
+from tests.support.datasets import Made
 from tests.support.signals import Raised, handling, raising_once
 from tests.support.stateful import Backwards, Counting
 
@@ -80,7 +79,8 @@ def test_a_state_after_an_interrupted_next_is_refused():
         assert loader.state_dict()["delivered"] == 2
 
 
-def test_a_loader_is_closed_while_another_thread_makes_a_batch_in_this_process():
+@pytest.mark.parametrize("how", ["loader", "iterator"])
+def test_a_close_while_another_thread_makes_a_batch_leaves_the_batch_to_that_thread(how):
     begun, go_on = threading.Event(), threading.Event()
 
     class Waiting(Counting):
@@ -102,13 +102,16 @@ def test_a_loader_is_closed_while_another_thread_makes_a_batch_in_this_process()
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     assert begun.wait(20)
-    loader.close()
+    (loader if how == "loader" else batches).close()
     assert not go_on.is_set()
     with pytest.raises(RuntimeError, match="was closed while a batch was being made"):
         loader.state_dict()
     go_on.set()
     thread.join(20)
     assert not thread.is_alive()
+    if how == "iterator":
+        assert taken(iter(loader))
+    loader.close()
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -138,20 +141,12 @@ class Loud:
             signal.raise_signal(signal.SIGUSR1)
 
 
-class Loudly:
-    def __len__(self):
-        return 12
-
-    def __getitem__(self, i):
-        return Loud(i)
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("kind", [Raised, KeyboardInterrupt])
 def test_an_exception_while_a_batch_is_unpickled_takes_its_place_and_ctrl_c_costs_no_batch(num_workers, kind):
     with (
         handling(raising_once(kind)),
-        Loader(Loudly(), SIZE, collate_fn=list, num_workers=num_workers, workers=FORKED) as loader,
+        Loader(Made(Loud, 12), SIZE, collate_fn=list, num_workers=num_workers, workers=FORKED) as loader,
     ):
         batches = iter(loader)
         next(batches)
@@ -202,19 +197,6 @@ def test_a_generator_that_ctrl_c_has_ended_is_no_end_of_the_order():
             next(batches)
 
 
-def test_a_loader_that_is_used_while_a_handlers_exception_is_handled_delivers_its_own_errors_once():
-    with handling(raising_once(Raised)):
-        try:
-            signal.raise_signal(signal.SIGUSR1)
-        except Raised:
-            with Loader(Numbers(12, {5: partial(throw, ZeroDivisionError)}), SIZE) as loader:
-                batches = iter(loader)
-                assert next(batches).tolist() == [0, 1, 2, 3]
-                with pytest.raises(ZeroDivisionError):
-                    next(batches)
-                assert next(batches).tolist() == [8, 9, 10, 11]
-
-
 class Failing(Backwards):
     """A sampler that raises an exception once, in the middle, and can continue."""
 
@@ -242,6 +224,7 @@ def test_a_sampler_that_has_failed_is_not_at_its_end_in_a_state():
         with pytest.raises(LookupError):
             next(batches)
         state = loader.state_dict()
+        assert not state["finished"] and state["delivered"] == 1
     with Loader(range(12), SIZE, sampler=sampler) as loader:
         loader.load_state_dict(state)
         assert [batch.tolist() for batch in loader][-1][-1] == 0

@@ -9,7 +9,7 @@ import pytest
 
 import slipring
 from slipring import Loader, LoaderTimeout
-from tests.support.datasets import Squares, Waiting, numbers, patiently
+from tests.support.datasets import Waiting, numbers, patiently
 from tests.support.kinds import kinds, loading
 from tests.support.processes import until
 
@@ -27,29 +27,6 @@ class Arriving(Waiting):
         return super().__getitem__(i)
 
 
-class OpensGate(logging.Handler):
-    """Lets the dataset go on when a line names the batch; keeps that line."""
-
-    def __init__(self, folder, batch):
-        super().__init__()
-        self.gate, self.batch, self.lines = folder / "gate", batch, []
-
-    def emit(self, record):
-        if f"for batch {self.batch}." in record.getMessage():
-            self.lines.append(record.getMessage())
-            self.gate.touch()
-
-
-@contextlib.contextmanager
-def opening(folder, batch):
-    log, handler = logging.getLogger("slipring"), OpensGate(folder, batch)
-    log.addHandler(handler)
-    try:
-        yield handler.lines
-    finally:
-        log.removeHandler(handler)
-
-
 @kinds("fork", "thread")
 def test_a_long_wait_logs_one_line_per_call_that_names_worker_and_sample(kind, tmp_path, caplog):
     data = Arriving(tmp_path, at=4, n=6)
@@ -59,9 +36,9 @@ def test_a_long_wait_logs_one_line_per_call_that_names_worker_and_sample(kind, t
         until(data.there.exists, "a worker reads the sample")
         caplog.clear()
         for calls in (1, 2):
-            with pytest.raises(LoaderTimeout):
+            with pytest.raises(LoaderTimeout, match=r"timeout=0.3 s.*batch 2") as caught:
                 next(batches)
-            assert len(caplog.messages) == calls
+            assert isinstance(caught.value, TimeoutError) and len(caplog.messages) == calls
         (tmp_path / "gate").touch()
         got.append(patiently(batches))
     assert numbers(got) == [[0, 1], [2, 3], [4, 5]]
@@ -72,22 +49,39 @@ def test_a_long_wait_logs_one_line_per_call_that_names_worker_and_sample(kind, t
     assert all(line.fullmatch(said) for said in caplog.messages[:2])
 
 
-@pytest.mark.parametrize("options", [{}, {"in_order": False}, {"workers": slipring.Workers(chunk_size=1)}])
-def test_the_wait_goes_on_after_the_line(tmp_path, options):
+@contextlib.contextmanager
+def opening(folder, batch, error=None):
+    """Let the dataset go on when a line names the batch; yield a list with that line, and raise `error` in the log."""
+    lines = []
+
+    def look(record):
+        if f"for batch {batch}." in record.getMessage():
+            lines.append(record.getMessage())
+            (folder / "gate").touch()
+            if error is not None:
+                raise error("the line cannot be written")
+        return True
+
+    log = logging.getLogger("slipring")
+    log.addFilter(look)
+    try:
+        yield lines
+    finally:
+        log.removeFilter(look)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({}, OSError),
+        ({"in_order": False}, None),
+        ({"workers": slipring.Workers(chunk_size=1)}, None),
+    ],
+)
+def test_the_wait_goes_on_after_the_line(tmp_path, options, error):
     data = Waiting(tmp_path / "gate", n=2)
-    with opening(tmp_path, batch=0) as lines, Loader(data, 2, num_workers=1, warn_after=0.01, **options) as loader:
+    with opening(tmp_path, 0, error) as lines, Loader(data, 2, num_workers=1, warn_after=0.01, **options) as loader:
         assert numbers(loader) == [[0, 1]]
-    assert len(lines) == 1
-
-
-def test_a_stream_logs_too(tmp_path):
-    data = Waiting(tmp_path / "gate", n=2)
-
-    def blocks(worker, workers):
-        yield {"x": data[0][0]}
-
-    with opening(tmp_path, batch=0) as lines, slipring.stream(blocks, 4, num_workers=1, warn_after=0.01) as loader:
-        assert len(list(loader)) == 1
     assert len(lines) == 1
 
 
@@ -100,22 +94,3 @@ def test_without_the_option_nothing_is_logged(tmp_path, caplog):
         (tmp_path / "gate").touch()
         patiently(batches)
     assert caplog.messages == []
-
-
-def test_a_line_that_cannot_be_written_costs_no_batch(tmp_path):
-    def fail(record):
-        (tmp_path / "gate").touch()
-        raise OSError("no log")
-
-    log = logging.getLogger("slipring")
-    log.addFilter(fail)
-    try:
-        with Loader(Waiting(tmp_path / "gate", n=2), 2, num_workers=1, warn_after=0.01) as loader:
-            assert numbers(loader) == [[0, 1]]
-    finally:
-        log.removeFilter(fail)
-
-
-def test_a_wrong_value_is_refused_with_the_rule():
-    with pytest.raises(ValueError, match=r"warn_after must be 0 \(no line\) or seconds, not -1"):
-        Loader(Squares(), warn_after=-1)

@@ -21,21 +21,17 @@ NAME_MODULES = {
 STILL_USED = {
     *("_attach", "_begun", "_change", "_choose", "_division", "_draw", "_early", "_end"),
     *(
-        "_fits",
-        "_go_on",
         "_kept",
         "_line",
         "_loader",
         "_mine",
         "_open",
         "_open_here",
-        "_pool",
     ),
     *(
         "_processor_time",
         "_reset",
         "_ring",
-        "_sample",
         "_samples",
         "_shut_down_all",
         "_died",

@@ -93,6 +93,19 @@ class Numbers:
         return i
 
 
+class Made:
+    """Sample i is `function(i)`."""
+
+    def __init__(self, function, n):
+        self.function, self.n = function, n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return self.function(i)
+
+
 def throw(kind, *args):
     """Raise a new exception: one that is raised twice keeps the frames of both calls."""
     raise kind(*args)
@@ -390,14 +403,6 @@ class Unreadable(OSError):
         self.path = path
 
 
-class Spoilt(ValueError):
-    """Its constructor takes another argument than the message."""
-
-    def __init__(self, path, *, line=1):
-        super().__init__(f"{path} is spoilt in line {line}")
-        self.path, self.line = path, line
-
-
 class Unsendable(Exception):
     """Refuses to be pickled."""
 
@@ -436,10 +441,6 @@ def raise_stop(samples):
 
 def seed_random(worker):
     random.seed(1000 + worker)
-
-
-def leave_be(worker):
-    """A worker_init_fn that leaves the generators alone."""
 
 
 def fail_to_begin(worker):

@@ -21,12 +21,12 @@ _NAMES = {
         "FINISH MAX_RANGES READ_COUNTS SERVING Descriptor Event IndexOrder Lease Pickled Poll Ring "
         "Slices copy_bytes copy_ways memory_available mix now pickled"
     ),
-    "slipring._core.ahead": "Handed Prefetcher ReadHere",
+    "slipring._core.ahead": "Prefetcher",
     "slipring._core.arguments": "function instance integer seconds",
     "slipring._core.cache_names": "find label_of",
     "slipring._core.deaths": "manner",
     "slipring._core.declare": "Group group_rules rules",
-    "slipring._core.fetch": "Fetcher IdentityDataset",
+    "slipring._core.fetch": "Fetcher",
     "slipring._core.option_values": "Options",
     "slipring._core.pickling": "SharedPickle",
     "slipring._core.pytree": "BadDefinition parse",
@@ -36,7 +36,6 @@ _NAMES = {
     "slipring._core.job": "Job",
     "slipring._core.worker": "Worker",
     "slipring._core.worker_count": "worker_count",
-    "slipring._core.worker_info": "process_worker_info",
     "slipring._core.worker_pool": "ResizablePool",
     "slipring._observe.activity": "Activity activities at_work",
     "slipring._observe.jobs": "NoJob attach jobs",
@@ -86,11 +85,6 @@ def ingest_of(loader):
 def engines_of(loader):
     """Return the object that keeps a loader's engine and counters from epoch to epoch."""
     return loader._engines
-
-
-def tuner_of(loader):
-    """Return the tuner that finds the number of workers of a loader with ``num_workers="auto"``."""
-    return loader._tuner
 
 
 def coordinator_of(loader):
