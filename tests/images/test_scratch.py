@@ -1,19 +1,11 @@
 """Memory between steps is used again, but never while a user's array refers to it."""
 
-import io
-
 import numpy as np
 import pytest
-from PIL import Image
 
 from slipring import images
 from slipring.images import _scratch
-
-
-def encoded(value, size=(40, 50)):
-    file = io.BytesIO()
-    Image.fromarray(np.full((*size, 3), value, np.uint8)).save(file, "PNG")
-    return file.getvalue()
+from tests.support.pictures import encoded
 
 
 def address(array):
@@ -21,7 +13,8 @@ def address(array):
 
 
 def data(*steps, sizes=((40, 50),) * 12):
-    return images.Bytes([(encoded(10 * n, size), n) for n, size in enumerate(sizes)], list(steps))
+    arrays = [np.full((*size, 3), 10 * n, np.uint8) for n, size in enumerate(sizes)]
+    return images.Bytes([(encoded(array, "PNG"), n) for n, array in enumerate(arrays)], list(steps))
 
 
 def test_a_step_gets_the_memory_of_the_image_before():
@@ -60,15 +53,6 @@ def test_an_array_that_a_step_keeps_does_not_change(kind):
     for n in range(12):
         assert (dataset[n][0] == 10 * n).all()
     assert [np.unique(np.asarray(one)).tolist() for one in kept] == [[10 * n] for n in range(12)]
-
-
-def test_images_of_different_sizes_share_memory():
-    sizes = [(40, 50), (10, 10), (60, 70), (1, 1), (60, 71), (33, 2)]
-    shapes = []
-    dataset = data(lambda image: shapes.append(image.shape), sizes=sizes)
-    for n in range(len(sizes)):
-        assert dataset[n][0].shape == (*sizes[n], 3) and (dataset[n][0] == 10 * n).all()
-    assert set(shapes) == {(*size, 3) for size in sizes}
 
 
 def test_memory_taken_during_a_call_of_scratch_is_not_given_twice(monkeypatch):
