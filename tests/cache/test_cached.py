@@ -110,7 +110,7 @@ def test_a_name_wants_a_fingerprint(tmp_path):
     kind = type("Dataset", (Made,), {"__module__": "datasets.arrow_dataset"})
     data = kind(tmp_path / "b")
     data._fingerprint = "v1"  # as Hugging Face's have it
-    with pytest.raises(CacheMismatch):  # because the cache has the fingerprint of another one
+    with pytest.raises(CacheMismatch):  # the cache holds another dataset
         slipring.cached(data, cache)
     named = slipring.Cache("8MiB", name=f"test-{os.getpid()}-{random.getrandbits(32)}")
     assert slipring.cached(data, named)[1][1] == 1
@@ -161,10 +161,10 @@ def test_processes_that_read_the_same_samples_make_each_once(tmp_path):
     processes = [multiprocessing.get_context("fork").Process(target=work) for _ in range(2)]
     for process in processes:
         process.start()
-    os.write(writer, b"ab")  # both begin
+    os.write(writer, b"ab")  # both processes begin
     for process in processes:
         process.join()
         assert process.exitcode == 0
     os.close(reader)
     os.close(writer)
-    assert 400 <= data.dataset.made <= 404  # they do not wait for one that the machine delays for a second
+    assert 400 <= data.dataset.made <= 404  # a process does not wait for another one that takes a second

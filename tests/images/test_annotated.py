@@ -57,7 +57,6 @@ def test_encoded_masks_keep_their_numbers(write, dtype, how, tmp_path):
         ([1, 1, float("inf"), 5], "finite"),
         ([5, 5, 5, 9], "have an area"),
         ([30, 1, 35, 5], "overlap"),
-        ([1, -9, 5, 0], "overlap"),
     ],
 )
 def test_an_invalid_box_is_an_error_with_its_row_index_and_path_or_is_dropped(box, text, tmp_path):
@@ -154,10 +153,8 @@ def without(key):
         ({"labels": [1, 2]}, ValueError, "'labels' has 2 rows, and 'boxes' has 3"),
         ({"points": np.zeros((4, 1, 2))}, ValueError, "'points' has 4 rows, and 'boxes' has 3"),
         ({"points": np.zeros((3, 1, 4))}, ValueError, "keypoints must be numbers of shape"),
-        ({"boxes": np.zeros((3, 5))}, ValueError, r"boxes must be numbers of shape \(boxes, 4\)"),
         ({"boxes": [1, 2, 3, 4]}, ValueError, r"boxes must be numbers of shape \(boxes, 4\)"),
         ({"classes": np.zeros((60, 80))}, ValueError, "'classes' must be .* integers or bools, not of float64"),
-        ({"classes": np.zeros((1, 2, 60, 80), int)}, ValueError, "'classes' must be"),
         ({"image": np.zeros((60, 80, 4), np.uint8)}, ValueError, "height x width x 3 array of uint8"),
         ({"right": np.zeros((60, 81, 3), np.uint8)}, ImageError, "'right' has 60 x 81 pixels, and the first image"),
         ({"right": b"no image"}, ImageError, "no format that can be read"),
@@ -184,7 +181,6 @@ def test_missing_keys_and_other_samples_than_mappings_are_errors():
     ("options", "kind", "text"),
     [
         ({"images": ()}, ValueError, "images must be the key"),
-        ({"rows": "labels"}, ValueError, "give boxes="),
         ({"box_format": "yxyx"}, ValueError, "box_format must be"),
         ({"invalid_boxes": "clamp"}, ValueError, "invalid_boxes must be"),
         ({"batch": "stack"}, ValueError, "batch must be"),
@@ -193,7 +189,6 @@ def test_missing_keys_and_other_samples_than_mappings_are_errors():
         ({"min_box_size": -1}, ValueError, "min_box_size must be"),
         ({"flip_order": [1, 1]}, ValueError, "flip_order must have each number from 0 to 1 once"),
         ({"transform": images.MultiCrop([(2, images.RandomResizedCrop(8))])}, TypeError, "cannot have MultiCrop"),
-        ({"on_error": "ignore"}, ValueError, "on_error must be"),
     ],
 )
 def test_wrong_options_are_refused(options, kind, text):

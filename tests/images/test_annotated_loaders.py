@@ -167,15 +167,10 @@ def datasets(torch):
     own = type("OwnSubset", (OwnSubset, utils.Subset), {})
     return {
         "itself": (data, {}, None),
-        "own collate": (data, {"collate_fn": data.collate_samples}, None),
         "Subset": (utils.Subset(data, range(9)), {}, None),
         "no batches": (annotated("padded"), {"collate_fn": list}, None),
         "plain parts": (utils.ConcatDataset([Scenes(), Scenes()]), {"collate_fn": list}, None),
         "collate_fn": (data, {"collate_fn": list}, "collate_fn=<class 'list'> makes the batches"),
-        "collate_fn of a Subset": (
-            utils.Subset(data, range(9)), {"collate_fn": list}, "without it, Subset makes them in place",
-        ),
-        "ConcatDataset": (utils.ConcatDataset([data, Scenes()]), {"collate_fn": list}, "torch's ConcatDataset reads"),
         "Subset of ConcatDataset": (
             utils.Subset(utils.ConcatDataset([data, data]), range(20)), {"collate_fn": list}, "torch's ConcatDataset",
         ),

