@@ -186,9 +186,11 @@ def test_a_target_that_does_not_come_back_any_more_is_read_again(monkeypatch):
     assert data[0][1] is rows[0][1] and data.cache.stats().refused_other == 1
 
 
-def test_a_stream_takes_no_cache(tmp_path):
+def test_a_stream_takes_no_cache_and_kept_images_have_no_smaller_scale(tmp_path, root):
     with pytest.raises(ValueError, match="a stream has none"):
         images.TarStream(shard(tmp_path / "a.tar", files(3)), cache="1MiB")
+    with pytest.raises(ValueError, match="reducing_gap"):
+        images.Folder(root, CROP, reducing_gap=2.0, cache="1MiB")
 
 
 def test_one_cache_serves_loaders_with_other_crops(root):
@@ -280,11 +282,6 @@ def test_a_bad_file_is_an_error_each_time_and_named(tmp_path, what):
         with pytest.raises(ImageError, match=r"b\.jpg \(index 1\)"):
             data[1]
         assert data[0][1] == 0
-
-
-def test_images_that_are_kept_are_not_decoded_at_a_smaller_scale(root):
-    with pytest.raises(ValueError, match="reducing_gap"):
-        images.Folder(root, CROP, reducing_gap=2.0, cache="1MiB")
 
 
 def test_cached_warns_that_random_transforms_give_one_result_for_all_epochs(root):

@@ -141,16 +141,14 @@ def test_transforms_of_albumentations_itself_are_distinguished():
         images.Annotated([scene()], library.Compose([library.OneOf([library.HorizontalFlip()])]), **PARTS)
 
 
-def without(key):
-    return {name: value for name, value in scene().items() if name != key}
-
-
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
         ({"classes": np.zeros((60, 79), int)}, ValueError, "'classes' has 60 x 79 pixels, and the image 60 x 80"),
         ({"objects": np.zeros((2, 60, 80), bool)}, ValueError, "'objects' has 2 rows, and 'boxes' has 3"),
         ({"labels": [1, 2]}, ValueError, "'labels' has 2 rows, and 'boxes' has 3"),
+        ({"labels": None}, ValueError, "index 1: 'labels'"),
+        ({"labels": [[1], [2, 3], [4]]}, ValueError, "index 1: 'labels'"),
         ({"points": np.zeros((4, 1, 2))}, ValueError, "'points' has 4 rows, and 'boxes' has 3"),
         ({"points": np.zeros((3, 1, 4))}, ValueError, "keypoints must be numbers of shape"),
         ({"boxes": [1, 2, 3, 4]}, ValueError, r"boxes must be numbers of shape \(boxes, 4\)"),
@@ -170,11 +168,15 @@ def test_parts_that_do_not_match_are_errors_with_the_index(change, kind, text):
     assert "index 1" in str(caught.value) or kind is TypeError
 
 
-def test_missing_keys_and_other_samples_than_mappings_are_errors():
+def test_samples_without_keys_and_options_that_do_not_suit_the_sample_are_errors():
     with pytest.raises(KeyError, match="sample 0 has no 'boxes'"):
-        images.Annotated([without("boxes")], **PARTS)[0]
+        images.Annotated([{key: value for key, value in scene().items() if key != "boxes"}], **PARTS)[0]
     with pytest.raises(TypeError, match="sample 0 must be a mapping"):
         images.Annotated([(IMAGE, 3)])[0]
+    with pytest.raises(ValueError, match="mask_fill=-1 does not fit the mask 'classes', which has uint16"):
+        images.Annotated([scene()], **PARTS, mask_fill=-1)[0]
+    with pytest.raises(ValueError, match="flip_order has 2 numbers, and an object has 1 keypoints"):
+        images.Annotated([scene()], **PARTS, flip_order=[1, 0])[0]
 
 
 @pytest.mark.parametrize(
@@ -194,13 +196,6 @@ def test_missing_keys_and_other_samples_than_mappings_are_errors():
 def test_wrong_options_are_refused(options, kind, text):
     with pytest.raises(kind, match=text):
         images.Annotated([scene()], **options)
-
-
-def test_wrong_fills_and_orders_are_refused_at_the_sample():
-    with pytest.raises(ValueError, match="mask_fill=-1 does not fit the mask 'classes', which has uint16"):
-        images.Annotated([scene()], **PARTS, mask_fill=-1)[0]
-    with pytest.raises(ValueError, match="flip_order has 2 numbers, and an object has 1 keypoints"):
-        images.Annotated([scene()], **PARTS, flip_order=[1, 0])[0]
 
 
 def sized(count=3):
@@ -304,13 +299,6 @@ def test_a_sample_without_boxes_may_have_labels_of_any_kind(labels, dtype):
         labels = torch.empty(0, dtype=torch.int16)
     made = images.Annotated([{"image": IMAGE, "boxes": [], "labels": labels}], **BOXES)[0]
     assert made["labels"].dtype == dtype and made["labels"].shape == (0,)
-
-
-@pytest.mark.parametrize("labels", [None, 5, [[1], [2, 3]]])
-def test_labels_that_are_no_rows_are_an_error_with_their_key_and_index(labels):
-    sample = {"image": IMAGE, "boxes": [[1, 1, 5, 5], [2, 2, 9, 9]], "labels": labels}
-    with pytest.raises(ValueError, match="index 0: 'labels'"):
-        images.Annotated([sample], **BOXES)[0]
 
 
 def test_a_batch_of_masks_of_different_dtypes_keeps_their_numbers():

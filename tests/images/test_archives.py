@@ -149,11 +149,6 @@ def test_columns_of_images_are_decoded_in_batches(tmp_path, rows, struct, option
             assert np.array_equal(x, a) and y.tolist() == b.tolist()
 
 
-def test_several_columns_are_a_dict_of_targets(tmp_path, rows):
-    data = images.Parquet(table(tmp_path / "rows.parquet", rows), FIT, target=["label", "more"])
-    assert data[9][1] == {"label": 2, "more": 9}
-
-
 def test_a_bad_row_is_named_or_passed_over(tmp_path, rows):
     rows[4] = (b"rubbish", 0)
     path = table(tmp_path / "rows.parquet", rows)
@@ -165,12 +160,13 @@ def test_a_bad_row_is_named_or_passed_over(tmp_path, rows):
         assert np.array_equal(x[4], x[5]) and y[4] == y[5]
 
 
-def test_a_column_that_holds_no_bytes_is_refused(tmp_path, rows):
+def test_a_column_of_images_must_hold_bytes_and_several_columns_are_a_dict_of_targets(tmp_path, rows):
     path = table(tmp_path / "rows.parquet", rows)
     with pytest.raises(TypeError, match=r"column 'more' must hold encoded images as bytes, not int64"):
         images.Parquet(path, FIT, image="more")[0]
     with pytest.raises(ValueError, match="picture"):
         images.Parquet(path, FIT, image="picture")
+    assert images.Parquet(path, FIT, target=["label", "more"])[9][1] == {"label": 2, "more": 9}
 
 
 def test_a_name_that_comes_twice_in_a_shard_is_refused(tmp_path):

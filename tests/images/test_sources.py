@@ -153,9 +153,6 @@ def test_bfloat16_needs_ml_dtypes_alone_and_gives_the_values_of_torch(root, give
         x, _ = next(iter(loader))
         assert x.dtype == ml_dtypes.bfloat16 and np.array_equal(x.view(np.uint16), wanted)
         assert loader.stats().pickled_leaves == 0
-
-
-def test_bfloat16_without_torch_and_ml_dtypes_is_refused_at_once(root, monkeypatch):
     for name in ("torch", "ml_dtypes"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ValueError, match="dtype='bfloat16' needs torch or ml_dtypes: install one of them"):

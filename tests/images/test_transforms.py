@@ -175,12 +175,6 @@ def test_a_function_in_the_list_changes_the_array_or_returns_one():
             sample(data, [images.CenterCrop(20), wrong])
 
 
-def test_a_view_needs_a_seed_of_64_bits():
-    for seed in (-1, 1 << 64):
-        with pytest.raises(ValueError, match="seed must be from 0 to"):
-            one(encoded(pixels(9, 9)), None).view(0, seed)
-
-
 def data(*steps, **options):
     return images.Bytes([(encoded(pixels(40, 50, noise=True)), 0)], list(steps), **options)
 
@@ -225,6 +219,9 @@ def test_the_numbers_of_a_view_make_the_sample():
         for name, (factor,) in operations:
             made = getattr(functional, f"adjust_{name}")(made, factor)
         assert np.array_equal(made, dataset.try_sample(0, seed)[0])
+    for seed in (-1, 1 << 64):
+        with pytest.raises(ValueError, match="seed must be from 0 to"):
+            dataset.view(0, seed)
 
 
 def test_the_last_operation_is_the_box_that_is_erased():
