@@ -229,12 +229,6 @@ def test_nonsense_for_a_size_is_refused_by_name(text):
         slipring.Cache(text)
 
 
-def test_a_budget_beyond_the_machine_is_reported_and_continues(caplog):
-    with caplog.at_level(logging.WARNING, "slipring"), slipring.Cache("32TiB") as cache:
-        assert cache.put(1, "fits") and cache.get(1) == "fits"
-    assert "entries are kept as long as there is room" in caplog.text and "32 TiB" in caplog.text
-
-
 def test_shared_memory_of_the_system_can_be_the_backing_and_a_folder_on_a_disk_cannot():
     with slipring.Cache("1MiB", backing="shm") as cache:
         assert cache.put(1, [1, 2]) and cache.get(1) == [1, 2]

@@ -13,6 +13,7 @@ import pytest
 
 from slipring import images
 from slipring.images._draws import Draws
+from slipring.images._recipe import Recipe
 from tests.images.recorded import recorded
 
 
@@ -179,10 +180,27 @@ def test_random_order_has_every_order():
 
 
 @pytest.mark.parametrize(
-    "step", [images.RandomRotation(30, interpolation="random"), images.ElasticTransform(interpolation="random")]
+    "step",
+    [
+        images.RandomAffine(30, interpolation="random"),
+        images.RandomRotation(30, interpolation="random"),
+        images.RandomPerspective(p=1, interpolation="random"),
+        images.ElasticTransform(interpolation="random"),
+        images.rand_augment_transform("rand-n1-p1-m9", transforms=["ShearX"], interpolation="random"),
+    ],
+    ids=lambda step: repr(step)[:24],
 )
 def test_a_random_interpolation_is_bilinear_or_bicubic(step):
     counted([ops[0][1][0] for ops in recorded(step, 1000)], {0: 1, 1: 1})
+
+
+def test_a_random_interpolation_of_a_crop_is_bilinear_or_bicubic():
+    seen = []
+    for seed in range(1000):
+        recipe = Recipe(20, 30)
+        images.RandomResizedCrop(8, interpolation="random").apply(recipe, Draws(seed))
+        seen.append(recipe.filter)
+    counted(seen, {0: 1, 1: 1})
 
 
 COLORS = "brightness", "saturation", "contrast", "sharpness", "posterize", "solarize", "autocontrast", "equalize"

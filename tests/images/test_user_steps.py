@@ -78,13 +78,6 @@ def test_albumentations_itself_has_other_numbers_in_each_sample():
         assert all(np.array_equal(image, its) for image, its in zip(want, batches(data, **way))), way
 
 
-def test_map_adds_a_step_to_a_copy():
-    data = photos(images.Resize((16, 16)))
-    inverted = data.map(lambda image: 255 - image)
-    assert np.array_equal(255 - data[3][0], inverted[3][0])
-    assert repr(data.transform) == repr([images.Resize((16, 16))]) and len(inverted.transform) == 2
-
-
 def test_errors_of_a_step_name_the_step_the_index_and_the_file(tmp_path):
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "one.png").write_bytes(encoded(pixels(20, 30), "PNG"))
