@@ -6,15 +6,13 @@ import dataclasses
 import gc
 import logging
 import pickle
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 
 import slipring
-from slipring.errors import CacheMismatch, Closed
+from slipring.errors import Closed
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -49,13 +47,14 @@ def test_a_value_comes_back_as_it_was(cache, value):
     assert found == value and type(found) is type(value)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "<U3", "datetime64[s]", ">i4", "complex64", "V8"])
-@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 3), (4, 5, 6)])
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("uint8", (3,)), ("float32", (4, 5, 6)), ("<U3", (2, 0, 3)), (">i4", (3,)), ("complex64", ())]
+)
 def test_an_array_comes_back_as_a_view_for_reading_alone(cache, dtype, shape):
-    array = np.arange(int(np.prod(shape)), dtype="i8").reshape(shape)
-    array = array.view("V8") if dtype == "V8" and shape else array.astype(dtype)
+    array = np.arange(int(np.prod(shape)), dtype="i8").reshape(shape).astype(dtype)
     made = cache.get_or_make(0, lambda: array)
     found = cache.get(0)
+    assert not shape or np.shares_memory(found, cache.get(0)) or not found.size
     for value in (made, found):
         value = np.asarray(value)
         assert value.dtype == array.dtype and value.shape == shape and value.tobytes() == array.tobytes()
@@ -63,17 +62,6 @@ def test_an_array_comes_back_as_a_view_for_reading_alone(cache, dtype, shape):
             assert not value.flags.writeable and value.base is not None
             with pytest.raises(ValueError, match="read-only"):
                 value[...] = 0
-
-
-def test_two_views_show_the_same_memory(cache):
-    cache.put(1, np.arange(10))
-    first, second = cache.get(1), cache.get(1)
-    assert np.shares_memory(first, second) and first.__array_interface__["data"][0] % 64 == 0
-
-
-def test_a_fortran_array_keeps_its_order(cache):
-    cache.put(1, np.asfortranarray(np.arange(12).reshape(3, 4)))
-    assert cache.get(1).flags.f_contiguous and cache.get(1).tolist() == np.arange(12).reshape(3, 4).tolist()
 
 
 def test_a_made_value_is_read_only_also_if_it_is_not_kept():
@@ -90,13 +78,12 @@ def test_tensors_are_copies_that_can_be_written_to(cache):
     first["image"].fill_(9)
     assert cache.get(1)["image"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert cache.get(1)["half"].dtype == torch.bfloat16
-
-
-def test_arrow_values_are_kept(cache):
-    pa = pytest.importorskip("pyarrow")
-    batch = pa.record_batch({"a": [1, 2], "b": ["x", None]})
-    cache.put(1, {"rows": batch})
-    assert cache.get(1)["rows"].equals(batch)
+    value = torch.nn.Parameter(torch.zeros(1000))
+    for _ in range(2):
+        found = cache.get_or_make(2, lambda: {"pickled": value, "class": Unloadable})["pickled"]
+        with torch.no_grad():
+            found.add_(1)
+        assert found.sum() == 1000
 
 
 def test_changing_a_value_after_its_put_does_not_change_the_entry(cache):
@@ -107,16 +94,11 @@ def test_changing_a_value_after_its_put_does_not_change_the_entry(cache):
     assert [part.tolist() for part in cache.get(1)] == [[0, 0, 0, 0]]
 
 
-def test_a_second_put_changes_nothing(cache):
-    assert cache.put(1, "first") and cache.put(1, "second")
-    assert cache.get(1) == "first" and len(cache) == 1
-
-
-def test_a_missing_key_gives_the_default(cache):
+def test_a_missing_key_gives_the_default_and_a_second_put_changes_nothing(cache):
     mark = object()
     assert cache.get(1) is None and cache.get(1, mark) is mark and 1 not in cache
-    cache.put(1, None)
-    assert cache.get(1, mark) is None and 1 in cache
+    assert cache.put(1, None) and cache.put(1, "second")
+    assert cache.get(1, mark) is None and 1 in cache and len(cache) == 1
 
 
 @pytest.mark.parametrize("key", [0, 8191, 8192, 1 << 20, (1 << 30) - 1, np.int64(3)])
@@ -125,30 +107,15 @@ def test_any_key_below_two_to_the_thirtieth_may_be_used(cache, key):
     assert cache.stats().committed < 8 << 20
 
 
-@pytest.mark.parametrize("key", [-1, 1 << 30, 1 << 62, -(1 << 80), 1 << 80])
-def test_a_key_that_is_out_of_range_is_refused(cache, key):
+@pytest.mark.parametrize("key", [-1, 1 << 30, 1 << 80])
+def test_a_key_that_is_out_of_range_or_no_number_is_refused(cache, key):
+    assert key not in cache and "a" not in cache
     for use in (cache.get, lambda k: cache.put(k, 1), lambda k: cache.get_or_make(k, never)):
         with pytest.raises(ValueError, match="key must be from 0"):
             use(key)
-
-
-def test_an_invalid_key_has_no_entry(cache):
-    assert not [key for key in (-1, 1 << 40, "a", None) if key in cache]
-
-
-def test_an_empty_cache_is_one_and_a_closed_one_is_none():
-    with slipring.Cache("1MiB") as cache:
-        assert cache
-    assert not cache
-
-
-@pytest.mark.parametrize("key", ["1", 1.0, None, True])
-def test_a_key_that_is_no_number_is_refused(cache, key):
-    with pytest.raises(TypeError):
-        cache.get(key)
-
-
-# ---- making
+        for other in ("1", 1.0, True):
+            with pytest.raises(TypeError):
+                use(other)
 
 
 def test_an_exception_of_make_is_raised_and_the_next_one_makes_it(cache):
@@ -204,47 +171,23 @@ def test_a_process_that_waited_a_second_makes_its_own_value(cache):
     assert (cache.stats().waits, cache.stats().refused_other, cache.stats().misses) == (1, 1, 2)
 
 
-def test_values_that_cannot_be_pickled_are_made_each_time_and_reported_once(cache, caplog):
-    made = []
-
-    def make():
-        made.append(threading.Lock())
-        return made[-1]
-
-    with caplog.at_level(logging.WARNING, "slipring"):
-        assert cache.get_or_make(1, make) is made[0] and cache.get_or_make(1, make) is made[1]
-    assert len(caplog.records) == 1 and "cannot be cached" in caplog.text and "lock" in caplog.text
-    assert cache.stats().refused_other == 2 and len(cache) == 0
-
-
 class Unloadable:
     def __reduce__(self):
         return int, ("no number",)
 
 
-def test_values_that_cannot_be_unpickled_are_made_each_time(cache, caplog):
+@pytest.mark.parametrize("kind", [threading.Lock, Unloadable])
+def test_values_that_cannot_be_pickled_or_unpickled_are_made_each_time_and_reported_once(cache, caplog, kind):
     made = []
 
     def make():
-        made.append(Unloadable())
+        made.append(kind())
         return made[-1]
 
     with caplog.at_level(logging.WARNING, "slipring"):
         assert cache.get_or_make(1, make) is made[0] and cache.get_or_make(1, make) is made[1]
-    assert len(caplog.records) == 1 and cache.stats().refused_other == 2
-
-
-def test_a_tensor_within_a_pickled_value_is_a_copy_too(cache):
-    torch = pytest.importorskip("torch")
-    value = torch.nn.Parameter(torch.zeros(1000))
-    for _ in range(2):
-        found = cache.get_or_make(1, lambda: {"p": value, "class": Unloadable})["p"]
-        with torch.no_grad():
-            found.add_(1)
-        assert found.sum() == 1000
-
-
-# ---- the budget
+    assert len(caplog.records) == 1 and "cannot be cached" in caplog.text
+    assert cache.stats().refused_other == 2 and len(cache) == 0
 
 
 def test_one_huge_value_does_not_end_the_keeping_of_others(caplog):
@@ -256,27 +199,6 @@ def test_one_huge_value_does_not_end_the_keeping_of_others(caplog):
     assert [r.getMessage() for r in caplog.records] == [
         "a value of 3 MiB is larger than the cache, and is made each time"
     ]
-
-
-IN_LITTLE_SPACE = """
-import resource, sys
-import slipring
-limit, most = sys.argv[1:]
-resource.setrlimit(getattr(resource, limit), (int(most), int(most)))
-with slipring.Cache("1GiB") as cache:
-    keys = [5, (1 << 30) - 1]
-    print([cache.get_or_make(key, lambda: "made") for key in keys for _ in range(2)])
-    print(cache.stats().entries >= 1, cache.stats().refused_other + cache.stats().entries * 2)
-"""
-
-
-@pytest.mark.parametrize("limit", ["RLIMIT_FSIZE", "RLIMIT_AS"])
-def test_if_limits_leave_few_keys_the_others_are_made_each_time(limit):
-    most = {"RLIMIT_FSIZE": 100 << 20, "RLIMIT_AS": 4 << 30}[limit]
-    command = [sys.executable, "-c", IN_LITTLE_SPACE, limit, str(most)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["['made', 'made', 'made', 'made']", "True 4"], done.stderr
-    assert "address space allow no more" in done.stderr
 
 
 def test_the_budget_is_a_bound_and_smaller_values_still_fit(caplog):
@@ -294,49 +216,26 @@ def test_the_budget_is_a_bound_and_smaller_values_still_fit(caplog):
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("1KiB", 1024), ("1 kb", 1000), ("2MiB", 2 << 20), ("1.5gib", 3 << 29), ("1M", 10**6), ("7", 7), (4096, 4096),
-     (np.int32(5000), 5000), ("0.5 TiB", 1 << 39)],
-)  # fmt: skip
+    [("1KiB", 1024), ("1 kb", 1000), ("1.5gib", 3 << 29), ("1M", 10**6), ("7", 7), ("0.5 TiB", 1 << 39)],
+)
 def test_a_size_is_a_number_or_words(text, nbytes):
     with slipring.Cache(text) as cache:
         assert cache.stats().budget == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "much", "-1GiB", "1 PiB", "1e3", "GiB", 0, -5, 1 << 47, "0", "nan"])
+@pytest.mark.parametrize("text", ["", "-1GiB", "1 PiB", "1e3", "GiB", 1 << 47, "0", "nan"])
 def test_nonsense_for_a_size_is_refused_by_name(text):
     with pytest.raises(ValueError, match="budget must be"):
         slipring.Cache(text)
 
 
-@pytest.mark.parametrize("value", [None, 1.5, True, [1]])
-def test_a_value_that_is_no_size_is_a_type_error(value):
-    with pytest.raises(TypeError, match="budget must be"):
-        slipring.Cache(value)
-
-
-def test_a_budget_beyond_the_machine_is_reported_and_continues(caplog):
-    with caplog.at_level(logging.WARNING, "slipring"), slipring.Cache("32TiB") as cache:
-        assert cache.put(1, "fits") and cache.get(1) == "fits"
-    assert "entries are kept as long as there is room" in caplog.text and "32 TiB" in caplog.text
-
-
-@pytest.mark.parametrize("backing", ["tape", 5, "relative/path"])
-def test_an_unknown_backing_is_refused(backing):
-    with pytest.raises(ValueError, match="backing must be"):
-        slipring.Cache("1MiB", backing=backing)
-
-
-def test_a_folder_on_a_disk_is_no_backing(tmp_path):
-    with pytest.raises((ValueError, FileNotFoundError)):
-        slipring.Cache("1MiB", backing="/proc")
-
-
-def test_shared_memory_of_the_system_can_be_the_backing():
+def test_shared_memory_of_the_system_can_be_the_backing_and_a_folder_on_a_disk_cannot():
     with slipring.Cache("1MiB", backing="shm") as cache:
         assert cache.put(1, [1, 2]) and cache.get(1) == [1, 2]
-
-
-# ---- its texts and figures
+    with pytest.raises(ValueError, match="backing must be"):
+        slipring.Cache("1MiB", backing="relative/path")
+    with pytest.raises((ValueError, FileNotFoundError)):
+        slipring.Cache("1MiB", backing="/proc")
 
 
 def test_statistics_count_events(cache):
@@ -359,25 +258,7 @@ def test_the_report_says_what_budget_all_samples_need():
         words, stats = cache.report(), cache.stats()
     assert f"{stats.entries} entries" in words and f"{stats.entries}% of 100 samples are kept" in words
     assert "all of them would take about 2.41 MiB" in words and "no room in the budget" in words
-
-
-def test_its_repr_shows_its_contents():
-    cache = slipring.Cache("1MiB")
-    cache.put(1, 2)
-    assert "1 entry, " in repr(cache) and "1 MiB" in repr(cache)
-    cache.close()
     assert repr(cache) == "<Cache closed>"
-
-
-def test_a_cache_knows_its_contents(cache):
-    cache.bind("photos", "abc", 5)
-    cache.bind("photos", b"abc", 5)
-    with pytest.raises(CacheMismatch, match="the cache holds photos; this is drawings"):
-        cache.bind("drawings", "xyz", 5)
-    assert cache.stats().samples == 5
-
-
-# ---- its end
 
 
 def test_views_outlive_the_cache():
@@ -391,23 +272,20 @@ def test_views_outlive_the_cache():
     assert view.sum() == 499_500
 
 
-@pytest.mark.parametrize("use", ["get", "put", "stats", "report", "contains", "len", "bind"])
-def test_a_closed_cache_refuses_by_name(use):
+def test_a_closed_cache_refuses_every_use():
     cache = slipring.Cache("1MiB")
+    assert cache
     cache.close()
-    uses = {
-        "get": lambda: cache.get(1), "put": lambda: cache.put(1, 1), "stats": cache.stats, "report": cache.report,
-        "contains": lambda: 1 in cache, "len": lambda: len(cache), "bind": lambda: cache.bind("a", "b"),
-    }  # fmt: skip
-    with pytest.raises(Closed, match="the cache has been closed"):
-        uses[use]()
-    assert cache.closed
+    assert cache.closed and not cache
+    for use in (
+        lambda: cache.get(1), lambda: cache.put(1, 1), cache.stats, cache.report, lambda: 1 in cache,
+        lambda: len(cache), lambda: cache.bind("a", "b"),
+    ):  # fmt: skip
+        with pytest.raises(Closed, match="the cache has been closed"):
+            use()
 
 
 def test_a_copy_of_a_dataset_with_a_cache_has_the_same_cache(cache):
     assert copy.copy(cache) is cache and copy.deepcopy([cache])[0] is cache
-
-
-def test_pickling_it_outside_of_a_starting_process_is_refused(cache):
     with pytest.raises(RuntimeError, match="give it a name"):
         pickle.dumps(cache)

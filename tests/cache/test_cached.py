@@ -1,8 +1,8 @@
 """`slipring.cached`: any map dataset whose samples are made once, in loaders of all kinds."""
 
 import logging
+import multiprocessing
 import os
-import pickle
 import random
 
 import numpy as np
@@ -11,7 +11,6 @@ import pytest
 import slipring
 from slipring.errors import CacheMismatch
 from tests.support.options import grouped
-from tests.support.parts import one_fast
 
 
 class Made:
@@ -40,22 +39,19 @@ def shifted(sample):
 
 
 def epochs(data, n=2, **options):
-    """Return the batches of `n` shuffled epochs as lists."""
     with slipring.Loader(data, 8, shuffle=True, seed=5, **grouped(**options)) as loader:
         return [[part.tolist() for part in batch] for _ in range(n) for batch in loader]
 
 
 WAYS = [
     {"num_workers": 0},
-    {"num_workers": 2},
     {"num_workers": 2, "start_method": "thread"},
     {"num_workers": 2, "start_method": "spawn"},
-    {"num_workers": 2, "start_method": "forkserver"},
     {"num_workers": 2, "chunk_size": 3},
 ]
 
 
-@pytest.mark.parametrize("options", [*WAYS[:3], *one_fast(WAYS[3:5]), WAYS[5]], ids=str)
+@pytest.mark.parametrize("options", WAYS, ids=str)
 def test_each_sample_is_made_once_and_batches_are_as_without_a_cache(tmp_path, options):
     plain = Made(tmp_path / "plain")
     chunks = {"chunk_size": options.get("chunk_size"), "num_workers": 1}  # each range draws its own numbers
@@ -70,7 +66,8 @@ def test_each_sample_is_made_once_and_batches_are_as_without_a_cache(tmp_path, o
 
 def test_an_index_may_count_from_the_end_and_not_beyond(tmp_path):
     data = slipring.cached(Made(tmp_path / "made"), "8MiB")
-    assert data[-1][1] == 39 and data[39][1] == 39 and data.dataset.made == 1
+    assert data[-1][1] == data[np.uint64(39)][1] == data[np.int8(-1)][1] == 39 and data.dataset.made == 1
+    assert not data[39][0].flags.writeable
     for index in (40, -41):
         with pytest.raises(IndexError, match="out of range"):
             data[index]
@@ -80,19 +77,8 @@ def test_an_index_may_count_from_the_end_and_not_beyond(tmp_path):
 def test_maps_follow_one_another():
     data = slipring.cached([1, 2, 3], "8MiB").map(lambda n: n + 1).map(lambda n: n * 10)
     assert [data[i] for i in range(3)] == [20, 30, 40]
-
-
-def test_samples_are_for_reading_alone_from_the_first_epoch_on(tmp_path):
-    data = slipring.cached(Made(tmp_path / "made"), "8MiB")
-    for _ in range(2):
-        assert not data[3][0].flags.writeable
-
-
-def test_one_cache_serves_two_loaders_of_one_dataset(tmp_path):
-    data = Made(tmp_path / "made")
-    kept = slipring.cached(data, "8MiB")
-    first = epochs(kept, 1, num_workers=1)
-    assert epochs(kept, 1, num_workers=1) == first and data.made == 40
+    with pytest.raises(TypeError, match="must be callable"):
+        data.map(5)
 
 
 def test_two_datasets_that_nothing_distinguishes_do_not_share_a_cache(tmp_path):
@@ -105,7 +91,9 @@ def test_two_datasets_that_nothing_distinguishes_do_not_share_a_cache(tmp_path):
 
 def test_a_fingerprint_says_that_two_are_the_same(tmp_path):
     cache = slipring.Cache("8MiB")
-    first = slipring.cached(Made(tmp_path / "a"), cache, fingerprint="v1")
+    data = Made(tmp_path / "a")
+    first, again = (slipring.cached(data, cache, fingerprint="v1") for _ in range(2))
+    assert first[3][1] == again[3][1] == 3 and data.made == 1
     second = slipring.cached(Made(tmp_path / "b"), cache, fingerprint="v1")
     assert first[7][1] == second[7][1] == 7 and not (tmp_path / "b").exists()
     with pytest.raises(CacheMismatch):
@@ -114,58 +102,18 @@ def test_a_fingerprint_says_that_two_are_the_same(tmp_path):
         slipring.cached(Made(tmp_path / "c", 41), cache, fingerprint="v1")
 
 
-@pytest.mark.parametrize("fingerprint", [np.arange(2000), 1 << 31, b"bytes"], ids=["array", "number", "bytes"])
-def test_a_fingerprint_is_a_text(tmp_path, fingerprint):
-    with pytest.raises(TypeError, match=r"fingerprint must be a str, not .*digest of its bytes"):
-        slipring.cached(Made(tmp_path / "a"), slipring.Cache(1 << 20), fingerprint=fingerprint)
-
-
-def test_a_cache_is_bound_by_a_text_or_bytes():
-    for fingerprint in (np.arange(2000), 1 << 31):
-        with pytest.raises(TypeError, match="fingerprint must be a str or bytes"):
-            slipring.Cache(1 << 20).bind("samples", fingerprint)
-    with pytest.raises(TypeError, match="what must be a str"):
-        slipring.Cache(1 << 20).bind(5, "a")
-
-
 def test_a_name_wants_a_fingerprint(tmp_path):
     cache = slipring.Cache("8MiB", name=f"test-{os.getpid()}-{random.getrandbits(32)}")
     with pytest.raises(ValueError, match="give fingerprint="):
         slipring.cached(Made(tmp_path / "a"), cache)
     assert slipring.cached(Made(tmp_path / "a"), cache, fingerprint="v1")[1][1] == 1
-
-
-def test_a_dataset_that_has_a_fingerprint_needs_no_other(tmp_path):
     kind = type("Dataset", (Made,), {"__module__": "datasets.arrow_dataset"})
-    data = kind(tmp_path / "a")
-    data._fingerprint = "as Hugging Face's have it"
-    cache = slipring.Cache("8MiB", name=f"test-{os.getpid()}-{random.getrandbits(32)}")
-    assert slipring.cached(data, cache)[1][1] == 1
-
-
-@pytest.mark.parametrize("dataset", [iter([1]), {1, 2}, 5])
-def test_a_dataset_without_numbered_samples_is_refused(dataset):
-    with pytest.raises(TypeError, match="must have __getitem__ and __len__"):
-        slipring.cached(dataset, "8MiB")
-
-
-@pytest.mark.parametrize("function", [None, 5])
-def test_an_object_that_cannot_be_called_is_no_map(function):
-    with pytest.raises(TypeError, match="must be callable"):
-        slipring.cached([1], "8MiB").map(function)
-
-
-def test_an_error_of_the_dataset_comes_each_time(tmp_path):
-    class Broken(Made):
-        def __getitem__(self, i):
-            super().__getitem__(i)
-            raise OSError("a bad sector")
-
-    data = slipring.cached(Broken(tmp_path / "a"), "8MiB")
-    for _ in range(2):
-        with pytest.raises(OSError, match="a bad sector"):
-            data[0]
-    assert data.dataset.made == 2
+    data = kind(tmp_path / "b")
+    data._fingerprint = "v1"  # as Hugging Face's have it
+    with pytest.raises(CacheMismatch):  # the cache holds another dataset
+        slipring.cached(data, cache)
+    named = slipring.Cache("8MiB", name=f"test-{os.getpid()}-{random.getrandbits(32)}")
+    assert slipring.cached(data, named)[1][1] == 1
 
 
 def test_a_full_cache_continues_and_says_so_once(tmp_path, caplog):
@@ -177,31 +125,6 @@ def test_a_full_cache_continues_and_says_so_once(tmp_path, caplog):
     entries = len(kept.cache)
     assert 5 < entries < 20 and data.made == 80 - entries
     assert "all of them would take about" in kept.cache.report()
-
-
-def test_a_cached_dataset_in_torchs_loader_is_made_once(tmp_path):
-    loading = pytest.importorskip("torch.utils.data")
-    data = Made(tmp_path / "made")
-    kept = slipring.cached(data, "8MiB").map(tuple_of_copies)
-    loader = loading.DataLoader(kept, batch_size=8, num_workers=2)
-    for _ in range(2):
-        assert [n for _, numbers in loader for n in numbers.tolist()] == list(range(40))
-    assert data.made == 40
-
-
-def tuple_of_copies(sample):
-    return sample[0].copy(), sample[1]
-
-
-def test_it_cannot_be_pickled_away_from_its_memory(tmp_path):
-    with pytest.raises(RuntimeError, match="give it a name"):
-        pickle.dumps(slipring.cached(Made(tmp_path / "made"), "8MiB"))
-
-
-def test_one_dataset_may_be_cached_twice_in_one_cache(tmp_path):
-    data, cache = Made(tmp_path / "a"), slipring.Cache("8MiB")
-    first, second = slipring.cached(data, cache), slipring.cached(data, cache)
-    assert first[3][1] == second[3][1] == 3 and data.made == 1
 
 
 def test_copies_may_be_changed(tmp_path):
@@ -227,6 +150,21 @@ def test_missing_samples_are_read_in_one_call(tmp_path):
     assert kept.dataset.cache.stats().hits == 40
 
 
-@pytest.mark.parametrize("index", [True, np.int8(-1), np.uint64(39)])
-def test_an_index_may_be_of_any_whole_type(index):
-    assert slipring.cached(list(range(300)), "8MiB")[index] == list(range(300))[index]
+def test_processes_that_read_the_same_samples_make_each_once(tmp_path):
+    data = slipring.cached(Made(tmp_path / "made", 400), "8MiB")
+    reader, writer = os.pipe()
+
+    def work():
+        os.read(reader, 1)
+        assert all(data[i][1] == i for _ in range(2) for i in range(400))
+
+    processes = [multiprocessing.get_context("fork").Process(target=work) for _ in range(2)]
+    for process in processes:
+        process.start()
+    os.write(writer, b"ab")  # both processes begin
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    os.close(reader)
+    os.close(writer)
+    assert 400 <= data.dataset.made <= 404  # a process does not wait for another one that takes a second

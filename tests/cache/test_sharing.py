@@ -14,11 +14,12 @@ import pytest
 
 import slipring
 from slipring.errors import CacheMismatch
-from tests.support import inside
+from tests.support import inside, warm
 from tests.support.inside import find, label_of
 from tests.support.leaks import read
-from tests.support.processes import ROOT, state, until, wait_dead
+from tests.support.processes import ROOT, in_child, state, until, wait_dead
 
+FLUSHED = "import functools; print = functools.partial(print, flush=True)\n"
 fork = multiprocessing.get_context("fork")
 
 
@@ -30,10 +31,10 @@ def name():
 class Program:
     """A Python program that answers line by line, and is killed at the end."""
 
-    def __init__(self, text, **options):
-        command = [sys.executable, "-u", "-c", textwrap.dedent(text)]
+    def __init__(self, text):
+        command = [sys.executable, "-c", FLUSHED + textwrap.dedent(text)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command, cwd=ROOT, **pipes, **options)
+        self.process = warm.Program(command, cwd=ROOT, **pipes)
         self.pid = self.process.pid
 
     def say(self, line=""):
@@ -72,8 +73,8 @@ OPENED = """
 def program(name):
     made = []
 
-    def start(text=OPENED, **options):
-        made.append(Program(text.replace("{name!r}", repr(name)), **options))
+    def start(text=OPENED):
+        made.append(Program(text.replace("{name!r}", repr(name))))
         return made[-1]
 
     yield start
@@ -81,34 +82,15 @@ def program(name):
         one.end()
 
 
-def in_child(function, *arguments):
-    """Call a function in a forked child; return its result."""
-    receiver, sender = fork.Pipe(duplex=False)
-
-    def run():
-        sender.send(function(*arguments))
-
-    child = fork.Process(target=run)
-    child.start()
-    value = receiver.recv()
-    child.join()
-    assert child.exitcode == 0
-    return value
-
-
 def has_connected(pid):
-    """Return whether a process waits for another one in recv or connect."""
     return read(f"/proc/{pid}/syscall").split()[:1] in ([b"45"], [b"42"], [b"207"], [b"203"], [b"7"], [b"73"])
-
-
-# ---- inherited and handed on
 
 
 def test_a_parent_finds_the_entries_of_its_forked_child():
     with slipring.Cache("1MiB") as cache:
-        assert in_child(cache.put, 1, np.arange(5)) and cache.get(1).tolist() == [0, 1, 2, 3, 4]
+        assert in_child(lambda: cache.put(1, np.arange(5))) and cache.get(1).tolist() == [0, 1, 2, 3, 4]
         cache.put(2, "parent's")
-        assert in_child(cache.get, 2) == "parent's"
+        assert in_child(lambda: cache.get(2)) == "parent's"
 
 
 def put_and_get(cache, key):
@@ -116,9 +98,8 @@ def put_and_get(cache, key):
     cache.put(key + 1, [found.sum()])
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_started_process_gets_it_as_an_argument(method):
-    context = multiprocessing.get_context(method)
+def test_a_started_process_gets_it_as_an_argument():
+    context = multiprocessing.get_context("spawn")
     with slipring.Cache("1MiB") as cache:
         cache.put(1, np.arange(5))
         child = context.Process(target=put_and_get, args=(cache, 1))
@@ -144,31 +125,27 @@ def test_a_fork_in_the_middle_of_a_put_leaves_the_entry_to_the_parent():
         assert made == "parent's" and cache.get(1) == "parent's"
 
 
-# ---- by name
-
-
-def test_strangers_find_a_cache_by_its_name(name, program):
-    with slipring.Cache("64MiB", name=name) as cache:
-        other = program()
-        assert other.hear() == "open"
-        cache.put(1, np.arange(4))
-        assert other.ask("cache.get(1).tolist()") == "[0, 1, 2, 3]"
-        assert other.ask("cache.put(2, 'theirs')") == "True" and cache.get(2) == "theirs"
-
-
-def test_the_first_ones_budget_counts(name):
+def test_the_first_ones_budget_and_dataset_count(name):
     with slipring.Cache("2MiB", name=name) as first, slipring.Cache("1MiB", name=name) as second:
+        first.bind("cats", "1", 10)
+        second.bind("cats", b"1", 10)
+        with pytest.raises(CacheMismatch, match="holds cats; this is dogs"):
+            second.bind("dogs", "2", 10)
+        with pytest.raises(TypeError, match="fingerprint must be a str or bytes"):
+            second.bind("cats", 1 << 31)
+        with socket.socket(socket.AF_UNIX) as place:  # the socket is gone when the cache has been opened
+            place.bind(f"\0slipring-cache:{os.geteuid()}:{name}")
         first.put(1, "x")
         assert second.get(1) == "x" and second.stats().budget == 2 << 20
 
 
 def test_processes_that_start_at_once_end_with_one_cache(name, program):
-    programs = [program() for _ in range(6)]
+    programs = [program() for _ in range(4)]
     assert {one.hear() for one in programs} == {"open"}
     for number, one in enumerate(programs):
-        assert one.ask(f"cache.put({number}, {number})") == "True"
+        assert one.ask(f"cache.put({number}, np.arange({number}))") == "True"
     for one in programs:
-        assert one.ask("[cache.get(i) for i in range(6)]") == "[0, 1, 2, 3, 4, 5]"
+        assert one.ask("[cache.get(i).tolist() for i in range(4)]") == "[[], [0], [0, 1], [0, 1, 2]]"
 
 
 def test_a_cache_outlives_its_maker_and_leaves_nothing(name, program):
@@ -251,15 +228,10 @@ def put_and_tell(cache, key):
     return cache.put(key, "pool's")
 
 
-@pytest.mark.parametrize("bad", ["", "a/b", "x" * 101, "-x", "naïve", "a b", 5, b"x"])
+@pytest.mark.parametrize("bad", ["", "a/b", "x" * 101, "-x", "naïve", 5])
 def test_a_name_that_is_none_is_refused(bad):
     with pytest.raises(ValueError, match="name must be"):
         slipring.Cache("1MiB", name=bad)
-
-
-def test_a_name_is_found_in_memory_alone():
-    with pytest.raises(ValueError, match="leave backing out"):
-        slipring.Cache("1MiB", name="x", backing="shm")
 
 
 def test_something_else_with_the_label_is_no_cache(name):
@@ -271,19 +243,6 @@ def test_something_else_with_the_label_is_no_cache(name):
     finally:
         os.close(fd)
 
-
-def test_another_dataset_under_the_same_name_is_refused(name, program):
-    with slipring.Cache("1MiB", name=name) as cache:
-        cache.bind("cats", "1", 10)
-        other = program()
-        assert other.hear() == "open"
-        assert other.ask("cache.bind('cats', '1', 10)") == "None"
-        again = slipring.Cache("1MiB", name=name)
-        with pytest.raises(CacheMismatch, match="holds cats; this is dogs"):
-            again.bind("dogs", "2", 10)
-
-
-# ---- other users
 
 # A process that has changed its user cannot read this user's modules.
 AS_ANOTHER = OPENED.replace("    cache =", "    os.setgid(65534); os.setuid(65534)\n    cache =")
@@ -327,9 +286,6 @@ def test_another_user_in_the_names_place_is_named(name, program):
         slipring.Cache("1MiB", name=name)
 
 
-# ---- deaths
-
-
 def test_an_entry_of_a_killed_maker_is_made_by_another(name, program):
     with slipring.Cache("1MiB", name=name) as cache:
         dying = program("""
@@ -346,52 +302,3 @@ def test_an_entry_of_a_killed_maker_is_made_by_another(name, program):
         wait_dead(dying.pid)
         assert cache.get_or_make(7, lambda: "mine") == "mine" and cache.get(7) == "mine"
         assert cache.stats().recovered == 1
-
-
-def test_memory_comes_back_when_all_have_gone(name, program):
-    def shared_kib():
-        with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) for line in lines if line.startswith("Shmem:"))
-
-    one, two = program(), program()
-    assert one.hear() == two.hear() == "open"
-    assert one.ask("[cache.put(i, np.ones(1 << 20)) for i in range(7)][-1]") == "True"
-    before = shared_kib()
-    one.end()
-    assert two.ask("float(cache.get(6).sum())") == str(float(1 << 20))
-    two.end()
-    until(lambda: shared_kib() < before - 50_000, "the memory comes back")
-
-
-def test_ranks_that_read_the_same_samples_make_each_once(name, program):
-    rank = """
-        import sys
-        import numpy as np
-        import slipring
-        class Made:
-            made = 0
-            def __len__(self):
-                return 400
-            def __getitem__(self, i):
-                self.made += 1
-                return np.full((50, 50), i)
-        data = slipring.cached(Made(), slipring.Cache("64MiB", name={name!r}), fingerprint="made")
-        print("ready")
-        sys.stdin.readline()
-        for epoch in range(2):
-            for i in range(400):
-                assert (data[i] == i).all()
-        print(data.dataset.made)
-        sys.stdin.readline()
-    """
-    ranks = [program(rank) for _ in range(2)]
-    assert [one.hear() for one in ranks] == ["ready"] * 2
-    for one in ranks:
-        one.say()
-    made = [int(one.hear()) for one in ranks]
-    assert 400 <= sum(made) <= 404, made  # ranks do not wait for a rank that the machine delays for a second
-
-
-def test_its_socket_is_gone_when_it_has_been_opened(name):
-    with slipring.Cache("1MiB", name=name), socket.socket(socket.AF_UNIX) as place:
-        place.bind(f"\0slipring-cache:{os.geteuid()}:{name}")

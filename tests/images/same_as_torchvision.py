@@ -14,6 +14,7 @@ from PIL import Image
 
 from slipring.images import functional as ours
 from tests.support.pictures import pixels
+from tests.support.torchvision_classes import torchvision
 
 MODES = ("constant", "edge", "reflect", "symmetric")
 
@@ -66,6 +67,7 @@ def case(draw, height, width):
 
 def compared(count, seed):
     """Return {operation: list of (largest, mean) difference}, and the largest difference with its description."""
+    torchvision()  # it imports a wheel without its compiled library, too
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2 import functional as theirs
 

@@ -24,20 +24,22 @@ def palette(numbers):
 
 
 def png16(numbers):
-    file = io.BytesIO()
-    Image.fromarray(numbers).save(file, "PNG")
-    return file.getvalue()
+    return encoded(numbers, "PNG")
 
 
-@pytest.mark.parametrize("how", ["bytes", "bytearray", "array of bytes", "path", "text"])
-@pytest.mark.parametrize(("write", "dtype"), [(palette, "uint8"), (png16, "uint16")])
+@pytest.mark.parametrize(
+    ("write", "dtype", "how"),
+    [
+        (palette, "uint8", "bytearray"), (png16, "uint16", "array of bytes"),
+        (palette, "uint8", "path"), (png16, "uint16", "text"),
+    ],
+)  # fmt: skip
 def test_encoded_masks_keep_their_numbers(write, dtype, how, tmp_path):
     numbers = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (20, 30), dtype)
     data, image = write(numbers), encoded(pixels(20, 30), "PNG")
     (tmp_path / "mask.png").write_bytes(data)
     (tmp_path / "image.png").write_bytes(image)
     stored = {
-        "bytes": (image, data),
         "bytearray": (bytearray(image), bytearray(data)),
         "array of bytes": (np.frombuffer(image, np.uint8), np.frombuffer(data, np.uint8)),
         "path": (tmp_path / "image.png", tmp_path / "mask.png"),
@@ -54,11 +56,7 @@ def test_encoded_masks_keep_their_numbers(write, dtype, how, tmp_path):
         ([float("nan"), 1, 5, 5], "finite"),
         ([1, 1, float("inf"), 5], "finite"),
         ([5, 5, 5, 9], "have an area"),
-        ([9, 5, 5, 9], "have an area"),
         ([30, 1, 35, 5], "overlap"),
-        ([1, 20, 5, 25], "overlap"),
-        ([-9, 1, 0, 5], "overlap"),
-        ([1, -9, 5, 0], "overlap"),
     ],
 )
 def test_an_invalid_box_is_an_error_with_its_row_index_and_path_or_is_dropped(box, text, tmp_path):
@@ -78,8 +76,7 @@ def test_an_invalid_box_is_an_error_with_its_row_index_and_path_or_is_dropped(bo
     assert made["objects"][:, 0, 0].tolist() == [0, 2] and made["points"].shape == (2, 1, 2)
 
 
-@pytest.mark.parametrize("form", ["xyxy", "xywh", "cxcywh"])
-@pytest.mark.parametrize("empty", [[], np.zeros((0, 4), np.float32), np.zeros(0), ()])
+@pytest.mark.parametrize(("form", "empty"), [("xyxy", []), ("xywh", np.zeros((0, 4), np.float32)), ("cxcywh", ())])
 def test_a_sample_without_objects_has_empty_parts(form, empty):
     sample = {"image": IMAGE, "boxes": empty, "labels": [], "points": [], "objects": np.zeros((0, 20, 30), bool)}
     steps = [images.RandomHorizontalFlip(1), images.RandomRotation(10), images.Pad(2), images.RandomCrop(12)]
@@ -93,41 +90,6 @@ def test_a_sample_without_objects_has_empty_parts(form, empty):
     with Loader(data, 2) as loader:
         (batch,) = loader
         assert [boxes.shape for boxes in batch["boxes"]] == [(0, 4)] * 2 and batch["image"].shape == (2, 12, 12, 3)
-
-
-def user(function):
-    return images.Annotated([scene()], [images.RandomHorizontalFlip(1), function, images.Pad(1)], **PARTS)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda image: image[1:],
-        lambda image: image[..., 0],
-        lambda image: image.astype(np.float32),
-        lambda image: image.tolist(),
-        lambda image: {"image": image},
-    ],
-)
-def test_a_users_step_that_returns_something_else_than_its_image_is_named(function):
-    with pytest.raises(ValueError, match=r"(?s)index 0: the step .*lambda.* returned .*\(60, 80, 3\)"):
-        user(function)[0]
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda image: np.broadcast_to(np.uint8(7), image.shape),
-        lambda image: np.full_like(image, 7)[::-1, ::-1],
-        lambda image: np.asfortranarray(np.full_like(image, 7)),
-    ],
-)
-def test_a_users_step_may_return_a_read_only_view_and_any_strides(function):
-    def write(image):
-        image[0] = 9
-
-    made = user(function).map(write)[0]
-    assert (made["image"][0] == 9).all() and (made["image"][1:-1, 1:-1] == 7).all()
 
 
 class Flip:
@@ -158,8 +120,9 @@ SPATIAL = [
 ]
 
 
-@pytest.mark.parametrize("part", [{"masks": "classes"}, {"boxes": "boxes"}, {"keypoints": "points"}])
-@pytest.mark.parametrize("step", SPATIAL, ids=["alone", "in a list", "in RandomApply"])
+@pytest.mark.parametrize(
+    ("step", "part"), list(zip(SPATIAL, ({"masks": "classes"}, {"boxes": "boxes"}, {"keypoints": "points"})))
+)
 def test_a_spatial_transform_of_albumentations_is_refused_if_parts_would_stay_behind(step, part):
     text = rf"Albumentations' HorizontalFlip, which may move pixels: the dataset's '{next(iter(part.values()))}'"
     with pytest.raises(TypeError, match=text):
@@ -178,25 +141,18 @@ def test_transforms_of_albumentations_itself_are_distinguished():
         images.Annotated([scene()], library.Compose([library.OneOf([library.HorizontalFlip()])]), **PARTS)
 
 
-def without(key):
-    return {name: value for name, value in scene().items() if name != key}
-
-
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
         ({"classes": np.zeros((60, 79), int)}, ValueError, "'classes' has 60 x 79 pixels, and the image 60 x 80"),
-        ({"objects": np.zeros((3, 61, 80), bool)}, ValueError, "'objects' has 61 x 80 pixels"),
         ({"objects": np.zeros((2, 60, 80), bool)}, ValueError, "'objects' has 2 rows, and 'boxes' has 3"),
         ({"labels": [1, 2]}, ValueError, "'labels' has 2 rows, and 'boxes' has 3"),
-        ({"labels": []}, ValueError, "'labels' has 0 rows, and 'boxes' has 3"),
+        ({"labels": None}, ValueError, "index 1: 'labels'"),
+        ({"labels": [[1], [2, 3], [4]]}, ValueError, "index 1: 'labels'"),
         ({"points": np.zeros((4, 1, 2))}, ValueError, "'points' has 4 rows, and 'boxes' has 3"),
         ({"points": np.zeros((3, 1, 4))}, ValueError, "keypoints must be numbers of shape"),
-        ({"boxes": np.zeros((3, 5))}, ValueError, r"boxes must be numbers of shape \(boxes, 4\)"),
         ({"boxes": [1, 2, 3, 4]}, ValueError, r"boxes must be numbers of shape \(boxes, 4\)"),
         ({"classes": np.zeros((60, 80))}, ValueError, "'classes' must be .* integers or bools, not of float64"),
-        ({"classes": np.zeros((1, 2, 60, 80), int)}, ValueError, "'classes' must be"),
-        ({"image": np.zeros((60, 80, 3), np.float32)}, ValueError, "height x width x 3 array of uint8"),
         ({"image": np.zeros((60, 80, 4), np.uint8)}, ValueError, "height x width x 3 array of uint8"),
         ({"right": np.zeros((60, 81, 3), np.uint8)}, ImageError, "'right' has 60 x 81 pixels, and the first image"),
         ({"right": b"no image"}, ImageError, "no format that can be read"),
@@ -212,29 +168,29 @@ def test_parts_that_do_not_match_are_errors_with_the_index(change, kind, text):
     assert "index 1" in str(caught.value) or kind is TypeError
 
 
-def test_missing_keys_and_other_samples_than_mappings_are_errors():
+def test_samples_without_keys_and_options_that_do_not_suit_the_sample_are_errors():
     with pytest.raises(KeyError, match="sample 0 has no 'boxes'"):
-        images.Annotated([without("boxes")], **PARTS)[0]
+        images.Annotated([{key: value for key, value in scene().items() if key != "boxes"}], **PARTS)[0]
     with pytest.raises(TypeError, match="sample 0 must be a mapping"):
         images.Annotated([(IMAGE, 3)])[0]
+    with pytest.raises(ValueError, match="mask_fill=-1 does not fit the mask 'classes', which has uint16"):
+        images.Annotated([scene()], **PARTS, mask_fill=-1)[0]
+    with pytest.raises(ValueError, match="flip_order has 2 numbers, and an object has 1 keypoints"):
+        images.Annotated([scene()], **PARTS, flip_order=[1, 0])[0]
 
 
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
         ({"images": ()}, ValueError, "images must be the key"),
-        ({"rows": "labels"}, ValueError, "give boxes="),
         ({"box_format": "yxyx"}, ValueError, "box_format must be"),
         ({"invalid_boxes": "clamp"}, ValueError, "invalid_boxes must be"),
         ({"batch": "stack"}, ValueError, "batch must be"),
         ({"multiple_of": 0}, ValueError, "multiple_of must be"),
         ({"mask_fill": 1.5}, TypeError, "mask_fill must be"),
         ({"min_box_size": -1}, ValueError, "min_box_size must be"),
-        ({"min_box_size": float("nan")}, ValueError, "min_box_size must be"),
-        ({"flip_order": [0, 2]}, ValueError, "flip_order"),
         ({"flip_order": [1, 1]}, ValueError, "flip_order must have each number from 0 to 1 once"),
         ({"transform": images.MultiCrop([(2, images.RandomResizedCrop(8))])}, TypeError, "cannot have MultiCrop"),
-        ({"on_error": "ignore"}, ValueError, "on_error must be"),
     ],
 )
 def test_wrong_options_are_refused(options, kind, text):
@@ -242,18 +198,7 @@ def test_wrong_options_are_refused(options, kind, text):
         images.Annotated([scene()], **options)
 
 
-def test_wrong_fills_and_orders_are_refused_at_the_sample():
-    with pytest.raises(ValueError, match="mask_fill=-1 does not fit the mask 'classes', which has uint16"):
-        images.Annotated([scene()], **PARTS, mask_fill=-1)[0]
-    with pytest.raises(ValueError, match="flip_order has 2 numbers, and an object has 1 keypoints"):
-        images.Annotated([scene()], **PARTS, flip_order=[1, 0])[0]
-
-
-# ---- batches
-
-
 def sized(count=3):
-    """Return scenes of different sizes."""
     samples = []
     for n in range(count):
         sample = scene(n)
@@ -272,9 +217,13 @@ def batch_of(samples, **options):
         return batch
 
 
-@pytest.mark.parametrize(("multiple_of", "size"), [(1, (74, 80)), (32, (96, 96)), (50, (100, 100))])
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "float16"])
+@pytest.mark.parametrize(
+    ("multiple_of", "size", "layout", "dtype"),
+    [
+        (1, (74, 80), "NHWC", "uint8"), (32, (96, 96), "NCHW", "float32"), (50, (100, 100), "NHWC", "float16"),
+        (32, (96, 96), "NCHW", "uint8"),
+    ],
+)  # fmt: skip
 def test_images_of_different_sizes_are_padded_to_one_array(multiple_of, size, layout, dtype):
     samples = sized()
     options = {"layout": layout, "dtype": dtype} | ({} if dtype == "uint8" else {"mean": [0.5] * 3, "std": [0.2] * 3})
@@ -295,6 +244,10 @@ def test_images_of_different_sizes_are_padded_to_one_array(multiple_of, size, la
         assert np.array_equal(batch["classes"][n], np.where(inside, n + 1, 9))
         assert np.array_equal(batch["objects"][n], [inside] * 3)
         assert np.array_equal(batch["boxes"][n], single[n]["boxes"]) and batch["labels"][n].tolist() == [0, 1, 2]
+    samples[1] |= {"boxes": [], "labels": [], "points": [], "objects": np.zeros((0, 67, 77), bool)}
+    batch = batch_of(samples, multiple_of=multiple_of, **options)
+    assert [len(boxes) for boxes in batch["boxes"]] == [3, 0, 3]
+    assert batch["objects"][1].shape == (0, *size) and batch["objects"][1].dtype == bool
 
 
 def test_padded_images_may_be_bfloat16():
@@ -309,11 +262,12 @@ def test_padded_images_may_be_bfloat16():
     assert np.array_equal(arrays["image"].astype("float32"), batch["image"].float().numpy())
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
 def test_a_list_batch_has_the_samples_own_arrays(dtype):
     if dtype == "bfloat16":
         pytest.importorskip("torch")
     samples = sized()
+    samples[1] |= {"boxes": [], "labels": [], "points": [], "objects": np.zeros((0, 67, 77), bool)}
     single = images.Annotated(samples, **PARTS, dtype=dtype)
     batch = batch_of(samples, batch="list", dtype=dtype)
     assert set(batch) == set(samples[0])
@@ -336,16 +290,8 @@ def test_the_keys_of_a_padded_batch_are_reserved():
     assert batch_of(samples, batch="list")["sizes"].tolist() == [3, 3, 3]
 
 
-def test_samples_without_objects_can_be_in_a_padded_batch():
-    samples = sized()
-    samples[1] |= {"boxes": [], "labels": [], "points": [], "objects": np.zeros((0, 67, 77), bool)}
-    batch = batch_of(samples)
-    assert [len(boxes) for boxes in batch["boxes"]] == [3, 0, 3]
-    assert batch["objects"][1].shape == (0, 96, 96) and batch["objects"][1].dtype == bool
-
-
 @pytest.mark.parametrize(
-    ("labels", "dtype"), [([], "int64"), ((), "int64"), (np.empty(0, np.float32), "float32"), ("tensor", "int16")]
+    ("labels", "dtype"), [([], "int64"), (np.empty(0, np.float32), "float32"), ("tensor", "int16")]
 )
 def test_a_sample_without_boxes_may_have_labels_of_any_kind(labels, dtype):
     if isinstance(labels, str):
@@ -353,13 +299,6 @@ def test_a_sample_without_boxes_may_have_labels_of_any_kind(labels, dtype):
         labels = torch.empty(0, dtype=torch.int16)
     made = images.Annotated([{"image": IMAGE, "boxes": [], "labels": labels}], **BOXES)[0]
     assert made["labels"].dtype == dtype and made["labels"].shape == (0,)
-
-
-@pytest.mark.parametrize("labels", [None, 5, [[1], [2, 3]]])
-def test_labels_that_are_no_rows_are_an_error_with_their_key_and_index(labels):
-    sample = {"image": IMAGE, "boxes": [[1, 1, 5, 5], [2, 2, 9, 9]], "labels": labels}
-    with pytest.raises(ValueError, match="index 0: 'labels'"):
-        images.Annotated([sample], **BOXES)[0]
 
 
 def test_a_batch_of_masks_of_different_dtypes_keeps_their_numbers():
@@ -378,8 +317,6 @@ def test_an_empty_batch_is_the_loaders_error(transform):
 
 
 class Reversed(images.RandomHorizontalFlip):
-    """A step that orders the boxes from the last to the first."""
-
     def apply(self, recipe, draws):
         recipe.boxes.keep(np.arange(len(recipe.boxes.xyxy))[::-1])
 

@@ -1,7 +1,5 @@
 """Bytes that are no image, and invalid calls: the error names the value, the limit and the remedy."""
 
-import io
-import pickle
 import random
 import signal
 import struct
@@ -13,7 +11,7 @@ from PIL import Image
 from slipring import images
 from slipring.errors import ImageError, SlipringError
 from tests.support.pictures import by_pillow, encoded, error, pixels
-from tests.support.signals import Raised
+from tests.support.signals import Raised, handling, raising_once
 
 GOOD = encoded(pixels(375, 500), quality=90)
 
@@ -29,44 +27,21 @@ def decode(data, *args, **options):
     [
         (b"", "empty"),
         (b"hello, I am a text\n" * 20, "begin with b'hello, I am"),
-        (bytes(range(256)) * 8, "no format that can be read"),
         (b"\xff\xd8\xff", "broken"),
-        (GOOD[:2], "no format"),
         (GOOD[:100], "broken"),
         (b"\x89PNG\r\n\x1a\n" + bytes(100), "cannot be read|no format"),
     ],
-    ids=["empty", "text", "noise", "three bytes", "two bytes", "header alone", "broken PNG"],
+    ids=range(5),
 )
 def test_bytes_that_are_no_image_are_refused_with_a_description(data, text):
-    with pytest.raises(ImageError, match=text):
+    with pytest.raises(ImageError, match=text) as caught:
         decode(data)
+    assert isinstance(caught.value, ValueError) and isinstance(caught.value, SlipringError)
     with pytest.raises(ImageError):
         images.size(data)
 
 
-def test_an_image_error_is_a_value_error_and_travels():
-    with pytest.raises(ImageError) as caught:
-        decode(b"")
-    assert isinstance(caught.value, (ValueError, SlipringError))
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert type(again) is ImageError and again.args == caught.value.args
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_an_image_error_says_which_image_it_was_in_torchs_loader_too(tmp_path, num_workers):
-    pytest.importorskip("torch")
-    from slipring.torch import DataLoader
-
-    path = tmp_path / "a" / "broken.jpg"
-    path.parent.mkdir()
-    path.write_bytes(GOOD[:100])
-    dataset = images.Folder(tmp_path, [images.Resize(8)])
-    with pytest.raises(ImageError, match="broken") as caught:
-        next(iter(DataLoader(dataset, num_workers=num_workers)))
-    assert (caught.value.path, caught.value.index) == (str(path), 0)
-
-
-@pytest.mark.parametrize("part", [0.15, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("part", [0.15, 0.999])
 def test_a_truncated_jpeg_is_refused_as_by_pillow_wherever_the_box_lies(part):
     data = GOOD[: int(len(GOOD) * part)]
     with pytest.raises(OSError, match="truncated"):
@@ -82,15 +57,9 @@ def test_a_jpeg_that_only_lacks_the_mark_of_its_end_is_read_where_pillow_reads_i
 
 
 def test_a_side_that_no_image_has_is_refused():
-    class Long(images.ImageDataset):
-        def __len__(self):
-            return 1
-
-        def read(self, index):
-            return encoded(pixels(1, 70000), "PNG"), 0
-
+    steps = [images.Resize(256), images.CenterCrop(224)]
     with pytest.raises(ImageError, match=r"scaled to 256 x 17920000 pixels"):
-        Long([images.Resize(256), images.CenterCrop(224)])[0]
+        images.Bytes([(encoded(pixels(1, 70000), "PNG"), 0)], steps)[0]
 
 
 def test_the_rest_of_a_truncated_jpeg_can_be_decoded():
@@ -155,12 +124,6 @@ def test_the_rest_of_a_truncated_file_of_another_format_can_be_decoded(format):
     assert error(decode(whole, truncated="fill"), by_pillow(whole, None, (32, 32))) <= 1
 
 
-def test_a_truncated_webp_is_refused_because_pillow_gives_no_part_of_it():
-    whole = encoded(pixels(200, 100), "WEBP")
-    with pytest.raises(ImageError):
-        decode(whole[: len(whole) // 2], truncated="fill")
-
-
 def with_size(data, height, width):
     at = data.index(b"\xff\xc0")
     return data[: at + 5] + struct.pack(">HH", height, width) + data[at + 9 :]
@@ -176,7 +139,7 @@ def test_a_jpeg_that_claims_too_many_pixels_is_refused_with_the_limit_and_the_re
         decode(GOOD, max_pixels=1000)
 
 
-@pytest.mark.parametrize("box", [(0, 0, 376, 10), (0, 0, 10, 501), (370, 0, 6, 10), (-1, 0, 10, 10), (0, 491, 10, 10)])
+@pytest.mark.parametrize("box", [(0, 0, 376, 10), (370, 0, 6, 10), (-1, 0, 10, 10), (0, 491, 10, 10)])
 def test_a_box_outside_of_the_image_is_refused(box):
     with pytest.raises(ImageError, match=r"not inside the image of 375 x 500 pixels"):
         decode(GOOD, box)
@@ -194,39 +157,14 @@ def test_a_box_that_is_none_is_refused(box):
     ("out", "text"),
     [
         (np.empty((4, 4, 3), np.float32), "uint8, not an array of float32"),
-        (np.empty((4, 4), np.uint8), "shape"),
         (np.empty((4, 4, 4), np.uint8), "shape"),
-        (np.empty((0, 4, 3), np.uint8), "1 to"),
         ([[1, 2, 3]], "not a list"),
-        (bytearray(48), "not a bytearray"),
+        (np.frombuffer(bytes(48), np.uint8).reshape(4, 4, 3), "writable"),
     ],
 )
 def test_an_out_that_cannot_take_it_is_refused(out, text):
     with pytest.raises(ValueError, match=text):
         images.decode_into(GOOD, out)
-
-
-def test_an_out_that_cannot_be_written_is_refused():
-    out = np.empty((4, 4, 3), np.uint8)
-    out.flags.writeable = False
-    with pytest.raises(ValueError, match="writable"):
-        images.decode_into(GOOD, out)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"interpolation": "lanczos"}, "'bilinear', 'bicubic', 'nearest', not 'lanczos'"),
-        ({"truncated": "ignore"}, "'raise', 'fill', not 'ignore'"),
-        ({"reducing_gap": 0.5}, "at least 1"),
-        ({"reducing_gap": float("nan")}, "at least 1"),
-        ({"max_pixels": 0}, "max_pixels"),
-        ({"max_pixels": True}, "max_pixels"),
-    ],
-)
-def test_options_that_are_none_are_refused(options, text):
-    with pytest.raises((TypeError, ValueError), match=text):
-        decode(GOOD, **options)
 
 
 def test_a_scan_that_is_repeated_for_ever_is_given_up():
@@ -249,28 +187,11 @@ def test_a_failure_leaves_the_decoder_as_it_was():
         assert np.array_equal(decode(GOOD), want)
 
 
-@pytest.fixture
-def interrupt():
-    """A function that sends a signal, whose handler raises an exception."""
-
-    def raise_it(kind):
-        def handler(*_):
-            raise kind("stop")
-
-        signal.signal(signal.SIGUSR1, handler)
-        signal.raise_signal(signal.SIGUSR1)
-
-    before = signal.getsignal(signal.SIGUSR1)
-    yield raise_it
-    signal.signal(signal.SIGUSR1, before)
-
-
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("kind", [Raised, OSError], ids=["own", "OSError"])
-@pytest.mark.parametrize("where", ["open", "convert", "getexif"])
-def test_a_handlers_exception_while_pillow_reads_is_no_fault_of_the_image(
-    where, kind, on_error, interrupt, monkeypatch
-):
+@pytest.mark.parametrize(
+    ("where", "kind", "on_error"),
+    [("open", Raised, "skip"), ("convert", OSError, "skip"), ("getexif", OSError, "raise")],
+)
+def test_a_handlers_exception_while_pillow_reads_is_no_fault_of_the_image(where, kind, on_error, monkeypatch):
     owner = Image if where == "open" else Image.Image
     read = getattr(owner, where)
     calls = []
@@ -278,14 +199,14 @@ def test_a_handlers_exception_while_pillow_reads_is_no_fault_of_the_image(
     def interrupted(*args, **options):
         calls.append(where)
         if len(calls) == 1:
-            interrupt(kind)
+            signal.raise_signal(signal.SIGUSR1)
         return read(*args, **options)
 
-    file = io.BytesIO()
-    Image.fromarray(pixels(40, 40)).save(file, "PNG")
-    data = images.Bytes([(file.getvalue(), 0)] * 2, images.CenterCrop(20), on_error=on_error, exif=True)
+    samples = [(encoded(pixels(40, 40), "PNG"), 0)] * 2
+    data = images.Bytes(samples, images.CenterCrop(20), on_error=on_error, exif=True)
     monkeypatch.setattr(owner, where, interrupted)
-    with pytest.raises(kind, match="stop") as caught:
-        data[0]
-    assert type(caught.value) is kind
-    assert data[0][0].shape == (20, 20, 3)
+    with handling(raising_once(kind("stop"))):
+        with pytest.raises(kind, match="stop") as caught:
+            data[0]
+        assert type(caught.value) is kind
+        assert data[0][0].shape == (20, 20, 3)

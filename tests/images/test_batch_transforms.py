@@ -8,19 +8,12 @@ from slipring import images
 from tests.support.options import grouped
 from tests.support.pictures import encoded, pixels
 
-N, CLASSES = 24, 5
+CLASSES = 5
 
 
-class Photos(images.ImageDataset):
-    def __init__(self, *transform, **options):
-        super().__init__(list(transform) or images.Resize((12, 10)), **options)
-        self.data = [encoded(pixels(20 + n, 30, n), "PNG") for n in range(6)]
-
-    def __len__(self):
-        return N
-
-    def read(self, index):
-        return self.data[index % 6], index % CLASSES
+def photos(*transform, **options):
+    samples = [(encoded(pixels(20 + n % 6, 30, n % 6), "PNG"), n % CLASSES) for n in range(24)]
+    return images.Bytes(samples, list(transform) or images.Resize((12, 10)), **options)
 
 
 def batches(data, batch_size=8, **options):
@@ -29,21 +22,14 @@ def batches(data, batch_size=8, **options):
 
 
 def unmixed(**options):
-    return batches(Photos(**options))
+    return batches(photos(**options))
 
 
 def one_hot(targets):
     return np.eye(CLASSES, dtype=np.float32)[targets]
 
 
-WAYS = [
-    {},
-    {"num_workers": 1},
-    {"num_workers": 3},
-    {"num_workers": 2, "start_method": "thread"},
-    {"num_workers": 2, "chunk_size": 3},
-    {"num_workers": 2, "chunk_size": 1, "start_method": "thread"},
-]
+WAYS = [{"num_workers": 3}, {"num_workers": 2, "chunk_size": 1, "start_method": "thread"}]
 MIXES = {
     "mixup": images.MixUp(alpha=0.5, num_classes=CLASSES),
     "cutmix": images.CutMix(alpha=1.0, num_classes=CLASSES),
@@ -58,9 +44,9 @@ FORMS = [
 @pytest.mark.parametrize("name", MIXES)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["dtype"])
 def test_all_workers_and_chunks_give_the_same_bytes(name, form):
-    want = batches(Photos(batch_transform=MIXES[name], **form))
-    for way in WAYS[1:]:
-        for (image, target), (its, label) in zip(want, batches(Photos(batch_transform=MIXES[name], **form), **way)):
+    want = batches(photos(batch_transform=MIXES[name], **form))
+    for way in WAYS:
+        for (image, target), (its, label) in zip(want, batches(photos(batch_transform=MIXES[name], **form), **way)):
             assert np.array_equal(image, its) and np.array_equal(target, label), way
 
 
@@ -68,9 +54,9 @@ def test_all_workers_and_chunks_give_the_same_bytes(name, form):
 def test_the_samples_that_are_mixed_are_those_without_mixing(rng):
     """The batch's numbers do not change the samples' own."""
     crop = images.RandomResizedCrop((12, 10))
-    plain = batches(Photos(crop), rng=rng, num_workers=2)
+    plain = batches(photos(crop), rng=rng, num_workers=2)
     changed = 0
-    for (image, _), (mixed, soft) in zip(plain, batches(Photos(crop, batch_transform=MIXES["cutmix"]), rng=rng)):
+    for (image, _), (mixed, soft) in zip(plain, batches(photos(crop, batch_transform=MIXES["cutmix"]), rng=rng)):
         own = (image == mixed).all(-1)
         assert (own | (np.roll(image, 1, 0) == mixed).all(-1)).all()
         changed += (~own).sum()
@@ -81,7 +67,7 @@ def test_the_samples_that_are_mixed_are_those_without_mixing(rng):
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["dtype"])
 def test_mixup_is_a_weighted_mean_with_the_previous_image(form):
     shares = []
-    for (image, target), (mixed, soft) in zip(unmixed(**form), batches(Photos(batch_transform=MIXES["mixup"], **form))):
+    for (image, target), (mixed, soft) in zip(unmixed(**form), batches(photos(batch_transform=MIXES["mixup"], **form))):
         share = soft[0][target[0]]  # the previous image has another class
         shares.append(share)
         rolled = np.roll(image, 1, 0).astype(np.float32)
@@ -95,7 +81,7 @@ def test_mixup_is_a_weighted_mean_with_the_previous_image(form):
 
 
 def test_cutmix_weighs_labels_by_the_area_of_its_box():
-    for (image, target), (mixed, soft) in zip(unmixed(), batches(Photos(batch_transform=MIXES["cutmix"]))):
+    for (image, target), (mixed, soft) in zip(unmixed(), batches(photos(batch_transform=MIXES["cutmix"]))):
         changed = (mixed != image).any((0, 3))
         rows, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
         share = 1.0
@@ -106,10 +92,10 @@ def test_cutmix_weighs_labels_by_the_area_of_its_box():
         assert np.allclose(soft, one_hot(target) * share + np.roll(one_hot(target), 1, 0) * (1 - share), atol=1e-6)
 
 
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+@pytest.mark.parametrize("alpha", [0.2, 4.0])
 def test_shares_have_the_beta_distribution(alpha):
     """Its mean is 1/2 and its variance 1 / (4 (2 alpha + 1))."""
-    data = Photos(batch_transform=images.MixUp(alpha=alpha, num_classes=2))
+    data = photos(batch_transform=images.MixUp(alpha=alpha, num_classes=2))
     batch = np.zeros((2, 1, 1, 3), np.uint8), np.array([0, 1])
     shares = np.array([data.finish_batch(batch, seed)[1][0, 0] for seed in range(4000)])
     assert shares.min() >= 0 and shares.max() <= 1
@@ -118,41 +104,24 @@ def test_shares_have_the_beta_distribution(alpha):
 
 
 def test_a_last_batch_of_one_image_is_mixed_with_itself():
-    (image, target), (mixed, soft) = batches(Photos(), 23)[1], batches(Photos(batch_transform=MIXES["mixup"]), 23)[1]
+    (image, target), (mixed, soft) = batches(photos(), 23)[1], batches(photos(batch_transform=MIXES["mixup"]), 23)[1]
     assert np.array_equal(image, mixed) and np.allclose(soft, one_hot(target))
-
-
-def test_an_image_read_by_its_index_is_not_mixed():
-    plain, mixed = Photos(), Photos(batch_transform=MIXES["mixup"])
-    assert np.array_equal(plain[3][0], mixed[3][0]) and plain[3][1] == mixed[3][1]
+    one, other = photos()[3], photos(batch_transform=MIXES["mixup"])[3]  # an image read by its index is not mixed
+    assert np.array_equal(one[0], other[0]) and one[1] == other[1]
 
 
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
         (lambda: images.MixUp(alpha=0), ValueError, "alpha must be above 0"),
-        (lambda: images.CutMix(num_classes=0), ValueError, "num_classes"),
-        (lambda: Photos(batch_transform=images.Resize(3)), TypeError, "batch_transform must be MixUp, CutMix"),
-        (lambda: Photos(MIXES["mixup"]), TypeError, "which mixes a batch: give batch_transform="),
-        (lambda: Photos(images.RandomChoice(list(MIXES.values()))), TypeError, "mixes a batch: give batch_transform="),
-        (lambda: batches(Photos(batch_transform=images.MixUp())), ValueError, "needs num_classes="),
-        (lambda: batches(Photos(batch_transform=images.MixUp(num_classes=4))), ValueError, "a target is 4: with num"),
+        (lambda: photos(batch_transform=images.Resize(3)), TypeError, "batch_transform must be MixUp, CutMix"),
+        (lambda: photos(MIXES["mixup"]), TypeError, "which mixes a batch: give batch_transform="),
+        (lambda: batches(photos(batch_transform=images.MixUp())), ValueError, "needs num_classes="),
+        (lambda: batches(photos(batch_transform=images.MixUp(num_classes=4))), ValueError, "a target is 4: with num"),
         (
-            lambda: batches(Photos(batch_transform=MIXES["mixup"], target_transform=float)),
+            lambda: batches(photos(batch_transform=MIXES["mixup"], target_transform=float)),
             ValueError,
             "leave out target_transform",
-        ),
-        (
-            lambda: batches(Photos(batch_transform=MIXES["mixup"]), collate_fn=lambda samples: samples[0][0]),
-            ValueError,
-            r"needs batches of \(images, targets\)",
-        ),
-        (
-            lambda: batches(
-                Photos(images.Resize(8), batch_transform=MIXES["mixup"]), collate_fn=lambda rows: zip(*rows)
-            ),
-            ValueError,
-            "batch_transform needs",
         ),
     ],
 )

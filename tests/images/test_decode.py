@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -15,10 +14,10 @@ from PIL import Image, ImageOps
 from slipring import images
 from slipring.errors import ImageError
 from slipring.images import _backend
-from tests.images.exact import off, worst
-from tests.images.lossless import lossless
+from tests.images.exact import off
 from tests.support.parts import slow
-from tests.support.pictures import SAMPLINGS, any_jpeg, box_in, by_pillow, encoded, error, pixels, resampled
+from tests.support.pictures import any_jpeg, box_in, by_pillow, encoded, error, pixels
+from tests.support.signals import handling
 
 SEEDS = [0, 1, *map(slow, range(2, 6))]
 ORIENTATION = 0x0112
@@ -33,8 +32,8 @@ def test_any_box_of_any_jpeg_is_at_most_one_level_from_pillow(seed, bicubic):
         assert levels <= 1, what
 
 
-@pytest.mark.parametrize("orientation", [1, 6, 7])
-@pytest.mark.parametrize("size", [(30, 41), (20, 41), (38, 39), (36, 38), (35, 38), (80, 41), (41, 20), (80, 80)])
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("size", [(30, 41), (38, 39), (36, 38), (35, 38), (80, 41), (41, 20)])
 def test_bicubic_has_pillows_order_of_rows_and_columns(size, orientation):
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
@@ -60,77 +59,14 @@ def test_nearest_takes_the_very_pixels_of_pillow(seed):
         assert np.array_equal(out, want[:, ::-1] if flip else want), (what, box, size, flip)
 
 
-def test_nearest_of_a_window_is_the_window_of_nearest():
-    data = encoded(pixels(77, 101), "PNG")
-    for size in (33, 250):
-        whole = np.asarray(Image.open(io.BytesIO(data)).resize((size, size), Image.Resampling.NEAREST))
-        rows = [(data, 0)]
-        steps = [images.Resize((size, size), "nearest"), images.CenterCrop((20, 25)), images.RandomHorizontalFlip(1)]
-        top, left = round((size - 20) / 2), round((size - 25) / 2)
-        ours = images.Bytes(rows, steps)[0][0]
-        assert np.array_equal(ours, whole[top : top + 20, left : left + 25][:, ::-1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 120))
-def test_thousands_of_files_are_at_most_one_level_from_pillow(seed):
-    most, where, kinds = worst(200, seed)
-    assert most <= 1, where
-    assert len(kinds) == 2 * len(SAMPLINGS), "each with and without progressive scans"
-
-
-@pytest.mark.parametrize("progressive", [False, True])
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_no_column_or_row_of_a_box_depends_on_where_it_lies_between_blocks(sampling, progressive):
-    written, blocks = SAMPLINGS[sampling]
-    array = pixels(112, 144, 3) if blocks else pixels(97, 131, 3)
-    if sampling == "grey":
-        data = encoded(array[..., 0], quality=85, progressive=progressive)
-    else:
-        data = encoded(array, subsampling=written, quality=85, progressive=progressive)
-    if blocks:
-        data, _ = resampled(data, blocks, progressive)
-    whole = by_pillow(data)
-    height, width = whole.shape[:2]
-    for top in (0, 1, 7, 8, 15, 16, 17, 31, 33, height - 2):
-        for left in (0, 1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, width - 2):
-            if left > width - 2:
-                continue
-            out = np.empty((2, 2, 3), np.uint8)
-            images.decode_into(data, out, (top, left, 2, 2))
-            assert np.array_equal(out, whole[top : top + 2, left : left + 2]), (top, left)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (3, 2), (1200, 1600), (3000, 4000)])
-def test_an_image_of_any_size_becomes_a_row_of_any_size(size):
-    data = encoded(pixels(*size), quality=80)
-    for wanted in ((1, 1), (224, 224), (5, 300)):
-        out = np.empty((*wanted, 3), np.uint8)
-        images.decode_into(data, out)
-        assert error(out, by_pillow(data, None, wanted)) <= 1
-
-
-def test_without_a_change_of_size_every_pixel_is_pillows():
-    data = encoded(pixels(375, 500), quality=92)
-    out = np.empty((375, 500, 3), np.uint8)
-    images.decode_into(data, out)
-    assert np.array_equal(out, by_pillow(data))
-
-
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("planes", [False, True])
+@pytest.mark.parametrize(
+    ("interpolation", "flip", "planes"),
+    [("bilinear", False, False), ("bilinear", True, True), ("bicubic", False, True)],
+)
 def test_a_box_that_keeps_its_size_has_the_images_own_pixels(interpolation, flip, planes):
     data = encoded(pixels(97, 131, 3), quality=92, subsampling=0)
     whole = by_pillow(data)
-    for box in (
-        (0, 0, 97, 131),
-        (1, 2, 90, 120),
-        (96, 130, 1, 1),
-        (0, 130, 97, 1),
-        (96, 0, 1, 131),
-        (40, 3, 2, 2),
-    ):
+    for box in ((0, 0, 97, 131), (1, 2, 90, 120), (96, 130, 1, 1), (96, 0, 1, 131)):
         top, left, height, width = box
         out = np.empty((3, height, width) if planes else (height, width, 3), np.uint8)
         row = out.transpose(1, 2, 0) if planes else out
@@ -140,8 +76,7 @@ def test_a_box_that_keeps_its_size_has_the_images_own_pixels(interpolation, flip
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+@pytest.mark.parametrize(("flip", "format"), [(False, "JPEG"), (True, "PNG")])
 def test_exif_turns_the_image_and_the_box_is_meant_as_it_is_shown(orientation, flip, format):
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
@@ -170,38 +105,25 @@ def test_a_tiff_that_pillow_turns_itself_is_turned_once():
         assert np.array_equal(out, turned)
 
 
-@pytest.mark.parametrize("value", [0, 9, 77])
+@pytest.mark.parametrize("value", [0, 9, None])
 def test_an_orientation_that_is_none_turns_nothing(value):
     exif = Image.Exif()
     exif[ORIENTATION] = value
-    data = encoded(pixels(60, 90), "PNG", exif=exif)
+    data = encoded(pixels(60, 90), "PNG", exif=b"Exif\0\0rubbish that is no directory" if value is None else exif)
     assert images.size(data, exif=True) == (60, 90)
     out = np.empty((60, 90, 3), np.uint8)
     images.decode_into(data, out, exif=True)
     assert np.array_equal(out, pixels(60, 90))
 
 
-def test_exif_that_is_rubbish_turns_nothing():
-    data = encoded(pixels(60, 90), "PNG", exif=b"Exif\0\0rubbish that is no directory")
-    out = np.empty((60, 90, 3), np.uint8)
-    for asked in (False, True):
-        assert images.size(data, exif=asked) == (60, 90)
-        images.decode_into(data, out, exif=asked)
-        assert np.array_equal(out, pixels(60, 90))
-
-
 @pytest.mark.parametrize(
     ("format", "mode", "options"),
     [
-        ("PNG", "RGB", {}),
-        ("PNG", "L", {}),
         ("PNG", "RGBA", {}),
         ("PNG", "P", {}),
         ("PNG", "I;16", {}),
         ("PNG", "1", {}),
         ("GIF", "P", {}),
-        ("BMP", "RGB", {}),
-        ("TIFF", "RGB", {}),
         ("TIFF", "CMYK", {}),
         ("WEBP", "RGB", {"lossless": True}),
         ("JPEG", "CMYK", {}),
@@ -220,12 +142,18 @@ def test_other_formats_and_colours_go_through_pillow_into_the_same_row(format, m
     assert images.size(file.getvalue()) == (50, 70)
 
 
+# Four rows of three grey values: SOF3, predicted from the left, with Huffman codes of four bits for all sizes.
+LOSSLESS = (
+    "ffd8ffc3000b080004000301011100ffc4001c0000000009000000000000000000000000000102030405060708"
+    "ffda0008010100010000712951cc8b1fee00b07af18ae6d8dfffd9"
+)
+
+
 def test_a_lossless_jpeg_goes_through_pillow():
-    array = pixels(40, 50)[..., 0]
-    data = lossless(array)
-    assert images.size(data) == (40, 50)
-    assert np.array_equal(by_pillow(data)[..., 0], array), "the test's own file"
-    for box in (None, (3, 5, 20, 30)):
+    data = bytes.fromhex(LOSSLESS)
+    assert images.size(data) == (4, 3)
+    assert images.decode(data)[..., 0].tolist() == [[10, 20, 250], [0, 255, 128], [3, 3, 90], [200, 100, 50]]
+    for box in (None, (1, 0, 2, 3)):
         out = np.empty((24, 32, 3), np.uint8)
         images.decode_into(data, out, box, flip=True)
         assert error(out, by_pillow(data, box, (24, 32), flip=True)) <= 1
@@ -259,91 +187,7 @@ def test_out_may_be_strided(view):
     assert np.array_equal(room, before), "bytes beside the view have changed"
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, np.frombuffer])
-def test_any_buffer_can_be_decoded(kind):
-    data = encoded(pixels(30, 40))
-    source = np.frombuffer(data, np.uint8) if kind is np.frombuffer else kind(data)
-    out, plain = np.empty((2, 10, 10, 3), np.uint8)
-    images.decode_into(source, out)
-    images.decode_into(data, plain)
-    assert np.array_equal(out, plain)
-    assert images.size(source) == (30, 40)
-
-
-PROGRAM = """
-import sys, random, zlib
-import numpy as np
-from slipring import images
-from tests.support.pictures import any_jpeg, box_in
-draw, total = random.Random(5), 0
-for number in range(60):
-    data, height, width, _ = any_jpeg(draw)
-    out = np.empty((draw.randint(1, 230), draw.randint(1, 230), 3), np.uint8)
-    how = ["bilinear", "bicubic"][number % 3 == 0]
-    images.decode_into(data, out, box_in(draw, height, width), number % 2 == 1, interpolation=how)
-    total = zlib.crc32(out, total)
-print(images.backend().kernels, total)
-"""
-
-
-def test_the_vector_kernels_run_where_the_processor_has_them():
-    """The CPU detection of some compilers finds nothing, and then the slow loops run."""
-    if os.uname().machine == "aarch64":
-        wanted = "neon"
-    else:
-        with open("/proc/cpuinfo") as file:
-            flags = next((line.split() for line in file if line.startswith("flags")), [])
-        wanted = "avx2" if "avx2" in flags else "c"
-    code = "from slipring import images; print(images.backend().kernels)"
-    environment = {k: v for k, v in os.environ.items() if k != "SLIPRING_IMAGES_KERNELS"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert done.stdout.strip() == wanted, done.stderr
-
-
-def test_vectors_and_plain_c_give_the_same_bytes():
-    found = {}
-    for kernels in ("", "c"):
-        env = {
-            **os.environ,
-            "SLIPRING_IMAGES_KERNELS": kernels,
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        }
-        done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
-        name, total = done.stdout.split()
-        found[name] = total
-    if len(found) == 1:
-        pytest.skip(f"this processor has only the kernels {', '.join(found)}")
-    assert len(set(found.values())) == 1, found
-
-
-def test_threads_decode_at_the_same_time_and_do_not_mix():
-    datas = [encoded(pixels(200 + 10 * i, 300, seed=i)) for i in range(8)]
-    wanted = [by_pillow(data, None, (50, 60)) for data in datas]
-    wrong = []
-
-    def work(i):
-        out = np.empty((50, 60, 3), np.uint8)
-        for _ in range(30):
-            images.decode_into(datas[i], out)
-            if error(out, wanted[i]) > 1:
-                wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def test_the_backend_names_the_decoder_and_the_reason():
-    told = images.backend()
-    assert told.jpeg.startswith(("libjpeg-turbo", "Pillow"))
-    assert told.reason and told.others.startswith("Pillow")
-    assert told.reason in str(told)
-
-
-@pytest.mark.parametrize("library", ["pillow", "/nowhere/libjpeg.so", "libm.so.6"])
+@pytest.mark.parametrize("library", ["pillow", "libm.so.6"])
 def test_without_a_library_pillow_decodes_jpegs_too(library):
     program = (
         "import numpy as np; from slipring import images; from tests.support.pictures import *\n"
@@ -352,14 +196,13 @@ def test_without_a_library_pillow_decodes_jpegs_too(library):
         "assert error(out, by_pillow(data, (3, 5, 100, 90), (50, 60), flip=True)) <= 1\n"
         "print(images.backend())"
     )
-    env = {
-        **os.environ,
-        "SLIPRING_IMAGES_JPEG": library,
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    }
+    path = os.pathsep.join(filter(None, sys.path))
+    env = {**os.environ, "SLIPRING_IMAGES_JPEG": library, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "JPEG: Pillow" in done.stdout and library in done.stdout
+    chosen = images.backend()
+    assert chosen.jpeg.startswith(("libjpeg-turbo", "Pillow")) and chosen.reason in str(chosen)
 
 
 def test_a_handler_may_decode_while_the_first_image_finds_its_decoder(monkeypatch):
@@ -371,13 +214,10 @@ def test_a_handler_may_decode_while_the_first_image_finds_its_decoder(monkeypatc
             signal.raise_signal(signal.SIGUSR1)
         return choose()
 
-    before = signal.signal(signal.SIGUSR1, lambda *_: chosen.append(images.backend()))
     monkeypatch.setattr(_backend, "_choose", interrupted)
     monkeypatch.setattr(_backend, "_chosen", None)
-    try:
+    with handling(lambda *_: chosen.append(images.backend())):
         assert images.backend() == chosen[1]
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_whole_image_is_pillows_in_rgb_and_in_grey():
@@ -389,43 +229,36 @@ def test_a_whole_image_is_pillows_in_rgb_and_in_grey():
         assert np.array_equal(grey[..., 0], np.asarray(picture.convert("L"))) and grey.shape[2] == 1
 
 
-def stored(image, **options):
-    file = io.BytesIO()
-    image.save(file, "PNG", **options)
-    return file.getvalue()
-
-
 @pytest.mark.parametrize(
     "image",
     [
         Image.fromarray(pixels(20, 30, 1)).quantize(17),
         Image.fromarray(np.arange(600, dtype=np.uint16).reshape(20, 30) * 100),
-        Image.fromarray(pixels(20, 30, 2)[..., 0]),
-        Image.fromarray(np.dstack([pixels(20, 30, 3), pixels(20, 30, 4)[..., :1]])),
-        Image.fromarray(pixels(20, 30, 5)[..., 0] > 99),
     ],
-    ids=["palette", "16 bits", "grey", "RGBA", "1 bit"],
+    ids=["palette", "16 bits"],
 )
 def test_an_unchanged_image_has_the_values_and_the_dtype_of_its_file(image):
-    ours = images.decode(stored(image), mode="unchanged")
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    ours = images.decode(file.getvalue(), mode="unchanged")
     assert np.array_equal(ours, np.asarray(image)) and ours.dtype == np.asarray(image).dtype and ours.flags.writeable
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", [3, 6])
 @pytest.mark.parametrize("options", [{}, {"channels": 1}, {"mode": "unchanged"}])
 def test_a_whole_image_is_turned_as_exif_says(orientation, options):
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
-    picture = Image.fromarray(pixels(12, 20))
-    data = stored(picture, exif=exif)
+    data = encoded(pixels(12, 20), "PNG", exif=exif)
     want = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     want = np.asarray(want.convert("L"))[..., None] if options.get("channels") == 1 else np.asarray(want)
     assert np.array_equal(images.decode(data, exif=True, **options), want)
     assert images.decode(data, **options).shape[:2] == (12, 20)
 
 
-@pytest.mark.parametrize("options", [{}, {"channels": 1}, {"mode": "unchanged"}])
-@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+@pytest.mark.parametrize(
+    ("format", "options"), [("JPEG", {}), ("PNG", {}), ("JPEG", {"channels": 1}), ("PNG", {"mode": "unchanged"})]
+)
 def test_a_whole_image_that_is_broken_or_too_large_is_refused(format, options):
     data = encoded(pixels(40, 50), format)
     with pytest.raises(ImageError, match="truncated"):

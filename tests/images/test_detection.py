@@ -1,33 +1,23 @@
 """Transforms for detection and segmentation: their results, and their draws, are torchvision's."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from slipring import images
-from slipring.images import _decode
 from slipring.images._draws import Draws
 from slipring.images._parts import Boxes
-from slipring.images._recipe import Recipe, apply
+from slipring.images._recipe import Recipe
 from tests.images.recorded import recorded
-from tests.images.test_color import by_pillow
 from tests.images.test_distributions import counted, follows, names, uniform
 from tests.support.pictures import error, pixels
-from tests.support.torchvision_classes import torchvision
 
 GRID = np.array([(x, y, x + 1, y + 1) for y in range(0, 200, 20) for x in range(0, 300, 20)], float)
 
 
-@pytest.fixture
-def real():
-    return torchvision() or pytest.skip("torchvision does not load here")
-
-
 def some_boxes(draw, height, width, count):
-    """Return random boxes of an image, with whole numbers as corners."""
     corners = [np.sort(draw.choice(np.arange(side + 1), (2, count), replace=True), axis=0) for side in (width, height)]
     boxes = np.stack([corners[0][0], corners[1][0], corners[0][1], corners[1][1]], 1).astype(float)
     return boxes[(boxes[:, 2:] > boxes[:, :2]).all(1)]
@@ -49,16 +39,11 @@ KEYS = {"masks": "mask", "boxes": "boxes", "rows": "labels"}
 
 
 def made(step, sample, seed, **options):
-    """Return a sample after steps whose random numbers come from `seed`."""
     return images.Annotated([sample], step, **KEYS, **options).try_sample(0, seed)
 
 
 def drawn(step, sample, seed):
-    """Return what the step draws for a sample in `made`."""
     return recorded(step, 1, sample["image"].shape[:2], seed, boxes=sample["boxes"])[0]
-
-
-# ---- RandomIoUCrop
 
 
 def first_crop(step, draws, height, width, boxes):
@@ -116,42 +101,16 @@ def test_an_iou_crop_is_the_first_that_torchvisions_rules_allow(step):
     assert found > 30
 
 
-def test_an_iou_crop_keeps_boxes_by_their_centres_with_their_labels_and_clamps_them():
-    seen = set()
-    for seed in range(60):
-        sample = sample_of(seed=seed)
-        added = drawn(images.RandomIoUCrop(), sample, seed)
-        result = made(images.RandomIoUCrop(), sample, seed, min_box_size=0)
-        if not added:
-            assert np.array_equal(result["image"], sample["image"]) and len(result["labels"]) == len(sample["boxes"])
-            continue
-        ((_, (top, left, height, width), _),) = added
-        centers = (sample["boxes"][:, :2] + sample["boxes"][:, 2:]) / 2 - (left, top)
-        kept = ((centers > 0) & (centers < (width, height))).all(1)
-        boxes = (sample["boxes"] - [left, top, left, top]).clip(0, [width, height] * 2)[kept]
-        assert np.array_equal(result["labels"], np.flatnonzero(kept)) and np.allclose(result["boxes"], boxes)
-        for key in ("image", "mask"):
-            assert np.array_equal(result[key], sample[key][top : top + height, left : left + width])
-        seen.add(kept.all())
-    assert seen == {False, True}
-
-
-def test_an_iou_crop_leaves_an_image_without_boxes_and_ends_where_no_crop_is_possible():
+def test_an_iou_crop_needs_boxes_and_ends_where_no_crop_is_possible():
     for boxes, options in (([], None), ([[0, 0, 1, 1]], [0.9])):
         sample = sample_of(boxes=np.reshape(np.asarray(boxes, float), (-1, 4)))
         result = made(images.RandomIoUCrop(sampler_options=options, trials=3), sample, 1)
         assert np.array_equal(result["image"], sample["image"]) and len(result["boxes"]) == len(boxes)
-
-
-def test_an_iou_crop_needs_boxes():
     with pytest.raises(TypeError, match=r"images\.Annotated has"):
         images.Bytes([(b"", 0)], images.RandomIoUCrop())
     sample = {"image": np.zeros((9, 9, 3), np.uint8)}
     with pytest.raises(ValueError, match="RandomIoUCrop needs boxes: give boxes="):
         images.Annotated([sample], images.RandomIoUCrop())[0]
-
-
-# ---- sizes, borders and colours, in plain numpy and Pillow
 
 
 def resized(sample, size):
@@ -171,7 +130,7 @@ def resized(sample, size):
     return check
 
 
-@pytest.mark.parametrize("size", [(60, 90), (90, 60), (7, 90), (50, 50)], ids=str)
+@pytest.mark.parametrize("size", [(60, 90), (7, 90), (50, 50)], ids=str)
 @pytest.mark.parametrize(
     "step",
     [images.ScaleJitter((70, 40), (0.3, 1.4)), images.RandomShortestSize((20, 40, 66), 80), images.RandomResize(9, 50)],
@@ -188,8 +147,11 @@ def test_a_random_size_keeps_the_aspect_and_all_parts_have_it(step, size):
         resized(sample, after)(result)
 
 
-@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
-@pytest.mark.parametrize("size", [(40, 50), (80, 100), (40, 100), (80, 50), (60, 90)], ids=str)
+@pytest.mark.parametrize(
+    ("mode", "size"),
+    [("constant", (40, 50)), ("constant", (80, 100)), ("edge", (40, 100)), ("symmetric", (80, 50))],
+    ids=str,
+)
 def test_a_fixed_size_crop_shows_a_part_and_has_its_border_at_the_bottom_and_the_right(size, mode):
     step, corners = images.FixedSizeCrop(size, (1, 2, 3), mode), set()
     for seed in range(12):
@@ -216,9 +178,7 @@ def test_a_fixed_size_crop_shows_a_part_and_has_its_border_at_the_bottom_and_the
     ("size", "to", "scaled", "place"),
     [
         ((60, 90), (64, 64), (43, 64), (10, 0)),  # 21 rows are missing
-        ((90, 60), (64, 64), (64, 43), (0, 10)),
         ((60, 90), (120, 200), (120, 180), (0, 10)),
-        ((50, 50), (50, 50), (50, 50), (0, 0)),
         ((1, 90), (16, 32), (1, 32), (7, 0)),
     ],
 )
@@ -243,49 +203,6 @@ def test_zooming_out_places_the_image_in_a_larger_one():
         image = np.stack([np.pad(sample["image"][..., c], border, constant_values=9 - c) for c in range(3)], -1)
         assert np.array_equal(result["image"], image)
         assert np.array_equal(result["boxes"], sample["boxes"] - [left, top, left, top])
-
-
-def test_photometric_distortion_has_pillows_bytes_step_by_step():
-    image, seen = np.ascontiguousarray(pixels(40, 50)), set()
-    for seed in range(80):
-        recipe = Recipe(40, 50)
-        images.RandomPhotometricDistort().apply(recipe, Draws(seed))
-        added = recorded(images.RandomPhotometricDistort(), 1, (40, 50), seed)[0]
-        assert np.array_equal(apply(image, recipe), by_pillow(image, *((name.upper(), n, v) for name, n, v in added)))
-        seen.add(tuple(name for name, _, _ in added))
-    assert len(seen) > 20
-
-
-def test_a_padded_random_crop_fills_masks_with_their_own_value():
-    step = images.RandomCrop((80, 70), pad_if_needed=True)
-    for seed in range(8):
-        sample = sample_of(seed=seed)
-        ((_, (top, left, _, _), _),) = drawn(step, sample, seed)
-        result = made(step, sample, seed, mask_fill=255)
-        columns = sample["mask"][:, left : left + 70]
-        assert np.array_equal(result["mask"], np.pad(columns, ((-top, 20 + top), (0, 0)), constant_values=255))
-        assert (result["image"][result["mask"] == 255] == 0).all()
-
-
-def test_policies_move_all_parts_and_aug_mix_is_refused():
-    sample = sample_of(64, 64)
-    sample["image"][...] = sample["mask"][..., None]
-    step = images.RandomApply([images.RandAugment(num_ops=2, magnitude=20)], p=1)
-    moved = 0
-    for seed in range(40):
-        added = drawn(step, sample, seed)
-        result = made(step, sample, seed)
-        moved += not np.array_equal(result["mask"], sample["mask"])
-        if all(name in ("affine", "box") for name, _, _ in added):
-            assert np.array_equal(result["image"][..., 0], result["mask"])
-    assert moved > 5
-    for policy in (images.TrivialAugmentWide(), images.AutoAugment()):
-        assert made(policy, sample, 1)["mask"].shape == (64, 64)
-    with pytest.raises(ValueError, match="AugMix mixes several geometries"):
-        made(images.AugMix(), sample, 1)
-
-
-# ---- distributions
 
 
 def test_an_iou_crop_draws_its_overlaps_and_sides_uniformly():
@@ -335,127 +252,3 @@ def test_sizes_are_drawn_as_torchvision_draws_them():
     counted([ops[0][1] for ops in found], {(4, 6): 1, (5, 7): 1, (6, 9): 1, (7, 10): 1})
     found = recorded(images.FixedSizeCrop((196, 292)), 2000)  # 4 and 8 pixels too many
     counted([ops[0][1][:2] for ops in found], {(n // 2, n): 1 for n in range(8)})
-
-
-def two_samples(ours, theirs):
-    """Assert that two lists of numbers come from one distribution (Kolmogorov and Smirnov, p = 0.001)."""
-    ours, theirs = np.sort(np.asarray(ours, float)), np.sort(np.asarray(theirs, float))
-    every = np.concatenate([ours, theirs])
-    shares = [np.searchsorted(part, every, "right") / len(part) for part in (ours, theirs)]
-    assert len(every) >= 400
-    assert np.abs(shares[0] - shares[1]).max() < 1.95 * math.sqrt(1 / len(ours) + 1 / len(theirs))
-
-
-def test_the_draws_have_the_distributions_of_torchvisions_own(real):
-    import torch
-    from torchvision import tv_tensors
-    from torchvision.transforms import v2
-
-    torch.manual_seed(5)
-    image = tv_tensors.Image(torch.zeros((3, 200, 300), dtype=torch.uint8))
-    corners = np.array([(20, 30, 90, 120), (150, 20, 280, 180), (100, 100, 140, 190)], float)
-    boxes = tv_tensors.BoundingBoxes(torch.tensor(corners), format="XYXY", canvas_size=(200, 300))
-
-    def theirs(step, times=1200):
-        return [step.make_params([image, boxes]) for _ in range(times)]
-
-    ours = [ops[0][1] if ops else (0, 0, 200, 300) for ops in recorded(images.RandomIoUCrop(), 1200, boxes=corners)]
-    whole = {"top": 0, "left": 0, "height": 200, "width": 300}
-    own = [params or whole for params in theirs(v2.RandomIoUCrop())]
-    for place, name in enumerate(whole):
-        two_samples([crop[place] for crop in ours], [params[name] for params in own])
-    ours = [ops[0][1] for ops in recorded(images.RandomZoomOut(p=1), 1200)]
-    own = [params["padding"] for params in theirs(v2.RandomZoomOut(p=1))]
-    two_samples([-crop[1] for crop in ours], [padding[0] for padding in own])
-    two_samples([-crop[0] for crop in ours], [padding[1] for padding in own])
-    two_samples([crop[3] for crop in ours], [padding[0] + 300 + padding[2] for padding in own])
-    for name, arguments in (
-        ("ScaleJitter", ((500, 400),)), ("RandomShortestSize", ((100, 150, 250), 300)), ("RandomResize", (50, 90)),
-    ):  # fmt: skip
-        ours = [ops[0][1] for ops in recorded(getattr(images, name)(*arguments), 1200)]
-        two_samples([min(size) for size in ours], [min(p["size"]) for p in theirs(getattr(v2, name)(*arguments))])
-    own = theirs(v2.RandomPhotometricDistort())
-    found = recorded(images.RandomPhotometricDistort(), 1200)
-    for name in ("brightness", "contrast", "saturation", "hue"):
-        factors = [p[f"{name}_factor"] for p in own if p[f"{name}_factor"] is not None]
-        two_samples([v[0] for ops in found for added, _, v in ops if added == name], factors)
-        two_samples([any(op[0] == name for op in ops) for ops in found], [p[f"{name}_factor"] is not None for p in own])
-
-
-# ---- torchvision's own steps, with the same drawn numbers
-
-
-def params_of(step, added, sample):
-    """Return torchvision's parameters of a step for what slipring has drawn."""
-    height, width = sample["image"].shape[:2]
-    if isinstance(step, images.RandomPhotometricDistort):
-        factors = {name: v[0] for name, _, v in added if v}
-        order = [name for name, _, _ in added]
-        params = {f"{name}_factor": factors.get(name) for name in ("brightness", "contrast", "saturation", "hue")}
-        later = [name for name in order if name in ("saturation", "hue")]
-        params["contrast_before"] = "contrast" in order and (
-            not later or order.index("contrast") < order.index(later[0])
-        )
-        permutation = [list(n) for name, n, _ in added if name == "permute"]
-        return params | {"channel_permutation": permutation[0] if permutation else None}
-    if not added:
-        return {}
-    ((_, n, _),) = added
-    if isinstance(step, images.RandomZoomOut):
-        return {"padding": [-n[1], -n[0], n[3] + n[1] - width, n[2] + n[0] - height]}
-    if isinstance(step, images.RandomIoUCrop):
-        centers = (sample["boxes"][:, :2] + sample["boxes"][:, 2:]) / 2
-        inside = ((centers > (n[1], n[0])) & (centers < (n[1] + n[3], n[0] + n[2]))).all(1)
-        return {**dict(zip(("top", "left", "height", "width"), n)), "is_within_crop_area": inside}
-    return {"size": n}
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("RandomIoUCrop", {}),
-        ("RandomZoomOut", {"fill": (9, 8, 7), "p": 1.0}),
-        ("RandomPhotometricDistort", {}),
-        ("ScaleJitter", {"target_size": (70, 80)}),
-        ("RandomShortestSize", {"min_size": (20, 40), "max_size": 70}),
-        ("RandomResize", {"min_size": 20, "max_size": 50, "interpolation": "bicubic"}),
-    ],
-)
-def test_images_boxes_and_masks_are_torchvisions_for_the_same_drawn_numbers(real, monkeypatch, name, arguments):
-    import torch
-    from torchvision import tv_tensors
-    from torchvision.transforms import v2
-
-    step = getattr(images, name)(**arguments)
-    if "fill" in arguments:
-        arguments = {**arguments, "fill": {tv_tensors.Mask: 255, "others": arguments["fill"]}}
-    theirs = v2.Compose([getattr(v2, name)(**arguments), v2.ClampBoundingBoxes(), v2.SanitizeBoundingBoxes()])
-    for seed in range(15):
-        sample = sample_of(seed=seed)
-        params = params_of(step, drawn(step, sample, seed), sample)
-        monkeypatch.setattr(theirs.transforms[0], "make_params", lambda flat, params=params: params)
-        boxes = tv_tensors.BoundingBoxes(torch.tensor(sample["boxes"]), format="XYXY", canvas_size=(60, 90))
-        want = {"image": Image.fromarray(sample["image"]), "boxes": boxes, "labels": torch.tensor(sample["labels"])}
-        if not step.resizes:  # torchvision scales masks by another rule than Pillow's
-            want["mask"] = tv_tensors.Mask(torch.tensor(sample["mask"]))
-        want = theirs(want)
-        result = made(step, sample, seed, mask_fill=255)
-        assert error(result["image"], np.asarray(want["image"])) <= (name != "RandomPhotometricDistort")
-        assert np.array_equal(result["labels"], want["labels"])
-        assert np.abs(result["boxes"] - want["boxes"].numpy()).max(initial=0) < 1e-3
-        if "mask" in want:
-            assert np.array_equal(result["mask"], want["mask"].numpy())
-
-
-def test_channels_are_permuted_as_torchvision_permutes_them(real):
-    import torch
-    from torchvision.transforms.v2 import functional
-
-    image = np.ascontiguousarray(pixels(11, 13))
-    for order in itertools.permutations(range(3)):
-        recipe = Recipe(11, 13)
-        recipe.op(_decode.OP_PERMUTE, order)
-        ours = apply(image, recipe)
-        assert np.array_equal(ours, np.asarray(functional.permute_channels(Image.fromarray(image), list(order))))
-        tensor = functional.permute_channels(torch.from_numpy(image).permute(2, 0, 1), list(order))
-        assert np.array_equal(ours, tensor.permute(1, 2, 0).numpy())

@@ -13,11 +13,11 @@ import pytest
 
 from slipring import images
 from slipring.images._draws import Draws
+from slipring.images._recipe import Recipe
 from tests.images.recorded import recorded
 
 
 def follows(values, distribution):
-    """Assert that numbers come from a distribution function."""
     values = np.sort(np.asarray(values, float))
     n = len(values)
     expected = distribution(values)
@@ -56,20 +56,13 @@ def names(added):
 @pytest.mark.parametrize(
     ("step", "name", "p"),
     [
-        (images.RandomVerticalFlip(), "vertical_flip", 0.5),
-        (images.RandomVerticalFlip(0.3), "vertical_flip", 0.3),
         (images.RandomGrayscale(), "grayscale", 0.1),
         (images.RandomSolarize(128, 0.2), "solarize", 0.2),
-        (images.RandomPosterize(4), "posterize", 0.5),
-        (images.RandomEqualize(), "equalize", 0.5),
-        (images.RandomAutocontrast(), "autocontrast", 0.5),
         (images.RandomInvert(), "invert", 0.5),
         (images.RandomAdjustSharpness(2), "sharpness", 0.5),
         (images.RandomPerspective(), "perspective", 0.5),
         (images.PILGaussianBlur(p=0.1), "pil_blur", 0.1),
-        (images.RandomErasing(), "erase", 0.5),
         (images.RandomErasing(0.25), "erase", 0.25),
-        (images.RandomApply([images.Grayscale(3)]), "grayscale", 0.5),
         (images.RandomApply([images.Grayscale(3)], 0.8), "grayscale", 0.8),
     ],
     ids=lambda part: repr(part)[:40],
@@ -83,9 +76,7 @@ def test_a_step_is_applied_with_its_probability(step, name, p):
     [
         (images.ColorJitter(brightness=0.4), 0.6, 1.4),
         (images.ColorJitter(contrast=2), 0, 3),
-        (images.ColorJitter(saturation=(0.2, 0.5)), 0.2, 0.5),
         (images.ColorJitter(hue=0.1), -0.1, 0.1),
-        (images.GaussianBlur(5), 0.1, 2),
         (images.GaussianBlur(5, (1, 3)), 1, 3),
         (images.PILGaussianBlur((0.5, 4), p=1), 0.5, 4),
     ],
@@ -101,22 +92,16 @@ def test_a_colour_jitter_applies_its_operations_in_every_order():
     counted([tuple(name for name, _, _ in ops) for ops in added], dict.fromkeys(orders, 1))
 
 
-def test_one_blur_has_the_same_deviation_in_both_directions():
-    assert all(ops[0][2][0] == ops[0][2][1] for ops in recorded(images.GaussianBlur(3), 10))
-    assert {ops[0][1] for ops in recorded(images.GaussianBlur((3, 7)), 10)} == {(3, 7)}
-
-
 @pytest.mark.parametrize(
     ("step", "of_matrix", "low", "high"),
     [
         (images.RandomAffine(30), lambda m: math.degrees(math.atan2(m[1], m[0])), -30, 30),
-        (images.RandomAffine((10, 20)), lambda m: math.degrees(math.atan2(m[1], m[0])), 10, 20),
         (images.RandomAffine(0, scale=(0.5, 2)), lambda m: 1 / m[0], 0.5, 2),
         (images.RandomAffine(0, shear=20), lambda m: math.degrees(math.atan(m[1])), -20, 20),
         (images.RandomAffine(0, shear=(0, 0, 5, 15)), lambda m: math.degrees(math.atan(m[3])), 5, 15),
         (images.RandomRotation(30), lambda m: math.degrees(math.atan2(m[3], m[0])), -30, 30),
     ],
-    ids=["angle", "range of angles", "scale", "shear", "shear in y", "rotation"],
+    ids=["angle", "scale", "shear", "shear in y", "rotation"],
 )
 def test_angles_and_scales_are_uniform(step, of_matrix, low, high):
     follows([of_matrix(ops[0][2]) for ops in recorded(step, 2000)], uniform(low, high))
@@ -136,15 +121,9 @@ def test_a_random_crop_has_every_place_equally_often(padding):
     counted([ops[0][1][:2] for ops in added], dict.fromkeys(itertools.product(tops, lefts), 1))
 
 
-def test_a_random_crop_of_a_small_image_has_every_place_with_what_is_missing_on_both_sides():
-    added = recorded(images.RandomCrop(12, pad_if_needed=True), 1000, (10, 12))
-    counted([ops[0][1][:2] for ops in added], {(top, 0): 1 for top in range(-2, 1)})
-
-
-@pytest.mark.parametrize("mode", ["const", "rand", "pixel"])
-def test_erased_boxes_have_uniform_areas_aspects_and_places(mode):
+def test_erased_boxes_have_uniform_areas_aspects_and_places():
     size = 1000, 2000
-    added = recorded(images.RandomErasing(1, (0.1, 0.3), (0.5, 2), mode=mode), 2000, size, seed=4)
+    added = recorded(images.RandomErasing(1, (0.1, 0.3), (0.5, 2)), 2000, size, seed=4)
     boxes = [ops[0][1] for ops in added]
     follows([h * w / (size[0] * size[1]) for _, _, h, w in boxes], uniform(0.1, 0.3))
     follows([math.log(h / w) for _, _, h, w in boxes], uniform(math.log(0.5), math.log(2)))
@@ -191,8 +170,6 @@ def test_each_elastic_transform_has_its_own_seed():
 def test_random_choice_has_its_weights():
     step = images.RandomChoice([images.Grayscale(3), images.RandomInvert(1), images.RandomVerticalFlip(1)], [1, 2, 5])
     counted(names(recorded(step, 2000)), {"grayscale": 1, "invert": 2, "vertical_flip": 5})
-    step = images.RandomChoice([images.Grayscale(3), images.RandomInvert(1)])
-    counted(names(recorded(step, 2000)), {"grayscale": 1, "invert": 1})
 
 
 def test_random_order_has_every_order():
@@ -220,19 +197,11 @@ def test_a_random_interpolation_is_bilinear_or_bicubic(step):
 def test_a_random_interpolation_of_a_crop_is_bilinear_or_bicubic():
     seen = []
     for seed in range(1000):
-        recipe = images_recipe()
+        recipe = Recipe(20, 30)
         images.RandomResizedCrop(8, interpolation="random").apply(recipe, Draws(seed))
         seen.append(recipe.filter)
     counted(seen, {0: 1, 1: 1})
 
-
-def images_recipe():
-    from slipring.images._recipe import Recipe
-
-    return Recipe(20, 30)
-
-
-# ---- policies
 
 COLORS = "brightness", "saturation", "contrast", "sharpness", "posterize", "solarize", "autocontrast", "equalize"
 
@@ -250,7 +219,7 @@ def test_trivial_augment_draws_each_operation_equally_often():
 
 
 def test_trivial_augment_draws_strengths_from_31_and_a_sign():
-    added = recorded(images.TrivialAugmentWide(), 40_000)
+    added = recorded(images.TrivialAugmentWide(), 20_000)
     factors = [round((ops[0][2][0] - 1) / 0.99 * 30) for ops in added if ops and ops[0][0] == "brightness"]
     counted(factors, {place: 2 if place == 0 else 1 for place in range(-30, 31)})
     bits = [ops[0][1][0] for ops in added if ops and ops[0][0] == "posterize"]
@@ -295,16 +264,8 @@ def test_augmix_draws_weights_and_depths():
         first.append(weights[0])
     follows(first, uniform(0, 1))
     for ops in recorded(images.AugMix(mixture_width=1, severity=10), 3000):
-        chain = [name for name, _, _ in ops[2:-2]]
-        depths.append(len(chain))
-    # An operation of strength 0 may add nothing: Rotate, with one strength in 10.
-    lost = 1 / 130
-    expected = Counter()
-    for depth in (1, 2, 3):
-        for missing in range(depth + 1):
-            expected[depth - missing] += math.comb(depth, missing) * lost**missing * (1 - lost) ** (depth - missing)
-    assert set(depths) <= {0, 1, 2, 3}
-    counted([max(1, depth) for depth in depths], {1: expected[0] + expected[1], 2: expected[2], 3: expected[3]})
+        depths.append(max(1, len(ops[2:-2])))
+    counted(depths, {1: 1.015, 2: 1, 3: 0.977})  # one strength in 10 of Rotate adds nothing
 
 
 def test_timms_augmix_has_chains_of_the_given_number_and_length():
@@ -320,7 +281,7 @@ def test_timms_augmix_has_chains_of_the_given_number_and_length():
     assert {round(abs(v[0] - 1), 6) for ops in fixed for name, _, v in ops if name == "brightness"} == {0.45}
 
 
-@pytest.mark.parametrize("alpha", [0.3, 1, 4])
+@pytest.mark.parametrize("alpha", [0.3, 4])
 def test_the_weights_of_augmix_have_the_variance_of_a_dirichlet_distribution(alpha):
     drawn = np.array([Draws(seed).dirichlet(alpha, 3) for seed in range(4000)])
     assert drawn.sum(1) == pytest.approx(1)
@@ -332,15 +293,12 @@ def of_timm(text, name, **options):
     return recorded(images.rand_augment_transform(text, transforms=[name], **options), 2000)
 
 
-def test_timms_levels_are_normal_or_uniform():
+def test_timms_levels_are_normal_or_uniform_and_limited():
     factors = numbers(of_timm("rand-n1-p1-m5-mstd1", "Brightness"))
     follows(factors, normal(5 * 0.18 + 0.1, 0.18))
     factors = numbers(of_timm("rand-n1-p1-m8-mstd101", "Brightness"))
     follows(factors, uniform(0.1, 8 * 0.18 + 0.1))
     assert {round(v, 9) for v in numbers(of_timm("rand-n1-p1-m10", "ColorIncreasing"))} == {0.1, 1.9}
-
-
-def test_timms_levels_are_limited():
     factors = numbers(of_timm("rand-n1-p1-m9-mstd9", "Brightness"))
     assert min(factors) == pytest.approx(0.1) and max(factors) == pytest.approx(1.9)
     factors = numbers(of_timm("rand-n1-p1-m9-mstd9-mmax20", "Brightness"))

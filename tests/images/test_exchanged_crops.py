@@ -1,117 +1,59 @@
 """Crops and flips that are done before colour operations give the same bytes as after them."""
 
-import io
 import random
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from slipring import images
 from slipring.images import _decode
+from slipring.images._draws import Draws
 from slipring.images._recipe import Recipe
-from slipring.images._transform import Transform
+from tests.support.pictures import encoded, pixels
 
 
-class Added(Transform):
-    """A step that calls a function with the recipe."""
-
-    def __init__(self, add):
-        self.add = add
-
-    def apply(self, recipe, draws):
-        self.add(recipe, random.Random(self.add.seed))
-
-    def result_size(self, size):
-        return None
+def one_less(image):
+    np.subtract(image, 1, out=image)
 
 
-def colours(recipe, draw):
-    code, numbers, factors = draw.choice(
-        (
-            (_decode.OP_BRIGHTNESS, (), (1.2,)),
-            (_decode.OP_SATURATION, (), (0.6,)),
-            (_decode.OP_HUE, (), (0.1,)),
-            (_decode.OP_GRAYSCALE, (), ()),
-            (_decode.OP_POSTERIZE, (3,), ()),
-            (_decode.OP_SOLARIZE, (), (100.0,)),
-            (_decode.OP_SOLARIZE_ADD, (40, 128), ()),
-            (_decode.OP_INVERT, (), ()),
-            (_decode.OP_PERMUTE, (2, 0, 1), ()),
-            (_decode.OP_CONTRAST, (), (1.4,)),
-            (_decode.OP_EQUALIZE, (), ()),
-            (_decode.OP_SHARPNESS, (), (1.5,)),
-        )
-    )
-    recipe.op(code, numbers, factors)
-
-
-def crop(recipe, draw):
-    height, width = (max(1, int(side * draw.uniform(0.4, 1.0))) for side in (recipe.height, recipe.width))
-    recipe.crop(draw.randint(0, recipe.height - height), draw.randint(0, recipe.width - width), height, width)
-
-
-def border(recipe, draw):
-    top, left = draw.randint(-30, 5), draw.randint(-30, 5)
-    recipe.crop(top, left, recipe.height + 20, recipe.width + 25, (10.0, 20.0, 30.0))
-
-
-def distant(recipe, draw):
-    recipe.crop(recipe.height + 3, 2, 8, 9, (1.0, 2.0, 3.0))  # it shows nothing of the image
-
-
-def flip(recipe, draw):
-    recipe.flip()
-
-
-def turn(recipe, draw):
-    recipe.flip_vertically()
-
-
-def called(recipe, draw):
-    recipe.call(lambda image: np.subtract(image, 1, out=image))
-
-
-KINDS = colours, colours, colours, crop, crop, border, flip, turn, called, distant
+STEPS = [
+    images.ColorJitter(brightness=(1.2, 1.2)), images.ColorJitter(saturation=(0.6, 0.6)), images.Grayscale(3),
+    images.ColorJitter(hue=(0.1, 0.1)), images.ColorJitter(contrast=(1.4, 1.4)), images.RandomPosterize(3, 1),
+    images.RandomSolarize(100, 1), images.RandomEqualize(1), images.RandomAdjustSharpness(1.5, 1),
+    images.RandomHorizontalFlip(1), images.RandomVerticalFlip(1), images.CenterCrop((60, 70)), images.CenterCrop(33),
+    images.CenterCrop((110, 20)), images.Pad((0, 30, 40, 5), (10, 20, 30)), images.Pad((9, 0, 0, 25), (1, 2, 3)),
+    [images.Pad((0, 300, 0, 0), (4, 5, 6)), images.CenterCrop(50)],  # it shows nothing of the image
+    one_less,
+]  # fmt: skip
 
 
 def steps_of(seed):
     draw = random.Random(seed)
-    steps = []
-    for place in range(draw.randint(2, 7)):
-        chosen = draw.choice(KINDS[: None if place > 3 else -1])
-
-        def add(recipe, numbers, chosen=chosen):
-            chosen(recipe, numbers)
-
-        add.seed = draw.random()
-        steps.append(Added(add))
-    return steps
+    steps = [draw.choice(STEPS) for _ in range(draw.randint(2, 7))]
+    return [step for one in steps for step in (one if isinstance(one, list) else [one])]
 
 
 @pytest.fixture(scope="module")
 def photo():
-    """A JPEG of 90 × 120 with much detail."""
-    levels = np.random.default_rng(0).integers(0, 256, (23, 30, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(levels).resize((120, 90)).save(file, "JPEG", quality=90)
-    return file.getvalue()
+    return encoded(pixels(90, 120, noise=True), quality=90)
 
 
-def made(image, steps):
-    return images.Annotated([{"image": image}], steps, batch="list")[0]["image"]
+def made(sample, steps, seed=0):
+    data = images.Annotated([sample], steps, batch="list", masks="mask", mask_fill=7)
+    return data.try_sample(0, seed)
 
 
-@pytest.mark.parametrize("group", range(4))
-def test_lists_of_steps_give_the_same_as_their_steps_one_by_one(group, photo):
-    for seed in range(100 * group, 100 * group + 100):
+@pytest.mark.parametrize("first", (0, 150))
+def test_lists_of_steps_give_the_same_as_their_steps_one_by_one(first, photo):
+    mask = np.arange(90 * 120, dtype=np.uint16).reshape(90, 120)
+    for seed in range(first, first + 150):
         steps = steps_of(seed)
-        expected = images.decode(photo)
+        expected = {"image": images.decode(photo), "mask": mask}
         for step in steps:
             expected = made(expected, [step])
-        result = made(photo, steps)
-        assert result.shape == expected.shape, seed
-        assert (result == expected).all(), seed
+        result = made({"image": photo, "mask": mask}, steps)
+        for key in expected:
+            assert result[key].shape == expected[key].shape and (result[key] == expected[key]).all(), (seed, key)
 
 
 @pytest.mark.parametrize(
@@ -128,3 +70,22 @@ def test_only_the_part_that_remains_is_decoded_unless_colours_depend_on_the_whol
     assert recipe.view.window == ((10, 20, 25, 20) if is_exchanged else (0, 0, 50, 60))
     assert recipe.view.flip is is_exchanged
     assert (recipe.height, recipe.width) == (25, 20)
+
+
+@pytest.mark.parametrize(
+    "between", [[], [lambda image: None], [images.RandomHorizontalFlip(1)]], ids=["nothing", "a function", "a flip"]
+)
+def test_a_crop_of_a_larger_canvas_shows_its_part(between):
+    image = np.ascontiguousarray(pixels(40, 50))
+    steps = [images.Pad(30, 7), *between, images.RandomCrop((33, 44)), images.RandomCrop((30, 20))]
+    canvas = np.pad(image, ((30, 30), (30, 30), (0, 0)), constant_values=7)
+    flips = [step for step in between if isinstance(step, images.RandomHorizontalFlip)]
+    canvas = canvas[:, ::-1] if flips else canvas
+    for seed in range(20):
+        draws = Draws(seed)
+        for _ in flips:
+            draws.uniform(0, 1)
+        top, left = draws.below(101 - 33), draws.below(111 - 44)
+        y, x = draws.below(4), draws.below(25)
+        result = made({"image": image, "mask": image[..., 0]}, steps, seed)["image"]
+        assert np.array_equal(result, canvas[top + y :][:30, left + x :][:, :20])

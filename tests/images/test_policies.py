@@ -1,6 +1,7 @@
 """Policies and the other transforms: the same operations as torchvision and timm apply, on whole samples."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ from slipring import images
 from slipring.images._draws import Draws
 from slipring.images._recipe import Recipe, apply
 from tests.images.recorded import recorded
+from tests.support.inside import augmented
 from tests.support.pictures import encoded, error, pixels
 
 
 def drawn(step, array, seed):
-    """Return what a step makes of an image."""
     recipe = Recipe(*array.shape[:2])
     step.apply(recipe, Draws(seed))
     return apply(array, recipe)
@@ -61,7 +62,7 @@ def test_rand_augment_makes_one_of_the_images_of_torchvisions_table():
 
 def shares(step, size=(331, 662)):
     """Return the largest moves that a policy draws, as numbers of pixels: (down, right)."""
-    boxes = [ops[0][1] for ops in recorded(step, 20_000, size) if len(ops) == 1 and ops[0][0] == "box"]
+    boxes = [ops[0][1] for ops in recorded(step, 10_000, size) if len(ops) == 1 and ops[0][0] == "box"]
     return max(abs(top) for top, _, _, _ in boxes), max(abs(left) for _, left, _, _ in boxes)
 
 
@@ -69,32 +70,15 @@ def shares(step, size=(331, 662)):
     ("step", "most"),
     [
         (images.TrivialAugmentWide(), (32, 32)),
-        (images.RandAugment(1, magnitude=30), (150, 300)),
         (images.RandAugment(1, magnitude=15), (75, 150)),
     ],
     ids=repr,
 )
 def test_moves_have_the_largest_size_of_the_policy(step, most):
     assert shares(step) == most
-
-
-def test_the_place_of_a_move_is_cut_as_torch_computes_it():
-    # 32 * 15 / 30 is a little less than 16 in torch's float32, so that the move has 15 pixels.
-    step = images.TrivialAugmentWide()
-    lefts = [abs(ops[0][1][1]) for ops in recorded(step, 20_000) if len(ops) == 1 and ops[0][0] == "box"]
-    assert 15 in lefts and 16 not in lefts and 17 in lefts
-
-
-@pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
-def test_auto_augment_draws_one_of_25_pairs(policy):
-    most = max(len(ops) for ops in recorded(images.AutoAugment(policy), 2000))
-    assert most == 2
-
-
-def test_augmix_of_weight_nought_is_the_image(monkeypatch):
-    array = np.ascontiguousarray(pixels(40, 60))
-    monkeypatch.setattr(Draws, "dirichlet", lambda self, alpha, n: [1.0] + [0.0] * (n - 1))
-    assert (drawn(images.AugMix(), array, 3) == array).all()
+    if most == (32, 32):  # 32 * 15 / 30 is a little less than 16 in torch's float32, so that the move has 15 pixels
+        lefts = [abs(ops[0][1][1]) for ops in recorded(step, 10_000) if len(ops) == 1 and ops[0][0] == "box"]
+        assert 15 in lefts and 16 not in lefts and 17 in lefts
 
 
 def test_augmix_is_between_the_image_and_its_chains(monkeypatch):
@@ -102,33 +86,13 @@ def test_augmix_is_between_the_image_and_its_chains(monkeypatch):
     monkeypatch.setattr(Draws, "dirichlet", lambda self, alpha, n: [0.25, 0.75] if n == 2 else [1.0])
     step = images.AugMix(mixture_width=1, chain_depth=1, severity=10)
     for seed in range(20):
-        ops = recorded(step, 1, (40, 60), seed)[0][2:-2]
-        recipe = Recipe(40, 60)
-        step.apply(recipe, Draws(seed))
-        mixed = apply(array, recipe)
-        chain = only_the_chain(step, seed)
-        expected = np.round(0.25 * array + 0.75 * apply(array, chain))
-        assert len(ops) <= 1 and error(mixed, expected) <= 1
+        chain = [(name.upper(), n, v) for name, n, v in recorded(step, 1, (40, 60), seed)[0][2:-2] if name != "box"]
+        if chain:
+            expected = np.round(0.25 * array + 0.75 * augmented(array, *chain))
+            assert len(chain) == 1 and error(drawn(step, array, seed), expected) <= 1
 
 
-def only_the_chain(step, seed):
-    """Return a recipe with the operations of an AugMix of one chain, without the mixing."""
-
-    class Chain(Recipe):
-        def op(self, code, n=(), v=()):
-            if code < 64:  # SR_OP_KEEP
-                super().op(code, n, v)
-
-        @property
-        def is_view(self):
-            return False
-
-    recipe = Chain(40, 60)
-    step.apply(recipe, Draws(seed))
-    return recipe
-
-
-def timm_matrix(name, level):
+def timm_operations(name, level):
     """Return the operation that timm's level adds, for a positive sign, and an image of 200 x 300."""
     step = images.rand_augment_transform(f"rand-n1-p1-m{level}", transforms=[name], interpolation="bilinear")
     return {ops[0] if ops else None for ops in recorded(step, 40)}
@@ -139,33 +103,21 @@ def timm_matrix(name, level):
     [
         ("Brightness", 9, {1.72}),
         ("BrightnessIncreasing", 9, {1.81, 0.19}),
-        ("Color", 0, {0.1}),
         ("ContrastIncreasing", 10, {1.9, 0.1}),
-        ("Sharpness", 5, {1.0}),
         ("Solarize", 9, {230}),
         ("SolarizeIncreasing", 9, {26}),
-        ("Desaturate", 10, {0}),
         ("Desaturate", 0, {0.5}),
-        ("GaussianBlur", 10, {2}),
         ("GaussianBlur", 5, {1.05}),
+        ("Posterize", 9, {3}),
+        ("PosterizeIncreasing", 9, {1}),
+        ("PosterizeOriginal", 9, {7}),
+        ("PosterizeOriginal", 10, {None}),  # eight bits: nothing changes
+        ("SolarizeAdd", 9, {99}),
     ],
 )
-def test_timms_levels_mean_factors(name, level, expected):
-    assert {round(v[0], 9) for _, _, v in timm_matrix(name, level)} == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "level", "expected"),
-    [
-        ("Posterize", 9, {(3,)}),
-        ("PosterizeIncreasing", 9, {(1,)}),
-        ("PosterizeOriginal", 9, {(7,)}),
-        ("Posterize", 0, {(0,)}),
-        ("SolarizeAdd", 9, {(99, 128)}),
-    ],
-)
-def test_timms_levels_mean_bits_and_addends(name, level, expected):
-    assert {n for _, n, _ in timm_matrix(name, level)} == expected
+def test_timms_levels_mean_factors_bits_and_addends(name, level, expected):
+    found = {operation and (*operation[1], *operation[2])[0] for operation in timm_operations(name, level)}
+    assert {operation and round(operation, 9) for operation in found} == expected
 
 
 @pytest.mark.parametrize(
@@ -181,61 +133,28 @@ def test_timms_levels_mean_bits_and_addends(name, level, expected):
 )
 def test_timms_levels_mean_maps_with_both_signs(name, level, place, expected):
     seen = set()
-    for kind, n, v in timm_matrix(name, level):
+    for kind, n, v in timm_operations(name, level):
         value = v[place] if kind == "affine" else n[1 if place == 2 else 0]  # a move by whole pixels is a box
         assert tuple(v[6:9] if kind == "affine" else v) == (128, 128, 128)
         seen.add(round(value, 6))
     assert seen == {round(expected, 6), round(-expected, 6)}
 
 
-def test_timms_posterizing_to_eight_bits_changes_nothing():
-    assert timm_matrix("PosterizeOriginal", 10) == {None}
-
-
 def test_hparams_replace_the_string_and_the_arguments():
-    hparams = {"translate_const": 100, "translate_pct": 0.1, "img_mean": (1, 2, 3), "magnitude_std": 0}
+    hparams = {"translate_const": 100, "img_mean": (1, 2, 3), "magnitude_std": 0}
     step = images.rand_augment_transform("rand-n1-p1-m10-mstd5", hparams, ["TranslateX"], interpolation="nearest")
-    assert {ops[0] for ops in recorded(step, 40)} == {
-        ("box", (0, left, 200, 300), (1, 2, 3)) for left in (100, -100)
-    }  # fmt: skip
+    assert {ops[0][1:] for ops in recorded(step, 40)} == {((0, left, 200, 300), (1, 2, 3)) for left in (100, -100)}
 
 
-# ---- transforms on samples
-
-
-class One(images.ImageDataset):
-    """A dataset of one image."""
-
-    def __init__(self, data, transform, **options):
-        super().__init__(transform, **options)
-        self.data = data
-
-    def __len__(self):
-        return 1
-
-    def read(self, index):
-        return self.data, 7
+def one(data, transform, **options):
+    return images.Bytes([(data, 7)], transform, **options)
 
 
 def sample(transform, seed=0, size=(60, 80), **options):
-    data = encoded(pixels(*size), "PNG")
-    return One(data, transform, **options).try_sample(0, seed=seed)[0]
+    return one(encoded(pixels(*size), "PNG"), transform, **options).try_sample(0, seed=seed)[0]
 
 
-def test_a_vertical_flip_stays_in_the_view():
-    flip, size = images.RandomVerticalFlip(1), images.Resize((30, 40))
-    plain = sample(size)
-    for steps in ([size, flip], [flip, size]):
-        assert (sample(steps) == plain[::-1]).all()
-        recipe = Recipe(60, 80)
-        for step in steps:
-            step.apply(recipe, Draws(0))
-        assert recipe.is_view and recipe.view.vertical_flip
-    assert (sample([size, flip, flip]) == plain).all()
-
-
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize(("kind", "layout"), [("JPEG", "NHWC"), ("PNG", "NCHW")])
 def test_flips_crops_and_borders_in_the_view_are_those_of_operations(kind, layout):
     data = encoded(pixels(60, 80), kind)
     flips = [images.RandomVerticalFlip(1), images.RandomHorizontalFlip(1)]
@@ -244,16 +163,9 @@ def test_flips_crops_and_borders_in_the_view_are_those_of_operations(kind, layou
         [images.CenterCrop((70, 90)), *flips, images.RandomCrop((50, 85)), flips[0]],
         [flips[0], images.Pad((1, 2, 3, 4)), flips[1], images.RandomCrop((55, 60)), images.Resize((20, 30))],
     ):
-        ours = One(data, steps, layout=layout).try_sample(0, seed=5)[0]
-        apart = One(data, [lambda image: None, *steps], layout=layout).try_sample(0, seed=5)[0]
+        ours = one(data, steps, layout=layout).try_sample(0, seed=5)[0]
+        apart = one(data, [lambda image: None, *steps], layout=layout).try_sample(0, seed=5)[0]
         assert error(np.asarray(ours, np.uint8), np.asarray(apart, np.uint8)) == 0
-
-
-def test_a_flipped_view_goes_into_operations_upright():
-    steps = [images.RandomVerticalFlip(1), images.CenterCrop((70, 50)), images.RandomInvert(1)]
-    plain = sample(steps[:2])
-    assert (sample(steps) == 255 - plain).all()
-    assert (sample([*steps, lambda image: image]) == 255 - plain).all()
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
@@ -293,7 +205,7 @@ def test_noise_has_mean_nought_and_needs_a_normalised_result():
     changed = noisy[(noisy != sample(images.Resize((100, 100)), dtype="float32")).all(2)]
     assert len(changed) > 4000 and abs(changed.mean()) < 0.05 and abs(changed.std() - 1) < 0.05
     with pytest.raises(ValueError, match="mode must be 'const' for a dataset of dtype uint8, not 'pixel'"):
-        One(b"", [step])
+        one(b"", [step])
 
 
 @pytest.mark.parametrize(
@@ -301,8 +213,7 @@ def test_noise_has_mean_nought_and_needs_a_normalised_result():
     [
         images.ColorJitter(0.4, 0.4, 0.4, 0.1), images.RandomAffine(20, (0.1, 0.1), (0.8, 1.2), 10),
         images.RandomRotation(30, "bilinear"), images.RandomPerspective(p=1), images.ElasticTransform(),
-        images.TrivialAugmentWide(), images.RandAugment(), images.AutoAugment(), images.AugMix(),
-        images.rand_augment_transform("rand-m9-mstd0.5-inc1"), images.auto_augment_transform("original-mstd0.5"),
+        images.RandAugment(), images.AugMix(), images.rand_augment_transform("rand-m9-mstd0.5-inc1"),
         images.RandomErasing(1, mode="const"), images.RandomOrder([images.RandomInvert(), images.GaussianBlur(3)]),
     ],
     ids=lambda step: repr(step).partition("(")[0],
@@ -310,7 +221,9 @@ def test_noise_has_mean_nought_and_needs_a_normalised_result():
 def test_a_sample_depends_on_its_seed_alone(step):
     steps = [images.Resize((40, 50)), step]
     first = [sample(steps, seed) for seed in range(12)]
-    assert all((sample(steps, seed) == first[seed]).all() for seed in range(11, -1, -1))
+    again = [images.Resize((40, 50)), pickle.loads(pickle.dumps(step))]
+    assert all((sample(again, seed) == first[seed]).all() for seed in range(11, -1, -1))
+    assert repr(again[1]) == repr(step) and "object at" not in repr(step)
     assert len({image.tobytes() for image in first}) > 2
 
 
@@ -321,23 +234,16 @@ def test_steps_after_others_do_not_change_what_earlier_ones_drew():
         assert (sample([crop, policy, images.Pad(1)], seed)[1:-1, 1:-1] == sample([crop, policy], seed)).all()
 
 
-def test_a_policy_that_changes_sizes_makes_a_dataset_of_lists():
-    data = encoded(pixels(20, 30), "PNG")
-    turned = One(data, images.RandomRotation(45, expand=True))
-    assert turned.fetch_into is None and turned[0][0].shape[0] > 20
-    assert One(data, [images.Resize((8, 8)), images.TrivialAugmentWide()]).fetch_into is not None
-
-
 @pytest.mark.parametrize(
     ("step", "is_random"),
     [
-        (images.Grayscale(3), False), (images.Pad(1), False), (images.GaussianBlur(3, 1), False),
-        (images.GaussianBlur(3), True), (images.RandomInvert(1), False), (images.RandomInvert(), True),
-        (images.ColorJitter(), False), (images.ColorJitter(0.1), True), (images.RandomApply([images.Pad(1)], 1), False),
+        (images.Grayscale(3), False), (images.GaussianBlur(3, 1), False), (images.GaussianBlur(3), True),
+        (images.RandomInvert(1), False), (images.RandomInvert(), True), (images.ColorJitter(), False),
+        (images.ColorJitter(0.1), True), (images.RandomApply([images.Pad(1)], 1), False),
         (images.RandomApply([images.ColorJitter(0.1)], 1), True), (images.RandomErasing(1), True),
         (images.PILGaussianBlur(2, 1), False), (images.RandomRotation((90, 90)), False),
     ],
     ids=lambda part: repr(part)[:40],
 )  # fmt: skip
 def test_a_dataset_knows_whether_its_transforms_draw(step, is_random):
-    assert One(b"", step).is_random is is_random
+    assert one(b"", step).is_random is is_random

@@ -9,8 +9,9 @@ import pytest
 
 from slipring import Loader, images
 from slipring.errors import ImageError
-from tests.images.scenes import LEVELS, PARTS, check_objects, check_pixels, scene
+from tests.images.scenes import PARTS, check_objects, check_pixels, scene
 from tests.support.pictures import encoded, pixels
+from tests.support.signals import handling
 
 BOXES = {"boxes": "boxes", "rows": "labels"}
 
@@ -19,9 +20,10 @@ def flat(level, height, width, boxes=(), labels=()):
     return {"image": np.full((height, width, 3), level, np.uint8), "boxes": list(boxes), "labels": list(labels)}
 
 
-@pytest.mark.parametrize("center", [0.6, 1.0, 1.3, 1.999, 0.001])
-@pytest.mark.parametrize("shape", [(30, 40), (40, 40), (80, 64)])
-@pytest.mark.parametrize("fill", [114, (1, 2, 3)])
+@pytest.mark.parametrize(
+    ("center", "shape", "fill"),
+    [(0.6, (30, 40), 114), (1.0, (40, 40), (1, 2, 3)), (1.999, (80, 64), 114), (0.001, (30, 40), (1, 2, 3))],
+)
 def test_four_scaled_images_meet_at_the_center_and_the_rest_is_cut_off(center, shape, fill):
     size = 40
     image = pixels(*shape)
@@ -239,22 +241,12 @@ def test_copy_paste_needs_boxes_and_masks_of_objects():
     ("make", "kind", "text"),
     [
         (lambda: images.Mosaic(0), ValueError, "size must be"),
-        (lambda: images.Mosaic(40.5), ValueError, "size must be"),
-        (lambda: images.Mosaic(40, 1.0), ValueError, "center must be"),
         (lambda: images.Mosaic(40, (1.5, 0.5)), ValueError, "center must be"),
         (lambda: images.Mosaic(40, (0, 1)), ValueError, "center must be"),
-        (lambda: images.Mosaic(40, (0.5, 2)), ValueError, "center must be"),
-        (lambda: images.Mosaic(40, (0.5, float("nan"))), ValueError, "center must be"),
         (lambda: images.Mosaic(40, fill=300), ValueError, "fill must be"),
-        (lambda: images.Mosaic(40, p=1.5), ValueError, "p must be"),
         (lambda: images.SampleMixUp(0), ValueError, "alpha must be above 0"),
-        (lambda: images.SampleMixUp(float("inf")), ValueError, "alpha must be above 0"),
-        (lambda: images.SampleMixUp(float("nan")), ValueError, "alpha must be above 0"),
-        (lambda: images.SampleMixUp("1"), TypeError, "alpha must be"),
         (lambda: images.SampleMixUp(fill=(1, 2)), ValueError, "fill must be"),
-        (lambda: images.SampleMixUp(p=-1), ValueError, "p must be"),
         (lambda: images.CopyPaste(blending=2), TypeError, "blending must be"),
-        (lambda: images.CopyPaste(p=2), ValueError, "p must be"),
         (lambda: images.Folder("train/", images.Mosaic(40)), TypeError, "which images.Annotated has"),
         (
             lambda: images.Annotated([scene()], images.RandomApply([images.Mosaic(40)])),
@@ -272,7 +264,6 @@ def test_wrong_arguments_are_refused(make, kind, text):
 
 
 def broken_files(folder, count, broken):
-    """Return samples of files, of which `broken` are no images."""
     samples = []
     for n in range(count):
         path = folder / f"{n}.png"
@@ -286,6 +277,7 @@ def test_a_broken_other_image_of_a_mosaic_is_named(tmp_path):
     with pytest.raises(ImageError, match=r"^[^(]*[123]\.png \(index [123]\): .*no format") as caught:
         data[0]
     assert caught.value.index in (1, 2, 3) and str(caught.value.path).endswith(f"{caught.value.index}.png")
+    assert isinstance(caught.value.__cause__, ImageError) and caught.value.__cause__.__cause__ is None
 
 
 def test_another_image_takes_the_place_of_a_broken_one(tmp_path, caplog):
@@ -298,9 +290,6 @@ def test_another_image_takes_the_place_of_a_broken_one(tmp_path, caplog):
     assert {line.split("skipped ")[1].split("(")[1].split(")")[0] for line in caplog.messages} == {
         "index 1", "index 2", "index 4",
     }  # fmt: skip
-
-
-def test_no_readable_image_is_one_error(tmp_path):
     data = images.Annotated(broken_files(tmp_path, 3, {0, 1, 2}), images.Mosaic(20), **BOXES, on_error="skip")
     with pytest.raises(ImageError, match="none of the 3 images can be read"):
         data[0]
@@ -312,33 +301,6 @@ def test_errors_in_the_boxes_of_another_sample_name_that_sample():
     data = images.Annotated(samples, images.Mosaic(20), **BOXES)
     with pytest.raises(ValueError, match=r"^index [12]: (Mosaic.*: )?box 0, from \(5, 5\)"):
         data.try_sample(0, 0)
-
-
-def test_errors_of_a_users_step_before_a_mosaic_name_the_sample():
-    def shrink(image):
-        return image[1:] if image[0, 0, 0] == 1 else image
-
-    data = images.Annotated([flat(n, 20, 30) for n in range(2)], [shrink, images.Mosaic(20)], **BOXES)
-    with pytest.raises(ValueError, match=r"^index 1: .*shrink.* returned"):
-        for seed in range(20):
-            data.try_sample(0, seed)
-
-
-def test_several_mixes_in_one_list_give_the_same_sample_for_a_seed():
-    steps = [
-        images.CopyPaste(p=0.5), images.Mosaic(40), images.RandomAffine(10, (0.1, 0.1), (0.5, 1.5)),
-        images.CenterCrop(40), images.SampleMixUp(p=0.5), images.RandomHorizontalFlip(),
-    ]  # fmt: skip
-    data = images.Annotated([scene(n) for n in range(4)], steps, **PARTS)
-    shapes = set()
-    for seed in range(20):
-        made = data.try_sample(1, seed)
-        shapes.add(made["image"].shape)
-        again = data.try_sample(1, seed)
-        assert all(np.array_equal(made[key], again[key]) for key in made)
-        assert len(made["boxes"]) == len(made["objects"]) == len(made["labels"]) == len(made["points"])
-        assert made["image"].max() <= max(LEVELS)
-    assert shapes == {(40, 40, 3)}
 
 
 def make_one(steps):
@@ -359,19 +321,12 @@ def test_functions_before_and_after_a_mix_have_random_numbers_of_their_own(p):
     make_one(steps)
     assert len(drawn) == (11 if p else 3)
     assert len(set(drawn)) == len(drawn)
+    with_mixes = drawn.pop()
+    make_one([draw, draw, draw])
+    assert drawn.pop() == with_mixes  # mixes leave the numbers of functions as they are
 
 
-def test_a_mix_leaves_the_random_numbers_of_functions_as_they_are():
-    def after(*mixes):
-        drawn = []
-        steps = [lambda image: None, *mixes, lambda image: drawn.append(random.random())]
-        make_one(steps)
-        return drawn
-
-    assert after() == after(images.Mosaic(20)) == after(images.SampleMixUp(), images.Mosaic(20))
-
-
-@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("place", [1, 2])
 def test_an_exception_of_a_signal_handler_is_raised_as_it_is(place):
     raised = []
 
@@ -382,16 +337,6 @@ def test_an_exception_of_a_signal_handler_is_raised_as_it_is(place):
     steps = [images.RandomHorizontalFlip(), images.Mosaic(20)]
     steps.insert(place, lambda image: signal.raise_signal(signal.SIGUSR1))
     data = images.Annotated([flat(n, 20, 20) for n in range(3)], steps, **BOXES)
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with pytest.raises(ValueError, match="stop") as caught:
-            data[0]
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with handling(handler), pytest.raises(ValueError, match="stop") as caught:
+        data[0]
     assert caught.value is raised[0] and caught.value.__cause__ is None
-
-
-def test_an_image_that_a_mix_cannot_decode_has_no_endless_chain_of_causes():
-    with pytest.raises(ImageError, match="index 0") as caught:
-        images.Annotated([{"image": b"no image"}], images.Mosaic(20))[0]
-    assert isinstance(caught.value.__cause__, ImageError) and caught.value.__cause__.__cause__ is None

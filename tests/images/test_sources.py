@@ -3,7 +3,6 @@
 import errno
 import os
 import random
-import resource
 import shutil
 import sys
 import threading
@@ -18,12 +17,10 @@ from tests.support.options import grouped
 from tests.support.pictures import encoded, pixels
 
 N = 37
-WAYS = {"process": "fork", "thread": "thread"}
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Class folders with files of several formats, sizes and depths."""
     root = tmp_path_factory.mktemp("train")
     draw = random.Random(3)
     for number in range(N):
@@ -54,22 +51,6 @@ def test_classes_and_samples_are_those_of_imagefolder(root):
     assert data.targets.tolist() == [target for _, target in expected]
 
 
-def test_imagefolder_itself_has_the_same(root):
-    failures = ImportError, RuntimeError  # the latter if its C library is for another torch
-    library = pytest.importorskip("torchvision.datasets", reason="torchvision does not load here", exc_type=failures)
-    folder = library.ImageFolder(root)
-    data = images.Folder(root)
-    assert (data.classes, data.class_to_idx, data.samples) == (
-        folder.classes,
-        folder.class_to_idx,
-        folder.samples,
-    )
-
-
-def test_one_ending_may_be_given_as_text(root):
-    assert {path[-4:] for path, _ in images.Folder(root, extensions=".png").samples} == {".png"}
-
-
 def test_a_folder_without_classes_or_images_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="one per class"):
         images.Folder(tmp_path)
@@ -82,13 +63,9 @@ def test_a_folder_without_classes_or_images_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("source", "given", "meant"),
     [
-        (images.Folder, "cahce", "cache"),
         (images.Folder, "extension", "extensions"),
-        (images.Folder, "target_tranform", "target_transform"),
-        (images.Tar, "layuot", "layout"),
         (images.TarStream, "shufle", "shuffle"),
         (images.Parquet, "on_eror", "on_error"),
-        (images.Bytes, "mena", "mean"),
     ],
 )
 def test_a_misspelt_option_names_the_nearest_one(source, given, meant):
@@ -97,20 +74,15 @@ def test_a_misspelt_option_names_the_nearest_one(source, given, meant):
         source("unread/", **{given: 1})
 
 
-@pytest.mark.parametrize("kind", ["process", "thread", "inline"])
-def test_a_target_transform_is_called_with_each_target(root, kind):
+def test_a_target_transform_is_called_with_each_target(root):
     data = crops(root, target_transform=lambda target: 10 * target)
-    options = {"num_workers": 0} if kind == "inline" else {"num_workers": 1, "start_method": WAYS[kind]}
-    with slipring.Loader(data, 5, **grouped(**options)) as loader:
+    with slipring.Loader(data, 5, num_workers=1) as loader:
         targets = [target for _, batch in loader for target in batch.tolist()]
     assert targets == (10 * data.targets).tolist()
     assert images.Bytes([(encoded(pixels(8, 8)), 3)], target_transform=str)[0][1] == "3"
-    with pytest.raises(TypeError, match="target_transform must be callable or None, not 3"):
-        crops(root, target_transform=3)
 
 
 def epochs(data, n=2, **options):
-    """Return every batch of some epochs as bytes."""
     options = {"batch_size": 8, "shuffle": True, "seed": 5, **options}
     with slipring.Loader(data, **grouped(**options)) as loader:
         return [[(x.tobytes(), y.tolist()) for x, y in loader] for _ in range(n)]
@@ -124,13 +96,10 @@ def plain(root):
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_workers": 1},
         {"num_workers": 3},
         {"num_workers": 2, "start_method": "thread"},
-        {"num_workers": 2, "start_method": "spawn"},
+        {"num_workers": 1, "start_method": "spawn"},
         {"num_workers": 2, "chunk_size": 3},
-        {"num_workers": 0, "chunk_size": 3},
-        {"num_workers": 2, "chunk_size": 3, "start_method": "thread"},
     ],
     ids=str,
 )
@@ -148,68 +117,28 @@ def test_epochs_and_rows_have_crops_of_their_own(root):
         assert len({row.tobytes() for row in batch}) == 4
 
 
-def test_a_batch_is_decoded_in_its_slot(root):
-    with slipring.Loader(crops(root), 8, num_workers=1) as loader:
-        for _ in loader:
-            pass
-        told = loader.stats()
-    assert told.pickled_leaves == 0
-
-
-def test_torchs_loader_has_the_same_bytes_for_the_same_seeds(root, plain):
+def test_torchs_loader_has_the_same_bytes_for_the_same_seeds_and_counts_skipped_samples(spoiled):
     torch = pytest.importorskip("torch")
     from slipring.torch import DataLoader
 
     runs = []
     for workers in (0, 2):
         torch.manual_seed(11)
-        loader = DataLoader(crops(root), batch_size=8, shuffle=True, num_workers=workers, rng="batch")
-        runs.append([(x.numpy().tobytes(), y.tolist()) for x, y in loader])
-        loader.close() if hasattr(loader, "close") else None
+        data = crops(spoiled[0], on_error="skip")
+        with DataLoader(data, batch_size=8, shuffle=True, num_workers=workers, rng="batch") as loader:
+            runs.append([(x.numpy().tobytes(), y.tolist()) for x, y in loader])
+            assert loader.stats().skipped_samples >= 2
     assert runs[0] == runs[1]
 
 
-def test_another_loader_reads_it_sample_by_sample(root):
-    torch = pytest.importorskip("torch")
-
-    loader = torch.utils.data.DataLoader(crops(root), batch_size=8, num_workers=2)
-    shapes = [tuple(x.shape) for x, _ in loader]
-    assert shapes == [(8, 16, 20, 3)] * 4 + [(5, 16, 20, 3)]
-
-
-def test_after_a_resume_the_crops_are_the_same(root):
-    torch = pytest.importorskip("torch")
-    from slipring.torch import DataLoader
-
-    def make():
-        torch.manual_seed(3)
-        return DataLoader(crops(root), batch_size=4, shuffle=True, num_workers=2, rng="batch")
-
-    loader = make()
-    it = iter(loader)
-    for _ in range(3):
-        next(it)
-    state = loader.state_dict()
-    rest = [x.numpy().tobytes() for x, _ in it]
-    again = make()
-    again.load_state_dict(state)
-    assert [x.numpy().tobytes() for x, _ in again] == rest
-
-
-def test_images_of_different_sizes_come_as_samples(root):
-    data = images.Folder(root, images.Resize(16))
-    assert min(data[0][0].shape[:2]) == 16
-    with slipring.Loader(data, None, num_workers=1) as loader:
-        assert sorted(x.shape for x, _ in loader) == sorted(data[i][0].shape for i in range(N))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_other_dtypes_lie_in_the_slot_as_well(root, dtype):
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
+def test_a_batch_is_decoded_in_its_slot(root, dtype):
     pytest.importorskip("torch")
     data = crops(root, dtype=dtype, layout="NCHW")
     with slipring.Loader(data, 8, num_workers=1) as loader:
         x, _ = next(iter(loader))
         assert tuple(x.shape) == (8, 3, 16, 20) and str(x.dtype).removeprefix("torch.") == dtype
+        assert loader.stats().pickled_leaves == 0
 
 
 @pytest.mark.parametrize("given", ["bfloat16", "ml_dtypes.bfloat16"])
@@ -224,9 +153,6 @@ def test_bfloat16_needs_ml_dtypes_alone_and_gives_the_values_of_torch(root, give
         x, _ = next(iter(loader))
         assert x.dtype == ml_dtypes.bfloat16 and np.array_equal(x.view(np.uint16), wanted)
         assert loader.stats().pickled_leaves == 0
-
-
-def test_bfloat16_without_torch_and_ml_dtypes_is_refused_at_once(root, monkeypatch):
     for name in ("torch", "ml_dtypes"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ValueError, match="dtype='bfloat16' needs torch or ml_dtypes: install one of them"):
@@ -235,9 +161,6 @@ def test_bfloat16_without_torch_and_ml_dtypes_is_refused_at_once(root, monkeypat
 
 @pytest.fixture
 def spoiled(root, tmp_path):
-    """The same folder with two files that cannot be read."""
-    import shutil
-
     shutil.copytree(root, tmp_path / "spoiled")
     paths = [path for path, _ in images.Folder(tmp_path / "spoiled").samples]
     with open(paths[4], "r+b") as file:
@@ -264,17 +187,7 @@ def test_the_row_of_a_sample_that_a_wrapped_dataset_cannot_give_is_that_of_the_b
             raise ValueError("corrupt row")
         return sample
 
-    class Rows:
-        def __len__(self):
-            return 8
-
-        def __getitem__(self, index):
-            return encoded(pixels(8, 8)), index
-
-        def __getitems__(self, indices):
-            return [self[index] for index in indices]
-
-    rows = slipring.cached(Rows(), "1MiB").map(refuse)
+    rows = slipring.cached([(encoded(pixels(8, 8)), index) for index in range(8)], "1MiB").map(refuse)
     data = images.Bytes(rows, images.CenterCrop(4), cache="1MiB")
     _ = data[1]  # it is not read again, so positions differ in the inner call
     options = grouped(num_workers=workers, start_method="fork")
@@ -286,75 +199,43 @@ def test_the_row_of_a_sample_that_a_wrapped_dataset_cannot_give_is_that_of_the_b
     assert (caught.value.__cause__.index, caught.value.__cause__.row) == (5, 2)
 
 
-def test_bad_files_are_passed_over_for_the_next_good_one(spoiled):
-    root, _ = spoiled
-    data = images.Folder(root, images.Resize((8, 8)), on_error="skip")
-    for i in (4, 5):
-        assert np.array_equal(data[i][0], data[6][0]) and data[i][1] == data[6][1]
-    want = epochs(crops(root, on_error="skip"), num_workers=0)
-    assert epochs(crops(root, on_error="skip"), num_workers=3) == want
-
-
 @pytest.mark.parametrize(
     "how",
     [
         {"num_workers": 0},
-        {"num_workers": 2},
         {"num_workers": 2, "start_method": "thread"},
         {"num_workers": 2, "chunk_size": 3},
         {"num_workers": 1, "collate_fn": slipring.default_collate},
     ],
-    ids=["inline", "processes", "threads", "chunks", "one by one"],
+    ids=["inline", "threads", "chunks", "one by one"],
 )
-def test_files_that_are_passed_over_are_counted(spoiled, how):
+def test_the_next_good_file_replaces_a_bad_one_which_is_counted(spoiled, how):
     root, _ = spoiled
-    with slipring.Loader(crops(root, on_error="skip"), 8, **grouped(**how)) as loader:
+    data = images.Folder(root, images.Resize((8, 8)), on_error="skip")
+    with slipring.Loader(data, 8, **grouped(**how)) as loader:
         for epoch in (1, 2):
-            for _ in loader:
+            crop, target = next(batches := iter(loader))
+            assert all(np.array_equal(crop[i], crop[6]) and target[i] == target[6] for i in (4, 5))
+            for _ in batches:
                 pass
             assert loader.stats().skipped_samples == 3 * epoch  # the sample after the fourth is bad, too
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_files_that_are_passed_over_are_counted_in_torchs_loader_too(spoiled, workers):
-    pytest.importorskip("torch")
-    from slipring.torch import DataLoader
+class Failing(images.Bytes):
+    number = None
 
-    root, _ = spoiled
-    loader = DataLoader(crops(root, on_error="skip"), 8, num_workers=workers)
-    for _ in loader:
-        pass
-    assert loader.stats().skipped_samples == 3
-    loader.close()
+    def read(self, index):
+        if index == 0:
+            raise OSError(self.number, os.strerror(self.number))
+        return super().read(index)
 
 
-def test_without_a_descriptor_left_no_file_is_bad(root):
-    data = crops(root, on_error="skip")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(2)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    try:
-        with pytest.raises(ImageError, match="Too many open files") as caught:
-            data[7]
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert caught.value.index == 7 and caught.value.path == data.samples[7][0]
-
-
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM, errno.ENFILE, errno.ESTALE])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ESTALE])
 def test_errors_of_the_machine_skip_no_file(number):
-    class Failing(images.ImageDataset):
-        def __len__(self):
-            return 2
-
-        def read(self, index):
-            if index == 0:
-                raise OSError(number, os.strerror(number))
-            return encoded(pixels(8, 8)), index
-
+    data = Failing([(encoded(pixels(8, 8)), 0)] * 2, on_error="skip")
+    data.number = number
     with pytest.raises(ImageError, match=os.strerror(number)):
-        Failing(on_error="skip")[0]
+        data[0]
 
 
 def test_names_that_are_no_utf_8_are_names_like_others(tmp_path):
@@ -366,7 +247,7 @@ def test_names_that_are_no_utf_8_are_names_like_others(tmp_path):
     data = images.Folder(tmp_path, images.Resize((8, 8)), on_error="skip")
     assert data.classes == [os.fsdecode(b"cl\xe4ss")]
     assert os.fsencode(data.samples[2][0]) == os.path.join(folder, b"\xff2.jpg")
-    with slipring.Loader(data, 3, num_workers=1) as loader:
+    with slipring.Loader(data, 3, num_workers=1) as loader:  # a worker logs the name: pytest cannot report it
         assert next(iter(loader))[0].shape == (3, 8, 8, 3)
     data.on_error = "raise"
     with slipring.Loader(data, 3, num_workers=1) as loader, pytest.raises(ImageError) as caught:
@@ -374,38 +255,26 @@ def test_names_that_are_no_utf_8_are_names_like_others(tmp_path):
     assert caught.value.path == data.samples[0][0]
 
 
-def test_if_no_file_can_be_read_the_search_ends(tmp_path):
+def test_if_no_file_can_be_read_the_search_ends_and_one_that_has_gone_is_named(tmp_path):
     (tmp_path / "a").mkdir()
     for number in range(3):
         (tmp_path / "a" / f"{number}.jpg").write_bytes(b"nothing")
+    data = images.Folder(tmp_path, on_error="skip")
     with pytest.raises(ImageError, match="none of the 3 images"):
-        images.Folder(tmp_path, on_error="skip")[1]
-
-
-def test_a_file_that_has_gone_is_named(root, tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "1.jpg").write_bytes(encoded(pixels(8, 8)))
-    data = images.Folder(tmp_path)
+        data[1]
+    data.on_error = "raise"
     os.unlink(tmp_path / "a" / "1.jpg")
-    with pytest.raises(ImageError, match=r"1\.jpg \(index 0\): .*No such file"):
-        data[0]
-
-
-# ---- samples that hold bytes
+    with pytest.raises(ImageError, match=r"1\.jpg \(index 1\): .*No such file"):
+        data[1]
 
 
 @pytest.mark.parametrize(
     ("samples", "where"),
     [
         (lambda d: [(d, 3)], {}),
-        (lambda d: [[3, d]], {"image": 1, "target": 0}),
         (lambda d: [{"jpg": d, "cls": 3}], {"image": "jpg", "target": "cls"}),
-        (
-            lambda d: [{"image": {"bytes": d, "path": None}, "label": 3}],
-            {"image": "image", "target": "label"},
-        ),
-        (lambda d: [(memoryview(d), 3)], {}),
-        (lambda d: [(np.frombuffer(d, np.uint8), 3)], {}),
+        (lambda d: [{"image": {"bytes": d, "path": None}, "label": 3}], {"image": "image", "target": "label"}),
+        (lambda d: [[3, np.frombuffer(d, np.uint8)]], {"image": 1, "target": 0}),
     ],
 )
 def test_bytes_are_found_wherever_a_sample_has_them(samples, where):
@@ -413,15 +282,6 @@ def test_bytes_are_found_wherever_a_sample_has_them(samples, where):
     x, y = images.Bytes(samples(data), images.Resize((10, 12)), **where)[0]
     want, _ = images.Bytes([(data, 3)], images.Resize((10, 12)))[0]
     assert y == 3 and np.array_equal(x, want)
-
-
-def test_targets_of_any_kind_pass_through():
-    data = encoded(pixels(30, 40))
-    samples = [(data, {"text": f"number {i}", "box": np.arange(4) + i}) for i in range(6)]
-    with slipring.Loader(images.Bytes(samples, images.Resize((8, 8))), 6, num_workers=1) as loader:
-        _, target = next(iter(loader))
-        assert list(target["text"]) == [f"number {i}" for i in range(6)]
-        assert target["box"][:, 0].tolist() == list(range(6))
 
 
 def test_a_sample_without_bytes_is_refused_with_its_keys():
@@ -441,15 +301,6 @@ def test_an_index_out_of_range_is_an_index_error(root):
     assert data[-1][1] == data[N - 1][1]
 
 
-def test_a_source_of_ones_own_must_say_how_many_there_are_and_read_one():
-    class Half(images.ImageDataset):
-        def __len__(self):
-            return 3
-
-    with pytest.raises(TypeError, match=r"abstract.*read"):
-        Half()
-
-
 class Together(images.Folder):
     """Files that can be read only four at a time."""
 
@@ -463,19 +314,10 @@ class Together(images.Folder):
         return super().read(index)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_fetch_threads_read_files_concurrently_and_the_bytes_stay_the_same(root, num_workers):
-    def batches(data, **options):
-        sampler = range(36)
-        with slipring.Loader(
-            data, 12, sampler=sampler, num_workers=num_workers, seed=7, **grouped(**options)
-        ) as loader:
-            return [(shown.copy(), labels.tolist()) for shown, labels in loader]
-
-    together = batches(Together(root, images.RandomResizedCrop((16, 20))), fetch_threads=4)
-    for (shown, labels), (expected, others) in zip(together, batches(crops(root)), strict=True):
-        assert labels == others
-        np.testing.assert_array_equal(shown, expected)
+def test_fetch_threads_read_files_concurrently_and_the_bytes_stay_the_same(root):
+    options = {"n": 1, "batch_size": 12, "shuffle": False, "sampler": range(36), "num_workers": 1}
+    together = Together(root, images.RandomResizedCrop((16, 20)))
+    assert epochs(together, fetch_threads=4, **options) == epochs(crops(root), **options)
 
 
 def test_a_file_that_threads_cannot_read_is_named_or_passed_over(root, tmp_path):
@@ -488,23 +330,13 @@ def test_a_file_that_threads_cannot_read_is_named_or_passed_over(root, tmp_path)
     ):
         next(iter(loader))
     assert caught.value.path == data.name(5)
-    data = images.Folder.of(
-        tmp_path, data.classes, data.class_to_idx, data.samples, images.CenterCrop(8), on_error="skip"
-    )
+    data.on_error = "skip"
     with slipring.Loader(data, 37, workers=Workers(fetch_threads=4)) as loader:
         assert len(next(iter(loader))[1]) == N
         assert loader.stats().skipped_samples == 1
 
 
-class Fewer:
-    """A dataset that returns fewer samples than requested."""
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, i):
-        return encoded(pixels(20, 20)), i
-
+class Fewer(list):
     def __getitems__(self, indices):
         return [self[i] for i in indices if i != 1]
 
@@ -512,11 +344,12 @@ class Fewer:
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_dataset_that_returns_fewer_samples_than_indices_is_an_error(cached):
     """Pictures and targets would not match, and a cache would keep them so."""
-    data = images.Bytes(Fewer(), images.CenterCrop(4), fingerprint="fewer", **({"cache": "8MiB"} if cached else {}))
+    fewer = Fewer((encoded(pixels(20, 20)), i) for i in range(4))
+    data = images.Bytes(fewer, images.CenterCrop(4), fingerprint="fewer", **({"cache": "8MiB"} if cached else {}))
     with (
         slipring.Loader(data, batch_size=4) as loader,
         pytest.raises(ValueError, match="3 samples for 4 indices"),
     ):
         next(iter(loader))
     with pytest.raises(ValueError, match="3 samples for 4 indices"):
-        slipring.cached(Fewer(), "8MiB").__getitems__([0, 1, 2, 3])
+        slipring.cached(fewer, "8MiB").__getitems__([0, 1, 2, 3])

@@ -1,7 +1,6 @@
 """Arguments of transforms that are refused when the transform is made, with torchvision's or timm's rules."""
 
 import enum
-import pickle
 
 import numpy as np
 import pytest
@@ -11,10 +10,10 @@ from slipring import images
 
 NAN, INF = float("nan"), float("inf")
 FLIP = images.RandomVerticalFlip()
-PROBABILITIES = [-0.1, 1.1, NAN, INF, "0.5", None, True, [0.5]]
-FILLS = [-1, 256, NAN, "red", (1, 2), (1, 2, 3, 4), (0, 0, 300), {"image": 1}, [None] * 3, True]
-INTERPOLATIONS = ["bicubc", "lanczos", None, 3, b"nearest", Image.Resampling.LANCZOS]
-CENTERS = [3, (1,), (1, 2, 3), ("a", 1), (NAN, 1)]
+PROBABILITIES = [-0.1, 1.1, NAN, "0.5", None, True]
+FILLS = [-1, 256, NAN, "red", (1, 2), (0, 0, 300), {"image": 1}, True]
+INTERPOLATIONS = ["lanczos", None, Image.Resampling.LANCZOS]
+LISTS = "RandomApply", "RandomChoice", "RandomOrder"
 WITH_P = (
     "RandomVerticalFlip", "RandomGrayscale", "RandomEqualize", "RandomAutocontrast", "RandomInvert",
     "RandomPerspective", "RandomErasing", "PILGaussianBlur",
@@ -25,107 +24,91 @@ POLICIES = "TrivialAugmentWide", "RandAugment", "AutoAugment", "AugMix"
 REFUSED = [
     *[(name, {}, "p", PROBABILITIES) for name in WITH_P],
     ("RandomSolarize", {"threshold": 128}, "p", PROBABILITIES),
-    ("RandomSolarize", {}, "threshold", [-1, 257, NAN, "128", None]),
+    ("RandomSolarize", {}, "threshold", [-1, 257, NAN, "128"]),
     ("RandomPosterize", {"bits": 4}, "p", PROBABILITIES),
-    ("RandomPosterize", {}, "bits", [-1, 9, 1.5, "4", None, True]),
+    ("RandomPosterize", {}, "bits", [-1, 9, 1.5, None]),
     ("RandomAdjustSharpness", {"sharpness_factor": 2}, "p", PROBABILITIES),
-    ("RandomAdjustSharpness", {}, "sharpness_factor", [-0.1, NAN, INF, "2", None]),
-    ("Grayscale", {}, "num_output_channels", [1, 2, 4, 0, 1.0, None]),
+    ("RandomAdjustSharpness", {}, "sharpness_factor", [-0.1, INF, "2"]),
+    ("Grayscale", {}, "num_output_channels", [1, 4, 1.0]),
     *[
-        ("ColorJitter", {}, name, [-0.1, NAN, INF, "1", (0.5,), (1, 2, 3), (2, 1), (-1, 1), (0, INF), True])
+        ("ColorJitter", {}, name, [-0.1, NAN, "1", (0.5,), (2, 1), (-1, 1), (0, INF), True])
         for name in ("brightness", "contrast", "saturation")
     ],
-    ("ColorJitter", {}, "hue", [-0.1, 0.6, NAN, (-0.6, 0), (0, 0.6), (0.2, 0.1), "x"]),
-    ("RandomCrop", {}, "size", [0, -1, 1.5, (1, 2, 3), None, "3"]),
-    *[("RandomCrop", {"size": 8}, "padding", [-1, 1.5, (1, 2, 3), (1, -1), "4", (1, 2, 3, 4, 5)])],
-    ("RandomCrop", {"size": 8}, "padding_mode", ["reflection", None, 0]),
-    ("RandomCrop", {"size": 8}, "pad_if_needed", [1, "yes"]),
-    ("Pad", {}, "padding", [-1, 1.5, (1, 2, 3), (1, -1), "4", None, ()]),
-    ("Pad", {"padding": 1}, "padding_mode", ["wrap", None]),
+    ("ColorJitter", {}, "hue", [-0.1, 0.6, (-0.6, 0), (0, 0.6), (0.2, 0.1)]),
+    ("RandomCrop", {}, "size", [0, 1.5, (1, 2, 3), None]),
+    ("RandomCrop", {"size": 8}, "padding", [-1, 1.5, (1, 2, 3), (1, -1), "4"]),
+    ("RandomCrop", {"size": 8}, "padding_mode", ["reflection", None]),
+    ("Pad", {}, "padding", [-1, (1, 2, 3), None, ()]),
+    ("Pad", {"padding": 1}, "padding_mode", ["wrap"]),
     *[(name, {"degrees": 10}, "fill", FILLS) for name in ("RandomAffine", "RandomRotation")],
     *[(name, {}, "fill", FILLS) for name in ("RandomPerspective", "ElasticTransform", *POLICIES)],
     ("Pad", {"padding": 1}, "fill", FILLS),
     ("RandomCrop", {"size": 8}, "fill", FILLS),
     *[(name, {"degrees": 10}, "interpolation", INTERPOLATIONS) for name in ("RandomAffine", "RandomRotation")],
     *[(name, {}, "interpolation", INTERPOLATIONS) for name in ("RandomPerspective", "ElasticTransform", *POLICIES)],
-    ("RandomResizedCrop", {"size": 8}, "interpolation", INTERPOLATIONS),
-    *[(name, {"degrees": 10}, "center", CENTERS) for name in ("RandomAffine", "RandomRotation")],
-    *[(name, {}, "degrees", [-1, NAN, INF, "10", (1,), (1, 2, 3), (2, 1), None]) for name in (
-        "RandomAffine", "RandomRotation")],
-    ("RandomRotation", {"degrees": 10}, "expand", [1, "yes"]),
-    ("RandomAffine", {"degrees": 10}, "translate", [0.1, (0.1,), (0.1, 1.1), (-0.1, 0), "x"]),
-    ("RandomAffine", {"degrees": 10}, "scale", [1, (0, 1), (1, 0.5), (-1, 1), (1, 2, 3), (1, INF)]),
-    ("RandomAffine", {"degrees": 10}, "shear", [-1, (1, 0), (1, 2, 3), (0, 1, 1, 0), "x", NAN]),
-    ("RandomPerspective", {}, "distortion_scale", [-0.1, 1.1, NAN, "x", None]),
-    ("ElasticTransform", {}, "alpha", [NAN, "x", (1, 2, 3), None, ()]),
-    ("ElasticTransform", {}, "sigma", [-1, NAN, "x", (1, 2, 3), (1, -1)]),
-    ("GaussianBlur", {}, "kernel_size", [0, 2, -1, (3, 4), (3, 3, 3), 1.5, "3", None]),
-    ("GaussianBlur", {"kernel_size": 3}, "sigma", [0, -1, (0, 1), (2, 1), (1, 2, 3), NAN, "x", None]),
-    ("PILGaussianBlur", {}, "radius", [0, -1, (0, 1), (2, 1), (1, 2, 3), NAN, "x", None]),
-    ("RandomErasing", {}, "scale", [0.1, (0.5, 0.1), (-0.1, 0.1), (0.1, 1.1), (0.1,), "ab"]),
-    ("RandomErasing", {}, "ratio", [0.1, (2, 1), (0, 1), (1,)]),
-    ("RandomErasing", {}, "value", ["noise", None, (1, 2), (1, 2, 3, 4), NAN, ("a", 1, 2)]),
-    ("RandomErasing", {"mode": "rand"}, "value", [1, (1, 2, 3), "random"]),
-    ("RandomErasing", {"mode": "pixel"}, "value", [1, (1, 2, 3)]),
-    ("RandomErasing", {}, "mode", ["constant", None, "random"]),
-    ("RandomErasing", {}, "min_count", [0, -1, 1.5, None]),
-    ("RandomErasing", {"min_count": 3}, "max_count", [2, 0, 3.5]),
+    *[(name, {"degrees": 10}, "center", [3, (1,), ("a", 1), (NAN, 1)]) for name in ("RandomAffine", "RandomRotation")],
+    *[(name, {}, "degrees", [-1, NAN, (1, 2, 3), (2, 1), None]) for name in ("RandomAffine", "RandomRotation")],
+    ("RandomAffine", {"degrees": 10}, "translate", [0.1, (0.1,), (0.1, 1.1), (-0.1, 0)]),
+    ("RandomAffine", {"degrees": 10}, "scale", [1, (0, 1), (1, 0.5), (1, INF)]),
+    ("RandomAffine", {"degrees": 10}, "shear", [-1, (1, 0), (1, 2, 3), (0, 1, 1, 0), "x"]),
+    ("RandomPerspective", {}, "distortion_scale", [-0.1, 1.1, NAN, None]),
+    ("ElasticTransform", {}, "alpha", [NAN, "x", (1, 2, 3), ()]),
+    ("ElasticTransform", {}, "sigma", [-1, NAN, (1, 2, 3), (1, -1)]),
+    ("GaussianBlur", {}, "kernel_size", [0, 2, (3, 4), (3, 3, 3), 1.5]),
+    ("GaussianBlur", {"kernel_size": 3}, "sigma", [0, (0, 1), (2, 1), (1, 2, 3), NAN]),
+    ("PILGaussianBlur", {}, "radius", [0, (0, 1), (2, 1), NAN]),
+    ("RandomErasing", {}, "scale", [0.1, (0.5, 0.1), (-0.1, 0.1), (0.1, 1.1)]),
+    ("RandomErasing", {}, "ratio", [0.1, (2, 1), (0, 1)]),
+    ("RandomErasing", {}, "value", ["noise", None, (1, 2), NAN, ("a", 1, 2)]),
+    ("RandomErasing", {"mode": "rand"}, "value", [1, "random"]),
+    ("RandomErasing", {}, "mode", ["constant", None]),
+    ("RandomErasing", {}, "min_count", [0, 1.5]),
+    ("RandomErasing", {"min_count": 3}, "max_count", [2, 3.5]),
     ("RandomApply", {"transforms": [FLIP]}, "p", PROBABILITIES),
-    *[
-        (name, {}, "transforms", [[], FLIP, None, [3], "x", [images.Resize], 3])
-        for name in ("RandomApply", "RandomChoice", "RandomOrder")
-    ],
-    *[(name, {}, "transforms", [[[FLIP]], [None]]) for name in ("RandomChoice", "RandomOrder")],
-    ("RandomChoice", {"transforms": [FLIP, FLIP]}, "p", [0.5, [1], [1, 1, 1], [1, -1], [0, 0], [NAN, 1], ["a", 1]]),
-    *[(name, {}, "num_magnitude_bins", [1, 0, -1, 1.5, None]) for name in ("TrivialAugmentWide", "RandAugment")],
-    ("RandAugment", {}, "num_ops", [-1, 1.5, None]),
-    ("RandAugment", {}, "magnitude", [-1, 31, 1.5, None]),
-    ("AutoAugment", {}, "policy", ["image_net", None, 3, enum.Enum("Other", {"A": "cifar100"}).A]),
-    ("AugMix", {}, "severity", [0, 11, 1.5]),
-    ("AugMix", {}, "mixture_width", [0, -1, 1.5]),
-    ("AugMix", {}, "chain_depth", [-2, 1.5]),
-    ("AugMix", {}, "alpha", [0, -1, NAN, INF, "x"]),
-    ("AugMix", {}, "all_ops", [1, "yes"]),
-    *[("Resize", {"size": size}, "max_size", [0, 1.5, "9", 8]) for size in (8, 9)],
+    *[(name, {}, "transforms", [[], FLIP, [3], [images.Resize]]) for name in LISTS],
+    *[(name, {}, "transforms", [[[FLIP]], [None]]) for name in LISTS[1:]],
+    ("RandomChoice", {"transforms": [FLIP, FLIP]}, "p", [0.5, [1], [1, -1], [0, 0], [NAN, 1], ["a", 1]]),
+    *[(name, {}, "num_magnitude_bins", [1, 1.5]) for name in ("TrivialAugmentWide", "RandAugment")],
+    ("RandAugment", {}, "magnitude", [-1, 31, 1.5]),
+    ("AutoAugment", {}, "policy", ["image_net", None, enum.Enum("Other", {"A": "cifar100"}).A]),
+    ("AugMix", {}, "severity", [0, 11]),
+    ("AugMix", {}, "mixture_width", [0]),
+    ("AugMix", {}, "chain_depth", [-2]),
+    ("AugMix", {}, "alpha", [0, NAN, "x"]),
+    ("Resize", {"size": 9}, "max_size", [0, "9", 8]),
     ("Resize", {"size": (8, 9)}, "max_size", [20]),
-    ("Resize", {}, "size", [None, 0, "8"]),
-    *[("RandomIoUCrop", {}, f"{end}_scale", [0, -0.1, 1.1, NAN, "x", None]) for end in ("min", "max")],
+    *[("RandomIoUCrop", {}, f"{end}_scale", [0, 1.1, NAN, None]) for end in ("min", "max")],
     ("RandomIoUCrop", {"max_scale": 0.5}, "min_scale", [0.6]),
-    *[("RandomIoUCrop", {}, f"{end}_aspect_ratio", [0, -1, INF, NAN, "x", None]) for end in ("min", "max")],
     ("RandomIoUCrop", {}, "min_aspect_ratio", [2.5]),
-    ("RandomIoUCrop", {}, "sampler_options", [[], 0.5, [-0.1], [NAN], ["x"], {0.1}]),
-    ("RandomIoUCrop", {}, "trials", [0, -1, 1.5, None]),
+    ("RandomIoUCrop", {}, "sampler_options", [[], 0.5, [-0.1], [NAN], {0.1}]),
+    ("RandomIoUCrop", {}, "trials", [0, 1.5]),
     ("RandomZoomOut", {}, "fill", FILLS),
     *[(name, {"size": 8}, "fill", FILLS) for name in ("FixedSizeCrop", "LetterBox")],
-    ("RandomZoomOut", {}, "side_range", [2, (0.9, 2), (3, 2), (1,), (1, INF), "ab"]),
+    ("RandomZoomOut", {}, "side_range", [2, (0.9, 2), (3, 2), (1, INF)]),
     *[(name, {}, "p", PROBABILITIES) for name in ("RandomZoomOut", "RandomPhotometricDistort")],
     *[
-        ("RandomPhotometricDistort", {}, name, [0.5, (-0.1, 1), (2, 1), (1,), (0, INF), None])
+        ("RandomPhotometricDistort", {}, name, [0.5, (-0.1, 1), (2, 1), (0, INF)])
         for name in ("brightness", "contrast", "saturation")
     ],
-    ("RandomPhotometricDistort", {}, "hue", [0.1, (-0.6, 0), (0, 0.6), (0.2, 0.1), None]),
-    ("ScaleJitter", {}, "target_size", [8, (8,), (8, 0), (8, 9, 10), None]),
-    ("ScaleJitter", {"target_size": (8, 9)}, "scale_range", [1, (0, 1), (2, 1), (1,), (1, INF)]),
+    ("RandomPhotometricDistort", {}, "hue", [0.1, (-0.6, 0), (0, 0.6), (0.2, 0.1)]),
+    ("ScaleJitter", {}, "target_size", [8, (8,), (8, 0)]),
+    ("ScaleJitter", {"target_size": (8, 9)}, "scale_range", [1, (0, 1), (2, 1), (1, INF)]),
     ("ScaleJitter", {"target_size": (8, 9)}, "interpolation", INTERPOLATIONS),
-    ("RandomShortestSize", {}, "min_size", [0, (), (8, 0), 1.5, "8", None]),
-    ("RandomShortestSize", {"min_size": 8}, "max_size", [0, 1.5, "8"]),
-    ("RandomResize", {"max_size": 8}, "min_size", [0, 1.5, None]),
-    ("RandomResize", {"min_size": 8}, "max_size", [0, 7, None]),
-    *[(name, {}, "size", [0, -1, 1.5, (1, 2, 3), None, "3"]) for name in ("FixedSizeCrop", "LetterBox")],
-    ("FixedSizeCrop", {"size": 8}, "padding_mode", ["wrap", None]),
+    ("RandomShortestSize", {}, "min_size", [0, (), (8, 0), 1.5]),
+    ("RandomShortestSize", {"min_size": 8}, "max_size", [0, 1.5]),
+    ("RandomResize", {"min_size": 8}, "max_size", [0, 7]),
+    *[(name, {}, "size", [0, 1.5, (1, 2, 3)]) for name in ("FixedSizeCrop", "LetterBox")],
 ]  # fmt: skip
-CASES = [(name, given, argument, value) for name, given, argument, values in REFUSED for value in values]
 
 
-@pytest.mark.parametrize(("name", "given", "argument", "value"), CASES, ids=lambda part: str(part)[:40])
-def test_a_wrong_argument_is_refused_by_an_error_with_its_name_and_the_rule(name, given, argument, value):
-    with pytest.raises((TypeError, ValueError), match=rf"^{argument} must .*not "):
-        getattr(images, name)(**given, **{argument: value})
+@pytest.mark.parametrize(("name", "given", "argument", "values"), REFUSED, ids=lambda part: str(part)[:40])
+def test_wrong_arguments_are_refused_by_errors_with_their_names_and_the_rule(name, given, argument, values):
+    for value in values:
+        with pytest.raises((TypeError, ValueError), match=rf"^{argument} must .*not "):
+            getattr(images, name)(**given, **{argument: value})
 
 
 class Interpolation(enum.Enum):  # as torchvision's
-    NEAREST = "nearest"
-    NEAREST_EXACT = "nearest-exact"
     BICUBIC = "bicubic"
 
 
@@ -137,23 +120,10 @@ class Policy(enum.Enum):  # as torchvision's
     ("made", "attribute", "value"),
     [
         (images.ColorJitter(0.4), "brightness", (0.6, 1.4)),
-        (images.ColorJitter(contrast=3), "contrast", (0, 4)),
-        (images.ColorJitter(hue=(0.1, 0.2)), "hue", (0.1, 0.2)),
-        (images.ColorJitter(saturation=0), "saturation", None),
         (images.RandomRotation(30), "degrees", (-30, 30)),
-        (images.RandomRotation((10, 30)), "degrees", (10, 30)),
-        (images.RandomAffine(0, shear=5), "shear", (-5, 5)),
         (images.RandomAffine(0, interpolation=Interpolation.BICUBIC), "interpolation", "bicubic"),
-        (images.RandomAffine(0, interpolation=Interpolation.NEAREST_EXACT), "interpolation", "nearest"),
-        (images.RandomAffine(0, interpolation=Image.Resampling.BILINEAR), "interpolation", "bilinear"),
-        (images.RandomAffine(0, interpolation="random"), "interpolation", "random"),
-        (images.RandomResizedCrop(8, interpolation="random"), "interpolation", "random"),
-        (images.Pad(2), "padding", (2, 2, 2, 2)),
         (images.Pad((1, 2)), "padding", (1, 2, 1, 2)),
-        (images.Pad((1, 2, 3, 4)), "padding", (1, 2, 3, 4)),
-        (images.GaussianBlur((3, 5)), "kernel_size", (3, 5)),
         (images.GaussianBlur(3, 0.5), "sigma", (0.5, 0.5)),
-        (images.ElasticTransform((1, 2)), "alpha", (1, 2)),
         (images.AutoAugment(Policy.SVHN), "policy", "svhn"),
         (images.RandomErasing(value="random"), "mode", "pixel"),
         (images.RandomErasing(min_count=2), "max_count", 2),
@@ -167,11 +137,8 @@ def test_arguments_mean_what_they_mean_in_torchvision(made, attribute, value):
 
 
 DEFAULTS = {
-    "RandomVerticalFlip": {"p": 0.5},
+    **{name: {"p": 0.5} for name in ("RandomVerticalFlip", "RandomEqualize", "RandomAutocontrast", "RandomInvert")},
     "RandomGrayscale": {"p": 0.1},
-    "RandomEqualize": {"p": 0.5},
-    "RandomAutocontrast": {"p": 0.5},
-    "RandomInvert": {"p": 0.5},
     "RandomPerspective": {"distortion_scale": 0.5, "p": 0.5, "interpolation": "bilinear", "fill": 0},
     "ElasticTransform": {"alpha": (50, 50), "sigma": (5, 5), "interpolation": "bilinear", "fill": 0},
     "RandomErasing": {"p": 0.5, "scale": (0.02, 0.33), "ratio": (0.3, 3.3), "value": 0},
@@ -199,64 +166,28 @@ def test_defaults_are_torchvisions(name):
     assert {key: getattr(made, key) for key in DEFAULTS[name]} == DEFAULTS[name]
 
 
-EACH = [
-    images.RandomVerticalFlip(), images.Pad(2), images.RandomCrop(8), images.ColorJitter(0.1), images.Grayscale(3),
-    images.RandomGrayscale(), images.RandomSolarize(9), images.RandomPosterize(3), images.RandomEqualize(),
-    images.RandomAutocontrast(), images.RandomInvert(), images.RandomAdjustSharpness(2), images.RandomAffine(3),
-    images.RandomRotation(3), images.RandomPerspective(), images.ElasticTransform(), images.GaussianBlur(3),
-    images.PILGaussianBlur(), images.RandomErasing(), images.RandomApply([FLIP]), images.RandomChoice([FLIP]),
-    images.RandomOrder([FLIP]), images.TrivialAugmentWide(), images.RandAugment(), images.AutoAugment(),
-    images.RandomIoUCrop(), images.RandomZoomOut(), images.RandomPhotometricDistort(), images.ScaleJitter((8, 9)),
-    images.RandomShortestSize((8, 9), 20), images.RandomResize(8, 9), images.FixedSizeCrop(8), images.LetterBox(8),
-    images.Resize(None, max_size=9), images.AugMix(),
-    images.rand_augment_transform("rand-m9-mstd0.5-inc1"), images.auto_augment_transform("3a"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("step", EACH, ids=lambda step: repr(step).partition("(")[0])
-def test_a_transform_is_pickled_and_shows_its_arguments(step):
-    again = pickle.loads(pickle.dumps(step))
-    assert type(again) is type(step) and repr(again) == repr(step)
-    assert repr(step).endswith(")") and "object at" not in repr(step)
-
-
 @pytest.mark.parametrize(
     ("step", "size", "result"),
     [
         (images.Pad((1, 2, 3, 4)), (10, 20), (16, 24)),
-        (images.Pad(1), None, None),
         (images.RandomCrop(8), None, (8, 8)),
-        (images.RandomRotation(10), (10, 20), (10, 20)),
         (images.RandomRotation(10, expand=True), (10, 20), None),
-        (images.TrivialAugmentWide(), (10, 20), (10, 20)),
         (images.Resize(5, max_size=8), (10, 20), (4, 8)),
-        (images.Resize(5, max_size=8), (20, 10), (8, 4)),
         (images.Resize(5, max_size=12), (10, 20), (5, 10)),
         (images.Resize(None, max_size=8), (10, 20), (4, 8)),
         (images.Resize(None, max_size=8), None, None),
         (images.RandomIoUCrop(), (10, 20), None),
-        (images.RandomZoomOut(), (10, 20), None),
         (images.RandomZoomOut(p=0), (10, 20), (10, 20)),
-        (images.RandomZoomOut(side_range=(1, 1)), (10, 20), (10, 20)),
-        (images.RandomPhotometricDistort(), (10, 20), (10, 20)),
         (images.ScaleJitter((40, 30)), (10, 20), None),
         (images.ScaleJitter((40, 30), (1, 1)), (10, 20), (20, 40)),
-        (images.ScaleJitter((40, 30), (1, 1)), None, None),
-        (images.RandomShortestSize((5, 6)), (10, 20), None),
         (images.RandomShortestSize((5, 5), 8), (10, 20), (4, 8)),
-        (images.RandomResize(5, 7), (10, 20), None),
         (images.RandomResize(5, 6), (10, 20), (5, 10)),
-        (images.RandomResize(5, 5), (10, 20), (5, 10)),
         (images.FixedSizeCrop((8, 9)), None, (8, 9)),
         (images.LetterBox((8, 9)), None, (8, 9)),
         (images.RandomApply([images.Pad(1)]), (10, 20), None),
         (images.RandomApply([images.Pad(1)], p=1), (10, 20), (12, 22)),
-        (images.RandomApply([images.Pad(1)], p=0), (10, 20), (10, 20)),
-        (images.RandomApply([FLIP, images.RandomInvert()]), (10, 20), (10, 20)),
         (images.RandomChoice([images.RandomCrop(8), images.RandomResizedCrop(8)]), None, (8, 8)),
-        (images.RandomChoice([images.RandomCrop(8), images.RandomCrop(9)]), None, None),
         (images.RandomOrder([images.RandomResizedCrop(8), FLIP]), (10, 20), (8, 8)),
-        (images.RandomOrder([images.Pad(1), images.RandomResizedCrop(8)]), (10, 20), None),
         (images.RandomOrder([images.Pad(1), images.Pad(2)]), (10, 20), (16, 26)),
     ],
     ids=lambda part: repr(part)[:60],
@@ -270,10 +201,9 @@ def test_the_size_of_results_is_known_where_it_is_the_same_for_all(step, size, r
     [
         [images.RandomErasing(), FLIP],
         [images.RandomErasing(), lambda image: None],
-        [images.RandomApply([images.RandomErasing()]), FLIP],
         [images.RandomChoice([images.RandomErasing(), FLIP]), images.Resize(8)],
     ],
-    ids=["flip", "function", "apply", "choice"],
+    ids=["flip", "function", "choice"],
 )
 def test_no_other_step_follows_one_that_changes_the_normalised_result(steps, tmp_path):
     with pytest.raises(
@@ -291,28 +221,21 @@ def test_two_erasing_steps_may_follow_each_other():
 
 
 @pytest.mark.parametrize(
-    ("text", "part"),
+    ("make", "text", "part"),
     [
-        ("Rand-m9", "Rand"), ("", "''"), ("rand-m9.5", "m9.5"), ("rand-q3", "q3"), ("rand-mm9", "mm9"),
-        ("rand-n9x", "n9x"), ("rand-mstd0.5.1", "mstd0.5.1"), ("rand-inc0.5", "inc0.5"),
-        ("rand-n16-tweights", "n of at most 15"),
+        *((images.rand_augment_transform, f"rand-{part}", part) for part in ("m9.5", "q3", "mstd0.5.1")),
+        (images.rand_augment_transform, "Rand-m9", "Rand"),
+        (images.rand_augment_transform, "rand-n16-tweights", "n of at most 15"),
+        *((images.auto_augment_transform, f"augmix-{part}", part) for part in ("n2", "m3.5")),
+        (images.auto_augment_transform, "v1", "v1"),
+        (images.auto_augment_transform, "original-m9", "m9"),
+        (images.auto_augment_transform, "augmix-w0", "w from 1"),
+        (images.auto_augment_transform, "augmix-a0", "a above 0"),
     ],
-)  # fmt: skip
-def test_a_string_that_timms_rand_augment_refuses_is_refused(text, part):
+)
+def test_a_string_that_timm_refuses_is_refused(make, text, part):
     with pytest.raises(ValueError, match=rf"^config_str must .*{part}"):
-        images.rand_augment_transform(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("v1", "v1"), ("original-m9", "m9"), ("v0-mstd0.5x", "mstd0.5x"), ("augmix-n2", "n2"), ("augmix-d-1", "1"),
-        ("augmix-m3.5", "m3.5"), ("augmix-w0", "w from 1"), ("augmix-a0", "a above 0"),
-    ],
-)  # fmt: skip
-def test_a_string_that_timms_auto_augment_refuses_is_refused(text, part):
-    with pytest.raises(ValueError, match=rf"^config_str must .*{part}"):
-        images.auto_augment_transform(text)
+        make(text)
 
 
 @pytest.mark.parametrize(
@@ -323,8 +246,6 @@ def test_a_string_that_timms_auto_augment_refuses_is_refused(text, part):
         ({"hparams": {"magnitude_std": -1}}, "magnitude_std.* must be"),
         ({"transforms": ["Rotation"]}, "transforms must be names of operations .*'Rotation'"),
         ({"transforms": {"Rotate": -1}}, "transforms must have weights of at least 0"),
-        ({"transforms": []}, "transforms must be"),
-        ({"interpolation": "lanczos"}, "interpolation must be one of"),
         ({"fill": 300}, "fill must be"),
     ],
     ids=str,

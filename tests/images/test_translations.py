@@ -2,7 +2,6 @@
 
 import logging
 import math
-import pickle
 import sys
 import types
 
@@ -10,9 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import slipring
 from slipring import images
-from tests.support.options import grouped
 from tests.support.pictures import encoded, pixels
 from tests.support.torchvision_classes import PRESETS, TIMM, TRANSFORMS, Attributes, Mode, compose, install, like
 
@@ -23,7 +20,6 @@ ALWAYS_INVERT = like("RandomInvert", p=1)
 SOLARIZE = like("RandomSolarize", threshold=128, p=1)
 NORMALIZE = like("Normalize", mean=[0.5, 0.4, 0.3], std=[0.2, 0.3, 0.4])
 POLICY = {"interpolation": Mode.BILINEAR, "fill": [1.0, 2.0, 3.0]}
-OURS = {"interpolation": "bilinear", "fill": (1.0, 2.0, 3.0)}
 
 
 @pytest.fixture(autouse=True)
@@ -62,72 +58,77 @@ def op(name, p=0.5, m=9, std=0.5, most=None, resample=(Mode.BILINEAR, Mode.BICUB
     return timm("AugmentOp", name=name, prob=p, magnitude=m, **own)
 
 
-def test_timms_augmix_is_translated():
-    theirs = timm("AugMixAugment", ops=[op("Rotate", 1.0, 5, math.inf)], alpha=0.5, width=4, depth=2, blended=False)
-    (step,) = steps_of(theirs)
-    assert repr(step).startswith("AugMixAugment(width=4, depth=2, ops=[Rotate(p=1.0, m=5)")
-
-
 def steps_of(*transforms, **options):
     return images.options_from_torchvision(compose(*transforms), **options)["transform"]
+
+
+# Classes whose attributes have the names of slipring's arguments, and values of these.
+SAME = [
+    ("RandomVerticalFlip", {"p": 0.3}),
+    ("RandomGrayscale", {"p": 0.2}),
+    ("Grayscale", {"num_output_channels": 3}),
+    ("Pad", {"padding": [2], "fill": 5, "padding_mode": "edge"}),
+    ("ColorJitter", {"brightness": [0.6, 1.4], "contrast": None, "saturation": (0, 2.0), "hue": [-0.1, 0.1]}),
+    ("GaussianBlur", {"kernel_size": [3, 5], "sigma": [0.1, 2.0]}),
+    ("RandomSolarize", {"threshold": 128, "p": 1}),
+    ("RandomPosterize", {"bits": 3, "p": 0.4}),
+    ("RandomEqualize", {"p": 0.4}),
+    ("RandomAutocontrast", {"p": 0.4}),
+    ("RandomInvert", {"p": 0.4}),
+    ("RandomAdjustSharpness", {"sharpness_factor": 2, "p": 0.4}),
+    ("RandomAffine", {
+        "degrees": [-10.0, 10.0], "translate": (0.1, 0.2), "scale": (0.9, 1.1), "shear": [-5.0, 5.0], "center": (3, 4),
+        **POLICY,
+    }),
+    ("RandomRotation", {"degrees": [-9.0, 8.0], "expand": True, "center": None, **POLICY}),
+    ("RandomPerspective", {"distortion_scale": 0.4, "p": 0.3, **POLICY}),
+    ("ElasticTransform", {"alpha": [9.0, 8.0], "sigma": [5.0, 4.0], **POLICY}),
+    ("TrivialAugmentWide", {"num_magnitude_bins": 20, **POLICY}),
+    ("RandAugment", {"num_ops": 3, "magnitude": 5, "num_magnitude_bins": 11, **POLICY}),
+    ("AutoAugment", {"policy": "svhn", **POLICY}),
+    ("AugMix", {"severity": 2, "mixture_width": 4, "chain_depth": 1, "alpha": 0.5, "all_ops": False, **POLICY}),
+    ("RandomZoomOut", {"fill": [1.0, 2.0, 3.0], "side_range": [1.0, 3.0], "p": 0.4}),
+    ("RandomPhotometricDistort", {
+        "brightness": (0.8, 1.2), "contrast": (0.5, 1), "saturation": (0, 2), "hue": (-0.1, 0.1), "p": 0.3,
+    }),
+    ("ScaleJitter", {"target_size": (64, 48), "scale_range": [0.2, 1.5], "interpolation": Mode.BICUBIC}),
+    ("RandomShortestSize", {"min_size": [20, 30], "max_size": 50, "interpolation": Mode.BICUBIC}),
+    ("RandomResize", {"min_size": 20, "max_size": 30, "interpolation": Mode.BICUBIC}),
+    ("Resize", {"size": None, "max_size": 30, "interpolation": Mode.BICUBIC}),
+    ("RandomResizedCrop", {"size": (8, 9), "scale": (0.1, 1), "ratio": (0.75, 1.5), "interpolation": Mode.BICUBIC}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "arguments"), SAME, ids=[name for name, _ in SAME])
+def test_a_transform_becomes_the_step_with_its_arguments(name, arguments):
+    (made,) = steps_of(like(name, antialias=True, **arguments))
+    own = {"flip": 0} if name == "RandomResizedCrop" else {}
+    own |= {"fill": tuple(arguments["fill"])} if isinstance(arguments.get("fill"), list) else {}
+    assert repr(made) == repr(getattr(images, name)(**{**arguments, **own}))
 
 
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        (like("RandomVerticalFlip", p=0.3), images.RandomVerticalFlip(0.3)),
-        (crop(None), images.RandomCrop((8, 9), None, True)),
-        (crop((4, 6)), images.RandomCrop((8, 9), (4, 6), True)),
         (crop((1, 2, 3, 4)), images.RandomCrop((8, 9), (1, 2, 3, 4), True)),
         # v2 keeps left, right, top and bottom.
         (crop([1, 3, 2, 4], _fill={"others": 0}), images.RandomCrop((8, 9), (1, 2, 3, 4), True)),
-        (like("Pad", padding=[2], fill=5, padding_mode="edge"), images.Pad((2,), 5, "edge")),
-        (
-            like("ColorJitter", brightness=[0.6, 1.4], contrast=None, saturation=(0, 2.0), hue=[-0.1, 0.1]),
-            images.ColorJitter((0.6, 1.4), None, (0, 2.0), (-0.1, 0.1)),
-        ),
-        (like("RandomGrayscale", p=0.2), images.RandomGrayscale(0.2)),
-        (like("Grayscale", num_output_channels=3), images.Grayscale(3)),
-        (like("GaussianBlur", kernel_size=[3, 5], sigma=[0.1, 2.0]), images.GaussianBlur((3, 5), (0.1, 2.0))),
-        (SOLARIZE, images.RandomSolarize(128, 1)),
-        (like("RandomPosterize", bits=3, p=0.4), images.RandomPosterize(3, 0.4)),
-        (like("RandomEqualize", p=0.4), images.RandomEqualize(0.4)),
-        (like("RandomAutocontrast", p=0.4), images.RandomAutocontrast(0.4)),
-        (INVERT, images.RandomInvert(0.5)),
-        (like("RandomAdjustSharpness", sharpness_factor=2, p=0.4), images.RandomAdjustSharpness(2, 0.4)),
         (
             like(
-                "RandomAffine",
-                **{"degrees": [-10.0, 10.0], "translate": (0.1, 0.2), "scale": (0.9, 1.1), "shear": [-5.0, 5.0]},
-                **POLICY,
-                center=(3, 4),
+                "RandomIoUCrop",
+                **{"min_scale": 0.2, "max_scale": 0.9, "min_aspect_ratio": 0.4, "max_aspect_ratio": 3.0},
+                **{"options": [0.5, 1.0], "trials": 7},
             ),
-            images.RandomAffine((-10.0, 10.0), (0.1, 0.2), (0.9, 1.1), (-5.0, 5.0), center=(3, 4), **OURS),
-        ),
-        (
-            like("RandomRotation", degrees=[-9.0, 8.0], expand=True, center=None, **POLICY),
-            images.RandomRotation((-9.0, 8.0), expand=True, **OURS),
+            images.RandomIoUCrop(0.2, 0.9, 0.4, 3.0, [0.5, 1.0], 7),
         ),
         (
             like("RandomPerspective", distortion_scale=0.4, p=0.3, interpolation=3, fill=0),
             images.RandomPerspective(0.4, 0.3, "bicubic", 0),
         ),
         (
-            like("ElasticTransform", alpha=[9.0, 8.0], sigma=[5.0, 4.0], interpolation="nearest", fill=7),
-            images.ElasticTransform((9.0, 8.0), (5.0, 4.0), "nearest", 7),
+            like("RandomApply", transforms=[FLIP, INVERT], p=0.3),
+            images.RandomApply([images.RandomHorizontalFlip(0.5), images.RandomInvert()], 0.3),
         ),
-        (like("TrivialAugmentWide", num_magnitude_bins=20, **POLICY), images.TrivialAugmentWide(20, **OURS)),
-        (
-            like("RandAugment", num_ops=3, magnitude=5, num_magnitude_bins=11, **POLICY),
-            images.RandAugment(3, 5, 11, **OURS),
-        ),
-        (like("AutoAugment", policy="svhn", **POLICY), images.AutoAugment("svhn", **OURS)),
-        (
-            like("AugMix", severity=2, mixture_width=4, chain_depth=1, alpha=0.5, all_ops=False, **POLICY),
-            images.AugMix(2, 4, 1, 0.5, False, **OURS),
-        ),
-        (like("RandomApply", transforms=[FLIP, INVERT], p=0.3),
-         images.RandomApply([images.RandomHorizontalFlip(0.5), images.RandomInvert()], 0.3)),
         (
             like("RandomChoice", transforms=[INVERT, compose(FLIP, INVERT)], p=[1, 3]),
             images.RandomChoice(
@@ -146,12 +147,11 @@ def steps_of(*transforms, **options):
             box((Mode.BILINEAR, Mode.BICUBIC)),
             images.RandomResizedCrop((24, 24), (0.1, 1), (0.75, 1.5), 0, "random"),
         ),
-        (box(Mode.BICUBIC), images.RandomResizedCrop((24, 24), (0.1, 1), (0.75, 1.5), 0, "bicubic")),
         (timm("CenterCropOrPad", size=(9, 8), fill=0, padding_mode="constant"), images.CenterCrop((9, 8))),
     ],
     ids=lambda step: type(step).__name__,
-)  # fmt: skip
-def test_a_transform_becomes_the_step_with_its_arguments(theirs, ours):
+)
+def test_a_transform_with_other_attributes_becomes_the_step_that_does_the_same(theirs, ours):
     (made,) = steps_of(theirs)
     assert repr(made) == repr(ours)
 
@@ -160,23 +160,16 @@ def test_a_transform_becomes_the_step_with_its_arguments(theirs, ours):
     "transform",
     [
         like("Identity"),
-        like("RGB"),
         like("ToPureTensor"),
-        like("Pad", padding=0, fill=0, padding_mode="constant"),
         like("ColorJitter", brightness=None, contrast=None, saturation=None, hue=None),
         like("RandomInvert", p=0),
-        like("RandomHorizontalFlip", p=0.0),
-        like("RandomApply", transforms=[INVERT], p=0),
         like("RandomApply", transforms=[like("Identity")], p=0.5),
     ],
     ids=lambda step: type(step).__name__,
 )
 def test_a_transform_without_effect_is_dropped(transform):
     assert steps_of(transform) == []
-
-
-def test_a_random_apply_that_always_applies_is_its_list():
-    made = steps_of(like("RandomApply", transforms=[INVERT, FLIP], p=1))
+    made = steps_of(like("RandomApply", transforms=[transform, INVERT, FLIP], p=1))  # the list itself
     assert repr(made) == repr([images.RandomInvert(), images.RandomHorizontalFlip(0.5)])
 
 
@@ -185,12 +178,8 @@ def test_a_random_apply_that_always_applies_is_its_list():
     [
         ((TO_TENSOR, NORMALIZE, erasing(2)), 2),
         ((TO_TENSOR, NORMALIZE, erasing([2.0])), 2.0),  # v2
-        ((TO_TENSOR, NORMALIZE, erasing((1, 2, 3))), (1, 2, 3)),
-        ((TO_TENSOR, NORMALIZE, erasing("random")), "random"),
         ((TO_TENSOR, NORMALIZE, erasing(None)), "random"),  # v2
-        ((TO_TENSOR, erasing(1), NORMALIZE), (2.5, 2.0, 1.75)),
         ((PIL_TO_TENSOR, erasing(255), TO_FLOAT, NORMALIZE), (2.5, 2.0, 1.75)),
-        ((PIL_TO_TENSOR, erasing(255), TO_FLOAT), (1.0, 1.0, 1.0)),
         ((PIL_TO_TENSOR, erasing(255)), 255),
     ],
 )
@@ -209,17 +198,13 @@ def test_timms_erasing_keeps_its_mode_and_counts():
     ("transforms", "options"),
     [
         ((TO_TENSOR, NORMALIZE), ("float32", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))),
-        ((TO_IMAGE, NORMALIZE), None),
+        ((PIL_TO_TENSOR, like("ConvertImageDtype", dtype="torch.float16")), ("float16", None, None)),
         ((TO_IMAGE, TO_FLOAT, like("ToPureTensor"), NORMALIZE), ("float32", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))),
         ((TO_TENSOR, NORMALIZE, like("ToDtype", dtype="torch.float16", scale=True)),
          ("float16", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))),
-        ((TO_IMAGE, like("ToDtype", dtype={"others": "torch.float32"}, scale=True)), ("float32", None, None)),
         ((TO_IMAGE, like("ToDtype", dtype={"others": None}, scale=True)), ("uint8", None, None)),
         ((TO_IMAGE, like("ToDtype", dtype={int: "torch.float32"}, scale=True)), None),
         ((PIL_TO_TENSOR, like("ToPILImage", mode=None), TO_TENSOR), ("float32", None, None)),
-        ((timm("MaybePILToTensor"),), ("uint8", None, None)),
-        ((timm("ToNumpy"),), ("uint8", None, None)),
-        ((TO_TENSOR, timm("MaybeToTensor")), ("float32", None, None)),
         # Values from 0 to 255, with mean and standard deviation of that scale.
         ((TIMM["transforms"]["ToTensor"](dtype="torch.float32"), like("Normalize", mean=[51] * 3, std=[102] * 3)),
          ("float32", (0.2,) * 3, (0.4,) * 3)),
@@ -250,6 +235,9 @@ def test_the_transforms_of_weights_resize_crop_and_normalise():
 def test_timms_policies_have_the_operations_of_its_objects():
     names = "AutoContrast", "Rotate", "TranslateXRel"
     rand = TIMM["auto_augment"]["RandAugment"](ops=[op(name) for name in names], num_layers=2, choice_weights=None)
+    augmix = timm("AugMixAugment", ops=[op("Rotate", 1.0, 5, math.inf)], alpha=0.5, width=4, depth=2, blended=False)
+    (made,) = steps_of(augmix)
+    assert repr(made).startswith("AugMixAugment(width=4, depth=2, ops=[Rotate(p=1.0, m=5)")
     (made,) = steps_of(rand)
     assert repr(made) == (
         "RandAugment(num_layers=2, ops=[AutoContrast(p=0.5, m=9), Rotate(p=0.5, m=9), TranslateXRel(p=0.5, m=9)])"
@@ -265,26 +253,23 @@ def test_timms_policies_have_the_operations_of_its_objects():
     ("transforms", "error", "text"),
     [
         ([like("JPEG")], TypeError, "slipring has no JPEG.*rest='map'"),
-        ([lambda image: image], TypeError, "slipring has no function"),
-        ([TRANSFORMS["ToTensor"]], TypeError, "slipring has no type"),
         ([like("Grayscale", num_output_channels=1)], ValueError, "Grayscale: num_output_channels must be 3"),
-        ([like("Pad", padding=-1, fill=0, padding_mode="constant")], ValueError, "Pad: padding must be"),
         ([TO_TENSOR, INVERT], ValueError, "RandomInvert comes after the image has become float32"),
-        ([TO_TENSOR, NORMALIZE, NORMALIZE], ValueError, "Normalize comes after Normalize"),
+        ([PIL_TO_TENSOR, NORMALIZE], ValueError, "Normalize needs floats"),
+        ([TO_IMAGE, like("ToDtype", dtype="torch.float32", scale=False)], ValueError, "scale=True"),
+        ([TO_FLOAT], ValueError, "becomes a tensor first"),
         ([erasing(), TO_TENSOR], ValueError, "RandomErasing comes before the conversion"),
         ([PIL_TO_TENSOR, erasing("random")], ValueError, "RandomErasing writes normal random numbers"),
         ([TO_TENSOR, erasing("random"), NORMALIZE], ValueError, "RandomErasing draws values before Normalize"),
         ([PIL_TO_TENSOR, erasing(), INVERT], ValueError, "RandomInvert comes after RandomErasing"),
         ([like("RandomApply", transforms=[TO_TENSOR], p=0.5)], ValueError, "RandomApply converts or normalizes"),
         ([like("ToPILImage", mode="L")], ValueError, "mode='L'"),
-        ([TO_TENSOR, like("ToPILImage", mode=None)], ValueError, "ToPILImage comes after the image has become"),
         ([TO_IMAGE, like("ToDtype", dtype="torch.int64", scale=True)], ValueError, "dtype int64"),
         ([like("RandomRotation", degrees=[0, 9], interpolation=Mode.BILINEAR, expand=False, center=None,
                fill={int: 3})], ValueError, "RandomRotation has no fill for images"),
         ([box((Mode.BILINEAR, Mode.NEAREST))], ValueError, "draws one of bilinear, nearest"),
         ([timm("TrimBorder", border_size=3)], TypeError, "slipring has no TrimBorder"),
         ([timm("CenterCropOrPad", size=(9, 9), fill=3, padding_mode="constant")], ValueError, "fill=3"),
-        ([TO_TENSOR, timms_erasing(num_splits=3)], ValueError, "num_splits=3: timm leaves the first part"),
         ([TIMM["auto_augment"]["AutoAugment"](policy=[[Attributes()]])], TypeError, "must be timm's AugmentOp"),
         ([TIMM["auto_augment"]["RandAugment"](ops=[op("Cutout")], num_layers=1, choice_weights=None)],
          ValueError, "Cutout"),
@@ -322,12 +307,7 @@ def test_steps_that_move_pixels_may_follow_the_conversion_to_floats():
         steps_of(TO_TENSOR, crop(2, fill=0.5), NORMALIZE)
 
 
-# ---- rest="map"
-
-
 class Swap:
-    """Exchanges red and blue of a PIL image."""
-
     def __call__(self, image):
         return Image.merge("RGB", image.split()[::-1])
 
@@ -353,9 +333,7 @@ def test_a_step_that_slipring_lacks_is_kept_as_a_function_of_a_pil_image(caplog)
     (record,) = caplog.records
     assert "rest='map' keeps Swap, Lambda as Python functions" in record.getMessage()
     assert "GIL" in record.getMessage() and "copy" in record.getMessage()
-
-
-def test_nothing_is_logged_if_every_step_is_known(caplog):
+    caplog.clear()
     with caplog.at_level(logging.INFO, "slipring"):
         seen([SOLARIZE, TO_TENSOR])
     assert not caplog.records
@@ -392,13 +370,8 @@ def test_a_subclass_with_methods_of_its_own_is_kept_and_called():
     [
         ([lambda image: image.convert("L")], "returned a PIL image of mode L and size 30 x 20"),
         ([lambda image: image.resize((3, 3))], "must return a PIL image of mode RGB and size 30 x 20"),
-        (
-            [np.asarray],
-            r"returned an object of class ndarray, uint8 and shape \(20, 30, 3\): it must return a PIL image",
-        ),
-        ([lambda image: None], "returned None"),
+        ([np.asarray], r"an object of class ndarray, uint8 and shape \(20, 30, 3\): it must return a PIL image"),
         ([PIL_TO_TENSOR, lambda image: image[:1]], "it must return a tensor of uint8"),
-        ([PIL_TO_TENSOR, lambda image: image / 2], "class Tensor, torch.float32"),
     ],
 )
 def test_a_kept_step_that_returns_another_kind_of_image_is_an_error(transforms, text):
@@ -411,35 +384,13 @@ def test_a_kept_step_that_returns_another_kind_of_image_is_an_error(transforms, 
     ("transforms", "error", "text"),
     [
         ([TO_TENSOR, Swap()], TypeError, "Swap.*move it before the conversion to floats"),
-        ([TO_TENSOR, NORMALIZE, Swap()], TypeError, "move it before the conversion to floats"),
         ([PIL_TO_TENSOR, erasing(), Swap()], ValueError, "Swap comes after RandomErasing"),
         ([like("Resize", size=8, interpolation=Mode.LANCZOS)], ValueError, "lanczos"),
         ([TRANSFORMS["ToTensor"]], TypeError, "slipring has no type"),
-        ([3], TypeError, "slipring has no int"),
     ],
 )
 def test_values_that_cannot_be_kept_are_refused(transforms, error, text):
     with pytest.raises(error, match=text):
         steps_of(*transforms, rest="map")
-
-
-def test_rest_is_a_known_word():
     with pytest.raises(ValueError, match="rest must be one of"):
         images.options_from_torchvision(compose(), rest="keep")
-
-
-def noise(image):
-    """Return an image whose first pixel is random."""
-    image = np.array(image)
-    image[0, 0] = np.random.randint(0, 256, 3)
-    return Image.fromarray(image)
-
-
-def test_kept_steps_have_random_numbers_that_do_not_depend_on_the_workers():
-    data = pickle.loads(pickle.dumps(kept(like("RandomChoice", transforms=[noise, FLIP], p=None))))
-    runs = []
-    for how in ({}, {"num_workers": 1}, {"num_workers": 2, "chunk_size": 4}):
-        with slipring.Loader(data, 8, seed=5, **grouped(**how)) as loader:
-            runs.append(np.concatenate([np.array(batch) for batch, _ in loader]))
-    assert np.array_equal(runs[0], runs[1]) and np.array_equal(runs[0], runs[2])
-    assert len({bytes(image[0, 0]) for image in runs[0]}) > 6

@@ -1,4 +1,4 @@
-"""A user's functions in the list of transforms: what they get, and random numbers that do not depend on the workers."""
+"""A user's functions in the list of transforms: their random numbers, and the memory of their images."""
 
 import random
 
@@ -7,23 +7,17 @@ import pytest
 
 import slipring
 from slipring import images
+from slipring.images import _scratch
 from tests.support.options import grouped
 from tests.support.pictures import encoded, pixels
 
 N = 24
-PROCESSES = [{}, {"num_workers": 1}, {"num_workers": 3}, {"num_workers": 2, "chunk_size": 3}]
-THREADS = [
-    {"num_workers": 2, "start_method": "thread"},
-    {"num_workers": 2, "start_method": "thread", "chunk_size": 3},
-]
+WAYS = [{"num_workers": 3}, {"num_workers": 2, "chunk_size": 3}]
+THREADS = {"num_workers": 2, "start_method": "thread", "chunk_size": 3}
 
 
-class Photos(images.ImageDataset):
-    def __len__(self):
-        return N
-
-    def read(self, index):
-        return encoded(pixels(20, 30, index % 5), "PNG"), index
+def photos(*steps):
+    return images.Bytes([(encoded(pixels(20, 30, n % 5), "PNG"), n) for n in range(N)], list(steps))
 
 
 def batches(data, **options):
@@ -43,22 +37,26 @@ def noise_of_slipring(image):
     image[0, 0] = slipring.rng().integers(0, 256, 3)
 
 
-WAYS = {noise_of_python: PROCESSES, noise_of_numpy: PROCESSES, noise_of_slipring: [*PROCESSES, *THREADS]}
-
-
-@pytest.mark.parametrize("step", WAYS)
-@pytest.mark.parametrize("rng", ["batch", "sample"])
-def test_generators_are_seeded_for_each_sample(step, rng):
-    data = Photos([images.RandomResizedCrop(16), step])
+@pytest.mark.parametrize(
+    ("step", "rng", "ways"),
+    [
+        (noise_of_python, "batch", WAYS),
+        (noise_of_numpy, "sample", WAYS),
+        (noise_of_slipring, "batch", [*WAYS, THREADS]),
+        (noise_of_slipring, "sample", [*WAYS, THREADS]),
+    ],
+)
+def test_generators_are_seeded_for_each_sample(step, rng, ways):
+    data = photos(images.RandomResizedCrop(16), step)
     want = batches(data, rng=rng)
-    for way in WAYS[step][1:]:
+    for way in ways:
         for image, its in zip(want, batches(data, rng=rng, **way)):
             assert np.array_equal(image, its), way
     assert len({image[0, 0].tobytes() for batch in want for image in batch}) == N
 
 
 def test_a_step_can_draw_from_slipring_without_a_loader():
-    data = Photos([images.RandomResizedCrop(16), noise_of_slipring])
+    data = photos(images.RandomResizedCrop(16), noise_of_slipring)
     first, again = (data.try_sample(3, seed=7)[0] for _ in range(2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, data.try_sample(3, seed=8)[0])
@@ -71,7 +69,7 @@ def test_the_programs_own_generators_continue_as_if_nothing_had_been_drawn():
     want = random.random(), random.random()
     random.seed(1)
     first = random.random()
-    batches(Photos([images.RandomResizedCrop(16), noise_of_python]))
+    batches(photos(images.RandomResizedCrop(16), noise_of_python))
     assert (first, random.random()) == want
 
 
@@ -92,9 +90,9 @@ class OwnGenerator:
 
 
 def test_transforms_of_albumentations_are_seeded_for_each_sample_even_in_threads():
-    data = Photos([images.RandomResizedCrop(16)]).map(OwnGenerator())
+    data = photos(images.RandomResizedCrop(16)).map(OwnGenerator())
     want = batches(data)
-    for way in PROCESSES[1:] + THREADS:
+    for way in [*WAYS, THREADS]:
         for image, its in zip(want, batches(data, **way)):
             assert np.array_equal(image, its), way
     assert len({image[0, 0].tobytes() for batch in want for image in batch}) == N
@@ -103,36 +101,96 @@ def test_transforms_of_albumentations_are_seeded_for_each_sample_even_in_threads
 def test_albumentations_itself_has_other_numbers_in_each_sample():
     library = pytest.importorskip("albumentations")
     compose = library.Compose([library.CoarseDropout(p=1.0), library.RandomBrightnessContrast(p=1.0)])
-    data = Photos([images.Resize((16, 16)), compose])
+    data = photos(images.Resize((16, 16)), compose)
     want = batches(data)
     assert len({image.tobytes() for batch in want for image in batch}) == N
-    for way in PROCESSES[1:]:
+    for way in WAYS:
         assert all(np.array_equal(image, its) for image, its in zip(want, batches(data, **way))), way
 
 
-def test_map_adds_a_step_to_a_copy():
-    data = Photos(images.Resize((16, 16)))
-    inverted = data.map(lambda image: 255 - image)
-    assert np.array_equal(255 - data[3][0], inverted[3][0])
-    assert repr(data.transform) == repr(images.Resize((16, 16))) and len(inverted.transform) == 2
-
-
 def test_errors_of_a_step_name_the_step_the_index_and_the_file(tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / "cat").mkdir(exist_ok=True)
-        (tmp_path / "cat" / f"{name}.png").write_bytes(encoded(pixels(20, 30), "PNG"))
-
-    def fail(image):
-        raise KeyError("mine")
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "one.png").write_bytes(encoded(pixels(20, 30), "PNG"))
 
     def shrink(image):
         return image[1:]
 
-    for step, error, text in (
-        (fail, KeyError, "mine"),
-        (shrink, ValueError, r"one\.png \(index 0\): .*shrink.* returned"),
+    data = images.Folder(tmp_path, [images.Resize((9, 9)), shrink])
+    with (
+        slipring.Loader(data, 2, num_workers=1) as loader,
+        pytest.raises(ValueError, match=r"one\.png \(index 0\): .*shrink.* returned") as caught,
     ):
-        data = images.Folder(tmp_path, [images.Resize((9, 9)), step])
-        with slipring.Loader(data, 2, num_workers=1) as loader, pytest.raises(error, match=text) as caught:
-            next(iter(loader))
-        assert isinstance(caught.value.__cause__, slipring.WorkerError) and caught.value.__cause__.index == 0
+        next(iter(loader))
+    assert isinstance(caught.value.__cause__, slipring.WorkerError) and caught.value.__cause__.index == 0
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def filled(*steps, sizes=((40, 50),) * 12):
+    arrays = [np.full((*size, 3), 10 * n, np.uint8) for n, size in enumerate(sizes)]
+    return images.Bytes([(encoded(array, "PNG"), n) for n, array in enumerate(arrays)], list(steps))
+
+
+def test_a_step_gets_the_memory_of_the_image_before():
+    seen = []
+    dataset = filled(lambda image: seen.append(address(image)))
+    for n in range(12):
+        assert (dataset[n][0] == 10 * n).all()
+    assert len(set(seen)) == 1
+
+
+def test_two_steps_have_memory_of_their_own():
+    seen = []
+    step = lambda image: seen.append(address(image))  # noqa: E731
+    dataset = filled(step, images.RandomInvert(1), step)
+    for n in range(12):
+        assert (dataset[n][0] == 255 - 10 * n).all()
+    assert len(set(seen)) == 2
+
+
+KEEPERS = {
+    "the array": lambda image: image,
+    "a view": lambda image: image[3:, ::2, 1],
+    "a memoryview": memoryview,
+    "a tensor": lambda image: pytest.importorskip("torch").from_numpy(image),
+}
+
+
+@pytest.mark.parametrize("kind", KEEPERS)
+def test_an_array_that_a_step_keeps_does_not_change(kind):
+    kept = []
+
+    def keeps(image):
+        kept.append(KEEPERS[kind](image))
+
+    dataset = filled(keeps)
+    for n in range(12):
+        assert (dataset[n][0] == 10 * n).all()
+    assert [np.unique(np.asarray(one)).tolist() for one in kept] == [[10 * n] for n in range(12)]
+
+
+def test_memory_taken_during_a_call_of_scratch_is_not_given_twice(monkeypatch):
+    _scratch.scratch(4, 5)  # the next call uses its memory again
+    taken = []
+    references = _scratch.references_to
+
+    def interrupted(arrays, place):
+        monkeypatch.setattr(_scratch, "references_to", references)
+        count = references(arrays, place)
+        taken.append(_scratch.scratch(4, 5))  # as a signal handler that decodes an image, and keeps it
+        return count
+
+    monkeypatch.setattr(_scratch, "references_to", interrupted)
+    second = _scratch.scratch(4, 5)
+    assert len(taken) == 1 and not np.shares_memory(second, taken[0])
+
+
+def test_a_thread_does_not_keep_the_memory_of_a_very_large_image():
+    side = int((_scratch._LARGEST // 3) ** 0.5) + 1
+    array = _scratch.scratch(side, side)
+    assert array.shape == (side, side, 3)
+    kept = _scratch.per_thread.__dict__.get("kept", [])
+    assert all(memory.size <= _scratch._LARGEST for memory in kept)
+    assert not any(np.shares_memory(array, memory) for memory in kept)
