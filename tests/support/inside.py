@@ -20,7 +20,7 @@ _NAMES = {
     "slipring._core._collate": "NO_SAMPLES NUMPY ODD TORCH RowWriter collate_plain default_collate",
     "slipring._core._iteration": "Position",
     "slipring._core._ring": (
-        "DIRECT FINISH MAX_RANGES READ_COUNTS SERVING STAGED Descriptor Event IndexOrder Lease Pickled Poll Ring "
+        "DIRECT FINISH MAX_RANGES READ_COUNTS SERVING STAGED IndexOrder Lease Pickled Ring "
         "Slices copy_bytes copy_ways memory_available mix now pickled"
     ),
     "slipring._core.ahead": "Handed Prefetcher ReadHere",
