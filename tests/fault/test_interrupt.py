@@ -22,7 +22,7 @@ from tests.support.signals import handling
 
 pytestmark = pytest.mark.fault
 
-TIMES = int(os.environ.get("SLIPRING_TEST_INTERRUPTS", "6"))  # in each mode
+TIMES = 6  # in each mode
 # Seconds in which a program makes a loader, iterates two epochs and closes it.
 ROUND_S = {"fork": 0.15, "spawn": 0.8, "forkserver": 0.8, "thread": 0.1}
 

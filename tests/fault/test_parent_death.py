@@ -23,7 +23,7 @@ LOOPS = [
 ]
 # Seconds in which a program makes a loader, iterates two epochs and closes it.
 ROUND_S = {"fork": 0.15, "spawn": 0.8, "forkserver": 0.8}
-TIMES = int(os.environ.get("SLIPRING_TEST_KILLED_CONSUMERS", "6"))  # in each mode
+TIMES = 6  # in each mode
 STAGES = ["starting", "idle", "fetching", "in native code", "writing"]
 
 

@@ -21,7 +21,6 @@ NOISE = np.random.default_rng(1).normal(0, 0.6, N)
 @pytest.mark.parametrize(
     ("why", "quantity", "values", "grows"),
     [
-        ("nothing happens", COUNT, np.full(N, 30), False),
         ("one in a hundred turns", COUNT, 30 + TURN // 100, True),
         ("one in sixty turns, and some that come and go", COUNT, 30 + TURN // 60 + 2 * (TURN % 7 == 0), True),
         ("some that come and go", COUNT, 30 + TURN % 3, False),
