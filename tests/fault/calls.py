@@ -54,16 +54,13 @@ FAILURES = {
     "malloc": ("ENOMEM",),
     "fork": ("EAGAIN", "ENOMEM"),
     "pthread_create": ("EAGAIN",),
-    "pipe": ("EMFILE",),
-    "eventfd": ("EMFILE",),
+    **dict.fromkeys(("pipe", "eventfd", "epoll_create1", "dup"), ("EMFILE",)),
     "pidfd_open": ("EMFILE", "EPERM"),
-    "epoll_create1": ("EMFILE",),
     "epoll_ctl": ("ENOMEM", "ENOSPC"),
     "epoll_wait": ("EINTR",),
     "futex": ("EINTR", "EAGAIN"),
     "poll": ("EINTR", "ENOMEM"),
     "waitpid": ("EINTR",),
-    "dup": ("EMFILE",),
 }
 
 

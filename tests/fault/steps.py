@@ -50,6 +50,8 @@ QUICK_JOBS = [
 # Points where no process can be hit, or that these jobs do not reach.
 ELSEWHERE = {
     "cache": "C alone: the model's caches, tests/c/test_cache_deaths.c, the cache modes of tests/fault/kills.py",
+    "recover_step: before cas &s->state": "a queue's dead consumer had a pinned batch: tests/c/test_queue_mode.c",
+    "recover_step: after cas &s->state": "the same",
     "announce: before wait": "two participants grow at once, with room for one: tests/c/test_memory.c",
     "announce: after wait": "the same",
     "sr_trim_free": "memory is short: the model's `pressure`, tests/fault/test_memory.py",
