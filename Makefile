@@ -219,8 +219,8 @@ steps: build ## deaths at every step of the ring, in every mode and way (minutes
 	$(PY) -W ignore -m tests.fault.steps $(if $(filter-out 0,$(QUICK)),--quick) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 MINUTES ?= 20
-soak: build ## loaders of all sorts in one process, which must not grow; MINUTES=20, SEED=1, ARGS='--plant thread'
-	$(PY) -W ignore -m tests.soak --minutes $(MINUTES) --json bench/results/soak.json $(if $(SEED),--seed $(SEED)) $(ARGS)
+soak: build ## loaders of all sorts in one process, which must not grow; MINUTES=20, SEED=1
+	$(PY) -W ignore -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 ctest: ## the ring's tests in C
 	$(MAKE) --no-print-directory -C tests/c run
@@ -298,7 +298,7 @@ asan-pytest: $(DEPS_STAMP) ## the tests in Python under the address sanitizer (m
 
 # Thread workers: both sides of the ring in one process, so that every order is seen. This sanitizer cannot follow
 # threads that start in the fork of a process with threads.
-TSAN_TESTS := $(addprefix tests/,ring codec collate cache loader queue torch) tests/fault/test_respawn_threads.py -k "thread and not forked_child"
+TSAN_TESTS := $(addprefix tests/,ring codec collate cache loader queue torch) tests/fault/test_respawn.py -k "thread and not forked_child"
 tsan-pytest: $(DEPS_STAMP) ## thread workers under the thread sanitizer (minutes); ARGS='tests/ring -k lease'
 	SLIPRING_BUILD=tsan $(PY) setup.py --quiet build --build-lib $(call LIB,tsan)
 	@rm -f build/tsan/report.*

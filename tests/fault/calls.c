@@ -4,7 +4,6 @@
  * makes within itself. The count is shared with forked children, so that one call fails among all of them.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +16,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -109,43 +107,9 @@ int calls_failed(void) { return atomic_load(&plan->failed); }
 WRAP_OPEN(open)
 WRAP_OPEN(open64)
 
-#define WRAP_FCNTL(name) \
-    int name(int fd, int verb, ...) \
-    { \
-        REAL(name); \
-        va_list more; \
-        va_start(more, verb); \
-        long argument = va_arg(more, long); \
-        va_end(more); \
-        return fails("fcntl") ? -1 : real(fd, verb, argument); \
-    }
-WRAP_FCNTL(fcntl)
-WRAP_FCNTL(fcntl64)
-
-/* Reads from the kernel; not the program's own files and pipes. */
-static bool of_kernel(int fd)
-{
-    char name[40], to[16];
-    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-    long n = syscall(SYS_readlinkat, AT_FDCWD, name, to, sizeof to);
-    return n > 6 && (memcmp(to, "/proc/", 6) == 0 || memcmp(to, "/sys/", 5) == 0);
-}
-
 static bool armed_for(const char *function)
 {
     return plan && atomic_load(&plan->armed) && strcmp(plan->function, function) == 0;
-}
-
-ssize_t read(int fd, void *into, size_t n)
-{
-    REAL(read);
-    return armed_for("read") && of_kernel(fd) && fails("read") ? -1 : real(fd, into, n);
-}
-
-ssize_t pread64(int fd, void *into, size_t n, off_t at)
-{
-    REAL(pread64);
-    return armed_for("read") && of_kernel(fd) && fails("read") ? -1 : real(fd, into, n, at);
 }
 
 long syscall(long number, ...)
@@ -195,8 +159,6 @@ WRAP(void *, mmap, (void *at, size_t n, int prot, int flags, int fd, off_t offse
      "mmap", MAP_FAILED)
 WRAP(void *, mmap64, (void *at, size_t n, int prot, int flags, int fd, off_t offset), (at, n, prot, flags, fd, offset),
      "mmap", MAP_FAILED)
-WRAP(int, mprotect, (void *at, size_t n, int prot), (at, n, prot), "mprotect", -1)
-WRAP(int, munlock, (const void *at, size_t n), (at, n), "munlock", -1)
 WRAP(int, madvise, (void *at, size_t n, int advice), (at, n, advice), "madvise", -1)
 WRAP(int, ftruncate, (int fd, off_t n), (fd, n), "ftruncate", -1)
 WRAP(int, ftruncate64, (int fd, off_t n), (fd, n), "ftruncate", -1)
@@ -212,15 +174,8 @@ WRAP(int, epoll_create1, (int flags), (flags), "epoll_create1", -1)
 WRAP(int, epoll_wait, (int epoll, struct epoll_event *events, int most, int ms), (epoll, events, most, ms),
      "epoll_wait", -1)
 WRAP(int, dup, (int fd), (fd), "dup", -1)
-WRAP(int, dup2, (int fd, int to), (fd, to), "dup", -1)
-WRAP(int, dup3, (int fd, int to, int flags), (fd, to, flags), "dup", -1)
-WRAP(int, statfs, (const char *path, struct statfs *fs), (path, fs), "statfs", -1)
-WRAP(int, fstatfs, (int fd, struct statfs *fs), (fd, fs), "statfs", -1)
 WRAP(int, poll, (struct pollfd * fds, nfds_t n, int ms), (fds, n, ms), "poll", -1)
-WRAP(int, waitid, (idtype_t type, id_t id, siginfo_t *info, int how), (type, id, info, how), "waitid", -1)
 WRAP(pid_t, waitpid, (pid_t pid, int *status, int how), (pid, status, how), "waitpid", -1)
-WRAP(ssize_t, readlink, (const char *path, char *to, size_t n), (path, to, n), "readlink", -1)
-WRAP(DIR *, opendir, (const char *path), (path), "opendir", NULL)
 
 void *mremap(void *at, size_t n, size_t now, int flags, ...)
 {

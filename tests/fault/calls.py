@@ -14,22 +14,28 @@ import contextlib
 import ctypes
 import errno
 import faulthandler
+import functools
 import gc
 import json
 import os
 import random
+import selectors
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
+import slipring
+from slipring.errors import SlipringError
 from tests.support.inside import engine_of
 from tests.support.options import grouped
+from tests.support.processes import alive
 
 SOURCE = Path(__file__).with_suffix(".c")
 WATCHDOG_S = 30
@@ -39,11 +45,8 @@ SUBREAPER = 36  # prctl
 # Function -> the errors that it may fail with.
 FAILURES = {
     "open": ("EMFILE", "EACCES"),
-    "read": ("EIO", "EINTR"),
     "mmap": ("ENOMEM", "EAGAIN"),
     "mremap": ("ENOMEM",),
-    "mprotect": ("ENOMEM",),
-    "munlock": ("EPERM",),
     "madvise": ("ENOMEM", "EINVAL"),
     "ftruncate": ("ENOSPC", "EINTR"),
     "fallocate": ("ENOSPC", "EINTR", "ENOMEM"),
@@ -51,21 +54,13 @@ FAILURES = {
     "malloc": ("ENOMEM",),
     "fork": ("EAGAIN", "ENOMEM"),
     "pthread_create": ("EAGAIN",),
-    "pipe": ("EMFILE",),
-    "eventfd": ("EMFILE",),
+    **dict.fromkeys(("pipe", "eventfd", "epoll_create1", "dup"), ("EMFILE",)),
     "pidfd_open": ("EMFILE", "EPERM"),
-    "epoll_create1": ("EMFILE",),
     "epoll_ctl": ("ENOMEM", "ENOSPC"),
     "epoll_wait": ("EINTR",),
     "futex": ("EINTR", "EAGAIN"),
     "poll": ("EINTR", "ENOMEM"),
     "waitpid": ("EINTR",),
-    "waitid": ("EINTR",),
-    "dup": ("EMFILE",),
-    "fcntl": ("EMFILE",),
-    "statfs": ("ENOMEM",),
-    "readlink": ("EACCES",),
-    "opendir": ("EMFILE",),
 }
 
 
@@ -79,8 +74,6 @@ class Values:
         return 32
 
     def __getitem__(self, i):
-        import numpy as np
-
         return np.full(4 ** (i // 4), i, np.uint8), i
 
 
@@ -105,17 +98,16 @@ class OfLoader:
         self.forked = False
 
     def make(self):
+        kind = slipring.Loader
         if self.of == "torch":
-            from slipring.torch import DataLoader as Loader
+            from slipring.torch import DataLoader as kind
 
             if self.options["num_workers"]:
                 self.options.setdefault("persistent_workers", True)
                 self.options["multiprocessing_context"] = "fork"
         else:
-            from slipring import Loader
-
             self.options.setdefault("start_method", "fork")
-        self.loader = Loader(Values(), 4, **grouped(**self.options))
+        self.loader = kind(Values(), 4, **grouped(**self.options))
 
     def iter(self, armed):
         with armed:
@@ -152,7 +144,7 @@ class OfLoader:
         it = iter(self.loader)
         next(it)
         with armed:
-            end(self.loader)
+            self.loader.close()
         self.make()
 
     def drop(self, armed):
@@ -170,7 +162,7 @@ class OfLoader:
         engine = engine_of(self.loader)
         number, process = next(iter(engine.pool.processes.items()))
         signal.pidfd_send_signal(engine.pool.pidfds[number].fd, signal.SIGKILL)
-        while state(process.pid) not in "ZX":
+        while alive(process.pid):
             time.sleep(0.001)
         with armed:
             engine.pool.check()
@@ -202,81 +194,35 @@ class OfLoader:
             assert ring.circulating == ring.n_slots, "slots are held"
 
     def end(self):
-        end(self.loader)
+        self.loader.close()
         self.loader = None
-
-
-def end(loader):
-    """Close a loader of either kind."""
-    loader.close()
 
 
 class OfQueue:
     """The operations on a queue."""
 
-    def __init__(self, **options):
-        self.options = options
-        self.queue = None
+    queue = None
 
     def make(self):
         pass
 
     def _open(self):
-        import slipring
-
-        self.queue = slipring.Queue(4, **self.options)
-
-    def queue_make(self, armed):
-        with armed:
-            self._open()
-        self._through()
+        self.queue = slipring.Queue(4)
 
     def _through(self, n=3):
-        import numpy as np
-
         for i in range(n):
             self.queue.put(np.full(10 ** (2 * i), i))
         for i in range(n):
             assert (self.queue.get(timeout=10) == i).all()
 
-    def queue_use(self, armed):
-        self._open()
-        with armed:
-            self._through(4)
-
-    def queue_poll(self, armed):
-        import selectors
-
-        self._open()
+    def use(self, armed):
         with armed, selectors.DefaultSelector() as selector:
+            self._open()
+            self._through(4)
             selector.register(self.queue, selectors.EVENT_READ)
             self.queue.put(7)
             assert selector.select(10)
-            assert self.queue.get(timeout=10) == 7
-
-    def queue_close(self, armed):
-        self._open()
-        self._through()
-        self.queue.put(1)
-        with armed:
             self.queue.close()
-
-    def queue_process(self, armed):
-        import multiprocessing
-
-        self._open()
-        process = multiprocessing.get_context("fork").Process(target=produce, args=(self.queue,))
-        try:
-            with armed:
-                process.start()
-                process.join()
-        finally:
-            with contextlib.suppress(ValueError):
-                process.close()
-        got = []
-        while not self.queue.empty():
-            got.append(int(self.queue.get()[0]))
-        assert got == list(range(len(got))), got
 
     def afterwards(self):
         if self.queue is None or self.queue.closed:
@@ -290,29 +236,17 @@ class OfQueue:
         self.queue = None
 
 
-def produce(queue):
-    import numpy as np
-
-    for i in range(3):
-        queue.put(np.full(10 ** (2 * i), i))
-
-
-def state(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0]
-
-
 LOADERS = {
     "fork": {},
     "short-lived": {"persistent_workers": False},
     "respawn": {"on_death": "respawn"},
     "chunks": {"chunk_size": 2},
-    "memfd": {"backing": "memfd"},
     "thread": {"start_method": "thread"},
     "inline": {"workers": 0},
     "torch": {"of": "torch"},
     "ahead": {"of": "torch", "device": "cpu", "preload": 1},
 }
+SUBJECTS = {"queue": OfQueue, **{of: functools.partial(OfLoader, **options) for of, options in LOADERS.items()}}
 # Operation -> (its subject, method, the process that fails)
 OPERATIONS = {
     **{f"iter {of}": (of, "iter", False) for of in LOADERS},
@@ -320,20 +254,13 @@ OPERATIONS = {
     **{f"close {of}": (of, "close", False) for of in LOADERS},
     **{f"drop {of}": (of, "drop", False) for of in ("fork", "short-lived", "inline", "torch", "ahead")},
     **{f"whole {of}": (of, "whole", False) for of in ("short-lived", "inline", "thread")},
-    **{f"workers {of}": (of, "whole", True) for of in ("fork", "respawn", "chunks", "memfd", "torch")},
+    **{f"workers {of}": (of, "whole", True) for of in ("fork", "respawn", "chunks", "torch")},
     "replace": ("respawn", "respawn", False),
     "replaced worker": ("respawn", "respawn", True),
     "fork with batches": ("fork", "fork", False),
     "fork's child with batches": ("fork", "fork", True),
-    **{f"queue {what}": ("queue", f"queue_{what}", False) for what in ("make", "use", "poll", "close", "process")},
-    "queue's process": ("queue", "queue_process", True),
+    "queue use": ("queue", "use", False),
 }
-
-
-def subject(of):
-    if of == "queue":
-        return OfQueue()
-    return OfLoader(**LOADERS[of])
 
 
 # ---- one case, in a process of its own
@@ -388,8 +315,6 @@ def left_behind(before):
 
 def clean(error):
     """Return whether an exception says what happened."""
-    from slipring.errors import SlipringError
-
     kinds = (OSError, MemoryError, SlipringError)
     started = type(error) is RuntimeError and "start new thread" in str(error)  # Python's own message
     return (isinstance(error, kinds) or started) and (bool(str(error)) or isinstance(error, MemoryError))
@@ -398,11 +323,8 @@ def clean(error):
 def one(lib, operation, function, n, name):
     """Return the outcome as a dict; raise exceptions that must not come."""
     of, method, in_children = OPERATIONS[operation]
-    noise = []
-    sys.unraisablehook = lambda what: noise.append(f"ignored: {what.exc_value!r} in {what.object!r}")
-    threading.excepthook = lambda what: noise.append(f"thread ended: {what.exc_value!r}")
     before = held()
-    case, armed = subject(of), Armed(lib, function, n, getattr(errno, name), in_children)
+    case, armed = SUBJECTS[of](), Armed(lib, function, n, getattr(errno, name), in_children)
     case.make()
     said = {"outcome": "ok", "after": "ok"}
     wrong = []
@@ -430,7 +352,7 @@ def one(lib, operation, function, n, name):
     if function in ("fork", "pipe") and armed.failed:
         before["descriptor pipe"] += 4  # multiprocessing's Popen does not close them if one of these calls raises
     wrong += [f"left behind: {what}" for what in left_behind(before)]
-    return {**said, "wrong": wrong, "noise": noise}
+    return {**said, "wrong": wrong}
 
 
 def in_child(what):
@@ -458,11 +380,11 @@ def in_child(what):
         answer.seek(0)
         printed, text = stderr.read(), answer.read()
         if status or not text:
-            return {"wrong": [f"ended with status {status}: {printed[-6000:]}"], "stderr": printed}
+            return {"wrong": [f"ended with status {status}: {printed[-6000:]}"]}
         said = json.loads(text)
         if any(text in printed for text in ("SystemError", "Fatal Python", "has not ended")):
             said["wrong"].append(f"printed: {printed[-3000:]}")
-        return {**said, "stderr": printed}
+        return said
 
 
 def short(outcome):
@@ -470,7 +392,7 @@ def short(outcome):
     return "".join("#" if c.isdigit() else c for c in outcome.split("\n")[0])[:110]
 
 
-def go_through(lib, operation, function, name, stride, draw, verbose):
+def go_through(lib, operation, function, name, stride, draw):
     """Return (calls, cases in which one failed, Counter of outcomes, [errors])."""
     counted = in_child(lambda: one(lib, operation, function, -1, name))
     wrong = [f"counting: {text}" for text in counted["wrong"]]
@@ -483,9 +405,6 @@ def go_through(lib, operation, function, name, stride, draw, verbose):
         if said.get("failed"):
             after = said["after"]
             outcomes[short(said["outcome"]) + ("" if after == "ok" else f" | then {short(after)}")] += 1
-            outcomes.update(short(text) for text in said["noise"])
-        if verbose and (said["wrong"] or said["stderr"]):
-            print(f"  {n}: {said['stderr'][-verbose:]}", flush=True)
     return calls, failed, outcomes, wrong
 
 
@@ -499,7 +418,7 @@ def program(args):
 
         torch.set_num_threads(1)  # a forked process cannot use OpenMP's threads
     for of in dict.fromkeys(OPERATIONS[operation][0] for operation in operations):
-        case = subject(of)  # to import modules and open files that stay
+        case = SUBJECTS[of]()  # to import modules and open files that stay
         case.make()
         case.afterwards()
         case.end()
@@ -508,9 +427,7 @@ def program(args):
     for operation in operations:
         for function in args.function or FAILURES:
             for name in FAILURES[function][: args.errors]:
-                calls, failed, outcomes, wrong = go_through(
-                    lib, operation, function, name, args.stride, draw, args.verbose
-                )
+                calls, failed, outcomes, wrong = go_through(lib, operation, function, name, args.stride, draw)
                 total += failed
                 if not calls and not wrong:
                     continue
@@ -530,7 +447,6 @@ def main():
     parser.add_argument("--errors", type=int, default=9, help="at most so many kinds for each function")
     parser.add_argument("--stride", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, default=0, help="so many characters of what each case prints")
     args = parser.parse_args()
     if "SLIPRING_CALLS" in os.environ:
         sys.exit(program(args) > 0)

@@ -68,7 +68,8 @@ class Points:
     Attributes
     ----------
     names : list of str
-        "function: before cas &s->state"; "(2)" and so on if a function has several of them.
+        "function: before cas &s->state"; "(2)" and so on if a function has several of them. Points of the cache begin
+        with "cache, ".
     """
 
     def __init__(self, path):
@@ -79,6 +80,7 @@ class Points:
         if not 0 < len(steps) <= MOST_STEPS:
             raise RuntimeError(f"{len(steps)} points, room for {MOST_STEPS}: raise MOST_STEPS")
         texts = [f"{s.function.decode()}: {s.what.decode()} {s.word.decode()}" for s in steps]
+        texts = [f"cache, {text}" if b"cache" in s.file else text for text, s in zip(texts, steps, strict=True)]
         seen, self.names = Counter(), [""] * len(steps)
         for i in sorted(range(len(steps)), key=lambda i: (steps[i].file, steps[i].line)):
             seen[texts[i]] += 1

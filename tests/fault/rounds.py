@@ -6,7 +6,6 @@ python -m tests.fault.rounds MODE KILLS SECONDS SEED
 import contextlib
 import dataclasses
 import faulthandler
-import functools
 import json
 import logging
 import os
@@ -115,31 +114,15 @@ class Killer:
         self.asked = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.loader = None
-        self.killed = {}  # pid -> time, of workers that die at once
+        self.killed = set()
         self.stopped = []
         self.kills = self.stops = 0
-        self.noticed_ms = []
-        self.watched = []
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def ask(self):
         """Request a hit."""
         self.asked.put(self.rng.random() * 0.003)
-
-    def watch(self, loader):
-        """Hit this loader's workers from now on, and record when it notices deaths."""
-        self.loader = loader
-        pool = pool_of(loader)
-        if pool is not None and "_died" not in vars(pool):
-            pool._died = functools.partial(self._died, pool)
-            self.watched.append(pool)
-
-    def _died(self, pool, number, *rest):
-        pid = pool.processes[number].pid
-        if pid in self.killed:
-            self.noticed_ms.append(1000 * (time.monotonic() - self.killed.pop(pid)))
-        type(pool)._died(pool, number, *rest)
 
     def _run(self):
         while (delay := self.asked.get()) is not None:
@@ -162,7 +145,7 @@ class Killer:
         elif how < 0.2:
             self.kills += send(pid, self.rng.choice(BY_HANDLER))
         else:
-            self.killed[pid] = time.monotonic()
+            self.killed.add(pid)
             self.kills += send(pid, self.rng.choice(BY_SIGNAL))
 
     def release(self):
@@ -170,7 +153,7 @@ class Killer:
         with self.lock:
             for pid in self.stopped:
                 if self.rng.random() < 0.5:
-                    self.killed[pid] = time.monotonic()
+                    self.killed.add(pid)
                     self.kills += send(pid, "SIGKILL")
                 else:
                     send(pid, "SIGCONT")
@@ -181,8 +164,6 @@ class Killer:
         with self.lock:
             self.loader = None
         self.release()
-        while self.watched:
-            del self.watched.pop()._died  # it refers to the pool
         self.killed.clear()
 
     def end(self):
@@ -202,7 +183,7 @@ def send(pid, name):
 def deliveries(loader, killer, timeouts):
     """Return the batches of one epoch in which workers are killed."""
     came, it = [], iter(loader)
-    killer.watch(loader)
+    killer.loader = loader
     while True:
         try:
             batch = next(it)
@@ -282,7 +263,6 @@ def run(name, kills, seconds, seed):
         "stops": killer.stops,
         "timeouts": len(timeouts),
         "leaks": len(leaks),
-        "noticed_ms": [round(d, 1) for d in killer.noticed_ms],
         "details": details[:20] + leaks[:20],
     }
 

@@ -55,7 +55,6 @@ class Job:
         self.details = []
         self.reached = set()  # by any process, in any round
         self.ways = {}  # point -> (the orders that lead our participant to it, how often)
-        self.slowest_s = 0.0
 
     def peace(self):
         """Learn the behaviour without hits."""
@@ -132,5 +131,5 @@ def main(make):
     faulthandler.cancel_dump_traceback_later()
     for what in leaks:
         job.wrong(what)
-    result = {**job.counts, "details": job.details[:20], "names": POINTS.names, "slowest_s": job.slowest_s}
+    result = {**job.counts, "details": job.details[:20], "names": POINTS.names}
     print(json.dumps({**result, "missed_at": job.missed, "reached": sorted(job.reached)}))

@@ -1,13 +1,12 @@
 """Jobs of the run at every step that hit a process that shares a Queue: see step_job.py.
 
-In each round producers and consumers, or two survivors of dead processes, share a new queue; all participant numbers
-are in use. One of them is killed or stopped at the point; a dead one is replaced, a stopped one continues when the
-others have done their part. Each process records its actions in shared memory, which survives a kill.
+In each round producers and consumers share a new queue. One of them is killed or stopped at the point; a dead one is
+replaced, a stopped one continues when the others have done their part. Each process records its actions in shared
+memory, which survives a kill.
 """
 
 import contextlib
 import os
-import queue
 import signal
 
 import numpy as np
@@ -20,15 +19,8 @@ from tests.fault.step_parts import (
     Child,
     Gate,
     consume,
-    die_with_a_claim,
-    die_with_a_number,
-    leave_everything_behind,
     make_one_and_produce,
-    note,
     produce,
-    put_slowly,
-    survive,
-    take_a_number,
 )
 from tests.support.processes import until
 
@@ -38,7 +30,7 @@ from slipring import Queue
 from slipring.errors import ShutDown
 from tests.support.inside import count_of
 
-VICTIM, FORERUNNER = 1, 2  # participants that orders name
+VICTIM = 1  # the participant that orders name
 SLOTS = 4  # too few for two producers
 # Points after which a producer has published, and points where a consumer may have a message that it has not recorded.
 PUBLISHED = ("sr_publish: after cas", "sr_wake_ready:")
@@ -63,20 +55,16 @@ class QueueJob(Job):
         super().__init__(kind, mode, quick, rng)
         who, what = mode.split()
         self.who, self.hows = who, (signal.SIGSTOP,) if what == "stops" else HOWS
-        self.scene = None
 
     def peace(self):
         self.round()
         self.round()
 
-    def prepare(self):
-        self.scene = self.ruins() if self.who == "survivor" else None
-
     def one(self, orders):
         self.account, self.orders = Account(), orders
         self.doubtful = {}  # (producer, number) of a put() that did not return -> whether it was published
         self.forgiven = 0  # messages that a dead consumer may have taken with it
-        {"producer": self.producer, "consumer": self.consumer, "survivor": self.survivor}[self.who]()
+        {"producer": self.producer, "consumer": self.consumer}[self.who]()
 
     def died_at(self, child):
         """Return the point where a hit killed a child; None if it has finished."""
@@ -158,101 +146,11 @@ class QueueJob(Job):
         self.end(q, others)
 
     def end(self, q, consumers):
-        """Wait until all producers have finished."""
+        """Wait until all producers have finished; check that the queue can still be used, and the counts."""
         for _ in consumers:
             q.put(END)
         self.expect(*consumers)
         self.usable(q)
-        self.judge(q, (EACH, EACH))
-
-    def ruins(self):
-        """Make a queue whose slots and participant numbers are all in use, mostly by dead processes."""
-        POINTS.forget()
-        POINTS.order("grow: before fallocate area + have", signal.SIGKILL, participant=FORERUNNER)
-        q, there, taken = Queue(8, max_processes=4), Gate(), Gate()
-        with q.slot() as s:
-            held = s.empty(5)
-            held[:] = 7
-            s.put([held])
-        dead = [Child(FORERUNNER, leave_everything_behind, q, there, taken)]
-        there.wait()
-        leased = q.get(copy="never")
-        taken.open()
-        until(dead[0].ended, "the first one dies", HANG_S)
-        dead += [Child(0, part, q) for part in (die_with_a_number, die_with_a_claim)]
-        for child in dead:
-            if child.wait() != -signal.SIGKILL:
-                raise RuntimeError(f"one that was to die by SIGKILL ended with {child.code}")
-        if count_of(q)() != (1, 0):
-            raise RuntimeError(f"{count_of(q)()} messages and free slots, not (1, 0)")
-        there.close()
-        taken.close()
-        return q, held, leased
-
-    def survivor(self):
-        """Hit one of two survivors while both recover dead processes, or later while it ends the queue."""
-        q, held, leased = self.scene
-        self.scene, gate, gate_of_other = None, Gate(), Gate()
-        victim = Child(VICTIM, survive, q, 0, self.account, gate)
-
-        def has_put():
-            return self.account.put[0] == 1 or victim.ended()
-
-        until(lambda: self.account.begun[0] or victim.ended(), "the victim begins", HANG_S)
-        other = Child(0, put_slowly, q, 1, self.account, gate_of_other)
-        until(lambda: self.account.begun[1] == 2 or other.ended(), "the other has a slot", HANG_S)
-        until(lambda: has_put() or victim.stands_still(), "the victim's part", HANG_S)
-        self.go_on(victim)
-        until(has_put, "the victim's part, later", HANG_S)
-        gate_of_other.open()
-        self.expect(other)
-        gate_of_other.close()
-        if victim.ended() and self.account.begun[0] > self.account.put[0]:
-            self.doubtful[0, 0] = (self.died_at(victim) or "").startswith(PUBLISHED)
-        if (first := list(q.get())) != ["held"]:
-            self.wrong(f"after {self.orders} the first message has {first}")
-        while q.qsize():
-            note(q.get(), 0, self.account, {})
-        with contextlib.suppress(queue.Full):
-            while True:  # into every slot except those of the two arrays, one of which the dead process pinned, too
-                q.put_nowait(np.full(5, 9.0))
-        if q.qsize() != q.maxsize - 2 or not (held == leased["leased by another"] + 3).all():
-            self.wrong(f"after {self.orders} {q.qsize()} slots are full; kept are {held}, {leased}")
-        while q.qsize():
-            q.get()
-        del held, leased
-        self.usable(q)
-        self.numbers(q, 2 if not victim.ended() else 3)
-        gate.open()
-        self.died_at(victim)
-        gate.close()
-        self.judge(q, (self.account.put[0], 2))
-
-    # ---- conditions that hold afterwards
-
-    def usable(self, q):
-        """Check that every slot can be filled."""
-        while q.qsize():
-            if (got := q.get()) != END:
-                self.wrong(f"after {self.orders} {got} is left")
-        for number in range(q.maxsize):
-            q.put(number)
-        full, back = count_of(q)(), [q.get() for _ in range(q.maxsize)]
-        if (full, back, count_of(q)()) != ((q.maxsize, 0), list(range(q.maxsize)), (0, q.maxsize)):
-            self.wrong(f"after {self.orders} the queue has {full}, {back}, {count_of(q)()}")
-
-    def numbers(self, q, most):
-        """Return how many more processes can use the queue at the same time."""
-        gate = Gate()
-        children = [Child(0, take_a_number, q, gate) for _ in range(most)]
-        for _ in children:
-            q.get()
-        gate.open(most)
-        self.expect(*children)
-        gate.close()
-
-    def judge(self, q, put):
-        """End a queue, and check the counts of the round, in which so many messages were put."""
         q.shutdown()
         with contextlib.suppress(ShutDown):
             self.wrong(f"after {self.orders} {q.get()!r} is got after the end")
@@ -273,8 +171,19 @@ class QueueJob(Job):
             self.details.append(f"after {self.orders}: {found}")
         if (got[~due] > 0).any():
             self.wrong(f"after {self.orders} a message arrives that was not published: {got}, {due}")
-        if tuple(account.put) != put:
-            self.wrong(f"after {self.orders} {account.put} were put, not {put}")
+        if (account.put != EACH).any():
+            self.wrong(f"after {self.orders} {account.put} were put, not {EACH} each")
+
+    def usable(self, q):
+        """Check that every slot can be filled."""
+        while q.qsize():
+            if (got := q.get()) != END:
+                self.wrong(f"after {self.orders} {got} is left")
+        for number in range(q.maxsize):
+            q.put(number)
+        full, back = count_of(q)(), [q.get() for _ in range(q.maxsize)]
+        if (full, back, count_of(q)()) != ((q.maxsize, 0), list(range(q.maxsize)), (0, q.maxsize)):
+            self.wrong(f"after {self.orders} the queue has {full}, {back}, {count_of(q)()}")
 
 
 if __name__ == "__main__":

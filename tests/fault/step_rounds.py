@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import signal
-import time
 from collections import Counter
 
 from tests.fault import points
@@ -149,11 +148,9 @@ class LoaderJob(Job):
             finally:
                 os._exit(code)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        began = time.monotonic()
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.wait()  # this process has adopted its workers
-        self.slowest_s = max(self.slowest_s, time.monotonic() - began)
         died = any(strike.done and strike.participant == points.CONSUMER for strike in POINTS.strikes())
         if code != (-signal.SIGKILL if died else 0):
             self.wrong(f"after {orders} the consumer ended with {code}")

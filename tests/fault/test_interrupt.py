@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.support.signals import handling
 
 pytestmark = pytest.mark.fault
 
-TIMES = int(os.environ.get("SLIPRING_TEST_INTERRUPTS", "6"))  # in each mode
+TIMES = 6  # in each mode
 # Seconds in which a program makes a loader, iterates two epochs and closes it.
 ROUND_S = {"fork": 0.15, "spawn": 0.8, "forkserver": 0.8, "thread": 0.1}
 
@@ -29,8 +30,7 @@ ROUND_S = {"fork": 0.15, "spawn": 0.8, "forkserver": 0.8, "thread": 0.1}
 @pytest.mark.parametrize(
     ("method", "persistent", "dataset"),
     [
-        ("fork", "persistent", "map"),
-        slow("fork", "temporary", "stream"),
+        ("fork", "temporary", "stream"),
         slow("spawn", "persistent", "map"),
         slow("forkserver", "persistent", "map"),
         ("thread", "persistent", "map"),
@@ -54,23 +54,29 @@ def test_ctrl_c_at_a_random_instant_gives_one_traceback_and_ends_all(method, per
             assert code == -signal.SIGINT or (method, code) == ("thread", 1), message
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
-def test_an_iteration_can_continue_after_ctrl_c_in_next(tmp_path, method):
+@pytest.mark.parametrize("adapter", ["fork", slow("spawn"), "torch"])
+def test_an_iteration_can_continue_after_ctrl_c_in_next(tmp_path, adapter):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(40, on={9: gate})
-        with Loader(data, 8, num_workers=2, workers=Workers(start_method=method)) as loader:
+        if adapter == "torch":
+            loader = pytest.importorskip("slipring.torch").DataLoader(data, 8, num_workers=2)
+        else:
+            loader = Loader(data, 8, num_workers=2, workers=Workers(start_method=adapter))
+        with loader:
             it = iter(loader)
             assert next(it)[1][0] == 0
-            pids = worker_pids(loader).values()
+            pids = [] if adapter == "torch" else worker_pids(loader).values()
             gate.arrived()
-            interrupter = threading.Thread(target=interrupt_when_waiting, args=(pids,))
-            interrupter.start()
-            with pytest.raises(KeyboardInterrupt):
-                next(it)
-            interrupter.join()
+            for _ in range(3):
+                interrupter = threading.Thread(target=interrupt_when_waiting, args=(pids,))
+                interrupter.start()
+                with pytest.raises(KeyboardInterrupt):
+                    next(it)
+                interrupter.join()
             gate.open()
             assert [b[1][0] for b in it] == [8, 16, 24, 32]
-            assert circulating(engine_of(loader).ring)[0] == loader.stats().slots
+            if adapter != "torch":
+                assert circulating(engine_of(loader).ring)[0] == loader.stats().slots
 
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
@@ -112,40 +118,10 @@ def test_ctrl_c_while_the_pool_is_imported_comes_after_it():
     assert (ran.stdout, ran.stderr) == ("raised True\n", "")
 
 
-class OutOfTime(TimeoutError):
-    """The exception that a signal handler raises."""
-
-
-@pytest.mark.parametrize("adapter", ["numpy", "torch"])
-def test_an_iteration_can_continue_after_an_exception_of_a_signal_handler_in_next(tmp_path, adapter):
-    def raises(signum, frame):
-        raise OutOfTime
-
-    make = Loader if adapter == "numpy" else pytest.importorskip("slipring.torch").DataLoader
-    with Gate(tmp_path / "gate") as gate:
-        before = signal.signal(signal.SIGUSR1, raises)
-        loader = make(Rows(40, on={9: gate}), 8, num_workers=2)
-        try:
-            it = iter(loader)
-            assert next(it)[1][0] == 0
-            gate.arrived()
-            for _ in range(3):
-                sender = threading.Thread(target=interrupt_when_waiting, args=([], signal.SIGUSR1))
-                sender.start()
-                with pytest.raises(OutOfTime):
-                    next(it)
-                sender.join()
-            gate.open()
-            assert [b[1][0] for b in it] == [8, 16, 24, 32]
-        finally:
-            loader.close()
-            signal.signal(signal.SIGUSR1, before)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_the_programs_handlers_do_not_run_in_workers(number):
+def test_the_programs_handlers_do_not_run_in_workers():
     """A scheduler ends a job by a signal to all its processes; one of them writes the checkpoint."""
     ran, told = os.pipe()
+    number = signal.SIGTERM
     before = signal.signal(number, lambda signum, frame: os.write(told, b"%d " % os.getpid()))
     try:
         with Loader(Rows(40), 8, num_workers=2, workers=Workers(start_method="fork")) as loader:
@@ -162,38 +138,11 @@ def test_the_programs_handlers_do_not_run_in_workers(number):
         os.close(told)
 
 
-class InterruptedOnce:
-    """Yields batches of indices; Ctrl-C comes before the third."""
-
-    def __iter__(self):
-        self.given, self.interrupted = 0, False
-        return self
-
-    def __next__(self):
-        if self.given == 2 and not self.interrupted:
-            self.interrupted = True
-            raise KeyboardInterrupt
-        if self.given == 5:
-            raise StopIteration
-        self.given += 1
-        return [self.given]
-
-
-def test_an_iteration_can_continue_after_ctrl_c_in_its_sampler():
-    with Loader(range(10), batch_sampler=InterruptedOnce()) as loader:
-        it, got = iter(loader), []
-        with pytest.raises(KeyboardInterrupt):
-            got.extend(batch.item() for batch in it)
-        got.extend(batch.item() for batch in it)
-    assert got == [1, 2, 3, 4, 5]
-
-
-def interrupt_when_waiting(pids, number=signal.SIGINT):
-    """Send a signal (SIGINT) to the workers, which ignore it, and then to this process."""
+def interrupt_when_waiting(pids):
+    """Send SIGINT to the workers, which ignore it, and then to this process."""
     until(lambda: waits(os.getpid()), "the consumer waits")
-    for pid in pids:
-        os.kill(pid, number)
-    os.kill(os.getpid(), number)
+    for pid in (*pids, os.getpid()):
+        os.kill(pid, signal.SIGINT)
 
 
 def test_a_close_that_ctrl_c_interrupted_can_be_done_again(tmp_path):
@@ -217,17 +166,12 @@ def test_a_close_that_ctrl_c_interrupted_can_be_done_again(tmp_path):
         assert not engine.alive
 
 
-def test_ctrl_c_that_a_native_thread_takes_waits_for_the_start_of_a_worker():
-    """A mask is each thread's own, but Python's handler always runs in the main thread."""
-    with Program("interrupted_by_a_thread") as program:
-        assert program.line() == '{"at": "interrupted", "left": 0}'
-        code, _, err = program.end()
-        assert (code, err.count("Traceback"), err.rstrip()[-17:]) == (-signal.SIGINT, 1, "KeyboardInterrupt")
-
-
 @pytest.mark.parametrize("raises", [None, KeyError])
 def test_signals_during_a_workers_start_are_handled_after_it_each_once(raises):
-    """A handler that raises keeps no other handler from being called, and none from being restored."""
+    """A handler that raises keeps no other handler from being called, and none from being restored.
+
+    Another thread takes the signals: a mask is each thread's own, but handlers always run in the main thread.
+    """
     seen = []
 
     def handler(number, frame):
@@ -238,10 +182,15 @@ def test_signals_during_a_workers_start_are_handled_after_it_each_once(raises):
     numbers = (signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        with pytest.raises(raises) if raises else contextlib.nullcontext(), no_interrupt():
-            for number in numbers:
-                signal.raise_signal(number)
-            during = list(seen)
+        with (
+            ThreadPoolExecutor(1) as executor,
+            pytest.raises(raises) if raises else contextlib.nullcontext(),
+        ):
+            executor.submit(int).result()  # its thread begins with an open mask
+            with no_interrupt(True):
+                for number in numbers:
+                    executor.submit(signal.raise_signal, number).result()
+                during = list(seen)
         assert during == []
         assert sorted(seen) == sorted(numbers)
         assert [signal.getsignal(number) for number in numbers] == [handler, handler]

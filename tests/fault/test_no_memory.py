@@ -1,17 +1,19 @@
 """Each of Python's allocations fails once: in the consumer, and in a worker.
 
 `_testcapi.set_nomemory` makes the n-th allocation from now fail: allocations of Python, Cython and numpy's
-objects, not the mappings of csrc. For those see test_limits.py and test_full.py.
+objects, not the mappings of csrc. For those see test_limits.py and test_memory.py.
 """
+
+from functools import partial
 
 import pytest
 
 from slipring import Loader
 from slipring.errors import SlipringError
-from tests.support.datasets import Squares
+from tests.support.datasets import outcomes
 from tests.support.inside import engine_of
 from tests.support.options import grouped
-from tests.support.scenes import Once
+from tests.support.scenes import Once, Rows
 
 _testcapi = pytest.importorskip("_testcapi", reason="this interpreter is without its test modules")
 
@@ -26,17 +28,6 @@ def labels(batches):
     return [batch[1].tolist() for batch in batches]
 
 
-def outcomes(iterator):
-    """Return the labels of each batch, or the exception's class."""
-    while True:
-        try:
-            yield next(iterator)[1].tolist()
-        except StopIteration:
-            return
-        except MemoryError as error:
-            yield type(error)
-
-
 def next_starved(iterator, at):
     """Call next(); its allocation with the number `at` fails."""
     _testcapi.set_nomemory(at, at + 1)
@@ -49,7 +40,7 @@ def next_starved(iterator, at):
 @pytest.mark.leaks_ok("Python 3.11 loses the arguments of a call where there is no memory for a cell of the function")
 def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
     quiet = at = 0
-    with Loader(Squares(N), BATCH, num_workers=2) as loader:
+    with Loader(Rows(N), BATCH, num_workers=2) as loader:
         assert labels(loader) == WHOLE  # the workers have started
         while quiet < QUIET:
             iterator = iter(loader)
@@ -70,30 +61,6 @@ def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
     assert at > QUIET, "an allocation of next() is reached"
 
 
-class Starve:
-    """Let one of the next allocations of this process fail."""
-
-    def __init__(self, at):
-        self.at = at
-
-    def __call__(self):
-        _testcapi.set_nomemory(self.at, self.at + 1)
-
-
-class Starving(Squares):
-    """Calls an action at one of its samples."""
-
-    def __init__(self, action):
-        super().__init__(N)
-        self.action = action
-
-    def __getitem__(self, i):
-        sample = super().__getitem__(i)
-        if i == 3 * BATCH - 1:
-            self.action()
-        return sample
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("chunk_size", [None, 2])
@@ -103,8 +70,12 @@ def test_a_worker_without_memory_costs_no_batch_but_its_own(tmp_path, chunk_size
     options = {"num_workers": 2, "chunk_size": chunk_size, "on_death": "respawn", "rng": "worker"}
     quiet = at = 0
     while quiet < QUIET:
-        with Loader(Starving(Once(tmp_path / str(at), Starve(at))), BATCH, **grouped(**options)) as loader:
-            got = list(outcomes(iter(loader)))
+        starve = partial(_testcapi.set_nomemory, at, at + 1)
+        data = Rows(N, on={3 * BATCH - 1: Once(tmp_path / str(at), starve)})
+        with Loader(data, BATCH, **grouped(**options)) as loader:
+            came = outcomes(iter(loader))
+            got = [type(one) if isinstance(one, Exception) else one[1].tolist() for one in came]
+            del came
             quiet = quiet + 1 if got == WHOLE and not loader.stats().respawns else 0
             ring = engine_of(loader).ring
             assert ring.circulating == ring.n_slots, at

@@ -1,32 +1,60 @@
-"""Workers(on_death="respawn"): the same batches as without deaths."""
+"""Workers(on_death="respawn"): the same batches as without deaths, of processes and of threads."""
+
+import collections
+import gc
+import os
+import sys
 
 import pytest
 
 from slipring import Loader, default_collate
 from slipring.errors import Closed, WorkerDied
+from tests.fault.mortal import Init
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 from tests.support.parts import slow
-from tests.support.processes import circulating, kill_worker, wait_dead, worker_pids
-from tests.support.scenes import Death, Once, Rows, Stream, plain
+from tests.support.processes import Program, circulating, kill_worker, wait_dead, worker_pids
+from tests.support.scenes import AtPickling, Death, Once, Raise, ResumableByIterator, Rows, Stream, plain
 from tests.support.scenes import respawning as options
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.filterwarnings("ignore:Exception in thread slipring-worker")]
 
 MODES = {
     "dynamic": {},
     "chunks": {"chunk_size": 2},
-    "chunks, one sample each": {"chunk_size": 1},
     "rng per worker": {"rng": "worker"},
     "as completed": {"in_order": False},
     "index by index": {"batch_size": None},
 }
 
 
+class Deadly(Exception):
+    """An exception whose text cannot be read: str() ends the calling thread."""
+
+    def __str__(self):
+        sys.exit(1)
+
+
+def deadly():
+    raise Deadly
+
+
+def leave():
+    sys.exit(1)
+
+
+# Start method -> an action that ends the worker.
+ENDS = {"fork": Death("SIGKILL"), "thread": deadly}
+
+
 def undisturbed(data, **changed):
     """Return the batches of the same loader without deaths."""
     with Loader(data, **grouped(**options(**changed))) as loader:
         return [plain(batch) for batch in loader]
+
+
+def labels(loader, column=1):
+    return [batch[column].tolist() for batch in loader]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -48,9 +76,9 @@ def test_a_replacement_that_cannot_be_started_ends_the_iteration(monkeypatch, tm
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("how", ["SIGKILL", "sys.exit"])
-def test_a_death_at_a_sample_changes_nothing_but_the_worker(tmp_path, mode, how):
-    data = Rows(200, on={i: Once(tmp_path / f"died-{i}", Death(how)) for i in (0, 43, 101, 199)})
+def test_a_death_at_a_sample_changes_nothing_but_the_worker(tmp_path, mode):
+    hows = {0: "SIGKILL", 43: "sys.exit", 101: "SIGKILL", 199: "sys.exit"}
+    data = Rows(200, on={i: Once(tmp_path / f"died-{i}", Death(how)) for i, how in hows.items()})
     with Loader(data, **grouped(**options(**MODES[mode]))) as loader:
         got = [plain(batch) for batch in loader]
         assert loader.stats().respawns == 4
@@ -62,13 +90,32 @@ def test_a_death_at_a_sample_changes_nothing_but_the_worker(tmp_path, mode, how)
     assert (sorted(got) if mode == "as completed" else got) == (sorted(want) if mode == "as completed" else want)
 
 
-class DiesAsItIsPickled:
-    def __init__(self, action):
-        self.action = action
+@pytest.mark.parametrize("mode", [{}, {"rng": "worker"}, {"chunk_size": 2}], ids=str)
+def test_a_thread_that_ends_over_a_batch_is_replaced_and_the_batch_made(tmp_path, mode):
+    on = {i: Once(tmp_path / f"died-{i}", deadly) for i in (0, 43, 79)}
+    with Loader(Rows(80, on=on), **grouped(**options(start_method="thread", **mode))) as loader:
+        got = labels(loader)
+        assert [i for batch in got for i in batch] == list(range(80))
+        assert loader.stats().respawns == 3
+        ring = engine_of(loader).ring
+        assert circulating(ring) == (ring.n_slots, ring.n_slots)
+        assert labels(loader) == got
 
-    def __reduce__(self):
-        self.action()
-        return str, ("pickled",)
+
+@pytest.mark.parametrize("kind", ["stateful", "neither"])
+def test_a_threads_stream_continues(tmp_path, kind):
+    on = {at: Once(tmp_path / f"died-{at}", deadly) for at in ((0, 17), (1, 0), (1, 36))}
+    if kind == "stateful":
+        data, column = ResumableByIterator(50, tmp_path / "log", on=on), 2
+    else:
+        data, column = Stream(50, on=on), 1
+    with Loader(data, **grouped(**options(start_method="thread"))) as loader:
+        came = [(int(batch[0][0]), batch[column].tolist()) for batch in loader]
+        assert loader.stats().respawns == 3
+        assert loader.stats().replayed_batches == (0 if kind == "stateful" else 2 + 4)
+    for worker in range(2):
+        assert [i for number, batch in came if number == worker for i in batch] == list(range(50))
+    assert [number for number, _ in came] == [0, 1] * 7
 
 
 class WithPickled:
@@ -78,7 +125,7 @@ class WithPickled:
         self.action = action
 
     def __call__(self, samples):
-        return [*default_collate(samples), DiesAsItIsPickled(self.action)]
+        return [*default_collate(samples), AtPickling(self.action)]
 
 
 @pytest.mark.parametrize("chunk_size", [None, 2])
@@ -88,18 +135,7 @@ def test_a_death_while_a_batch_is_written_changes_nothing(tmp_path, chunk_size):
     with Loader(Rows(64), **grouped(**options(chunk_size=chunk_size, collate_fn=dies))) as loader:
         got = [(plain(batch[:-1]), batch[-1]) for batch in loader]
         assert loader.stats().respawns == 1
-    assert got == [(batch, "pickled") for batch in undisturbed(Rows(64), chunk_size=chunk_size)]
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
-@pytest.mark.parametrize("drop_last", [False, slow(True)])
-def test_a_stream_continues_after_the_published_batches(tmp_path, method, drop_last):
-    deaths = {(0, 17): "SIGKILL", (1, 0): "os._exit", (1, 36): "SIGSEGV", (0, 49): "SIGKILL"}
-    data = Stream(50, on={at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()})
-    with Loader(data, **grouped(**options(start_method=method, drop_last=drop_last))) as loader:
-        got = [plain(batch) for batch in loader]
-        assert loader.stats().respawns == 4
-    assert got == undisturbed(Stream(50), drop_last=drop_last)
+    assert got == [(batch, 0) for batch in undisturbed(Rows(64), chunk_size=chunk_size)]
 
 
 @pytest.mark.parametrize(("kind", "where"), [(Rows, 41), (Stream, (1, 41))])
@@ -123,9 +159,10 @@ class Note:
             file.write(str(number))
 
 
-def test_a_batch_that_kills_every_worker_is_named_in_the_end(tmp_path):
-    data = Rows(80, on={21: Death("SIGSEGV")})
-    with Loader(data, **grouped(**options(max_restarts=2, rng="worker", prefetch_factor=3))) as loader:
+@pytest.mark.parametrize("method", ENDS)
+def test_a_batch_that_kills_every_worker_is_named_in_the_end(method):
+    changed = {"max_restarts": 2, "rng": "worker", "prefetch_factor": 3, "start_method": method}
+    with Loader(Rows(80, on={21: ENDS[method]}), **grouped(**options(**changed))) as loader:
         it = iter(loader)
         ring, taken = engine_of(loader).ring, [next(it)[1][0], next(it)[1][0]]
         assert taken == [0, 8]
@@ -136,32 +173,20 @@ def test_a_batch_that_kills_every_worker_is_named_in_the_end(tmp_path):
         assert circulating(ring) == (ring.n_slots, ring.n_slots)
 
 
-def test_a_stream_that_kills_every_worker_ends_in_an_error(tmp_path):
-    with Loader(Stream(50, on={(1, 20): Death("SIGKILL")}), **grouped(**options(max_restarts=1))) as loader:
-        it = iter(loader)
-        assert [int(next(it)[0][0]) for _ in range(5)] == [0, 1, 0, 1, 0]
-        with pytest.raises(WorkerDied, match="2 times over batch 5: more than max_restarts=1"):
-            next(it)
-
-
-def test_workers_that_never_get_to_work_are_not_replaced_for_ever():
-    loader = Loader(Rows(80), **grouped(**options(worker_init_fn=DieAlways(), max_restarts=2)))
+@pytest.mark.parametrize(("method", "action"), [("fork", Death("os._exit")), ("thread", leave)])
+def test_workers_that_never_get_to_work_are_not_replaced_for_ever(method, action):
+    changed = {"worker_init_fn": Init(action), "max_restarts": 2, "start_method": method}
+    loader = Loader(Rows(80), **grouped(**options(**changed)))
     with loader, pytest.raises(WorkerDied, match="3 times before it could serve: more than max_restarts=2"):
         next(iter(loader))
 
 
-class DieAlways:
-    def __call__(self, number):
-        Death("os._exit")()
-
-
 def test_deaths_are_counted_by_batch_and_epoch_not_for_the_loaders_life(tmp_path):
-    data = Rows(16, on={3: Death("SIGKILL")})
-    data.on[3] = OncePerEpoch(tmp_path, Death("SIGKILL"))
+    data = Rows(16, on={3: OncePerEpoch(tmp_path, Death("SIGKILL"))})
     with Loader(data, **grouped(**options(max_restarts=1))) as loader:
         for epoch in range(4):
             (tmp_path / "now").write_text(str(epoch))
-            assert [b[1].tolist() for b in loader] == [list(range(8)), list(range(8, 16))]
+            assert labels(loader) == [list(range(8)), list(range(8, 16))]
         assert loader.stats().respawns == 4
 
 
@@ -183,3 +208,97 @@ def test_idle_workers_may_be_killed_any_number_of_times():
                 wait_dead(pid)
         assert len(list(loader)) == 2
         assert loader.stats().respawns >= 4
+
+
+class Noted(Rows):
+    """Records each sample that is read."""
+
+    def __init__(self, n, log, on):
+        super().__init__(n, on=on)
+        self.log = os.fspath(log)
+
+    def __getitem__(self, i):
+        with open(self.log, "a") as log:
+            log.write(f"{i}\n")
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("method", ENDS)
+def test_only_the_dead_workers_ranges_are_done_again(tmp_path, method):
+    data = Noted(64, tmp_path / "log", {13: Once(tmp_path / "died", ENDS[method])})
+    changed = {"start_method": method, "batch_size": 64, "chunk_size": 4, "num_workers": 3}
+    with Loader(data, **grouped(**options(**changed))) as loader:
+        assert labels(loader) == [list(range(64))]
+        assert loader.stats().respawns == 1
+    read = collections.Counter(map(int, (tmp_path / "log").read_text().split()))
+    assert {i for i, times in read.items() if times == 2} == {12, 13}
+    assert sorted(read) == list(range(64)) and max(read.values()) == 2
+
+
+KEPT = {"whole": {}, "chunks": {"chunk_size": 2}, "as completed": {"in_order": False}}
+
+
+def dies(n, path, at):
+    return Rows(n, on={i: Once(path / f"died-{i}", Death("SIGKILL")) for i in at})
+
+
+@pytest.mark.parametrize(("mode", "slots"), [("whole", 4), ("chunks", 4), ("as completed", None)])
+def test_a_loop_that_keeps_every_batch_keeps_the_delivered_values(tmp_path, mode, slots):
+    """A new worker overwrites no batch: neither in a leased slot nor in a copy."""
+    data = dies(400, tmp_path, (5, 100, 203, 398))
+    with Loader(data, **grouped(**options(slots=slots, **KEPT[mode]))) as loader:
+        kept, then = [], []
+        for batch in loader:
+            kept.append(batch)
+            then.append(plain(batch))
+        assert loader.stats().respawns == 4
+        assert loader.stats().copied_batches >= (0 if slots is None else 40)
+    assert [plain(batch) for batch in kept] == then
+    assert sorted(then) == sorted(undisturbed(Rows(400), **KEPT[mode]))
+
+
+def test_a_fork_of_the_users_with_leases_kept_is_not_disturbed_by_deaths(tmp_path):
+    """The child reads its parent's batches and ends; then workers die, and the batches stay unchanged."""
+    data = dies(160, tmp_path, (100,))
+    with Loader(data, **grouped(**options())) as loader:
+        it = iter(loader)
+        held = [next(it) for _ in range(3)]
+        want = [plain(batch) for batch in held]
+        child = os.fork()
+        if child == 0:
+            same = [plain(batch) for batch in held] == want
+            del held
+            gc.collect()
+            os._exit(0 if same else 1)
+        pids = worker_pids(loader)
+        for number, pid in pids.items():
+            kill_worker(loader, number)
+            wait_dead(pid)
+        rest = [plain(batch) for batch in it]
+        assert os.waitpid(child, 0)[1] == 0
+        assert [plain(batch) for batch in held] == want
+        assert want + rest == undisturbed(Rows(160))
+        assert loader.stats().respawns >= len(pids)
+        ring = engine_of(loader).ring
+        del held
+        assert circulating(ring) == (ring.n_slots, ring.n_slots)
+
+
+@pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])
+def test_an_interpreter_ends_without_a_word_though_its_workers_are_dead(method):
+    with Program("unseen", method) as program:
+        assert "ends" in program.line()
+        code, _, err = program.end()
+        assert (code, err) == (0, "")
+
+
+def test_an_exception_kills_no_worker_and_a_death_hides_no_exception(tmp_path):
+    data = dies(80, tmp_path, (33,))
+    data.on[9] = Raise(LookupError("meant"))
+    with Loader(data, **grouped(**options(rng="worker"))) as loader:
+        it = iter(loader)
+        assert next(it)[1][0] == 0
+        with pytest.raises(LookupError, match="meant"):
+            next(it)
+        assert [batch[1][0] for batch in it] == [16, 24, 32, 40, 48, 56, 64, 72]
+        assert loader.stats().respawns == 1

@@ -1,5 +1,6 @@
-"""A stopped worker is not dead: it keeps its slot, and the consumer waits up to its timeout."""
+"""Workers that are stopped or cannot be killed, or whose own children survive: the consumer waits, or ends."""
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -9,11 +10,11 @@ import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
 from tests.fault.mortal import Init
-from tests.support.datasets import patiently
+from tests.support.datasets import patiently, wait_for_file
 from tests.support.inside import engine_of, process_pool
 from tests.support.options import grouped
 from tests.support.parts import slow
-from tests.support.processes import circulating, state, until, wait_dead, worker_pids
+from tests.support.processes import alive, circulating, state, until, wait_dead, worker_pids
 from tests.support.scenes import Gate, Rows, plain
 
 pytestmark = pytest.mark.fault
@@ -24,8 +25,7 @@ def stop(pid):
     until(lambda: state(pid) == "T", f"process {pid} has stopped")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
-@pytest.mark.parametrize("death", ["raise", "respawn"])
+@pytest.mark.parametrize(("method", "death"), [("fork", "raise"), ("fork", "respawn"), slow("spawn", "raise")])
 def test_the_timeout_counts_and_after_it_the_iteration_continues(tmp_path, method, death):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(80, on={17: gate})
@@ -49,10 +49,16 @@ def test_the_timeout_counts_and_after_it_the_iteration_continues(tmp_path, metho
         assert got == [plain(batch) for batch in loader]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
-def test_close_ends_stopped_workers_too(tmp_path, monkeypatch, method):
+@pytest.fixture
+def short_waits(monkeypatch):
+    """Let close() signal workers soon that do not end."""
     monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
     monkeypatch.setattr(process_pool, "TERM_S", 0.1)
+
+
+@pytest.mark.usefixtures("short_waits")
+@pytest.mark.parametrize("method", ["fork", slow("spawn")])
+def test_close_ends_stopped_workers_too(method):
     loader = Loader(Rows(80), 8, num_workers=3, workers=Workers(start_method=method))
     kept = next(iter(loader))
     pids = worker_pids(loader)
@@ -64,10 +70,9 @@ def test_close_ends_stopped_workers_too(tmp_path, monkeypatch, method):
     assert kept[1].tolist() == list(range(8))
 
 
-def test_close_ends_stopped_workers_also_without_the_forkserver(monkeypatch):
+@pytest.mark.usefixtures("short_waits")
+def test_close_ends_stopped_workers_also_without_the_forkserver():
     """multiprocessing then considers its workers dead, and would not signal them."""
-    monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
-    monkeypatch.setattr(process_pool, "TERM_S", 0.1)
     loader = Loader(Rows(80), 8, num_workers=2, workers=Workers(start_method="forkserver"))
     assert len(list(loader)) == 10
     pids = worker_pids(loader)
@@ -80,21 +85,6 @@ def test_close_ends_stopped_workers_also_without_the_forkserver(monkeypatch):
     for pid in pids.values():
         wait_dead(pid)
     forkserver.ensure_running()  # multiprocessing notices the death, and starts another
-
-
-def test_a_worker_that_does_not_listen_to_sigterm_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
-    monkeypatch.setattr(process_pool, "TERM_S", 0.1)
-    with Gate(tmp_path / "gate") as gate:
-        loader = Loader(
-            Rows(80, on={0: Deaf(gate)}), 8, num_workers=1, timeout=0.01, workers=Workers(start_method="fork")
-        )
-        it = iter(loader)
-        with pytest.raises(LoaderTimeout):
-            next(it)
-        pid = gate.arrived()
-        loader.close()
-        wait_dead(pid)
 
 
 def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than_timeout(tmp_path):
@@ -113,12 +103,92 @@ def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than
             assert next(it, None) is None
 
 
-class Deaf:
-    """Ignores SIGTERM, and then waits."""
+WAITS = "GRACE_S", "TERM_S", "KILL_S"
+METHODS = ["fork", slow("spawn"), slow("forkserver")]
 
-    def __init__(self, gate):
-        self.gate = gate
 
-    def __call__(self):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self.gate()
+@pytest.fixture
+def no_signals(monkeypatch):
+    """Let the pool's signals reach no worker; return a function that sets the waits for a worker's end."""
+    monkeypatch.setattr(process_pool.ProcessPool, "_send", lambda *arguments: None)
+    return lambda seconds: [monkeypatch.setattr(process_pool, name, seconds) for name in WAITS]
+
+
+class Spinning(Rows):
+    """Its first sample uses a processor forever."""
+
+    def __init__(self, path):
+        super().__init__(8)
+        self.path = path
+
+    def __getitem__(self, i):
+        self.path.touch()
+        while True:
+            pass
+
+
+def test_a_killed_worker_that_lacks_only_a_processor_is_waited_for(no_signals, monkeypatch, caplog, tmp_path):
+    no_signals(0.0)
+    loader = Loader(Spinning(tmp_path / "begun"), 2, num_workers=1, workers=Workers(start_method="fork"))
+    it = iter(loader)
+    wait_for_file(tmp_path / "begun")
+    pid = worker_pids(loader)[0]
+    state_of = process_pool.state_of
+
+    def looked(pid):
+        """Let the worker end after the pool has seen it run."""
+        if (state := state_of(pid)) == "R":
+            os.kill(pid, signal.SIGKILL)
+        return state
+
+    monkeypatch.setattr(process_pool, "state_of", looked)
+    loader.close()
+    assert not alive(pid) and caplog.records == []
+    it.close()
+
+
+def test_close_gives_up_on_a_worker_that_cannot_be_killed_with_a_warning(no_signals, caplog):
+    no_signals(0.2)
+    loader = Loader(Rows(80), 8, num_workers=2, persistent_workers=False, workers=Workers(start_method="fork"))
+    it = iter(loader)
+    assert len(next(it)[1]) == 8
+    pid = worker_pids(loader)[1]
+    os.kill(pid, signal.SIGSTOP)
+    with caplog.at_level(logging.WARNING, "slipring"):
+        it.close()
+    assert f"worker 1 (pid {pid}) has not ended 0.2 s after SIGKILL" in caplog.text
+    assert pid not in [p.pid for p in multiprocessing.active_children()]
+    assert len(list(loader)) == 10  # with a new segment and new workers
+    loader.close()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+class Parent(Rows):
+    """Each sample starts a process that outlives its worker."""
+
+    def __init__(self, path):
+        super().__init__(80)
+        self.path = path
+
+    def __getitem__(self, i):
+        if i == 0:
+            if (child := os.fork()) == 0:
+                with open(f"{self.path}.new", "w") as file:
+                    file.write(str(os.getpid()))
+                os.rename(f"{self.path}.new", self.path)
+                signal.pause()
+                os._exit(0)
+            assert child > 0
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_processes_that_a_worker_has_started_do_not_hide_its_end(tmp_path, monkeypatch, method):
+    for name in WAITS:
+        monkeypatch.setattr(process_pool, name, 1e6)  # a wait for the wrong event takes forever
+    path = tmp_path / "pid"
+    with Loader(Parent(os.fspath(path)), 8, num_workers=1, workers=Workers(start_method=method)) as loader:
+        assert len(list(loader)) == 10
+        until(path.exists, "the child lives")
+    os.kill(int(path.read_text()), signal.SIGKILL)

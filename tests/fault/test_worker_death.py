@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,29 +10,30 @@ import pytest
 from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
 from tests.fault.mortal import Init
-from tests.support.inside import engine_of, process_pool
+from tests.support.inside import engine_of
 from tests.support.options import grouped
 from tests.support.parts import slow
 from tests.support.processes import LONG_S, alive, circulating, sleeps_in_futex, until, wait_dead, worker_pids
-from tests.support.scenes import AtPickling, Death, Gate, Once, Rows, Stream, die
+from tests.support.scenes import Death, Gate, Once, Rows
 
 pytestmark = pytest.mark.fault
 
-HOWS = ["SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "os._exit", "sys.exit"]
 SAYS = {
     "SIGKILL": ("was killed by SIGKILL", "OOM killer", -signal.SIGKILL),
-    "SIGSEGV": ("was killed by SIGSEGV", "native code", -signal.SIGSEGV),
-    "SIGBUS": ("was killed by SIGBUS", "truncated", -signal.SIGBUS),
     "SIGABRT": ("was killed by SIGABRT", "assertion", -signal.SIGABRT),
-    "os._exit": ("left with exit code 3", "exit", 3),
     "sys.exit": ("left with exit code 7", "sys.exit", 7),
 }
-METHODS = ["fork", "spawn", slow("forkserver")]
 
 
 @pytest.mark.parametrize(
     ("how", "method"),
-    [(how, "fork") for how in HOWS] + [("SIGKILL", "spawn"), slow("SIGKILL", "forkserver"), slow("sys.exit", "spawn")],
+    [
+        ("SIGKILL", "fork"),
+        ("SIGABRT", "fork"),
+        ("sys.exit", "fork"),
+        ("SIGKILL", "spawn"),
+        slow("SIGKILL", "forkserver"),
+    ],
 )
 def test_a_death_is_raised_with_all_known_facts_after_the_ready_batches(tmp_path, how, method):
     data = Rows(400, on={4 * 8 + 3: Once(tmp_path / "died", Death(how))})
@@ -62,11 +62,10 @@ def test_a_death_is_raised_with_all_known_facts_after_the_ready_batches(tmp_path
         assert [b[1].tolist() for b in loader] == [list(range(i, i + 8)) for i in range(0, 400, 8)]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_an_idle_worker_that_is_killed_is_noticed_when_its_batch_is_awaited(method, tmp_path):
+def test_an_idle_worker_that_is_killed_is_noticed_when_its_batch_is_awaited(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         data = Rows(64, on={8: gate})
-        options = {"num_workers": 2, "prefetch_factor": 2, "rng": "worker", "start_method": method}
+        options = {"num_workers": 2, "prefetch_factor": 2, "rng": "worker", "start_method": "fork"}
         with Loader(data, 4, **grouped(**options)) as loader:
             it = iter(loader)
             pids = worker_pids(loader)
@@ -83,24 +82,16 @@ def test_an_idle_worker_that_is_killed_is_noticed_when_its_batch_is_awaited(meth
             assert (caught.value.worker, caught.value.pid) == (1, pids[1])
 
 
-def test_a_death_is_noticed_soon_while_the_consumer_waits(tmp_path, record_property):
-    """The promise is 200 ms; the bound here only excludes a wait without an end."""
-    with Gate(tmp_path / "gate") as gate:
-        delays = []
-        for _ in range(5):
-            with Loader(Rows(8, on={0: gate}), 4, num_workers=1, workers=Workers(start_method="fork")) as loader:
-                it = iter(loader)
-                with ThreadPoolExecutor(1) as executor:
-                    waiting = executor.submit(next, it)
-                    pid = gate.arrived()
-                    killed_at = time.monotonic()
-                    os.kill(pid, signal.SIGKILL)
-                    with pytest.raises(WorkerDied):
-                        waiting.result()
-                delays.append(time.monotonic() - killed_at)
-        record_property("noticed_after_ms", [round(1000 * d) for d in delays])
-        print("noticed after ms:", [round(1000 * d, 1) for d in delays])
-        assert max(delays) < 20
+def test_a_death_is_noticed_while_the_consumer_waits(tmp_path):
+    with (
+        Gate(tmp_path / "gate") as gate,
+        Loader(Rows(8, on={0: gate}), 4, num_workers=1, workers=Workers(start_method="fork")) as loader,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        waiting = executor.submit(next, iter(loader))
+        os.kill(gate.arrived(), signal.SIGKILL)
+        with pytest.raises(WorkerDied):
+            waiting.result()
 
 
 def test_a_forked_child_takes_no_descriptor_out_of_the_consumers_epoll():
@@ -131,70 +122,19 @@ def test_a_death_is_noticed_where_others_do_the_work_and_no_wait_is_long():
                 list(loader)
 
 
-@pytest.mark.parametrize("dataset", ["map", "stream", "chunks"])
-def test_a_worker_killed_while_it_writes_its_batch_leaves_no_half_batch(tmp_path, dataset):
-    with Gate(tmp_path / "gate") as gate:
-        once = Once(tmp_path / "once", gate)
-        options = {"num_workers": 2, "start_method": "fork", "on_death": "respawn", "seed": 5}
-        if dataset == "stream":
-            data = Valued(Stream(40), once)
-        else:
-            data = Valued(Rows(80), once)
-            options["chunk_size"] = 2 if dataset == "chunks" else None
-        with Loader(data, 8, **grouped(**options)) as loader:
-            it = iter(loader)
-            with ThreadPoolExecutor(1) as executor:
-                waiting = executor.submit(list, it)
-                os.kill(gate.arrived(), signal.SIGKILL)
-                got = [batch["i"] for batch in waiting.result()]
-            del waiting
-            assert len(got) == 10
-            assert sorted(i for batch in got for i in batch) == sorted(
-                [*range(40)] * 2 if dataset == "stream" else range(80)
-            )
-            assert loader.stats().respawns == 1
-
-
-class Valued:
-    """Samples are dicts with a value that must be pickled; pickling it calls `action`."""
-
-    def __init__(self, data, action):
-        self.data = data
-        self.action = action
-        if hasattr(data, "__getitem__"):
-            self.__class__ = ValuedRows
-
-    def __iter__(self):
-        for _, i, x in self.data:
-            yield {"i": i, "x": x, "v": AtPickling(self.action)}
-
-
-class ValuedRows(Valued):
-    def __len__(self):
-        return len(self.data)
-
-    def __getitem__(self, i):
-        x, i = self.data[i]
-        return {"i": i, "x": x, "v": AtPickling(self.action)}
-
-
-@pytest.mark.parametrize("how", ["SIGKILL", "os._exit"])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("init", [True, False])
-def test_a_worker_that_dies_before_it_serves_is_reported_and_a_new_iteration_works(tmp_path, method, how, init):
-    action = Once(tmp_path / "once", Death(how))
+@pytest.mark.parametrize(("init", "method"), [(True, "fork"), (False, "spawn")])
+def test_a_worker_that_dies_before_it_serves_is_reported_and_a_new_iteration_works(tmp_path, method, init):
+    action = Once(tmp_path / "once", Death("SIGKILL"))
     options = {"num_workers": 2, "start_method": method, "rng": "worker"}
     data = Rows(40)
     if init:
         options["worker_init_fn"] = Init(action)
     else:
         data = DiesAtUnpickling(40, action)
-        if method == "fork":
-            pytest.skip("nothing is unpickled in a forked worker")
     with Loader(data, 4, **grouped(**options)) as loader:
         with pytest.raises(WorkerDied) as caught:
             list(loader)
-        assert SAYS[how][0] in str(caught.value)
+        assert SAYS["SIGKILL"][0] in str(caught.value)
         assert [b[1][0] for b in loader] == list(range(0, 40, 4))
 
 
@@ -208,29 +148,3 @@ class DiesAtUnpickling(Rows):
     def __setstate__(self, state):
         self.__dict__.update(state)
         self.action()
-
-
-def test_after_a_death_in_worker_init_fn_close_stops_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(process_pool, "GRACE_S", 0.1)
-    with Gate(tmp_path / "gate") as gate:
-        loader = Loader(
-            Rows(8), 4, num_workers=2, worker_init_fn=FirstWaits(gate), workers=Workers(start_method="fork")
-        )
-        batches = iter(loader)
-        other = gate.arrived()
-        with pytest.raises(WorkerDied) as caught:
-            next(batches)
-        assert caught.value.worker == 1
-        loader.close()
-        assert not alive(other)
-
-
-class FirstWaits:
-    def __init__(self, gate):
-        self.gate = gate
-
-    def __call__(self, number):
-        if number == 0:
-            self.gate()
-        else:
-            die("SIGKILL")

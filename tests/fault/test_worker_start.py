@@ -10,10 +10,11 @@ import threading
 import pytest
 
 from slipring import Loader, WorkerDied, Workers
-from tests.support.datasets import Values
-from tests.support.inside import engine_of, startup
+from tests.support.datasets import Values, wait_for_file
+from tests.support.inside import startup
 from tests.support.options import grouped
-from tests.support.processes import LONG_S, until
+from tests.support.parts import slow
+from tests.support.processes import until
 
 pytestmark = pytest.mark.fault
 
@@ -55,11 +56,6 @@ def next_in_a_thread(loader):
     return thread, came
 
 
-def waiting(path):
-    """Wait for a file, as for a server that answers late."""
-    until(lambda: os.path.exists(path), "the file")
-
-
 def test_a_worker_that_waits_for_a_lock_of_the_time_of_its_fork_is_reported(a_lock_at_fork, told):
     options = {"num_workers": 1, "start_method": "fork", "timeout": 3}
     with Loader(Values(list(range(4))), 2, **grouped(**options)) as loader, pytest.raises(TimeoutError):
@@ -77,7 +73,7 @@ class SlowToUnpickle(Values):
 
     def __setstate__(self, state):
         self.__dict__.update(state)
-        waiting(self.path)
+        wait_for_file(self.path)
 
 
 def test_a_spawned_worker_that_unpickles_long_is_reported_and_serves(told, tmp_path):
@@ -91,19 +87,15 @@ def test_a_spawned_worker_that_unpickles_long_is_reported_and_serves(told, tmp_p
     assert len(texts) == 1 and "it imports modules, or unpickles the dataset" in texts[0]
 
 
-class Init:
-    def __init__(self, path):
-        self.path = path
-
-    def __call__(self, number):
-        if number == 1:
-            waiting(self.path)
-
-
 # In fixed turns: otherwise the other worker makes all batches, and the consumer does not wait for this one.
 def test_a_worker_that_stays_in_its_worker_init_fn_is_reported_once(told, tmp_path):
     path = str(tmp_path / "go on")
-    options = {"num_workers": 2, "start_method": "fork", "worker_init_fn": Init(path), "rng": "worker"}
+    options = {
+        "num_workers": 2,
+        "start_method": "fork",
+        "worker_init_fn": lambda number: number == 1 and wait_for_file(path),
+        "rng": "worker",
+    }
     with Loader(Values(list(range(8))), 2, **grouped(**options)) as loader:
         thread, came = next_in_a_thread(loader)
         told()
@@ -115,30 +107,6 @@ def test_a_worker_that_stays_in_its_worker_init_fn_is_reported_once(told, tmp_pa
     assert len(texts) == 1 and "worker 1 " in texts[0] and "it is in its worker_init_fn" in texts[0]
 
 
-def test_workers_that_begin_are_not_told_of(caplog, monkeypatch):
-    monkeypatch.setattr(startup, "PATIENCE_S", 0.0)
-    caplog.set_level(logging.WARNING, logger="slipring")
-    with Loader(Values(list(range(8))), 2, num_workers=2, workers=Workers(start_method="fork")) as loader:
-        iterator = iter(loader)
-        for participant in (1, 2):
-            assert engine_of(loader).ring.wait_serving(participant, LONG_S)
-        engine_of(loader).pool.starts.look()
-        assert len(list(iterator)) == 4
-        assert not engine_of(loader).pool.starts.waiting
-    assert not caplog.records
-
-
-def test_workers_start_where_nobody_reports_threads(monkeypatch):
-    def refused(path):
-        raise FileNotFoundError(path)
-
-    with Loader(Values(list(range(8))), 2, num_workers=2) as loader:
-        with monkeypatch.context() as patched:
-            patched.setattr(startup.os, "listdir", refused)
-            iterator = iter(loader)
-        assert len(list(iterator)) == 4
-
-
 SCRIPT = """
 from slipring import Loader, Workers
 
@@ -146,23 +114,13 @@ print([batch.tolist() for batch in Loader(range(4), 2, num_workers=1, workers=Wo
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", slow("forkserver")])
 def test_a_script_without_a_guard_is_reported(tmp_path, method):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(method=method))
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True)
     last = ran.stderr.strip().splitlines()[-1]
     assert ran.returncode == 1 and "WorkerDied" in last and "if __name__ == '__main__':" in last
-
-
-def leave(worker):
-    sys.exit("no")
-
-
-def test_a_worker_that_leaves_in_its_worker_init_fn_is_told_of_it(capfd):
-    loader = Loader(range(4), 2, num_workers=1, worker_init_fn=leave, workers=Workers(start_method="fork"))
-    with loader, pytest.raises(WorkerDied, match=r"worker_init_fn called sys\.exit"):
-        next(iter(loader))
 
 
 class Panics:

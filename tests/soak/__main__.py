@@ -1,33 +1,32 @@
 """The soak: one process that uses loader after loader for any time, and must not grow.
 
-    python -m tests.soak [--minutes 20] [--seed 1] [--quick] [--plant descriptor ...] [--json soak.json]
+    python -m tests.soak [--minutes 20] [--seed 1] [--quick] [--json]
 
-A turn is one short-lived loader (`lives.py`: any adapter, start method, dataset and end; in some, the
-workers are killed) and two epochs of each loader that lives as long as the run (`residents.py`). All
-batches are compared. After each turn, the process and the residents' workers are measured (`watch.py`), and
-at the end judged (`judge.py`). The exit code is 1 if anything grew, was lost, repeated, reordered, changed or left
-behind.
+A turn is one short-lived loader (`lives.py`: any adapter, start method, dataset and end; in some, the workers are
+killed) and two epochs of each loader that lives as long as the run. All batches are compared. After each turn, the
+process and the residents' workers are measured (`watch.py`), and at the end judged (`judge.py`). The exit code is 1 if
+anything grew, was lost, repeated, reordered, changed or left behind.
 """
 
 import argparse
 import faulthandler
 import json
 import os
-import pathlib
 import random
 import sys
 import time
+from array import array
 from collections import Counter
 from importlib.util import find_spec
+
+import numpy as np
 
 from bench import machine
 from bench.record import Table, finish, option
 from tests.fault.rounds import Killer, expect_deaths
 from tests.soak.judge import LEAST, judge, table
-from tests.soak.lives import Lives
-from tests.soak.plants import PLANTS
-from tests.soak.residents import residents
-from tests.soak.watch import QUANTITIES, Costs, Record, at_rest
+from tests.soak.lives import Lives, residents
+from tests.soak.watch import QUANTITIES, at_rest
 from tests.support.leaks import Snapshot
 
 TURN_S = 300  # a turn that takes longer hangs
@@ -35,16 +34,13 @@ EPOCHS = 2  # per resident and turn
 WRONG = ("lost", "doubled", "reordered", "changed")
 
 
-def run(minutes, seed, quick, plants):
-    """Run turn after turn; return (record, counts, leaks)."""
-    record, counts, rng = (Record(), Counter(dict.fromkeys((*WRONG, "batches", "respawns"), 0)), random.Random(seed))
+def run(minutes, seed, quick):
+    """Run turn after turn; return (the seconds and quantities of each turn, counts, leaks)."""
+    series, counts = array("d"), Counter(dict.fromkeys((*WRONG, "batches", "respawns"), 0))
     before = Snapshot.take()
     torch = not quick and find_spec("torch") is not None
     killer = Killer(random.Random(f"{seed} kills"))
-    lives, settled = (
-        Lives(rng, torch, quick, killer),
-        residents(seed, torch, quick, any(plant.hoard for plant in plants)),
-    )
+    lives, settled = Lives(random.Random(seed), torch, quick, killer), residents(seed, torch, quick)
     began = told = time.monotonic()
     turns = 0
     while time.monotonic() < began + 60 * minutes or turns < 4 * LEAST:
@@ -56,30 +52,26 @@ def run(minutes, seed, quick, plants):
         except BaseException:
             print(f"turn {turns}, seed {seed}: {what}", file=sys.stderr)
             raise
-        with Costs(settled) as costs:
-            for resident in settled * EPOCHS:
-                resident.epoch(counts, plants)
-        for plant in plants:
-            plant.turn()
+        for resident in settled * EPOCHS:
+            resident.epoch(counts)
         turns += 1
         if wrong := {name: counts[name] for name in WRONG if counts[name] != previous[name]}:
             print(f"turn {turns}, seed {seed}: {wrong} after {what}", file=sys.stderr)
-        found = at_rest(settled) | costs.found
-        record.add(time.monotonic() - began, found)
+        found = at_rest(settled)
+        series.extend([time.monotonic() - began, *(found[q.name] for q in QUANTITIES)])
         if time.monotonic() > told + 60:
             told = time.monotonic()
-            own = ", ".join(f"{name} {found[name]:.4g}" for name in ("descriptors", "python blocks", "RSS"))
+            own = ", ".join(f"{name} {found[name]:.4g}" for name in ("descriptors", "python blocks", "heap in use"))
             print(f"{told - began:.0f} s, {turns} turns: {own}", file=sys.stderr, flush=True)
     counts["respawns"] += sum(resident.loader.stats().respawns for resident in settled)
     for resident in settled:
         resident.loader.close()
     killer.end()
-    for plant in plants:
-        plant.end()
     del resident, settled, lives, live
     left = before.leaks(wait_s=10)
     faulthandler.cancel_dump_traceback_later()
-    return (record, {**counts, "turns": turns, "kills": killer.kills, "seconds": time.monotonic() - began}, left)
+    rows = np.array(series).reshape(-1, 1 + len(QUANTITIES))
+    return rows, {**counts, "turns": turns, "kills": killer.kills, "seconds": time.monotonic() - began}, left
 
 
 def marked():
@@ -94,17 +86,15 @@ def main():
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", default=str(int.from_bytes(os.urandom(4), "little")))
     parser.add_argument("--quick", action="store_true", help="without torch, spawn and forkserver")
-    parser.add_argument("--plant", choices=PLANTS, nargs="+", default=[], help="leak on purpose")
-    parser.add_argument("--json", help="where to write all figures, the series too")
+    parser.add_argument("--json", action="store_true", help="the figures, on one line at the end")
     option(parser)
     asked = parser.parse_args()
     marked()
     expect_deaths()
     about = machine.describe((), "torch")
     print(f"seed {asked.seed}", flush=True)
-    record, counts, left = run(asked.minutes, asked.seed, asked.quick, [PLANTS[name]() for name in asked.plant])
-    times = record.times()
-    verdicts = {q.name: judge(q, times, record.series(q.name)) for q in QUANTITIES}
+    rows, counts, left = run(asked.minutes, asked.seed, asked.quick)
+    verdicts = {q.name: judge(q, rows[:, 0], series) for q, series in zip(QUANTITIES, rows[:, 1:].T, strict=True)}
     print("\n".join(table(QUANTITIES, verdicts)))
     print(", ".join(f"{name} {count:,.0f}" for name, count in counts.items()))
     print(f"{about['cpu']}, {about['cores']} cores, {about['ram_gib']} GiB, {about['kernel']}, "
@@ -116,17 +106,7 @@ def main():
     for one in left:
         print(f"left behind: {one}")
     if asked.json:
-        document = {
-            "machine": about,
-            "seed": asked.seed,
-            "counts": counts,
-            "left": left,
-            "quantities": {q.name: {"unit": q.unit, **vars(verdicts[q.name])} for q in QUANTITIES},
-            "seconds": times.tolist(),
-            "series": {q.name: record.series(q.name).tolist() for q in QUANTITIES},
-        }
-        pathlib.Path(asked.json).parent.mkdir(parents=True, exist_ok=True)
-        pathlib.Path(asked.json).write_text(json.dumps(document, indent=1))
+        print(json.dumps({"counts": counts, "left": left, "grew": [q.name for q in grew]}))
     if asked.record:
         summary = Table("minutes", "turns", "batches", "kills", "counts that grew", quiet=True)
         summary.add(asked.minutes, *(counts[name] for name in ("turns", "batches", "kills")), len(grew))

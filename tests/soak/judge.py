@@ -15,7 +15,6 @@ So a steady leak is noticed if it is larger than band / half the run; the report
 """
 
 import dataclasses
-import math
 
 import numpy as np
 
@@ -31,14 +30,11 @@ class Quantity:
     name, unit : str
     floor : float or None
         Growth that is never a leak, in `unit`; None: a count, which has no noise.
-    judged : bool
-        False: reported only.
     """
 
     name: str
     unit: str = ""
     floor: float | None = None
-    judged: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +56,6 @@ def slope(times, values):
     return float(np.median((values[second] - values[first])[real] / apart[real]))
 
 
-def thinned(times, values, most=300):
-    """Return medians of successive samples, at most `most`."""
-    parts = min(most, len(times))
-    cut = [np.array_split(series, parts) for series in (times, values)]
-    return tuple(np.array([np.median(part) for part in series]) for series in cut)
-
-
 def judge(quantity, times, values):
     """Return the `Verdict` on a series; times in seconds.
 
@@ -82,7 +71,7 @@ def judge(quantity, times, values):
     warm = len(quarters[0])
     early, middle, late = (float(np.median(quarter)) for quarter in quarters[1:])
     half_s = times[-1] - times[warm + len(quarters[1])]
-    at, of = thinned(times[warm:], values[warm:])
+    at, of = times[warm:], values[warm:]
     per_s = slope(at, of)
     if quantity.floor is None:
         band = 1.0
@@ -91,7 +80,6 @@ def judge(quantity, times, values):
         left = of - per_s * at
         band = max(quantity.floor, 3 * 1.4826 * float(np.median(np.abs(left - np.median(left)))))
         grew = late - early > band and late - middle > (late - early) / 4
-    grew = grew and quantity.judged
     return Verdict(early, late, 3600 * per_s, 3600 * band / half_s, grew)
 
 
@@ -103,14 +91,6 @@ def table(quantities, verdicts):
     for quantity in quantities:
         v = verdicts[quantity.name]
         name = f"{quantity.name}, {quantity.unit}" if quantity.unit else quantity.name
-        figures = "".join(f"{number(x):>14}" for x in (v.early, v.late, v.per_hour))
-        limit = f"{number(v.noticed_from):>14}" if quantity.judged else f"{'not judged':>14}"
-        lines.append(f"{name:{width}}{figures}{limit}{'  GREW' if v.grew else ''}")
+        figures = "".join(f"{x:>14,.4g}" for x in (v.early, v.late, v.per_hour, v.noticed_from))
+        lines.append(f"{name:{width}}{figures}{'  GREW' if v.grew else ''}")
     return lines
-
-
-def number(x):
-    """Format with three significant figures, and all digits before the point."""
-    if x == 0 or not math.isfinite(x):
-        return f"{x:g}"
-    return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"

@@ -55,11 +55,10 @@ def digest(value, crc=0):
 
 
 class Map:
-    """Samples of a kind; those in `bad` raise. `hoard`: an intended leak in the worker."""
+    """Samples of a kind; those in `bad` raise."""
 
-    def __init__(self, kind, n, bad=(), hoard=False):
-        self.kind, self.n, self.bad, self.hoard = kind, n, frozenset(bad), hoard
-        self.hoarded = []
+    def __init__(self, kind, n, bad=()):
+        self.kind, self.n, self.bad = kind, n, frozenset(bad)
 
     def __len__(self):
         return self.n
@@ -67,8 +66,6 @@ class Map:
     def __getitem__(self, i):
         if i in self.bad:
             raise ValueError(f"no sample {i}")
-        if self.hoard:
-            self.hoarded.append(np.ones(128))
         return sample(self.kind, i)
 
 

@@ -5,15 +5,11 @@ import gc
 import os
 import re
 import sys
-import time
-
-import numpy as np
 
 from tests.soak.judge import Quantity
 from tests.support.leaks import link, open_fds, read, started_by_us
 
 MIB = 2.0**20
-ROWS = 4096  # of the record; if it is full, every other row is dropped
 SEGMENT = ("/dev/shm/", "/memfd:")
 
 QUANTITIES = (
@@ -28,17 +24,10 @@ QUANTITIES = (
     Quantity("heap in use", "MiB", 0.5),
     Quantity("anonymous memory", "MiB", 4.0),
     Quantity("shared memory mapped in", "MiB", 8.0),
-    Quantity("RSS", "MiB", judged=False),
-    Quantity("minor faults per batch", "", 2.0),
-    Quantity("major faults per batch", "", judged=False),
-    Quantity("switches per batch", "", 2.0),
-    Quantity("µs per batch", "", judged=False),
     Quantity("workers: descriptors"),
     Quantity("workers: threads"),
     Quantity("workers: mappings", "", 16.0),
     Quantity("workers: anonymous memory", "MiB", 6.0),
-    Quantity("workers: RSS", "MiB", judged=False),
-    Quantity("workers: minor faults per batch", "", 2.0),
 )
 
 
@@ -63,13 +52,6 @@ def fields(pid):
     """Return the numbers of /proc/pid/status and smaps_rollup, the latter in KiB."""
     text = read(f"/proc/{pid}/status") + read(f"/proc/{pid}/smaps_rollup")
     return {name.decode(): int(n) for name, n in re.findall(rb"^(\w+):\s+(\d+)", text, re.M)}
-
-
-def faults(pid):
-    """Return (minor, major) page faults so far."""
-    stat = read(f"/proc/{pid}/stat")
-    of = stat[stat.rindex(b")") + 2 :].split()
-    return int(of[7]), int(of[9])
 
 
 def maps(pid):
@@ -106,7 +88,6 @@ def at_rest(residents):
         "heap in use": heap_in_use() / MIB,
         "anonymous memory": own["Anonymous"] / 1024,
         "shared memory mapped in": own["RssShmem"] / 1024,
-        "RSS": own["VmRSS"] / 1024,
     }
     workers = [pid for resident in residents for pid in resident.pids()]
     told = [fields(pid) for pid in workers]
@@ -114,59 +95,4 @@ def at_rest(residents):
     found["workers: threads"] = sum(one["Threads"] for one in told)
     found["workers: mappings"] = sum(maps(pid)[0] for pid in workers)
     found["workers: anonymous memory"] = sum(one["Anonymous"] for one in told) / 1024
-    found["workers: RSS"] = sum(one["VmRSS"] for one in told) / 1024
     return found
-
-
-class Costs:
-    """Measure the cost of the residents' batches in a with block."""
-
-    def __init__(self, residents):
-        self.residents = residents
-
-    def _now(self):
-        workers = [faults(pid)[0] for resident in self.residents for pid in resident.pids()]
-        batches = sum(resident.batches for resident in self.residents)
-        switches = fields("self")["voluntary_ctxt_switches"]
-        return np.array([*faults("self"), sum(workers), switches, 1e6 * time.monotonic(), batches])
-
-    def __enter__(self):
-        self.before = self._now()
-        return self
-
-    def __exit__(self, *exc):
-        *costs, batches = self._now() - self.before
-        minor, major, of_workers, switches, us = np.array(costs) / max(1, batches)
-        self.found = {
-            "minor faults per batch": minor,
-            "major faults per batch": major,
-            "workers: minor faults per batch": of_workers,
-            "switches per batch": switches,
-            "µs per batch": us,
-        }
-
-
-class Record:
-    """The series, in an array that does not grow: the record itself must not be a leak."""
-
-    def __init__(self):
-        self.rows = np.zeros((ROWS, 1 + len(QUANTITIES)))
-        self.used, self.stride, self.seen = 0, 1, 0
-
-    def add(self, seconds, found):
-        """Record the quantities after so many seconds."""
-        if self.seen % self.stride == 0:
-            if self.used == ROWS:
-                self.rows[: ROWS // 2] = self.rows[::2]
-                self.used, self.stride = ROWS // 2, 2 * self.stride
-            self.rows[self.used] = [seconds, *(found[q.name] for q in QUANTITIES)]
-            self.used += 1
-        self.seen += 1
-
-    def times(self):
-        """Return the seconds of each row."""
-        return self.rows[: self.used, 0]
-
-    def series(self, name):
-        """Return a quantity's values."""
-        return self.rows[: self.used, 1 + [q.name for q in QUANTITIES].index(name)]

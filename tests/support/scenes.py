@@ -17,11 +17,10 @@ import slipring
 # ---- actions at a sample ----
 
 
-def die(how, dump=False):
+def die(how):
     """End this process as `how` says: a signal's name, "os._exit" or "sys.exit"."""
     faulthandler.disable()  # pytest's handler would print tracebacks of deaths that are intended
-    if not dump:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if how == "os._exit":
         os._exit(3)
     if how == "sys.exit":
@@ -33,12 +32,11 @@ def die(how, dump=False):
 class Death:
     """Ends the process that calls it."""
 
-    def __init__(self, how, dump=False):
+    def __init__(self, how):
         self.how = how
-        self.dump = dump
 
     def __call__(self):
-        die(self.how, self.dump)
+        die(self.how)
 
 
 class Once:
