@@ -95,11 +95,16 @@ venv: $(DEPS_STAMP) ## create the environment and install the pinned requirement
 build: $(BUILD_STAMP) ## build the extensions in place
 
 # Each linter is a target of its own: all of them run, two at a time, and the last lines name those that failed.
-LINTERS := lint-ruff lint-format lint-c lint-cython lint-mutants $(if $(filter 0,$(TORCH)),,types-stubs types-complete \
-    types-mypy types-pyright)
+LINTERS := lint-pages lint-ruff lint-format lint-c lint-cython lint-mutants $(if $(filter 0,$(TORCH)),,types-stubs \
+    types-complete types-mypy types-pyright)
 .PHONY: $(LINTERS)
-lint: $(DEPS_STAMP) $(if $(filter 0,$(TORCH)),,build) ## ruff, cython-lint, gcc's warnings as errors, mutants that apply, and the types
+lint: $(DEPS_STAMP) $(if $(filter 0,$(TORCH)),,build) ## pages, ruff, cython-lint, gcc's warnings as errors, mutants that apply, and the types
 	@$(PY) tools/checks.py --jobs 2 $(LINTERS)
+
+# A line has at most 120 characters, also on a page. A row of a table may have more.
+lint-pages:
+	@! LC_ALL=C.UTF-8 grep -nE '^.{121}' *.md $$(find docs -name '*.md') | grep -vE '^[^:]+:[0-9]+: *\|' || \
+	    { echo "divide these lines: a line has at most 120 characters"; exit 1; }
 
 lint-ruff: $(DEPS_STAMP)
 	$(VENV)/bin/ruff check $(PY_DIRS)

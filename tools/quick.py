@@ -70,6 +70,8 @@ def linters(changed):
         yield [BIN / "cython-lint", "--max-line-length", "120", *cython]
     if any(name.startswith("csrc/") for name in changed):
         yield ["make", "--no-print-directory", "lint-c"]
+    if of(".md"):
+        yield ["make", "--no-print-directory", "lint-pages"]
 
 
 def tests_of(changed):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -20,21 +21,18 @@ def command(*arguments, **options):
     return warm.run([sys.executable, "-m", "slipring", *arguments], capture_output=True, text=True, **options)
 
 
-def test_the_help_lists_the_commands_and_exit_codes():
+def test_the_help_lists_the_commands_and_exit_codes_and_every_command_has_a_help():
     done = command("--help")
     assert done.returncode == 0 and not done.stderr
     said = " ".join(done.stdout.split())
     for name, (_, text) in cli.COMMANDS.items():
         assert f" {name} {text}" in said
     assert "exit codes: 0" in done.stdout
-
-
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_has_a_help(name):
-    done = command(name, "--help")
-    assert done.returncode == 0 and not done.stderr
-    assert f"python -m slipring {name}" in done.stdout and "exit codes: 0" in done.stdout
-    assert "--json" in done.stdout
+    for name in cli.COMMANDS:
+        done = command(name, "--help")
+        assert done.returncode == 0 and not done.stderr
+        assert f"python -m slipring {name}" in done.stdout and "exit codes: 0" in done.stdout
+        assert "--json" in done.stdout
 
 
 def test_help_imports_no_command():
@@ -47,15 +45,12 @@ def test_help_imports_no_command():
     assert "usage: slipring " in done.stdout
 
 
-def test_an_unknown_command_is_a_usage_error_that_lists_all():
+def test_wrong_words_are_usage_errors():
     done = command("bench-datset")
     assert done.returncode == 2 and "invalid choice: 'bench-datset'" in done.stderr
     assert "bench-dataset" in done.stderr and "Traceback" not in done.stderr
     done = command("--json", "bench-dataset", "x:y")
     assert done.returncode == 2 and "options of bench-dataset come after it" in done.stderr
-
-
-def test_a_wrong_option_of_a_command_is_a_usage_error():
     done = command("bench-dataset", "x:y", "--secnods", "3")
     assert done.returncode == 2 and "--secnods" in done.stderr and "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1 and "bench-dataset --help" in done.stderr
@@ -83,6 +78,7 @@ def planted(monkeypatch):
         (SegmentFull("no memory"), 1, "slipring planted: no memory"),
         (FileNotFoundError(2, "No such file", "x"), 1, "slipring planted: [Errno 2] No such file: 'x'"),
         (ImportError("needs rich: pip install slipring[monitor]"), 1, "slipring planted: needs rich: pip install"),
+        (ZeroDivisionError("x"), 1, "slipring planted: ZeroDivisionError: x (at "),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
@@ -94,15 +90,7 @@ def test_an_error_is_one_line_and_an_exit_code(planted, capsys, error, code, sai
     assert cli.main(["planted"]) == code
     err = capsys.readouterr().err
     assert err.startswith(said) and err.count("\n") == (1 if said else 0)
-
-
-def test_an_error_of_ours_says_where_and_is_to_be_reported(planted, capsys):
-    planted(lambda args: 1 / 0)
-    assert cli.main(["planted"]) == 1
-    assert re.fullmatch(
-        r"slipring planted: ZeroDivisionError: division by zero \(at .*test_main\.py:\d+; please report it\)\n",
-        capsys.readouterr().err,
-    )
+    assert ("test_main.py" in err and "please report it" in err) == isinstance(error, ZeroDivisionError)
 
 
 SLOW = """
@@ -116,11 +104,10 @@ class Slow:
 """
 
 
-@pytest.mark.parametrize("workers", ["0,", "2,"])
-def test_ctrl_c_ends_a_command_quietly_with_130(tmp_path, workers):
+def test_ctrl_c_ends_a_command_quietly_with_130(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     process = subprocess.Popen(
-        [sys.executable, "-m", "slipring", "bench-dataset", "slow:Slow", "--seconds", "100", "--workers", workers],
+        [sys.executable, "-m", "slipring", "bench-dataset", "slow:Slow", "--seconds", "100", "--workers", "2,"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     while not (tmp_path / "begun").exists() and process.poll() is None:
@@ -130,7 +117,7 @@ def test_ctrl_c_ends_a_command_quietly_with_130(tmp_path, workers):
     assert (process.returncode, out, err) == (130, "", "")
 
 
-@pytest.mark.parametrize("arguments", [(), ("ps",), ("top", "PID", "--once"), ("top", "PID"), ("dump", "PID")])
+@pytest.mark.parametrize("arguments", [(), ("top", "PID"), ("dump", "PID")])
 def test_a_broken_pipe_is_quiet(arguments):
     with watched("held", num_workers=1) if arguments else contextlib.nullcontext() as program:
         said = [str(program.pid) if word == "PID" else word for word in arguments]
@@ -143,7 +130,7 @@ def test_a_broken_pipe_is_quiet(arguments):
         assert process.wait() == 141
 
 
-@pytest.mark.parametrize("arguments", ["", "ps", "top 1"])
+@pytest.mark.parametrize("arguments", ["", "top 1"])
 def test_a_closed_output_is_reported_in_one_line(arguments):
     line = f"exec {sys.executable} -m slipring {arguments} >&-"
     done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True)
@@ -151,15 +138,7 @@ def test_a_closed_output_is_reported_in_one_line(arguments):
     assert (done.returncode, done.stderr) == (1, f"{said}: its standard output is closed: give it one\n")
 
 
-def test_with_closed_errors_only_results_are_printed():
-    line = f"exec {sys.executable} -m slipring nonsense 2>&-"
-    done = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE)
-    assert (done.returncode, done.stdout) == (2, b"")
-
-
 def test_the_script_that_pip_installs_is_the_same_main():
-    from pathlib import Path
-
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
     (place,) = re.findall(r'^slipring = "([\w.]+:\w+)"$', text, re.M)
     module, _, name = place.partition(":")

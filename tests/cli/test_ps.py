@@ -4,9 +4,7 @@ import json
 import os
 import subprocess
 
-import pytest
-
-from slipring._cli import dump, look, view
+from slipring._cli import view
 from tests.support.inside import observing
 from tests.support.processes import descendants
 from tests.support.watched import run, watched
@@ -59,18 +57,6 @@ def test_a_job_of_another_version_is_reported_with_the_others(capsys, tmp_path):
         code, out, err = run(capsys, "ps")
     assert code == 0 and str(program.pid) in out
     assert f"process {other.pid} cannot be watched: it speaks version 999" in err
-
-
-@pytest.mark.parametrize("command", ["ps", "dump"])
-def test_on_a_narrow_screen_no_number_is_cut(capsys, command):
-    with watched("held", num_workers=1) as program:
-        arguments = ["dump", program.pid, "-n", "8"] if command == "dump" else ["ps"]
-        out = run(capsys, *arguments, columns=30)[1]
-    columns = dump.COLUMNS if command == "dump" else look.COLUMNS
-    (head,) = (line for line in out.splitlines() if line.split()[:1] == list(columns[:1]))
-    assert head.split() == list(columns)
-    if command == "ps":
-        assert any(line.split()[0] == str(program.pid) for line in out.splitlines())
 
 
 def test_a_tables_numbers_are_whole_and_its_last_column_is_folded(capsys, monkeypatch):

@@ -23,14 +23,10 @@ def distributed(tmp_path, reads):
     with contextlib.ExitStack() as stack:
         ranks = []
         for rank in range(len(reads)):
-            environment = {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(len(reads)),
-                "LOCAL_WORLD_SIZE": str(len(reads)),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(os.getpid()),  # not used: it distinguishes this job from others
-                "OMP_NUM_THREADS": "1",
-            }
+            size = str(len(reads))
+            environment = {"RANK": str(rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "OMP_NUM_THREADS": "1"}
+            # The port is not used: it distinguishes this job from others.
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(os.getpid())}
             scene = watched("ranked", environment, subprocess.Popen, file=str(tmp_path / "meet"), reads=reads)
             ranks.append(stack.enter_context(scene))
         for each in ranks:
@@ -44,41 +40,26 @@ def seen(capsys, pid):
     return json.loads(out)
 
 
-def test_top_names_the_slow_rank_whichever_it_is_asked_about(capsys, tmp_path):
-    with distributed(tmp_path, [SHORT, LONG, SHORT]) as ranks:
+def test_ps_shows_ranks_and_top_names_the_one_that_is_slow_or_stopped_to_all(capsys, tmp_path, monkeypatch):
+    with distributed(tmp_path, [SHORT, LONG]) as ranks, watched("several", n=2) as several:
         frames = [seen(capsys, each.pid) for each in ranks]
         drawn = run(capsys, "top", ranks[0].pid, "--once")[1]
-    for frame in frames:
-        assert frame["verdict"].startswith(f"Rank 1 (pid {ranks[1].pid}) holds up all 3: its workers can supply")
-        assert "On rank 1: Data-bound: the loop waits" in frame["verdict"]
-        assert [each["rank"] for each in frame["ranks"]] == [0, 1, 2]
-        assert [each["pid"] for each in frame["ranks"]] == [each.pid for each in ranks]
-    assert f"loader of process {ranks[0].pid}, rank 0 of 3" in drawn and "Rank 1 (pid" in drawn
-
-
-def test_ranks_that_are_equally_slow_are_not_blamed(capsys, tmp_path):
-    with distributed(tmp_path, [LONG, LONG]) as ranks:
-        frames = [seen(capsys, each.pid) for each in ranks]
-    for frame in frames:
-        assert not frame["verdict"].startswith("Rank") and len(frame["ranks"]) == 2
-
-
-def test_a_rank_that_is_stopped_is_named_to_those_that_wait_for_it(capsys, tmp_path):
-    with distributed(tmp_path, [SHORT, SHORT, SHORT]) as ranks:
-        os.kill(ranks[2].pid, signal.SIGSTOP)
-        until(lambda: state(ranks[2].pid) == "T", "it has stopped")
-        verdict = seen(capsys, ranks[0].pid)["verdict"]
-        os.kill(ranks[2].pid, signal.SIGCONT)
-    assert verdict.startswith(f"Rank 2 (pid {ranks[2].pid}) holds up all 3: On rank 2: Stopped, by a signal")
-    assert f"kill -CONT {ranks[2].pid}" in verdict
-
-
-def test_ps_shows_the_rank_and_the_number_that_segment_takes(capsys, tmp_path, monkeypatch):
-    with distributed(tmp_path, [SHORT, SHORT]) as ranks, watched("several", n=2) as several:
         monkeypatch.setattr(observing("jobs"), "pids", lambda: [several.pid, *(each.pid for each in ranks)])
         rows = json.loads(run(capsys, "ps", "--json")[1])["jobs"]
         out = run(capsys, "ps")[1]
         chosen = attach(several.pid)  # top --segment N selects the Nth of them
+        pid = ranks[1].pid
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: state(pid) == "T", "it has stopped")
+        verdict = seen(capsys, ranks[0].pid)["verdict"]
+        os.kill(pid, signal.SIGCONT)
+    for frame in frames:
+        assert frame["verdict"].startswith(f"Rank 1 (pid {pid}) holds up all 2: its workers can supply")
+        assert "On rank 1: Data-bound: the loop waits" in frame["verdict"]
+        assert [(each["rank"], each["pid"]) for each in frame["ranks"]] == [(0, ranks[0].pid), (1, pid)]
+    assert f"loader of process {ranks[0].pid}, rank 0 of 2" in drawn and "Rank 1 (pid" in drawn
+    assert verdict.startswith(f"Rank 1 (pid {pid}) holds up all 2: On rank 1: Stopped, by a signal")
+    assert f"kill -CONT {pid}" in verdict
     of = {each.pid: [row for row in rows if row["pid"] == each.pid] for each in (*ranks, several)}
     for rank, each in enumerate(ranks):
         assert [(row["rank"], row["ranks"], row["segment"]) for row in of[each.pid]] == [(rank, 2, 1)]
@@ -87,13 +68,11 @@ def test_ps_shows_the_rank_and_the_number_that_segment_takes(capsys, tmp_path, m
     assert [row["file"] for row in of[several.pid]] == [job.path for job in chosen]
 
 
-@pytest.mark.parametrize("local", ["1", "1000"])
-def test_advice_counts_the_cpus_of_the_jobs_ranks_and_not_of_the_command(capsys, local):
-    environment = {"LOCAL_WORLD_SIZE": local}
+def test_advice_counts_the_cpus_of_the_jobs_ranks_and_not_of_the_command(capsys):
+    environment = {"LOCAL_WORLD_SIZE": "1000"}
     with watched("running", environment, subprocess.Popen, num_workers=0) as program:
         verdict = seen(capsys, program.pid)["verdict"]
-    advised = int(re.search(r"Use num_workers=(\d+)", verdict)[1])
-    assert advised == 1 if local == "1000" else 1 <= advised <= len(os.sched_getaffinity(0))
+    assert "Use num_workers=1:" in verdict
 
 
 # ---- the rules
@@ -141,7 +120,6 @@ def test_no_rank_is_blamed_if_nothing_distinguishes_them(ranks):
         ({"RANK": "1", "WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (1, 4)),
         ({"RANK": "1"}, None),
         ({"RANK": "x", "WORLD_SIZE": "y"}, None),
-        ({}, None),
     ],
 )
 def test_launchers_tell_a_process_its_rank(environ, rank):

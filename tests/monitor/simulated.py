@@ -33,6 +33,7 @@ FOLD, REMEMBERED = 64, 1024  # SR_FOLD and SR_RECORDS of csrc/layout.h
 SERVING = 2
 OTHER_NAMESPACE = 1  # of pids: the rules do not look for these processes in /proc
 NEVER = 1 << 62
+UNFINISHED = ("published_at", "fetched_at", "fetch_ns", "collate_ns", "slowest_ns")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,24 +60,19 @@ class Job:
     ----------
     workers : int
         0: the loop makes its batches itself.
-    batches, epochs : int
-        Batches that the loop takes in each epoch.
-    of : int, optional
-        Batches of the last epoch. If there are more than the loop took, some are in flight at the end.
-    fetch, collate, step : float
-        The time for one batch.
+    batches, epochs, of : int
+        Batches that the loop takes in each epoch, and the number of them in the last one. If there are more than the
+        loop took, some are in flight at the end.
+    fetch, collate, step, draw : float
+        The time for one batch, and the sampler's for its indices.
     wake : float
         The time to wake an idle worker, or the loop.
-    draw : float
-        The sampler's time for the indices of one batch.
     start : float
         A worker's time to start: in the first epoch, and in each one if not `persistent`.
     cpu, queued : float
         Shares of a worker's busy time: on a processor, and ready to run without one.
-    sleepy : dict
-        Index of a sample -> its additional time.
-    parts : dict
-        Name of a part of `fetch` ("read", "decode", "resize", "augment", "your_code") -> its share.
+    sleepy, parts : dict
+        Index of a sample -> its additional time; name of a part of `fetch` ("read", "your_code") -> its share.
     missed : float
         Share of a batch's samples that are not in the cache (None: no cache). Only these take time.
     keep : int
@@ -177,13 +173,8 @@ class Job:
         extra = {index: int(self.sleepy.get(index, 0) * MS) for index in indices}
         slowest = max(extra, key=extra.get)
         batch = np.zeros(1, RECORD)[0]
-        batch["run"], batch["epoch"], batch["seq"], batch["kind"], batch["rows"] = (
-            self.run,
-            epoch,
-            number,
-            1,
-            self.rows,
-        )
+        batch["run"], batch["epoch"], batch["seq"] = self.run, epoch, number
+        batch["kind"], batch["rows"] = 1, self.rows
         batch["participant"], batch["slot"], batch["bytes"] = worker + 1, slot, self.nbytes
         batch["first_index"], batch["slowest_index"] = indices[0], slowest
         batch["slowest_ns"] = fetch // self.rows + extra[slowest]
@@ -314,19 +305,11 @@ class SimulatedWatch:
             state = "ready"
         elif batch["claimed_at"] <= self.at_ns:
             state = "claimed"
-            for name in ("published_at", "fetched_at", "fetch_ns", "collate_ns", "slowest_ns"):
+            for name in UNFINISHED:
                 batch[name] = 0
         else:
             state = "task"
-            for name in (
-                "published_at",
-                "fetched_at",
-                "claimed_at",
-                "fetch_ns",
-                "collate_ns",
-                "slowest_ns",
-                "participant",
-            ):
+            for name in (*UNFINISHED, "claimed_at", "participant"):
                 batch[name] = 0
         return STATES.index(state), batch
 
@@ -349,13 +332,10 @@ class SimulatedWatch:
                 participant[name] = its[name].sum()
             busy = int(participant["fetch_ns"] + participant["collate_ns"])
             participant["reported_ns"], participant["waiting"] = busy, not len(under_way)
-            participant["cpu_ns"], participant["queued_ns"] = (
-                busy * _of(job.cpu, worker),
-                busy * _of(job.queued, worker),
-            )
-            participant["at_since"] = job.left[worker] or (
-                int(its["fetched_at"].max()) if len(its) else job.began[worker]
-            )
+            participant["cpu_ns"] = busy * _of(job.cpu, worker)
+            participant["queued_ns"] = busy * _of(job.queued, worker)
+            last = int(its["fetched_at"].max()) if len(its) else job.began[worker]
+            participant["at_since"] = job.left[worker] or last
             if len(under_way):
                 self._under_way(participant, under_way[0])
         return made

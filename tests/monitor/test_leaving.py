@@ -1,8 +1,5 @@
 """Reports on workers that have ended or died, and reports right after a change of their number."""
 
-import json
-import os
-
 import pytest
 
 from slipring import Loader, Workers
@@ -10,9 +7,8 @@ from tests.monitor.simulated import Job
 from tests.support.datasets import Squares
 from tests.support.inside import NO_SLOT, Figures, Snapshot, Watch, engine_of, look, now, verdict
 from tests.support.options import grouped
-from tests.support.processes import alive, kill_worker, state, until, wait_dead, worker_pids
+from tests.support.processes import kill_worker, until, wait_dead, worker_pids
 from tests.support.scenes import Gate, Rows, respawning
-from tests.support.watched import run, watched
 
 LATER = 60_000_000_000  # ns: after that a worker that still reads the same sample counts as hanging
 
@@ -24,39 +20,8 @@ def seen_later(loader):
 # ---- workers that have left
 
 
-def test_the_next_call_waits_for_workers_that_leave_after_an_epochs_end(tmp_path):
-    with Gate(tmp_path / "gate") as gate:
-        data = Rows(80, on={9: gate})
-        with Loader(data, 8, num_workers=2, workers=Workers(start_method="fork")) as loader:
-            batches = iter(loader)
-            assert len(next(batches)[1]) == 8
-            busy = gate.arrived()
-            (other,) = (pid for pid in worker_pids(loader).values() if pid != busy)
-            loader.resize(1)
-            batches.close()
-            gate.open()
-            leaver = busy if worker_pids(loader).get(1) == busy else other
-            until(lambda: engine_of(loader).pool.poll.ready(), "it has ended")
-            loader.stats()
-            assert not os.path.exists(f"/proc/{leaver}")
-            assert list(worker_pids(loader)) == [0]
-
-
-def test_the_end_of_an_epoch_waits_for_workers_that_have_left():
-    with Loader(Squares(4000), 2, num_workers=3, workers=Workers(start_method="fork")) as loader:
-        batches = iter(loader)
-        next(batches)
-        pids = worker_pids(loader)
-        loader.resize(1)
-        until(lambda: len(engine_of(loader).pool.poll.ready()) == 2, "two have ended")
-        batches.close()
-        assert [state(pids[number]) for number in (1, 2)] == ["", ""]
-        assert alive(pids[0])
-
-
-@pytest.mark.parametrize("method", ["fork", "thread"])
-def test_workers_that_have_left_are_in_no_figures(method):
-    with Loader(Squares(4000), 2, num_workers=4, workers=Workers(start_method=method)) as loader:
+def test_workers_that_have_left_are_in_no_figures():
+    with Loader(Squares(4000), 2, num_workers=4, workers=Workers(start_method="fork")) as loader:
         batches = iter(loader)
         for _ in range(40):
             next(batches)
@@ -72,21 +37,6 @@ def test_workers_that_have_left_are_in_no_figures(method):
         for _ in range(40):
             next(batches)
         assert [row.worker for row in loader.report().workers] == [0, 1]
-
-
-def test_workers_that_have_left_are_not_listed_by_the_command(capsys):
-    with watched("shrunk", num_workers=3) as program:
-        stays, *left = program.told["workers"]
-        for pid in left:
-            wait_dead(pid)
-        # The program does nothing, so no call has reaped them.
-        assert [state(pid) for pid in left] == ["Z", "Z"]
-        rows = json.loads(run(capsys, "ps", "--json")[1])["jobs"]
-        top = json.loads(run(capsys, "top", program.pid, "--json")[1])["participants"]
-        dump = run(capsys, "dump", program.pid)[1]
-    assert [row["workers"] for row in rows if row["pid"] == program.pid] == [1]
-    assert [(each["name"], each["pid"]) for each in top] == [("consumer", program.pid), ("worker 0", stays)]
-    assert "worker 0" in dump and "worker 1, pid" not in dump
 
 
 # ---- workers that have died
@@ -124,11 +74,18 @@ def test_one_that_has_died_does_not_hang_and_leaves_its_number_nothing(tmp_path)
 # ---- a share of the time, right after a change
 
 
-def test_new_workers_do_not_make_those_before_look_idle():
-    job = Job(workers=1, batches=70, fetch=4, step=0.1, resized={60: 8})
-    f = Figures(job.snapshot())
+@pytest.mark.parametrize(
+    ("job", "workers"),
+    [
+        ({"workers": 1, "batches": 70, "step": 0.1, "resized": {60: 8}}, 8),  # new workers
+        ({"workers": 8, "step": 1, "resized": {10: 1}}, 1),  # workers that left long ago
+    ],
+    ids=["new", "gone"],
+)
+def test_workers_count_as_busy_or_idle_only_while_they_exist(job, workers):
+    f = Figures(Job(fetch=4, **job).snapshot())
     # Eight workers over this whole time would be busy for an eighth of it.
-    assert f.n_workers == 8 and f.busy > 0.9
+    assert f.n_workers == workers and f.busy > 0.9
 
 
 def test_workers_that_left_do_not_make_those_that_stay_look_busy():
@@ -137,9 +94,3 @@ def test_workers_that_left_do_not_make_those_that_stay_look_busy():
     assert (before.n_workers, after.n_workers) == (8, 1)
     # One worker's time would be an eighth of theirs.
     assert before.busy == pytest.approx(1 / 32, rel=0.1) and after.busy == pytest.approx(before.busy, rel=0.1)
-
-
-def test_workers_that_left_long_ago_do_not_make_those_that_stay_look_idle():
-    f = Figures(Job(workers=8, fetch=4, step=1, resized={10: 1}).snapshot())
-    # Eight workers over this whole time would be busy for an eighth of it.
-    assert f.n_workers == 1 and f.busy > 0.9

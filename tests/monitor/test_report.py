@@ -36,6 +36,9 @@ def test_it_is_the_same_as_text_html_json_and_for_rich():
 def test_without_rich_it_is_six_plain_lines(monkeypatch):
     with iterated() as loader:
         report = loader.report()
+        scalars = report.scalars("data/")
+    assert scalars["data/batches_per_s"] > 0 and 0 <= scalars["data/wait_share"] <= 1
+    assert all(type(value) is float and name.startswith("data/") for name, value in scalars.items())
     for name in ("rich.console", "rich.text"):
         monkeypatch.setitem(sys.modules, name, None)
     lines = str(report).splitlines()
@@ -45,20 +48,16 @@ def test_without_rich_it_is_six_plain_lines(monkeypatch):
     assert lines[0].split()[-1] in report._repr_html_()
 
 
-def test_the_share_of_hits_in_a_cache_is_reported():
-    with slipring.Loader(slipring.cached(range(40), "1MiB"), batch_size=5, num_workers=2) as loader:
+def test_the_share_of_hits_in_a_cache_is_reported_until_the_cache_is_closed():
+    data = slipring.cached(range(40), "1MiB")
+    with slipring.Loader(data, batch_size=5, num_workers=2) as loader:
         for _ in range(2):
             list(loader)
         report = loader.report()
-    assert report.shares["hits"] == 0.5
+        data.cache.close()
+        assert loader.report().memory["cache"] is None
+    assert report.shares["hits"] == 0.5 and report.memory["cache"] is not None
     assert "Of fetching: hits 50%." in str(report)
-
-
-def test_scalars_are_numbers():
-    with iterated() as loader:
-        scalars = loader.report().scalars("data/")
-    assert scalars["data/batches_per_s"] > 0 and 0 <= scalars["data/wait_share"] <= 1
-    assert all(type(value) is float and name.startswith("data/") for name, value in scalars.items())
 
 
 def test_it_can_be_had_before_the_first_batch_and_after_the_last():
@@ -72,21 +71,18 @@ def test_it_can_be_had_before_the_first_batch_and_after_the_last():
     assert loader.report().dict()["batches"] == 20
 
 
-def test_headroom_is_the_time_of_the_step_alone():
-    with iterated() as loader:
-        assert 0 <= loader.report(headroom=1e-9).headroom["gain"] <= 1
-        with pytest.raises(ValueError, match="headroom must be seconds"):
-            loader.report(headroom=0)
-        with pytest.raises(ValueError, match="headroom must be seconds"):
-            loader.report(headroom=float("inf"))
-
-
 def test_headroom_is_not_told_from_the_batch_that_waited_for_the_workers():
     with slipring.Loader(range(200), 5, num_workers=2) as loader:
         slipring.replay(loader, n=3)
         found = loader.report(headroom=0.001)
-    assert (found.headroom["gain"], found.headroom["step_s"]) == (None, None)
-    assert "Too early" in found.headroom["sentence"] and "Too early" in str(found)
+        assert (found.headroom["gain"], found.headroom["step_s"]) == (None, None)
+        assert "Too early" in found.headroom["sentence"] and "Too early" in str(found)
+        for _ in loader:
+            pass
+        assert 0 <= loader.report(headroom=1e-9).headroom["gain"] <= 1
+        for wrong in (0, float("inf")):
+            with pytest.raises(ValueError, match="headroom must be seconds"):
+                loader.report(headroom=wrong)
 
 
 def test_slowest_batches_are_reported_with_their_epoch_of_torchs_face():
@@ -100,15 +96,6 @@ def test_slowest_batches_are_reported_with_their_epoch_of_torchs_face():
                 assert len(list(loader)) == 3
             found = loader.report().slowest_batches
         assert sorted(batch["epoch"] for batch in found) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
-def test_a_closed_cache_costs_no_report():
-    data = slipring.cached(list(range(40)), "1MiB")
-    with slipring.Loader(data, 4, num_workers=1) as loader:
-        assert len(list(loader)) == 10
-        assert loader.report().memory["cache"] is not None
-        data.cache.close()
-        assert loader.report().memory["cache"] is None
 
 
 def test_a_sample_whose_index_is_no_int64_is_named_by_its_row(forked):

@@ -1,16 +1,18 @@
-"""A loop that hangs before a verdict is possible: its report names the worker and its activity.
+"""Real workers that hang or are stopped, before and after the first batches: the verdict names them.
 
-The programs are real, and observed from outside as by `slipring top`. Only the clock of the report is set forward.
+Only the clock of the report is set forward.
 """
 
 import os
+import signal
 
+import numpy as np
 import pytest
 
 import slipring
-from tests.support.inside import Snapshot, Watch, activities, attach, engine_of, look, now, starting, verdict
-from tests.support.processes import until
-from tests.support.scenes import Gate
+from tests.support.inside import Snapshot, Watch, activities, at_work, attach, engine_of, look, now, starting, verdict
+from tests.support.processes import state, until, worker_pids
+from tests.support.scenes import Gate, Rows
 from tests.support.watched import watched
 
 
@@ -32,9 +34,8 @@ def waiting(program):
     return job
 
 
-@pytest.mark.parametrize("start_method", ["fork", "thread"])
-def test_workers_that_hang_in_worker_init_fn_are_named(gate, start_method):
-    with watched("beginning", gate=gate.path, num_workers=2, start_method=start_method) as program:
+def test_workers_that_hang_in_worker_init_fn_are_named(gate):
+    with watched("beginning", gate=gate.path, num_workers=2, start_method="fork") as program:
         pids = {gate.arrived(), gate.arrived()}
         job = waiting(program)
         early, late = verdict(seen(job, 5)), verdict(seen(job, 60))
@@ -62,45 +63,88 @@ def test_workers_that_hang_before_they_join_the_segment_are_not_taken_for_the_lo
     assert does == ["waiting for workers"] and not snapshot.inline
 
 
-def test_a_worker_that_hangs_within_the_first_batches_is_named(gate):
-    options = {"num_workers": 2, "batch_size": 4, "n": 400}
-    with watched("hung", gate=gate.path, index=9, **options) as program:
-        pid = gate.arrived()
-        job = waiting(program)
-        until(lambda: len(Snapshot(job.watch).taken) == 2, "the loop has the batches before")
-        early, late = verdict(seen(job, 5)), verdict(seen(job, 60))
-        gate.open()
-        assert program.line()["done"]
-    assert early.cause == "unknown" and "2 batches so far" in early.sentence
-    assert late.cause == "hung" and "Too early" not in late.sentence
-    for found in (early, late):
-        assert f"(pid {pid}) has been reading one sample for" in found.sentence
-        assert "row 1 of its batch, which begins at index 8" in found.sentence
+def forked(data, **options):
+    """Return a loader with forked workers, because its datasets use objects of the test."""
+    return slipring.Loader(data, 4, workers=slipring.Workers(start_method="fork"), **options)
 
 
-def test_a_first_step_that_takes_long_is_named():
-    with watched("held", num_workers=1) as program:
-        (job,) = attach(program.pid)
-        found = verdict(seen(job, 40))
-    assert found.cause == "unknown" and "The loop has been in its step for " in found.sentence
+def seen_later(loader):
+    return Snapshot(Watch(engine_of(loader).ring.controls), at_ns=now() + 60_000_000_000)
 
 
-def test_a_worker_that_starts_slowly_is_no_cause_while_others_deliver():
-    goes_on, told = os.pipe()
-
+def test_a_worker_that_starts_slowly_is_no_cause_while_others_deliver(gate):
     def init(worker):
         if worker == 1:
-            os.read(goes_on, 1)
+            gate()
 
-    forked = slipring.Workers(start_method="fork")
-    with slipring.Loader(range(200), 4, num_workers=2, worker_init_fn=init, workers=forked) as loader:
+    with forked(range(200), num_workers=2, worker_init_fn=init) as loader:
         batches = iter(loader)
         for _ in range(20):
             next(batches)
-        until(lambda: look(engine_of(loader).ring).there.sum() == 2, "the other one has joined")
-        snapshot = Snapshot(Watch(engine_of(loader).ring.controls), at_ns=now() + 60_000_000_000)
+        gate.arrived()
+        snapshot = seen_later(loader)
         found, (_, named, _) = verdict(snapshot).cause, starting(snapshot)
-        os.write(told, b"x")
-    os.close(goes_on)
-    os.close(told)
+        gate.open()
     assert found != "starting" and named.startswith("Worker 1 (pid ")
+
+
+# ---- after the first batches
+
+
+class Whole(Rows):
+    def __getitems__(self, indices):
+        return [self[i] for i in indices]
+
+
+@pytest.mark.parametrize(
+    ("how", "does"),
+    [
+        ("sample", "row 1 of its batch, which begins at index 44"),
+        ("getitems", "making one batch"),
+        ("collate", "putting one batch"),
+    ],
+)
+def test_a_worker_that_hangs_is_named_with_its_batch(gate, how, does):
+    def collate(samples):
+        if samples[1][1] == 45:
+            gate()
+        return np.stack([row for row, _ in samples])
+
+    made = {
+        "sample": lambda: forked(Rows(80, on={45: gate}), num_workers=1),
+        "getitems": lambda: forked(Whole(80, on={45: gate}), num_workers=1),
+        "collate": lambda: forked(Rows(80), num_workers=1, collate_fn=collate),
+    }
+    with made[how]() as hanging:
+        batches = iter(hanging)
+        for _ in range(11):  # the next one never comes
+            next(batches)
+        gate.arrived()
+        until(lambda: at_work(look(engine_of(hanging).ring)), "the worker is at it")
+        found = verdict(seen_later(hanging))
+        gate.open()
+    assert found.cause == "hung" and does in found.sentence and (how == "sample" or "batch 11" in found.sentence)
+
+
+def test_a_worker_that_is_stopped_does_not_hang():
+    with forked(Rows(80), num_workers=2) as halted:
+        next(iter(halted))
+        until(lambda: look(engine_of(halted).ring).there.sum() == 2, "both have begun")
+        pid = worker_pids(halted)[1]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: state(pid) == "T", "it is stopped")
+            found = halted.report().verdict
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert (found.cause, found.data_bound) == ("stopped", False)
+    assert f"worker 1 (pid {pid})" in found.sentence and f"kill -CONT {pid}" in found.advice
+
+
+def test_a_queue_without_a_reader_is_full():
+    queue = slipring.Queue(4)
+    for i in range(4):
+        queue.put(i)
+    found = queue.report().verdict
+    queue.close()
+    assert found.cause == "consumer" and "Nobody has got any" in found.sentence

@@ -1,8 +1,11 @@
 """Modules are short enough to read in one sitting, and class names are unique."""
 
+import json
 import re
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "pkg" / "slipring"
 MOST_LINES = {".py": 480, ".pyx": 1000, ".pxi": 1000}
@@ -11,41 +14,40 @@ SOURCES = [path for path in PACKAGE.rglob("*") if path.suffix in MOST_LINES]
 LONGER = {"sampler.py"}
 # Public classes named as in the libraries that they replace, or after one concept in several frontends.
 OF_FRONTENDS = {
-    "BatchSampler",
-    "DataLoader",
-    "DataMonitor",
-    "Loader",
-    "Parquet",
-    "RandomSampler",
-    "Transform",
-    "WorkerInfo",
+    *("BatchSampler", "DataLoader", "DataMonitor", "Loader", "Parquet", "RandomSampler", "Transform", "WorkerInfo")
 }
-# Other modules that ask whether a signal handler raised an exception. Only ever shorten this list.
-ASKING = {
-    "_core/_codec_encode.pxi",
-    "_core/_collate_rows.pxi",
-    "_core/_rebatch.pyx",
-    "_core/_rng_guard.pyx",
-    "_core/worker.py",
+TEXTS = {str(path.relative_to(PACKAGE)): path.read_text() for path in SOURCES}
+
+# What only these modules do. Only ever shorten these lists.
+CONVERTING = r"\{[^{}\"]*(?:/ ?1e[369]|\* ?1e[369]|<< ?20|>> ?20|/ ?60)[^{}]*:[^{}]*\}"
+ONLY_IN = {
+    "asking which process this is, and making reentrant locks": (r"os\.getpid|RLock\(", "_core/process.py"),
+    # Text of bytes and seconds, and of objects. MegEngine has its own log format; two modules are of the lowest layer.
+    "formatting": (
+        rf"reprlib\.|whose repr raises|{CONVERTING}",
+        "_core/text.py _core/pytree.py adapters/megengine.py errors.py",
+    ),
+    # Code that substitutes something for an exception asks whether a signal handler raised it.
+    "asking for a handler's exception": (
+        r"(?<!def )\bfrom_handler\(",
+        "_core/_cache.pyx _core/stateful.py _core/fetch.py _core/_codec_encode.pxi _core/_collate_rows.pxi "
+        "_core/_rebatch.pyx _core/_rng_guard.pyx _core/worker.py",
+    ),
 }
+
+
+@pytest.mark.parametrize("what", ONLY_IN)
+def test_few_modules_do_what_others_get_from_them(what):
+    pattern, modules = ONLY_IN[what]
+    found = {name for name, text in TEXTS.items() if re.search(pattern, text)}
+    if what == "asking for a handler's exception":
+        found = {name for name in found if not name.startswith(("images/", "_files/"))}
+    assert found == set(modules.split())
 
 
 def test_a_module_can_be_read_in_one_sitting():
-    lines = {path: len(path.read_text().splitlines()) for path in SOURCES}
-    longer = {str(path.relative_to(PACKAGE)) for path, n in lines.items() if n > MOST_LINES[path.suffix]}
+    longer = {name for name, text in TEXTS.items() if len(text.splitlines()) > MOST_LINES[Path(name).suffix]}
     assert longer == LONGER
-
-
-def test_only_code_that_substitutes_something_for_an_exception_asks_whether_a_handler_raised_it():
-    asking = {
-        str(path.relative_to(PACKAGE)) for path in SOURCES if re.search(r"(?<!def )\bfrom_handler\(", path.read_text())
-    }
-    assert {name for name in asking if not name.startswith(("images/", "_files/"))} == {
-        "_core/_cache.pyx",
-        "_core/stateful.py",
-        "_core/fetch.py",
-        *ASKING,
-    }
 
 
 # The places that catch BaseException and do not raise it again: threads that pass it on, and code that must end first.
@@ -72,36 +74,31 @@ def passes_on(text):
 
 
 def test_exceptions_that_end_a_program_are_passed_on_in_few_places():
-    found = {str(path.relative_to(PACKAGE)): passes_on(path.read_text()) for path in SOURCES}
+    found = {name: passes_on(text) for name, text in TEXTS.items()}
     assert {path for path, count in found.items() if count} == PASS_ON
     assert sum(found.values()) <= 10
 
 
-def test_one_module_asks_which_process_this_is_and_makes_reentrant_locks():
-    found = {str(path.relative_to(PACKAGE)) for path in SOURCES if re.search(r"os\.getpid|RLock\(", path.read_text())}
-    assert found == {"_core/process.py"}
-
-
-# An f-string that converts bytes or times to another unit, and code that shortens a repr or survives one that raises.
-CONVERTING = re.compile(r"\{[^{}\"]*(?:/ ?1e[369]|\* ?1e[369]|<< ?20|>> ?20|/ ?60)[^{}]*:[^{}]*\}")
-SHOWING = re.compile(r"reprlib\.|whose repr raises")
-# MegEngine's log format; modules of the lowest layer. Only ever shorten this list.
-FORMATTING_TOO = {"_core/pytree.py", "adapters/megengine.py", "errors.py"}
-
-
-def test_one_module_formats_bytes_and_seconds_and_shows_objects():
-    found = {
-        str(path.relative_to(PACKAGE))
-        for path in SOURCES
-        if SHOWING.search(text := path.read_text()) or CONVERTING.search(text)
-    }
-    assert found == {"_core/text.py"} | FORMATTING_TOO
-    assert CONVERTING.search('f"{n / 1e6:,.1f} MB"') and not CONVERTING.search("{n: n / 1e6}")
-
-
 def test_no_two_classes_have_one_name():
     files = defaultdict(set)
-    for path in SOURCES:
-        for name in re.findall(r"^(?:cdef )?class ([A-Z]\w*)", path.read_text(), re.M):
-            files[name].add(str(path.relative_to(PACKAGE)))
+    for path, text in TEXTS.items():
+        for name in re.findall(r"^(?:cdef )?class ([A-Z]\w*)", text, re.M):
+            files[name].add(path)
     assert {name: sorted(found) for name, found in files.items() if len(found) > 1}.keys() == OF_FRONTENDS
+
+
+# ---- what all loaders share
+
+ELSEWHERE = {"sampler.py"}  # it has another state, with keys of the same name
+# Words that mean something else in other modules, too.
+COMMON = "batch_size epoch kind num_workers order ranks rng sampler seed slipring workers"
+
+
+def test_the_keys_of_a_state_stand_in_one_module():
+    keys = set(json.loads((PACKAGE.parents[1] / "docs" / "state.schema.json").read_text())["properties"]) - set(
+        COMMON.split()
+    )
+    assert {"beyond", "drawn", "rng_before_iter"} <= keys
+    quoted = re.compile(rf"""["'](?:{"|".join(sorted(keys))})["']""")
+    found = {name for name, text in TEXTS.items() if quoted.search(text)}
+    assert found - ELSEWHERE == {"_core/state.py"}

@@ -1,14 +1,9 @@
 """An option is declared once, in slipring/options.py, and reaches every loader: signature, help() and the loader."""
 
-import ast
 import contextlib
 import dataclasses
 import importlib
 import inspect
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -18,10 +13,7 @@ import slipring
 from slipring import options
 from tests.support.inside import Group, rules
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "pkg" / "slipring"
-COMMON, FLOW = (kind.__annotations__ for kind in (options.CommonOptions, options.FlowOptions))
-FRONTENDS = ("loader.py", "streams/_loader.py", "torch/loader.py", "ray/_loader.py")
+COMMON = options.CommonOptions.__annotations__
 
 
 def loaders():
@@ -53,18 +45,6 @@ def test_each_declared_option_is_in_the_signature_with_its_default_and_in_the_do
         assert parameters[name].default == rule.default or loader in ("torch.DataLoader", "ray.Loader"), name
 
 
-@pytest.mark.parametrize("frontend", FRONTENDS)
-def test_no_frontend_repeats_an_option(frontend):
-    tree = ast.parse((PACKAGE / frontend).read_text())
-    constructors = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in ("__init__", "stream")]
-    repeated = {a.arg for n in constructors for a in (*n.args.args, *n.args.kwonlyargs)} & set(FLOW)
-    if frontend.startswith("torch/"):  # torch's own parameters; some are ours, too
-        import torch
-
-        repeated -= set(inspect.signature(torch.utils.data.DataLoader).parameters)
-    assert constructors and not repeated
-
-
 def test_torchs_parameters_are_torchs():
     torch = pytest.importorskip("torch")
     theirs = inspect.signature(torch.utils.data.DataLoader).parameters
@@ -74,6 +54,12 @@ def test_torchs_parameters_are_torchs():
     assert list(ours)[: len(theirs)] == list(theirs)
 
 
+VALUES = {
+    slipring.Workers: slipring.Workers(on_death="respawn", max_restarts=7, snapshot_every_n_steps=5),
+    slipring.Memory: slipring.Memory(slots=40, slot_bytes=1 << 20, backing="memfd", copy="always"),
+}
+
+
 def another(declared, rule):
     """Return a value of an option that is not its default."""
     if declared is bool:
@@ -81,67 +67,23 @@ def another(declared, rule):
     if declared is float:
         return rule.default + 2.5
     if isinstance(rule.default, Group):
-        return GROUPS[type(rule.default)]
+        return VALUES[type(rule.default)]
     return next(word for word in get_args(declared) if word != rule.default)  # of a Literal
 
 
-GROUPS = {
-    slipring.Workers: slipring.Workers(on_death="respawn", max_restarts=7, snapshot_every_n_steps=5),
-    slipring.Memory: slipring.Memory(slots=40, slot_bytes=1 << 20, backing="memfd", copy="always"),
-}
-VALUES = {name: another(*option) for name, option in rules(options.CommonOptions).items()}
-
-
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("name", rules(options.CommonOptions))
 def test_the_options_arrive(name):
-    value = {name: VALUES[name]}
-    assert getattr(slipring.Loader([1, 2], num_workers=1, **value).options, name) == VALUES[name]
+    wanted = another(*rules(options.CommonOptions)[name])
+    value = {name: wanted}
+    assert getattr(slipring.Loader([1, 2], num_workers=1, **value).options, name) == wanted
     stream = slipring.stream(lambda worker, workers: [{"x": np.arange(3)}], 2, num_workers=1, **value)
-    assert getattr(stream.options, name) == VALUES[name]
+    assert getattr(stream.options, name) == wanted
     if "torch.DataLoader" in LOADERS:
         loader = LOADERS["torch.DataLoader"][0]([1, 2], num_workers=1, **{"rng": "batch", **value})
-        assert getattr(loader, name) == VALUES[name]
+        assert getattr(loader, name) == wanted
         reached = loader._core_options()
         workers = dataclasses.replace(reached.workers, start_method=None)  # multiprocessing_context sets it
-        assert getattr(dataclasses.replace(reached, workers=workers), name) == VALUES[name]
-
-
-NEW = """
-import dataclasses, inspect
-import numpy as np
-import slipring
-assert inspect.signature(slipring.Loader).parameters["skip_odd"].default is False
-assert "skip_odd : bool, default False\\n        Leave out samples with odd indices." in slipring.Loader.__doc__
-assert slipring.Loader([1], skip_odd=True).options.skip_odd is True
-assert slipring.stream([{"x": np.arange(3)}], 2, skip_odd=True).options.skip_odd is True
-try:
-    slipring.Loader([1], skip_odd="yes")
-except TypeError as error:
-    assert "skip_odd must be True or False, not 'yes'" in str(error)
-else:
-    raise AssertionError("it is not checked")
-"""
-
-
-def test_a_new_common_option_takes_one_declaration(tmp_path):
-    """A copy of the package with one more field in `CommonOptions`."""
-    copy = tmp_path / "slipring"
-    copy.mkdir()
-    for entry in PACKAGE.iterdir():
-        if entry.name not in ("options.py", "__pycache__"):
-            (copy / entry.name).symlink_to(entry)
-    text = (PACKAGE / "options.py").read_text()
-    place = "class FlowOptions(CommonOptions"
-    field = '    skip_odd: Annotated[bool, Rule(False, "Leave out samples with odd indices.")]\n\n\n'
-    before, _, after = text.partition(place)
-    (copy / "options.py").write_text(before.rstrip() + "\n" + field + place + after)
-    code = NEW
-    if "torch.DataLoader" in LOADERS:
-        code += "from slipring.torch import DataLoader\n"
-        code += "assert DataLoader([1], skip_odd=True)._core_options().skip_odd\n"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
+        assert getattr(dataclasses.replace(reached, workers=workers), name) == wanted
 
 
 def test_positional_arguments_end_after_batch_size_and_the_error_says_so():

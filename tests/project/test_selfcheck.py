@@ -28,33 +28,17 @@ def test_the_command_reports_versions_limits_and_memory_and_that_batches_arrive(
     assert re.search(r"^check +ok: 16 batches from 2 worker processes", done.stdout, re.M)
 
 
-def test_the_command_prints_one_object_for_machines():
-    done = command("--json")
+def test_with_torch_the_drop_in_is_checked_and_one_object_is_printed_for_machines():
+    pytest.importorskip("torch")
+    done = command("--torch", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     assert told["slipring"] == slipring.__version__
-    assert told["check"]["ok"] is True
+    assert told["check"]["ok"] is True and "slipring.torch.DataLoader" in told["check"]["sentence"]
     assert told["build"]["kind"] in ("release", "debug", "asan", "tsan", "fuzz", "coverage")
     assert told["limits"]["workers"] == 4093 and told["limits"]["slots"] == 65536
     assert told["packages"].keys() == {"numpy", "torch", "pyarrow", "pillow"}
     assert told["packages"]["numpy"]
-
-
-def test_the_command_imports_neither_torch_nor_pyarrow():
-    code = (
-        "import sys; from slipring.__main__ import main; assert main(['--json']) == 0; "
-        "print(sorted({'torch', 'pyarrow'} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.strip() == "[]"
-
-
-def test_with_torch_the_drop_in_is_checked():
-    pytest.importorskip("torch")
-    done = command("--torch", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "slipring.torch.DataLoader" in json.loads(done.stdout)["check"]["sentence"]
 
 
 def test_without_memory_the_command_fails_with_the_remedy():
@@ -66,21 +50,20 @@ def test_without_memory_the_command_fails_with_the_remedy():
     assert told["check"]["ok"] is False and told["limits"]["file_size"] is not None
 
 
-def test_a_batch_that_differs_is_a_failure_with_the_remedy(monkeypatch):
-    monkeypatch.setattr(self_check.Numbers, "__getitem__", lambda self, i: (self_check.np.zeros(1000), i, ""))
-    monkeypatch.setattr(
-        self_check,
-        "Loader",
-        functools.partial(self_check.Loader, workers=slipring.Workers(start_method="fork")),
-    )
+@pytest.mark.parametrize(
+    ("name", "function", "said"),
+    [
+        ("__getitem__", lambda self, i: (self_check.np.zeros(1000), i, ""), "16 of 16 batches are not"),
+        ("__len__", lambda self: 60, "0 of 15 batches are not"),
+    ],
+)
+def test_a_batch_that_differs_or_is_missing_is_a_failure_with_the_remedy(monkeypatch, name, function, said):
+    monkeypatch.setattr(self_check.Numbers, name, function)
+    forked = functools.partial(self_check.Loader, workers=slipring.Workers(start_method="fork"))
+    monkeypatch.setattr(self_check, "Loader", forked)
     told = self_check.check()
     assert not told["ok"]
-    assert told["sentence"].startswith("16 of 16 batches are not") and "pip install" in told["sentence"]
-
-
-def test_missing_batches_are_a_failure(monkeypatch):
-    monkeypatch.setattr(self_check.Numbers, "__len__", lambda self: 60)
-    assert self_check.check()["sentence"].startswith("0 of 15 batches are not")
+    assert told["sentence"].startswith(said) and "pip install" in told["sentence"]
 
 
 def test_an_error_that_is_not_ours_is_to_be_reported(monkeypatch):

@@ -13,7 +13,7 @@ _NAMES = {
         "_codec _ring ahead cache_names engine heap local_pool memory pickling process process_pool pytree rates "
         "rates reporting seeding skipping startup tensors text tuning worker worker_main"
     ),
-    "slipring._core._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES VERSION NoSegment Watch",
+    "slipring._core._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES NoSegment Watch",
     "slipring._core._codec": "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe receive view",
     "slipring._core._collate": "NO_SAMPLES NUMPY TORCH RowWriter default_collate",
     "slipring._core._iteration": "Position",
@@ -43,7 +43,7 @@ _NAMES = {
     "slipring._observe.ranks": "gather",
     "slipring._observe.rates": "Figures",
     "slipring._observe.recording": "Recording",
-    "slipring._observe.snapshot": "PARTS RETIRED EmptySnapshot Snapshot bucket_of durations stage_of states",
+    "slipring._observe.snapshot": "PARTS RETIRED EmptySnapshot Snapshot bucket_of durations states",
     "slipring._observe.verdict": "Known starting verdict",
     "slipring.images": "_decode _renderer",
     "slipring.images._decode": "Operations",

@@ -84,18 +84,6 @@ def held(take=3, **options):
             wait()
 
 
-def shrunk(take=3, **options):
-    """Retire all workers but one, and wait."""
-    with loader_of(**options) as loader:
-        batches = iter(loader)
-        for _ in range(take):
-            next(batches)
-        pids = workers(loader)
-        loader.resize(1)
-        say(workers=pids)
-        wait()
-
-
 def hung(**options):
     """Iterate; a worker hangs at the gate until the test opens it."""
     with loader_of(**options) as loader:
@@ -267,7 +255,7 @@ def nothing():
 SCENES = {
     each.__name__: each
     for each in (
-        *(held, shrunk, hung, beginning, unpickling, collating),
+        *(held, hung, beginning, unpickling, collating),
         *(running, asked, several, ranked, queue, opened, nothing),
     )
 }

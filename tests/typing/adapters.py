@@ -35,7 +35,6 @@ with slipring.torch.install():
     pass
 slipring.torch.install(True)  # type: ignore[call-arg]
 torch.utils.data.DataLoader(rows, collate_fn=slipring.torch.RingCollate(together, slots=8))  # type: ignore[arg-type]
-slipring.torch.RingCollate(together, 8)  # type: ignore[call-arg]
 
 samples = webdataset.MultiLoader(iter(rows), workers=2, worker_options=slipring.Workers(on_death="respawn"))
 assert_type(iter(samples), Iterator[Any])
@@ -52,7 +51,6 @@ assert_type(len(megengine.DataLoader(rows, sampler, num_workers=2)), int)
 for batch in megengine.DataLoader(megengine.ArrayDataset(rows, rows), preload=False):
     assert_type(batch, Any)
 megengine.DataLoader(rows, batch_size=4)  # type: ignore[call-arg]
-megengine.RandomSampler(rows, batch_size="4")  # type: ignore[arg-type]
 assert_type(megengine.get_worker_info(), megengine.WorkerInfo | None)
 
 pairs = paddle.DataLoader(rows, batch_size=4, shuffle=True, return_list=True)
@@ -60,4 +58,3 @@ assert_type(iter(pairs), Iterator[Any])
 assert_type(pairs.reader_cost, float)
 paddle.DataLoader(rows, batch_sampler=paddle.BatchSampler(rows, batch_size=4))
 paddle.DataLoader(rows, shuffles=True)  # type: ignore[call-arg]
-paddle.set_autotune_config("yes")  # type: ignore[arg-type]

@@ -36,10 +36,8 @@ def public() -> set[str]:
 def symbols() -> list[dict[str, Any]]:
     """Return pyright's report on each symbol of the package."""
     beside = Path(sys.executable).parent
-    environment = {
-        **os.environ,
-        "PATH": f"{beside}:{os.environ['PATH']}",
-    }  # pyright runs `python` to find packages
+    # pyright runs `python` to find packages.
+    environment = {**os.environ, "PATH": f"{beside}:{os.environ['PATH']}"}
     command = ["basedpyright", "--verifytypes", "slipring", "--ignoreexternal", "--outputjson"]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
     found: list[dict[str, Any]] = json.loads(said)["typeCompleteness"]["symbols"]

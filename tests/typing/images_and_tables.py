@@ -31,9 +31,7 @@ images.decode_into(bytearray(), np.empty((2, 3, 3), np.uint8), box=(0, 0, 2, 3))
 assert_type(Loader(folder, 256), Loader[tuple[Any, Any]])
 
 images.Folder("train", layout="CHW")  # type: ignore[arg-type]
-images.Folder("train", 224)  # type: ignore[arg-type]
 images.Folder("train", on_errors="skip")  # type: ignore[call-arg]
-images.RandomResizedCrop()  # type: ignore[call-arg]
 images.Resize(224, interpolation="lanczos")  # type: ignore[arg-type]
 images.decode_into("a.jpg", np.empty((2, 3, 3), np.uint8))  # type: ignore[arg-type]
 floats: NDArray[np.float32] = np.empty((2, 3, 3), np.float32)
@@ -46,36 +44,19 @@ assert_type(len(rows), int)
 assert_type(rows.paths, list[str])
 Loader(rows, 8, collate_fn=arrow.collate)
 arrow.TableDataset("a.parquet", returns="batches")  # type: ignore[arg-type]
-arrow.TableDataset("a.parquet", cached_groups="4")  # type: ignore[arg-type]
 
 storage = Storage(storage_options={"key": "x"}, timeout=30, disk_cache=Path("kept"), disk_cache_bytes="1GiB")
 assert_type(storage.timeout, float)
 images.Tar("s3://bucket/a.tar", storage=storage, index=Path("indices"))
-images.Folder("https://example.com/train", storage=storage)
 arrow.TableDataset("https://example.com/a.parquet", storage=storage)
 Storage(retries=3)  # type: ignore[call-arg]
 images.Parquet("a.parquet", storage={"key": "x"})  # type: ignore[arg-type]
 
-numbers = stream(
-    [{"x": np.arange(3)}],
-    2,
-    shuffle_buffer=4,
-    columns=("x",),
-    fill_null={"x": 0},
-    null_mask=["x"],
-    memory=Memory(slots=8),
-)
+numbers = stream([{"x": np.arange(3)}], 2, shuffle_buffer=4, columns=("x",), memory=Memory(slots=8), fill_null={"x": 0})
 assert_type(numbers, Loader[dict[str, Any]])
 assert_type(next(iter(numbers)), dict[str, Any])
 numbers.load_state_dict(numbers.state_dict())
-stream(
-    lambda worker, num_workers: [{"x": [worker]}],
-    2,
-    num_workers=2,
-    timeout=3,
-    workers=Workers(start_method="thread"),
-)
+stream(lambda worker, num_workers: [{"x": [worker]}], 2, num_workers=2, workers=Workers(start_method="thread"))
 assert_type(Loader(Stream([], 2), None), Loader[Any])
-stream([], None)  # type: ignore[arg-type]
 stream([], 2, shuffle=True)  # type: ignore[call-arg]
 stream([], 2, workers=Workers(start_method="threads"))  # type: ignore[arg-type]

@@ -42,7 +42,6 @@ with q.slot() as s:
     s.put(array, move=True)
 slipring.Queue()  # type: ignore[call-arg]
 slipring.Queue(8, copy="seldom")  # type: ignore[arg-type]
-slipring.Queue("8")  # type: ignore[arg-type]
 q.put()  # type: ignore[call-arg]
 q.maxsize = 3  # type: ignore[misc]
 
@@ -55,7 +54,6 @@ sampler.set_epoch(3)
 slipring.BatchSampler(np.arange(8), 8, weights=np.ones(8))
 slipring.BatchSampler(["a", "b"], seed=1)
 slipring.BatchSampler(100, 8, True)  # type: ignore[call-arg]
-slipring.BatchSampler(100, "8")  # type: ignore[arg-type]
 
 names = slipring.StringList(["a", "b"])
 assert_type(names[0], str)
@@ -109,5 +107,3 @@ with slipring.Loader[int]([1, 2], batch_size=None) as numbers:
     with slipring.monitor.prometheus(0, loaders=[numbers]) as metrics:
         assert_type(metrics.port, int | None)
 slipring.progress(3)  # type: ignore[arg-type]
-slipring.replay([1], n="3")  # type: ignore[arg-type]
-slipring.progress([1], description=7)  # type: ignore[arg-type]
