@@ -120,14 +120,6 @@ def test_another_process_has_a_descriptor_of_its_own():
     assert quiet(q)
 
 
-def test_a_put_in_another_process_wakes_a_polling_process():
-    q = Queue(4)
-    q.fileno()
-    assert quiet(q)
-    in_child(lambda: q.put("from the child"))
-    assert readable(q) and q.get_nowait() == "from the child"
-
-
 def test_a_shutdown_is_readable_for_all_and_for_ever():
     q = Queue(2)
     q.fileno()
