@@ -201,28 +201,6 @@ TEST(memory_that_others_did_not_commit_is_available)
     sr_destroy(small);
 }
 
-static _Atomic bool enough;
-
-static void *asks_for_too_much(void *unused)
-{
-    (void)unused;
-    while (!atomic_load(&enough))
-        CHECK(sr_commit(small, 2, 3, 60 * MIB, NULL) == -ENOSPC);
-    return NULL;
-}
-
-TEST(a_hopeless_request_is_refused_without_harm_to_others)
-{
-    pthread_t thread;
-    small = small_ring(3);
-    CHECK(pthread_create(&thread, NULL, asks_for_too_much, NULL) == 0);
-    for (uint64_t kib = 64; kib <= 5 * 1024; kib += 64)
-        CHECK(sr_commit(small, 1, kib % 3, kib * KIB / 3, NULL) == 0);
-    atomic_store(&enough, true);
-    pthread_join(thread, NULL);
-    sr_destroy(small);
-}
-
 enum { MANY = 4, LAPS = 300 };
 
 static void *commits_concurrently(void *number)
@@ -257,38 +235,6 @@ TEST(a_file_system_too_small_for_the_controls_is_enospc)
     CHECK(sr_create(&o, &ring, &why) == -ENOSPC);
     CHECK(why.limit == SR_LIMIT_FILESYSTEM);
     CHECK(why.needed > 64 * SR_PAGE && why.free <= 64 * KIB);
-}
-
-/* ---- threads ---- */
-
-enum { TAKERS = 4, TAKES = 200 };
-static sr_ring *shared;
-static uint64_t taken[TAKERS][TAKES];
-
-static void *taker(void *number)
-{
-    uint64_t me = (uint64_t)(uintptr_t)number;
-    for (int i = 0; i < TAKES; i++) {
-        CHECK_OK(sr_alloc(shared, (uint32_t)me, 0, 1000, 64, &taken[me][i], NULL));
-        memset(sr_payload(shared, 0) + taken[me][i], (int)me + 1, 1000);
-    }
-    return NULL;
-}
-
-TEST(threads_that_alloc_from_one_slot_never_get_the_same_bytes)
-{
-    pthread_t threads[TAKERS];
-    shared = make_ring(1, TAKERS, 0);
-    for (uintptr_t i = 0; i < TAKERS; i++)
-        CHECK_OK(pthread_create(&threads[i], NULL, taker, (void *)i));
-    for (int i = 0; i < TAKERS; i++)
-        pthread_join(threads[i], NULL);
-    for (int t = 0; t < TAKERS; t++)
-        for (int i = 0; i < TAKES; i++)
-            for (int b = 0; b < 1000; b++)
-                CHECK_EQ(sr_payload(shared, 0)[taken[t][i] + (uint64_t)b], t + 1);
-    CHECK_EQ(sr_load_relaxed(&shared->slots[0].cursor), TAKERS * TAKES * 1024 - 24);
-    sr_destroy(shared);
 }
 
 RUN_TESTS(20)

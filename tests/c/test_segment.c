@@ -66,18 +66,6 @@ TEST(shm_leaves_no_name) { check_backing(SR_BACKING_SHM, NULL, SR_BACKING_SHM); 
 TEST(memfd_works) { check_backing(SR_BACKING_MEMFD, NULL, SR_BACKING_MEMFD); }
 TEST(a_directory_on_a_tmpfs_works) { check_backing(SR_BACKING_DIR, "/dev/shm", SR_BACKING_DIR); }
 
-TEST(a_nameless_file_cannot_be_given_a_name)
-{
-    char path[64];
-    sr_ring *ring;
-    sr_options o = small;
-    o.backing = SR_BACKING_SHM;
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    snprintf(path, sizeof path, "/proc/self/fd/%d", sr_fd(ring));
-    CHECK_EQ(linkat(AT_FDCWD, path, AT_FDCWD, "/dev/shm/slipring-test-link", AT_SYMLINK_FOLLOW), -1);
-    sr_destroy(ring);
-}
-
 TEST(bad_options_are_refused)
 {
     sr_ring *ring;
@@ -400,16 +388,6 @@ TEST(the_mapping_is_not_dumped)
         SKIP("/proc/self/smaps does not show here which pages a dump leaves out");
     sr_ring *ring SCOPED = make_ring(2, 2, 0);
     CHECK(!is_dumped(ring->base));
-}
-
-TEST(a_fork_is_distinguished_from_its_parent)
-{
-    uint64_t mine = sr_fork_generation();
-    pid_t pid = fork();
-    if (pid == 0)
-        _exit(sr_fork_generation() == mine);
-    CHECK_EQ(wait_for(pid), 0);
-    CHECK_EQ(sr_fork_generation(), mine);
 }
 
 RUN_TESTS(20)
