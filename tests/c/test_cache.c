@@ -167,19 +167,6 @@ TEST(other_files_are_refused)
     CHECK_EQ(dup(0), next); /* no descriptor is left open */
 }
 
-TEST(another_users_cache_is_refused)
-{
-    if (geteuid() != 0)
-        SKIP("only the superuser can become another user");
-    sr_cache *cache = make_cache(MIB), *other;
-    CHECK_OK(seteuid(65534));
-    CHECK_EQ(sr_cache_attach(sr_cache_fd(cache), &other), -EACCES);
-    CHECK_OK(seteuid(0));
-    CHECK_OK(sr_cache_attach(sr_cache_fd(cache), &other));
-    sr_cache_destroy(other);
-    sr_cache_destroy(cache);
-}
-
 TEST(a_wrong_word_leads_nowhere)
 {
     sr_cache *cache SCOPED_CACHE = make_cache(64 * MIB);

@@ -84,21 +84,6 @@ TEST(memory_that_dead_fillers_had_taken_is_counted)
     check_entry(cache, 0, 8);
 }
 
-TEST(a_filler_that_dies_after_ready_leaves_an_entry)
-{
-    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
-    dead(cache, 1);
-    uint32_t number = owner_of_entry(cache, 0) - 1;
-    sr_store_relaxed(&cache->fillers[number].taken, 640);
-    sr_store_relaxed(&cache->fillers[number].growing, 4096);
-    CHECK_OK(make_entry(cache, 1, 100));
-    sr_store_release(&cache->index[0], SR_ENTRY_READY | UINT64_C(7) << SR_ENTRY_SHIFT);
-    CHECK_EQ(sr_cache_recover(cache), 1);
-    CHECK_EQ(entry_word(cache, 0), SR_ENTRY_READY | UINT64_C(7) << SR_ENTRY_SHIFT);
-    CHECK_EQ(info_of(cache).lost + info_of(cache).recovered, 0);
-    CHECK_EQ(numbers_taken(cache), 0);
-}
-
 TEST(a_dead_filler_that_wrote_anything_does_no_harm)
 {
     sr_cache *cache SCOPED_CACHE = make_cache(MIB);
@@ -158,26 +143,6 @@ TEST(a_forked_child_ends_no_fill_of_its_parents)
     CHECK_EQ(look(cache, 3), -ENOENT);
 }
 
-static void forks_and_ends(sr_cache *cache, void *pid)
-{
-    claimed(cache, 1);
-    pid_t child = fork();
-    while (child == 0)
-        pause();
-    *(pid_t *)pid = child;
-}
-
-TEST(a_child_of_a_dead_filler_does_not_keep_its_entry)
-{
-    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
-    pid_t *child = shared_page();
-    CHECK_EQ(wait_for(in_another(forks_and_ends, cache, child)), 0);
-    CHECK_OK(kill(*child, 0));
-    CHECK_OK(sr_cache_wait(cache, 1, SR_FOREVER));
-    CHECK_EQ(look(cache, 1), -ENOENT);
-    kill(*child, SIGKILL);
-}
-
 static void becomes_another_program(sr_cache *cache, void *ends)
 {
     claimed(cache, 1);
@@ -206,15 +171,6 @@ TEST(a_filler_that_has_executed_another_program_counts_as_dead)
     CHECK_OK(kill(pid, 0));
     kill(pid, SIGKILL);
     wait_for(pid);
-}
-
-TEST(a_pid_used_again_names_the_first_process_dead)
-{
-    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
-    sr_fill fill = claimed(cache, 1);
-    sr_store_relaxed(&cache->fillers[fill.filler].incarnation, fill.incarnation + (UINT64_C(1) << 32));
-    CHECK_EQ(sr_cache_recover(cache), 1);
-    CHECK_EQ(look(cache, 1), -ENOENT);
 }
 
 TEST(from_another_pid_namespace_entries_are_only_found)

@@ -58,17 +58,6 @@ TEST(groups_with_a_limit_are_locked_each_once)
     clean();
 }
 
-TEST(without_a_limit_nothing_is_locked)
-{
-    machine();
-    groups("0::/job\n", MOUNT_V2);
-    group("/sys/fs/cgroup/job", true, UINT64_MAX, MIB);
-    sr_cgroup_locks locks = lock_until(in_ms(3600000));
-    CHECK_EQ(locks.n, 0);
-    sr_unlock_cgroups(&locks);
-    clean();
-}
-
 TEST(no_descriptor_is_left_open)
 {
     three_groups(MOUNT_V2 MOUNT_V2);

@@ -42,31 +42,6 @@ TEST(a_slot_passes_through_all_states_from_dispatch_to_release)
     CHECK_EQ(sr_circulating(ring, 9), 2);
 }
 
-TEST(stamps_have_the_order_of_the_state_changes)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_stamps at;
-    uint64_t before = sr_now(), gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_OK(sr_add_times(ring, 0, 100, 50, 2));
-    CHECK_OK(sr_add_times(ring, 0, 7, 3, 1));
-    CHECK_OK(publish(ring, 1, 0, gen, false));
-    take(ring, 0);
-    CHECK_OK(sr_stamps_of(ring, 0, &at));
-    CHECK_OP(before, <=, at.dispatched_at);
-    CHECK_OP(at.dispatched_at, <=, at.claimed_at);
-    CHECK_OP(at.claimed_at, <=, at.published_at);
-    CHECK_OP(at.published_at, <=, at.taken_at);
-    CHECK_EQ(at.fetch_ns, 107);
-    CHECK_EQ(at.collate_ns, 53);
-    CHECK_EQ(at.skipped, 3);
-    CHECK_OK(sr_release(ring, 0, gen));
-    dispatch(ring, 0, 1, 0, 0);
-    CHECK_OK(sr_stamps_of(ring, 0, &at));
-    CHECK_EQ(at.claimed_at | at.fetched_at | at.published_at | at.taken_at | at.fetch_ns | at.idle_ns | at.skipped, 0);
-    CHECK_EQ(sr_stamps_of(ring, 1, &at), -EINVAL);
-    CHECK_EQ(sr_add_times(ring, 1, 1, 1, 0), -EINVAL);
-}
-
 /* ---- operations that a state does not allow ---- */
 
 /* The operations that are tried in each state. */

@@ -22,22 +22,6 @@ TEST(seqs_wrap)
     }
 }
 
-TEST(an_addressed_task_is_its_addressees_alone)
-{
-    sr_ring *ring SCOPED = make_ring(4, 4, 0);
-    uint64_t gen;
-    dispatch(ring, 0, 0, 2, 0);
-    dispatch(ring, 1, 1, 3, 0);
-    dispatch(ring, 2, 2, 0, 0);
-    dispatch(ring, 3, 3, 2, 0);
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 2); /* the only task for any worker */
-    nothing_to_claim(ring, 1);
-    CHECK_EQ(claim(ring, 2, NULL, &gen), 0);
-    CHECK_EQ(claim(ring, 3, NULL, &gen), 1);
-    nothing_to_claim(ring, 3);
-    CHECK_EQ(claim(ring, 2, NULL, &gen), 3);
-}
-
 TEST(the_slot_released_last_is_picked_first)
 {
     sr_ring *ring SCOPED = make_ring(4, 2, 0);
@@ -88,18 +72,6 @@ TEST(a_ready_batch_of_an_old_iteration_is_discarded_on_sight)
     CHECK_OK(sr_pick_free(ring, &slot));
     CHECK_EQ(slot, 0);
     CHECK_EQ(state_of(ring, 1), SR_LEASED); /* a lease outlives its iteration */
-}
-
-TEST(a_stale_batch_that_is_pinned_is_parked)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint32_t slot;
-    uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
-    CHECK_OK(sr_begin_iteration(ring, 1));
-    CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN);
-    CHECK_EQ(state_of(ring, 0), SR_PARKED);
-    CHECK_OK(sr_unpin(ring, 1, 0, gen));
-    CHECK_OK(sr_pick_free(ring, &slot));
 }
 
 TEST(a_worker_frees_stale_tasks_and_claims_the_next)

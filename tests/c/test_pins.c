@@ -17,16 +17,6 @@ TEST(a_release_before_the_unpin_parks_the_slot)
     CHECK_EQ(sr_unpin(ring, 1, 0, gen), -ESTALE);
 }
 
-TEST(an_unpin_before_the_release_leaves_the_slot_leased)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint64_t gen = bring_to(ring, 0, SR_LEASED, 1, true);
-    CHECK_OK(sr_unpin(ring, 1, 0, gen));
-    CHECK_EQ(state_of(ring, 0), SR_LEASED);
-    CHECK_OK(sr_release(ring, 0, gen));
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
 TEST(a_discarded_batch_that_is_pinned_is_parked)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
@@ -35,17 +25,6 @@ TEST(a_discarded_batch_that_is_pinned_is_parked)
     CHECK_EQ(state_of(ring, 0), SR_PARKED);
     CHECK_OK(sr_unpin(ring, 1, 0, gen));
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
-TEST(an_unpin_of_an_earlier_generation_is_stale)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint64_t gen = bring_to(ring, 0, SR_PARKED, 1, true);
-    CHECK_OK(sr_unpin(ring, 1, 0, gen));
-    uint64_t next = bring_to(ring, 0, SR_LEASED, 1, true);
-    CHECK_EQ(sr_unpin(ring, 1, 0, gen), -ESTALE);
-    CHECK_EQ(state_of(ring, 0), SR_LEASED);
-    CHECK_OK(sr_unpin(ring, 1, 0, next));
 }
 
 TEST(a_dead_threads_pins_remain)

@@ -69,21 +69,6 @@ TEST(only_the_first_batch_can_be_taken)
     CHECK_OK(sr_take(ring, 3, found, &gen, &result));
 }
 
-TEST(a_full_segment_makes_producers_wait)
-{
-    sr_ring *ring SCOPED = make_ring(2, 3, SR_SEG_QUEUE);
-    uint32_t slot, other;
-    uint64_t gen;
-    produce(ring, 1, &slot);
-    produce(ring, 1, &other);
-    CHECK_EQ(sr_claim_free(ring, 1, 0, &other, &gen), -ETIMEDOUT);
-    CHECK_OK(sr_release(ring, slot, take(ring, slot)));
-    CHECK_OK(sr_claim_free(ring, 2, 0, &other, &gen));
-    CHECK_EQ(other, slot);
-    CHECK_OK(sr_abort(ring, 2, other, gen));
-    CHECK_EQ(state_of(ring, other), SR_FREE);
-}
-
 TEST(a_queue_segment_accepts_no_tasks)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, SR_SEG_QUEUE);
@@ -91,18 +76,6 @@ TEST(a_queue_segment_accepts_no_tasks)
     uint64_t gen;
     CHECK_EQ(sr_dispatch(ring, 0, &task, &gen), -EINVAL);
     nothing_to_claim(ring, 1);
-}
-
-TEST(a_new_iteration_discards_nothing_in_a_queue_segment)
-{
-    sr_ring *ring SCOPED = make_ring(2, 2, SR_SEG_QUEUE);
-    uint32_t slot, found;
-    produce(ring, 1, &slot);
-    CHECK_OK(sr_begin_iteration(ring, 7));
-    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
-    CHECK_EQ(found, slot);
-    CHECK_OK(sr_pick_free(ring, &found));
-    CHECK(found != slot);
 }
 
 /* ---- deaths ---- */

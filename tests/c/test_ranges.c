@@ -72,39 +72,6 @@ TEST(the_layout_is_proposed_once_and_settled_once)
 }
 
 static sr_ring *shared;
-static uint64_t the_gen;
-static int answer;
-
-static void *wait_for_layout(void *participant)
-{
-    answer = sr_layout_propose(shared, (uint32_t)(uintptr_t)participant, 0, the_gen, SR_FOREVER);
-    return NULL;
-}
-
-/* Participant 1 proposes, participant 2 waits; then .... */
-static int while_another_waits(void (*then)(void))
-{
-    pthread_t thread;
-    uint32_t range;
-    shared = make_ring(1, 3, 0);
-    dispatch(shared, 0, 0, 0, 2);
-    claim(shared, 1, &range, &the_gen);
-    claim(shared, 2, &range, &the_gen);
-    CHECK_EQ(sr_layout_propose(shared, 1, 0, the_gen, 0), 0);
-    CHECK_OK(pthread_create(&thread, NULL, wait_for_layout, (void *)2));
-    sleep_ms(30);
-    then();
-    pthread_join(thread, NULL);
-    return answer;
-}
-
-static void proposer_dies(void) { CHECK_EQ(sr_recover(shared, 1), 1); }
-TEST(a_process_that_waits_for_a_layout_proposes_after_the_proposers_death)
-{
-    CHECK_EQ(while_another_waits(proposer_dies), 0);
-    CHECK_EQ(sr_owner_of(sr_load_acquire(&shared->slots[0].layout)), 3);
-    sr_destroy(shared);
-}
 
 /* ---- stopping ---- */
 
@@ -121,20 +88,6 @@ TEST(a_cancelled_cooperative_task_gives_out_no_range_and_is_not_published)
     nothing_to_claim(ring, 2);
     CHECK_EQ(done(ring, 1, 0, gen), 0); /* the last one, but nothing to finish */
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
-TEST(a_cancel_when_all_ranges_are_claimed_stops_nothing)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint32_t range;
-    uint64_t gen;
-    dispatch(ring, 0, 0, 0, 1);
-    claim(ring, 1, &range, &gen);
-    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
-    CHECK_EQ(done(ring, 1, 0, gen), 1);
-    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
-    CHECK_OK(publish(ring, 1, 0, gen, false));
-    CHECK_OK(sr_discard(ring, 0));
 }
 
 /* A cancel scans the ranges while the only claimed one ends: one of the two must see that all have ended. The

@@ -47,39 +47,6 @@ TEST(no_more_of_a_slot_is_touched_than_its_batch_needs)
     CHECK_OP(sr_load_relaxed(&ring->populated[0]), <=, 64 * KIB);
 }
 
-TEST(a_dead_participants_published_batch_stays)
-{
-    sr_ring *ring SCOPED = make_ring(3, 2, 0);
-    uint64_t ready = bring_to(ring, 0, SR_READY, 1, false), leased = bring_to(ring, 1, SR_LEASED, 1, false);
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(take(ring, 0), ready);
-    CHECK_OK(sr_release(ring, 1, leased));
-}
-
-TEST(only_the_dead_participants_slots_change)
-{
-    static const unsigned states[] = {SR_FREE, SR_CLAIMED, SR_READY, SR_LEASED, SR_PARKED, SR_TASK};
-    sr_ring *ring SCOPED = make_ring(6, 4, 0);
-    uint64_t words[6];
-    for (uint32_t i = 0; i < 6; i++) {
-        bring_to(ring, i, states[i], 2, true);
-        words[i] = sr_load_acquire(&ring->slots[i].state);
-    }
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(sr_recover(ring, 3), 0);
-    for (uint32_t i = 0; i < 6; i++)
-        CHECK_EQ(sr_load_acquire(&ring->slots[i].state), words[i]);
-}
-
-TEST(a_claim_for_an_old_iteration_becomes_free)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_OK(sr_begin_iteration(ring, 1));
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
 TEST(the_dead_participants_own_words_are_cleared)
 {
     sr_ring *ring SCOPED = make_ring(1, 3, 0);

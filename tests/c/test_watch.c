@@ -1,8 +1,6 @@
 /* Observation from outside, also of damaged files; and the record file, which outlives its segment. */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "needs.h"
@@ -144,16 +142,6 @@ TEST(damaged_words_do_no_harm)
     }
 }
 
-TEST(an_unknown_state_is_an_error)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_watch *watch SCOPED_WATCH = watch_of(ring);
-    sr_slot_view slot;
-    bring_to(ring, 0, SR_READY, 1, false);
-    poke(ring, 0, 15);
-    CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EPROTO);
-}
-
 TEST(a_slot_is_seen_in_every_state)
 {
     sr_ring *ring SCOPED = make_ring(8, 3, 0);
@@ -210,21 +198,6 @@ TEST(a_slot_of_a_queue_is_not_seen_while_it_is_reset)
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
     CHECK_EQ((uint32_t)slot.seen.publisher, 2);
     CHECK_EQ(slot.seen.times[SR_T_FETCH], 0);
-}
-
-TEST(a_watched_segment_is_read_only)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_watch *watch SCOPED_WATCH = watch_of(ring);
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        signal(SIGSEGV, SIG_DFL); /* the sanitizers have a handler */
-        *(volatile char *)watch->base = 1;
-        _exit(0);
-    }
-    int status = wait_for(pid);
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
 /* ---- the record file ------------------------------------------------------------------------------------------- */
@@ -400,27 +373,6 @@ TEST(files_of_others_are_left_alone)
     strcpy(path + strlen(path) - 6, "no/where");
     check_unrecorded(-ENOENT);
     snprintf(path, sizeof path, "%s/record", folder);
-}
-
-TEST(a_limit_on_files_costs_only_the_record)
-{
-    make_folder();
-    struct rlimit usual, few;
-    CHECK_OK(getrlimit(RLIMIT_FSIZE, &usual));
-    sr_ring *ring = recorded_ring(0);
-    few = (struct rlimit){.rlim_cur = ring->data_off - 1, .rlim_max = usual.rlim_max};
-    sr_destroy(ring);
-    sr_options o = {.n_slots = 2, .n_participants = 4, .backing = SR_BACKING_MEMFD, .record = path};
-    /* The limit applies to the segment, too; so the record file is requested separately. */
-    CHECK_OK(setrlimit(RLIMIT_FSIZE, &few));
-    int rc = sr_create(&o, &ring, NULL);
-    CHECK_OK(setrlimit(RLIMIT_FSIZE, &usual));
-    if (rc == 0) {
-        uint32_t number;
-        CHECK_EQ(info_of(ring, &number), -EFBIG);
-        CHECK_EQ(size_of(path), 0);
-        sr_destroy(ring);
-    }
 }
 
 TEST(a_full_disk_costs_only_the_record)

@@ -7,7 +7,6 @@ import queue
 import resource
 import select
 import signal
-import sys
 import threading
 import time
 
@@ -63,28 +62,6 @@ def test_the_descriptor_stays_the_same_until_the_queue_is_closed():
         q.fileno()
     with pytest.raises(OSError):
         os.fstat(fd)
-
-
-def test_threads_that_ask_for_it_at_once_get_the_same_descriptor():
-    before = len(os.listdir("/proc/self/fd"))
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for _ in range(100):
-            q, together, got = Queue(1), threading.Barrier(4), []
-            threads = [
-                threading.Thread(target=lambda q=q, go=together.wait, got=got: (go(), got.append(q.fileno())))
-                for _ in range(4)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert len(got) == 4 and len(set(got)) == 1
-            q.close()
-    finally:
-        sys.setswitchinterval(interval)
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_queue_that_gets_no_descriptor_closes_no_other():
