@@ -1,4 +1,6 @@
 /* The flight recorder: the records of past batches, and what the records show together. */
+#include <sys/resource.h>
+
 #include "watching.h"
 
 static sr_record_view seen[SR_RECORDS];
@@ -366,6 +368,38 @@ TEST(a_participant_reports_its_row_and_its_totals)
     CHECK_EQ(info.loop_steps, 2);
     CHECK_EQ(info.loop_wait_ns, 10);
     CHECK_EQ(info.loop_ns, 12);
+}
+
+static void make_batches_for(sr_ring *ring, uint64_t ns)
+{
+    for (uint64_t seq = 0, begun = sr_now(); sr_now() < begun + ns; seq++) {
+        uint64_t gen;
+        sr_result result = {.kind = SR_BATCH}, out;
+        dispatch(ring, 0, seq, 0, 0);
+        claim(ring, 1, NULL, &gen);
+        CHECK_OK(sr_publish(ring, 1, 0, gen, &result, false));
+        CHECK_OK(sr_take(ring, SR_CONSUMER, 0, &gen, &out));
+        CHECK_OK(sr_release(ring, 0, gen));
+    }
+}
+
+TEST(a_participant_without_descriptors_reports_no_wrong_time)
+{
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
+    sr_participant_view participant;
+    struct rlimit limit, none;
+    CHECK_OK(sr_join(ring, 1));
+    CHECK_OK(sr_serve(ring, 1));
+    make_batches_for(ring, 50000000); /* it measures after 20 ms of batches, then after twice that time */
+    CHECK_OK(getrlimit(RLIMIT_NOFILE, &limit));
+    none = (struct rlimit){0, limit.rlim_max};
+    CHECK_OK(setrlimit(RLIMIT_NOFILE, &none));
+    make_batches_for(ring, 100000000);
+    CHECK_OK(setrlimit(RLIMIT_NOFILE, &limit));
+    CHECK_OK(sr_watch_participant(watch, 1, &participant));
+    CHECK_OP(participant.cpu_ns, >, 0);
+    CHECK(participant.queued_ns < UINT64_C(60000000000));
 }
 
 TEST(remote_reads_of_all_processes_are_counted_for_good)

@@ -201,6 +201,24 @@ static void start(struct claimer *c, uint32_t participant)
     sleep_ms(10); /* now it probably sleeps; nothing depends on that */
 }
 
+TEST(a_task_wakes_one_worker_or_its_addressee)
+{
+    struct claimer c[2];
+    ring = make_ring(2, 3, 0);
+    start(&c[0], 1);
+    start(&c[1], 2);
+    dispatch(ring, 0, 0, 0, 0);
+    while (state_of(ring, 0) != SR_CLAIMED)
+        sleep_ms(1);
+    CHECK(announced(1) != announced(2)); /* the other one still sleeps */
+    dispatch(ring, 1, 1, announced(1) ? 1 : 2, 0);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(c[i].thread, NULL);
+        CHECK_OK(c[i].rc);
+    }
+    sr_destroy(ring);
+}
+
 TEST(a_worker_that_a_signal_interrupts_passes_its_wake_up_on)
 {
     struct sigaction action = {.sa_handler = interrupt};
