@@ -71,8 +71,6 @@ TEST(the_layout_is_proposed_once_and_settled_once)
     CHECK_EQ(sr_layout_propose(ring, 1, 1, gen, 0), -EINVAL);
 }
 
-static sr_ring *shared;
-
 /* ---- stopping ---- */
 
 TEST(a_cancelled_cooperative_task_gives_out_no_range_and_is_not_published)
@@ -88,48 +86,6 @@ TEST(a_cancelled_cooperative_task_gives_out_no_range_and_is_not_published)
     nothing_to_claim(ring, 2);
     CHECK_EQ(done(ring, 1, 0, gen), 0); /* the last one, but nothing to finish */
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
-/* A cancel scans the ranges while the only claimed one ends: one of the two must see that all have ended. The
- * worker does not check again, as if it had died. */
-static _Atomic uint64_t dispatched, claimed, started, ended; /* rounds */
-
-static void *one_range_a_round(void *unused)
-{
-    uint32_t range;
-    uint64_t gen;
-    (void)unused;
-    for (uint64_t round = 1; await_round(&dispatched, round) == round; round++) {
-        CHECK_EQ(claim(shared, 1, &range, &gen), 0);
-        sr_store_release(&claimed, round);
-        await_round(&started, round);
-        for (uint64_t until = sr_now() + round * 7919 % 3000; sr_now() < until;)
-            ;
-        if (done(shared, 1, range, gen) == 1)
-            CHECK_OK(sr_abort(shared, 1, 0, gen));
-        sr_store_release(&ended, round);
-    }
-    return NULL;
-}
-
-TEST(a_cancel_concurrent_with_the_last_range_frees_the_slot)
-{
-    pthread_t thread;
-    uint64_t end = in_ms(RACE_MS);
-    shared = make_ring(1, 2, 0);
-    CHECK_OK(pthread_create(&thread, NULL, one_range_a_round, NULL));
-    for (uint64_t round = 1; sr_now() < end; round++) {
-        uint64_t gen = dispatch(shared, 0, round, 0, SR_MAX_RANGES);
-        sr_store_release(&dispatched, round);
-        await_round(&claimed, round);
-        sr_store_release(&started, round);
-        (void)sr_cancel(shared, 0, gen);
-        await_round(&ended, round);
-        CHECK_EQ(state_of(shared, 0), SR_FREE);
-    }
-    sr_store_release(&dispatched, OVER);
-    pthread_join(thread, NULL);
-    sr_destroy(shared);
 }
 
 RUN_TESTS(30)
