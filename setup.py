@@ -7,7 +7,9 @@ dozens of times). Each kind keeps its own objects under ``build/<kind>``. ``step
 ring, with points where tests kill: see tests/steps.
 """
 
+import concurrent.futures
 import glob
+import multiprocessing
 import os
 import re
 import shlex
@@ -18,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_clib import build_clib
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
@@ -126,6 +129,24 @@ def check_compiler():
         no_compiler(f"its headers are needed, but there is no Python.h in {include}")
 
 
+class BuildClib(build_clib):
+    """Compile the files of the C library concurrently: setuptools compiles one after another."""
+
+    def build_libraries(self, libraries):
+        compile_in_order = self.compiler.compile
+
+        def compile_concurrently(sources, **options):
+            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+                return [
+                    made
+                    for objects in pool.map(lambda source: compile_in_order([source], **options), sources)
+                    for made in objects
+                ]
+
+        self.compiler.compile = compile_concurrently
+        super().build_libraries(libraries)
+
+
 class BuildExt(build_ext):
     """Translate with Cython only when something is compiled, so that `sdist` needs no compiler."""
 
@@ -138,18 +159,31 @@ class BuildExt(build_ext):
             sys.exit(f"slipring builds and runs on Linux only (pidfd, futex, fallocate); this is {sys.platform}")
         check_compiler()
         import numpy
+
+        unfuzzed = [ext for ext in self.extensions if ext.name.removeprefix("slipring.") not in FUZZED]
+        # Modules with the directives of the release share its translations.
+        released = {"mutants": self.extensions, "fuzz": unfuzzed}.get(KIND, [])
+        self.translate(released, "release")
+        self.translate([ext for ext in self.extensions if ext not in released], KIND)
+        for ext in self.extensions:
+            ext.include_dirs.append(numpy.get_include())
+        super().run()
+
+    def translate(self, extensions, kind):
+        """Translate modules with the directives of a kind of build, which keeps its translations."""
         from Cython.Build import cythonize
 
         translated = cythonize(
-            self.extensions,
-            # "mutants" has the directives of "release", so the translation is the same.
-            build_dir=f"build/{'release' if KIND == 'mutants' else KIND}/cython",
+            extensions,
+            # Its processes would run this file again if they were not forked.
+            nthreads=os.cpu_count() if multiprocessing.get_start_method() == "fork" else 0,
+            build_dir=f"build/{kind}/cython",
             include_path=["pkg"],
             force=self.force,
             compiler_directives={
                 "language_level": 3,
                 "binding": True,
-                "boundscheck": KIND not in ("release", "mutants"),
+                "boundscheck": kind != "release",
                 "wraparound": False,
                 # Caches of trees and counters are shared by all threads and rely on the GIL: on a
                 # free-threaded interpreter importing slipring turns it on until they do not, and tests
@@ -158,10 +192,8 @@ class BuildExt(build_ext):
             },
         )
         # In place, because setuptools has already put its own attributes on these objects.
-        for ext, c_ext in zip(self.extensions, translated):
+        for ext, c_ext in zip(extensions, translated):
             ext.sources, ext.depends = c_ext.sources, c_ext.depends
-            ext.include_dirs.append(numpy.get_include())
-        super().run()
 
     def build_extensions(self):
         try:
@@ -211,6 +243,6 @@ setup(
     long_description_content_type="text/markdown",
     libraries=[] if KIND == "steps" else [c_library()],
     ext_modules=[extension(name) for name in EXTENSIONS],
-    cmdclass={"build_ext": BuildExt},
+    cmdclass={"build_clib": BuildClib, "build_ext": BuildExt},
     options={"build": {"build_base": f"build/{KIND}"}},
 )

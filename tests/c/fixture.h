@@ -134,18 +134,4 @@ static inline int wait_for(pid_t pid)
 /* A signal handler that only interrupts. */
 static inline void interrupt(int number) { (void)number; }
 
-/* Two threads that take turns: rounds are counted from 1, and OVER ends them. On a busy machine a turn can cost a
- * time slice, so they end by the clock as well. */
-#define OVER UINT64_MAX
-#define RACE_MS 1500
-
-static inline uint64_t await_round(_Atomic uint64_t *word, uint64_t round)
-{
-    uint64_t seen;
-    for (int spins = 1; (seen = sr_load_acquire(word)) != round && seen != OVER; spins++)
-        if (spins % 20000 == 0) /* spinning keeps both in step; but the other one may not be running */
-            sched_yield();
-    return seen;
-}
-
 #endif

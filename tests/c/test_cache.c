@@ -43,16 +43,6 @@ TEST(an_abandoned_entry_can_be_claimed_again)
     check_entry(cache, 7, 10);
 }
 
-TEST(generations_wrap)
-{
-    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
-    CHECK_OK(make_entry(cache, 0, 8)); /* now the chunk has memory */
-    sr_store_relaxed(&cache->index[7], LAST_GEN << SR_GEN_SHIFT);
-    sr_fill fill = claimed(cache, 7);
-    CHECK_OK(sr_cache_abandon(cache, &fill));
-    CHECK_EQ(entry_word(cache, 7), 0);
-}
-
 TEST(keys_after_the_last_are_refused)
 {
     sr_cache *cache SCOPED_CACHE = make_cache(MIB);
@@ -126,21 +116,6 @@ TEST(a_found_entry_is_read_only)
     check_entry(cache, 1, 8);
 }
 
-TEST(every_process_with_the_descriptor_finds_the_entries)
-{
-    sr_cache *one = make_cache(MIB), *two = attached(one);
-    CHECK_OP(sr_cache_fd(one), !=, sr_cache_fd(two));
-    CHECK_OK(make_entry(one, 1, 100));
-    CHECK_OK(make_entry(two, 2, 200));
-    for (int i = 0; i < 2; i++) {
-        check_entry(i ? two : one, 1, 100);
-        check_entry(i ? two : one, 2, 200);
-    }
-    sr_cache_destroy(one);
-    check_entry(two, 1, 100);
-    sr_cache_destroy(two);
-}
-
 static void refused(const sr_cache *cache)
 {
     sr_cache *other = NULL;
@@ -190,19 +165,6 @@ TEST(other_files_are_refused)
     CHECK_EQ(sr_cache_attach(sr_fd(ring), &cache), -EPROTO);
     sr_destroy(ring);
     CHECK_EQ(dup(0), next); /* no descriptor is left open */
-}
-
-TEST(another_users_cache_is_refused)
-{
-    if (geteuid() != 0)
-        SKIP("only the superuser can become another user");
-    sr_cache *cache = make_cache(MIB), *other;
-    CHECK_OK(seteuid(65534));
-    CHECK_EQ(sr_cache_attach(sr_cache_fd(cache), &other), -EACCES);
-    CHECK_OK(seteuid(0));
-    CHECK_OK(sr_cache_attach(sr_cache_fd(cache), &other));
-    sr_cache_destroy(other);
-    sr_cache_destroy(cache);
 }
 
 TEST(a_wrong_word_leads_nowhere)

@@ -44,26 +44,6 @@ TEST(a_waiting_process_recovers_a_dead_filler)
     }
 }
 
-TEST(a_filler_that_dies_while_others_sleep_is_recovered_by_them)
-{
-    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
-    int ends[2];
-    CHECK_OK(pipe(ends));
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        claimed(cache, 7);
-        CHECK_EQ(write(ends[1], "x", 1), 1);
-        await_waiters(cache, 1);
-        raise(SIGKILL);
-    }
-    char c;
-    CHECK_EQ(read(ends[0], &c, 1), 1);
-    CHECK_OK(sr_cache_wait(cache, 7, SR_FOREVER)); /* a zombie is dead */
-    CHECK_EQ(look(cache, 7), -ENOENT);
-    wait_for(pid);
-}
-
 TEST(a_claim_without_a_free_number_recovers_dead_fillers)
 {
     sr_cache *cache SCOPED_CACHE = make_cache(MIB);
@@ -104,21 +84,6 @@ TEST(memory_that_dead_fillers_had_taken_is_counted)
     check_entry(cache, 0, 8);
 }
 
-TEST(a_filler_that_dies_after_ready_leaves_an_entry)
-{
-    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
-    dead(cache, 1);
-    uint32_t number = owner_of_entry(cache, 0) - 1;
-    sr_store_relaxed(&cache->fillers[number].taken, 640);
-    sr_store_relaxed(&cache->fillers[number].growing, 4096);
-    CHECK_OK(make_entry(cache, 1, 100));
-    sr_store_release(&cache->index[0], SR_ENTRY_READY | UINT64_C(7) << SR_ENTRY_SHIFT);
-    CHECK_EQ(sr_cache_recover(cache), 1);
-    CHECK_EQ(entry_word(cache, 0), SR_ENTRY_READY | UINT64_C(7) << SR_ENTRY_SHIFT);
-    CHECK_EQ(info_of(cache).lost + info_of(cache).recovered, 0);
-    CHECK_EQ(numbers_taken(cache), 0);
-}
-
 TEST(a_dead_filler_that_wrote_anything_does_no_harm)
 {
     sr_cache *cache SCOPED_CACHE = make_cache(MIB);
@@ -136,39 +101,6 @@ TEST(a_dead_filler_that_wrote_anything_does_no_harm)
     }
     CHECK_OK(store(cache, &other, 100, NULL));
     check_entry(cache, 5, 100);
-}
-
-TEST(a_slow_survivor_leaves_the_numbers_next_tenant_alone)
-{
-    /* Two survivors find the same death. When one is done another thread takes the number, then the other goes on. */
-    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
-    for (uint64_t key = 0; key < 2; key++) { /* it makes another entry, or the same one */
-        dead(cache, 1);
-        uint32_t number = owner_of_entry(cache, 0) - 1;
-        uint64_t gone = sr_load_relaxed(&cache->fillers[number].incarnation), before;
-        CHECK_EQ(sr_cache_recover(cache), 1);
-        sr_fill fill = claimed(cache, key);
-        sr_filler *f = &cache->fillers[number];
-        if (fill.filler != number) { /* force this number */
-            sr_store_relaxed(&cache->fillers[fill.filler].incarnation, 0);
-            sr_store_relaxed(&f->incarnation, fill.incarnation);
-            sr_store_relaxed(&f->key, key);
-            fill.filler = number;
-            fill.word = (fill.word & ~SR_OWNER_MASK) | (uint64_t)(number + 1) << SR_OWNER_SHIFT;
-            sr_store_relaxed(&cache->index[key], fill.word);
-        }
-        sr_store_relaxed(&f->taken, 64);
-        before = entry_word(cache, key);
-        sr_cache_reap(cache, number, gone);
-        CHECK_EQ(entry_word(cache, key), before);
-        CHECK_EQ(sr_load_relaxed(&f->incarnation), fill.incarnation);
-        CHECK_EQ(info_of(cache).recovered, key + 1);
-        CHECK_EQ(info_of(cache).lost, 0);
-        CHECK_OK(store(cache, &fill, 100, NULL));
-        check_entry(cache, key, 100);
-        CHECK_EQ(numbers_taken(cache), 0);
-        sr_store_relaxed(&cache->index[0], 0);
-    }
 }
 
 TEST(a_filler_taken_for_dead_takes_nothing_from_others)
@@ -211,26 +143,6 @@ TEST(a_forked_child_ends_no_fill_of_its_parents)
     CHECK_EQ(look(cache, 3), -ENOENT);
 }
 
-static void forks_and_ends(sr_cache *cache, void *pid)
-{
-    claimed(cache, 1);
-    pid_t child = fork();
-    while (child == 0)
-        pause();
-    *(pid_t *)pid = child;
-}
-
-TEST(a_child_of_a_dead_filler_does_not_keep_its_entry)
-{
-    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
-    pid_t *child = shared_page();
-    CHECK_EQ(wait_for(in_another(forks_and_ends, cache, child)), 0);
-    CHECK_OK(kill(*child, 0));
-    CHECK_OK(sr_cache_wait(cache, 1, SR_FOREVER));
-    CHECK_EQ(look(cache, 1), -ENOENT);
-    kill(*child, SIGKILL);
-}
-
 static void becomes_another_program(sr_cache *cache, void *ends)
 {
     claimed(cache, 1);
@@ -261,15 +173,6 @@ TEST(a_filler_that_has_executed_another_program_counts_as_dead)
     wait_for(pid);
 }
 
-TEST(a_pid_used_again_names_the_first_process_dead)
-{
-    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
-    sr_fill fill = claimed(cache, 1);
-    sr_store_relaxed(&cache->fillers[fill.filler].incarnation, fill.incarnation + (UINT64_C(1) << 32));
-    CHECK_EQ(sr_cache_recover(cache), 1);
-    CHECK_EQ(look(cache, 1), -ENOENT);
-}
-
 TEST(from_another_pid_namespace_entries_are_only_found)
 {
     sr_cache *cache = make_cache(MIB), *other;
@@ -286,43 +189,6 @@ TEST(from_another_pid_namespace_entries_are_only_found)
     CHECK_EQ(look(other, 1), -EAGAIN);
     sr_cache_destroy(other);
     sr_cache_destroy(cache);
-}
-
-/* Many concurrent survivors of many deaths, repeatedly. */
-enum { SURVIVORS = 4, LAPS = 10, EACH = 12 };
-
-static void survives(sr_cache *cache, void *begin)
-{
-    while (!sr_load_acquire((_Atomic uint32_t *)begin))
-        sched_yield();
-    for (uint64_t key = 0; key < EACH; key++)
-        for (int rc = -EAGAIN; rc != -EEXIST;)
-            if ((rc = make_entry(cache, key, 100 + key)) == -EAGAIN)
-                CHECK_OK(sr_cache_wait(cache, key, SR_FOREVER));
-            else
-                CHECK(rc == 0 || rc == -EEXIST);
-}
-
-TEST(several_survivors_at_once_make_each_entry_once)
-{
-    for (int lap = 0; lap < LAPS; lap++) {
-        sr_cache *cache = make_cache(MIB);
-        _Atomic uint32_t *begin = shared_page();
-        pid_t pids[SURVIVORS];
-        dead(cache, EACH);
-        for (int i = 0; i < SURVIVORS; i++)
-            pids[i] = in_another(survives, cache, begin);
-        sr_store_release(begin, 1);
-        for (int i = 0; i < SURVIVORS; i++)
-            CHECK_EQ(wait_for(pids[i]), 0);
-        for (uint64_t key = 0; key < EACH; key++)
-            check_entry(cache, key, 100 + key);
-        CHECK_EQ(info_of(cache).entries, EACH);
-        CHECK_EQ(info_of(cache).recovered, EACH);
-        CHECK_EQ(numbers_taken(cache), 0);
-        munmap((void *)begin, SR_PAGE);
-        sr_cache_destroy(cache);
-    }
 }
 
 RUN_TESTS(60)

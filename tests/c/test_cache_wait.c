@@ -98,15 +98,6 @@ TEST(a_store_and_a_wait_at_once_lose_no_wake_up)
     sr_cache_destroy(race.cache);
 }
 
-TEST(no_process_waits_for_an_entry_without_a_filler)
-{
-    sr_cache *cache SCOPED_CACHE = make_cache(MIB);
-    CHECK_OK(sr_cache_wait(cache, 7, 0)); /* its word has no memory */
-    CHECK_OK(make_entry(cache, 7, 8));
-    CHECK_OK(sr_cache_wait(cache, 7, 0));
-    CHECK_OK(sr_cache_wait(cache, 8, 0));
-}
-
 TEST(no_thread_waits_for_its_own_entry)
 {
     sr_cache *cache SCOPED_CACHE = make_cache(MIB);

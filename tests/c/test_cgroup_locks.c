@@ -58,17 +58,6 @@ TEST(groups_with_a_limit_are_locked_each_once)
     clean();
 }
 
-TEST(without_a_limit_nothing_is_locked)
-{
-    machine();
-    groups("0::/job\n", MOUNT_V2);
-    group("/sys/fs/cgroup/job", true, UINT64_MAX, MIB);
-    sr_cgroup_locks locks = lock_until(in_ms(3600000));
-    CHECK_EQ(locks.n, 0);
-    sr_unlock_cgroups(&locks);
-    clean();
-}
-
 TEST(no_descriptor_is_left_open)
 {
     three_groups(MOUNT_V2 MOUNT_V2);
@@ -82,31 +71,22 @@ TEST(no_descriptor_is_left_open)
     clean();
 }
 
-/* Locks a group and reports it; then unlocks it after a while, or waits to be killed. */
-static pid_t pinned_by(const char *dir, const int *said, bool unlocks)
-{
-    char byte;
-    pid_t child = fork();
-    CHECK_OP(child, >=, 0);
-    if (child == 0) {
-        int fd = locked_by_another(dir);
-        CHECK_EQ(write(said[1], "l", 1), 1);
-        sleep_ms(unlocks ? 100 : 3600000);
-        CHECK_EQ(write(said[1], "u", 1), 1);
-        close(fd);
-        _exit(0);
-    }
-    CHECK_EQ(read(said[0], &byte, 1), 1);
-    return child;
-}
-
 TEST(a_lock_is_waited_for)
 {
     int said[2], status;
     char byte = 0;
     three_groups(MOUNT_V2);
     CHECK_OK(pipe(said));
-    pid_t child = pinned_by("/sys/fs/cgroup/top", said, true);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = locked_by_another("/sys/fs/cgroup/top");
+        CHECK_EQ(write(said[1], "l", 1), 1);
+        sleep_ms(100);
+        CHECK_EQ(write(said[1], "u", 1), 1);
+        close(fd);
+        _exit(0);
+    }
+    CHECK_EQ(read(said[0], &byte, 1), 1);
     CHECK_OK(fcntl(said[0], F_SETFL, O_NONBLOCK));
     sr_cgroup_locks locks = lock_until(in_ms(3600000));
     CHECK_EQ(read(said[0], &byte, 1), 1); /* before it was unlocked */
@@ -114,21 +94,6 @@ TEST(a_lock_is_waited_for)
     CHECK(is_locked("/sys/fs/cgroup/top"));
     CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK_EQ(status, 0);
-    sr_unlock_cgroups(&locks);
-    clean();
-}
-
-TEST(a_process_that_is_killed_releases_its_lock)
-{
-    int said[2], status;
-    three_groups(MOUNT_V2);
-    CHECK_OK(pipe(said));
-    pid_t child = pinned_by("/sys/fs/cgroup/top/job/mine", said, false);
-    CHECK(is_locked("/sys/fs/cgroup/top/job/mine"));
-    CHECK_OK(kill(child, SIGKILL));
-    CHECK_EQ(waitpid(child, &status, 0), child);
-    sr_cgroup_locks locks = lock_until(in_ms(3600000));
-    CHECK(is_locked("/sys/fs/cgroup/top/job/mine"));
     sr_unlock_cgroups(&locks);
     clean();
 }

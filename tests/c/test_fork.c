@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -71,16 +70,6 @@ TEST(a_childs_slot_stays_as_it_was_when_its_parent_releases_it)
     gen = lease(ring, 0, 22);
     end_well(pid);
     CHECK(all(sr_payload(ring, 0), USED, 22));
-}
-
-TEST(a_child_does_not_see_its_parents_writes)
-{
-    sr_ring *ring SCOPED = make_ring(2, 2, 0);
-    lease(ring, 1, 11);
-    pid_t pid = watcher(sr_payload(ring, 1), 11, NULL);
-    memset(sr_payload(ring, 1), 33, USED);
-    end_well(pid);
-    CHECK(all(sr_payload(ring, 1), USED, 33));
 }
 
 static sr_ring *tried;
@@ -292,33 +281,5 @@ TEST(a_destroyed_ring_has_no_part_in_later_forks)
 }
 
 /* ---- a thread that takes and releases while another forks ---- */
-
-static _Atomic uint64_t stop;
-
-static void *user(void *ring)
-{
-    while (!sr_load_acquire(&stop)) {
-        sr_ref(ring, 1);
-        sr_unref(ring, 1);
-    }
-    return NULL;
-}
-
-TEST(forks_and_leases_of_two_threads_do_not_meet)
-{
-    pthread_t thread;
-    sr_ring *ring SCOPED = make_ring(2, 2, 0);
-    lease(ring, 0, 11);
-    CHECK_OK(pthread_create(&thread, NULL, user, ring));
-    for (uint64_t end = in_ms(RACE_MS / 3); sr_now() < end;) {
-        sr_ring *other = make_ring(1, 2, 0);
-        pid_t pid = watcher(sr_payload(ring, 0), 11, NULL);
-        sr_destroy(other);
-        end_well(pid);
-    }
-    sr_store_release(&stop, 1);
-    pthread_join(thread, NULL);
-    CHECK(!sr_pinned_after_fork(ring, 1));
-}
 
 RUN_TESTS(30)

@@ -79,16 +79,6 @@ TEST(loader_segments_have_no_incarnations)
     CHECK_EQ(sr_recover_dead(ring, true), -EINVAL);
 }
 
-TEST(numbers_of_the_dead_are_given_out_again)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, SR_SEG_QUEUE);
-    for (int i = 0; i < 5; i++) {
-        dead(ring, only_enters, NULL);
-        CHECK_EQ(enter(ring), 1);
-        CHECK_OK(sr_leave(ring, 1));
-    }
-}
-
 TEST(another_pid_namespace_is_refused)
 {
     sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
@@ -96,38 +86,6 @@ TEST(another_pid_namespace_is_refused)
     CHECK_EQ(ring->header->pid_namespace, sr_pid_namespace());
     ring->header->pid_namespace++;
     CHECK_EQ(sr_enter(ring, &participant), -EXDEV);
-}
-
-/* The first process of its PID namespace, which still has the machine's /proc. */
-static void with_the_machines_proc(sr_ring *unused, void *also_unused)
-{
-    (void)unused, (void)also_unused;
-    uint32_t *participant = mmap_shared(sizeof *participant);
-    CHECK_EQ(getpid(), 1);
-    CHECK_EQ(sr_start_time(1), 0); /* not that of the machine's first process */
-    sr_ring *ring SCOPED = make_ring(2, 3, SR_SEG_QUEUE);
-    CHECK_EQ(sr_recover_dead(ring, true), 0);
-    dead(ring, claims, participant);
-    CHECK_EQ(sr_recover_dead(ring, true), 1);
-    CHECK_EQ(sr_load_relaxed(&ring->participants[*participant].incarnation), 0);
-    CHECK_EQ(sr_load_relaxed(&ring->participants[0].incarnation), 1);
-}
-
-static void in_a_pid_namespace(sr_ring *ring, void *unused)
-{
-    (void)unused;
-    if (unshare(CLONE_NEWPID) != 0)
-        _exit(SKIPPED);
-    CHECK_EQ(wait_for(in_child(with_the_machines_proc, ring, NULL)), 0);
-}
-
-TEST(another_namespaces_proc_is_not_believed)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    int status = wait_for(in_child(in_a_pid_namespace, ring, NULL));
-    if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED)
-        SKIP("a PID namespace cannot be made here");
-    CHECK_EQ(status, 0);
 }
 
 #ifndef SYS_clone3
@@ -269,35 +227,6 @@ TEST(a_number_taken_by_another_process_names_the_first_one_dead)
     sr_store_relaxed(&ring->participants[me].incarnation, sr_incarnation_of((int)getpid()) + (UINT64_C(1) << 32));
     CHECK_EQ(sr_recover_dead(ring, false), 1);
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
-TEST(a_slow_recovery_leaves_the_next_incarnation_alone)
-{
-    /* Two survivors find the same death. When one is done a new process takes the number, then the other goes on. */
-    sr_ring *ring SCOPED = make_ring(4, 4, SR_SEG_QUEUE);
-    uint32_t *participant = mmap_shared(sizeof *participant);
-    dead(ring, claims, participant);
-    uint64_t old = sr_load_relaxed(&ring->participants[*participant].incarnation), gen[4];
-    sr_result result;
-    CHECK_OP(old, !=, 0);
-    CHECK_EQ(sr_recover_dead(ring, false), 1);
-    CHECK_EQ(enter(ring), *participant);
-    sr_store_relaxed(&ring->participants[*participant].growing, 7);
-    for (uint32_t i = 0; i < 4; i++)
-        claim_slot(ring, *participant, &gen[i]);
-    for (uint32_t i = 1; i < 4; i++) /* claimed; leased and pinned; parked; ready and pinned */
-        CHECK_OK(publish(ring, *participant, i, gen[i], true));
-    for (uint32_t i = 1; i < 3; i++)
-        CHECK_OK(sr_take(ring, *participant, i, &gen[i], &result));
-    CHECK_OK(sr_release(ring, 2, gen[2]));
-    uint64_t before[4];
-    for (uint32_t i = 0; i < 4; i++)
-        before[i] = sr_load_relaxed(&ring->slots[i].state);
-    CHECK_EQ(sr_recover_incarnation(ring, *participant, old), 0);
-    for (uint32_t i = 0; i < 4; i++)
-        CHECK_EQ(sr_load_relaxed(&ring->slots[i].state), before[i]);
-    CHECK_EQ(sr_pages_of(sr_load_relaxed(&ring->participants[*participant].growing)), 7);
-    CHECK_OP(sr_load_relaxed(&ring->participants[*participant].incarnation), !=, 0);
 }
 
 TEST(a_parked_slot_waits_for_the_array_in_it)

@@ -6,165 +6,86 @@
 /* How many of so many bytes of file pages count as free. */
 #define DROPPED(bytes) ((bytes) - (bytes) / 16)
 
-static void expect(uint64_t room, int which)
-{
-    int limit = -1;
-    uint64_t got = sr_memory_available(-1, root, &limit, NULL);
-    clean(); /* a failed CHECK does not return */
-    CHECK_EQ(got, room);
-    CHECK_EQ(limit, which);
-}
-
-TEST(without_groups_the_machine_decides)
-{
-    machine();
-    expect(8 * GIB - MARGIN, SR_LIMIT_MEMORY);
-}
-
-TEST(an_empty_tree_limits_nothing)
-{
-    strcpy(root, "/tmp/slipring-test-XXXXXX");
-    CHECK(mkdtemp(root) != NULL);
-    atexit(clean);
-    expect(UINT64_MAX, SR_LIMIT_NONE);
-}
-
-TEST(a_v2_group_limits)
-{
-    machine();
-    groups("0::/job\n", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n" MOUNT_V2);
-    group("/sys/fs/cgroup/job", true, GIB, 200 * MIB);
-    expect(GIB - 200 * MIB - MARGIN, SR_LIMIT_CGROUP);
-}
-
-TEST(file_pages_that_can_be_dropped_do_not_count)
-{
-    machine();
-    groups("0::/job\n", MOUNT_V2);
-    group("/sys/fs/cgroup/job", true, GIB, 600 * MIB);
-    put("/sys/fs/cgroup/job/memory.stat", "anon 1\nfile 2\nactive_file 104857600\ninactive_file 209715200\nslab 3\n");
-    expect(GIB - 600 * MIB + DROPPED(300 * MIB) - MARGIN, SR_LIMIT_CGROUP);
-}
-
-/* Any program that reads files twice reaches this state. */
-TEST(a_group_full_of_file_pages_in_use_has_room)
-{
-    machine();
-    groups("5:memory:/job\n", "36 32 0:33 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n");
-    group("/sys/fs/cgroup/memory/job", false, GIB, GIB);
-    put("/sys/fs/cgroup/memory/job/memory.stat",
-        "cache 1\nactive_file 1\ntotal_inactive_file 0\ntotal_active_file 838860800\n");
-    expect(DROPPED(800 * MIB) - MARGIN, SR_LIMIT_CGROUP);
-}
-
-TEST(half_of_the_caches_of_names_counts_as_free)
-{
-    machine();
-    groups("0::/job\n", MOUNT_V2);
-    group("/sys/fs/cgroup/job", true, GIB, GIB);
-    put("/sys/fs/cgroup/job/memory.stat", "slab_reclaimable 209715200\nslab_unreclaimable 1048576\n");
-    expect(100 * MIB - MARGIN, SR_LIMIT_CGROUP);
-}
-
-TEST(the_narrowest_ancestor_decides)
-{
-    machine();
-    groups("0::/a/b/c\n", MOUNT_V2);
-    group("/sys/fs/cgroup/a", true, 2 * GIB, GIB + 900 * MIB); /* 124 MiB left */
-    group("/sys/fs/cgroup/a/b", true, UINT64_MAX, GIB);
-    group("/sys/fs/cgroup/a/b/c", true, GIB, 500 * MIB);
-    expect(124 * MIB - MARGIN, SR_LIMIT_CGROUP);
-}
-
-TEST(a_group_over_its_limit_leaves_nothing)
-{
-    machine();
-    groups("0::/job\n", MOUNT_V2);
-    group("/sys/fs/cgroup/job", true, GIB, GIB + 1);
-    expect(0, SR_LIMIT_CGROUP);
-}
-
-TEST(an_unlimited_group_limits_nothing)
-{
-    machine();
-    groups("0::/job\n", MOUNT_V2);
-    group("/sys/fs/cgroup/job", true, UINT64_MAX, GIB);
-    expect(8 * GIB - MARGIN, SR_LIMIT_MEMORY);
-}
-
-TEST(a_v1_group_limits)
-{
-    machine();
-    groups("12:cpu,cpuacct:/x\n5:memory:/job\n1:name=systemd:/y\n",
-           "33 32 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
-           "36 32 0:33 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n");
-    group("/sys/fs/cgroup/memory/job", false, GIB, 700 * MIB);
-    group("/sys/fs/cgroup/memory", false, UINT64_C(0x7FFFFFFFFFFFF000), 5 * GIB);
-    put("/sys/fs/cgroup/memory/job/memory.stat", "cache 1\ninactive_file 1\ntotal_inactive_file 104857600\n");
-    expect(GIB - 700 * MIB + DROPPED(100 * MIB) - MARGIN, SR_LIMIT_CGROUP);
-}
-
-TEST(a_v1_memory_controller_may_share_its_hierarchy)
-{
-    machine();
-    groups("4:hugetlb,memory:/job\n",
-           "36 32 0:33 / /sys/fs/cgroup/both rw,relatime - cgroup cgroup rw,hugetlb,memory\n");
-    group("/sys/fs/cgroup/both/job", false, GIB, 0);
-    expect(GIB - MARGIN, SR_LIMIT_CGROUP);
-}
-
-TEST(both_versions_are_looked_at)
-{
-    machine();
-    groups("5:memory:/one\n0::/two\n",
-           "36 32 0:33 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-           "37 32 0:34 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
-    group("/sys/fs/cgroup/memory/one", false, 2 * GIB, 0);
-    group("/sys/fs/cgroup/unified/two", true, GIB, 0);
-    expect(GIB - MARGIN, SR_LIMIT_CGROUP);
-}
-
+#define V1(at, of) "36 32 0:33 / /sys/fs/cgroup/" at " rw,relatime - cgroup cgroup rw," of "\n"
 /* A container sees only its own group, mounted where the root of all groups usually is. */
-TEST(a_container_that_sees_only_its_own_group_is_limited)
-{
-    machine();
-    groups("0::/docker/abc\n", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
-    group("/sys/fs/cgroup", true, GIB, 100 * MIB);
-    expect(GIB - 100 * MIB - MARGIN, SR_LIMIT_CGROUP);
-}
+#define IN_A_CONTAINER "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n"
 
-TEST(a_group_below_the_containers_is_found)
-{
-    machine();
-    groups("0::/docker/abc/worker\n", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
-    group("/sys/fs/cgroup", true, 4 * GIB, 100 * MIB);
-    group("/sys/fs/cgroup/worker", true, GIB, 100 * MIB);
-    expect(GIB - 100 * MIB - MARGIN, SR_LIMIT_CGROUP);
-}
+static const struct {
+    const char *what, *cgroup, *mounts;
+    struct {
+        const char *dir;
+        uint64_t limit, used;
+        const char *stat;
+    } groups[3];
+    uint64_t room;
+} rows[] = {
+    {"version 2", "0::/job\n", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n" MOUNT_V2,
+     {{"/job", GIB, 200 * MIB, NULL}}, GIB - 200 * MIB - MARGIN},
+    {"file pages that can be dropped", "0::/job\n", MOUNT_V2,
+     {{"/job", GIB, 600 * MIB, "anon 1\nfile 2\nactive_file 104857600\ninactive_file 209715200\nslab 3\n"}},
+     GIB - 600 * MIB + DROPPED(300 * MIB) - MARGIN},
+    {"half of the caches of names", "0::/job\n", MOUNT_V2,
+     {{"/job", GIB, GIB, "slab_reclaimable 209715200\nslab_unreclaimable 1048576\n"}}, 100 * MIB - MARGIN},
+    {"the narrowest ancestor", "0::/a/b/c\n", MOUNT_V2,
+     {{"/a", 2 * GIB, GIB + 900 * MIB, NULL}, {"/a/b", UINT64_MAX, GIB, NULL}, {"/a/b/c", GIB, 500 * MIB, NULL}},
+     124 * MIB - MARGIN},
+    {"more used than allowed", "0::/job\n", MOUNT_V2, {{"/job", GIB, GIB + 1, NULL}}, 0},
+    /* Any program that reads files twice reaches this state. */
+    {"version 1, full of file pages in use", "12:cpu,cpuacct:/x\n5:memory:/job\n1:name=systemd:/y\n",
+     V1("cpu", "cpu,cpuacct") V1("memory", "memory"),
+     {{"/memory/job", GIB, GIB, "cache 1\nactive_file 1\ntotal_inactive_file 104857600\ntotal_active_file 838860800\n"},
+      {"/memory", UINT64_C(0x7FFFFFFFFFFFF000), 5 * GIB, NULL}},
+     DROPPED(900 * MIB) - MARGIN},
+    {"version 1, controllers share a hierarchy", "4:hugetlb,memory:/job\n", V1("memory", "hugetlb,memory"),
+     {{"/memory/job", GIB, 0, NULL}}, GIB - MARGIN},
+    {"both versions", "5:memory:/one\n0::/two\n",
+     V1("memory", "memory") "37 32 0:34 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+     {{"/memory/one", 2 * GIB, 0, NULL}, {"/unified/two", GIB, 0, NULL}}, GIB - MARGIN},
+    {"a container's own group", "0::/docker/abc\n", IN_A_CONTAINER, {{"", GIB, 100 * MIB, NULL}},
+     GIB - 100 * MIB - MARGIN},
+    {"a group below the container's", "0::/docker/abc/worker\n", IN_A_CONTAINER,
+     {{"", 4 * GIB, 100 * MIB, NULL}, {"/worker", GIB, 100 * MIB, NULL}}, GIB - 100 * MIB - MARGIN},
+    {"an invisible path with a visible parent", "0::/host/path/nobody/sees\n", MOUNT_V2, {{"", 3 * GIB, GIB, NULL}},
+     2 * GIB - MARGIN},
+    {"a name that begins like the mounted one", "0::/docker/abcdef\n", IN_A_CONTAINER, {{"", GIB, 0, NULL}},
+     GIB - MARGIN},
+};
 
-TEST(an_invisible_path_falls_back_to_its_visible_parent)
+TEST(the_narrowest_group_of_this_process_decides)
 {
-    machine();
-    groups("0::/host/path/nobody/sees\n", MOUNT_V2);
-    group("/sys/fs/cgroup", true, 3 * GIB, GIB);
-    expect(2 * GIB - MARGIN, SR_LIMIT_CGROUP);
-}
-
-TEST(a_group_whose_name_begins_like_the_mounted_one_is_another)
-{
-    machine();
-    groups("0::/docker/abcdef\n", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
-    group("/sys/fs/cgroup", true, GIB, 0);
-    expect(GIB - MARGIN, SR_LIMIT_CGROUP);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int limit = -1;
+        machine();
+        groups(rows[i].cgroup, rows[i].mounts);
+        for (size_t g = 0; g < 3 && rows[i].groups[g].dir; g++) {
+            char dir[64], stat[96];
+            snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", rows[i].groups[g].dir);
+            snprintf(stat, sizeof stat, "%s/memory.stat", dir);
+            bool v2 = strncmp(rows[i].groups[g].dir, "/memory", 7) != 0;
+            group(dir, v2, rows[i].groups[g].limit, rows[i].groups[g].used);
+            if (rows[i].groups[g].stat)
+                put(stat, rows[i].groups[g].stat);
+        }
+        uint64_t got = sr_memory_available(-1, root, &limit, NULL);
+        clean(); /* a failed CHECK does not return */
+        if (got != rows[i].room)
+            fprintf(stderr, "%s\n", rows[i].what);
+        CHECK_EQ(got, rows[i].room);
+        CHECK_EQ(limit, SR_LIMIT_CGROUP);
+    }
 }
 
 TEST(broken_files_limit_nothing)
 {
+    int limit = -1;
     machine();
     groups("no colons here\n0:\n::\n\n0::/job", MOUNT_V2 "short line\n - cgroup2 \n");
     put("/sys/fs/cgroup/job/memory.max", "lots\n");
     put("/sys/fs/cgroup/job/memory.current", "");
-    expect(8 * GIB - MARGIN, SR_LIMIT_MEMORY);
+    uint64_t got = sr_memory_available(-1, root, &limit, NULL);
+    clean();
+    CHECK_EQ(got, 8 * GIB - MARGIN);
+    CHECK_EQ(limit, SR_LIMIT_MEMORY);
 }
 
 TEST(available_memory_is_reported_with_its_limit_and_file)

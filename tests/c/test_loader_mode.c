@@ -42,31 +42,6 @@ TEST(a_slot_passes_through_all_states_from_dispatch_to_release)
     CHECK_EQ(sr_circulating(ring, 9), 2);
 }
 
-TEST(stamps_have_the_order_of_the_state_changes)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_stamps at;
-    uint64_t before = sr_now(), gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_OK(sr_add_times(ring, 0, 100, 50, 2));
-    CHECK_OK(sr_add_times(ring, 0, 7, 3, 1));
-    CHECK_OK(publish(ring, 1, 0, gen, false));
-    take(ring, 0);
-    CHECK_OK(sr_stamps_of(ring, 0, &at));
-    CHECK_OP(before, <=, at.dispatched_at);
-    CHECK_OP(at.dispatched_at, <=, at.claimed_at);
-    CHECK_OP(at.claimed_at, <=, at.published_at);
-    CHECK_OP(at.published_at, <=, at.taken_at);
-    CHECK_EQ(at.fetch_ns, 107);
-    CHECK_EQ(at.collate_ns, 53);
-    CHECK_EQ(at.skipped, 3);
-    CHECK_OK(sr_release(ring, 0, gen));
-    dispatch(ring, 0, 1, 0, 0);
-    CHECK_OK(sr_stamps_of(ring, 0, &at));
-    CHECK_EQ(at.claimed_at | at.fetched_at | at.published_at | at.taken_at | at.fetch_ns | at.idle_ns | at.skipped, 0);
-    CHECK_EQ(sr_stamps_of(ring, 1, &at), -EINVAL);
-    CHECK_EQ(sr_add_times(ring, 1, 1, 1, 0), -EINVAL);
-}
-
 /* ---- operations that a state does not allow ---- */
 
 /* The operations that are tried in each state. */
@@ -183,52 +158,6 @@ TEST(a_dispatch_into_a_busy_slot_changes_nothing)
     CHECK_EQ(sr_dispatch(ring, 0, &other, NULL), -EBUSY);
     CHECK_EQ(sr_task_of(ring, 0)->seq, 4);
     CHECK_EQ(sr_cancel(ring, 0, gen), 0);
-}
-
-TEST(the_generation_wraps)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint64_t gen;
-    poke(ring, 0, sr_word(SR_FREE, 0, LAST_GEN - 1));
-    CHECK_EQ(dispatch(ring, 0, 0, 0, 0), LAST_GEN);
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
-    CHECK_EQ(gen, LAST_GEN);
-    CHECK_OK(publish(ring, 1, 0, gen, false));
-    CHECK_OK(sr_release(ring, 0, take(ring, 0)));
-    CHECK_EQ(dispatch(ring, 0, 1, 0, 0), 0);
-    CHECK_EQ(sr_cancel(ring, 0, LAST_GEN), -ESTALE);
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
-    CHECK_EQ(gen, 0);
-    CHECK_EQ(publish(ring, 1, 0, LAST_GEN, false), -ESTALE);
-    CHECK_OK(publish(ring, 1, 0, 0, false));
-    CHECK_OK(sr_release(ring, 0, take(ring, 0)));
-}
-
-TEST(the_generation_of_a_cooperative_slot_wraps)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint32_t range;
-    uint64_t gen;
-    poke(ring, 0, sr_word(SR_FREE, 0, LAST_GEN));
-    CHECK_EQ(dispatch(ring, 0, 0, 0, 2), 0);
-    CHECK_EQ(claim(ring, 1, &range, &gen), 0);
-    CHECK_EQ(sr_layout_propose(ring, 1, 0, 0, 0), 0);
-    CHECK_EQ(sr_layout_propose(ring, 1, 0, LAST_GEN, 0), -ESTALE);
-    CHECK_EQ(sr_range_done(ring, 1, 0, range, LAST_GEN, NULL), -ESTALE);
-    CHECK_EQ(sr_range_done(ring, 1, 0, range, 0, NULL), 0);
-}
-
-TEST(results_of_every_kind_are_published_and_taken_like_batches)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    for (uint16_t kind = SR_ERROR; kind <= SR_EMPTY; kind++) {
-        sr_result in = {.kind = kind}, out;
-        uint64_t gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
-        CHECK_OK(sr_publish(ring, 1, 0, gen, &in, false));
-        CHECK_OK(sr_take(ring, SR_CONSUMER, 0, &gen, &out));
-        CHECK_EQ(out.kind, kind);
-        CHECK_OK(sr_release(ring, 0, gen));
-    }
 }
 
 RUN_TESTS(20)

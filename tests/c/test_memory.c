@@ -1,7 +1,5 @@
 /* Commits of memory: before it is written, and never beyond the limit. */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "small.h"
@@ -21,17 +19,6 @@ TEST(commit_grows_and_never_shrinks)
     CHECK_EQ(sr_slot_committed(ring, 1), MIB);
     CHECK_EQ(sr_slot_committed(ring, 0), SR_PAYLOAD_COMMIT);
     memset(sr_payload(ring, 1), 7, MIB);
-}
-
-TEST(committed_bytes_are_backed_by_memory)
-{
-    sr_ring *ring SCOPED = make_ring(2, 2, 0);
-    struct stat before, after;
-    CHECK_OK(fstat(sr_fd(ring), &before));
-    uint64_t had = sr_committed(ring);
-    CHECK_OK(sr_commit(ring, 0, 0, 500000, NULL));
-    CHECK_OK(fstat(sr_fd(ring), &after));
-    CHECK_EQ((uint64_t)(after.st_blocks - before.st_blocks) * 512, sr_committed(ring) - had);
 }
 
 TEST(more_than_the_capacity_is_efbig_with_the_numbers)
@@ -87,53 +74,6 @@ TEST(a_refused_alloc_takes_nothing)
     CHECK_EQ(sr_alloc(ring, 1, 0, 64, 64, &at, NULL), -EFBIG);
 }
 
-TEST(every_dispatch_begins_at_the_start_of_the_payload)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint64_t gen, at;
-    for (int i = 0; i < 3; i++) {
-        gen = bring_to(ring, 0, SR_CLAIMED, 1, false);
-        CHECK_OK(sr_alloc(ring, 1, 0, 5000, 64, &at, NULL));
-        CHECK_EQ(at, 0);
-        CHECK_OK(sr_alloc(ring, 1, 0, 10, 64, &at, NULL));
-        CHECK_OK(sr_rewind(ring, 1, 0, gen));
-        CHECK_OK(sr_alloc(ring, 1, 0, 10, 64, &at, NULL));
-        CHECK_EQ(at, 0);
-        CHECK_OK(sr_abort(ring, 1, 0, gen));
-        CHECK_EQ(sr_rewind(ring, 1, 0, gen), -ESTALE);
-    }
-}
-
-static int resident_pages(sr_ring *ring, uint32_t slot, uint64_t bytes)
-{
-    /* /proc/self/pagemap shows the pages of this process; mincore would show those of the file. */
-    int n = 0, fd = open("/proc/self/pagemap", 0);
-    CHECK(fd >= 0);
-    for (uint64_t at = 0; at < bytes; at += SR_PAGE) {
-        uint64_t entry = 0;
-        uintptr_t page = (uintptr_t)(sr_payload(ring, slot) + at) / SR_PAGE;
-        CHECK_EQ(pread(fd, &entry, 8, (off_t)(page * 8)), 8);
-        n += (int)(entry >> 63);
-    }
-    close(fd);
-    return n;
-}
-
-TEST(commit_maps_the_pages_in_this_process)
-{
-    sr_ring *ring = make_ring(1, 2, 0), *other;
-    CHECK_OK(sr_attach(sr_fd(ring), -1, &other));
-    CHECK_OK(sr_commit(ring, 0, 0, 256 * KIB, NULL));
-    if (resident_pages(ring, 0, 256 * KIB) == 0)
-        SKIP("the kernel has no MADV_POPULATE_WRITE (5.14)");
-    CHECK_EQ(resident_pages(ring, 0, 256 * KIB), 64);
-    CHECK_EQ(resident_pages(other, 0, 256 * KIB), 0);
-    CHECK_OK(sr_populate(other, 0, 256 * KIB));
-    CHECK_EQ(resident_pages(other, 0, 256 * KIB), 64);
-    sr_destroy(other);
-    sr_destroy(ring);
-}
-
 TEST(populate_stops_at_the_committed_bytes)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
@@ -182,47 +122,6 @@ TEST(memory_that_others_are_committing_counts)
 
 static sr_ring *small;
 
-static void *commits_three(void *slot)
-{
-    return (void *)(intptr_t)sr_commit(small, 1, (uint32_t)(uintptr_t)slot, 3 * MIB, NULL);
-}
-
-TEST(memory_that_others_did_not_commit_is_available)
-{
-    pthread_t thread;
-    void *rc;
-    small = small_ring(3);
-    sr_store_relaxed(&small->participants[2].growing, 6 * MIB / SR_PAGE);
-    CHECK(pthread_create(&thread, NULL, commits_three, (void *)(uintptr_t)0) == 0);
-    sleep_ms(10); /* it probably sleeps now; nothing depends on it */
-    CHECK(sr_recover(small, 2) == 0);
-    pthread_join(thread, &rc);
-    CHECK(rc == NULL);
-    sr_destroy(small);
-}
-
-static _Atomic bool enough;
-
-static void *asks_for_too_much(void *unused)
-{
-    (void)unused;
-    while (!atomic_load(&enough))
-        CHECK(sr_commit(small, 2, 3, 60 * MIB, NULL) == -ENOSPC);
-    return NULL;
-}
-
-TEST(a_hopeless_request_is_refused_without_harm_to_others)
-{
-    pthread_t thread;
-    small = small_ring(3);
-    CHECK(pthread_create(&thread, NULL, asks_for_too_much, NULL) == 0);
-    for (uint64_t kib = 64; kib <= 5 * 1024; kib += 64)
-        CHECK(sr_commit(small, 1, kib % 3, kib * KIB / 3, NULL) == 0);
-    atomic_store(&enough, true);
-    pthread_join(thread, NULL);
-    sr_destroy(small);
-}
-
 enum { MANY = 4, LAPS = 300 };
 
 static void *commits_concurrently(void *number)
@@ -257,38 +156,6 @@ TEST(a_file_system_too_small_for_the_controls_is_enospc)
     CHECK(sr_create(&o, &ring, &why) == -ENOSPC);
     CHECK(why.limit == SR_LIMIT_FILESYSTEM);
     CHECK(why.needed > 64 * SR_PAGE && why.free <= 64 * KIB);
-}
-
-/* ---- threads ---- */
-
-enum { TAKERS = 4, TAKES = 200 };
-static sr_ring *shared;
-static uint64_t taken[TAKERS][TAKES];
-
-static void *taker(void *number)
-{
-    uint64_t me = (uint64_t)(uintptr_t)number;
-    for (int i = 0; i < TAKES; i++) {
-        CHECK_OK(sr_alloc(shared, (uint32_t)me, 0, 1000, 64, &taken[me][i], NULL));
-        memset(sr_payload(shared, 0) + taken[me][i], (int)me + 1, 1000);
-    }
-    return NULL;
-}
-
-TEST(threads_that_alloc_from_one_slot_never_get_the_same_bytes)
-{
-    pthread_t threads[TAKERS];
-    shared = make_ring(1, TAKERS, 0);
-    for (uintptr_t i = 0; i < TAKERS; i++)
-        CHECK_OK(pthread_create(&threads[i], NULL, taker, (void *)i));
-    for (int i = 0; i < TAKERS; i++)
-        pthread_join(threads[i], NULL);
-    for (int t = 0; t < TAKERS; t++)
-        for (int i = 0; i < TAKES; i++)
-            for (int b = 0; b < 1000; b++)
-                CHECK_EQ(sr_payload(shared, 0)[taken[t][i] + (uint64_t)b], t + 1);
-    CHECK_EQ(sr_load_relaxed(&shared->slots[0].cursor), TAKERS * TAKES * 1024 - 24);
-    sr_destroy(shared);
 }
 
 RUN_TESTS(20)

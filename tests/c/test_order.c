@@ -1,21 +1,6 @@
 /* The order of tasks and slots, addressees; the remains of an old iteration; cancelling. */
 #include "fixture.h"
 
-TEST(the_lowest_seq_is_claimed_first)
-{
-    sr_ring *ring SCOPED = make_ring(5, 2, 0);
-    static const uint64_t seqs[] = {7, 3, 9, 1, 5};
-    uint64_t gen;
-    for (uint32_t i = 0; i < 5; i++)
-        dispatch(ring, i, seqs[i], 0, 0);
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 3);
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 1);
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 4);
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 0);
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 2);
-    nothing_to_claim(ring, 1);
-}
-
 TEST(seqs_wrap)
 {
     sr_ring *ring SCOPED = make_ring(4, 2, 0);
@@ -35,38 +20,6 @@ TEST(seqs_wrap)
         CHECK_EQ(found, order[i]);
         take(ring, found);
     }
-}
-
-TEST(any_means_the_lowest_ready_seq)
-{
-    sr_ring *ring SCOPED = make_ring(3, 2, 0);
-    uint32_t found;
-    for (uint32_t i = 0; i < 3; i++)
-        bring_to(ring, i, SR_CLAIMED, 1, false);
-    uint64_t gen = sr_gen_of(sr_load_acquire(&ring->slots[0].state));
-    CHECK_OK(publish(ring, 1, 2, gen, false));
-    CHECK_OK(publish(ring, 1, 1, gen, false));
-    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
-    CHECK_EQ(found, 1);
-    CHECK_EQ(sr_wait_ready(ring, 0, 0, &found), -ETIMEDOUT);
-    CHECK_OK(sr_wait_ready(ring, 2, 0, &found));
-    CHECK_EQ(found, 2);
-}
-
-TEST(an_addressed_task_is_its_addressees_alone)
-{
-    sr_ring *ring SCOPED = make_ring(4, 4, 0);
-    uint64_t gen;
-    dispatch(ring, 0, 0, 2, 0);
-    dispatch(ring, 1, 1, 3, 0);
-    dispatch(ring, 2, 2, 0, 0);
-    dispatch(ring, 3, 3, 2, 0);
-    CHECK_EQ(claim(ring, 1, NULL, &gen), 2); /* the only task for any worker */
-    nothing_to_claim(ring, 1);
-    CHECK_EQ(claim(ring, 2, NULL, &gen), 0);
-    CHECK_EQ(claim(ring, 3, NULL, &gen), 1);
-    nothing_to_claim(ring, 3);
-    CHECK_EQ(claim(ring, 2, NULL, &gen), 3);
 }
 
 TEST(the_slot_released_last_is_picked_first)
@@ -121,18 +74,6 @@ TEST(a_ready_batch_of_an_old_iteration_is_discarded_on_sight)
     CHECK_EQ(state_of(ring, 1), SR_LEASED); /* a lease outlives its iteration */
 }
 
-TEST(a_stale_batch_that_is_pinned_is_parked)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint32_t slot;
-    uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
-    CHECK_OK(sr_begin_iteration(ring, 1));
-    CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN);
-    CHECK_EQ(state_of(ring, 0), SR_PARKED);
-    CHECK_OK(sr_unpin(ring, 1, 0, gen));
-    CHECK_OK(sr_pick_free(ring, &slot));
-}
-
 TEST(a_worker_frees_stale_tasks_and_claims_the_next)
 {
     sr_ring *ring SCOPED = make_ring(4, 2, 0);
@@ -166,17 +107,5 @@ TEST(a_busy_slot_of_an_old_iteration_does_not_hide_a_task_with_its_seq)
 }
 
 /* ---- cancelling ---- */
-
-TEST(a_cancelled_task_is_never_claimed)
-{
-    sr_ring *ring SCOPED = make_ring(2, 2, 0);
-    uint64_t gen = dispatch(ring, 0, 0, 0, 0), addressed = dispatch(ring, 1, 1, 1, 0);
-    CHECK_OK(sr_cancel(ring, 0, gen));
-    CHECK_OK(sr_cancel(ring, 1, addressed));
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-    nothing_to_claim(ring, 1);
-    CHECK_EQ(dispatch(ring, 0, 2, 0, 0), gen + 1);
-    CHECK_EQ(sr_cancel(ring, 0, gen), -ESTALE);
-}
 
 RUN_TESTS(20)

@@ -1,6 +1,5 @@
 /* Participants: start times, joining, serving, and workers after the consumer's death. */
 #define _GNU_SOURCE
-#include <sys/mman.h>
 #include <sys/prctl.h>
 
 #include "fixture.h"
@@ -23,15 +22,6 @@ TEST(odd_process_names_do_not_confuse_the_start_time)
         CHECK_OK(prctl(PR_SET_NAME, names[i]));
         CHECK_EQ(sr_start_time((int)getpid()), plain);
     }
-}
-
-TEST(a_dead_process_has_no_start_time)
-{
-    pid_t pid = fork();
-    if (pid == 0)
-        _exit(0);
-    wait_for(pid);
-    CHECK_EQ(sr_start_time((int)pid), 0);
 }
 
 TEST(the_creator_is_the_consumer)
@@ -73,43 +63,6 @@ TEST(a_worker_that_serves_is_reported)
     CHECK_EQ(wait_for(child), 0);
     CHECK_OK(sr_recover(ring, 2));
     CHECK_EQ(sr_wait_serving(ring, 2, in_ms(10)), -ETIMEDOUT); /* its replacement does not serve yet */
-}
-
-/* Two threads of the consumer wait: one for a batch, one for a worker. */
-static sr_ring *shared;
-
-static void *wait_for_worker(void *unused)
-{
-    (void)unused;
-    CHECK_OK(sr_wait_serving(shared, 1, SR_FOREVER));
-    return NULL;
-}
-
-static void *wait_for_batch(void *unused)
-{
-    uint32_t found;
-    (void)unused;
-    CHECK_OK(sr_wait_ready(shared, 0, SR_FOREVER, &found));
-    return NULL;
-}
-
-TEST(a_wait_for_a_worker_takes_no_batchs_wake_up)
-{
-    pthread_t a, b;
-    shared = make_ring(1, 3, 0);
-    uint64_t gen = bring_to(shared, 0, SR_CLAIMED, 2, false);
-    CHECK_OK(pthread_create(&a, NULL, wait_for_worker, NULL));
-    sleep_ms(20);
-    CHECK_OK(pthread_create(&b, NULL, wait_for_batch, NULL));
-    while (sr_load_acquire(&shared->header->ready_waiters) == 0)
-        sleep_ms(1);
-    sleep_ms(10);
-    CHECK_OK(publish(shared, 2, 0, gen, false));
-    pthread_join(b, NULL);
-    CHECK_OK(sr_join(shared, 1));
-    CHECK_OK(sr_serve(shared, 1));
-    pthread_join(a, NULL);
-    sr_destroy(shared);
 }
 
 /* ---- the consumer's death ---- */

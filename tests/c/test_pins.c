@@ -17,27 +17,6 @@ TEST(a_release_before_the_unpin_parks_the_slot)
     CHECK_EQ(sr_unpin(ring, 1, 0, gen), -ESTALE);
 }
 
-TEST(an_unpin_before_the_release_leaves_the_slot_leased)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint64_t gen = bring_to(ring, 0, SR_LEASED, 1, true);
-    CHECK_OK(sr_unpin(ring, 1, 0, gen));
-    CHECK_EQ(state_of(ring, 0), SR_LEASED);
-    CHECK_OK(sr_release(ring, 0, gen));
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
-TEST(an_unpin_before_the_take_leaves_the_slot_ready)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint64_t gen = bring_to(ring, 0, SR_READY, 1, true);
-    CHECK_OK(sr_unpin(ring, 1, 0, gen));
-    CHECK_EQ(state_of(ring, 0), SR_READY);
-    CHECK_EQ(take(ring, 0), gen);
-    CHECK_OK(sr_release(ring, 0, gen));
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
 TEST(a_discarded_batch_that_is_pinned_is_parked)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
@@ -46,17 +25,6 @@ TEST(a_discarded_batch_that_is_pinned_is_parked)
     CHECK_EQ(state_of(ring, 0), SR_PARKED);
     CHECK_OK(sr_unpin(ring, 1, 0, gen));
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
-TEST(an_unpin_of_an_earlier_generation_is_stale)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint64_t gen = bring_to(ring, 0, SR_PARKED, 1, true);
-    CHECK_OK(sr_unpin(ring, 1, 0, gen));
-    uint64_t next = bring_to(ring, 0, SR_LEASED, 1, true);
-    CHECK_EQ(sr_unpin(ring, 1, 0, gen), -ESTALE);
-    CHECK_EQ(state_of(ring, 0), SR_LEASED);
-    CHECK_OK(sr_unpin(ring, 1, 0, next));
 }
 
 TEST(a_dead_threads_pins_remain)
@@ -88,41 +56,6 @@ TEST(a_dead_workers_pins_are_released)
     CHECK_EQ(state_of(ring, 2), SR_PARKED);
     CHECK_OK(sr_release(ring, 0, leased));
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
-/* ---- release and unpin concurrently ---- */
-
-static sr_ring *shared;
-static _Atomic uint64_t go, done, the_gen;
-
-static void *unpinner(void *unused)
-{
-    (void)unused;
-    for (uint64_t round = 1; await_round(&go, round) == round; round++) {
-        CHECK_OK(sr_unpin(shared, 1, 0, sr_load_relaxed(&the_gen)));
-        sr_store_release(&done, round);
-    }
-    return NULL;
-}
-
-TEST(a_concurrent_release_and_unpin_free_the_slot_once)
-{
-    pthread_t thread;
-    uint64_t end = in_ms(RACE_MS);
-    shared = make_ring(1, 2, 0);
-    CHECK_OK(pthread_create(&thread, NULL, unpinner, NULL));
-    for (uint64_t round = 1; sr_now() < end; round++) {
-        uint64_t gen = bring_to(shared, 0, SR_LEASED, 1, true);
-        sr_store_relaxed(&the_gen, gen);
-        sr_store_release(&go, round);
-        CHECK_OK(sr_release(shared, 0, gen));
-        await_round(&done, round);
-        CHECK_EQ(state_of(shared, 0), SR_FREE);
-        CHECK_EQ(sr_gen_of(sr_load_acquire(&shared->slots[0].state)), gen);
-    }
-    sr_store_release(&go, OVER);
-    pthread_join(thread, NULL);
-    sr_destroy(shared);
 }
 
 RUN_TESTS(30)

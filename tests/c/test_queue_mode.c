@@ -69,48 +69,6 @@ TEST(only_the_first_batch_can_be_taken)
     CHECK_OK(sr_take(ring, 3, found, &gen, &result));
 }
 
-TEST(a_full_segment_makes_producers_wait)
-{
-    sr_ring *ring SCOPED = make_ring(2, 3, SR_SEG_QUEUE);
-    uint32_t slot, other;
-    uint64_t gen;
-    produce(ring, 1, &slot);
-    produce(ring, 1, &other);
-    CHECK_EQ(sr_claim_free(ring, 1, 0, &other, &gen), -ETIMEDOUT);
-    CHECK_OK(sr_release(ring, slot, take(ring, slot)));
-    CHECK_OK(sr_claim_free(ring, 2, 0, &other, &gen));
-    CHECK_EQ(other, slot);
-    CHECK_OK(sr_abort(ring, 2, other, gen));
-    CHECK_EQ(state_of(ring, other), SR_FREE);
-}
-
-static sr_ring *shared;
-
-static void *wait_for_a_slot(void *slot)
-{
-    uint64_t gen;
-    CHECK_OK(sr_claim_free(shared, 1, SR_FOREVER, slot, &gen));
-    return NULL;
-}
-
-TEST(a_release_wakes_a_producer)
-{
-    uint32_t slot, got = 99;
-    pthread_t thread;
-    shared = make_ring(1, 3, SR_SEG_QUEUE);
-    sr_store_release(&shared->header->freed, UINT32_MAX);
-    produce(shared, 1, &slot);
-    uint64_t gen = take(shared, slot);
-    CHECK_OK(pthread_create(&thread, NULL, wait_for_a_slot, &got));
-    while (sr_load_acquire(&shared->header->free_waiters) == 0)
-        sleep_ms(1);
-    sleep_ms(10);
-    CHECK_OK(sr_release(shared, slot, gen));
-    pthread_join(thread, NULL);
-    CHECK_EQ(got, slot);
-    sr_destroy(shared);
-}
-
 TEST(a_queue_segment_accepts_no_tasks)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, SR_SEG_QUEUE);
@@ -118,18 +76,6 @@ TEST(a_queue_segment_accepts_no_tasks)
     uint64_t gen;
     CHECK_EQ(sr_dispatch(ring, 0, &task, &gen), -EINVAL);
     nothing_to_claim(ring, 1);
-}
-
-TEST(a_new_iteration_discards_nothing_in_a_queue_segment)
-{
-    sr_ring *ring SCOPED = make_ring(2, 2, SR_SEG_QUEUE);
-    uint32_t slot, found;
-    produce(ring, 1, &slot);
-    CHECK_OK(sr_begin_iteration(ring, 7));
-    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
-    CHECK_EQ(found, slot);
-    CHECK_OK(sr_pick_free(ring, &found));
-    CHECK(found != slot);
 }
 
 /* ---- deaths ---- */
@@ -163,50 +109,6 @@ TEST(a_dead_consumers_lease_of_a_pinned_batch_is_parked)
     CHECK_EQ(state_of(ring, slot), SR_PARKED);
     CHECK_OK(sr_unpin(ring, 1, slot, gen));
     CHECK_EQ(state_of(ring, slot), SR_FREE);
-}
-
-/* Several survivors detect the same death concurrently. */
-enum { SURVIVORS = 3, DEATHS = 300 };
-static pthread_barrier_t barrier;
-
-static void *survivor(void *number)
-{
-    for (int i = 0; i < DEATHS; i++) {
-        pthread_barrier_wait(&barrier);
-        CHECK_EQ(sr_recover(shared, 1), 0);
-        pthread_barrier_wait(&barrier);
-        for (uint32_t s = 0; number == NULL && s < shared->n_slots; s++)
-            CHECK_EQ(state_of(shared, s), SR_FREE);
-        pthread_barrier_wait(&barrier);
-    }
-    return NULL;
-}
-
-TEST(several_survivors_may_recover_concurrently)
-{
-    pthread_t threads[SURVIVORS];
-    shared = make_ring(4, 3, SR_SEG_QUEUE);
-    pthread_barrier_init(&barrier, NULL, SURVIVORS + 1);
-    for (uintptr_t i = 0; i < SURVIVORS; i++)
-        CHECK_OK(pthread_create(&threads[i], NULL, survivor, (void *)i));
-    for (int i = 0; i < DEATHS; i++) {
-        uint32_t slot[4];
-        uint64_t gen[4];
-        sr_result result;
-        for (int k = 0; k < 4; k++)
-            CHECK_OK(sr_claim_free(shared, 1, 0, &slot[k], &gen[k]));
-        for (int k = 1; k < 4; k++) /* slot 0: claimed; 1: pinned and leased; 2: parked; 3: leased */
-            CHECK_OK(publish(shared, 1, slot[k], gen[k], k < 3));
-        for (int k = 1; k < 4; k++)
-            CHECK_OK(sr_take(shared, 1, slot[k], &gen[k], &result));
-        CHECK_OK(sr_release(shared, slot[2], gen[2]));
-        pthread_barrier_wait(&barrier);
-        pthread_barrier_wait(&barrier);
-        pthread_barrier_wait(&barrier);
-    }
-    for (int i = 0; i < SURVIVORS; i++)
-        pthread_join(threads[i], NULL);
-    sr_destroy(shared);
 }
 
 RUN_TESTS(30)

@@ -45,52 +45,6 @@ TEST(a_range_is_its_owners_alone)
     CHECK_EQ(done(ring, 1, 0, gen), -ESTALE); /* twice */
 }
 
-TEST(one_worker_may_do_all_ranges)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint32_t range;
-    uint64_t gen;
-    dispatch(ring, 0, 0, 0, SR_MAX_RANGES);
-    for (uint32_t i = 0; i < SR_MAX_RANGES; i++) {
-        CHECK_EQ(claim(ring, 1, &range, &gen), 0);
-        CHECK_EQ(range, i);
-        CHECK_EQ(done(ring, 1, range, gen), i + 1 == SR_MAX_RANGES);
-    }
-    CHECK_OK(publish(ring, 1, 0, gen, false));
-}
-
-TEST(the_finisher_reads_the_staged_ranges)
-{
-    sr_ring *ring SCOPED = make_ring(1, 3, 0);
-    uint32_t range;
-    uint64_t gen;
-    sr_result staged = {.kind = SR_BATCH, .table_off = 64, .bytes = 17};
-    dispatch(ring, 0, 0, 0, 2);
-    claim(ring, 1, &range, &gen);
-    CHECK_EQ(sr_range_done(ring, 1, 0, 0, gen, &staged), 0);
-    claim(ring, 2, &range, &gen);
-    CHECK_EQ(sr_range_done(ring, 2, 0, 1, gen, NULL), 1);
-    CHECK(memcmp(sr_result_of(ring, 0, 0), &staged, sizeof staged) == 0);
-    CHECK_EQ(sr_result_of(ring, 0, 1)->kind, 0);
-}
-
-TEST(ranges_of_a_busy_slot_do_not_hide_later_seqs)
-{
-    sr_ring *ring SCOPED = make_ring(3, 4, 0);
-    uint32_t range;
-    uint64_t gen;
-    dispatch(ring, 1, 0, 0, 2);
-    dispatch(ring, 2, 1, 0, 1);
-    dispatch(ring, 0, 2, 0, 0);
-    CHECK_EQ(claim(ring, 1, &range, &gen), 1);
-    CHECK_EQ(claim(ring, 2, &range, &gen), 1);
-    CHECK_EQ(range, 1);
-    CHECK_EQ(claim(ring, 3, &range, &gen), 2);
-    CHECK_EQ(range, 0);
-    CHECK_EQ(claim(ring, 3, &range, &gen), 0);
-    CHECK_EQ(range, SR_WHOLE);
-}
-
 /* ---- layout ---- */
 
 TEST(the_layout_is_proposed_once_and_settled_once)
@@ -117,82 +71,7 @@ TEST(the_layout_is_proposed_once_and_settled_once)
     CHECK_EQ(sr_layout_propose(ring, 1, 1, gen, 0), -EINVAL);
 }
 
-TEST(a_new_task_has_a_new_layout)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint32_t range;
-    uint64_t gen;
-    for (int i = 0; i < 3; i++) {
-        dispatch(ring, 0, 0, 0, 1);
-        claim(ring, 1, &range, &gen);
-        CHECK_EQ(sr_layout_propose(ring, 1, 0, gen, 0), 0);
-        CHECK_OK(sr_layout_settle(ring, 1, 0, gen, SR_LAYOUT_STAGED, NULL));
-        CHECK_EQ(sr_layout_propose(ring, 1, 0, gen, 0), SR_LAYOUT_STAGED);
-        CHECK_EQ(done(ring, 1, range, gen), 1);
-        CHECK_OK(publish(ring, 1, 0, gen, false));
-        CHECK_OK(sr_discard(ring, 0));
-    }
-}
-
-static sr_ring *shared;
-static uint64_t the_gen;
-static int answer;
-
-static void *wait_for_layout(void *participant)
-{
-    answer = sr_layout_propose(shared, (uint32_t)(uintptr_t)participant, 0, the_gen, SR_FOREVER);
-    return NULL;
-}
-
-/* Participant 1 proposes, participant 2 waits; then .... */
-static int while_another_waits(void (*then)(void))
-{
-    pthread_t thread;
-    uint32_t range;
-    shared = make_ring(1, 3, 0);
-    dispatch(shared, 0, 0, 0, 2);
-    claim(shared, 1, &range, &the_gen);
-    claim(shared, 2, &range, &the_gen);
-    CHECK_EQ(sr_layout_propose(shared, 1, 0, the_gen, 0), 0);
-    CHECK_OK(pthread_create(&thread, NULL, wait_for_layout, (void *)2));
-    sleep_ms(30);
-    then();
-    pthread_join(thread, NULL);
-    return answer;
-}
-
-static void settle(void) { CHECK_OK(sr_layout_settle(shared, 1, 0, the_gen, SR_LAYOUT_STAGED, NULL)); }
-static void proposer_dies(void) { CHECK_EQ(sr_recover(shared, 1), 1); }
-static void close_it(void) { CHECK_OK(sr_close(shared)); }
-
-TEST(a_wait_for_a_layout_ends_when_it_is_settled)
-{
-    CHECK_EQ(while_another_waits(settle), SR_LAYOUT_STAGED);
-    sr_destroy(shared);
-}
-
-TEST(a_process_that_waits_for_a_layout_proposes_after_the_proposers_death)
-{
-    CHECK_EQ(while_another_waits(proposer_dies), 0);
-    CHECK_EQ(sr_owner_of(sr_load_acquire(&shared->slots[0].layout)), 3);
-    sr_destroy(shared);
-}
-
-TEST(a_wait_for_a_layout_ends_at_a_close)
-{
-    CHECK_EQ(while_another_waits(close_it), -ESHUTDOWN);
-    sr_destroy(shared);
-}
-
 /* ---- stopping ---- */
-
-TEST(cancelling_an_untouched_cooperative_task_frees_it)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    CHECK_OK(sr_cancel(ring, 0, dispatch(ring, 0, 0, 0, 3)));
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-    nothing_to_claim(ring, 1);
-}
 
 TEST(a_cancelled_cooperative_task_gives_out_no_range_and_is_not_published)
 {
@@ -207,74 +86,6 @@ TEST(a_cancelled_cooperative_task_gives_out_no_range_and_is_not_published)
     nothing_to_claim(ring, 2);
     CHECK_EQ(done(ring, 1, 0, gen), 0); /* the last one, but nothing to finish */
     CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
-TEST(a_cancel_when_all_ranges_are_claimed_stops_nothing)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint32_t range;
-    uint64_t gen;
-    dispatch(ring, 0, 0, 0, 1);
-    claim(ring, 1, &range, &gen);
-    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
-    CHECK_EQ(done(ring, 1, 0, gen), 1);
-    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
-    CHECK_OK(publish(ring, 1, 0, gen, false));
-    CHECK_OK(sr_discard(ring, 0));
-}
-
-TEST(the_last_range_of_an_old_iteration_frees_the_slot)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint32_t range;
-    uint64_t gen;
-    dispatch(ring, 0, 0, 0, 1);
-    claim(ring, 1, &range, &gen);
-    CHECK_OK(sr_begin_iteration(ring, 1));
-    CHECK_EQ(done(ring, 1, 0, gen), 0);
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
-/* A cancel scans the ranges while the only claimed one ends: one of the two must see that all have ended. The
- * worker does not check again, as if it had died. */
-static _Atomic uint64_t dispatched, claimed, started, ended; /* rounds */
-
-static void *one_range_a_round(void *unused)
-{
-    uint32_t range;
-    uint64_t gen;
-    (void)unused;
-    for (uint64_t round = 1; await_round(&dispatched, round) == round; round++) {
-        CHECK_EQ(claim(shared, 1, &range, &gen), 0);
-        sr_store_release(&claimed, round);
-        await_round(&started, round);
-        for (uint64_t until = sr_now() + round * 7919 % 3000; sr_now() < until;)
-            ;
-        if (done(shared, 1, range, gen) == 1)
-            CHECK_OK(sr_abort(shared, 1, 0, gen));
-        sr_store_release(&ended, round);
-    }
-    return NULL;
-}
-
-TEST(a_cancel_concurrent_with_the_last_range_frees_the_slot)
-{
-    pthread_t thread;
-    uint64_t end = in_ms(RACE_MS);
-    shared = make_ring(1, 2, 0);
-    CHECK_OK(pthread_create(&thread, NULL, one_range_a_round, NULL));
-    for (uint64_t round = 1; sr_now() < end; round++) {
-        uint64_t gen = dispatch(shared, 0, round, 0, SR_MAX_RANGES);
-        sr_store_release(&dispatched, round);
-        await_round(&claimed, round);
-        sr_store_release(&started, round);
-        (void)sr_cancel(shared, 0, gen);
-        await_round(&ended, round);
-        CHECK_EQ(state_of(shared, 0), SR_FREE);
-    }
-    sr_store_release(&dispatched, OVER);
-    pthread_join(thread, NULL);
-    sr_destroy(shared);
 }
 
 RUN_TESTS(30)

@@ -287,14 +287,16 @@ TEST(an_unpublished_batch_is_not_recorded)
 TEST(a_discarded_batch_is_recorded_as_not_taken)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    bring_to(ring, 0, SR_READY, 1, false);
-    CHECK_OK(sr_begin_iteration(ring, 1)); /* stale from now on */
-    uint32_t slot;
-    CHECK_OK(sr_pick_free(ring, &slot));
-    use_again(ring, 0);
-    CHECK_EQ(records_of(ring, 0), 1);
+    for (uint32_t i = 0; i <= SR_FOLD; i++) {
+        bring_to(ring, 0, SR_READY, 1, false);
+        CHECK_OK(sr_discard(ring, 0));
+    }
+    CHECK_EQ(records_of(ring, 0), SR_FOLD);
     CHECK_EQ(seen[0].times[SR_T_TAKEN], 0);
     CHECK_OP(seen[0].times[SR_T_PUBLISHED], >, 0);
+    CHECK_EQ(sums[BATCHES], SR_FOLD);
+    for (uint32_t i = 0; i < SR_BUCKETS; i++)
+        CHECK_EQ(stage(SR_WAITED)[2 + i], 0);
 }
 
 TEST(a_batch_is_recorded_once_although_its_slot_is_taken_away_for_a_moment)

@@ -7,27 +7,6 @@ static void joined(sr_ring *ring, uint32_t participant)
     CHECK_OK(sr_serve(ring, participant));
 }
 
-TEST(a_dead_workers_claim_becomes_a_task_again)
-{
-    sr_ring *ring SCOPED = make_ring(2, 3, 0);
-    uint64_t gen, at;
-    dispatch(ring, 0, 5, 0, 0);
-    claim(ring, 1, NULL, &gen);
-    CHECK_OK(sr_alloc(ring, 1, 0, 9999, 64, &at, NULL));
-    CHECK_EQ(sr_recover(ring, 1), 1);
-    CHECK_EQ(state_of(ring, 0), SR_TASK);
-    CHECK_EQ(owner_of(ring, 0), 0);
-    CHECK_EQ(publish(ring, 1, 0, gen, false), -ESTALE);
-    uint64_t again;
-    CHECK_EQ(claim(ring, 2, NULL, &again), 0);
-    CHECK_EQ(again, gen);
-    CHECK_EQ(sr_task_of(ring, 0)->seq, 5);
-    CHECK_OK(sr_alloc(ring, 2, 0, 1, 64, &at, NULL));
-    CHECK_EQ(at, 0); /* the dead one's memory is allocated again */
-    CHECK_OK(publish(ring, 2, 0, again, false));
-    CHECK_EQ(take(ring, 0), gen);
-}
-
 TEST(a_task_that_a_dead_worker_overwrote_is_restored)
 {
     sr_ring *ring SCOPED = make_ring(2, 3, 0);
@@ -68,48 +47,6 @@ TEST(no_more_of_a_slot_is_touched_than_its_batch_needs)
     CHECK_OP(sr_load_relaxed(&ring->populated[0]), <=, 64 * KIB);
 }
 
-TEST(a_task_that_nobody_claimed_waits_for_the_replacement)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    uint64_t gen = bring_to(ring, 0, SR_TASK, 1, false), claimed;
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(claim(ring, 1, NULL, &claimed), 0);
-    CHECK_EQ(claimed, gen);
-}
-
-TEST(a_dead_participants_published_batch_stays)
-{
-    sr_ring *ring SCOPED = make_ring(3, 2, 0);
-    uint64_t ready = bring_to(ring, 0, SR_READY, 1, false), leased = bring_to(ring, 1, SR_LEASED, 1, false);
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(take(ring, 0), ready);
-    CHECK_OK(sr_release(ring, 1, leased));
-}
-
-TEST(only_the_dead_participants_slots_change)
-{
-    static const unsigned states[] = {SR_FREE, SR_CLAIMED, SR_READY, SR_LEASED, SR_PARKED, SR_TASK};
-    sr_ring *ring SCOPED = make_ring(6, 4, 0);
-    uint64_t words[6];
-    for (uint32_t i = 0; i < 6; i++) {
-        bring_to(ring, i, states[i], 2, true);
-        words[i] = sr_load_acquire(&ring->slots[i].state);
-    }
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(sr_recover(ring, 3), 0);
-    for (uint32_t i = 0; i < 6; i++)
-        CHECK_EQ(sr_load_acquire(&ring->slots[i].state), words[i]);
-}
-
-TEST(a_claim_for_an_old_iteration_becomes_free)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    bring_to(ring, 0, SR_CLAIMED, 1, false);
-    CHECK_OK(sr_begin_iteration(ring, 1));
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
 TEST(the_dead_participants_own_words_are_cleared)
 {
     sr_ring *ring SCOPED = make_ring(1, 3, 0);
@@ -148,58 +85,6 @@ TEST(only_the_dead_participants_unfinished_ranges_are_done_again)
     CHECK_EQ(sr_range_done(ring, 2, 0, 2, gen, NULL), 1);
 }
 
-TEST(a_dead_proposers_layout_is_proposed_again)
-{
-    sr_ring *ring SCOPED = make_ring(1, 3, 0);
-    uint32_t range;
-    uint64_t gen;
-    dispatch(ring, 0, 0, 0, 2);
-    claim(ring, 1, &range, &gen);
-    CHECK_EQ(sr_layout_propose(ring, 1, 0, gen, 0), 0);
-    claim(ring, 2, &range, &gen);
-    CHECK_EQ(sr_recover(ring, 1), 1);
-    CHECK_EQ(sr_layout_propose(ring, 2, 0, gen, 0), 0);
-    CHECK_OK(sr_layout_settle(ring, 2, 0, gen, SR_LAYOUT_DIRECT, NULL));
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(sr_layout_propose(ring, 2, 0, gen, 0), SR_LAYOUT_DIRECT);
-}
-
-TEST(a_settled_layout_outlives_its_proposer)
-{
-    sr_ring *ring SCOPED = make_ring(1, 3, 0);
-    uint32_t range;
-    uint64_t gen;
-    sr_result table = {.table_off = 320};
-    dispatch(ring, 0, 0, 0, 2);
-    claim(ring, 1, &range, &gen);
-    CHECK_EQ(sr_layout_propose(ring, 1, 0, gen, 0), 0);
-    CHECK_OK(sr_layout_settle(ring, 1, 0, gen, SR_LAYOUT_DIRECT, &table));
-    CHECK_EQ(sr_recover(ring, 1), 1);
-    claim(ring, 2, &range, &gen);
-    CHECK_EQ(sr_layout_propose(ring, 2, 0, gen, 0), SR_LAYOUT_DIRECT);
-    CHECK_EQ(sr_result_of(ring, 0, SR_WHOLE)->table_off, 320);
-}
-
-TEST(a_finisher_that_dies_is_succeeded)
-{
-    sr_ring *ring SCOPED = make_ring(1, 3, 0);
-    uint32_t range;
-    uint64_t gen;
-    dispatch(ring, 0, 0, 0, 2);
-    claim(ring, 1, &range, &gen);
-    CHECK_EQ(sr_range_done(ring, 1, 0, 0, gen, NULL), 0);
-    claim(ring, 1, &range, &gen);
-    CHECK_EQ(sr_range_done(ring, 1, 0, 1, gen, NULL), 1);
-    CHECK_EQ(sr_recover(ring, 1), 1);
-    CHECK_EQ(state_of(ring, 0), SR_SHARED);
-    CHECK_EQ(claim(ring, 2, &range, &gen), 0);
-    CHECK_EQ(range, SR_FINISH);
-    CHECK_EQ(sr_recover(ring, 2), 1); /* and so on */
-    CHECK_EQ(claim(ring, 1, &range, &gen), 0);
-    CHECK_EQ(range, SR_FINISH);
-    CHECK_OK(publish(ring, 1, 0, gen, false));
-}
-
 TEST(ranges_that_a_dead_finisher_overwrote_are_done_again)
 {
     sr_ring *ring SCOPED = make_ring(1, 3, 0);
@@ -236,39 +121,6 @@ TEST(ranges_that_a_dead_finisher_overwrote_are_done_again)
     CHECK_OK(publish(ring, 1, 0, gen, false));
 }
 
-TEST(a_worker_that_dies_before_the_finish_is_succeeded)
-{
-    sr_ring *ring SCOPED = make_ring(1, 3, 0);
-    uint32_t range;
-    uint64_t gen;
-    dispatch(ring, 0, 0, 0, 1);
-    claim(ring, 1, &range, &gen);
-    sr_store_release(&ring->slots[0].ranges[0].word, sr_word(SR_RANGE_DONE, 0, gen)); /* its last instruction */
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(claim(ring, 2, &range, &gen), 0);
-    CHECK_EQ(range, SR_FINISH);
-}
-
-TEST(a_dead_participants_ranges_of_an_old_iteration_are_not_done_again)
-{
-    sr_ring *ring SCOPED = make_ring(2, 3, 0);
-    uint32_t range;
-    uint64_t gen;
-    dispatch(ring, 0, 0, 0, 2);
-    dispatch(ring, 1, 1, 0, 2);
-    claim(ring, 1, &range, &gen);
-    claim(ring, 1, &range, &gen);
-    claim(ring, 1, &range, &gen);
-    claim(ring, 2, &range, &gen); /* the second of slot 1: another participant makes it */
-    CHECK_OK(sr_begin_iteration(ring, 1));
-    CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-    CHECK_EQ(state_of(ring, 1), SR_SHARED);
-    nothing_to_claim(ring, 1);
-    CHECK_EQ(sr_range_done(ring, 2, 1, range, gen, NULL), 0);
-    CHECK_EQ(state_of(ring, 1), SR_FREE);
-}
-
 TEST(a_dead_participants_ranges_of_a_cancelled_task_are_not_done_again)
 {
     sr_ring *ring SCOPED = make_ring(1, 2, 0);
@@ -278,21 +130,6 @@ TEST(a_dead_participants_ranges_of_a_cancelled_task_are_not_done_again)
     claim(ring, 1, &range, &gen);
     CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
     CHECK_EQ(sr_recover(ring, 1), 0);
-    CHECK_EQ(state_of(ring, 0), SR_FREE);
-}
-
-TEST(a_worker_that_dies_before_it_frees_a_cancelled_task_is_succeeded)
-{
-    sr_ring *ring SCOPED = make_ring(1, 3, 0);
-    uint32_t range;
-    uint64_t gen;
-    dispatch(ring, 0, 0, 0, 2);
-    claim(ring, 1, &range, &gen);
-    CHECK_EQ(sr_cancel(ring, 0, gen), -EBUSY);
-    sr_store_release(&ring->slots[0].ranges[0].word, sr_word(SR_RANGE_DONE, 0, gen));
-    poke(ring, 0, sr_word(SR_CLAIMED, 2, gen)); /* it had become the finisher, in order to abort */
-    CHECK_EQ(sr_recover(ring, 1), 1);
-    nothing_to_claim(ring, 2); /* the scan freed the slot */
     CHECK_EQ(state_of(ring, 0), SR_FREE);
 }
 
@@ -313,32 +150,6 @@ TEST(the_unfinished_work_of_a_dead_worker_can_be_named)
     CHECK_EQ(sr_find_owned(ring, 1, &slot), 0);
     CHECK_EQ(slot++, 2);
     CHECK_EQ(sr_find_owned(ring, 1, &slot), -ENOENT);
-}
-
-/* ---- wake-ups that died with the participant ---- */
-
-static sr_ring *shared;
-
-static void *claim_forever(void *got)
-{
-    uint32_t slot, range;
-    CHECK_OK(sr_claim(shared, 2, SR_FOREVER, &slot, &range, got));
-    return NULL;
-}
-
-TEST(recovery_wakes_a_worker_that_may_take_over)
-{
-    pthread_t thread;
-    uint64_t got = 99, gen;
-    shared = make_ring(1, 3, 0);
-    dispatch(shared, 0, 0, 0, 0);
-    claim(shared, 1, NULL, &gen);
-    CHECK_OK(pthread_create(&thread, NULL, claim_forever, &got));
-    sleep_ms(30);
-    CHECK_EQ(sr_recover(shared, 1), 1);
-    pthread_join(thread, NULL);
-    CHECK_EQ(got, gen);
-    sr_destroy(shared);
 }
 
 RUN_TESTS(20)

@@ -91,21 +91,6 @@ TEST(released_memory_cannot_be_mapped)
     CHECK(sr_populate(ring, 0, SR_PAYLOAD_COMMIT) == 0);
 }
 
-TEST(a_process_that_dies_while_it_releases_memory_leaves_a_free_slot)
-{
-    sr_ring *ring SCOPED = small_ring(3);
-    sr_task task = {.kind = SR_TASK_NEXT};
-    uint64_t gen, w = sr_word(SR_TRIMMED, 3, 7);
-    bring_to(ring, 0, SR_FREE, 1, false);
-    sr_store_relaxed(&ring->slots[0].state, w);
-    CHECK(sr_dispatch(ring, 0, &task, &gen) == -EAGAIN);
-    CHECK(sr_recover(ring, 1) == 0);
-    CHECK(sr_load_relaxed(&ring->slots[0].state) == w);
-    CHECK(sr_recover(ring, 2) == 0);
-    CHECK(sr_load_relaxed(&ring->slots[0].state) == sr_word(SR_FREE, 0, 7));
-    CHECK(sr_dispatch(ring, 0, &task, &gen) == 0);
-}
-
 TEST(a_segment_that_has_ended_keeps_leased_memory_only)
 {
     needs_holes();

@@ -66,18 +66,6 @@ TEST(shm_leaves_no_name) { check_backing(SR_BACKING_SHM, NULL, SR_BACKING_SHM); 
 TEST(memfd_works) { check_backing(SR_BACKING_MEMFD, NULL, SR_BACKING_MEMFD); }
 TEST(a_directory_on_a_tmpfs_works) { check_backing(SR_BACKING_DIR, "/dev/shm", SR_BACKING_DIR); }
 
-TEST(a_nameless_file_cannot_be_given_a_name)
-{
-    char path[64];
-    sr_ring *ring;
-    sr_options o = small;
-    o.backing = SR_BACKING_SHM;
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    snprintf(path, sizeof path, "/proc/self/fd/%d", sr_fd(ring));
-    CHECK_EQ(linkat(AT_FDCWD, path, AT_FDCWD, "/dev/shm/slipring-test-link", AT_SYMLINK_FOLLOW), -1);
-    sr_destroy(ring);
-}
-
 TEST(bad_options_are_refused)
 {
     sr_ring *ring;
@@ -122,22 +110,6 @@ TEST(payloads_lie_on_pages_and_do_not_overlap)
     }
     CHECK_EQ(sr_payload(ring, 3) + info.capacity - ring->base, info.total);
     CHECK(sr_slot_at(ring, 4) == NULL && sr_payload(ring, 4) == NULL && sr_task_area(ring, UINT32_MAX) == NULL);
-}
-
-TEST(the_largest_numbers_of_participants_and_slots_work)
-{
-    sr_ring *ring;
-    sr_options o = {.n_slots = 1024, .n_participants = SR_MAX_PARTICIPANTS, .backing = SR_BACKING_MEMFD,
-                    .capacity = 8192,
-                    .task_capacity = 8192};
-    uint64_t gen;
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    dispatch(ring, 1023, 7, SR_MAX_PARTICIPANTS - 1, 0);
-    nothing_to_claim(ring, SR_MAX_PARTICIPANTS - 2);
-    CHECK_EQ(claim(ring, SR_MAX_PARTICIPANTS - 1, NULL, &gen), 1023);
-    CHECK_OK(publish(ring, SR_MAX_PARTICIPANTS - 1, 1023, gen, false));
-    CHECK_EQ(take(ring, 1023), gen);
-    sr_destroy(ring);
 }
 
 TEST(the_first_bytes_of_each_area_are_committed_at_once)
@@ -232,25 +204,6 @@ TEST(many_segments_leave_addresses_to_the_program)
     CHECK(mmap(NULL, UINT64_C(1) << 39, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED);
 }
 
-TEST(segments_within_a_limit_on_address_space_leave_half_of_the_rest_each)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    SKIP("the sanitizer itself needs more address space than any limit leaves");
-#endif
-    sr_ring *ring;
-    sr_info info;
-    sr_options o = small;
-    o.capacity = 0;
-    limit(RLIMIT_AS, 8192 * MIB);
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    CHECK_OK(sr_describe(ring, &info));
-    CHECK_OP(info.capacity, >=, 352 * MIB); /* a program usually has two loaders */
-    for (int i = 2; i < 20; i++)
-        CHECK_OK(sr_create(&o, &ring, NULL));
-    CHECK(mmap(NULL, 256 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED);
-}
-
 TEST(a_process_that_locks_its_memory_allocates_no_reserve)
 {
     sr_ring *ring, *other;
@@ -270,27 +223,6 @@ TEST(a_process_that_locks_its_memory_allocates_no_reserve)
     memset(sr_payload(other, 0), 1, MIB);
     sr_destroy(other);
     sr_destroy(ring);
-}
-
-TEST(a_limit_on_locked_memory_is_named)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    SKIP("the sanitizer lets nobody lock memory");
-#else
-    sr_ring *ring;
-    sr_alloc_error why = {0};
-    sr_options o = small;
-    if (getuid() == 0 && setuid(65534) != 0)
-        SKIP("root may lock all memory");
-    needs_limits_on_addresses(); /* otherwise the limit applies to an emulator's own memory, too */
-    limit(RLIMIT_MEMLOCK, 4096);
-    if (mlockall(MCL_FUTURE) != 0)
-        SKIP("memory may not be locked here");
-    int rc = sr_create(&o, &ring, &why);
-    CHECK_OK(munlockall());
-    CHECK_EQ(rc, -EAGAIN);
-    CHECK_EQ(why.limit, SR_LIMIT_LOCKED);
-#endif
 }
 
 TEST(running_out_of_descriptors_is_an_error)
@@ -367,49 +299,6 @@ TEST(another_file_is_refused)
     CHECK_OK(ftruncate(sr_fd(ring), (off_t)ring->total - 4096)); /* shorter than its header says */
     CHECK_EQ(sr_attach(sr_fd(ring), -1, &other), -EPROTO);
     sr_destroy(ring);
-}
-
-static bool is_dumped(const void *mapping)
-{
-    char line[512], start[32];
-    bool here = false, found = false;
-    snprintf(start, sizeof start, "%" PRIx64 "-", (uint64_t)(uintptr_t)mapping);
-    FILE *f = fopen("/proc/self/smaps", "r");
-    CHECK(f != NULL);
-    while (fgets(line, sizeof line, f)) {
-        if (strncmp(line, start, strlen(start)) == 0)
-            here = true;
-        else if (here && strncmp(line, "VmFlags:", 8) == 0) {
-            found = strstr(line, " dd") != NULL;
-            break;
-        }
-    }
-    fclose(f);
-    return !found;
-}
-
-TEST(the_mapping_is_not_dumped)
-{
-    /* Between neighbours with which the kernel does not merge it. */
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    char *plain = mmap(NULL, 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(plain != MAP_FAILED);
-    CHECK_OK(mprotect(plain + page, page, PROT_READ | PROT_WRITE));
-    CHECK_OK(madvise(plain + page, page, MADV_DONTDUMP));
-    if (is_dumped(plain + page))
-        SKIP("/proc/self/smaps does not show here which pages a dump leaves out");
-    sr_ring *ring SCOPED = make_ring(2, 2, 0);
-    CHECK(!is_dumped(ring->base));
-}
-
-TEST(a_fork_is_distinguished_from_its_parent)
-{
-    uint64_t mine = sr_fork_generation();
-    pid_t pid = fork();
-    if (pid == 0)
-        _exit(sr_fork_generation() == mine);
-    CHECK_EQ(wait_for(pid), 0);
-    CHECK_EQ(sr_fork_generation(), mine);
 }
 
 RUN_TESTS(20)

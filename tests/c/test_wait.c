@@ -69,6 +69,9 @@ TEST(no_wait_ends_before_its_deadline)
     for (size_t i = 0; i < N_WAITS; i++) {
         prepare(waits[i]);
         sleeps_until(waits[i]);
+        CHECK_EQ(sr_load_acquire(&ring->header->ready_waiters), 0); /* each announcement is withdrawn */
+        CHECK_EQ(sr_load_acquire(&ring->header->free_waiters), 0);
+        CHECK_EQ(sr_load_acquire(&ring->participants[1].waiting), 0);
         sr_destroy(ring);
     }
 }
@@ -119,17 +122,6 @@ TEST(a_close_ends_every_wait_for_good)
         CHECK_EQ(waits[i](SR_FOREVER), -ESHUTDOWN);
         sr_destroy(ring);
     }
-}
-
-TEST(a_ready_batch_can_still_be_taken_after_a_close)
-{
-    ring = make_ring(2, 3, 0);
-    bring_to(ring, 1, SR_READY, 1, false);
-    CHECK_OK(sr_close(ring));
-    CHECK_OK(wait_ready_one(0));
-    CHECK_OK(sr_release(ring, 1, take(ring, 1)));
-    CHECK_EQ(wait_ready_one(0), -ESHUTDOWN);
-    sr_destroy(ring);
 }
 
 static void *interrupt_later(void *unused)
@@ -188,7 +180,6 @@ struct claimer {
     int rc;
     uint32_t slot;
     uint64_t gen;
-    _Atomic uint32_t back;
 };
 
 static void *claim_once(void *argument)
@@ -196,7 +187,6 @@ static void *claim_once(void *argument)
     struct claimer *c = argument;
     uint32_t range;
     c->rc = sr_claim(ring, c->participant, SR_FOREVER, &c->slot, &range, &c->gen);
-    atomic_store(&c->back, 1);
     return NULL;
 }
 
@@ -211,49 +201,21 @@ static void start(struct claimer *c, uint32_t participant)
     sleep_ms(10); /* now it probably sleeps; nothing depends on that */
 }
 
-TEST(a_task_wakes_its_addressee_only)
+TEST(a_task_wakes_one_worker_or_its_addressee)
 {
-    struct claimer a, b;
+    struct claimer c[2];
     ring = make_ring(2, 3, 0);
-    start(&a, 1);
-    start(&b, 2);
-    dispatch(ring, 0, 0, 2, 0);
-    pthread_join(b.thread, NULL);
-    CHECK_EQ(b.slot, 0);
-    CHECK(announced(1));
-    dispatch(ring, 1, 1, 1, 0);
-    pthread_join(a.thread, NULL);
-    CHECK_EQ(a.slot, 1);
-    sr_destroy(ring);
-}
-
-TEST(each_of_several_tasks_wakes_one_more_worker)
-{
-    struct claimer c[4];
-    ring = make_ring(4, 5, 0);
-    for (uint32_t i = 0; i < 4; i++)
-        start(&c[i], i + 1);
-    for (uint32_t i = 0; i < 4; i++)
-        dispatch(ring, i, i, 0, 0); /* no pause: the first workers may not have claimed their tasks yet */
-    bool seen[4] = {false};
-    for (int i = 0; i < 4; i++) {
+    start(&c[0], 1);
+    start(&c[1], 2);
+    dispatch(ring, 0, 0, 0, 0);
+    while (state_of(ring, 0) != SR_CLAIMED)
+        sleep_ms(1);
+    CHECK(announced(1) != announced(2)); /* the other one still sleeps */
+    dispatch(ring, 1, 1, announced(1) ? 1 : 2, 0);
+    for (int i = 0; i < 2; i++) {
         pthread_join(c[i].thread, NULL);
         CHECK_OK(c[i].rc);
-        CHECK(!seen[c[i].slot]);
-        seen[c[i].slot] = true;
     }
-    sr_destroy(ring);
-}
-
-TEST(a_cooperative_task_wakes_one_worker_per_range)
-{
-    struct claimer c[3];
-    ring = make_ring(1, 4, 0);
-    for (uint32_t i = 0; i < 3; i++)
-        start(&c[i], i + 1);
-    dispatch(ring, 0, 0, 1, 3); /* ranges ignore the addressee */
-    for (int i = 0; i < 3; i++)
-        pthread_join(c[i].thread, NULL);
     sr_destroy(ring);
 }
 
@@ -278,57 +240,6 @@ TEST(a_worker_that_a_signal_interrupts_passes_its_wake_up_on)
     sr_destroy(ring);
 }
 
-/* Worker 1 announces that it waits and scans once more. During the scan a task appears that it will find, and the
- * dispatcher of another task chooses worker 1. The test acts as both dispatchers as soon as it sees the announcement;
- * the scan is slow because there are many slots. If the test is too late, it wakes all workers and tries again. */
-enum { MANY = 2000, HITS = 10, TRIES = 300 };
-
-static void put_task(uint32_t slot, uint64_t seq)
-{
-    sr_slot *s = &ring->slots[slot];
-    sr_store_relaxed(&s->seq, seq);
-    poke(ring, slot, sr_word(SR_TASK, 0, sr_next_gen(sr_gen_of(sr_load_acquire(&s->state)))));
-}
-
-static bool comes_back(struct claimer *c, uint64_t deadline)
-{
-    while (!atomic_load(&c->back) && sr_now() < deadline)
-        ;
-    return atomic_load(&c->back);
-}
-
-TEST(a_worker_that_found_a_task_itself_passes_its_wake_up_on)
-{
-    sr_options o = {.n_slots = MANY, .n_participants = 3, .backing = SR_BACKING_MEMFD, .capacity = 8192,
-                    .task_capacity = 8192};
-    CHECK_OK(sr_create(&o, &ring, NULL));
-    sr_raise_high_water(ring, MANY - 1);
-    int hits = 0;
-    uint64_t give_up = in_ms(20000); /* before the watchdog */
-    for (int tries = 0; hits < HITS && tries < TRIES && sr_now() < give_up; tries++) {
-        struct claimer a = {.participant = 1}, b;
-        start(&b, 2);
-        CHECK_OK(pthread_create(&a.thread, NULL, claim_once, &a));
-        while (!announced(1))
-            ;
-        put_task(MANY - 1, 0);
-        bool chosen = sr_cas32(&ring->participants[1].waiting, 1, 0);
-        put_task(0, 1);
-        if (chosen && comes_back(&a, in_ms(3)))
-            hits++; /* now only worker 1 can wake worker 2 */
-        else
-            CHECK_OK(sr_wake_all(ring));
-        pthread_join(a.thread, NULL);
-        pthread_join(b.thread, NULL);
-        CHECK_EQ(a.slot + b.slot, MANY - 1);
-        CHECK_OK(sr_abort(ring, 1, a.slot, a.gen));
-        CHECK_OK(sr_abort(ring, 2, b.slot, b.gen));
-    }
-    sr_destroy(ring);
-    if (hits == 0)
-        SKIP("the machine is too busy: the moment was never met");
-}
-
 static void *publish_two(void *gens)
 {
     uint64_t *gen = gens;
@@ -351,36 +262,6 @@ TEST(a_consumer_is_woken_only_by_the_slot_that_it_waits_for)
     pthread_join(thread, NULL);
     CHECK_OP(sr_load_acquire(&ring->header->ready) - before, <=, 1);
     sr_destroy(ring);
-}
-
-TEST(wake_up_counters_may_overflow)
-{
-    ring = make_ring(1, 2, 0);
-    sr_store_release(&ring->header->ready, UINT32_MAX);
-    sr_store_release(&ring->participants[1].wake, UINT32_MAX);
-    for (uint64_t i = 0; i < 3; i++) {
-        struct claimer c;
-        uint32_t found;
-        start(&c, 1);
-        dispatch(ring, 0, UINT64_MAX - 1 + i, 0, 0);
-        pthread_join(c.thread, NULL);
-        CHECK_OK(publish(ring, 1, 0, c.gen, false));
-        CHECK_OK(sr_wait_ready(ring, SR_ANY, SR_FOREVER, &found));
-        CHECK_OK(sr_release(ring, 0, take(ring, 0)));
-    }
-    sr_destroy(ring);
-}
-
-TEST(a_sleeper_that_times_out_withdraws_its_announcement)
-{
-    for (size_t i = 0; i < N_WAITS; i++) {
-        prepare(waits[i]);
-        CHECK_EQ(waits[i](in_ms(5)), -ETIMEDOUT);
-        CHECK_EQ(sr_load_acquire(&ring->header->ready_waiters), 0);
-        CHECK_EQ(sr_load_acquire(&ring->header->free_waiters), 0);
-        CHECK_EQ(sr_load_acquire(&ring->participants[1].waiting), 0);
-        sr_destroy(ring);
-    }
 }
 
 TEST(a_retired_worker_claims_nothing_more)
@@ -412,22 +293,6 @@ TEST(a_retired_worker_claims_nothing_more)
     CHECK_OK(sr_retire(ring, 1)); /* asleep */
     pthread_join(c.thread, NULL);
     CHECK_EQ(c.rc, -ESHUTDOWN);
-    sr_destroy(ring);
-}
-
-TEST(a_worker_that_is_retired_while_it_is_woken_passes_its_wake_up_on)
-{
-    struct claimer other;
-    ring = make_ring(2, 3, 0);
-    start(&other, 2);
-    /* Same state as if participant 1 had slept, had been chosen for the task and was then retired. */
-    sr_store_relaxed(&ring->header->waiter_high_water, 2);
-    dispatch(ring, 0, 0, 0, 0);
-    sr_store_relaxed(&ring->header->waiter_high_water, 3);
-    CHECK_OK(sr_retire(ring, 1));
-    CHECK_EQ(wait_claim(SR_FOREVER), -ESHUTDOWN);
-    pthread_join(other.thread, NULL);
-    CHECK_OK(other.rc);
     sr_destroy(ring);
 }
 

@@ -1,8 +1,6 @@
 /* Observation from outside, also of damaged files; and the record file, which outlives its segment. */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "needs.h"
@@ -144,16 +142,6 @@ TEST(damaged_words_do_no_harm)
     }
 }
 
-TEST(an_unknown_state_is_an_error)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_watch *watch SCOPED_WATCH = watch_of(ring);
-    sr_slot_view slot;
-    bring_to(ring, 0, SR_READY, 1, false);
-    poke(ring, 0, 15);
-    CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EPROTO);
-}
-
 TEST(a_slot_is_seen_in_every_state)
 {
     sr_ring *ring SCOPED = make_ring(8, 3, 0);
@@ -189,24 +177,6 @@ TEST(a_slot_is_seen_in_every_state)
     CHECK_EQ(slot.seen.seq, 1);
 }
 
-TEST(a_free_slot_is_not_seen_while_it_is_reset)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_watch *watch SCOPED_WATCH = watch_of(ring);
-    sr_slot_view slot;
-    deliver_one(ring, 5);
-    CHECK_OK(sr_watch_slot(watch, 0, &slot));
-    CHECK(whole(&slot.seen, false));
-    sr_save_record(ring, 0);
-    CHECK_OK(sr_watch_slot(watch, 0, &slot)); /* it still is */
-    sr_reset_slot(&ring->slots[0], &(sr_task){.seq = 6, .rows = 8}); /* the dispatcher is preparing it */
-    CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN);
-    dispatch(ring, 0, 6, 0, 0);
-    CHECK_OK(sr_watch_slot(watch, 0, &slot));
-    CHECK_EQ(slot.seen.seq, 6);
-    CHECK_EQ(slot.seen.times[SR_T_WAITED], 0); /* not that of the last batch */
-}
-
 TEST(a_slot_of_a_queue_is_not_seen_while_it_is_reset)
 {
     sr_ring *ring SCOPED = make_ring(1, 3, SR_SEG_QUEUE);
@@ -228,21 +198,6 @@ TEST(a_slot_of_a_queue_is_not_seen_while_it_is_reset)
     CHECK_OK(sr_watch_slot(watch, 0, &slot));
     CHECK_EQ((uint32_t)slot.seen.publisher, 2);
     CHECK_EQ(slot.seen.times[SR_T_FETCH], 0);
-}
-
-TEST(a_watched_segment_is_read_only)
-{
-    sr_ring *ring SCOPED = make_ring(1, 2, 0);
-    sr_watch *watch SCOPED_WATCH = watch_of(ring);
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        signal(SIGSEGV, SIG_DFL); /* the sanitizers have a handler */
-        *(volatile char *)watch->base = 1;
-        _exit(0);
-    }
-    int status = wait_for(pid);
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
 /* ---- the record file ------------------------------------------------------------------------------------------- */
@@ -380,37 +335,6 @@ TEST(a_file_in_use_is_left_alone_and_the_next_name_taken)
     sr_destroy(again);
 }
 
-TEST(a_worker_that_lives_keeps_the_file_in_use)
-{
-    make_folder();
-    int ends[2];
-    CHECK_OK(pipe2(ends, O_CLOEXEC));
-    sr_ring *ring = recorded_ring(0), *next;
-    int kept = fcntl(sr_record_fd(ring), F_DUPFD, 3); /* like a worker that has attached */
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        char c;
-        close(ends[1]);
-        sr_destroy(ring);
-        CHECK_EQ(read(ends[0], &c, 1), 0);
-        _exit(0);
-    }
-    close(kept);
-    sr_destroy(ring);
-    uint32_t number;
-    next = recorded_ring(0);
-    CHECK_OK(info_of(next, &number));
-    CHECK_EQ(number, 2);
-    sr_destroy(next);
-    close(ends[1]);
-    CHECK_EQ(wait_for(pid), 0);
-    next = recorded_ring(0);
-    CHECK_OK(info_of(next, &number));
-    CHECK_EQ(number, 1);
-    sr_destroy(next);
-}
-
 /* A working segment without a record file. */
 static void check_unrecorded(int why)
 {
@@ -451,27 +375,6 @@ TEST(files_of_others_are_left_alone)
     snprintf(path, sizeof path, "%s/record", folder);
 }
 
-TEST(a_limit_on_files_costs_only_the_record)
-{
-    make_folder();
-    struct rlimit usual, few;
-    CHECK_OK(getrlimit(RLIMIT_FSIZE, &usual));
-    sr_ring *ring = recorded_ring(0);
-    few = (struct rlimit){.rlim_cur = ring->data_off - 1, .rlim_max = usual.rlim_max};
-    sr_destroy(ring);
-    sr_options o = {.n_slots = 2, .n_participants = 4, .backing = SR_BACKING_MEMFD, .record = path};
-    /* The limit applies to the segment, too; so the record file is requested separately. */
-    CHECK_OK(setrlimit(RLIMIT_FSIZE, &few));
-    int rc = sr_create(&o, &ring, NULL);
-    CHECK_OK(setrlimit(RLIMIT_FSIZE, &usual));
-    if (rc == 0) {
-        uint32_t number;
-        CHECK_EQ(info_of(ring, &number), -EFBIG);
-        CHECK_EQ(size_of(path), 0);
-        sr_destroy(ring);
-    }
-}
-
 TEST(a_full_disk_costs_only_the_record)
 {
     mount_small("64k");
@@ -479,43 +382,6 @@ TEST(a_full_disk_costs_only_the_record)
     check_unrecorded(-ENOSPC);
     CHECK_EQ(size_of(path), 0);
     unlink(path);
-}
-
-TEST(a_forked_child_takes_part_in_a_recorded_segment)
-{
-    needs_second_mappings();
-    make_folder();
-    sr_ring *ring = recorded_ring(SR_SEG_QUEUE);
-    uint32_t slot;
-    uint64_t gen, offset;
-    /* The parent has a slot, so the child sees its copy, and maps the segment elsewhere to take part. */
-    CHECK_OK(sr_claim_free(ring, 0, 0, &slot, &gen));
-    CHECK_OK(sr_alloc(ring, 0, slot, 100, 64, &offset, NULL));
-    strcpy(sr_payload(ring, slot), "parent");
-    sr_ref(ring, slot);
-    fflush(NULL);
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        CHECK_OK(sr_after_fork(ring));
-        uint32_t other;
-        CHECK_OK(sr_claim_free(ring, 2, 0, &other, &gen));
-        CHECK_OP(other, !=, slot);
-        strcpy(sr_payload(ring, other), "child");
-        CHECK_OK(publish(ring, 2, other, gen, false));
-        sr_set_row(ring, 2, other, 0, 1);
-        _exit(0);
-    }
-    CHECK_EQ(wait_for(pid), 0);
-    sr_result out;
-    uint32_t found;
-    CHECK_OK(sr_wait_ready(ring, SR_ANY, 0, &found));
-    CHECK_OK(sr_take(ring, 0, found, &gen, &out));
-    CHECK_EQ(strcmp(sr_payload(ring, found), "child"), 0);
-    CHECK_EQ(strcmp(sr_payload(ring, slot), "parent"), 0);
-    CHECK_OP(sr_load_relaxed(&ring->participants[2].at), !=, 0);
-    CHECK_EQ(sr_load_relaxed(&ring->participants[2].batches), 1);
-    sr_destroy(ring);
 }
 
 RUN_TESTS(60)

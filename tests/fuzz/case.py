@@ -22,10 +22,12 @@ class Case:
     def_hash: int
     payload: bytearray
 
+    def fields(self):
+        return self.table_off, self.n_leaves, self.def_off, self.def_bytes, self.bytes, self.def_hash
+
     def write(self):
         """Return the case as the bytes of a corpus file."""
-        head = (self.table_off, self.n_leaves, self.def_off, self.def_bytes, self.bytes, self.def_hash)
-        return HEADER.pack(*head) + bytes(self.payload)
+        return HEADER.pack(*self.fields()) + bytes(self.payload)
 
     @classmethod
     def read(cls, data):
@@ -60,20 +62,10 @@ class Window:
         """Write a case into a slot, over the published batch."""
         at = self.payload_at(slot)
         self.map[at : at + len(case.payload)] = bytes(case.payload)
-        kind, flags, pickled = RESULT.unpack_from(self.map, self.result_at(slot))[6:]
-        RESULT.pack_into(
-            self.map,
-            self.result_at(slot),
-            case.table_off,
-            case.def_off,
-            case.def_hash,
-            case.bytes,
-            case.n_leaves,
-            case.def_bytes,
-            kind,
-            flags,
-            pickled,
-        )
+        table_off, n_leaves, def_off, def_bytes, used, def_hash = case.fields()
+        unchanged = RESULT.unpack_from(self.map, self.result_at(slot))[6:]
+        changed = table_off, def_off, def_hash, used, n_leaves, def_bytes
+        RESULT.pack_into(self.map, self.result_at(slot), *changed, *unchanged)
 
     def close(self):
         self.map.close()

@@ -128,16 +128,7 @@ class Fuzzer:
         return sum(fresh)
 
     def through_probe(self, case, with_state=False):
-        return probe(
-            bytearray(case.payload),
-            case.table_off,
-            case.n_leaves,
-            case.def_off,
-            case.def_bytes,
-            case.bytes,
-            case.def_hash,
-            with_state,
-        )
+        return probe(bytearray(case.payload), *case.fields(), with_state)
 
     def published(self, case):
         slot = self.trip.put(None)

@@ -10,7 +10,7 @@ enum { KEYS = 2, ENTRIES = 6, ENTRY = 2 * SR_LINE };
 enum { HEADER = SR_PAGE * (3 + MAX_SLOTS), FILLERS = HEADER + SR_PAGE, MAP = FILLERS + SR_PAGE, INDEX = MAP + SR_LINE,
        DATA = INDEX + SR_PAGE - SR_LINE };
 _Static_assert(DATA + ENTRIES * ENTRY <= SEGMENT_BYTES, "the cache lies in the segment");
-enum { VICTIM = 1, SURVIVOR = 2, NEWCOMER = 3, NUMBER = 1 }; /* participant 0 owns all other numbers */
+enum { NUMBER = 1 }; /* participant 0 owns all other numbers */
 
 /* Which parts have memory. It is part of a state, so it is in the books. */
 enum { OF_WORDS, OF_ENTRIES };
@@ -162,11 +162,9 @@ static void have(uint32_t me, uint32_t key, bool gives_up)
 }
 
 /* Several processes want the same entry. The last one abandons it once if it gets the claim. */
-void cache_of_one(uint32_t me);
 void cache_of_one(uint32_t me) { have(me, 0, me == plan->workers && me > 0); }
 
 /* Two processes want the same entry and one of them dies. Another process only waits, if one of them makes it. */
-void cache_and_a_waiter(uint32_t me);
 void cache_and_a_waiter(uint32_t me)
 {
     int rc;
@@ -177,30 +175,13 @@ void cache_and_a_waiter(uint32_t me)
 }
 
 /* Two processes make one entry each, and then want the other process's entry. */
-void cache_that_grows(uint32_t me);
 void cache_that_grows(uint32_t me)
 {
     for (uint32_t i = 0; i < KEYS; i++)
         have(me, (me + i) % KEYS, false);
 }
 
-static bool victim_has_gone(uint32_t me)
-{
-    (void)me;
-    return books.life[VICTIM] == ENDED || books.life[VICTIM] == DEAD;
-}
-
-static bool all_have_gone(uint32_t me)
-{
-    (void)me;
-    for (uint32_t p = SURVIVOR; p <= NEWCOMER; p++)
-        if (books.life[p] != ENDED && books.life[p] != DEAD)
-            return false;
-    return true;
-}
-
 /* One process dies. A survivor and a newcomer recover it concurrently; the newcomer takes its number when it can. */
-void cache_of_numbers(uint32_t me);
 void cache_of_numbers(uint32_t me)
 {
     if (me == VICTIM) {
@@ -218,7 +199,7 @@ void cache_of_numbers(uint32_t me)
         wait_until(victim_has_gone);
         spawn(SURVIVOR);
         spawn(NEWCOMER);
-        wait_until(all_have_gone);
+        wait_until(recoveries_have_ended);
         for (uint32_t key = 0; key < KEYS; key++)
             have(me, key, false);
         MUST(sr_cache_recover(&handles[me]) >= 0); /* a filler may have died after READY */
@@ -228,7 +209,6 @@ void cache_of_numbers(uint32_t me)
 
 /* One process dies. Two recover it concurrently, and one of them may die; another process waits for the entry. After
  * the number is free, no process checks for the death again, so the recovery must have woken the waiting process. */
-void cache_of_survivors(uint32_t me);
 void cache_of_survivors(uint32_t me)
 {
     int rc;
@@ -246,7 +226,7 @@ void cache_of_survivors(uint32_t me)
     spawn(NEWCOMER);
     if (!found(me, 0, &rc) && rc == -EAGAIN)
         MUST(sr_cache_wait(&handles[me], 0, SR_FOREVER) == 0);
-    wait_until(all_have_gone);
+    wait_until(recoveries_have_ended);
     have(me, 0, false);
     MUST(sr_cache_recover(&handles[me]) >= 0);
     MUST(header()->waiters == 0);

@@ -3,7 +3,7 @@
  */
 #include "model.h"
 
-enum { VICTIM = 1, SURVIVOR = 2, NEWCOMER = 3, NUMBER = 1 }; /* participant 0 owns all other numbers */
+enum { NUMBER = 1 }; /* participant 0 owns all other numbers */
 
 static uint32_t take_number(uint32_t me)
 {
@@ -35,22 +35,6 @@ static void come_and_go(uint32_t me)
     MUST(sr_leave(ring, number) == 0);
 }
 
-static bool victim_has_gone(uint32_t me)
-{
-    (void)me;
-    return books.life[VICTIM] == ENDED || books.life[VICTIM] == DEAD;
-}
-
-static bool all_have_gone(uint32_t me)
-{
-    (void)me;
-    for (uint32_t p = SURVIVOR; p <= NEWCOMER; p++)
-        if (books.life[p] != ENDED && books.life[p] != DEAD)
-            return false;
-    return true;
-}
-
-void incarnations(uint32_t me);
 void incarnations(uint32_t me)
 {
     if (me == VICTIM || me == NEWCOMER) {
@@ -70,7 +54,7 @@ void incarnations(uint32_t me)
         confirm_death(VICTIM);
     spawn(SURVIVOR);
     spawn(NEWCOMER);
-    wait_until(all_have_gone);
+    wait_until(recoveries_have_ended);
     for (uint32_t p = SURVIVOR; p <= NEWCOMER; p++)
         if (books.life[p] == DEAD)
             confirm_death(p);

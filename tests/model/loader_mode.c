@@ -225,7 +225,7 @@ static bool workers_have_gone(uint32_t me)
 {
     (void)me;
     for (uint32_t p = 1; p <= plan->workers; p++)
-        if (books.life[p] != ENDED && books.life[p] != DEAD &&
+        if (!has_gone(p) &&
             (plan->closes || (plan->retires && p == 1 && ring->participants[p].retiring) || books.life[p] != SLEEPS))
             return false;
     return true;
@@ -291,7 +291,6 @@ static void consumer(void)
              (!books.orphans[i] || ring->slots[i].committed > SR_PAYLOAD_COMMIT)); /* else nobody counts the pages */
 }
 
-void loader_mode(uint32_t me);
 void loader_mode(uint32_t me)
 {
     if (me == SR_CONSUMER)

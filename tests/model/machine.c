@@ -116,6 +116,23 @@ bool machine_may_run(uint32_t participant)
     (books.life[participant] == AWAITS && books.until[participant](participant));
 }
 
+bool has_gone(uint32_t participant)
+{
+    return books.life[participant] == ENDED || books.life[participant] == DEAD;
+}
+
+bool victim_has_gone(uint32_t me)
+{
+    (void)me;
+    return has_gone(VICTIM);
+}
+
+bool recoveries_have_ended(uint32_t me)
+{
+    (void)me;
+    return has_gone(SURVIVOR) && has_gone(NEWCOMER);
+}
+
 void spawn(uint32_t participant)
 {
     books.life[participant] = RUNS;

@@ -80,6 +80,11 @@ noreturn void violated(const char *format, ...) __attribute__((format(printf, 1,
 uint32_t choose(uint32_t options);               /* any of 0 .. options - 1 */
 void wait_until(bool (*condition)(uint32_t));    /* a wait of the participants' own code, outside the ring */
 void spawn(uint32_t participant);
+bool has_gone(uint32_t participant); /* it has ended, or it is dead */
+/* Scenarios of two concurrent recoveries: one process dies, a survivor and a newcomer recover it. */
+enum { VICTIM = 1, SURVIVOR, NEWCOMER };
+bool victim_has_gone(uint32_t me);
+bool recoveries_have_ended(uint32_t me);
 void confirm_death(uint32_t participant);              /* like a pidfd: all its accesses happened before */
 /* Payload words of a slot. `object` is a range's number, or WHOLE_OBJECT for the part that all ranges share. */
 void put(uint32_t slot, uint32_t object, uint64_t offset, uint64_t value);

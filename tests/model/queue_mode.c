@@ -51,7 +51,6 @@ static void consumer(uint32_t me)
 }
 
 /* A participant that dies loses only the batch that it was writing or had just taken. */
-void queue_death(uint32_t dead);
 void queue_death(uint32_t dead)
 {
     for (uint32_t i = 0; i < plan->slots; i++) {
@@ -74,7 +73,7 @@ static bool over(uint32_t me)
     for (uint32_t p = 1; p <= plan->workers; p++) {
         if (books.unreaped[p])
             return true;
-        under_way |= produces(p) && books.life[p] != ENDED && books.life[p] != DEAD;
+        under_way |= produces(p) && !has_gone(p);
     }
     for (uint32_t i = 0; i < plan->slots; i++)
         under_way |= sr_state_of(ring->slots[i].state) != SR_FREE;
@@ -85,7 +84,7 @@ static bool consumers_have_gone(uint32_t me)
 {
     (void)me;
     for (uint32_t p = 1; p <= plan->workers; p++)
-        if (books.life[p] != ENDED && books.life[p] != DEAD && (plan->closes || books.life[p] != SLEEPS))
+        if (!has_gone(p) && (plan->closes || books.life[p] != SLEEPS))
             return false;
     return true;
 }
@@ -105,7 +104,6 @@ static bool reap_dead(void)
     return any;
 }
 
-void queue_mode(uint32_t me);
 void queue_mode(uint32_t me)
 {
     if (me != SR_CONSUMER) {

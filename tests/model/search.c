@@ -3,8 +3,8 @@
  * A state is a tuple of numbers, one per component (the books with header and participants; each slot; each
  * participant's stack). A number identifies the component's bytes in a table that stores each value once. Hashes only
  * speed up the search: two states are equal only if all their bytes are. Afterwards the edges are followed backwards
- * from the ends. A state from which no end can be reached is a violation too: either all participants sleep, or one of
- * them rescans forever.
+ * from the ends. A state from which no end can be reached is a violation too: one of the participants rescans forever.
+ * A state in which all sleep is found at once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #include "model.h"
 
 enum { COMPONENTS = 1 + MAX_SLOTS + MAX_PARTICIPANTS };
-enum act { RUN, KILL, END_WAIT, SIGNAL, PLANNED = 6 };
+enum act { RUN, KILL, END_WAIT, SIGNAL };
 
 struct table {
     uint32_t *heads, *at, *length, n, room, mask;
@@ -30,7 +30,10 @@ struct node {
 
 static struct table tables[COMPONENTS];
 static struct node *nodes;
-static uint32_t *index_, *edges_from, *edges_to, n_nodes, room_nodes, index_mask, loaded[COMPONENTS];
+static struct place {
+    uint32_t node, hash; /* most nodes with another hash need not be looked at */
+} *places;
+static uint32_t *edges_from, *edges_to, n_nodes, room_nodes, loaded[COMPONENTS];
 static size_t n_edges, room_edges;
 static uint32_t n_components, n_slots, n_participants, ends;
 static bool failed;
@@ -45,19 +48,26 @@ static void *grown(void *old, size_t bytes)
     return p;
 }
 
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* In two halves, so that the processor need not wait for one multiplication before it begins the next. */
 static uint64_t hash_of(const void *bytes, size_t length)
 {
+    const uint64_t odd = UINT64_C(0x9e3779b97f4a7c15), other = UINT64_C(0xc4ceb9fe1a85ec53);
     const uint8_t *p = bytes;
-    uint64_t h = length * UINT64_C(0x9e3779b97f4a7c15), w;
-    for (; length >= 8; length -= 8, p += 8) {
-        memcpy(&w, p, 8);
-        h = (h ^ w) * UINT64_C(0xff51afd7ed558ccd);
-        h ^= h >> 29;
+    uint64_t one = length, two = other, w[4];
+    for (; length >= sizeof w; length -= sizeof w, p += sizeof w) {
+        memcpy(w, p, sizeof w);
+        one = mix(w[0] ^ odd, w[1] ^ one);
+        two = mix(w[2] ^ other, w[3] ^ two);
     }
-    w = 0;
-    memcpy(&w, p, length);
-    h = (h ^ w) * UINT64_C(0xc4ceb9fe1a85ec53);
-    return h ^ h >> 32;
+    memset(w, 0, sizeof w);
+    memcpy(w, p, length);
+    return mix(one ^ w[0] ^ w[1] ^ odd, two ^ w[2] ^ w[3]);
 }
 
 /* Return the number of these bytes in the table. */
@@ -112,44 +122,61 @@ static uint32_t save(uint32_t c)
 {
     static struct saved s;
     struct region r[8];
+    const struct table *t = &tables[c];
+    const uint8_t *was = loaded[c] < t->n ? t->bytes + (size_t)t->at[loaded[c]] * 8 : NULL;
     if (c > n_slots) {
         machine_save_participant(c - n_slots - 1, &s);
+        if (was && t->length[loaded[c]] == s.length && memcmp(was, s.bytes, s.length) == 0)
+            return loaded[c];
     } else {
+        uint32_t n = machine_regions(c, r), same = 0;
+        for (; was && same < n && memcmp(was, r[same].at, r[same].length) == 0; same++)
+            was += r[same].length;
+        if (same == n) /* most steps change few components */
+            return loaded[c];
         s.length = 0;
-        for (uint32_t i = 0, n = machine_regions(c, r); i < n; s.length += r[i++].length)
+        for (uint32_t i = 0; i < n; s.length += r[i++].length)
             memcpy(s.bytes + s.length, r[i].at, r[i].length);
     }
-    const struct table *t = &tables[c]; /* most steps change few components */
-    if (loaded[c] < t->n && t->length[loaded[c]] == s.length &&
-        memcmp(t->bytes + (size_t)t->at[loaded[c]] * 8, s.bytes, s.length) == 0)
-        return loaded[c];
     return loaded[c] = intern(&tables[c], s.bytes, s.length);
+}
+
+/* The place for a new node: places are found by the hash, and the next one is taken if one is occupied. */
+static uint32_t free_place(uint32_t hash)
+{
+    uint32_t at = hash & (room_nodes - 1);
+    while (places[at].node != UINT32_MAX)
+        at = (at + 1) & (room_nodes - 1);
+    return at;
+}
+
+static void make_room(void)
+{
+    struct place *old = places;
+    uint32_t had = room_nodes;
+    room_nodes = had ? 2 * had : 1 << 16;
+    nodes = grown(nodes, room_nodes / 2 * sizeof *nodes);
+    places = grown(NULL, room_nodes * sizeof *places);
+    memset(places, 0xff, room_nodes * sizeof *places);
+    for (uint32_t i = 0; i < had; i++)
+        if (old[i].node != UINT32_MAX)
+            places[free_place(old[i].hash)] = old[i];
+    free(old);
 }
 
 /* Add the state that is in memory, unless it is known, and return its number. */
 static uint32_t enter(const uint32_t *id, uint32_t parent, uint16_t step)
 {
-    if (n_nodes + 1 >= room_nodes / 2) {
-        room_nodes = room_nodes ? 2 * room_nodes : 1 << 16;
-        nodes = grown(nodes, room_nodes / 2 * sizeof *nodes);
-        index_ = grown(index_, room_nodes * sizeof *index_);
-        index_mask = room_nodes - 1;
-        memset(index_, 0xff, room_nodes * sizeof *index_);
-        for (uint32_t i = 0; i < n_nodes; i++) {
-            uint32_t h = (uint32_t)hash_of(nodes[i].id, sizeof nodes[i].id) & index_mask;
-            while (index_[h] != UINT32_MAX)
-                h = (h + 1) & index_mask;
-            index_[h] = i;
-        }
-    }
-    uint32_t h = (uint32_t)hash_of(id, sizeof nodes->id) & index_mask;
-    for (; index_[h] != UINT32_MAX; h = (h + 1) & index_mask)
-        if (memcmp(nodes[index_[h]].id, id, sizeof nodes->id) == 0)
-            return index_[h];
+    if (n_nodes + 1 >= room_nodes / 2)
+        make_room();
+    uint32_t hash = (uint32_t)hash_of(id, sizeof nodes->id), at = hash & (room_nodes - 1);
+    for (; places[at].node != UINT32_MAX; at = (at + 1) & (room_nodes - 1))
+        if (places[at].hash == hash && memcmp(nodes[places[at].node].id, id, sizeof nodes->id) == 0)
+            return places[at].node;
     memcpy(nodes[n_nodes].id, id, sizeof nodes->id);
     nodes[n_nodes].parent = parent;
     nodes[n_nodes].step = step;
-    index_[h] = n_nodes;
+    places[at] = (struct place){n_nodes, hash};
     return n_nodes++;
 }
 
@@ -223,6 +250,18 @@ static uint32_t steps_from_here(uint16_t *out)
             out[n++] = KILL | who;
     }
     return n;
+}
+
+/* Whether nothing more happens unless a participant dies or gets a signal. The consumer's death lets its workers end. */
+static bool stuck(const uint16_t *steps, uint32_t n)
+{
+    bool deaths_help = !(plan->flags & SR_SEG_QUEUE) && books.life[SR_CONSUMER] == DEAD;
+    for (uint32_t i = 0; i < n; i++) {
+        enum act act = steps[i] & 15;
+        if (act == RUN || act == END_WAIT || (act == KILL && deaths_help))
+            return false;
+    }
+    return true;
 }
 
 static bool at_an_end(void)
@@ -305,7 +344,7 @@ static void look_back(const uint8_t *is_end)
                 seen[back[e]] = 1, queue[n++] = back[e];
     for (uint32_t i = 0; i < n_nodes && !failed; i++)
         if (!seen[i]) {
-            printf("  VIOLATED: from here on it can never end: something is lost, or all sleep\n");
+            printf("  VIOLATED: from here on it can never end: something is lost\n");
             show_way_to(i, UINT16_MAX);
         }
     free(first), free(back), free(queue), free(seen);
@@ -337,6 +376,10 @@ bool explore(const struct scenario *scenario)
         is_end[at] = at_an_end();
         ends += is_end[at];
         uint32_t n = steps_from_here(steps);
+        if (!is_end[at] && stuck(steps, n)) { /* look_back would find it too, after all other states */
+            printf("  VIOLATED: all participants wait\n");
+            show_way_to(at, UINT16_MAX);
+        }
         for (uint32_t i = 0; i < n && !failed; i++) {
             uint32_t participant = steps[i] >> 4 & 7;
             memcpy(id, nodes[at].id, sizeof id);

@@ -238,7 +238,6 @@ void __tsan_read_range(void *a, size_t n) { (void)n, plain(a, false); }
 void __tsan_write_range(void *a, size_t n) { (void)n, plain(a, true); }
 void __tsan_init(void) {}
 
-void *model_memcpy(void *to, const void *from, size_t n);
 void *model_memcpy(void *to, const void *from, size_t n)
 {
     plain(from, false);
@@ -264,14 +263,12 @@ uint64_t get(uint32_t slot, uint32_t object, uint64_t offset)
 
 /* ---- the kernel ---- */
 
-int model_open(const char *path, int flags, ...);
 int model_open(const char *path, int flags, ...)
 {
     (void)path, (void)flags;
     return -1;
 }
 
-int model_clock_gettime(clockid_t clock, struct timespec *t);
 int model_clock_gettime(clockid_t clock, struct timespec *t)
 {
     (void)clock;
@@ -280,7 +277,6 @@ int model_clock_gettime(clockid_t clock, struct timespec *t)
 }
 
 /* Memory is available without a limit. */
-int model_fstatfs(int fd, struct statfs *fs);
 int model_fstatfs(int fd, struct statfs *fs)
 {
     (void)fd, (void)fs;
@@ -288,7 +284,6 @@ int model_fstatfs(int fd, struct statfs *fs)
 }
 
 /* Nobody closes a descriptor. */
-int model_fstat(int fd, struct stat *st);
 int model_fstat(int fd, struct stat *st)
 {
     (void)fd;
@@ -296,7 +291,6 @@ int model_fstat(int fd, struct stat *st)
     return 0;
 }
 
-int model_fallocate(int fd, int mode, off_t offset, off_t length);
 int model_fallocate(int fd, int mode, off_t offset, off_t length)
 {
     (void)fd, (void)mode;
@@ -312,7 +306,6 @@ int model_fallocate(int fd, int mode, off_t offset, off_t length)
     return 0;
 }
 
-int model_madvise(void *at, size_t length, int advice);
 int model_madvise(void *at, size_t length, int advice)
 {
     (void)length;
@@ -331,11 +324,9 @@ int model_madvise(void *at, size_t length, int advice)
     return 0;
 }
 
-int model_getpid(void);
 int model_getpid(void) { return FIRST_PID + (int)self; }
 
 /* Only signal 0, which checks whether the process exists. */
-int model_kill(int pid, int signal);
 int model_kill(int pid, int signal)
 {
     MUST(signal == 0 && pid >= FIRST_PID && pid < FIRST_PID + MAX_PARTICIPANTS);
@@ -368,7 +359,6 @@ static long wake(uint32_t word, long count)
     return 0;
 }
 
-long model_syscall(long number, ...);
 long model_syscall(long number, ...)
 {
     if (number == SYS_pidfd_open) { /* then kill() checks for the process */

@@ -11,7 +11,7 @@ enum { LOOKS = 2 };
 static bool others_have_gone(uint32_t me)
 {
     for (uint32_t p = 1; p <= plan->workers; p++)
-        if (p != me && books.life[p] != ENDED && books.life[p] != DEAD)
+        if (p != me && !has_gone(p))
             return false;
     return true;
 }
@@ -57,7 +57,6 @@ static void reader(void)
 }
 
 /* The last participant reads, the others write. All of them use the same record. */
-void recorder(uint32_t me);
 void recorder(uint32_t me)
 {
     if (me == plan->workers) {
@@ -125,7 +124,6 @@ static void taker(void)
     }
 }
 
-void watched(uint32_t me);
 void watched(uint32_t me)
 {
     if (me == 0)

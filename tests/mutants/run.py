@@ -102,7 +102,7 @@ def prepare(folder, patches):
 def copy_tree(patch, unpatched, tree):
     """Make the copy of the tree that a patch is applied to. It keeps mtimes: only patched files are compiled again."""
     if catcher_of(patch)[0] != "pytest":
-        shutil.copytree(unpatched, tree)
+        shutil.copytree(unpatched, tree, copy_function=os.link)  # git and gcc replace a file, they do not write to it
         return
     for part in [*PYTHON_PARTS, *(CYTHON_PARTS if changes_cython(patch) else [])]:
         (tree / part).parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import queue
-import threading
 
 import numpy as np
 import pytest
@@ -24,16 +23,16 @@ class Point:
 
 
 MESSAGES = [
-    None, 0, -1, 2**70, True, 1.5, float("inf"), "", "текст \ud800", b"", b"\0\xff", (), [], {},
-    ("a", [1, {"k": (None, b"x")}]), {"b": 1, "a": 2}, {(1, 2): 3}, ValueError("a value"), KeyError("k"),
-    StopIteration(), {1, 2}, ..., Point(3), [Point(1), "x"], int, range(3), ["x", "y"], [b"x", b"y"],
-    complex(1, 2), bytearray(b"abc"),
+    None, -1, 2**70, float("inf"), "текст \ud800", b"\0\xff", ("a", [1, {"k": (None, b"x")}]), {(1, 2): 3},
+    ValueError("a value"), ..., [Point(1), "x"], int, bytearray(b"abc"), np.arange(6).reshape(2, 3), np.float32(3),
 ]  # fmt: skip
 
 
 def same(a, b):
     if isinstance(a, BaseException):
         return type(a) is type(b) and a.args == b.args
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.tolist() == b.tolist()
     return a == b and type(a) is type(b)
 
 
@@ -104,38 +103,11 @@ def test_a_closed_queue_takes_and_gives_nothing(make):
             call()
 
 
-def test_a_call_that_waits_in_another_thread_may_continue(make):
-    q = make(1)
-    got = []
-    getter = threading.Thread(target=lambda: got.extend(q.get() for _ in range(3)))
-    getter.start()
-    for i in range(3):
-        q.put(i)
-    getter.join()
-    assert got == [0, 1, 2]
-
-
 def test_pickling_needs_a_process_that_is_being_started(make):
     import pickle
 
     with pytest.raises(RuntimeError, match="inheritance"):
         pickle.dumps(make(1))
-
-
-def test_arrays_arrive_with_dtype_shape_and_values(make):
-    q = make(4)
-    arrays = [
-        np.arange(6).reshape(2, 3),
-        np.zeros((0, 3), "f4"),
-        np.array(["a", "bc"]),
-        np.arange(10)[::2],
-        np.float32(3),
-    ]
-    for array in arrays:
-        q.put(array)
-        got = q.get(timeout=60)
-        assert got.dtype == array.dtype and got.shape == array.shape and (got == array).all()
-        assert type(got) is type(array)
 
 
 def echo(inbox, outbox):

@@ -1,6 +1,5 @@
 """slipring.Queue beyond multiprocessing's: arguments, views and copies, sizes, slots."""
 
-import gc
 import queue
 import signal
 
@@ -17,10 +16,8 @@ from tests.support.inside import count_of
     ("arguments", "error", "says"),
     [
         ((0,), ValueError, "maxsize must be from 1 to 65536, not 0 .*without bound"),
-        ((-1,), ValueError, "maxsize must be from 1 to 65536, not -1"),
         ((65537,), ValueError, "maxsize .* not 65537"),
         ((1.5,), TypeError, "maxsize must be an int, not 1.5"),
-        ((True,), TypeError, "maxsize must be an int"),
         ((2, 0), ValueError, "slot_bytes must be from 1"),
     ],
 )
@@ -29,12 +26,11 @@ def test_arguments_that_make_no_queue_are_refused(arguments, error, says):
         Queue(*arguments)
 
 
-@pytest.mark.parametrize("copy", ["sometimes", True, []])
-def test_copying_that_there_is_not_is_refused_by_get_too(copy):
+def test_copying_that_there_is_not_is_refused_by_get_too():
     q = Queue(2)
     q.put(1)
     with pytest.raises(ValueError, match="copy must be one of 'auto', 'always', 'never', not "):
-        q.get(copy=copy)
+        q.get(copy="sometimes")
     assert q.get() == 1
 
 
@@ -102,16 +98,6 @@ def test_never_copying_fills_the_queue_with_live_messages():
         q.put(1, timeout=0.01)
     kept.pop()
     q.put_nowait(1)
-
-
-def test_views_outlive_the_queue():
-    q = Queue(4)
-    q.put(np.arange(1000))
-    got = q.get()
-    q.close()
-    del q
-    gc.collect()
-    assert got.sum() == 499500
 
 
 def test_a_producers_changes_after_the_put_do_not_reach_the_consumer():
@@ -210,16 +196,6 @@ def test_a_put_inside_a_put_works():
     assert [q.get(), q.get()] == ["from inside", "outside"]
 
 
-def test_tensors_and_arrow_data_arrive_without_pickle():
-    torch, pyarrow = pytest.importorskip("torch"), pytest.importorskip("pyarrow")
-    q = Queue(8)
-    q.put({"t": torch.arange(6, dtype=torch.bfloat16), "a": pyarrow.array(["x", None, "z"])})
-    got = q.get()
-    assert got["t"].dtype == torch.bfloat16 and got["t"].tolist() == list(range(6))
-    assert got["a"].to_pylist() == ["x", None, "z"]
-    assert q.stats().pickled_leaves == 0 and count_of(q)() == (0, 7)
-
-
 # ---- slots
 
 
@@ -299,39 +275,9 @@ def test_a_slot_is_put_once_and_only_inside_its_block():
     assert q.get() == 1 and q.empty()
 
 
-def test_a_message_too_large_for_its_slot_can_be_replaced_by_nothing():
-    q = Queue(1, 65536)
-    with pytest.raises(BatchTooLarge), q.slot() as s:
-        s.empty(1 << 20, np.uint8)
-    with pytest.raises(BatchTooLarge), q.slot() as s:
-        s.put(np.zeros(1 << 20, np.uint8))
-    assert count_of(q)() == (0, 1)
-
-
 def test_a_slot_waits_and_gives_up_as_put_does():
     q = Queue(1)
     q.put(1)
     for options in ({"block": False}, {"timeout": 0.01}):
         with pytest.raises(queue.Full), q.slot(**options):
             pass
-
-
-class Unsaid(Exception):
-    def __repr__(self):
-        raise ZeroDivisionError
-
-
-def refuse():
-    raise Unsaid
-
-
-class Silent:
-    def __reduce__(self):
-        return refuse, ()
-
-
-def test_a_value_that_cannot_be_unpickled_is_reported_although_the_repr_of_the_reason_raises():
-    q = Queue(2)
-    q.put(Silent())
-    with pytest.raises(slipring.errors.CorruptBatch, match="unpickled here: <a Unsaid whose repr raises ZeroDivision"):
-        q.get()

@@ -64,7 +64,3 @@ def test_no_method_of_a_half_made_object_ends_the_process(module, name):
         [sys.executable, "-c", CHILD, module, name, *methods_of(module, name)], capture_output=True, text=True
     )
     assert (done.stdout, done.returncode) == ("", 0), done.stderr
-
-
-def test_there_are_types_to_be_tried():
-    assert {"Ring", "Fill", "Encoder", "Slot", "Iteration"} <= {name for _, name in extension_types()}

@@ -15,22 +15,11 @@ from tests.support.trip import address
 
 HOLDERS = {
     "the array": lambda a: a,
-    "a slice": lambda a: a[3:5],
     "a view of a view": lambda a: a[1:][2:].view(np.int32),
-    "a reshaped one": lambda a: a.reshape(2, -1),
     "a transposed one": lambda a: a.reshape(2, -1).T,
-    "a subclass": lambda a: a.view(np.recarray),
-    "asarray": lambda a: np.asarray(a),
-    "its real part": lambda a: a.real,
-    "a broadcast": lambda a: np.broadcast_to(a, (3, a.size)),
-    "a masked array": lambda a: np.ma.masked_array(a, copy=False),
-    "a memoryview": lambda a: memoryview(a),
     "a window of a memoryview": lambda a: memoryview(a)[2:4],
     "frombuffer": lambda a: np.frombuffer(a, np.uint8),
-    "an iterator": lambda a: iter(a),
     "a flat iterator": lambda a: a.flat,
-    "in a container": lambda a: {"x": [(a,)]},
-    "in a closure": lambda a: lambda: a,
     "its base": lambda a: a.base,
 }
 
@@ -47,23 +36,6 @@ def test_whatever_sees_the_bytes_keeps_the_slot(trip, holder):
     del kept
     gc.collect()
     assert trip.free == 4
-
-
-COPIES = {
-    "copy": lambda a: a.copy(),
-    "sum": lambda a: a + 0,
-    "tolist": lambda a: a.tolist(),
-    "fancy": lambda a: a[[1, 2]],
-    "element": lambda a: a[3],
-    "bytes": bytes,
-}
-
-
-@pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES)
-def test_copies_do_not_keep_the_slot(trip, copy):
-    kept = copy(trip(np.arange(100)))
-    assert trip.free == 4
-    del kept
 
 
 def test_each_array_of_a_batch_keeps_the_whole_slot(trip):
@@ -92,10 +64,7 @@ def test_a_structured_scalar_keeps_the_slot_as_long_as_it_is_a_view(trip):
 def test_torch_tensors_keep_the_slot(trip):
     torch = pytest.importorskip("torch")
     holders = [
-        lambda t: t,
         lambda t: t[1:3],
-        lambda t: t.view(2, 2).T,
-        lambda t: t.numpy(),
         lambda t: torch.from_numpy(t.numpy())[2:],
         lambda t: t.untyped_storage(),
         lambda t: (torch.ones(4, requires_grad=True) * t).sum().grad_fn,  # autograd saved it
@@ -129,15 +98,6 @@ def test_leases_outlive_their_ring(trip):
     trip.end()
     gc.collect()
     assert array.sum() == 45
-
-
-def test_leases_in_a_cycle_end_with_the_cycle(trip):
-    cycle = [trip(np.arange(10))]
-    cycle.append(cycle)
-    assert trip.free == 3
-    del cycle
-    gc.collect()
-    assert trip.free == 4
 
 
 def test_a_forked_child_does_not_release_its_parents_lease(trip):
