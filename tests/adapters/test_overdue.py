@@ -9,7 +9,7 @@ import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
 from slipring.adapters import megengine, paddle, paddle_own, webdataset
-from tests.support.datasets import patiently, wait_for_file
+from tests.support.datasets import wait_for_file
 from tests.support.inside import ahead, local_pool, process_pool
 from tests.support.options import grouped
 
@@ -93,13 +93,8 @@ def give_up(loader, place):
 
 PROCESSES = {
     "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="fork")),
-    "Loader, for one epoch": lambda *slow: Loader(
-        Slow(*slow), 2, num_workers=2, timeout=0.2, persistent_workers=False, workers=Workers(start_method="fork")
-    ),
-    "torch": lambda *slow: of_torch(Slow(*slow)),
     "torch, preload": lambda *slow: of_torch(Slow(*slow), **grouped(preload=1)),
     "torch, persistent": lambda *slow: of_torch(Slow(*slow), persistent_workers=True),
-    "MegEngine": lambda *slow: of_megengine(Slow(*slow), 2),
     "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 2, preload=True),
     "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 2, parallel_stream=True),
     "webdataset": lambda *slow: webdataset.MultiLoader(SlowStream(*slow), 2, timeout=0.2),
@@ -114,7 +109,6 @@ def test_a_worker_whose_batch_has_not_come_in_time_gets_no_more_time(adapter, sl
 
 THREADS = {
     "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="thread")),
-    "MegEngine": lambda *slow: of_megengine(Slow(*slow), 0),
     "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 0, preload=True),
     "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 0),
 }
@@ -127,32 +121,3 @@ def test_a_thread_whose_batch_has_not_come_in_time_is_abandoned(adapter, slow, m
     give_up(make(place, over), place)
     over.set()
     wait_for_file(place / "done")
-
-
-def test_a_batch_that_came_after_a_timeout_gives_the_workers_their_time_again(tmp_path):
-    """Without a timeout, a worker finishes its late batch as usual."""
-    late, begun, done = (tmp_path / name for name in ("late", "begun", "done"))
-
-    class Late:
-        def __len__(self):
-            return 6
-
-        def __getitem__(self, i):
-            if i == 2:
-                wait_for_file(late)
-            if i == 4:
-                begun.touch()
-                threading.Event().wait(1)
-                done.touch()
-            return i
-
-    batches = iter(Loader(Late(), 2, num_workers=1, timeout=0.1, workers=Workers(start_method="fork")))
-    patiently(batches)
-    with pytest.raises(LoaderTimeout):
-        next(batches)
-    late.touch()
-    patiently(batches)
-    wait_for_file(begun)
-    del batches
-    gc.collect()
-    assert done.exists()

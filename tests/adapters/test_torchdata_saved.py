@@ -15,13 +15,10 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler  # 
 from slipring.adapters.torchdata import StatefulDataLoader  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support import stateful  # noqa: E402
-from tests.support.parts import fast, slow  # noqa: E402
 from tests.support.samplers import Passes  # noqa: E402
 from tests.support.torch_datasets import as_lists  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-
-SETTINGS = [(0, False), (2, False), (2, True)]
 
 
 class Plain(stateful.Plain, data.IterableDataset):
@@ -57,35 +54,36 @@ def resumed(state, dataset, cls=DataLoader, **options):
 
 
 @pytest.mark.parametrize("taken", [1, 5, 7])
-@pytest.mark.parametrize("setting", SETTINGS[:2])
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize(("num_workers", "every"), [(0, 3), (2, 1), (2, 3)])
 @pytest.mark.parametrize("dataset", [Plain, AtItsBeginning])
-def test_a_stream_whose_workers_have_unequal_shares_continues(dataset, every, setting, taken):
-    options = {"batch_size": 2, "num_workers": setting[0], "persistent_workers": setting[1]}
+def test_a_stream_whose_workers_have_unequal_shares_continues(dataset, every, num_workers, taken):
+    options = {"batch_size": 2, "num_workers": num_workers}
     whole = as_lists(theirs.StatefulDataLoader(dataset(), **options))
     taken = min(taken, len(whole))
     state = saved(theirs.StatefulDataLoader(dataset(), snapshot_every_n_steps=every, **options), taken)
-    if dataset is AtItsBeginning and setting[0] and taken % every:
+    if dataset is AtItsBeginning and num_workers and taken % every:
         with pytest.raises(ValueError, match=f"{taken % every} batches after its last snapshot.*every_n_steps=1"):
             resumed(state, dataset(), **options)
         return
     assert as_lists(resumed(state, dataset(), **options)) == whole[taken:]
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("dataset", [Plain, AtItsBeginning])
-def test_a_stream_at_its_end_continues_with_the_next_epoch(dataset, setting):
-    options = {"batch_size": 2, "num_workers": setting[0], "persistent_workers": setting[1]}
+@pytest.mark.parametrize(
+    ("dataset", "num_workers", "persistent"), [(Plain, 2, False), (AtItsBeginning, 0, False), (AtItsBeginning, 2, True)]
+)
+def test_a_stream_at_its_end_continues_with_the_next_epoch(dataset, num_workers, persistent):
+    options = {"batch_size": 2, "num_workers": num_workers, "persistent_workers": persistent}
     whole = theirs.StatefulDataLoader(dataset(), **options)
     n, second = len(as_lists(whole)), as_lists(whole)
     state = saved(theirs.StatefulDataLoader(dataset(), **options), n, exhausted=True)
     assert as_lists(resumed(state, dataset(), **options)) == second
 
 
-@pytest.mark.parametrize("taken", fast(["none", "some", "all", "end"], "some", "end"))
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("batch_size", [None, 4])
-@pytest.mark.parametrize("sampler", [Passes, distributed])
+@pytest.mark.parametrize("taken", ["none", "some", "all", "end"])
+@pytest.mark.parametrize(
+    ("sampler", "batch_size", "num_workers"),
+    [(Passes, 4, 0), (Passes, None, 2), (distributed, None, 0), (distributed, 4, 2)],
+)
 def test_a_stateful_sampler_continues(sampler, batch_size, num_workers, taken):
     options = {"batch_size": batch_size, "num_workers": num_workers}
     whole = DataLoader(range(11), sampler=sampler(11), **grouped(**options))
@@ -98,10 +96,10 @@ def test_a_stateful_sampler_continues(sampler, batch_size, num_workers, taken):
     assert as_lists(loader) == epochs[1]
 
 
-@pytest.mark.parametrize("taken", fast(["some", "all", "end"], "some", "end"))
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("batch_size", fast([None, 4], 4))
-@pytest.mark.parametrize("cls", [DataLoader, slow(StatefulDataLoader)])
+@pytest.mark.parametrize("taken", ["some", "all", "end"])
+@pytest.mark.parametrize(
+    ("cls", "num_workers", "batch_size"), [(DataLoader, 2, 4), (DataLoader, 0, None), (StatefulDataLoader, 0, 4)]
+)
 def test_a_shuffled_order_continues(cls, batch_size, num_workers, taken):
     options = {"batch_size": batch_size, "num_workers": num_workers, "shuffle": True}
 
