@@ -24,9 +24,6 @@ class Module(pl.LightningModule):
     def training_step(self, batch):
         return self.line(**batch)["loss"]
 
-    def predict_step(self, batch):
-        return batch["i"]
-
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
@@ -54,15 +51,6 @@ def trainer(tmp_path, monkeypatch):
         torch.distributed.destroy_process_group()
 
 
-def test_a_trainer_fits_from_our_loader(trainer):
-    module = Module()
-    with DataLoader(Points(), 4, shuffle=True, num_workers=2) as loader:
-        trainer(max_epochs=3).fit(module, loader)
-        assert loader.stats().batches == 18
-    orders = epochs(module.line.seen)
-    assert len(orders) == 3 and orders[0] != orders[1] != orders[2]
-
-
 def test_a_trainer_that_makes_the_loader_again_for_its_sampler_keeps_the_extras(trainer):
     module, fits = Module(), trainer(max_epochs=2, strategy="ddp")
     loader = DataLoader(Points(), 4, shuffle=True, num_workers=2, **EXTRAS)
@@ -75,25 +63,6 @@ def test_a_trainer_that_makes_the_loader_again_for_its_sampler_keeps_the_extras(
         assert recreated.stats().batches == 12
     first, second = epochs(module.line.seen)
     assert first != second
-
-
-def test_a_trainer_makes_a_loader_of_a_hook_again_with_its_extras(trainer):
-    module = Module(lambda: Positional(2, Points(), 4, shuffle=True, **EXTRAS))
-    fits = trainer(max_epochs=1, strategy="ddp")
-    fits.fit(module)
-    with fits.train_dataloader as recreated:
-        assert type(recreated) is Positional and extras(recreated) == EXTRAS
-        assert recreated.num_workers == 2
-        assert type(recreated.sampler) is torch.utils.data.DistributedSampler
-        assert recreated.stats().batches == 6
-    epochs(module.line.seen)
-
-
-class Positional(DataLoader):
-    """A user's class with another first argument: only Lightning's wrapper can make a new one."""
-
-    def __init__(self, workers, *args, **kwargs):
-        super().__init__(*args, num_workers=workers, **kwargs)
 
 
 class Checkpoint(pl.Callback):
@@ -120,15 +89,6 @@ def test_a_trainer_continues_within_the_epoch_where_its_checkpoint_was(trainer, 
     assert resumed[:8] == whole[16:]
     epochs(resumed[8:])
     assert batches == 2 + 6
-
-
-def test_a_trainer_predicts_from_a_loader_made_again(trainer):
-    predicts = trainer()
-    got = predicts.predict(Module(), DataLoader(Points(), 5, num_workers=2, drop_last=True, **EXTRAS))
-    assert torch.cat(got).tolist() == list(range(24))
-    with predicts.predict_dataloaders as recreated:
-        assert extras(recreated) == EXTRAS
-        assert recreated.stats().batches == 5
 
 
 class OnTorchs(torch.utils.data.DataLoader):

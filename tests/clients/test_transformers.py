@@ -7,7 +7,6 @@ pytest.importorskip("accelerate", reason="pip install -r requirements-clients.tx
 transformers = pytest.importorskip("transformers", reason="pip install -r requirements-clients.txt")
 
 import accelerate  # noqa: E402
-import torch  # noqa: E402
 
 import slipring.torch  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
@@ -65,10 +64,3 @@ def test_a_trainer_trains_and_evaluates_from_our_loader(tmp_path, persistent):
         with loader:
             assert type(loader) is DataLoader
             assert loader.stats().batches == batches
-
-
-def test_a_trainer_makes_torchs_loader_again_after(tmp_path):
-    with slipring.torch.install():
-        pass
-    trainer = transformers.Trainer(Line(), arguments(tmp_path), train_dataset=Points())
-    assert type(trainer.get_train_dataloader().base_dataloader) is torch.utils.data.DataLoader

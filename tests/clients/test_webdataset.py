@@ -67,10 +67,3 @@ def test_a_webloader_is_over_ours_while_ours_is_installed(shards):
     rebatched = loader.unbatched().shuffle(20).batched(8)
     check(rebatched, 8, torch.Tensor)
     assert ours.stats().batches == 4
-
-
-def test_resampled_shards_give_epochs_of_the_length_that_is_asked_for(shards):
-    endless = pipeline(shards, resampled=True).shuffle(10).batched(4).with_epoch(6)
-    with slipring.torch.DataLoader(endless, None, num_workers=2, persistent_workers=True) as loader:
-        for _ in range(2):
-            assert [len(classes) for _, classes in loader] == [4] * 12
