@@ -46,7 +46,8 @@ def test_a_worker_init_fn_may_seed(make, setting):
 
 
 def test_a_spawned_worker_draws_the_same(make):
-    assert_as_torch(make, Augmented(), **MAP, num_workers=1, multiprocessing_context="spawn")
+    ours = batches(make, Augmented(), **MAP, num_workers=1, multiprocessing_context="spawn")
+    assert_same(ours, batches(data.DataLoader, Augmented(), **MAP, num_workers=1))
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
