@@ -1,13 +1,12 @@
 """slipring.adapters.webdataset.MultiLoader: the behaviour of webdataset's, and its faults that are fixed."""
 
 import copy
-import io
 import logging
 import multiprocessing
 import os
 import signal
-import tarfile
 import time
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -154,11 +153,12 @@ def test_verbose_is_told_to_the_log_and_not_to_stdout(caplog, capfd):
     loader = MultiLoader(Shard(), 2, verbose=True)
     assert numbers(loader) == list(range(20))
     assert [r.message for r in caplog.records] == ["2 workers read Shard", "all workers have come to the end"]
-    iter(loader)
+    samples = iter(loader)
+    next(samples)
     caplog.clear()
     loader.kill()
     loader.kill()
-    assert numbers(MultiLoader(Shard(), 2)) == list(range(20))
+    assert list(samples) == [] and numbers(MultiLoader(Shard(), 2)) == list(range(20))
     assert [r.message for r in caplog.records] == ["the workers were ended"]
     assert capfd.readouterr() == ("", "")
 
@@ -228,15 +228,11 @@ def test_a_dead_worker_can_be_replaced_and_nothing_is_lost(tmp_path):
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     """Four tar files of five samples each."""
+    from tests.support.shards import shard
+
     folder = tmp_path_factory.mktemp("shards")
-    for shard in range(4):
-        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
-            for i in range(shard * 5, shard * 5 + 5):
-                for name, content in ((f"{i:03}.cls", str(i).encode()), (f"{i:03}.txt", b"a text")):
-                    member = tarfile.TarInfo(name)
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
-    return [str(folder / f"{shard}.tar") for shard in range(4)]
+    samples = [[(f"{i:03}.cls", str(i).encode()), (f"{i:03}.txt", b"a text")] for i in range(20)]
+    return [str(shard(folder / f"{k}.tar", chain(*samples[5 * k : 5 * k + 5]))) for k in range(4)]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,4 +1,6 @@
-"""Lightning's Trainer over our loader."""
+"""Lightning's Trainer over our loader, whose figures reach the Trainer's logger."""
+
+import csv
 
 import pytest
 
@@ -8,8 +10,9 @@ pl = pytest.importorskip("pytorch_lightning", reason="pip install -r requirement
 import torch  # noqa: E402
 
 import slipring.torch  # noqa: E402
+from slipring.monitor.lightning import DataMonitor  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.clients.points import EXTRAS, Line, Points, epochs, extras  # noqa: E402
+from tests.clients.points import EXTRAS, SCALARS, Line, Points, epochs, extras  # noqa: E402
 
 
 class Module(pl.LightningModule):
@@ -44,7 +47,7 @@ def trainer(tmp_path, monkeypatch):
     def make(**kwargs):
         quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
         quiet["enable_model_summary"] = False
-        return pl.Trainer(accelerator="cpu", devices=1, default_root_dir=tmp_path, **quiet, **kwargs)
+        return pl.Trainer(accelerator="cpu", devices=1, default_root_dir=tmp_path, **{**quiet, **kwargs})
 
     yield make
     if torch.distributed.is_initialized():
@@ -112,3 +115,23 @@ def test_a_trainer_takes_all_loaders_while_ours_is_installed(trainer):
             fits.fit(module)
             assert type(fits.train_dataloader) is type(loader())
             epochs(module.line.seen)
+
+
+def test_the_trainers_logger_gets_the_loaders_scalars_every_n_steps(trainer, tmp_path):
+    monitor, logger = DataMonitor(every=4), pl.loggers.CSVLogger(tmp_path)
+    with DataLoader(Points(), 4, num_workers=2) as loader:
+        trainer(max_epochs=2, logger=logger, callbacks=[monitor]).fit(Module(), loader)
+    with open(logger.experiment.metrics_file_path) as file:
+        lines = [line for line in csv.DictReader(file) if line["slipring/wait_share"]]
+    assert len(lines) == 3  # of 12 steps
+    assert all(set(line) >= SCALARS for line in lines)
+    assert monitor.last["slipring/batches_per_s"] > 0 and 0 <= monitor.last["slipring/wait_share"] <= 1
+
+
+def test_the_monitor_takes_loaders_by_name_and_refuses_one_of_torchs(trainer, tmp_path):
+    with DataLoader(Points(), 4, num_workers=1) as one, DataLoader(Points(), 4, num_workers=1) as other:
+        monitor = DataMonitor(loader={"one": one, "other": [other]}, every=12)
+        trainer(max_epochs=2, logger=pl.loggers.CSVLogger(tmp_path), callbacks=[monitor]).fit(Module(), one)
+        assert monitor.last["slipring/batches_per_s"] > 0 and other.stats().batches == 0
+    with pytest.raises(ValueError, match=r"reads from a DataLoader: use slipring\.torch\.DataLoader"):
+        trainer(max_epochs=1, callbacks=[DataMonitor()]).fit(Module(), torch.utils.data.DataLoader(Points(), 4))

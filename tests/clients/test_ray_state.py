@@ -44,7 +44,7 @@ def ids(batches):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"local_shuffle": 50}], ids=["", "two", "shuffled"])
-def test_a_resume_gets_the_same_batches_as_without_the_interruption(options):
+def test_a_resume_gets_the_same_batches_as_without_the_interruption_and_its_epoch_can_come_again(options):
     with slipring.ray.Loader(numbers(), 16, seed=3, timeout=WAIT, **grouped(**options)) as loader:
         batches = iter(loader)
         first = ids(next(batches) for _ in range(5))
@@ -58,6 +58,8 @@ def test_a_resume_gets_the_same_batches_as_without_the_interruption(options):
         assert ids(loader) == second
         loader.load_state_dict(state)  # the same epoch again
         assert ids(loader) == rest
+        loader.epoch = 0
+        assert ids(loader) == first + rest
 
 
 def test_a_state_is_neither_made_nor_loaded_where_rays_order_is_not_the_same_again():
@@ -104,21 +106,6 @@ def test_each_rank_of_a_split_resumes_from_its_own_state():
     whole = pytest.raises(ValueError, match=r"rank 1 of 2.*here is rank 0 of 1")
     with slipring.ray.Loader(numbers(), 16, timeout=WAIT) as loader, whole:
         loader.load_state_dict(states[1])
-
-
-def test_an_epoch_can_be_iterated_again_whole_after_it_was_read_left_or_resumed():
-    with slipring.ray.Loader(numbers(), 16, seed=3, num_workers=2, timeout=WAIT) as loader:
-        whole = ids(loader)
-        loader.epoch = 0
-        batches = iter(loader)
-        assert ids(next(batches) for _ in range(5)) == whole[:5]
-        state = loader.state_dict()
-        loader.epoch = 0
-        assert ids(loader) == whole
-        loader.load_state_dict(state)
-        assert ids(loader) == whole[5:]
-        loader.epoch = 0
-        assert ids(loader) == whole
 
 
 def test_a_pass_that_cannot_begin_in_time_can_be_tried_again(tmp_path):

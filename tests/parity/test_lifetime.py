@@ -33,13 +33,16 @@ ALL = [[i, i + 1, i + 2] for i in range(0, 12, 3)]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_the_loader_may_go_before_its_iterator(make, setting):
+def test_the_loader_may_go_before_its_iterator_and_after_the_end_there_is_nothing_more(make, setting):
     loader = make(NUMBERS, batch_size=3, **workers(setting))
     iterator = iter(loader)
-    assert next(iterator).tolist() == ALL[0]
+    assert len(iterator) == 4 and next(iterator).tolist() == ALL[0]
     del loader
     gc.collect()
     assert as_list(iterator) == ALL[1:]
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(iterator)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -55,16 +58,6 @@ def test_with_persistent_workers_a_second_iterator_is_the_first_begun_again(make
     next(one)
     assert iter(loader) is one
     assert as_list(one) == ALL
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_after_the_end_there_is_nothing_more(make, setting):
-    iterator = iter(make(NUMBERS, batch_size=3, **workers(setting)))
-    assert len(iterator) == 4
-    assert as_list(iterator) == ALL
-    for _ in range(3):
-        with pytest.raises(StopIteration):
-            next(iterator)
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])

@@ -60,16 +60,6 @@ def test_the_entries_that_were_used_least_recently_are_removed_first(disk):
     assert all(cache.get(name) == data_of(name) for name in ("new", "newer", "newest"))
 
 
-def test_all_files_together_never_exceed_the_budget(disk):
-    budget = 200_000
-    cache = DiskCache(str(disk), budget)
-    for number in range(100):
-        cache.put(f"{number}", data_of(f"{number}", 1 + 7919 * number % 20_000))
-        assert bytes_below(disk) <= budget
-        assert cache.get(f"{number}") is not None
-    assert bytes_below(disk) > budget / 2
-
-
 def test_an_entry_above_the_budget_is_not_stored_and_removes_nothing(disk):
     cache = DiskCache(str(disk), 2 * SIZE)
     cache.put("small", data_of("small"))

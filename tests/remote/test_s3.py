@@ -95,86 +95,64 @@ def test_a_key_that_is_unknown_may_not_read(strict_port, kind):
     assert caught.value.url.startswith("s3://shards/")
 
 
+# A program: pyarrow's S3 has threads, which must not stay for later tests.
 BY_PYARROW = """
-import sys
-import slipring
-from pyarrow import fs
-from tests.remote.sources import rows, source
-
-if __name__ == "__main__":
-    port, folder = sys.argv[1:]
-    system = fs.S3FileSystem(endpoint_override=f"127.0.0.1:{port}", scheme="http", access_key="testing",
-                             secret_key="testing", region="us-east-1")
-    for start_method, kind in (("spawn", "TableDataset"), ("thread", "Folder"), ("thread", "Tar")):
-        remote = source(kind, "shards", storage=slipring.Storage(system))
-        same = rows(remote, num_workers=1, start_method=start_method, fetch_threads=4) == rows(source(kind, folder))
-        print(kind, same, flush=True)
-    try:
-        rows(remote, num_workers=1, start_method="fork")
-    except RuntimeError as error:
-        print("fork", error)
-"""
-
-
-def printed_by(text, folder, *arguments):
-    """Return the lines that a program prints: pyarrow's S3 has threads, which must not stay for later tests."""
-    program = folder / "program.py"
-    program.write_text(text)
-    environment = {**os.environ, **KEYS, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-    command = [sys.executable, str(program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-@pytest.mark.timeout(300)
-def test_pyarrows_s3_reads_in_workers_that_are_not_forked_and_is_refused_in_others(folder, port, tmp_path):
-    found = dict(line.split(maxsplit=1) for line in printed_by(BY_PYARROW, tmp_path, port, folder))
-    assert [found[kind] for kind in ("TableDataset", "Folder", "Tar")] == ["True"] * 3
-    assert "start the loader's workers with 'forkserver' or 'spawn'" in found["fork"]
-
-
-FAILING = """
 import json
 import sys
 import slipring
 from pyarrow import fs
 from slipring.errors import RemoteError
-from tests.remote.sources import source
+from tests.remote.sources import rows, source
 
-def read(storage):
-    return storage._read("shards/nowhere.tar", 0, 10)
+def storage_of(port):
+    system = fs.S3FileSystem(endpoint_override=f"127.0.0.1:{port}", scheme="http", access_key="testing",
+                             secret_key="testing", region="us-east-1")
+    return slipring.Storage(system, attempts=3)
+
+def error_of(read, *args, **options):
+    try:
+        read(*args, **options)
+    except RemoteError as error:
+        return str(error), error.url, error.missing, error.attempts
 
 if __name__ == "__main__":
-    for name, port in zip(("open", "strict"), sys.argv[1:]):
-        system = fs.S3FileSystem(endpoint_override=f"127.0.0.1:{port}", scheme="http", access_key="testing",
-                                 secret_key="testing", region="us-east-1")
-        storage = slipring.Storage(system, attempts=3)
-        for root in ("shards/nowhere", "s3://nowhere", "shards"):
-            for kind in ("Tar", "TableDataset", "Folder", "read"):
-                try:
-                    read(storage) if kind == "read" else source(kind, root, storage=storage)
-                except RemoteError as error:
-                    told = [str(error), error.url, error.missing, error.attempts]
-                    print(json.dumps([name, root, kind, *told]), flush=True)
+    *ports, folder = sys.argv[1:]
+    storage, strict = map(storage_of, ports)
+    found = {}
+    for start_method, kind in (("spawn", "TableDataset"), ("thread", "Folder"), ("thread", "Tar")):
+        remote = source(kind, "shards", storage=storage)
+        same = rows(remote, num_workers=1, start_method=start_method, fetch_threads=4) == rows(source(kind, folder))
+        found[kind] = [same, error_of(source, kind, "shards", storage=strict),
+                       *(error_of(source, kind, root, storage=storage) for root in ("shards/nowhere", "s3://nowhere"))]
+    found["read"] = error_of(storage._read, "shards/nowhere.tar", 0, 10)
+    try:
+        rows(remote, num_workers=1, start_method="fork")
+    except RuntimeError as error:
+        found["fork"] = str(error)
+    print(json.dumps(found))
 """
-
-
 NAMES = {"Tar": "0.tar", "TableDataset": "rows.parquet", "Folder": "classes/"}
 
 
 @pytest.mark.timeout(300)
-def test_files_that_pyarrows_s3_does_not_find_or_may_not_read_are_named_at_once(port, strict_port, tmp_path):
-    lines = map(json.loads, printed_by(FAILING, tmp_path, port, strict_port))
-    found = {tuple(line[:3]): line[3:] for line in lines}
+def test_pyarrows_s3_reads_in_workers_that_are_not_forked_and_names_what_it_cannot_read(
+    folder, port, strict_port, tmp_path
+):
+    (tmp_path / "program.py").write_text(BY_PYARROW)
+    environment = {**os.environ, **KEYS, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    command = [sys.executable, "program.py", str(port), str(strict_port), str(folder)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     for kind, name in NAMES.items():
-        for root in ("shards/nowhere", "s3://nowhere"):
-            text, *rest = found["open", root, kind]
+        same, (refused, *rest), *missing = found[kind]
+        assert same
+        assert f"shards/{name}" in refused and "may not be read" in refused and rest == [f"shards/{name}", False, 1]
+        for root, (text, *rest) in zip(("shards/nowhere", "s3://nowhere"), missing, strict=True):
             assert f"{root}/{name}" in text and "does not exist" in text and rest == [f"{root}/{name}", True, 1]
-        text, *rest = found["strict", "shards", kind]
-        assert f"shards/{name}" in text and "may not be read" in text and rest == [f"shards/{name}", False, 1]
-    text, *rest = found["open", "shards", "read"]
+    text, *rest = found["read"]
     assert "bytes 0 to 10" in text and rest == ["shards/nowhere.tar", True, 1]
+    assert "start the loader's workers with 'forkserver' or 'spawn'" in found["fork"]
 
 
 @pytest.mark.timeout(300)

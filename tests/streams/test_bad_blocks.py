@@ -23,9 +23,36 @@ def tensors(values):
     return pa.FixedSizeListArray.from_arrays(pa.array(values, pa.float32()), 2)
 
 
+class Listed:
+    """Blocks of a list; an exception would end a generator."""
+
+    def __init__(self, blocks):
+        self.blocks, self.at = blocks, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        at = self.at
+        if at >= len(self.blocks):
+            raise StopIteration
+        self.at = at + 1
+        return self.blocks[at]
+
+
+class Failing(Listed):
+    """Raises the exceptions among the blocks, and then continues."""
+
+    def __next__(self):
+        block = super().__next__()
+        if isinstance(block, Exception):
+            raise block
+        return block
+
+
 def all_of(blocks, batch_size=4, **way):
     """Read to the end, past errors; return the rows of x, and the errors."""
-    source = (lambda worker, workers: iter(blocks)) if "start_method" in way else blocks
+    source = (lambda worker, workers: Failing(blocks)) if "start_method" in way else Failing(blocks)
     got, errors = [], []
     with slipring.stream(source, batch_size, timeout=60 if way else 0, **grouped(**way)) as loader:
         iterator = iter(loader)
@@ -97,48 +124,11 @@ def test_empty_blocks_are_skipped_wherever_they_are(way):
     assert all_of(empty, **way) == all_of([], **way) == ([], [])
 
 
-class Listed:
-    """Blocks of a list; an exception would end a generator."""
-
-    def __init__(self, blocks):
-        self.blocks, self.at = blocks, 0
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        at = self.at
-        if at >= len(self.blocks):
-            raise StopIteration
-        self.at = at + 1
-        return self.blocks[at]
-
-
-class Failing(Listed):
-    """Raises the exceptions among the blocks, and then continues."""
-
-    def __next__(self):
-        block = super().__next__()
-        if isinstance(block, Exception):
-            raise block
-        return block
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_an_exception_of_the_source_comes_as_it_is_and_the_stream_continues(way):
-    blocks = [OSError("server 1"), good(0), OSError("server 2"), OSError("server 3"), good(5)]
-    source = (lambda worker, workers: Failing(blocks)) if "start_method" in way else Failing(blocks)
-    got, said = [], []
-    with slipring.stream(source, 4, **grouped(**way)) as loader:
-        iterator = iter(loader)
-        while True:
-            try:
-                got += next(iterator)["x"].tolist()
-            except StopIteration:
-                break
-            except OSError as error:
-                said += re.findall(r"server \d", str(error))
-    assert got == list(range(10)) and said == ["server 1", "server 2", "server 3"]
+    rows, errors = all_of([OSError("server 1"), good(0), OSError("server 2"), OSError("server 3"), good(5)], **way)
+    assert rows == list(range(10)) and all(type(error) is OSError for error in errors)
+    assert [re.search(r"server \d", str(error))[0] for error in errors] == ["server 1", "server 2", "server 3"]
 
 
 class Late(Exception):
