@@ -54,17 +54,6 @@ class CountsEpochs(data.IterableDataset):
         self.epoch, self.at = state["epoch"], state["at"]
 
 
-class Numbers(data.Dataset):
-    def __init__(self, n=24):
-        self.n = n
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        return i
-
-
 def made(cls, dataset, setting=(0, False), seed=None, **options):
     if seed is not None:
         torch.manual_seed(seed)

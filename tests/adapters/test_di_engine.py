@@ -11,22 +11,25 @@ from slipring.adapters.di_engine import AsyncDataLoader, default_collate  # noqa
 from tests.adapters.jobs import Pair, Source, number, rows, sample, take, waiting  # noqa: E402
 from tests.preload.conftest import lab  # noqa: E402, F401 (a fixture)
 
-WORKERS = [0, 1, 3]
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("ready", [False, True])
-def test_callables_and_ready_samples_come_as_batches_in_dispatch_order_without_end(num_workers, ready):
-    """Kept: a list of dicts or of callables; batches in dispatch order; infinite iteration."""
-    loader = AsyncDataLoader(Source(ready=ready), 4, "cpu", num_workers=num_workers)
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_callables_and_ready_samples_come_as_batches_in_dispatch_order_without_end(num_workers):
+    calls = iter(range(1000))
+
+    def alternating(batch_size):
+        n = next(calls)
+        made = [functools.partial(number, n * batch_size + k) for k in range(batch_size)]
+        return [one() for one in made] if n % 2 else made
+
+    loader = AsyncDataLoader(alternating, 4, "cpu", num_workers=num_workers)
     assert iter(loader) is loader
     assert take(loader, 30) == rows(30, 4)
     loader.close()
 
 
 def test_callables_run_in_workers_and_ready_samples_here():
-    """Kept: ready samples are collated at once, callables run in the workers."""
     import os
 
     with_work = AsyncDataLoader(Source(), 4, "cpu", num_workers=2)
@@ -38,22 +41,7 @@ def test_callables_run_in_workers_and_ready_samples_here():
     at_once.close()
 
 
-def test_a_source_may_change_between_the_two():
-    """Kept: each answer of the source is looked at by itself."""
-    calls = iter(range(1000))
-
-    def alternating(batch_size):
-        n = next(calls)
-        made = [functools.partial(number, n * batch_size + k) for k in range(batch_size)]
-        return [one() for one in made] if n % 2 else made
-
-    loader = AsyncDataLoader(alternating, 4, "cpu", num_workers=2)
-    assert take(loader, 20) == rows(20, 4)
-    loader.close()
-
-
 def test_a_dict_is_a_batch_as_it_is():
-    """Kept: a dict as data_source is a ready batch source; one that a source returns is a batch too."""
     batch = {"x": torch.arange(6).reshape(3, 2), "note": "as it is"}
     for source in (batch, lambda batch_size: batch):
         loader = AsyncDataLoader(source, 3, "cpu")
@@ -63,39 +51,28 @@ def test_a_dict_is_a_batch_as_it_is():
         loader.close()
 
 
-@pytest.mark.parametrize("chunk_size", [3, 8, 0, -1])
+@pytest.mark.parametrize("chunk_size", [3, 0])
 def test_a_chunk_size_that_does_not_divide_is_refused_with_both(chunk_size):
-    """Kept: chunk_size must divide batch_size, else an error naming both."""
     with pytest.raises(AssertionError, match=rf"4/{chunk_size}\b"):
         AsyncDataLoader(Source(), 4, "cpu", chunk_size)
 
 
-def test_several_workers_share_one_batch(tmp_path):
-    """Kept: chunk_size. The first sample waits until another worker has made the last."""
-    loader = AsyncDataLoader(Source(waiting, path=tmp_path / "gate"), 4, "cpu", chunk_size=1, num_workers=2)
+@pytest.mark.parametrize("chunk_size", [1, None])
+def test_several_workers_share_one_batch(tmp_path, chunk_size):
+    loader = AsyncDataLoader(Source(waiting, path=tmp_path / "gate"), 4, "cpu", chunk_size, num_workers=2)
     batch = next(loader)
     assert batch["i"].tolist() == [0, 1, 2, 3] and len(set(batch["pid"].tolist())) == 2
     loader.close()
 
 
-def test_without_chunk_size_too_workers_share_each_batch(tmp_path):
-    """Kept: chunk_size=None is not whole batches: DI-engine's default is the finest share."""
-    loader = AsyncDataLoader(Source(waiting, path=tmp_path / "gate"), 4, "cpu", num_workers=2)
-    assert len(set(next(loader)["pid"].tolist())) == 2
-    loader.close()
-
-
 def test_a_chunk_size_finer_than_a_slot_has_ranges_is_made_coarser():
-    """Kept: what DI-engine takes is not refused (a batch has at most 56 ranges)."""
     loader = AsyncDataLoader(Source(), 128, "cpu", chunk_size=1, num_workers=2)
     assert take(loader, 3) == rows(3, 128)
     loader.close()
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize(("num_workers", "ready"), [(0, True), (1, False), (3, False)])
 def test_the_source_is_asked_a_bounded_number_of_batches_ahead(num_workers, ready):
-    """Kept: look-ahead of 2 × max(1, workers); in addition the source makes one, and one is preloaded."""
     source = Source(ready=ready)
     most = 2 * max(1, num_workers) * 2 + 2
     loader = AsyncDataLoader(source, 4, "cpu", num_workers=num_workers)
@@ -105,10 +82,8 @@ def test_the_source_is_asked_a_bounded_number_of_batches_ahead(num_workers, read
     loader.close()
 
 
-@pytest.mark.parametrize(("num_workers", "chunk_size"), [(0, None), (2, 1), (2, 4)])
-@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize(("num_workers", "chunk_size", "ready"), [(0, None, False), (2, 1, False), (2, 4, True)])
 def test_batches_follow_di_engines_collation(num_workers, chunk_size, ready):
-    """Kept: collate_ignore stays a list; (B, 1) -> (B); floats -> float32; namedtuples kept."""
     loader = AsyncDataLoader(Source(sample, ready=ready), 4, "cpu", chunk_size, num_workers=num_workers)
     batch = next(loader)
     assert batch["obs"].shape == (4, 3, 2) and batch["obs"][2, 0, 0] == 2
@@ -158,33 +133,19 @@ def test_an_error_of_the_device_is_raised(lab):  # noqa: F811
     loader.close()
 
 
-def test_no_such_device_is_an_error_at_once():
-    with pytest.raises((ValueError, RuntimeError), match=r"quantum|device"):
-        AsyncDataLoader(Source(), 4, "quantum")
-
-
-def test_negative_workers_are_refused_with_advice():
-    """Kept: ValueError with the advice."""
-    with pytest.raises(ValueError, match=r"-1; 0 and 1"):
-        AsyncDataLoader(Source(), 4, "cpu", num_workers=-1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "kind", "said"),
     [
         ({"data_source": [1, 2]}, TypeError, r"data_source must be callable or a dict, not \[1, 2\]"),
         ({"batch_size": 0}, ValueError, "batch_size must be from 1 to 4294967295, not 0"),
-        ({"batch_size": -2}, ValueError, "batch_size must be from 1 to 4294967295, not -2"),
-        ({"batch_size": 1.5}, TypeError, r"batch_size must be an int, not 1\.5"),
         ({"batch_size": None}, TypeError, "batch_size must be an int, not None"),
-        ({"chunk_size": 0.5}, TypeError, r"chunk_size must be an int or None, not 0\.5"),
-        ({"chunk_size": "2"}, TypeError, "chunk_size must be an int or None, not '2'"),
         ({"chunk_size": True}, TypeError, "chunk_size must be an int or None, not True"),
         ({"num_workers": None}, TypeError, "num_workers must be an int, not None"),
+        ({"num_workers": -1}, ValueError, "-1; 0 and 1"),
         ({"num_workers": 5000}, ValueError, "num_workers must be from 0 to 4093, not 5000"),
         ({"collate_fn": 3}, TypeError, "collate_fn must be callable or None, not 3"),
-        ({"device": 1.5}, TypeError, "device"),
         ({"device": None}, TypeError, "device"),
+        ({"device": "quantum"}, (ValueError, RuntimeError), "quantum|device"),
     ],
 )
 def test_nonsense_is_refused_at_construction(arguments, kind, said):
@@ -192,9 +153,8 @@ def test_nonsense_is_refused_at_construction(arguments, kind, said):
         AsyncDataLoader(**{"data_source": Source(), "batch_size": 4, "device": "cpu", **arguments})
 
 
-@pytest.mark.parametrize(("num_workers", "chunk_size"), [(1, 1), (2, None), (2, 1), (3, 2)])
+@pytest.mark.parametrize(("num_workers", "chunk_size"), [(1, 1), (2, None)])
 def test_a_source_may_return_more_callables_than_asked_for_but_no_more_than_can_be_shared(num_workers, chunk_size):
-    """Fixed in our own code: too many of them ended the iteration."""
     lengths = iter([4, 12, 1000, 4, 3, 4])
 
     def odd(batch_size):
@@ -212,10 +172,8 @@ def test_a_source_may_return_more_callables_than_asked_for_but_no_more_than_can_
     loader.close()
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize(("num_workers", "ready"), [(0, False), (2, True)])
 def test_closing_twice_is_fine_and_ends_the_iteration(num_workers, ready):
-    """Kept: close() twice. Fixed: next() returns None forever after it."""
     loader = AsyncDataLoader(Source(ready=ready), 4, "cpu", num_workers=num_workers)
     held = next(loader)
     loader.close()
@@ -227,11 +185,9 @@ def test_closing_twice_is_fine_and_ends_the_iteration(num_workers, ready):
     assert list(loader) == []
 
 
-@pytest.mark.parametrize("taken", [0, 3])
-def test_dropping_the_loader_closes_it(taken):
-    """Kept: __del__ closes (the leak check after each test finds remaining workers)."""
+def test_dropping_the_loader_closes_it():
     loader = AsyncDataLoader(Source(), 4, "cpu", num_workers=2)
-    assert take(loader, taken) == rows(taken, 4)
+    assert take(loader, 3) == rows(3, 4)
     del loader
 
 

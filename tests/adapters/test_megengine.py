@@ -15,7 +15,6 @@ from slipring.adapters import megengine_own
 from slipring.adapters.megengine import (
     Collator,
     DataLoader,
-    PseudoTransform,
     SequentialSampler,
     StreamDataset,
     StreamSampler,
@@ -28,11 +27,6 @@ from tests.support.inside import memory as growth
 
 WORKERS = [0, 2]
 TIMES = re.compile(r"idx: (\d+), dataset_time: ([0-9.]+),")
-
-
-class Pickled(Exception):
-    def __reduce__(self):
-        raise TypeError("not this one")
 
 
 class Doubling(Transform):
@@ -55,7 +49,6 @@ class Summing(Collator):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_map_is_read_by_a_map_sampler(num_workers):
-    """Kept: map datasets with map samplers; len(loader) == len(sampler)."""
     sampler = SequentialSampler(Images(), batch_size=4)
     loader = DataLoader(Images(), sampler, num_workers=num_workers)
     assert len(loader) == len(sampler) == len(iter(loader)) == 3
@@ -64,10 +57,8 @@ def test_a_map_is_read_by_a_map_sampler(num_workers):
     assert [image.shape for image, _ in DataLoader(Images(2))] == [(1, 2)] * 2, "the default: one by one"
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize(("num_workers", "parallel"), [(0, False), (2, False), (2, True)])
 def test_a_stream_is_read_by_a_stream_sampler(num_workers, parallel):
-    """Kept: stream datasets with stream samplers. Fixed: a finite stream ends, its tail is kept."""
     loader = DataLoader(Numbers(), StreamSampler(3), num_workers=num_workers, parallel_stream=parallel)
     for _ in range(2):
         got = [batch.tolist() for batch in loader]
@@ -77,52 +68,29 @@ def test_a_stream_is_read_by_a_stream_sampler(num_workers, parallel):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "sampler"), [(Images(), StreamSampler(2)), (Numbers(), SequentialSampler(Images()))]
-)
-def test_dataset_and_sampler_that_do_not_match_are_refused(dataset, sampler):
-    """Kept: a mismatch is a clear error."""
-    with pytest.raises(AssertionError, match=f"{type(dataset).__name__}.*{type(sampler).__name__}"):
-        DataLoader(dataset, sampler)
-
-
-def test_an_object_that_is_no_dataset_is_refused():
-    with pytest.raises(AssertionError, match="int"):
-        DataLoader(3)
-
-
-@pytest.mark.parametrize(("name", "value"), [("num_workers", -1), ("timeout", -2)])
-def test_negative_numbers_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name}.*{value}"):
-        DataLoader(Images(), **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
+    ("arguments", "kind", "said"),
     [
-        ("num_workers", None),
-        ("num_workers", 1.5),
-        ("timeout", "1"),
-        ("timeout", None),
-        ("preload", "no"),
-        ("parallel_stream", 2),
-        ("transform", len),
-        ("collator", len),
+        ({"num_workers": None}, TypeError, "num_workers must .*None"),
+        ({"num_workers": -1}, ValueError, "num_workers.*-1"),
+        ({"timeout": "1"}, TypeError, "timeout must .*'1'"),
+        ({"timeout": -2}, ValueError, "timeout.*-2"),
+        ({"preload": "no"}, TypeError, "preload must .*'no'"),
+        ({"dataset": Numbers(), "parallel_stream": 2}, TypeError, "parallel_stream must .*2"),
+        ({"transform": len}, TypeError, "transform must .*len"),
+        ({"collator": len}, TypeError, "collator must .*len"),
+        ({"dataset": 3}, AssertionError, "int"),
+        ({"sampler": 3}, AssertionError, "Images is a map, which needs a sampler of indices, not int"),
+        ({"sampler": StreamSampler(2)}, AssertionError, "Images.*StreamSampler"),
+        ({"dataset": Numbers(), "sampler": SequentialSampler(Images())}, AssertionError, "Numbers.*SequentialSampler"),
     ],
 )
-@pytest.mark.parametrize("dataset", [Images(), Numbers()], ids=["map", "stream"])
-def test_arguments_of_the_wrong_type_are_refused_at_construction(dataset, argument, value):
-    with pytest.raises(TypeError, match=rf"{argument} must .*{value!r}"):
-        DataLoader(dataset, **{argument: value})
-
-
-def test_a_sampler_that_cannot_be_iterated_is_refused():
-    with pytest.raises(AssertionError, match="Images is a map, which needs a sampler of indices, not int"):
-        DataLoader(Images(), 3)
+def test_wrong_arguments_are_refused_at_construction(arguments, kind, said):
+    with pytest.raises(kind, match=said):
+        DataLoader(**{"dataset": Images(), **arguments})
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_transform_and_collator_are_applied(num_workers):
-    """Kept: apply_batch per map batch, apply per stream sample; collator.apply(samples)."""
     sampler = SequentialSampler(Images(), 5)
     loader = DataLoader(Images(), sampler, Doubling(), num_workers=num_workers)
     assert [(image[:, 0].tolist(), label.tolist()) for image, label in loader] == [
@@ -136,25 +104,12 @@ def test_transform_and_collator_are_applied(num_workers):
         assert sorted(np.concatenate(list(stream)).tolist()) == [0, 2, 4, 6, 8, 10, 12]
 
 
-def test_the_default_transform_and_collator_are_attributes_of_the_loader():
-    loader = DataLoader(Images())
-    assert type(loader.transform) is PseudoTransform and type(loader.collator) is Collator
-    assert type(loader.sampler) is SequentialSampler and loader.sampler.batch_size == 1
-    assert type(DataLoader(Numbers()).sampler) is StreamSampler
-    given = Doubling(), Summing()
-    loader = DataLoader(Images(), None, *given)
-    assert (loader.transform, loader.collator) == given
-
-
-@pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_a_collator_gets_a_tuple_from_the_default_transform(num_workers):
+def test_a_collator_gets_a_tuple_from_the_default_transform():
     class Kind(Collator):
         def apply(self, inputs):
             return type(inputs).__name__, len(inputs)
 
-    sampler = SequentialSampler(Images(), 5)
-    assert list(DataLoader(Images(), sampler, None, Kind(), num_workers)) == [("tuple", 5)] * 2
+    assert list(DataLoader(Images(), SequentialSampler(Images(), 5), None, Kind())) == [("tuple", 5)] * 2
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
@@ -181,7 +136,6 @@ class Telling(StreamDataset):
 
 
 def test_each_worker_iterates_a_parallel_stream_and_knows_its_number():
-    """Kept: parallel_stream=True; get_worker_info(): idx, worker, seed, read-only."""
     loader = DataLoader(Telling(), StreamSampler(1), num_workers=2, parallel_stream=True)
     told = sorted(tuple(int(part[0]) for part in batch) for batch in loader)
     assert [(idx, worker) for idx, worker, _ in told] == [(0, 2), (1, 2)]
@@ -200,42 +154,28 @@ class Where(Transform):
         return pid, os.getpid()
 
 
-def test_otherwise_this_process_reads_and_workers_transform():
-    """Kept: parallel_stream=False pulls in the parent, transforms in the workers."""
-    for read, transformed in DataLoader(Here(), StreamSampler(2), Where(), num_workers=2):
-        assert set(read.tolist()) == {os.getpid()} and os.getpid() not in transformed.tolist()
-
-
-def test_a_stream_that_one_process_reads_for_many_is_warned_of(caplog):
-    """Kept: a warning when this will be slow."""
+def test_otherwise_this_process_reads_and_workers_transform(caplog):
     DataLoader(Numbers(), StreamSampler(2), num_workers=2, parallel_stream=True)
     DataLoader(Numbers(), StreamSampler(2), num_workers=1)
     assert not caplog.records
-    DataLoader(Numbers(), StreamSampler(2), num_workers=2)
+    for read, transformed in DataLoader(Here(), StreamSampler(2), Where(), num_workers=2):
+        assert set(read.tolist()) == {os.getpid()} and os.getpid() not in transformed.tolist()
     assert "parallel_stream=True" in caplog.text
 
 
-def test_an_override_of_a_stream_sampler_without_effect_causes_a_warning(caplog):
-    class Finite(StreamSampler):
-        def sample(self):
-            return range(4)
-
-    DataLoader(Numbers(), StreamSampler(2))
-    assert not caplog.records
-    DataLoader(Numbers(), Finite(2))
-    assert "batch_size alone counts: Finite.sample is not called" in caplog.text
-
-
-@pytest.mark.parametrize("preload", [False, True])
-@pytest.mark.parametrize(("num_workers", "parallel"), [(0, False), (2, False), (2, True)])
-def test_a_timeout_is_an_error(num_workers, parallel, preload, hang):
-    """Kept: `timeout` seconds -> error "dataloader timeout"; for streams in every mode."""
-    if preload:
-        pytest.importorskip("torch")
-    stream = Numbers([1, 2], act=hang)
-    loader = DataLoader(
-        stream, StreamSampler(4), num_workers=num_workers, timeout=0.2, preload=preload, parallel_stream=parallel
-    )
+@pytest.mark.parametrize(
+    ("num_workers", "options"),
+    [(0, {}), (2, {}), (2, {"parallel_stream": True}), (0, {"preload": True}), (2, {"preload": True}), (2, None)],
+)
+def test_a_timeout_is_an_error(num_workers, options, hang):
+    """Kept: `timeout` seconds -> error "dataloader timeout"; for maps, and for streams in every mode."""
+    if options is None:
+        loader = DataLoader(Images(act=hang, at=0), num_workers=num_workers, timeout=0.2)
+    else:
+        if "preload" in options:
+            pytest.importorskip("torch")
+        stream = Numbers([1, 2], act=hang)
+        loader = DataLoader(stream, StreamSampler(4), num_workers=num_workers, timeout=0.2, **options)
     batches = iter(loader)
     with pytest.raises(RuntimeError, match="dataloader timeout") as caught:
         next(batches)
@@ -244,15 +184,7 @@ def test_a_timeout_is_an_error(num_workers, parallel, preload, hang):
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_a_timeout_counts_for_maps_too(num_workers, hang):
-    loader = DataLoader(Images(act=hang, at=0), num_workers=num_workers, timeout=0.2)
-    with pytest.raises(RuntimeError, match="dataloader timeout"):
-        next(iter(loader))
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_workers_exception_is_raised_with_its_traceback(num_workers):
-    """Kept: worker exceptions re-raised with traceback."""
     loader = DataLoader(Images(act=fail, at=5), SequentialSampler(Images(), 4), num_workers=num_workers)
     batches = iter(loader)
     next(batches)
@@ -271,20 +203,6 @@ def test_a_workers_exception_is_raised_with_its_traceback(num_workers):
     assert next(batches)[1].tolist() == [8, 9]
 
 
-@pytest.mark.usefixtures("forked")
-def test_a_workers_exception_that_cannot_be_pickled_is_a_runtime_error():
-    def refuse():
-        raise Pickled("as text alone")
-
-    for preload in (False, True):
-        if preload:
-            pytest.importorskip("torch")
-        batches = iter(DataLoader(Images(at=0, act=refuse), num_workers=1, preload=preload))
-        with pytest.raises(RuntimeError, match="Caught Pickled in DataLoader worker process 0") as caught:
-            next(batches)
-        assert "as text alone" in str(caught.value.__cause__)
-
-
 def test_exceptions_of_a_sampler_or_a_stream_in_this_process_come_unchanged():
     class Failing(SequentialSampler):
         def sample(self):
@@ -297,7 +215,6 @@ def test_exceptions_of_a_sampler_or_a_stream_in_this_process_come_unchanged():
 
 
 def test_dead_workers_are_named():
-    """Kept: worker death names workers, pids, exit codes, and memory advice for -9."""
     with pytest.raises(RuntimeError, match=r"worker\(s\): [01], pid\(s\): \d+") as caught:
         next(iter(DataLoader(Images(act=die, at=0), num_workers=2)))
     assert isinstance(caught.value, WorkerDied)
@@ -314,7 +231,6 @@ class Nested(Images):
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_preload_makes_tensors_in_nested_structures(num_workers):
-    """Kept: preload; nested mapping, namedtuple, sequence. Fixed: does not recurse forever on a string."""
     torch = pytest.importorskip("torch")
     loader = DataLoader(Nested(), SequentialSampler(Images(), 4), num_workers=num_workers, preload=True)
     batches = list(loader)
@@ -331,11 +247,9 @@ class Tensor:
         self.data = data.copy()
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_preload_makes_megengines_tensors_where_it_is_installed(monkeypatch, num_workers):
-    """Kept: leaves become tensors. (A stand-in: megengine has no wheel for this Python.)"""
+def test_preload_makes_megengines_tensors_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "megengine", types.SimpleNamespace(Tensor=Tensor))
-    loader = DataLoader(Nested(), SequentialSampler(Images(), 4), num_workers=num_workers, preload=True)
+    loader = DataLoader(Nested(), SequentialSampler(Images(), 4), num_workers=2, preload=True)
     for _ in range(2):
         labels = [batch["pair"].label for batch in loader]
         assert all(type(label) is Tensor for label in labels)
@@ -352,7 +266,6 @@ def test_preload_without_any_tensors_is_refused(monkeypatch):
 
 @pytest.mark.usefixtures("forked")
 def test_times_are_printed_every_so_many_batches(monkeypatch, capfd):
-    """Kept: dataset / transform / collate / transport time per worker, every n batches, by environment."""
     monkeypatch.setenv("MGE_DATA_MONITOR", "1")
     monkeypatch.setenv("MGE_DATA_MONITOR_FREQUENCY", "3")
     for num_workers in WORKERS:
@@ -372,24 +285,9 @@ def test_times_are_printed_every_so_many_batches(monkeypatch, capfd):
 
 
 def test_too_many_workers_for_the_container_are_warned_of(monkeypatch, caplog):
-    """Kept: memory warning when (workers + 1) × RSS exceeds the container's limit."""
     resident = 1 << 20  # at least
     monkeypatch.setattr(growth, "memory_available", lambda root: (0, 3 * resident, "a container", "memory.max"))
     DataLoader(Images(), num_workers=0)
     assert not caplog.records
     DataLoader(Images(), num_workers=3)
     assert "each of 3 workers" in caplog.text and "a container (memory.max)" in caplog.text
-
-
-@pytest.mark.usefixtures("forked")
-def test_the_same_seed_of_numpys_generator_gives_the_same_epochs():
-    class Drawing(Images):
-        def __getitem__(self, i):
-            return np.random.rand(), i
-
-    def run():
-        np.random.seed(3)
-        loader = DataLoader(Drawing(), SequentialSampler(Images(), 4), num_workers=2)
-        return [batch[0].tolist() for _ in range(2) for batch in loader]
-
-    assert run() == run()

@@ -39,11 +39,6 @@ class Shares(mge.StreamDataset):
         yield from range(theirs.idx, 7, theirs.worker)
 
 
-class Pulled(mge.StreamDataset):
-    def __iter__(self):
-        return iter(range(3))
-
-
 class Nobody:
     def __len__(self):
         return 4
@@ -54,20 +49,12 @@ class Nobody:
         return get_worker_info() is None
 
 
-class Asking(mge.Transform):
-    def apply(self, sample):
-        from megengine.data.dataloader import get_worker_info
-
-        return get_worker_info().worker
-
-
 if __name__ == "__main__":
     multiprocessing.set_start_method(sys.argv[1])
     loader = mge.DataLoader(Shares(), mge.StreamSampler(2), num_workers=2, parallel_stream=True)
     for _ in range(2):
         print(sorted(i for batch in loader for i in batch.tolist()))
     print([batch.tolist() for batch in mge.DataLoader(Nobody(), num_workers=2)])
-    print(list(mge.DataLoader(Pulled(), mge.StreamSampler(2), Asking(), num_workers=1))[0])
     from megengine.data.dataloader import get_worker_info
 
     print(get_worker_info())
@@ -75,8 +62,7 @@ if __name__ == "__main__":
 IMPORT = "from megengine.data.dataloader import get_worker_info"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("where", ["at_the_top", "in_the_worker"])
+@pytest.mark.parametrize(("method", "where"), [("fork", "in_the_worker"), ("spawn", "at_the_top")])
 def test_megengines_own_worker_info_names_our_workers(tmp_path, method, where):
     for name, text in {**STAND_IN, "program.py": None}.items():
         path = tmp_path / name
@@ -85,5 +71,5 @@ def test_megengines_own_worker_info_names_our_workers(tmp_path, method, where):
         path.write_text(PROGRAM.format(**imports) if text is None else text)
     done = warm.run([sys.executable, "program.py", method], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.splitlines() == [
-        *["[0, 1, 2, 3, 4, 5, 6]"] * 2, "[[True], [True], [True], [True]]", "[1 1]", "None",
+        *["[0, 1, 2, 3, 4, 5, 6]"] * 2, "[[True], [True], [True], [True]]", "None",
     ], done.stderr  # fmt: skip

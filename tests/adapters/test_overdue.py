@@ -9,7 +9,7 @@ import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
 from slipring.adapters import megengine, paddle, paddle_own, webdataset
-from tests.support.datasets import patiently, wait_for_file
+from tests.support.datasets import wait_for_file
 from tests.support.inside import ahead, local_pool, process_pool
 from tests.support.options import grouped
 
@@ -23,6 +23,7 @@ GRACE_S = 90.0  # that grace, here
 def long_grace(monkeypatch):
     for module in (process_pool, local_pool, ahead):
         monkeypatch.setattr(module, "GRACE_S", GRACE_S)
+    monkeypatch.setattr(paddle_own, "installed", lambda: None)
 
 
 @pytest.fixture
@@ -64,21 +65,41 @@ def of_torch(dataset, **arguments):
     return torch_adapter.DataLoader(dataset, 2, num_workers=2, timeout=0.2, **arguments)
 
 
-def of_megengine(dataset, num_workers, preload=False, **arguments):
+def of_megengine(dataset, num_workers, preload=False):
     if preload:
         pytest.importorskip("torch")
-    kind = megengine.StreamSampler(2) if isinstance(dataset, SlowStream) else None
-    sampler = kind or megengine.SequentialSampler(dataset, 2)
-    return megengine.DataLoader(dataset, sampler, num_workers=num_workers, timeout=0.2, preload=preload, **arguments)
+    stream = isinstance(dataset, SlowStream)
+    sampler = megengine.StreamSampler(2) if stream else megengine.SequentialSampler(dataset, 2)
+    return megengine.DataLoader(dataset, sampler, None, None, num_workers, 0.2, preload, stream and num_workers > 0)
 
 
-def of_paddle(dataset, num_workers, monkeypatch):
-    monkeypatch.setattr(paddle_own, "installed", lambda: None)
+def of_paddle(dataset, num_workers):
     return paddle.DataLoader(dataset, batch_size=2, num_workers=num_workers, timeout=0.2)
 
 
-def give_up(loader, place):
-    """Wait for a batch until the timeout, and drop the loader."""
+PROCESSES = {
+    "torch, preload": lambda *slow: of_torch(Slow(*slow), **grouped(preload=1)),
+    "torch, persistent": lambda *slow: of_torch(Slow(*slow), persistent_workers=True),
+    "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 2, preload=True),
+    "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 2),
+    "webdataset": lambda *slow: webdataset.MultiLoader(SlowStream(*slow), 2, timeout=0.2),
+    "Paddle": lambda *slow: of_paddle(Slow(*slow), 2),
+}
+THREADS = {
+    "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="thread")),
+    "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 0, preload=True),
+    "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 0),
+    "Paddle": lambda *slow: of_paddle(Slow(*slow), 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("threads", "adapter"), [*((False, adapter) for adapter in PROCESSES), *((True, adapter) for adapter in THREADS)]
+)
+def test_a_worker_whose_batch_has_not_come_in_time_gets_no_more_time(threads, adapter, slow):
+    place, over = slow
+    make = (THREADS if threads else PROCESSES)[adapter]
+    loader = make(*slow)
     batches = iter(loader)
     while not (place / "begun").exists():
         with contextlib.suppress(LoaderTimeout):
@@ -89,70 +110,6 @@ def give_up(loader, place):
     del batches, loader
     gc.collect()
     assert not (place / "done").exists(), "it was waited for"
-
-
-PROCESSES = {
-    "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="fork")),
-    "Loader, for one epoch": lambda *slow: Loader(
-        Slow(*slow), 2, num_workers=2, timeout=0.2, persistent_workers=False, workers=Workers(start_method="fork")
-    ),
-    "torch": lambda *slow: of_torch(Slow(*slow)),
-    "torch, preload": lambda *slow: of_torch(Slow(*slow), **grouped(preload=1)),
-    "torch, persistent": lambda *slow: of_torch(Slow(*slow), persistent_workers=True),
-    "MegEngine": lambda *slow: of_megengine(Slow(*slow), 2),
-    "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 2, preload=True),
-    "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 2, parallel_stream=True),
-    "webdataset": lambda *slow: webdataset.MultiLoader(SlowStream(*slow), 2, timeout=0.2),
-}
-
-
-@pytest.mark.parametrize("adapter", [*PROCESSES, "Paddle"])
-def test_a_worker_whose_batch_has_not_come_in_time_gets_no_more_time(adapter, slow, monkeypatch):
-    make = PROCESSES.get(adapter) or (lambda *slow: of_paddle(Slow(*slow), 2, monkeypatch))
-    give_up(make(*slow), slow[0])
-
-
-THREADS = {
-    "Loader": lambda *slow: Loader(Slow(*slow), 2, num_workers=2, timeout=0.2, workers=Workers(start_method="thread")),
-    "MegEngine": lambda *slow: of_megengine(Slow(*slow), 0),
-    "MegEngine, preload": lambda *slow: of_megengine(Slow(*slow), 0, preload=True),
-    "MegEngine, stream": lambda *slow: of_megengine(SlowStream(*slow), 0),
-}
-
-
-@pytest.mark.parametrize("adapter", [*THREADS, "Paddle"])
-def test_a_thread_whose_batch_has_not_come_in_time_is_abandoned(adapter, slow, monkeypatch):
-    make = THREADS.get(adapter) or (lambda *slow: of_paddle(Slow(*slow), 0, monkeypatch))
-    place, over = slow
-    give_up(make(place, over), place)
-    over.set()
-    wait_for_file(place / "done")
-
-
-def test_a_batch_that_came_after_a_timeout_gives_the_workers_their_time_again(tmp_path):
-    """Without a timeout, a worker finishes its late batch as usual."""
-    late, begun, done = (tmp_path / name for name in ("late", "begun", "done"))
-
-    class Late:
-        def __len__(self):
-            return 6
-
-        def __getitem__(self, i):
-            if i == 2:
-                wait_for_file(late)
-            if i == 4:
-                begun.touch()
-                threading.Event().wait(1)
-                done.touch()
-            return i
-
-    batches = iter(Loader(Late(), 2, num_workers=1, timeout=0.1, workers=Workers(start_method="fork")))
-    patiently(batches)
-    with pytest.raises(LoaderTimeout):
-        next(batches)
-    late.touch()
-    patiently(batches)
-    wait_for_file(begun)
-    del batches
-    gc.collect()
-    assert done.exists()
+    if threads:  # they are abandoned
+        over.set()
+        wait_for_file(place / "done")

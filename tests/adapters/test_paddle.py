@@ -36,20 +36,16 @@ class Stream:
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_batches_come_in_order_as_tensors(kind, num_workers):
-    """Kept: in-order delivery."""
     loader = DataLoader(Images(41), batch_size=4, num_workers=num_workers)
-    assert len(loader) == 11
-    for _ in range(2):
-        batches = list(loader)
+    assert len(loader) == len(iter(loader)) == 11
+    for batches in (list(loader), list(loader())):
         assert all(isinstance(leaf, kind) for batch in batches for leaf in batch)
         assert labels(batches) == [list(range(k, min(k + 4, 41))) for k in range(0, 41, 4)]
         assert [image.tolist()[0] for image, _ in batches] == [[k, k] for k in range(0, 41, 4)]
 
 
-@pytest.mark.parametrize("places", [1, 3])
-@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize(("num_workers", "places"), [(0, 3), (2, 1)])
 def test_outstanding_batches_are_bounded(kind, num_workers, places):
-    """Kept: outstanding batches ≤ prefetch_factor × max(workers, places)."""
     asked = []
 
     class Counting(BatchSampler):
@@ -67,7 +63,6 @@ def test_outstanding_batches_are_bounded(kind, num_workers, places):
 
 
 def test_without_workers_a_thread_prefetches(kind):
-    """Kept: zero workers still prefetch in a thread, but not without use_buffer_reader."""
     made = threading.Semaphore(0)
     batches = iter(DataLoader(Made(lambda i: (made.release(), i)[1]), prefetch_factor=2))
     assert made.acquire(timeout=60) and made.acquire(timeout=60), "nobody has asked yet"
@@ -79,27 +74,9 @@ def test_without_workers_a_thread_prefetches(kind):
     assert set(who) == {threading.main_thread()}
 
 
-class Drawing:
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, i):
-        return np.random.rand()
-
-
-@pytest.mark.parametrize("use_buffer_reader", [False, True])
-def test_without_workers_the_datasets_random_numbers_follow_numpys_seed(use_buffer_reader):
-    def drawn(seed):
-        np.random.seed(seed)
-        return [float(batch[0]) for batch in DataLoader(Drawing(), use_buffer_reader=use_buffer_reader)]
-
-    assert drawn(1) == drawn(1) != drawn(2)
-
-
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_batch_size_none_means_no_batching(kind, num_workers):
-    """Kept: batch_size=None: no batching."""
     loader = DataLoader(Images(3), batch_size=None, num_workers=num_workers)
     assert [plain(sample) for sample in loader] == [([0.0, 0.0], 0), ([1.0, 1.0], 1), ([2.0, 2.0], 2)]
     assert isinstance(next(iter(loader))[0], kind) and len(loader) == 3
@@ -109,11 +86,14 @@ def test_batch_size_none_means_no_batching(kind, num_workers):
 
 @pytest.mark.parametrize("given", [{"shuffle": True}, {"batch_sampler": [[0]]}])
 def test_iterable_datasets_set_their_own_order(kind, given):
-    """Kept: iterable dataset with shuffle or batch_sampler -> ValueError; it has no length."""
     with pytest.raises(ValueError, match=next(iter(given))):
         DataLoader(Stream(), **given)
     with pytest.raises(ValueError, match="length"):
         len(DataLoader(Stream()))
+    with pytest.raises(TypeError, match="no length"):
+        len(iter(DataLoader(Stream(), batch_size=2)))
+    with pytest.raises(AssertionError, match="indices and a length, not be iterable alone"):
+        BatchSampler(Stream(), batch_size=2)
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
@@ -122,83 +102,70 @@ def test_iterable_datasets_are_shared_by_workers(kind, num_workers):
     got = [plain(batch) for batch in loader]
     assert sorted(flat(got)) == list(range(7))
     assert got[0] == ([0, 2] if num_workers else [0, 1])
-    dropped = DataLoader(Stream(5), batch_size=2, drop_last=True, num_workers=num_workers)
-    assert [len(batch) for batch in dropped] == [2, 2]
+    for drop_last, sizes in ((False, [2, 2, 1]), (True, [2, 2])):
+        options = {"num_workers": num_workers, "persistent_workers": num_workers > 0}
+        dropped = DataLoader(Stream(5), batch_size=2, drop_last=drop_last, **options)
+        for _ in range(2):
+            assert sorted(map(len, dropped), reverse=True) == sizes
+        dropped.close()
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_each_place_gets_a_batch_per_step(kind, num_workers):
-    """Kept: places: one batch per place per step; too few for all places at the end are dropped."""
-    loader = DataLoader(Images(10), batch_size=2, places=["cpu", "cpu"], num_workers=num_workers)
+def test_each_place_gets_a_batch_per_step(kind):
+    loader = DataLoader(Images(10), batch_size=2, places=["cpu", "cpu"], num_workers=2)
     steps = list(loader)
     assert [[batch[1].tolist() for batch in step] for step in steps] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_batches_can_be_dicts_by_name(kind, num_workers):
+def test_batches_can_be_dicts_by_name(kind):
     """Kept: return_list=False with feed_list names; a step is a list of them, one for each place."""
 
     class Variable:
         name = "image"
 
-    loader = DataLoader(Images(4), [Variable, "label"], return_list=False, batch_size=2, num_workers=num_workers)
+    loader = DataLoader(Images(4), [Variable, "label"], return_list=False, batch_size=2, num_workers=2)
     assert [plain(batch)["label"] for [batch] in loader] == [[0, 1], [2, 3]]
     assert isinstance(next(loader())[0]["image"], kind)
     with pytest.raises(ValueError, match=r"1 names.*2 leaves"):
         next(iter(DataLoader(Images(4), ["one"], return_list=False)))
 
 
-def test_calling_the_loader_iterates_it(kind):
-    """Kept: loader() is iter(loader)."""
-    loader = DataLoader(Images(4), batch_size=2)
-    assert labels(loader()) == labels(loader) == [[0, 1], [2, 3]]
-
-
 STRUCTURES = {
     "tuple": (lambda i: (np.float32(i), i), ([0.0, 1.0], [0, 1])),
     "list": (lambda i: [np.float32(i), [i]], [[0.0, 1.0], [[0, 1]]]),
-    "dict": (lambda i: {"x": {"y": i}}, {"x": {"y": [0, 1]}}),
     "namedtuple": (lambda i: Pair(i, float(i)), Pair([0, 1], [0.0, 1.0])),
-    "number": (lambda i: i, [0, 1]),
     "text": (lambda i: (f"n{i}", i), (["n0", "n1"], [0, 1])),
     "prefix": (lambda i: ("_paddle_field_0", i), (["_paddle_field_0"] * 2, [0, 1])),
-    "prefix in a dict": (lambda i: {"_paddle_field_1": "_paddle_field_1", "x": i}, None),
+    "prefix in a dict": (
+        lambda i: {"_paddle_field_1": "_paddle_field_1", "x": i},
+        {"_paddle_field_1": ["_paddle_field_1"] * 2, "x": [0, 1]},
+    ),
 }
 
 
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_structures_are_restored_around_the_leaves(kind, structure, num_workers):
-    """Kept: dict, list, tuple, namedtuple. Fixed: strings with a magic prefix collide; tuple -> list."""
+def test_structures_are_restored_around_the_leaves(kind, structure):
     make, expected = STRUCTURES[structure]
-    if expected is None:
-        expected = {"_paddle_field_1": ["_paddle_field_1"] * 2, "x": [0, 1]}
-    got = plain(next(iter(DataLoader(Made(make), batch_size=2, num_workers=num_workers))))
+    got = plain(next(iter(DataLoader(Made(make), batch_size=2, num_workers=1))))
     assert got == expected and type(got) is type(expected)
 
 
 @pytest.mark.usefixtures("forked")
-def test_persistent_workers_resume_each_epoch(kind, monkeypatch):
-    """Kept: persistent workers resume. Fixed: 0.5 s sleep on each epoch."""
+def test_persistent_workers_resume_each_epoch(kind, monkeypatch, tmp_path):
     slept = []
-    loader = DataLoader(Made(lambda i: os.getpid()), num_workers=2, persistent_workers=True)
+    loader = DataLoader(
+        Made(lambda i: os.getpid()),
+        num_workers=2,
+        persistent_workers=True,
+        worker_init_fn=lambda n: (tmp_path / f"{n}").touch(),
+    )
     pids = {int(batch[0]) for batch in loader}
     monkeypatch.setattr(time, "sleep", slept.append)
     for _ in range(50):
         pids |= {int(batch[0]) for batch in loader}
     assert len(pids) <= 2 and not slept, "it sleeps between epochs"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
     loader.close()
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_drop_last_is_kept_in_each_epoch(kind, persistent):
-    """Fixed: resumed workers forget drop_last (they always drop)."""
-    for drop_last, sizes in ((False, [2, 2, 1]), (True, [2, 2])):
-        loader = DataLoader(Stream(5), batch_size=2, drop_last=drop_last, num_workers=1, persistent_workers=persistent)
-        for _ in range(3):
-            assert [len(batch) for batch in loader] == sizes
-        loader.close()
 
 
 class Telling:
@@ -209,7 +176,6 @@ class Telling:
 
 
 def test_workers_know_who_they_are(kind):
-    """Kept: get_worker_info(): id, num_workers, dataset, seed; paddle's own function knows too."""
     told = [plain(batch) for batch in DataLoader(Telling(), num_workers=2)]
     assert sorted({(a[0], b[0]) for a, b, _, _ in told}) == [(0, 2), (1, 2)]
     assert all(dataset == [1.0] for *_, dataset in told)
@@ -217,35 +183,7 @@ def test_workers_know_who_they_are(kind):
     assert adapter.get_worker_info() is None
 
 
-@pytest.mark.usefixtures("forked")
-def test_worker_init_fn_is_called_in_each_worker(kind, tmp_path):
-    """Kept: worker_init_fn(worker_id)."""
-    loader = DataLoader(Images(8), num_workers=2, worker_init_fn=lambda n: (tmp_path / f"{n}").touch())
-    assert len(list(loader)) == 8
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
-
-
-@pytest.mark.usefixtures("forked")
-def test_generators_stay_as_worker_init_fn_seeded_them():
-    """Kept: Paddle does not seed numpy's generator again."""
-    loader = DataLoader(
-        Made(lambda i: np.random.random(), 4), num_workers=1, worker_init_fn=lambda n: np.random.seed(5)
-    )
-    drawn = np.concatenate([plain(batch) for batch in loader])
-    assert drawn.tolist() == np.random.RandomState(5).random(4).tolist()
-
-
-def test_costs_are_counted(kind):
-    """Kept: reader cost and batch cost figures."""
-    loader = DataLoader(Made(lambda i: (time.sleep(0.02), i)[1], 8), use_buffer_reader=False)
-    for _ in loader:
-        time.sleep(0.03)
-    assert loader.reader_cost >= 0.02 and loader.batch_cost >= 0.045
-    assert loader.stats().batches == 8
-
-
 def test_paddles_timer_and_profiler_see_the_reader():
-    """Kept: profiler ranges around `next`, its timer's reader cost."""
     paddle = import_paddle()
     timer = paddle.profiler.timer.benchmark()
     timer.begin()
@@ -270,7 +208,7 @@ class Far:
     """Samples that take a while, asleep."""
 
     def __len__(self):
-        return 800
+        return 400
 
     def __getitem__(self, i):
         time.sleep(0.002)
@@ -278,42 +216,17 @@ class Far:
 
 
 def test_the_number_of_workers_can_be_tuned(kind):
-    """Kept: autotuning of the number of workers."""
     adapter.set_autotune_config(True, 5)
     try:
         tuned = DataLoader(Far(), batch_size=4, num_workers=1, persistent_workers=True)
     finally:
         adapter.set_autotune_config(False)
     for _ in range(3):
-        assert [int(i) for batch in tuned for i in plain(batch)] == list(range(800))
+        assert [int(i) for batch in tuned for i in plain(batch)] == list(range(400))
     found = tuned._loader.tuning
     assert found.history and tuned.num_workers == found.workers
     tuned.close()
     assert DataLoader(Images(), num_workers=1).num_workers == 1
-
-
-def test_the_number_of_workers_is_tuned_as_paddles_own_configuration_says():
-    """Kept: paddle.incubate.autotune.set_config."""
-    paddle = import_paddle()
-    paddle.incubate.autotune.set_config({"dataloader": {"enable": True, "tuning_steps": 3}})
-    try:
-        tuned = DataLoader(Far(), batch_size=4, num_workers=1)
-    finally:
-        paddle.incubate.autotune.set_config({"dataloader": {"enable": False, "tuning_steps": 3}})
-    for _ in range(3):
-        assert sum(1 for _ in tuned) == 200
-    found = tuned._loader.tuning
-    assert found.history and tuned.num_workers == found.workers
-    assert DataLoader(Images(), num_workers=1).num_workers == 1
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_an_iterator_has_its_loaders_length(kind, num_workers):
-    iterator = iter(DataLoader(Images(5), batch_size=2, num_workers=num_workers))
-    assert len(iterator) == 3
-    assert len(list(iterator)) == 3
-    with pytest.raises(TypeError, match="no length"):
-        len(iter(DataLoader(Stream(), batch_size=2, num_workers=num_workers)))
 
 
 def test_a_loader_of_an_iterable_dataset_has_a_batch_sampler_without_end(kind):
@@ -324,28 +237,15 @@ def test_a_loader_of_an_iterable_dataset_has_a_batch_sampler_without_end(kind):
     assert DataLoader(Stream(), batch_size=None).batch_sampler is None
 
 
-def test_a_batch_sampler_takes_no_iterable_dataset(kind):
-    datasets = [Stream()] if kind is np.ndarray else [Stream(), type("S", (iterable_dataset(),), {})()]
-    for dataset in datasets:
-        with pytest.raises(AssertionError, match="indices and a length, not be iterable alone"):
-            BatchSampler(dataset, batch_size=2)
-
-
-def iterable_dataset():
-    return import_paddle().io.IterableDataset
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_batch_samplers_decide_which_samples_are_read(kind, num_workers):
-    loader = DataLoader(Images(), batch_sampler=[[3, 1], [2]], num_workers=num_workers)
+def test_batch_samplers_decide_which_samples_are_read(kind):
+    loader = DataLoader(Images(), batch_sampler=[[3, 1], [2]], num_workers=2)
     assert labels(loader) == [[3, 1], [2]] and len(loader) == 2
     sampler = BatchSampler(sampler=[5, 4, 3], batch_size=2, drop_last=True)
-    assert labels(DataLoader(Images(), batch_sampler=sampler, num_workers=num_workers)) == [[5, 4]]
+    assert labels(DataLoader(Images(), batch_sampler=sampler)) == [[5, 4]]
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize(
-    "arguments", [{"batch_size": 3}, {"batch_size": 4, "shuffle": True}, {"shuffle": True, "drop_last": True}]
+    ("num_workers", "arguments"), [(0, {"batch_size": 4, "shuffle": True}), (2, {"shuffle": True, "drop_last": True})]
 )
 def test_batches_and_their_order_are_paddles(num_workers, arguments):
     paddle = import_paddle()
@@ -378,10 +278,3 @@ def test_tensors_lie_in_the_slots_and_keep_them():
     assert loader.stats().copied_batches == 0 and loader.stats().pickled_leaves == 0
     kept = list(DataLoader(Images(400), batch_size=4, num_workers=2))
     assert labels(kept) == [list(range(k, k + 4)) for k in range(0, 400, 4)]
-
-
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
-def test_dtypes_are_kept(kind, dtype):
-    got = next(iter(DataLoader(Made(lambda i: np.full((2, 3), i % 2, dtype)), batch_size=4)))
-    got = got.numpy() if hasattr(got, "numpy") else got
-    assert got.dtype == dtype and got[:, 0, 0].tolist() == [0, 1, 0, 1]

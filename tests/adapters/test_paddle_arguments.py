@@ -40,15 +40,10 @@ def test_bad_arguments_are_assertion_errors_as_paddles(kind, arguments, said):
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("batch_size", 1.5),
-        ("batch_size", "a"),
         ("batch_size", True),
         ("num_workers", None),
-        ("num_workers", "2"),
-        ("prefetch_factor", None),
         ("prefetch_factor", 2.0),
         ("timeout", "1"),
-        ("timeout", None),
         ("shuffle", "yes"),
         ("drop_last", 1),
         ("return_list", "no"),

@@ -19,7 +19,6 @@ WORKERS = [0, 2]
 
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_timeout_is_raised(kind, num_workers, hang):
-    """Fixed: `timeout` never raises."""
     with pytest.raises(LoaderTimeout, match=r"timeout=0\.2"):
         next(iter(DataLoader(Images(at=0, act=hang), num_workers=num_workers, timeout=0.2)))
 
@@ -47,7 +46,6 @@ def test_a_dead_worker_is_named(kind):
 
 
 def test_workers_end_with_a_killed_parent(tmp_path):
-    """Fixed: SIGKILL of the parent orphans workers."""
     code = (
         "import multiprocessing, os, signal, numpy as np\n"
         "multiprocessing.set_start_method('fork')\n"
@@ -78,6 +76,9 @@ def alive(pid):
         return False
 
 
-def test_no_torch_is_needed(kind):
-    code = "import sys; from slipring.adapters import paddle; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+def test_no_torch_is_needed():
+    code = (
+        "import sys; from slipring.adapters import megengine, paddle, webdataset; "
+        "print({'torch', 'pyarrow', 'zmq'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

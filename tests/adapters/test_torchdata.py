@@ -2,19 +2,18 @@
 
 import dataclasses
 import inspect
+import json
 
 import pytest
-
-from tests.support.options import grouped
 
 torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from slipring import Memory, Workers  # noqa: E402
+from slipring import Workers  # noqa: E402
 from slipring.adapters import torchdata as adapter  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.adapters.stateful import Drawing, Numbers, Own, made  # noqa: E402
+from tests.adapters.stateful import CountsEpochs, Drawing, Own, made  # noqa: E402
 from tests.support.datasets import after  # noqa: E402
 
 # torchdata's own use of torch causes warnings, and so does fast-forwarding in both classes.
@@ -35,10 +34,10 @@ def test_the_arguments_stand_where_torchdata_has_them():
 
 
 def test_a_loader_is_torchs_ours_and_stateful():
-    loader = adapter.StatefulDataLoader(Numbers())
+    loader = adapter.StatefulDataLoader(range(24))
     assert isinstance(loader, data.DataLoader) and isinstance(loader, DataLoader)
     assert isinstance(loader, adapter.Stateful) and isinstance(Drawing(), adapter.Stateful)
-    assert not isinstance(Numbers(), adapter.Stateful)
+    assert not isinstance(range(24), adapter.Stateful)
 
 
 def test_the_signature_names_every_argument_for_clients_that_make_loaders_again():
@@ -46,104 +45,43 @@ def test_the_signature_names_every_argument_for_clients_that_make_loaders_again(
     assert ours.pop("snapshot_every_n_steps").default == 1 and list(ours.items()) == list(torchs.items())
     parameters = inspect.signature(adapter.StatefulDataLoader).parameters
     workers = Workers(on_death="respawn", max_restarts=7)
-    loader = adapter.StatefulDataLoader(Numbers(), 4, shuffle=True, workers=workers, snapshot_every_n_steps=3)
+    loader = adapter.StatefulDataLoader(range(24), 4, shuffle=True, workers=workers, snapshot_every_n_steps=3)
     given = {name: getattr(loader, name) for name in parameters if name not in ("shuffle", "batch_sampler")}
     again = adapter.StatefulDataLoader(**given)
     assert again.workers == dataclasses.replace(workers, snapshot_every_n_steps=3)
     assert again.sampler is loader.sampler
 
 
-def test_slipring_arguments_follow_by_name():
-    with adapter.StatefulDataLoader(
-        Numbers(), 4, num_workers=2, workers=Workers(on_death="respawn"), memory=Memory(slots=9)
-    ) as loader:
-        assert [b.tolist() for b in loader] == [list(range(i, i + 4)) for i in range(0, 24, 4)]
-        assert (loader.workers.on_death, loader.stats().slots) == ("respawn", 9)
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [
-        ((), {}),
-        ((Numbers(),), {"no_such": 1}),
-        ((Numbers(),), {"dataset": Numbers()}),
-        ((Numbers(), 4), {"batch_size": 4}),
-        ((Numbers(), *[None] * 13), {}),
-    ],
-)
-def test_wrong_arguments_are_reported_in_the_words_of_any_function(args, kwargs):
-    with pytest.raises(TypeError) as ours:
-        adapter.StatefulDataLoader(*args, **kwargs)
-    with pytest.raises(TypeError) as theirs:
-        DataLoader(*args, **grouped(**kwargs))
-    assert str(ours.value) == str(theirs.value) and "__init__()" in str(ours.value)
-
-
-@pytest.mark.parametrize("wrong", [{"bath_size": 3}, {"on_worker_death": "respawn"}])
-def test_torchdatas_own_argument_is_not_blamed_for_a_wrong_one(wrong):
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(wrong))}'"):
-        adapter.StatefulDataLoader(Numbers(), snapshot_every_n_steps=2, **wrong)
-    with pytest.raises(TypeError, match=r"workers must be a slipring.Workers, not 5; num_workers= is their number"):
-        adapter.StatefulDataLoader(Numbers(), snapshot_every_n_steps=2, workers=5)
-
-
-def test_the_number_of_steps_is_an_attribute_that_may_be_set():
-    loader = adapter.StatefulDataLoader(Numbers(), 4, snapshot_every_n_steps=None, workers=Workers(max_restarts=7))
-    assert loader.snapshot_every_n_steps is None
-    loader.snapshot_every_n_steps = 3
-    assert loader.workers == Workers(max_restarts=7, snapshot_every_n_steps=3)
-
-
-def test_shuffle_excludes_what_it_excludes_in_torch():
-    with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
-        adapter.StatefulDataLoader(Numbers(), shuffle=True, sampler=range(3))
-    with pytest.raises(ValueError, match="expected unspecified shuffle option"):
-        adapter.StatefulDataLoader(Own(), shuffle=True)
-
-
 # ---- torchdata's order
 
 
-@pytest.mark.parametrize("batch_size", [None, 5])
-def test_three_shuffled_epochs_are_torchdatas_to_the_bit(batch_size):
+@pytest.mark.parametrize(("setting", "batch_size"), [((0, False), None), ((0, False), 5), ((2, True), 5)])
+def test_three_shuffled_epochs_and_their_draws_are_torchdatas_to_the_bit(setting, batch_size):
     theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is compared with")
 
     def epochs(cls):
-        loader = made(cls, Drawing(), seed=5, shuffle=True, batch_size=batch_size)
-        return [list(loader) for _ in range(3)]
-
-    ours = epochs(adapter.StatefulDataLoader)
-    assert ours == epochs(theirs.StatefulDataLoader)
-    assert ours[0] != ours[1] != ours[2]
-
-
-@pytest.mark.parametrize("setting", SETTINGS[1:])
-def test_workers_draw_the_same_as_torchdatas_workers(setting):
-    theirs = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is compared with")
-
-    def epochs(cls):
-        loader = made(cls, Drawing(), setting, seed=5, shuffle=True, batch_size=5)
-        return [[drawn for batch in loader for _, drawn in batch] for _ in range(3)]
+        loader = made(cls, Drawing(), setting, seed=5, shuffle=True, batch_size=batch_size)
+        found = [list(loader) for _ in range(3)]
+        # With workers, torchdata draws an order that it does not use.
+        return [[drawn for batch in epoch for _, drawn in batch] for epoch in found] if setting[0] else found
 
     assert epochs(adapter.StatefulDataLoader) == epochs(theirs.StatefulDataLoader)
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("n", [0, 3, 8])
+@pytest.mark.parametrize(("setting", "n"), [((0, False), 3), ((2, False), 8), ((2, True), 0)])
 def test_without_a_generator_the_order_of_later_epochs_is_in_the_state_too(stateful, setting, n):
-    loader = made(stateful, Numbers(), setting, seed=5, shuffle=True, batch_size=3)
+    loader = made(stateful, range(24), setting, seed=5, shuffle=True, batch_size=3)
     state, rest = after(loader, n)
     expected = [rest, list(loader), list(loader)]
-    other = made(stateful, Numbers(), setting, seed=6, shuffle=True, batch_size=3)
+    other = made(stateful, range(24), setting, seed=6, shuffle=True, batch_size=3)
     other.load_state_dict(state)
     epochs = [list(other) for _ in range(3)]
     # (At the end, torchdata's state is that of a finished epoch, or of one without remaining batches.)
     assert epochs == expected or (n == 8 and epochs[:2] == expected[1:])
 
 
-@pytest.mark.parametrize("batch_size", [1, 5])
 @pytest.mark.parametrize(
-    "arguments", [{}, {"replacement": True}, {"replacement": True, "num_samples": 70}, {"num_samples": 50}]
+    ("arguments", "batch_size"), [({}, 5), ({"replacement": True, "num_samples": 70}, 1), ({"num_samples": 50}, 5)]
 )
 def test_a_random_sampler_takes_torchdatas_arguments_and_gives_its_order(arguments, batch_size):
     theirs = pytest.importorskip("torchdata.stateful_dataloader.sampler", reason="torchdata is compared with")
@@ -154,11 +92,6 @@ def test_a_random_sampler_takes_torchdatas_arguments_and_gives_its_order(argumen
         return [list(sampler) for _ in range(3)], len(sampler)
 
     assert epochs(adapter.RandomSampler) == epochs(theirs.RandomSampler)
-    generator = torch.Generator().manual_seed(9)
-    again = torch.Generator().manual_seed(9)
-    assert list(adapter.RandomSampler(range(9), generator=generator)) == list(
-        theirs.RandomSampler(range(9), generator=again)
-    )
     for wrong in ({"replacement": 1}, {"num_samples": 0}):
         for kind in (adapter.RandomSampler, theirs.RandomSampler):
             with pytest.raises((TypeError, ValueError), match="should be a"):
@@ -175,8 +108,7 @@ def test_a_random_sampler_takes_torchdatas_arguments_and_gives_its_order(argumen
     assert [b.tolist() for b in other] == [b.tolist() for b in iterator]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("taken", [0, 1, 3, 5])
+@pytest.mark.parametrize(("num_workers", "taken"), [(0, 3), (2, 0), (2, 1), (2, 5)])
 def test_a_distributed_sampler_continues_as_torchdatas(num_workers, taken):
     theirs = pytest.importorskip("torchdata.stateful_dataloader.sampler", reason="torchdata is compared with")
     sampler = adapter.StatefulDistributedSampler(range(20), num_replicas=2, rank=1)
@@ -202,3 +134,46 @@ def test_a_distributed_sampler_continues_as_torchdatas(num_workers, taken):
     second.load_state_dict(first.state_dict())
     assert [b.tolist() for b in second] == [b.tolist() for b in iterator]
     assert len(list(second)) == 5
+
+
+# ---- states
+
+
+@pytest.mark.parametrize(
+    ("setting", "n", "batch_size"),
+    [((0, False), 1, None), ((0, False), 5, 2), ((2, False), 0, 2), ((2, True), 5, None)],
+)
+def test_a_stateful_map_dataset_continues_with_or_without_batching(stateful, setting, n, batch_size):
+    state, rest = after(made(stateful, Drawing(), setting, seed=5, batch_size=batch_size), n)
+    other = made(stateful, Drawing(), setting, seed=6, batch_size=batch_size)
+    other.load_state_dict(state)
+    assert [s[0] if batch_size is None else [i for i, _ in s] for s in other] == (
+        [s[0] if batch_size is None else [i for i, _ in s] for s in rest]
+    )
+    if setting == (0, False):  # with workers, prefetched samples have drawn too
+        other.load_state_dict(state)
+        assert list(other) == rest
+
+
+@pytest.mark.parametrize(("setting", "n"), [((0, False), 7), ((2, False), 1), ((2, True), 0)])
+def test_a_dataset_that_is_its_own_iterator_is_reported_once_it_iterates(stateful, setting, n):
+    state, rest = after(made(stateful, Own(), setting), n)
+    other = made(stateful, Own(), setting)
+    other.load_state_dict(state)
+    assert list(other) == rest
+    assert json.dumps(state).count('"left"') <= max(1, setting[0])  # once, and not also as the dataset's state
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_dataset_that_counts_its_epochs_goes_on_counting_where_it_lives_on(stateful, setting):
+    loader = made(stateful, CountsEpochs(), setting, batch_size=2)
+    first = list(loader)
+    state = loader.state_dict()
+    expected = [list(loader), list(loader)]
+    other = made(stateful, CountsEpochs(), setting, batch_size=2)
+    next(iter(other))
+    other.load_state_dict(state)
+    assert [list(other), list(other)] == expected
+    counted = [epoch[0][0][0] for epoch in (first, *expected)]
+    # New workers start with the loader's dataset.
+    assert counted == ([0, 0, 0] if setting == (2, False) else [0, 1, 2])

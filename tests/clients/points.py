@@ -41,6 +41,10 @@ EXTRAS = {
 }
 
 
+# What the monitors of training libraries log.
+SCALARS = {"slipring/batches_per_s", "slipring/mb_per_s", "slipring/wait_share", "slipring/workers_busy_share"}
+
+
 def extras(loader):
     return {name: getattr(loader, name) for name in EXTRAS}
 

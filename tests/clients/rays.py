@@ -4,7 +4,6 @@ import contextlib
 import tempfile
 
 import pytest
-import torch.utils.data
 
 from tests.support import inside
 
@@ -45,20 +44,3 @@ def cluster():
     """Ray, for modules that import this fixture."""
     with cluster_of_one():
         yield
-
-
-class ByName(torch.utils.data.IterableDataset):
-    """The batches of named actors: the share of a worker of a rank."""
-
-    def __init__(self, address, names, rank=0, world=1):
-        self.address, self.names = address, names[rank::world]
-
-    def __iter__(self):
-        import ray
-
-        ray.init(self.address, namespace="slipring", log_to_driver=False, ignore_reinit_error=True)
-        info = torch.utils.data.get_worker_info()
-        for name in self.names[info.id :: info.num_workers]:
-            actor = ray.get_actor(name)
-            while (batch := ray.get(actor.next.remote())) is not None:
-                yield batch

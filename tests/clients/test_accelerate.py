@@ -62,23 +62,6 @@ def test_skipping_the_first_batches_makes_a_loader_of_ours():
         assert ours.stats().batches == 2
 
 
-def test_a_loader_from_before_is_prepared_too():
-    with_torchs = slipring.torch.drop_in.standin.Stock(Points(), 4)
-    shard = accelerate.Accelerator(cpu=True).prepare(with_torchs)
-    assert type(shard.base_dataloader) is DataLoader
-    assert torch.cat([batch["i"] for batch in shard]).tolist() == list(range(24))
-    assert shard.base_dataloader.stats().batches == 6
-
-
-def test_torchdatas_loader_is_made_where_accelerate_is_told_to():
-    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason=HOW)
-    config = accelerate.DataLoaderConfiguration(use_stateful_dataloader=True)
-    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
-    shard = accelerator.prepare(DataLoader(Points(), 4, **EXTRAS))
-    assert type(shard.base_dataloader) is torchdata.StatefulDataLoader
-    assert torch.cat([batch["i"] for batch in shard]).tolist() == list(range(24))
-
-
 def test_accelerate_has_its_own_arguments_again_after():
     table = accelerate.data_loader._PYTORCH_DATALOADER_KWARGS
     ours = accelerate.data_loader.DataLoaderAdapter.__init__

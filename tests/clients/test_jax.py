@@ -35,10 +35,6 @@ def expected(k):
     return np.stack([np.full((128, 128), i, np.float32) for i in (2 * k, 2 * k + 1)])
 
 
-def address(array):
-    return array.unsafe_buffer_pointer()
-
-
 class Arrays(Rows):
     def __getitem__(self, i):
         return {"x": jnp.full((4, 3), i, jnp.bfloat16), "y": jnp.asarray(i)}
@@ -54,12 +50,6 @@ def test_samples_of_jax_arrays_become_numpy_arrays():
 
 
 WAYS = {"dlpack": lambda batch: jax.dlpack.from_dlpack(batch), "put": jax.device_put, "asarray": jnp.asarray}
-
-
-def test_a_batch_is_handed_over_without_a_copy():
-    with loader() as batches:
-        batch = next(iter(batches))
-        assert address(jax.dlpack.from_dlpack(batch)) == batch.ctypes.data
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -82,16 +72,8 @@ def test_the_slot_is_used_again_when_jax_has_let_go():
     with loader() as batches:
         for k, batch in enumerate(batches):  # copy="never": if each batch kept its slot, this would raise
             array = jax.dlpack.from_dlpack(batch)
-            assert float(array[0, 0, 0]) == 2 * k
+            assert float(array[0, 0, 0]) == 2 * k and array.unsafe_buffer_pointer() == batch.ctypes.data
         assert batches.stats().copied_batches == 0
-
-
-def test_as_many_as_there_are_slots_may_be_held_by_jax():
-    with loader(copy="auto") as batches:
-        held = [jax.dlpack.from_dlpack(batch) for batch in batches]
-        assert batches.stats().copied_batches >= 32 - 8
-        for k, array in enumerate(held):
-            np.testing.assert_array_equal(array, expected(k))
 
 
 def test_a_later_computation_of_jax_reads_the_unchanged_batch():
@@ -106,19 +88,3 @@ def test_a_later_computation_of_jax_reads_the_unchanged_batch():
         results = [slow(jax.dlpack.from_dlpack(batch)) for batch in batches]
     for k, result in enumerate(results):
         np.testing.assert_allclose(result, slow(expected(k)), rtol=1e-6)
-
-
-def test_a_donated_batch_does_not_disturb_the_batches_after_it():
-    add = jax.jit(lambda x: x + 1, donate_argnums=0)
-    with loader() as batches:
-        for k, batch in enumerate(batches):
-            np.testing.assert_array_equal(add(jax.dlpack.from_dlpack(batch)), expected(k) + 1)
-
-
-def test_batches_held_by_jax_outlive_the_loader():
-    batches = loader()
-    iterator = iter(batches)
-    array = jax.dlpack.from_dlpack(next(iterator))
-    batches.close()
-    del iterator, batches
-    np.testing.assert_array_equal(array, expected(0))

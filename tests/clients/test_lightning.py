@@ -1,4 +1,6 @@
-"""Lightning's Trainer over our loader."""
+"""Lightning's Trainer over our loader, whose figures reach the Trainer's logger."""
+
+import csv
 
 import pytest
 
@@ -8,8 +10,9 @@ pl = pytest.importorskip("pytorch_lightning", reason="pip install -r requirement
 import torch  # noqa: E402
 
 import slipring.torch  # noqa: E402
+from slipring.monitor.lightning import DataMonitor  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.clients.points import EXTRAS, Line, Points, epochs, extras  # noqa: E402
+from tests.clients.points import EXTRAS, SCALARS, Line, Points, epochs, extras  # noqa: E402
 
 
 class Module(pl.LightningModule):
@@ -23,9 +26,6 @@ class Module(pl.LightningModule):
 
     def training_step(self, batch):
         return self.line(**batch)["loss"]
-
-    def predict_step(self, batch):
-        return batch["i"]
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -47,20 +47,11 @@ def trainer(tmp_path, monkeypatch):
     def make(**kwargs):
         quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
         quiet["enable_model_summary"] = False
-        return pl.Trainer(accelerator="cpu", devices=1, default_root_dir=tmp_path, **quiet, **kwargs)
+        return pl.Trainer(accelerator="cpu", devices=1, default_root_dir=tmp_path, **{**quiet, **kwargs})
 
     yield make
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-
-
-def test_a_trainer_fits_from_our_loader(trainer):
-    module = Module()
-    with DataLoader(Points(), 4, shuffle=True, num_workers=2) as loader:
-        trainer(max_epochs=3).fit(module, loader)
-        assert loader.stats().batches == 18
-    orders = epochs(module.line.seen)
-    assert len(orders) == 3 and orders[0] != orders[1] != orders[2]
 
 
 def test_a_trainer_that_makes_the_loader_again_for_its_sampler_keeps_the_extras(trainer):
@@ -75,25 +66,6 @@ def test_a_trainer_that_makes_the_loader_again_for_its_sampler_keeps_the_extras(
         assert recreated.stats().batches == 12
     first, second = epochs(module.line.seen)
     assert first != second
-
-
-def test_a_trainer_makes_a_loader_of_a_hook_again_with_its_extras(trainer):
-    module = Module(lambda: Positional(2, Points(), 4, shuffle=True, **EXTRAS))
-    fits = trainer(max_epochs=1, strategy="ddp")
-    fits.fit(module)
-    with fits.train_dataloader as recreated:
-        assert type(recreated) is Positional and extras(recreated) == EXTRAS
-        assert recreated.num_workers == 2
-        assert type(recreated.sampler) is torch.utils.data.DistributedSampler
-        assert recreated.stats().batches == 6
-    epochs(module.line.seen)
-
-
-class Positional(DataLoader):
-    """A user's class with another first argument: only Lightning's wrapper can make a new one."""
-
-    def __init__(self, workers, *args, **kwargs):
-        super().__init__(*args, num_workers=workers, **kwargs)
 
 
 class Checkpoint(pl.Callback):
@@ -122,15 +94,6 @@ def test_a_trainer_continues_within_the_epoch_where_its_checkpoint_was(trainer, 
     assert batches == 2 + 6
 
 
-def test_a_trainer_predicts_from_a_loader_made_again(trainer):
-    predicts = trainer()
-    got = predicts.predict(Module(), DataLoader(Points(), 5, num_workers=2, drop_last=True, **EXTRAS))
-    assert torch.cat(got).tolist() == list(range(24))
-    with predicts.predict_dataloaders as recreated:
-        assert extras(recreated) == EXTRAS
-        assert recreated.stats().batches == 5
-
-
 class OnTorchs(torch.utils.data.DataLoader):
     """A user's class from before `install`: only Lightning's wrapper can make a new one."""
 
@@ -152,3 +115,23 @@ def test_a_trainer_takes_all_loaders_while_ours_is_installed(trainer):
             fits.fit(module)
             assert type(fits.train_dataloader) is type(loader())
             epochs(module.line.seen)
+
+
+def test_the_trainers_logger_gets_the_loaders_scalars_every_n_steps(trainer, tmp_path):
+    monitor, logger = DataMonitor(every=4), pl.loggers.CSVLogger(tmp_path)
+    with DataLoader(Points(), 4, num_workers=2) as loader:
+        trainer(max_epochs=2, logger=logger, callbacks=[monitor]).fit(Module(), loader)
+    with open(logger.experiment.metrics_file_path) as file:
+        lines = [line for line in csv.DictReader(file) if line["slipring/wait_share"]]
+    assert len(lines) == 3  # of 12 steps
+    assert all(set(line) >= SCALARS for line in lines)
+    assert monitor.last["slipring/batches_per_s"] > 0 and 0 <= monitor.last["slipring/wait_share"] <= 1
+
+
+def test_the_monitor_takes_loaders_by_name_and_refuses_one_of_torchs(trainer, tmp_path):
+    with DataLoader(Points(), 4, num_workers=1) as one, DataLoader(Points(), 4, num_workers=1) as other:
+        monitor = DataMonitor(loader={"one": one, "other": [other]}, every=12)
+        trainer(max_epochs=2, logger=pl.loggers.CSVLogger(tmp_path), callbacks=[monitor]).fit(Module(), one)
+        assert monitor.last["slipring/batches_per_s"] > 0 and other.stats().batches == 0
+    with pytest.raises(ValueError, match=r"reads from a DataLoader: use slipring\.torch\.DataLoader"):
+        trainer(max_epochs=1, callbacks=[DataMonitor()]).fit(Module(), torch.utils.data.DataLoader(Points(), 4))

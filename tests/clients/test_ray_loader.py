@@ -62,16 +62,14 @@ def test_batches_are_exact_and_hold_each_row_once_in_every_epoch(kind):
         assert loader.stats().pickled_leaves == 0
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-def test_two_workers_share_the_blocks(in_order):
-    with slipring.ray.Loader(table(), 32, num_workers=2, in_order=in_order, timeout=WAIT) as loader:
+def test_two_workers_share_the_blocks():
+    with slipring.ray.Loader(table(), 32, num_workers=2, in_order=False, timeout=WAIT) as loader:
         found = ids_of(loader)
         assert once(found) and sum(len(ids) < 32 for ids in found) <= 2
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_worker_loses_no_row_and_none_comes_twice(workers):
-    with slipring.ray.Loader(table(), 16, num_workers=workers, timeout=WAIT) as loader:
+def test_a_killed_worker_loses_no_row_and_none_comes_twice():
+    with slipring.ray.Loader(table(), 16, num_workers=2, timeout=WAIT) as loader:
         found = []
         for n, batch in enumerate(loader):
             found += ids_of([batch])

@@ -37,7 +37,7 @@ def pictures():
 
 def loader_of(pictures, seed=3, **options):
     crop = {"image": images.RandomResizedCrop(16)}
-    return slipring.ray.Loader(pictures, 8, images=crop, seed=seed, timeout=WAIT, **options)
+    return slipring.ray.Loader(pictures, 8, num_workers=2, images=crop, seed=seed, timeout=WAIT, **options)
 
 
 def crops(batches):
@@ -49,24 +49,14 @@ def differ(some, others):
     return all(some[number] != others[number] for number in some)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_crops_differ_by_row_worker_epoch_and_seed_and_are_the_same_with_the_same_ones(pictures, workers):
-    with loader_of(pictures, num_workers=workers) as loader:
-        first, second = crops(loader), crops(loader)
-    # With two workers, they include rows at the same position of both workers' shares.
-    assert len(first) == ROWS == len(set(first.values()))
-    assert differ(first, second)
-    with loader_of(pictures, num_workers=workers, prefetch_blocks=3, memory=slipring.Memory(slots=8)) as loader:
-        assert crops(loader) == first and crops(loader) == second
-    with loader_of(pictures, seed=4, num_workers=workers) as loader:
-        assert differ(first, crops(loader))
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_crops_are_the_same_after_a_killed_worker_and_from_a_state(pictures, workers):
-    with loader_of(pictures, num_workers=workers) as loader:
-        whole = crops(loader)
-    with loader_of(pictures, num_workers=workers) as loader:
+def test_crops_differ_by_row_epoch_and_seed_and_are_the_same_after_a_killed_worker_and_from_a_state(pictures):
+    with loader_of(pictures) as loader:
+        whole, second = crops(loader), crops(loader)
+    # They include rows at the same position of both workers' shares.
+    assert len(whole) == ROWS == len(set(whole.values())) and differ(whole, second)
+    with loader_of(pictures, seed=4) as loader:
+        assert differ(whole, crops(loader))
+    with loader_of(pictures, prefetch_blocks=3, memory=slipring.Memory(slots=8)) as loader:
         batches = iter(loader)
         first = crops(next(batches) for _ in range(3))
         state = loader.state_dict()
@@ -74,6 +64,6 @@ def test_crops_are_the_same_after_a_killed_worker_and_from_a_state(pictures, wor
         rest = crops(batches)
         assert loader.stats().respawns == 1
     assert {**first, **rest} == whole
-    with loader_of(pictures, seed=99, num_workers=workers) as loader:
+    with loader_of(pictures, seed=99) as loader:
         loader.load_state_dict(state)
         assert crops(loader) == rest

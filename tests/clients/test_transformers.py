@@ -7,11 +7,11 @@ pytest.importorskip("accelerate", reason="pip install -r requirements-clients.tx
 transformers = pytest.importorskip("transformers", reason="pip install -r requirements-clients.txt")
 
 import accelerate  # noqa: E402
-import torch  # noqa: E402
 
 import slipring.torch  # noqa: E402
+from slipring.monitor.transformers import DataMonitor  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.clients.points import Line, Points, epochs  # noqa: E402
+from tests.clients.points import SCALARS, Line, Points, epochs  # noqa: E402
 
 
 class Keep(transformers.TrainerCallback):
@@ -67,8 +67,19 @@ def test_a_trainer_trains_and_evaluates_from_our_loader(tmp_path, persistent):
             assert loader.stats().batches == batches
 
 
-def test_a_trainer_makes_torchs_loader_again_after(tmp_path):
+def test_the_log_gets_the_loaders_scalars_every_n_steps(tmp_path):
     with slipring.torch.install():
-        pass
+        trainer = transformers.Trainer(Line(), arguments(tmp_path, num_train_epochs=2), train_dataset=Points())
+        monitor = DataMonitor(trainer, every=4)
+        trainer.add_callback(monitor)
+        trainer.train()
+    lines = [line for line in trainer.state.log_history if "slipring/wait_share" in line]
+    assert [line["step"] for line in lines] == [4, 8, 12]
+    assert all(set(line) >= SCALARS for line in lines) and monitor.last["slipring/batches_per_s"] > 0
+
+
+def test_the_monitor_refuses_torchs_loader(tmp_path):
     trainer = transformers.Trainer(Line(), arguments(tmp_path), train_dataset=Points())
-    assert type(trainer.get_train_dataloader().base_dataloader) is torch.utils.data.DataLoader
+    trainer.add_callback(DataMonitor(trainer))
+    with pytest.raises(ValueError, match="DataMonitor needs a loader of slipring's"):
+        trainer.train()

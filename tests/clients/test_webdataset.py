@@ -1,7 +1,6 @@
 """webdataset's pipelines through our loaders."""
 
 import io
-import tarfile
 
 import numpy as np
 import pytest
@@ -11,21 +10,21 @@ wds = pytest.importorskip("webdataset", reason="pip install -r requirements-clie
 
 import slipring  # noqa: E402
 import slipring.torch  # noqa: E402
+from tests.support.shards import shard  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     """Four tar files of ten samples each: an array and a class."""
     folder = tmp_path_factory.mktemp("shards")
-    for shard in range(4):
-        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
-            for i in range(shard * 10, shard * 10 + 10):
-                array = io.BytesIO()
-                np.save(array, np.full((8, 8), i, np.uint8))
-                for name, content in ((f"{i:03}.cls", str(i).encode()), (f"{i:03}.npy", array.getvalue())):
-                    member = tarfile.TarInfo(name)
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
+
+    def samples(first):
+        for i in range(first, first + 10):
+            np.save(array := io.BytesIO(), np.full((8, 8), i, np.uint8))
+            yield from ((f"{i:03}.cls", str(i).encode()), (f"{i:03}.npy", array.getvalue()))
+
+    for number in range(4):
+        shard(folder / f"{number}.tar", samples(10 * number))
     return str(folder / "{0..3}.tar")
 
 
@@ -67,10 +66,3 @@ def test_a_webloader_is_over_ours_while_ours_is_installed(shards):
     rebatched = loader.unbatched().shuffle(20).batched(8)
     check(rebatched, 8, torch.Tensor)
     assert ours.stats().batches == 4
-
-
-def test_resampled_shards_give_epochs_of_the_length_that_is_asked_for(shards):
-    endless = pipeline(shards, resampled=True).shuffle(10).batched(4).with_epoch(6)
-    with slipring.torch.DataLoader(endless, None, num_workers=2, persistent_workers=True) as loader:
-        for _ in range(2):
-            assert [len(classes) for _, classes in loader] == [4] * 12

@@ -1,6 +1,5 @@
 """Arguments: torch's checks with torch's texts, torch's attributes, torch's warnings."""
 
-import multiprocessing
 import warnings
 
 import numpy as np
@@ -15,7 +14,6 @@ from tests.support.datasets import Values  # noqa: E402
 from tests.support.torch_datasets import Sized, Stream  # noqa: E402
 
 NUMBERS = Values(list(range(10)))
-CONTEXT = multiprocessing.get_context("fork")
 
 WRONG = [
     {"num_workers": -1},
@@ -25,10 +23,8 @@ WRONG = [
     {"prefetch_factor": -1, "num_workers": 1},
     {"persistent_workers": True},
     {"batch_size": 0},
-    {"batch_size": -3},
     {"batch_size": 1.5},
     {"batch_size": True},
-    {"batch_size": "4"},
     {"drop_last": 3},
     {"batch_size": None, "drop_last": True},
     {"shuffle": True, "sampler": [1]},
@@ -39,7 +35,6 @@ WRONG = [
     {"shuffle": True, "generator": 3},
     {"multiprocessing_context": "fork"},
     {"multiprocessing_context": "thread", "num_workers": 1},
-    {"multiprocessing_context": 3, "num_workers": 1},
     {"no_such_argument": 1},
     {"dataset": Stream(), "shuffle": True},
     {"dataset": Stream(), "sampler": [1]},
@@ -68,12 +63,11 @@ def test_a_wrong_argument_is_refused_in_torchs_words(make, wrong):
 # torch's own half-made iterator with workers cannot be dropped without a warning: it is not made here.
 
 
-@pytest.mark.parametrize("wrong", [3, np.random.default_rng(0)], ids=["number", "numpy's"])
-def test_a_wrong_generator_is_refused_at_iter_as_by_torch(wrong):
+def test_a_wrong_generator_is_refused_at_iter_as_by_torch():
     told = []
     for cls, num_workers in ((data.DataLoader, 0), (DataLoader, 0), (DataLoader, 1)):
         with pytest.raises(TypeError) as raised:
-            iter(cls(NUMBERS, generator=wrong, num_workers=num_workers))
+            iter(cls(NUMBERS, generator=np.random.default_rng(0), num_workers=num_workers))
         told.append(str(raised.value))
     assert told == told[:1] * 3
 
@@ -97,10 +91,9 @@ class OfNumpy(data.Sampler):
         return 6
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_sampler_may_draw_from_a_generator_of_numpys(make, num_workers):
+def test_a_sampler_may_draw_from_a_generator_of_numpys(make):
     theirs, ours = (
-        [batch.tolist() for batch in cls(list(range(6)), 2, sampler=OfNumpy(), num_workers=num_workers)]
+        [batch.tolist() for batch in cls(list(range(6)), 2, sampler=OfNumpy(), num_workers=2)]
         for cls in (data.DataLoader, make)
     )
     assert ours == theirs
@@ -115,8 +108,6 @@ SHOWN = (
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"num_workers": 2},
         {"batch_size": None},
         {"batch_sampler": [[1]]},
         {"num_workers": 1, "persistent_workers": True, "prefetch_factor": 5, "in_order": False, "timeout": 3},
@@ -130,15 +121,6 @@ def test_a_loader_shows_torchs_attributes(make, options):
     for name in ("dataset", "sampler", "batch_sampler"):
         assert type(getattr(ours, name)) is type(getattr(theirs, name)), name
     assert len(ours) == len(theirs)
-
-
-@pytest.mark.parametrize(
-    "context", ["fork", "spawn", "forkserver", CONTEXT], ids=["fork", "spawn", "forkserver", "object"]
-)
-def test_a_context_is_kept_as_an_object(make, context):
-    loader = make(NUMBERS, num_workers=1, multiprocessing_context=context)
-    method = context if isinstance(context, str) else "fork"
-    assert loader.multiprocessing_context.get_start_method() == method
 
 
 def test_too_many_workers_are_warned_of(make):
@@ -155,15 +137,12 @@ def test_a_stream_longer_than_it_says_is_warned_of(make, num_workers):
 
 
 def test_a_stream_as_long_as_it_says_is_not_warned_of(make):
+    with pytest.raises(TypeError, match="has no len"):
+        len(make(Stream()))
     loader = make(Sized(10, length=10), batch_size=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(loader) == len(list(loader)) == 5
-
-
-def test_a_stream_of_unknown_length_has_none(make):
-    with pytest.raises(TypeError, match="has no len"):
-        len(make(Stream()))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

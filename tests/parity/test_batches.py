@@ -9,10 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
-from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 
 from tests.support.datasets import as_is  # noqa: E402
-from tests.support.parts import slow  # noqa: E402
 from tests.support.torch_datasets import (  # noqa: E402
     Custom,
     Fetched,
@@ -55,34 +53,26 @@ KINDS = {
     "channels last": lambda i: torch.arange(24.0).reshape(2, 3, 4).permute(1, 2, 0) + i,
     "arrays": lambda i: np.arange(6, dtype=np.int16).reshape(2, 3) + i,
     "arrays without dimensions": lambda i: np.array(float(i)),
-    "empty arrays": lambda i: np.empty((2, 0)),
     "strided arrays": lambda i: np.arange(12)[::3] + i,
     "numpy numbers": lambda i: np.float32(i) / 3,
     "numpy booleans": lambda i: np.bool_(i % 2),
-    "numpy halves": lambda i: np.float16(i),
-    "numpy unsigned": lambda i: np.uint16(i),
     "integers": lambda i: i,
     "huge integers": lambda i: 2**62 + i,
-    "negative integers": lambda i: -i,
-    "floats": lambda i: i / 7,
     "odd floats": lambda i: (float("nan"), float("inf"), -0.0)[i % 3],
     "booleans": lambda i: i % 2 == 0,
     "integers and floats": lambda i: i if i % 2 else i / 2,
     "text": lambda i: f"né {i} \x00",
     "bytes": lambda i: b"\x00" * i,
     "dicts": lambda i: {"a": i, "b": torch.ones(2) * i, 3: "text"},
-    "ordered dicts": lambda i: collections.OrderedDict([("z", i), ("a", [i, i])]),
     "default dicts": lambda i: collections.defaultdict(list, {"a": i}),
     "lists": lambda i: [i, float(i), str(i)],
     "tuples": lambda i: (i, np.ones(2) * i, (i, {"x": i})),
     "namedtuples": lambda i: Pair(i, Pair(torch.ones(1), "x")),
     "deep nests": lambda i: {"a": [{"b": (i, [torch.tensor([i])])}], "c": Pair([i], {})},
-    "empty lists": lambda i: [],
     "empty tuples": lambda i: (),
     "empty dicts": lambda i: {},
     "ranges": lambda i: range(i, i + 3),
     "tensor subclasses": lambda i: (torch.ones(2) * i).as_subclass(Special),
-    "parameters": lambda i: torch.nn.Parameter(torch.ones(2) * i).detach(),
     "a dict in half of the positions": lambda i: (i, {"only": i}),
     "more samples than a byte counts": lambda i: [i] * 300,
     "more dimensions than a record has": lambda i: (np.ones([1] * 12 + [2]) * i, torch.ones([1] * 12 + [2]) * i),
@@ -113,7 +103,7 @@ def assert_batches_as_torchs(make, kinds, num_workers, n=5, **options):
         assert_same(one, other, name)
 
 
-workers = pytest.mark.parametrize("num_workers", [0, 1, slow(2)])
+workers = pytest.mark.parametrize("num_workers", [0, 1])
 
 
 @workers
@@ -136,7 +126,6 @@ SINGLE = {name: kind for name, kind in KINDS.items() if name not in ("tensor sub
     "dataclasses": lambda i: Record(torch.ones(1) * i),
     "none": lambda i: None,
     "complex numbers": lambda i: complex(i, 1),
-    "sets": lambda i: {i, "x"},
     "big integers": lambda i: 2**80 + i,
     "text arrays": lambda i: np.array(["a", "bc"]),
     "compressed rows": lambda i: torch.eye(3).to_sparse_csr(),
@@ -207,13 +196,10 @@ def test_samples_that_torch_refuses_to_collate_are_refused_alike(make, num_worke
 
 
 @workers
-@pytest.mark.parametrize("batch_size", [3, None])
-@pytest.mark.parametrize("collate_fn", [as_is, as_custom, torchs_and_more, lambda samples: None])
-def test_the_result_of_collate_fn_is_delivered_unchanged(make, collate_fn, batch_size, num_workers):
-    if batch_size is None and collate_fn in (as_custom, torchs_and_more):
-        pytest.skip("these take lists")
+def test_the_result_of_collate_fn_is_delivered_unchanged(make, num_workers):
     dataset = Made(lambda i: (grid(i), i), 7)
-    assert_as_torch(make, dataset, batch_size=batch_size, collate_fn=collate_fn, num_workers=num_workers)
+    for collate_fn, batch_size in ((as_custom, 3), (torchs_and_more, 3), (lambda samples: None, 3), (as_is, None)):
+        assert_as_torch(make, dataset, batch_size=batch_size, collate_fn=collate_fn, num_workers=num_workers)
 
 
 def channels_last(samples):
@@ -224,7 +210,6 @@ LAYOUTS = {
     "channels last": channels_last,
     "channels last of one channel": lambda samples: channels_last([image[:1] for image in samples]),
     "channels last of one pixel": lambda samples: channels_last([image[:, :1, :1] for image in samples]),
-    "channels last, halves": lambda samples: channels_last(samples).half(),
     "channels last, bfloat16": lambda samples: channels_last(samples).bfloat16(),
     "channels last of films": lambda samples: torch.stack(
         [torch.stack([image] * 2, 1) for image in samples]
@@ -233,7 +218,6 @@ LAYOUTS = {
     "samples as they lie": list,
     "a dict of both": lambda samples: {"a": channels_last(samples), "b": [image.numpy() for image in samples]},
     "stacked by torch": torch.stack,
-    "stacked by torch's default": torch.utils.data.default_collate,
     "transposed": lambda samples: torch.stack(samples).transpose(0, 1),
     "expanded": lambda samples: samples[0].expand(4, *samples[0].shape),
     "empty": lambda samples: torch.stack(samples)[:0],
@@ -252,58 +236,24 @@ def test_images_have_the_memory_order_of_torchs(make, num_workers):
     assert_batches_as_torchs(make, kinds, num_workers, n=4, collate_fn=collate)
 
 
-@workers
-def test_registered_types_are_collated_by_their_function(make, num_workers, monkeypatch):
-    def collate(batch, *, collate_fn_map=None):
-        return Custom([sample.value for sample in batch])
-
-    monkeypatch.setitem(default_collate_fn_map, Custom, collate)
-    dataset = Made(lambda i: {"x": Custom(i), "y": i}, 5)
-    assert_as_torch(make, dataset, batch_size=2, num_workers=num_workers)
-
-
-@workers
-@pytest.mark.parametrize("batch_size", [2, None])
+@pytest.mark.parametrize(("batch_size", "num_workers"), [(2, 0), (2, 1), (None, 1)])
 def test_datasets_may_be_torchs_own(make, batch_size, num_workers):
     rows = data.TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10))
     for dataset in (
         rows,
         data.Subset(rows, [3, 1, 1, 9]),
         data.ConcatDataset([rows, rows]),
-        data.StackDataset(rows, Values(list(range(10)))),
         data.StackDataset(a=rows, b=Values(list("abcdefghij"))),
-        data.random_split(rows, [7, 3], torch.Generator().manual_seed(1))[0],
-        list(range(5)),
         {i: str(i) for i in range(5)},
     ):
         assert_as_torch(make, dataset, batch_size=batch_size, num_workers=num_workers)
 
 
-@workers
-@pytest.mark.parametrize("batch_size", [3, None])
+@pytest.mark.parametrize(("batch_size", "num_workers"), [(3, 0), (3, 1), (None, 1)])
 def test_getitems_is_called_where_torch_calls_it(make, batch_size, num_workers):
     assert_as_torch(make, Fetched(list(range(8))), batch_size=batch_size, num_workers=num_workers)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", slow("forkserver")])
-def test_the_start_method_changes_no_batch(make, method):
-    values = [{"x": torch.ones(3) * i, "y": Pair(i, f"{i}")} for i in range(6)]
-    ours = batches(make, Values(values), batch_size=2, shuffle=True, num_workers=1, multiprocessing_context=method)
-    assert_same(ours, batches(data.DataLoader, Values(values), batch_size=2, shuffle=True, num_workers=1))
-
-
-@workers
-def test_batches_can_be_written_to_and_kept(make, num_workers):
-    kept = list(make(Made(grid, 12), batch_size=2, num_workers=num_workers))
-    for i, batch in enumerate(kept):
-        batch += 100 * i
-    for i, batch in enumerate(kept):
-        assert_same(batch, torch.stack([grid(2 * i), grid(2 * i + 1)]) + 100 * i)
-
-
-LAZY = {"conjugated": lambda x: x.conj(), "negated": lambda x: x.conj().imag}
-
-
-@pytest.mark.parametrize("kind", LAZY)
-def test_tensors_whose_sign_is_put_off_are_collated_without_workers(make, kind):
-    assert_as_torch(make, Made(lambda i: LAZY[kind](torch.tensor([1 + 2j * i])), 4), batch_size=2)
+@pytest.mark.parametrize("lazy", [lambda x: x.conj(), lambda x: x.conj().imag], ids=["conjugated", "negated"])
+def test_tensors_whose_sign_is_put_off_are_collated_without_workers(make, lazy):
+    assert_as_torch(make, Made(lambda i: lazy(torch.tensor([1 + 2j * i])), 4), batch_size=2)

@@ -1,11 +1,6 @@
 """Failures in a worker raise torch's errors, and the loader continues as torch's does."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import textwrap
 
 import pytest
 
@@ -13,7 +8,6 @@ torch = pytest.importorskip("torch")
 
 
 from tests.support.datasets import Numbers, wait_for_ever  # noqa: E402
-from tests.support.parts import slow  # noqa: E402
 from tests.support.torch_datasets import (  # noqa: E402
     Dying,
     Failing,
@@ -35,8 +29,7 @@ from tests.support.torch_datasets import (  # noqa: E402
 WORKERS = [0, 2]
 
 
-@pytest.mark.parametrize("error", [value_error, key_error, tuple_key_error])
-@pytest.mark.parametrize("batch_size", [2, None])
+@pytest.mark.parametrize(("error", "batch_size"), [(value_error, 2), (key_error, None), (tuple_key_error, 2)])
 def test_an_exception_keeps_its_type_and_names_its_worker(make, error, batch_size):
     with raises(Exception) as theirs:
         error()
@@ -50,7 +43,7 @@ def test_an_exception_keeps_its_type_and_names_its_worker(make, error, batch_siz
     assert str(theirs.value) in text
 
 
-@pytest.mark.parametrize("error", [value_error, key_error, odd_error, fragile_error])
+@pytest.mark.parametrize("error", [key_error, fragile_error])
 def test_without_workers_an_exception_arrives_as_it_is(make, error):
     with raises(Exception) as theirs:
         error()
@@ -95,24 +88,15 @@ def test_an_exception_of_a_sampler_arrives_as_it_is(make, num_workers):
         list(loader)
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_after_an_exception_the_iteration_continues(make, num_workers):
-    iterator = iter(make(Failing(value_error), batch_size=2, num_workers=num_workers))
-    assert next(iterator).tolist() == [0, 1]
-    with raises(ValueError, match="no such value"):
-        next(iterator)
-    assert [batch.tolist() for batch in iterator] == [[4, 5], [6, 7]]
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_after_an_exception_the_loader_can_be_used_again(make, persistent):
-    loader = make(Failing(value_error), batch_size=2, num_workers=2, persistent_workers=persistent)
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_after_an_exception_the_iteration_continues_and_the_loader_can_be_used_again(make, num_workers, persistent):
+    loader = make(Failing(value_error), batch_size=2, num_workers=num_workers, persistent_workers=persistent)
     for _ in range(2):
-        seen = []
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1]
         with raises(ValueError, match="no such value"):
-            for batch in loader:
-                seen += batch.tolist()
-        assert seen == [0, 1]
+            next(iterator)
+    assert [batch.tolist() for batch in iterator] == [[4, 5], [6, 7]]
 
 
 def test_a_stream_that_raised_has_ended(make):
@@ -144,35 +128,3 @@ def test_a_timeout_is_reported_in_torchs_words(make):
     assert first.tolist() == [0, 1]
     with raises(RuntimeError, match="DataLoader timed out after 2 seconds"):
         next(iterator)
-
-
-@pytest.mark.parametrize("which", ["slipring.torch", slow("torch.utils.data")])
-def test_ctrl_c_ends_the_program_and_its_workers(which, tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(
-        textwrap.dedent(f"""
-        import threading
-        from {which} import DataLoader
-
-        class Slow:
-            def __len__(self):
-                return 10
-            def __getitem__(self, i):
-                if i > 1:
-                    threading.Event().wait()
-                return i
-
-        try:
-            for batch in DataLoader(Slow(), num_workers=2):
-                print("one", flush=True)
-        except KeyboardInterrupt:
-            print("interrupted", flush=True)
-        """)
-    )
-    with subprocess.Popen(
-        [sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as program:
-        assert program.stdout.readline() == program.stdout.readline() == b"one\n"
-        os.killpg(program.pid, signal.SIGINT)  # as a terminal does: workers get the signal, too
-        assert program.stdout.read() == b"interrupted\n"
-        assert program.wait() == 0

@@ -12,11 +12,10 @@ from tests.support.options import grouped
 
 torch = pytest.importorskip("torch")
 
-from torch.utils import data  # noqa: E402
 
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.datasets import Values  # noqa: E402
-from tests.support.torch_datasets import Made, seed_by_worker  # noqa: E402
+from tests.support.torch_datasets import seed_by_worker  # noqa: E402
 
 NUMBERS = Values(list(range(12)))
 SETTINGS = [(0, False), (2, False), (2, True)]
@@ -34,22 +33,16 @@ ALL = [[i, i + 1, i + 2] for i in range(0, 12, 3)]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_the_loader_may_go_before_its_iterator(make, setting):
+def test_the_loader_may_go_before_its_iterator_and_after_the_end_there_is_nothing_more(make, setting):
     loader = make(NUMBERS, batch_size=3, **workers(setting))
     iterator = iter(loader)
-    assert next(iterator).tolist() == ALL[0]
+    assert len(iterator) == 4 and next(iterator).tolist() == ALL[0]
     del loader
     gc.collect()
     assert as_list(iterator) == ALL[1:]
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_the_iterator_may_go_before_its_loader(make, setting):
-    loader = make(NUMBERS, batch_size=3, **workers(setting))
-    iterator = iter(loader)
-    next(iterator)
-    del iterator
-    assert as_list(loader) == ALL
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(iterator)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -67,49 +60,13 @@ def test_with_persistent_workers_a_second_iterator_is_the_first_begun_again(make
     assert as_list(one) == ALL
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_after_the_end_there_is_nothing_more(make, setting):
-    iterator = iter(make(NUMBERS, batch_size=3, **workers(setting)))
-    assert len(iterator) == 4
-    assert as_list(iterator) == ALL
-    for _ in range(3):
-        with pytest.raises(StopIteration):
-            next(iterator)
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_a_thread_may_iterate(make, setting):
-    seen = []
-    loader = make(NUMBERS, batch_size=3, **workers(setting))
-    thread = threading.Thread(target=lambda: seen.extend(as_list(loader)))
-    thread.start()
-    thread.join()
-    assert seen == ALL
-
-
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_a_loader_can_be_copied_before_its_first_epoch(make, duplicate):
     loader = make(NUMBERS, batch_size=3, num_workers=2, worker_init_fn=seed_by_worker)
     assert as_list(duplicate(loader)) == as_list(loader) == ALL
 
 
-def test_a_dataset_may_read_from_a_loader(make):
-    inner = make(NUMBERS, batch_size=4)
-    outer = make(Made(lambda i: sum(batch.sum() for batch in inner) + i, 4), batch_size=2, num_workers=2)
-    assert as_list(outer) == [[66, 67], [68, 69]]
-
-
-def test_torchs_class_is_derived_from_as_before(make):
-    class Own(make):
-        def __iter__(self):
-            for batch in super().__iter__():
-                yield batch + 1
-
-    assert as_list(Own(NUMBERS, batch_size=3, num_workers=1))[0] == [1, 2, 3]
-    assert issubclass(Own, data.DataLoader)
-
-
-@pytest.mark.parametrize("options", [{}, {"preload": 2}, {"rng": "batch"}, {"rng": "batch", "preload": 1}])
+@pytest.mark.parametrize("options", [{}, {"rng": "batch", "preload": 1}])
 def test_threads_that_begin_epochs_of_one_persistent_loader_do_not_close_it(options):
     loader = DataLoader(range(10_000), num_workers=1, persistent_workers=True, **grouped(**options))
     raised, begun = [], threading.Barrier(2)

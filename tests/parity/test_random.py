@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
 
-from tests.support.parts import slow  # noqa: E402
 from tests.support.torch_datasets import (  # noqa: E402
     Augmented,
     AugmentedStream,
@@ -22,7 +21,7 @@ from tests.support.torch_datasets import (  # noqa: E402
     seed_by_worker,
 )
 
-SETTINGS = [(0, False), (1, False), (2, False), (2, True)]
+SETTINGS = [(0, False), (2, False), (2, True)]
 MAP = {"batch_size": 5, "shuffle": True}
 
 
@@ -31,13 +30,9 @@ def workers(setting):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_every_generator_draws_the_same_in_samples(make, setting):
-    assert_as_torch(make, Augmented(), **MAP, epochs=2, **workers(setting))
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_every_generator_draws_the_same_in_a_collate_fn(make, setting):
-    assert_as_torch(make, Augmented(), **MAP, epochs=2, collate_fn=drawing_collate, **workers(setting))
+def test_every_generator_draws_the_same_in_samples_and_in_a_collate_fn(make, setting):
+    for collate_fn in (None, drawing_collate):
+        assert_as_torch(make, Augmented(), **MAP, epochs=2, collate_fn=collate_fn, **workers(setting))
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -45,15 +40,14 @@ def test_every_generator_draws_the_same_in_a_stream(make, setting):
     assert_as_torch(make, AugmentedStream(), batch_size=4, epochs=2, **workers(setting))
 
 
-@pytest.mark.parametrize("setting", SETTINGS[1:])
+@pytest.mark.parametrize("setting", SETTINGS[2:])
 def test_a_worker_init_fn_may_seed(make, setting):
     assert_as_torch(make, Augmented(), **MAP, epochs=2, worker_init_fn=seed_by_worker, **workers(setting))
 
 
-@pytest.mark.parametrize("method", ["fork", slow("spawn")])
-def test_a_started_worker_draws_the_same(make, method):
-    options = {"num_workers": 1, "multiprocessing_context": method}
-    assert_as_torch(make, Augmented(), **MAP, **options)
+def test_a_spawned_worker_draws_the_same(make):
+    ours = batches(make, Augmented(), **MAP, num_workers=1, multiprocessing_context="spawn")
+    assert_same(ours, batches(data.DataLoader, Augmented(), **MAP, num_workers=1))
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -61,7 +55,7 @@ def test_workers_know_the_same_about_themselves(make, setting):
     assert_as_torch(make, Informed(), epochs=2, batch_size=2, **workers(setting))
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", SETTINGS[:2])
 @pytest.mark.parametrize("own", [False, True], ids=["global generator", "own generator"])
 def test_the_consumers_generators_are_left_as_torch_leaves_them(make, setting, own):
     def ends(cls):
@@ -94,34 +88,3 @@ def test_a_broken_off_epoch_leaves_the_generator_as_torch_does(make, setting):
         return firsts, torch.rand(1), list(loader)
 
     assert_same(drawn(make), drawn(data.DataLoader))
-
-
-class Moved(Augmented):
-    """A regression problem with random augmentation."""
-
-    def __getitem__(self, i):
-        x = torch.linspace(-1, 1, 8) * (i + 1) / self.n
-        noise = random.gauss(0, 0.1) + np.random.randn() * 0.1
-        return x + noise + torch.randn(8) * 0.1, x.sum().reshape(1)
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_training_reaches_the_same_loss_to_the_last_bit(make, setting):
-    def losses(cls):
-        torch.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        loader = cls(Moved(40), batch_size=6, shuffle=True, drop_last=True, **workers(setting))
-        seen = []
-        for _ in range(2):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = torch.nn.functional.mse_loss(model(x), y)
-                loss.backward()
-                optimizer.step()
-                seen.append(loss.detach())
-        return seen, [p.detach() for p in model.parameters()]
-
-    assert_same(losses(make), losses(data.DataLoader))

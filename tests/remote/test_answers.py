@@ -10,7 +10,7 @@ import slipring
 from slipring._files.answers import check
 from slipring._files.attempts import Damaged
 from slipring.errors import RemoteError
-from tests.remote.sources import plain, source
+from tests.remote.sources import source
 from tests.support.inside import info_of, read_of
 
 DATA = b"the bytes of a file"
@@ -37,12 +37,8 @@ def test_the_digest_that_an_answer_has_is_compared(name):
     check(OF[name](DATA), DATA, None, "")
     with pytest.raises(Damaged, match=name):
         check(OF[name](DATA), DATA[:-1] + b"E", None, "")
-
-
-@pytest.mark.parametrize("name", OF)
-def test_of_a_range_only_the_digest_of_the_answer_counts(name):
-    headers = {"Content-Range": "bytes 4-8/19", **OF[name](DATA if name != "Content-Digest" else DATA[4:9])}
-    check(headers, DATA[4:9], 4, "")
+    of_the_range = name == "Content-Digest"  # the others are digests of the whole file
+    check({"Content-Range": "bytes 4-8/19", **OF[name](DATA[4:9] if of_the_range else DATA)}, DATA[4:9], 4, "")
 
 
 @pytest.mark.parametrize(
@@ -55,9 +51,9 @@ def test_of_a_range_only_the_digest_of_the_answer_counts(name):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("tag", ["", '"a"', "today"])
-def test_missing_headers_of_an_answer_are_no_error(headers, tag):
-    check(headers, DATA, None, tag)
+def test_missing_headers_of_an_answer_are_no_error(headers):
+    for tag in ("", '"a"', "today"):
+        check(headers, DATA, None, tag)
 
 
 def test_another_range_and_another_state_of_the_file_are_noticed():
@@ -67,24 +63,12 @@ def test_another_range_and_another_state_of_the_file_are_noticed():
         check({"ETag": '"b"'}, DATA, 3, '"a"')
 
 
-def rows(data):
-    with slipring.Loader(data, 8, timeout=100) as loader:
-        return [plain(batch) for batch in loader]
-
-
 @pytest.mark.parametrize("fault", ["damaged", "shifted"])
 def test_wrong_bytes_of_the_right_length_are_asked_for_again(folder, serve, fault):
     server = serve(folder, digests=True, **{fault: 2})
     storage = slipring.Storage(**HASTY)
     assert read_of(storage)(f"{server.url}/0.tar", 100, 2000) == (folder / "0.tar").read_bytes()[100:2000]
     assert server.tells("requests")["requests"] == 3
-
-
-@pytest.mark.parametrize("kind", ["Parquet", "Folder", "TableDataset"])
-def test_a_dataset_of_damaged_answers_gives_the_batches_of_the_files(folder, serve, kind):
-    server = serve(folder, digests=True, damaged=2)
-    data = source(kind, server.url, storage=slipring.Storage(**HASTY))
-    assert rows(data) == rows(source(kind, folder))
 
 
 def test_a_server_that_only_gives_wrong_bytes_is_named(folder, serve):

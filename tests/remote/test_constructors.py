@@ -7,10 +7,9 @@ import pytest
 
 import slipring
 from slipring import Workers
-from slipring.errors import LoaderTimeout, RemoteError
-from tests.remote.sources import plain, source
+from slipring.errors import RemoteError
+from tests.remote.sources import rows, source
 from tests.support.inside import read_of
-from tests.support.options import grouped
 from tests.support.signals import handling
 
 local = pytest.importorskip("fsspec.implementations.local")
@@ -62,16 +61,9 @@ def given(way, folder, **options):
     return str(folder), slipring.Storage(system, **options)
 
 
-def rows(data, **options):
-    with slipring.Loader(data, 8, timeout=100, **grouped(**options)) as loader:
-        return [plain(batch) for batch in loader]
-
-
-WAYS = pytest.mark.parametrize("way", ["url", "fsspec", "pyarrow"])
-
-
-@WAYS
-@pytest.mark.parametrize("kind", ["Tar", "TarStream", "Parquet", "Folder", "TableDataset"])
+@pytest.mark.parametrize(
+    ("way", "kind"), [("url", "Tar"), ("fsspec", "TarStream"), ("pyarrow", "Folder"), ("url", "TableDataset")]
+)
 def test_a_constructor_that_fails_twice_is_called_a_third_time_in_every_process(folder, way, kind):
     failing = [ConnectionError("no server of tokens"), TimeoutError("not yet")]
     root, storage = given(way, folder, **QUICK)
@@ -82,7 +74,7 @@ def test_a_constructor_that_fails_twice_is_called_a_third_time_in_every_process(
     assert rows(data, num_workers=1, start_method="fork") == rows(source(kind, folder))
 
 
-@WAYS
+@pytest.mark.parametrize("way", ["url", "fsspec", "pyarrow"])
 def test_a_constructor_that_always_fails_ends_in_an_error_with_the_url(folder, way):
     root, storage = given(way, folder, **QUICK)
     Flaky.errors, Flaky.made = [ConnectionError("no server of tokens")] * 100, 0
@@ -93,9 +85,8 @@ def test_a_constructor_that_always_fails_ends_in_an_error_with_the_url(folder, w
 
 
 @pytest.mark.parametrize(
-    "error", [PermissionError("expired"), ValueError("no credentials"), FileNotFoundError("of the key")], ids=repr
+    ("way", "error"), [("url", PermissionError("expired")), ("pyarrow", FileNotFoundError("of the key"))], ids=repr
 )
-@WAYS
 def test_credentials_that_a_constructor_does_not_find_are_not_tried_again(folder, way, error):
     root, storage = given(way, folder, **QUICK)
     Flaky.errors = [error] * 100
@@ -114,24 +105,12 @@ def test_a_worker_that_does_not_find_the_file_of_its_key_skips_no_image(folder):
     assert caught.value.index == 0 and not caught.value.missing
 
 
-@WAYS
-def test_a_library_that_a_constructor_lacks_is_raised_at_once_unchanged(folder, way):
-    root, storage = given(way, folder, **QUICK)
+def test_a_library_that_a_constructor_lacks_is_raised_at_once_unchanged(folder):
+    root, storage = given("url", folder, **QUICK)
     Flaky.errors, Flaky.made = [ModuleNotFoundError("pip install tokens", name="tokens")] * 100, 0
     with pytest.raises(ModuleNotFoundError, match="pip install tokens"):
         source("Parquet", root, storage=storage)
     assert Flaky.made == 1
-
-
-def test_a_kind_of_url_whose_library_is_missing_is_raised_at_once_unchanged():
-    from fsspec.registry import known_implementations, register_implementation
-
-    register_implementation("lacking", "no_such_module.System", clobber=True, errtxt="pip install it")
-    try:
-        with pytest.raises(ImportError, match="pip install it"):
-            source("Tar", "lacking://a", storage=slipring.Storage(**QUICK))
-    finally:
-        del known_implementations["lacking"]
 
 
 def test_a_handlers_exception_in_a_constructor_is_no_failure_of_it(folder):
@@ -153,17 +132,3 @@ def test_a_handlers_exception_in_a_constructor_is_no_failure_of_it(folder):
         Flaky.errors = Interrupted()
         with pytest.raises(Stops):
             read_of(slipring.Storage(**QUICK))(f"flaky://{folder}/0.tar", 0, 10)  # in this thread
-
-
-def test_a_constructor_that_blocks_delays_its_worker_until_the_loaders_timeout(folder):
-    """It is not interrupted: `attempt_timeout` does not apply there."""
-
-    class Blocks:
-        def __bool__(self):
-            signal.pause()
-
-    data = source("Parquet", f"flaky://{folder}", storage=slipring.Storage(attempt_timeout=0.1, timeout=0.2))
-    Flaky.errors = Blocks()
-    loader = slipring.Loader(data, 8, num_workers=1, timeout=2, workers=Workers(start_method="fork"))
-    with loader, pytest.raises(LoaderTimeout):
-        next(iter(loader))

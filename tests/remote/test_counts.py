@@ -12,14 +12,7 @@ from tests.support.inside import read_of
 from tests.support.options import grouped
 
 SIZE = 1000  # bytes per sample
-WORKERS = [
-    {"num_workers": 0},
-    {"num_workers": 2},
-    {"num_workers": 2, "start_method": "thread"},
-    {"num_workers": 2, "fetch_threads": 3},
-    {"num_workers": 0, "fetch_threads": 3},
-    {"num_workers": 1, "start_method": "spawn"},
-]
+WORKERS = [{"num_workers": 0, "fetch_threads": 3}, {"num_workers": 2}, {"num_workers": 2, "start_method": "thread"}]
 PATIENT = {"attempts": 30, "timeout": 100.0}
 REASONS = ("timeouts", "broken", "refused", "rejected")
 
@@ -87,29 +80,6 @@ def test_every_attempt_of_every_worker_is_counted(ranges, workers):
     assert figures(loader.stats()) == figures(stats)  # of a closed loader
 
 
-def test_counts_of_all_epochs_are_summed(ranges):
-    data, server = ranges()
-    with slipring.Loader(data, 10, num_workers=1, timeout=100) as loader:
-        for _ in range(2):
-            assert len(list(loader)) == 6
-        assert loader.stats().remote_reads == server.tells("requests")["requests"] == 120
-
-
-def test_torchs_loader_without_workers_counts_too(ranges):
-    pytest.importorskip("torch")
-    from slipring.torch import DataLoader
-
-    data, server = ranges(fail=0.3, seed=5)
-    loader = DataLoader(data, batch_size=10)
-    assert len(list(loader)) == 6
-    faults = server.tells("faults")
-    stats, report = loader.stats(), loader.report()
-    assert stats.remote_reads - failed(stats) == 60
-    assert stats.remote_refused == faults["503"] + faults["429"] > 0
-    assert report.reads["attempts"] == stats.remote_reads
-    assert (report.verdict.cause == "retries") is report.verdict.data_bound
-
-
 def test_a_workers_counts_stay_after_its_death(ranges, tmp_path):
     data, server = ranges(kind=Deadly)
     data.marker = str(tmp_path / "dead")
@@ -132,11 +102,10 @@ def test_stalls_are_counted_as_timeouts_and_a_missing_file_as_rejected(ranges):
         assert loader.stats().remote_rejected == 1
 
 
-@pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
-def test_failures_that_take_the_time_are_the_cause_of_a_verdict(ranges, workers):
+def test_failures_that_take_the_time_are_the_cause_of_a_verdict(ranges):
     data, _ = ranges(fail=0.4, seed=3)
     assert data[0] == 0  # so that forked workers need not import fsspec, which takes longer than 60 reads
-    with slipring.Loader(data, 4, timeout=100, **grouped(**workers)) as loader:
+    with slipring.Loader(data, 4, num_workers=2, timeout=100) as loader:
         assert len(list(loader)) == 15
         report = loader.report()
     assert report.verdict.cause == "retries" and report.verdict.data_bound
@@ -145,12 +114,23 @@ def test_failures_that_take_the_time_are_the_cause_of_a_verdict(ranges, workers)
     assert report.dict()["reads"] == report.reads
 
 
-def test_a_server_that_answers_is_no_cause(ranges):
+def test_a_server_that_answers_is_no_cause_and_prometheus_has_the_counts_of_all_epochs(ranges):
+    pytest.importorskip("prometheus_client")
+    from prometheus_client import CollectorRegistry, generate_latest
+
     data, _ = ranges()
-    with slipring.Loader(data, 4, timeout=100) as loader:
-        assert len(list(loader)) == 15
-        report = loader.report()
-    assert report.verdict.cause != "retries" and f"Remote reads: 60, none failed; {60 * SIZE:,} bytes" in str(report)
+    registry = CollectorRegistry()
+    with (
+        slipring.Loader(data, 10, num_workers=1, timeout=100) as loader,
+        prometheus(None, loaders={"train": loader}, registry=registry),
+    ):
+        for _ in range(2):
+            assert len(list(loader)) == 6
+        page, report = generate_latest(registry).decode(), loader.report()
+    assert report.verdict.cause != "retries" and "Remote reads: 120, none failed; " in str(report)
+    assert report.reads["bytes"] == 120 * SIZE
+    assert 'slipring_remote_reads_total{loader="train"} 120.0' in page
+    assert f'slipring_remote_bytes_total{{loader="train"}} {120.0 * SIZE}' in page
 
 
 def test_the_first_failure_of_a_kind_and_every_tenfold_of_them_is_logged_without_credentials(ranges, caplog):
@@ -164,19 +144,3 @@ def test_the_first_failure_of_a_kind_and_every_tenfold_of_them_is_logged_without
     expected = [10**power for count in (stats.remote_broken, stats.remote_refused) for power in range(len(str(count)))]
     assert sorted(int(line.split()[-3]) for line in lines) == sorted(expected) and len(expected) >= 3
     assert "hidden" not in caplog.text and all("part=3" in line for line in lines)
-
-
-def test_prometheus_has_the_counts(ranges):
-    pytest.importorskip("prometheus_client")
-    from prometheus_client import CollectorRegistry, generate_latest
-
-    data, _ = ranges()
-    registry = CollectorRegistry()
-    with (
-        slipring.Loader(data, 10, num_workers=1, timeout=100) as loader,
-        prometheus(None, loaders={"train": loader}, registry=registry),
-    ):
-        assert len(list(loader)) == 6
-        page = generate_latest(registry).decode()
-    assert 'slipring_remote_reads_total{loader="train"} 60.0' in page
-    assert f'slipring_remote_bytes_total{{loader="train"}} {60.0 * SIZE}' in page

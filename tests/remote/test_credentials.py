@@ -53,11 +53,12 @@ def dataset(kind, root, storage=None):
     return getattr(images, kind)([f"{root}/{number}.tar" for number in range(SHARDS)], CROP, storage=storage)
 
 
-def read(kind, storage, workers, change):
+def read(kind, storage, workers, change, threads=None):
     """Return the batches and the error, if any; call `change` after the first batch."""
     got = []
     data = dataset(kind, "s3://shards", storage)
-    with slipring.Loader(data, 4, num_workers=workers, prefetch_factor=1, timeout=100) as loader:
+    options = {"num_workers": workers, "prefetch_factor": 1, "fetch_threads": threads}
+    with slipring.Loader(data, 4, timeout=100, **grouped(**options)) as loader:
         try:
             for batch in loader:
                 got.append(plain(batch))
@@ -73,12 +74,6 @@ def expected(kind, bucket):
         return [plain(batch) for batch in loader]
 
 
-def by_file(folder, key, seconds):
-    (folder / "credentials").write_text(
-        f"[default]\naws_access_key_id={key}\naws_secret_access_key=secret\naws_session_token=token\n"
-    )
-
-
 def by_process(folder, key, seconds):
     """Credentials with an expiry time."""
     (folder / "key").write_text(json.dumps([key, seconds]))
@@ -88,8 +83,7 @@ def by_process(folder, key, seconds):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("kind", ["Tar", "TarStream"])
+@pytest.mark.parametrize(("kind", "workers"), [("Tar", 0), ("TarStream", 1)])
 def test_credentials_that_expire_in_mid_epoch_are_named_after_one_attempt(bucket, server, tmp_path, kind, workers):
     storage = slipring.Storage(storage_options={"endpoint_url": server.url, **OWN})
     got, error = read(kind, storage, workers, lambda: (tmp_path / "keys").write_text("second"))
@@ -99,35 +93,14 @@ def test_credentials_that_expire_in_mid_epoch_are_named_after_one_attempt(bucket
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
-    ("provide", "seconds"),
-    [(by_file, None), (by_process, EARLY), (by_process, LATE)],
-    ids=["file", "expires early", "expires late"],
+    ("seconds", "workers", "threads"), [(EARLY, 0, None), (LATE, 1, 8)], ids=["expires early", "expires late, threads"]
 )
-def test_credentials_that_are_renewed_in_mid_epoch_lose_nothing(bucket, server, tmp_path, provide, seconds, workers):
+def test_credentials_that_are_renewed_in_mid_epoch_lose_nothing(bucket, server, tmp_path, seconds, workers, threads):
     def renew():
-        provide(tmp_path, "second", seconds)
+        by_process(tmp_path, "second", seconds)
         (tmp_path / "keys").write_text("second")
 
-    provide(tmp_path, "first", seconds)
+    by_process(tmp_path, "first", seconds)
     storage = slipring.Storage(storage_options={"endpoint_url": server.url})
-    assert read("Tar", storage, workers, renew) == (expected("Tar", bucket), None)
-
-
-@pytest.mark.timeout(300)
-def test_threads_that_meet_renewed_credentials_at_the_same_time_lose_nothing(bucket, server, tmp_path):
-    def renew():
-        by_file(tmp_path, "second", None)
-        (tmp_path / "keys").write_text("second")
-
-    by_file(tmp_path, "first", None)
-    data = dataset("Tar", "s3://shards", slipring.Storage(storage_options={"endpoint_url": server.url}))
-    got, options = [], {"num_workers": 1, "prefetch_factor": 1, "fetch_threads": 8}
-    with slipring.Loader(data, 8, shuffle=True, seed=3, timeout=100, **grouped(**options)) as loader:
-        for batch in loader:
-            got.append(plain(batch))
-            if len(got) == 1:
-                renew()
-    with slipring.Loader(dataset("Tar", bucket / "shards"), 8, shuffle=True, seed=3) as loader:
-        assert got == [plain(batch) for batch in loader]
+    assert read("Tar", storage, workers, renew, threads) == (expected("Tar", bucket), None)

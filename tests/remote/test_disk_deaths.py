@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import random
-import select
 import shutil
 import signal
 import sys
@@ -16,7 +14,6 @@ from tests.support.signals import handling
 
 pytestmark = pytest.mark.fault
 
-SEED = os.environ.get("SLIPRING_TEST_SEED", "7")
 SLOW = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -104,53 +101,6 @@ def test_a_writer_that_is_killed_at_any_line_leaves_no_wrong_entry_and_no_stray_
             assert bytes_below(disk) <= budget
     assert outcomes[0] is None and len(outcomes) > 60 / every
     assert every > 1 or outcomes[-1] is not None
-
-
-def put_without_end(folder, budget, seed, report):
-    """Store and read entries until a kill or the end of the pipe; report each round, "!" if wrong."""
-    rng = random.Random(seed)
-    cache = DiskCache(folder, budget)
-    while True:
-        name = f"{rng.randrange(60)}"
-        cache.put(name, data_of(name, 100 * int(name) ** 2))
-        name = f"{rng.randrange(60)}"
-        right = cache.get(name) in (None, data_of(name, 100 * int(name) ** 2))
-        os.write(report, b"." if right else b"!")
-
-
-@pytest.mark.parametrize("kills", [20, pytest.param(600, marks=SLOW)])
-def test_writers_that_are_killed_at_random_instants_leave_only_right_entries_within_the_budget(disk, kills):
-    print("seed", SEED)
-    rng, budget = random.Random(SEED), 2_000_000
-    told, report = os.pipe()
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.close, told)
-        stack.callback(os.close, report)
-
-        def start():
-            begun = contextlib.ExitStack()
-            pid = begun.enter_context(forked(put_without_end, str(disk), budget, rng.random(), report))
-            stack.callback(begun.close)
-            return pid, begun
-
-        writers = [start(), start()]
-        found = 0
-        for _ in range(kills):
-            for _ in range(rng.randrange(1, 12)):
-                assert os.read(told, 1) == b"."
-            select.select([], [], [], rng.random() / 500)  # for a random instant of a write
-            writers.pop(rng.randrange(2))[1].close()
-            assert bytes_below(disk) <= budget
-            found += len(files_below(disk, "*.part"))
-            writers.append(start())
-        for _, begun in writers:
-            begun.close()
-    cache = DiskCache(str(disk), budget)
-    assert files_below(disk, "*.part") == [] and bytes_below(disk) <= budget
-    kept = [cache.get(f"{n}") == data_of(f"{n}", 100 * n * n) for n in range(60) if cache.get(f"{n}") is not None]
-    assert kept and all(kept) and len(kept) == len(files_below(disk))
-    assert {path.name for path in disk.iterdir() if path.is_file()} == {"slipring.total"}
-    print(f"{found} temporary files seen")
 
 
 def test_a_process_that_was_forked_under_the_lock_does_not_keep_the_lock(disk, monkeypatch):

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,9 +13,8 @@ import slipring
 from slipring.errors import RemoteError
 from slipring.images import Folder
 from tests.remote.s3_server import KEYS
-from tests.remote.sources import plain, source
+from tests.remote.sources import rows, source
 from tests.support.inside import info_of, read_of
-from tests.support.options import grouped
 
 for needed in ("moto", "boto3", "flask", "flask_cors", "s3fs"):
     pytest.importorskip(needed)
@@ -57,13 +55,8 @@ def by_s3fs(port, **options):
     return slipring.Storage(storage_options={**told, **options}, **HASTY)
 
 
-def rows(data, **options):
-    with slipring.Loader(data, 8, timeout=100, **grouped(**options)) as loader:
-        return [plain(batch) for batch in loader]
-
-
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["Tar", "TarStream", "Parquet", "Folder", "TableDataset"])
+@pytest.mark.parametrize("kind", ["Tar", "TarStream", "TableDataset"])
 def test_a_bucket_gives_the_same_samples_as_the_files(folder, port, kind):
     data = source(kind, "s3://shards", storage=by_s3fs(port))
     threads = None if kind == "TarStream" else 4
@@ -71,9 +64,8 @@ def test_a_bucket_gives_the_same_samples_as_the_files(folder, port, kind):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("root", ["s3://classes", "s3://classes/"])
-def test_class_folders_at_the_root_of_a_bucket_are_found(folder, port, root):
-    there = Folder(root, storage=by_s3fs(port))
+def test_class_folders_at_the_root_of_a_bucket_are_found(folder, port):
+    there = Folder("s3://classes", storage=by_s3fs(port))
     here = Folder(folder / "classes")
     assert there.classes == here.classes and there.read(7) == here.read(7)
     assert there.samples[7][0].startswith("s3://classes/class ")
@@ -95,7 +87,7 @@ def test_an_object_that_is_not_there_and_credentials_that_are_not_given_are_dist
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["Tar", "Folder", "TableDataset"])
+@pytest.mark.parametrize("kind", ["Tar", "Folder"])
 def test_a_key_that_is_unknown_may_not_read(strict_port, kind):
     with pytest.raises(RemoteError, match="may not be read") as caught:
         source(kind, "s3://shards", storage=by_s3fs(strict_port))
@@ -103,132 +95,64 @@ def test_a_key_that_is_unknown_may_not_read(strict_port, kind):
     assert caught.value.url.startswith("s3://shards/")
 
 
-def test_a_refused_connection_is_tried_again_and_named():
-    storage = by_s3fs(unused_port(), config_kwargs={"connect_timeout": 30})
-    with pytest.raises(RemoteError, match="after 2 attempts") as caught:
-        source("Tar", "s3://shards", storage=storage)
-    assert not caught.value.missing
-    storage.attempts, storage.attempt_timeout = (3, 1.0)  # the client exists already: each attempt is a connection
-    with pytest.raises(RemoteError, match=r"cannot be read, after 3 attempts.*Could not connect"):
-        source("Tar", "s3://shards", storage=storage)
-
-
-def unused_port():
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return made.getsockname()[1]
-
-
+# A program: pyarrow's S3 has threads, which must not stay for later tests.
 BY_PYARROW = """
-import sys
-import slipring
-from pyarrow import fs
-from tests.remote.sources import Together, listed, source
-
-if __name__ == "__main__":
-    port, folder = sys.argv[1:]
-    system = fs.S3FileSystem(endpoint_override=f"127.0.0.1:{port}", scheme="http", access_key="testing",
-                             secret_key="testing", region="us-east-1")
-    kinds = "Tar", "TableDataset", "Folder"
-    here = Together([source(kind, folder) for kind in kinds])
-    wanted = [here[i] for i in range(len(here))]
-    remote = Together([source(kind, "shards", storage=slipring.Storage(system)) for kind in kinds])
-    for start_method in ("spawn", "forkserver", "thread"):
-        same = listed(remote, num_workers=1, start_method=start_method, fetch_threads=4) == wanted
-        print(start_method, same, flush=True)
-    try:
-        listed(remote, num_workers=1, start_method="fork")
-    except RuntimeError as error:
-        print("fork", error)
-"""
-
-
-def printed_by(text, tmp_path_factory, *arguments):
-    """Return the lines that a program prints: pyarrow's S3 has threads, which must not stay for later tests."""
-    program = tmp_path_factory.mktemp("by_pyarrow") / "program.py"
-    program.write_text(text)
-    environment = {**os.environ, **KEYS, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-    command = [sys.executable, str(program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-@pytest.fixture(scope="module")
-def by_pyarrow(folder, port, tmp_path_factory):
-    """Return the result of each start method, from one program."""
-    lines = printed_by(BY_PYARROW, tmp_path_factory, port, folder)
-    return dict(line.split(maxsplit=1) for line in lines)
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver", "thread"])
-def test_pyarrows_s3_reads_in_workers_that_are_not_forked(by_pyarrow, start_method):
-    assert by_pyarrow[start_method] == "True"
-
-
-@pytest.mark.timeout(300)
-def test_pyarrows_s3_is_refused_in_a_forked_worker(by_pyarrow):
-    assert "start the loader's workers with 'forkserver' or 'spawn'" in by_pyarrow["fork"]
-
-
-FAILING = """
 import json
 import sys
 import slipring
 from pyarrow import fs
 from slipring.errors import RemoteError
-from tests.remote.sources import source
+from tests.remote.sources import rows, source
 
-def read(storage):
-    return storage._read("shards/nowhere.tar", 0, 10)
+def storage_of(port):
+    system = fs.S3FileSystem(endpoint_override=f"127.0.0.1:{port}", scheme="http", access_key="testing",
+                             secret_key="testing", region="us-east-1")
+    return slipring.Storage(system, attempts=3)
+
+def error_of(read, *args, **options):
+    try:
+        read(*args, **options)
+    except RemoteError as error:
+        return str(error), error.url, error.missing, error.attempts
 
 if __name__ == "__main__":
-    for name, port in zip(("open", "strict"), sys.argv[1:]):
-        system = fs.S3FileSystem(endpoint_override=f"127.0.0.1:{port}", scheme="http", access_key="testing",
-                                 secret_key="testing", region="us-east-1")
-        storage = slipring.Storage(system, attempts=3)
-        for root in ("shards/nowhere", "s3://nowhere", "shards"):
-            for kind in ("Tar", "Parquet", "TableDataset", "Folder", "read"):
-                try:
-                    read(storage) if kind == "read" else source(kind, root, storage=storage)
-                except RemoteError as error:
-                    told = [str(error), error.url, error.missing, error.attempts]
-                    print(json.dumps([name, root, kind, *told]), flush=True)
+    *ports, folder = sys.argv[1:]
+    storage, strict = map(storage_of, ports)
+    found = {}
+    for start_method, kind in (("spawn", "TableDataset"), ("thread", "Folder"), ("thread", "Tar")):
+        remote = source(kind, "shards", storage=storage)
+        same = rows(remote, num_workers=1, start_method=start_method, fetch_threads=4) == rows(source(kind, folder))
+        found[kind] = [same, error_of(source, kind, "shards", storage=strict),
+                       *(error_of(source, kind, root, storage=storage) for root in ("shards/nowhere", "s3://nowhere"))]
+    found["read"] = error_of(storage._read, "shards/nowhere.tar", 0, 10)
+    try:
+        rows(remote, num_workers=1, start_method="fork")
+    except RuntimeError as error:
+        found["fork"] = str(error)
+    print(json.dumps(found))
 """
-
-
-@pytest.fixture(scope="module")
-def failing_by_pyarrow(port, strict_port, tmp_path_factory):
-    """Return (message, url, missing, attempts) of each error, from one program."""
-    lines = printed_by(FAILING, tmp_path_factory, port, strict_port)
-    return {tuple(line[:3]): line[3:] for line in map(json.loads, lines)}
-
-
-NAMES = {"Tar": "0.tar", "Parquet": "rows.parquet", "TableDataset": "rows.parquet", "Folder": "classes/"}
+NAMES = {"Tar": "0.tar", "TableDataset": "rows.parquet", "Folder": "classes/"}
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("root", ["shards/nowhere", "s3://nowhere"])
-@pytest.mark.parametrize("kind", NAMES)
-def test_an_object_and_a_bucket_that_pyarrows_s3_does_not_find_are_named_at_once(failing_by_pyarrow, kind, root):
-    text, url, missing, attempts = failing_by_pyarrow["open", root, kind]
-    assert url == f"{root}/{NAMES[kind]}" and url in text and "does not exist" in text
-    assert (missing, attempts) == (True, 1)
-
-
-@pytest.mark.timeout(300)
-def test_an_object_that_pyarrows_s3_does_not_find_when_it_is_read_is_named_too(failing_by_pyarrow):
-    text, url, missing, attempts = failing_by_pyarrow["open", "shards", "read"]
-    assert (url, missing, attempts) == ("shards/nowhere.tar", True, 1) and "bytes 0 to 10" in text
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", NAMES)
-def test_a_key_that_is_unknown_may_not_read_by_pyarrows_s3(failing_by_pyarrow, kind):
-    text, url, missing, attempts = failing_by_pyarrow["strict", "shards", kind]
-    assert url == f"shards/{NAMES[kind]}" and url in text and "may not be read" in text
-    assert (missing, attempts) == (False, 1)
+def test_pyarrows_s3_reads_in_workers_that_are_not_forked_and_names_what_it_cannot_read(
+    folder, port, strict_port, tmp_path
+):
+    (tmp_path / "program.py").write_text(BY_PYARROW)
+    environment = {**os.environ, **KEYS, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    command = [sys.executable, "program.py", str(port), str(strict_port), str(folder)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for kind, name in NAMES.items():
+        same, (refused, *rest), *missing = found[kind]
+        assert same
+        assert f"shards/{name}" in refused and "may not be read" in refused and rest == [f"shards/{name}", False, 1]
+        for root, (text, *rest) in zip(("shards/nowhere", "s3://nowhere"), missing, strict=True):
+            assert f"{root}/{name}" in text and "does not exist" in text and rest == [f"{root}/{name}", True, 1]
+    text, *rest = found["read"]
+    assert "bytes 0 to 10" in text and rest == ["shards/nowhere.tar", True, 1]
+    assert "start the loader's workers with 'forkserver' or 'spawn'" in found["fork"]
 
 
 @pytest.mark.timeout(300)

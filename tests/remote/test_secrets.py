@@ -58,8 +58,7 @@ def test_messages_and_attributes_of_errors_have_no_credentials():
     assert "hidden" not in shown([f"https://h/{'a' * 450}{SIGNED}"])
 
 
-@pytest.mark.parametrize("place", ["/nowhere", "/secret", ""])
-@pytest.mark.parametrize("kind", ["Tar", "Folder", "TableDataset"])
+@pytest.mark.parametrize(("kind", "place"), [("Tar", "/nowhere"), ("TableDataset", "/secret"), ("Folder", "")])
 def test_a_file_that_cannot_be_read_is_named_without_credentials(server, serve, folder, place, kind):
     """The texts of fsspec and aiohttp, which are printed as causes, contain none either."""
     url = (server if place else serve(folder, fail=1.0)).url + place
@@ -85,11 +84,10 @@ class Signed(images.Tar):
         return read_of(self._remote)(self.url, 0, 10), 0
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_the_traceback_of_a_worker_has_no_credentials(server, workers):
+def test_the_traceback_of_a_worker_has_no_credentials(server):
     data = Signed(f"{server.url}/0.tar", images.CenterCrop(20), storage=slipring.Storage(**HASTY))
     data.url = f"{server.url}/nowhere{SIGNED}"
-    with slipring.Loader(data, 4, num_workers=workers) as loader, pytest.raises(RemoteError) as caught:
+    with slipring.Loader(data, 4, num_workers=1) as loader, pytest.raises(RemoteError) as caught:
         next(iter(loader))
     text = "".join(traceback.format_exception(caught.type, caught.value, caught.value.__traceback__))
     assert "hidden" not in text and "hidden" not in caught.value.__cause__.traceback and "part=3" in text
@@ -127,9 +125,3 @@ def test_the_log_of_a_skipped_image_and_other_messages_have_no_credentials(tmp_p
     with pytest.raises(ValueError, match="is no tar file") as caught:
         images.Tar(f"{root}/b.tar{SIGNED}")
     assert "hidden" not in str(caught.value)
-
-
-def test_the_repr_of_a_folder_has_no_credentials(server):
-    url = server.url.replace("://", "://me:hidden@")
-    text = repr(images.Folder(f"{url}/classes", images.CenterCrop(20)))
-    assert "hidden" not in text and "/classes" in text

@@ -7,14 +7,13 @@ import subprocess
 import sys
 import weakref
 
-import numpy as np
 import pytest
 
 import slipring
-from slipring import Workers, images
+from slipring import images
 from slipring._files.attempts import is_transient
 from slipring.errors import RemoteError
-from tests.remote.sources import MAPS, plain, source
+from tests.remote.sources import rows, source
 from tests.support.inside import info_of, read_of
 from tests.support.processes import until
 
@@ -53,11 +52,6 @@ def test_a_storage_that_is_none_and_paths_of_two_kinds_are_refused(folder):
         images.Tar([folder / "0.tar", "http://127.0.0.1/1.tar"])
 
 
-def test_a_kind_of_url_that_is_unknown_is_refused():
-    with pytest.raises(ValueError, match="nowhere"):
-        images.Tar("nowhere://a/0.tar")
-
-
 @pytest.mark.parametrize("system", ["fsspec", "pyarrow"])
 def test_a_file_system_that_is_given_reads_the_paths(folder, system):
     """This holds for blocking file systems, too: fsspec's and pyarrow's for local files."""
@@ -67,64 +61,12 @@ def test_a_file_system_that_is_given_reads_the_paths(folder, system):
     of = {"fsspec": lambda: fsspec.filesystem("file"), "pyarrow": fs.LocalFileSystem}[system]()
     storage = pickle.loads(pickle.dumps(slipring.Storage(of)))
     for kind in ("Tar", "TableDataset", "Folder"):
-        with slipring.Loader(source(kind, folder, storage=storage), 8, num_workers=1) as loader:
-            remote = [plain(batch) for batch in loader]
-        with slipring.Loader(source(kind, folder), 8) as loader:
-            assert remote == [plain(batch) for batch in loader]
+        assert rows(source(kind, folder, storage=storage), num_workers=1) == rows(source(kind, folder))
     with pytest.raises(RemoteError, match="does not exist"):
         images.Tar(str(folder / "none.tar"), storage=storage)
 
 
-ROOTS = ["memory://", "memory://pictures", "memory://pictures/", "memory:///pictures"]
-
-
-@pytest.mark.parametrize("root", ROOTS)
-def test_class_folders_are_found_in_memory_and_at_the_root_of_a_file_system(folder, root):
-    import fsspec
-
-    memory = fsspec.filesystem("memory")
-    try:
-        memory.put(f"{folder}/classes/", f"{root}/", recursive=True)
-        here, there = images.Folder(folder / "classes"), images.Folder(root)
-        assert there.classes == here.classes == ["class 0", "class 1", "class 2"]
-        assert [there.read(i) for i in range(len(there))] == [here.read(i) for i in range(len(here))]
-        assert all(path.startswith(root) for path, _ in there.samples)
-    finally:
-        memory.rm("/", recursive=True)
-
-
-@pytest.mark.parametrize("kind", ["fsspec", "pyarrow"])
-@pytest.mark.parametrize("root", ["{}/classes", "{}/classes/", "file://{}/classes"])
-def test_class_folders_of_a_file_system_that_is_given_may_have_a_url(folder, kind, root):
-    import fsspec
-    from pyarrow import fs
-
-    system = fsspec.filesystem("file") if kind == "fsspec" else fs.LocalFileSystem()
-    here = images.Folder(folder / "classes")
-    there = images.Folder(root.format(folder), storage=slipring.Storage(system))
-    assert [there.read(i) for i in range(len(there))] == [here.read(i) for i in range(len(here))]
-
-
-def test_the_root_of_a_file_system_may_be_a_folder_of_another_one(folder):
-    from fsspec.implementations.dirfs import DirFileSystem
-    from fsspec.implementations.local import LocalFileSystem
-    from pyarrow import fs
-
-    classes = str(folder / "classes")
-    here = images.Folder(classes)
-    for system in (DirFileSystem(classes, LocalFileSystem()), fs.SubTreeFileSystem(classes, fs.LocalFileSystem())):
-        for root in ("", "/"):
-            there = images.Folder(root, storage=slipring.Storage(system))
-            assert there.classes == here.classes, (system, root)
-            assert there.read(5) == here.read(5)
-
-
-def test_a_dataset_with_a_storage_travels_in_a_pickle(folder, server):
-    data = source("TableDataset", server.url, storage=slipring.Storage(timeout=30))
-    assert pickle.loads(pickle.dumps(data))[5] == source("TableDataset", folder)[5]
-
-
-@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize("kind", ["Tar", "TableDataset"])
 def test_a_dataset_ends_with_the_last_reference_to_it_and_its_connections_with_it(server, kind):
     storage = slipring.Storage()
     data = source(kind, server.url, storage=storage)
@@ -140,12 +82,6 @@ def test_a_dataset_ends_with_the_last_reference_to_it_and_its_connections_with_i
         gc.enable()
 
 
-def test_a_remote_error_travels_in_a_pickle():
-    error = RemoteError("gone", url="http://x", start=1, stop=2, attempts=3, missing=True)
-    again = pickle.loads(pickle.dumps(error))
-    assert str(again) == "gone" and (again.url, again.start, again.attempts) == ("http://x", 1, 3)
-
-
 class Status(Exception):
     def __init__(self, status, status_code=None):
         self.status, self.status_code = status, status_code
@@ -159,10 +95,8 @@ class Status(Exception):
         (Status(403), False),
         (Status(416), False),
         (TimeoutError(), True),
-        (ConnectionResetError(), True),
         (OSError("When reading: AWS Error NETWORK_CONNECTION"), True),
         (OSError("When reading: AWS Error ACCESS_DENIED during HeadObject"), False),
-        (FileNotFoundError(), False),
         (PermissionError(), False),
         (ValueError(), False),
         (Status(None, 503), True),
@@ -192,12 +126,7 @@ def test_cached_names_contain_no_password_and_hold_for_another_one(tmp_path, ser
     assert data in written and b"-one" not in written
 
 
-def rows(data, **options):
-    with slipring.Loader(data, 8, **options) as loader:
-        return [plain(batch) for batch in loader]
-
-
-@pytest.mark.parametrize("kind", ["Tar", "Parquet", "Folder", "TableDataset"])
+@pytest.mark.parametrize("kind", ["Tar", "TableDataset"])
 def test_files_in_the_disk_cache_are_not_requested_again(folder, server, disk, kind):
     def read(num_workers):  # as in another process
         data = source(kind, server.url, storage=slipring.Storage(disk_cache=disk))
@@ -208,34 +137,7 @@ def test_files_in_the_disk_cache_are_not_requested_again(folder, server, disk, k
     assert read(1) == want  # two workers would race for the batches, and so for the cached ranges
     before = server.tells("requests")["bytes"]
     assert read(1) == want
-    sent = server.tells("requests")["bytes"] - before
-    assert sent == 0 or kind == "Folder"  # a folder's listing is not a file
-
-
-class Ranges:
-    """Pieces of a remote file."""
-
-    def __init__(self, url, storage):
-        self.url, self.storage = url, storage
-
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, i):
-        return np.frombuffer(read_of(self.storage)(self.url, 20_000 * i, 20_000 * (i + 1)), np.uint8)
-
-
-def test_several_processes_keep_together_to_the_budget_of_a_disk_cache(tmp_path, serve, disk):
-    data, budget = os.urandom(800_000), 300_000
-    (tmp_path / "served").mkdir()
-    (tmp_path / "served" / "bytes").write_bytes(data)
-    storage = slipring.Storage(disk_cache=disk, disk_cache_bytes=budget)
-    dataset = Ranges(f"{serve(tmp_path / 'served').url}/bytes", storage)
-    for _ in range(2):
-        with slipring.Loader(dataset, 4, num_workers=2, workers=Workers(fetch_threads=2)) as loader:
-            assert b"".join(batch.tobytes() for batch in loader) == data
-    used = sum(path.stat().st_size for path in disk.rglob("*.entry"))
-    assert 0 < used <= budget
+    assert server.tells("requests")["bytes"] == before
 
 
 def test_a_file_that_has_grown_is_read_again_if_the_server_has_no_tag(tmp_path, serve, disk):
@@ -247,10 +149,3 @@ def test_a_file_that_has_grown_is_read_again_if_the_server_has_no_tag(tmp_path, 
         storage = slipring.Storage(disk_cache=disk)
         told, tag = info_of(storage)(url)
         assert (told, storage._open(url, told, tag).read()) == (size, data[:size])
-
-
-def test_a_disk_cache_that_does_not_work_costs_no_sample(folder, server, disk, caplog):
-    disk.write_text("a file, where a folder should be")
-    storage = slipring.Storage(disk_cache=disk)
-    assert rows(source("Tar", server.url, storage=storage)) == rows(source("Tar", folder))
-    assert "does not work" in caplog.text

@@ -2,14 +2,12 @@
 
 import re
 import signal
-import time
 
 import numpy as np
 import pytest
 
 import slipring
-from slipring.errors import BlockError, LoaderTimeout
-from tests.support.datasets import patiently
+from slipring.errors import BlockError
 from tests.support.options import grouped
 
 pa = pytest.importorskip("pyarrow")
@@ -25,9 +23,36 @@ def tensors(values):
     return pa.FixedSizeListArray.from_arrays(pa.array(values, pa.float32()), 2)
 
 
+class Listed:
+    """Blocks of a list; an exception would end a generator."""
+
+    def __init__(self, blocks):
+        self.blocks, self.at = blocks, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        at = self.at
+        if at >= len(self.blocks):
+            raise StopIteration
+        self.at = at + 1
+        return self.blocks[at]
+
+
+class Failing(Listed):
+    """Raises the exceptions among the blocks, and then continues."""
+
+    def __next__(self):
+        block = super().__next__()
+        if isinstance(block, Exception):
+            raise block
+        return block
+
+
 def all_of(blocks, batch_size=4, **way):
     """Read to the end, past errors; return the rows of x, and the errors."""
-    source = (lambda worker, workers: iter(blocks)) if "start_method" in way else blocks
+    source = (lambda worker, workers: Failing(blocks)) if "start_method" in way else Failing(blocks)
     got, errors = [], []
     with slipring.stream(source, batch_size, timeout=60 if way else 0, **grouped(**way)) as loader:
         iterator = iter(loader)
@@ -52,7 +77,6 @@ BAD = {
         {**good(0), "y": np.ones((5, 3), np.float32)}, "y", "column 'y' is float32 of shape (3,) per row, but",
     ),
     "another type": ({**good(0), "t": [b"a"] * 5}, "t", "column 't' is binary, but string in the first block"),
-    "numbers for text": ({**good(0), "t": np.arange(5)}, "t", "column 't' is int64 of shape () per row, but string"),
     "a column missing": ({"x": [1], "t": ["a"]}, "y", "column 'y' is missing: the block has 'x', 't'"),
     "nested": (
         {**good(0), "y": {"ids": [1, 2, 3, 4, 5], "mask": [1] * 5}}, "y",
@@ -78,7 +102,7 @@ BAD = {
     "a name twice": (
         pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"]), "x", "column 'x' is there 2 times",
     ),
-    "no columns": ({}, None, "column 'x' is missing"),
+    "no columns": ({}, "x", "column 'x' is missing"),
     "no block": ((1, 2), None, "expected a pyarrow.RecordBatch, a pyarrow.Table or a dict of arrays, but came (1, 2)"),
 }  # fmt: skip
 
@@ -86,19 +110,11 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_block_is_an_error_that_says_all_and_costs_no_row_of_others(what):
     bad, column, text = BAD[what]
-    for way in WAYS[:2]:
-        rows, errors = all_of([good(0), good(5, 2), bad, good(7), good(12)], **way)
-        assert rows == list(range(17))
-        assert len(errors) == 1 and type(errors[0]) is BlockError and isinstance(errors[0], ValueError)
-        assert f"block 2 of the stream, for batch 1 of batch_size=4: {text}" in str(errors[0]), errors[0]
-        expected = "x" if what == "no columns" else column
-        assert (errors[0].column, errors[0].block, errors[0].batch) == (expected, 2, 1)
-
-
-def test_an_error_of_a_workers_process_has_its_attributes_too():
-    rows, [error] = all_of([good(0), {"x": [1]}, good(5)], **WAYS[2])
-    assert rows == list(range(10)) and type(error) is BlockError
-    assert (error.column, error.block, error.batch) == ("y", 1, 1)
+    rows, [error] = all_of([good(0), good(5, 2), bad, good(7), good(12)])
+    assert rows == list(range(17))
+    assert type(error) is BlockError and isinstance(error, ValueError)
+    assert f"block 2 of the stream, for batch 1 of batch_size=4: {text}" in str(error)
+    assert (error.column, error.block, error.batch) == (column, 2, 1)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -108,85 +124,18 @@ def test_empty_blocks_are_skipped_wherever_they_are(way):
     assert all_of(empty, **way) == all_of([], **way) == ([], [])
 
 
-class Failing:
-    """An iterator that raises exceptions instead of some blocks, and then continues."""
-
-    def __init__(self, blocks):
-        self.blocks = iter(blocks)
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        block = next(self.blocks)
-        if isinstance(block, Exception):
-            raise block
-        return block
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_an_exception_of_the_source_comes_as_it_is_and_the_stream_continues(way):
-    blocks = [OSError("server 1"), good(0), OSError("server 2"), OSError("server 3"), good(5)]
-    source = (lambda worker, workers: Failing(blocks)) if "start_method" in way else Failing(blocks)
-    got, said = [], []
-    with slipring.stream(source, 4, **grouped(**way)) as loader:
-        iterator = iter(loader)
-        while True:
-            try:
-                got += next(iterator)["x"].tolist()
-            except StopIteration:
-                break
-            except OSError as error:
-                said += re.findall(r"server \d", str(error))
-    assert got == list(range(10)) and said == ["server 1", "server 2", "server 3"]
-
-
-def test_a_source_that_stalls_is_noticed_within_the_timeout():
-    import threading
-
-    go_on = threading.Event()
-
-    def stalling():
-        yield good(0)
-        go_on.wait()
-        yield good(5)
-
-    began = time.monotonic()
-    with slipring.stream(stalling(), 5, num_workers=1, timeout=0.5) as loader:
-        iterator = iter(loader)
-        assert patiently(iterator)["x"].tolist() == list(range(5))
-        with pytest.raises(LoaderTimeout):
-            next(iterator)
-        assert time.monotonic() - began >= 0.5
-        go_on.set()
-        assert patiently(iterator)["x"].tolist() == list(range(5, 10))
-        with pytest.raises(StopIteration):
-            patiently(iterator)
+    rows, errors = all_of([OSError("server 1"), good(0), OSError("server 2"), OSError("server 3"), good(5)], **way)
+    assert rows == list(range(10)) and all(type(error) is OSError for error in errors)
+    assert [re.search(r"server \d", str(error))[0] for error in errors] == ["server 1", "server 2", "server 3"]
 
 
 class Late(Exception):
     """The exception of the handler below."""
 
 
-class Listed:
-    """Blocks of a list; an exception would end a generator."""
-
-    def __init__(self, blocks):
-        self.blocks, self.at = blocks, 0
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        at = self.at
-        if at >= len(self.blocks):
-            raise StopIteration
-        self.at = at + 1
-        return self.blocks[at]
-
-
-@pytest.mark.parametrize("shuffle_buffer", [0, 40])
-@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize(("shuffle_buffer", "text"), [(0, False), (40, True)])
 # pyarrow's calls import modules: Python drops a handler's exceptions in the callbacks of the import locks.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signals_handler_that_raises_costs_no_row(shuffle_buffer, text):
@@ -224,19 +173,12 @@ def test_a_signals_handler_that_raises_costs_no_row(shuffle_buffer, text):
     assert np.flatnonzero(got != 1).tolist() == []
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle_buffer": 16}, {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"shuffle_buffer": 16}], ids=str)
 def test_rows_with_objects_in_their_fields_are_refused(options):
     """Their bytes are pointers: a copy of them would crash."""
-
-    def rows():
-        for _ in range(5):
-            yield {"x": np.array([("text" * 50, 1)] * 5, [("text", object), ("number", "i4")])}
-
-    with (
-        slipring.stream(rows(), 8, **options) as loader,
-        pytest.raises(BlockError, match="'x' has Python objects in the fields"),
-    ):
-        next(iter(loader))
+    rows = [{"x": np.array([("text" * 50, 1)] * 5, [("text", object), ("number", "i4")])} for _ in range(5)]
+    with pytest.raises(BlockError, match="'x' has Python objects in the fields"):
+        next(iter(slipring.stream(rows, 8, **options)))
 
 
 @pytest.mark.parametrize("text", ["abc", b"abc", np.str_("abc")], ids=repr)

@@ -63,8 +63,7 @@ def assert_rows(batch, expected):
         assert batch[name].type == expected[name].type, name
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("sizes", [[1], [7], [100], [0, 3, 50, 1, 13]])
+@pytest.mark.parametrize(("sizes", "way"), [([1], {}), ([100], {}), ([0, 3, 50, 1, 13], {"num_workers": 1})])
 def test_batches_have_exactly_the_rows_of_the_blocks(sizes, way):
     whole = rows(100)
     with slipring.stream(cut(whole, sizes), 16, **way) as loader:
@@ -73,10 +72,7 @@ def test_batches_have_exactly_the_rows_of_the_blocks(sizes, way):
             assert [len(batch["number"]) for batch in batches] == [16] * 6 + [4], epoch
             for number, batch in enumerate(batches):
                 assert_rows(batch, whole.slice(number * 16, 16))
-
-
-def test_a_last_batch_that_is_not_full_can_be_dropped():
-    with slipring.stream(cut(rows(100), [9]), 16, drop_last=True) as loader:
+    with slipring.stream(cut(whole, sizes), 16, drop_last=True, **way) as loader:
         assert [len(batch["number"]) for batch in loader] == [16] * 6
 
 
@@ -175,7 +171,6 @@ def test_a_block_is_let_go_of_when_its_last_row_is_copied(shuffle_buffer):
 
 def dictionaries(n, rows):
     """Blocks of numbers and of texts, whose dictionaries together have too many values for indices of 8 bits."""
-    pa = pytest.importorskip("pyarrow")
     for block in range(n):
         words = [f"{block * rows + row}" for row in range(rows)]
         yield {
@@ -192,14 +187,12 @@ def test_dictionaries_that_are_too_many_together_get_wider_indices(n, rows, size
 
 
 def test_views_are_drawn_from_a_buffer_of_one_batch():
-    pa = pytest.importorskip("pyarrow")
     blocks = [{"x": pa.array([f"{5 * i + j}" for j in range(5)], pa.string_view())} for i in range(40)]
     found = [int(text) for batch in slipring.stream(blocks, 5, shuffle_buffer=5) for text in batch["x"].to_pylist()]
     assert sorted(found) == list(range(200))
 
 
 def test_a_chunked_array_with_an_empty_chunk_is_a_column():
-    pa = pytest.importorskip("pyarrow")
     four = pa.array([1, 2, 3, 4], pa.int8()).slice(3, 1)
     (batch,) = slipring.stream([{"x": pa.chunked_array([four.slice(0, 0), four])}], 4)
     assert batch["x"].tolist() == [4]

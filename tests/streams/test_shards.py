@@ -65,16 +65,16 @@ def of_job(loaders, counts=None, states=None):
     return seen, behind
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("m", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(
+    ("n", "m", "shuffle"), [(1, 2, True), (2, 1, False), (3, 8, False), (5, 3, True), (8, 5, True)]
+)
 def test_samples_that_n_ranks_have_not_read_m_ranks_read_once(n, m, shuffle):
     seen, states = of_job(ranks(n, shuffle=shuffle), [rank * 5 % 4 for rank in range(1, n + 1)])
     rest, _ = of_job(ranks(m, batch_size=5, seed=99, shuffle=shuffle), states=states[::-1])
     assert sorted(seen + rest) == WHOLE
 
 
-@pytest.mark.parametrize(("before", "behind"), [(1, 3), (3, 1), (2, 0), (0, 2), (5, 8), (8, 2)])
+@pytest.mark.parametrize(("before", "behind"), [(3, 1), (2, 0), (0, 2), (5, 8)])
 def test_other_workers_read_the_rest(before, behind):
     (loader,) = ranks(1, workers=before)
     seen, state = taken(loader, 7)
@@ -87,48 +87,22 @@ def test_other_workers_read_the_rest(before, behind):
     assert sorted(taken(loader)[0]) == WHOLE
 
 
-@pytest.mark.parametrize(("workers", "later"), [(0, 2), (2, 3)])
-def test_other_ranks_and_workers_continue_with_slipring_loaders(workers, later):
+def test_other_ranks_and_workers_continue_with_slipring_loaders():
     def loader(rank, n, num_workers):
         data = ShardStream(range(len(SIZES)), read, 3, shuffle=True, rank=rank, world_size=n)
         return slipring.Loader(data, None, num_workers=num_workers)
 
-    seen, states = of_job([loader(rank, 3, workers) for rank in range(3)], (4, 0, 2))
-    rest, _ = of_job([loader(rank, 2, later) for rank in range(2)], states=states)
+    seen, states = of_job([loader(rank, 3, 2) for rank in range(3)], (4, 0, 2))
+    rest, _ = of_job([loader(rank, 2, 3) for rank in range(2)], states=states)
     assert sorted(seen + rest) == WHOLE
 
 
-def test_a_job_can_be_moved_again_before_and_after_its_first_batch():
-    seen, states = of_job(ranks(3, workers=2, shuffle=True), (4, 0, 2))
-    for n, counts in ((2, (0, 0)), (4, (1, 0, 3, 1)), (1, (2,))):
-        rows, states = of_job(ranks(n, seed=n, shuffle=True), counts, states)
-        seen += rows
-    assert sorted(seen + of_job(ranks(2, workers=1, shuffle=True), states=states)[0]) == WHOLE
-
-
-@pytest.mark.parametrize(("workers", "m"), [(0, 2), (2, 3)])
-def test_with_drop_last_samples_that_were_not_given_out_are_left_to_others(workers, m):
+def test_with_drop_last_samples_that_were_not_given_out_are_left_to_others():
+    workers, m = 2, 3
     seen, states = of_job(ranks(2, workers=workers, drop_last=True), (5, 9))
     rest, _ = of_job(ranks(m, workers=workers, drop_last=True), states=states)
     assert len(seen + rest) == len(set(seen + rest))
-    assert 0 <= len(WHOLE) - len(seen + rest) <= m * max(1, workers) * 2  # each worker drops at most two rows
-
-
-@pytest.mark.parametrize("count", [0, 1, 8, 24])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_as_many_workers_continue_with_the_same_batches(workers, count):
-    (loader,) = ranks(1, workers, shuffle=True)
-    whole, _ = taken(loader)
-    (loader,) = ranks(1, workers, shuffle=True)
-    seen, state = taken(loader, count)
-    (loader,) = ranks(1, workers, shuffle=True)
-    loader.load_state_dict(state)
-    assert seen + taken(loader)[0] == whole
-
-
-def test_slipring_s_own_loader_divides_the_shards_among_its_workers():
-    with slipring.Loader(ShardStream(range(len(SIZES)), read, 4), None, num_workers=3) as loader:
-        assert sorted(x for batch in loader for x in batch["x"]) == WHOLE
+    assert 0 <= len(WHOLE) - len(seen + rest) <= m * workers * 2  # each worker drops at most two rows
 
 
 def test_a_shard_that_fails_is_opened_again_at_its_row():
@@ -185,17 +159,16 @@ def test_states_that_do_not_fit_are_refused():
         list(shorter)
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_a_state_of_another_shuffle_is_refused_also_after_a_new_division(shuffle):
-    _, states = of_job(ranks(1, shuffle=shuffle), (4,))
+def test_a_state_of_another_shuffle_is_refused_also_after_a_new_division():
+    _, states = of_job(ranks(1, shuffle=True), (4,))
     for given in (states[0], states):
-        (other,) = ranks(1, shuffle=not shuffle)
-        with pytest.raises(ValueError, match=f"state is of shuffle={shuffle}, this is shuffle={not shuffle}"):
+        (other,) = ranks(1)
+        with pytest.raises(ValueError, match="state is of shuffle=True, this is shuffle=False"):
             other.load_state_dict(given)
             list(other)
-    _, states = of_job(ranks(2, shuffle=shuffle), (1, 1), states)
-    (other,) = ranks(1, shuffle=not shuffle)
-    with pytest.raises(ValueError, match=f"Resume with shuffle={shuffle}"):
+    _, states = of_job(ranks(2, shuffle=True), (1, 1), states)
+    (other,) = ranks(1)
+    with pytest.raises(ValueError, match="Resume with shuffle=True"):
         other.load_state_dict(states)
 
 
@@ -206,9 +179,5 @@ def test_arguments_are_refused_by_name():
         ShardStream([0, 1], [{}], 4)
     with pytest.raises(TypeError, match=r"not the one 'a\.parquet'"):
         ShardStream("a.parquet", read, 4)
-    with pytest.raises(TypeError, match=r"what .*lone\(shard\) returns"):
-
-        def lone(shard):
-            return {"x": np.arange(3)}
-
-        next(iter(ShardStream([0], lone, 4)))
+    with pytest.raises(TypeError, match=r"what .*<lambda>\(shard\) returns"):
+        next(iter(ShardStream([0], lambda shard: {"x": np.arange(3)}, 4)))

@@ -1,10 +1,7 @@
 """Sources of blocks: functions in workers, files, servers; and invalid sources."""
 
 import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +10,6 @@ import slipring
 from slipring import Workers
 from slipring.streams import Stream
 from tests.support.options import grouped
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def parts(worker, num_workers):
@@ -28,7 +23,7 @@ def batches_of_worker(worker, num_workers, batch_size):
     return [rows[at : at + batch_size] for at in range(0, len(rows), batch_size)]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "thread"])
+@pytest.mark.parametrize("method", ["fork", "thread"])
 def test_each_worker_reads_its_part_and_they_take_turns(method):
     with slipring.stream(parts, 8, num_workers=3, timeout=60, workers=Workers(start_method=method)) as loader:
         for _ in range(2):
@@ -43,20 +38,15 @@ def test_each_worker_reads_its_part_and_they_take_turns(method):
             assert (pids == {os.getpid()}) if method == "thread" else (len(pids - {os.getpid()}) == 3)
 
 
-def test_a_function_without_workers_gets_all():
-    with slipring.stream(parts, 50) as loader:
-        assert [batch["x"].tolist() for batch in loader] == batches_of_worker(0, 1, 50)
-
-
 def test_an_iterator_is_read_in_this_process_by_a_thread_with_one_worker():
     def blocks():
         for _ in range(3):
             seen.append((os.getpid(), threading.current_thread() is threading.main_thread()))
             yield {"x": np.arange(4)}
 
-    for way, by_main in (({}, True), ({"num_workers": 1}, False)):
+    for num_workers, by_main in ((0, True), (1, False)):
         seen = []
-        with slipring.stream(blocks(), 6, **grouped(**way)) as loader:
+        with slipring.stream(blocks(), 6, num_workers=num_workers) as loader:
             assert len(list(loader)) == 2
         assert set(seen) == {(os.getpid(), by_main)}
 
@@ -78,18 +68,13 @@ def test_reading_draws_from_the_programs_own_generators_without_workers():
     (dict(batches={"x": [1]}), TypeError, "for a stream of one block give [block]"),
     (dict(batches="part-0.parquet"), TypeError, "must be an iterable of blocks, not 'part-0.parquet'"),
     (dict(batch_size=0), ValueError, "batch_size must be from 1 to"),
-    (dict(batch_size=None), TypeError, "batch_size must be an int, not None"),
     (dict(shuffle_buffer=7), ValueError, "shuffle_buffer=7 rows cannot fill a batch of batch_size=8"),
-    (dict(shuffle_buffer=-1), ValueError, "shuffle_buffer must be from 0"),
     (dict(columns="x"), TypeError, "not the one name 'x'"),
     (dict(columns=["x", "x"]), ValueError, "each column once"),
-    (dict(columns=[]), ValueError, "columns must be None"),
     (dict(num_workers=2), ValueError, "num_workers=2 for one list, which only one can read: give a function"),
     (dict(num_workers="auto"), TypeError, "num_workers must be an int"),
     (dict(num_workers=1, start_method="fork"), ValueError, "start_method='fork' for a list of this process"),
     (dict(timeout=3), ValueError, "timeout=3 with num_workers=0: nothing can end a read"),
-    (dict(drop_last=3), TypeError, "drop_last must be True or False"),
-    (dict(shuffle=True), TypeError, "unexpected keyword argument 'shuffle'"),
     (dict(collate_fn=list), TypeError, "unexpected keyword argument 'collate_fn'"),
 ])  # fmt: skip
 def test_impossible_arguments_are_refused_at_once(given, kind, text):
@@ -111,35 +96,6 @@ def test_one_stream_for_several_workers_of_another_loader_is_refused():
         next(iter(loader))
 
 
-def test_a_scanner_of_files_is_a_source(tmp_path, forked):
-    pa = pytest.importorskip("pyarrow")
-    dataset = pytest.importorskip("pyarrow.dataset")
-    table = pa.table({"x": np.arange(5000), "y": np.arange(5000) % 7, "t": [str(i) for i in range(5000)]})
-    dataset.write_dataset(table, tmp_path, format="parquet", max_rows_per_file=700, max_rows_per_group=300)
-
-    def scan(worker, num_workers):
-        data = dataset.dataset(tmp_path)
-        mine = sorted(data.get_fragments(), key=lambda fragment: fragment.path)[worker::num_workers]
-        for fragment in mine:
-            yield from fragment.to_batches(columns=["x", "t"], filter=dataset.field("y") == 3)
-
-    expected = [i for i in range(5000) if i % 7 == 3]
-    for workers in (0, 2):
-        with slipring.stream(scan, 64, num_workers=workers) as loader:
-            batches = list(loader)
-        assert sorted(x for batch in batches for x in batch["x"].tolist()) == expected
-        assert all(batch["t"].to_pylist() == [str(x) for x in batch["x"]] for batch in batches)
-
-
-@pytest.mark.parametrize("what", ["reads", "resumes"])
-def test_a_flight_servers_streams_are_sources(what):
-    pytest.importorskip("pyarrow.flight")
-    # In a separate process: gRPC's threads and pollers stay, and a fork in such a process may hang.
-    command = [sys.executable, "-m", "tests.streams.flights", what]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (0, "as it was sent\n"), done.stderr
-
-
 class Drawn:
     """Blocks with the draws and the info of the worker; a function of (worker, num_workers)."""
 
@@ -150,39 +106,9 @@ class Drawn:
             yield {"x": slipring.rng().normal(size=5), "seed": np.full(5, info.seed), "k": np.full(5, k)}
 
 
-@pytest.mark.parametrize("shuffle_buffer", [0, 8])
-def test_a_streams_function_draws_the_same_without_workers_and_in_one(shuffle_buffer):
+def test_a_streams_function_draws_the_same_without_workers_and_in_one():
     found = []
     for workers in (0, 1):
-        options = {"num_workers": workers, "seed": 3, "shuffle_buffer": shuffle_buffer}
-        with slipring.stream(Drawn(), 4, **grouped(**options)) as loader:
+        with slipring.stream(Drawn(), 4, num_workers=workers, seed=3, shuffle_buffer=8) as loader:
             found.append([{name: column.tolist() for name, column in batch.items()} for batch in loader])
     assert found[0] == found[1] and len(found[0]) == 5
-
-
-def test_between_two_batches_without_workers_the_caller_is_no_worker():
-    with slipring.stream(Drawn(), 4, num_workers=0) as loader:
-        for _ in loader:
-            assert slipring.get_worker_info() is None
-            with pytest.raises(RuntimeError, match="the batch being made"):
-                slipring.rng()
-
-
-def test_a_collate_fn_draws_from_the_batchs_generators_with_any_number_of_workers():
-    data = Stream([{"x": np.arange(30)}], 10)
-    np.random.seed(3)
-    expected = np.random.random()
-    np.random.seed(3)
-    drawn = []
-    for num_workers in (0, 1):
-        loader = slipring.Loader(
-            data, None, collate_fn=lambda batch: np.random.random(), seed=1, num_workers=num_workers
-        )
-        with loader:
-            drawn.append([float(x) for x in loader])
-    assert drawn[0] == drawn[1] and np.random.random() == expected
-
-
-def test_the_text_of_a_loader_names_its_source():
-    with slipring.stream([{"x": np.arange(3)}], 2) as loader:
-        assert "Stream(a list, batch_size=2)" in repr(loader)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import signal
 
 import numpy as np
@@ -15,12 +14,9 @@ from tests.support.options import grouped
 
 SEEDED = {"seed": 7}
 WAYS = [
-    {"batch_size": 10},
-    {"batch_size": 10, "num_workers": 1, "start_method": "fork"},
-    {"batch_size": 10, "num_workers": 3, "start_method": "fork"},
-    {"batch_size": 10, "num_workers": 2, "start_method": "thread", "shuffle_buffer": 37},
     {"batch_size": 10, "shuffle_buffer": 37},
-    {"batch_size": 10, "num_workers": 3, "start_method": "fork", "drop_last": True, "shuffle_buffer": 37},
+    {"batch_size": 10, "num_workers": 3, "start_method": "fork"},
+    {"batch_size": 10, "num_workers": 2, "start_method": "thread", "shuffle_buffer": 37, "drop_last": True},
 ]
 
 
@@ -76,52 +72,7 @@ def test_a_state_of_rows_continues_with_another_batch_size():
         assert [seen + rest] == values(loader)
 
 
-def test_a_bad_block_that_was_passed_over_is_passed_over_again():
-    def source(worker, num_workers):
-        for number, block in enumerate(blocks(0, 1)):
-            yield {"other": np.arange(3)} if number in (4, 15) else block
-
-    def read(loader):
-        iterator, got, bad = iter(loader), [], []
-        while True:
-            try:
-                got.append(next(iterator)["x"].tolist())
-            except BlockError as error:
-                bad.append(error.block)
-            except StopIteration:
-                return got, bad
-
-    with slipring.stream(source, 10) as loader:
-        whole, bad = read(loader)
-    assert bad == [4, 15]
-    with slipring.stream(source, 10) as loader:
-        iterator = iter(loader)
-        seen = []
-        while len(seen) < len(whole) // 2:
-            try:
-                seen.append(next(iterator)["x"].tolist())
-            except BlockError:
-                continue
-        state = loader.state_dict()
-    with slipring.stream(source, 10) as loader:
-        loader.load_state_dict(state)
-        rest, bad = read(loader)
-    assert seen + rest == whole and bad == [15]
-
-
-def test_a_loader_that_was_pickled_with_a_state_continues_from_it():
-    with slipring.stream(blocks, 10) as loader:
-        whole = values(loader)
-        loader.epoch = 0
-        iterator = iter(loader)
-        next(iterator), next(iterator)
-        loader.load_state_dict(loader.state_dict())
-        copy = pickle.loads(pickle.dumps(loader))
-    with copy:
-        assert values(copy) == whole[2:]
-
-
-@pytest.mark.parametrize("way", [*WAYS, {**WAYS[2], "persistent_workers": True}], ids=str)
+@pytest.mark.parametrize("way", [*WAYS, {**WAYS[1], "persistent_workers": True}], ids=str)
 def test_an_epoch_that_was_resumed_is_a_whole_one_when_it_comes_again(way):
     with slipring.stream(blocks, **grouped(**SEEDED, **way)) as loader:
         whole = [values(loader) for _ in range(2)]
@@ -134,44 +85,6 @@ def test_an_epoch_that_was_resumed_is_a_whole_one_when_it_comes_again(way):
         assert [values(loader), values(loader)] == [whole[0][2:], whole[1]]
         loader.epoch = 0
         assert [values(loader), values(loader)] == whole
-
-
-def test_setting_another_epoch_after_a_state_starts_it_and_drops_the_state():
-    way = {"batch_size": 10, "shuffle_buffer": 37}
-    with slipring.stream(blocks, **grouped(**SEEDED, **way)) as loader:
-        whole = [values(loader) for _ in range(3)]
-        loader.epoch = 1
-        next(iter(loader))
-        state = loader.state_dict()
-    with slipring.stream(blocks, **grouped(**way)) as loader:
-        loader.load_state_dict(state)
-        loader.epoch = 0
-        begun = {**state, "finished": True, "delivered": None, "workers": (), "origin": None}
-        assert loader.state_dict() == {**begun, "epoch": 0}
-        assert [values(loader) for _ in range(3)] == whole
-        loader.epoch = 7  # between two passes
-        assert loader.state_dict()["epoch"] == 7 and loader.state_dict()["finished"]
-
-
-def test_a_resumed_sampler_holds_for_one_pass_too():
-    def sampler():
-        return slipring.BatchSampler(20, batch_size=5, shuffle=True, seed=3)
-
-    whole = [list(epoch) for epoch in (sampler(), sampler())]
-    assert whole[0] == whole[1]
-    begun = iter(sampler())
-    next(begun)
-    state = begun.state_dict()
-    again = sampler()
-    again.load_state_dict(state)
-    assert list(again) == whole[0][1:]
-    again.set_epoch(0)
-    assert list(again) == whole[0]
-    again.load_state_dict(state)
-    again.set_epoch(1)
-    list(again)
-    again.set_epoch(0)
-    assert list(again) == whole[0]
 
 
 WRONG = [
@@ -188,14 +101,6 @@ def test_a_state_that_cannot_hold_is_refused(had, has, kind, text):
         state = loader.state_dict()
     with slipring.stream(blocks, 10, **grouped(**has)) as loader, pytest.raises(kind, match=text):
         loader.load_state_dict(state)
-
-
-def test_an_object_that_is_no_state_is_refused():
-    with slipring.stream(blocks, 10) as loader:
-        with pytest.raises(TypeError, match="a state must be a dict"):
-            loader.load_state_dict(3)
-        with pytest.raises(ValueError, match="this is no state of a slipring loader"):
-            loader.load_state_dict({"slipring_stream": 1})
 
 
 def test_an_iterator_that_was_begun_takes_no_state_and_no_second_pass():
@@ -294,12 +199,11 @@ def test_a_state_of_another_dataset_is_refused_with_its_name():
         loader.load_state_dict(state)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_state_of_an_epochs_end_begins_the_next_epoch_with_another_shuffle(num_workers):
-    with slipring.stream(blocks, 10, shuffle_buffer=37, num_workers=num_workers) as loader:
+def test_a_state_of_an_epochs_end_begins_the_next_epoch_with_another_shuffle():
+    with slipring.stream(blocks, 10, shuffle_buffer=37, num_workers=1) as loader:
         values(loader)
         state = loader.state_dict()
-    with slipring.stream(blocks, 10, num_workers=num_workers) as loader:
+    with slipring.stream(blocks, 10, num_workers=1) as loader:
         whole = values(loader)
         loader.load_state_dict(state)
         assert values(loader) == whole and loader.epoch == 2

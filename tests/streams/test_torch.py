@@ -17,8 +17,7 @@ def blocks(worker, num_workers):
         yield {"x": np.arange(i * 5, i * 5 + 5), "y": np.full((5, 3), i, np.float32)}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("shuffle_buffer", [0, 20])
+@pytest.mark.parametrize(("workers", "shuffle_buffer"), [(0, 20), (2, 0)])
 def test_batches_are_tensors_and_a_state_resumes(workers, shuffle_buffer):
     def loader():
         data = Stream(blocks, 8, shuffle_buffer=shuffle_buffer)

@@ -294,19 +294,6 @@ class Numbered:
             yield i, workers
 
 
-class Shards:
-    """Splits its shards by the environment, as webdataset's splitters do."""
-
-    def __init__(self, n):
-        self.n = n
-
-    def __iter__(self):
-        worker, workers = int(os.environ.get("WORKER", 0)), int(os.environ.get("NUM_WORKERS", 1))
-        for shard in range(worker, self.n, workers):
-            for i in range(shard + 1):
-                yield {"__key__": f"{shard}/{i}", "shard": shard}
-
-
 class Yields:
     """Yields the given values, and raises those that are exceptions; iteration can continue after them."""
 
