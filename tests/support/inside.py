@@ -18,7 +18,7 @@ _NAMES = {
     "slipring._core._collate": "NO_SAMPLES NUMPY TORCH RowWriter default_collate",
     "slipring._core._iteration": "Position",
     "slipring._core._ring": (
-        "FINISH MAX_RANGES READ_COUNTS SERVING Descriptor Event IndexOrder Lease Pickled Poll Ring "
+        "FINISH MAX_RANGES READ_COUNTS SERVING Event IndexOrder Lease Pickled Poll Ring "
         "Slices copy_bytes copy_ways memory_available mix now pickled"
     ),
     "slipring._core.ahead": "Prefetcher",
