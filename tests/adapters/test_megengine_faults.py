@@ -71,6 +71,7 @@ def test_a_stream_continues_after_a_timeout_and_after_its_transform_has_failed(
 def test_no_thread_outlives_an_iteration_though_its_iterator_is_held(preload, how):
     if preload:
         pytest.importorskip("torch")
+    others = set(threading.enumerate())
     loader = DataLoader(Numbers(list(range(20))), StreamSampler(2), num_workers=1, preload=preload)
     batches = iter(loader)
     next(batches)
@@ -82,7 +83,7 @@ def test_no_thread_outlives_an_iteration_though_its_iterator_is_held(preload, ho
     else:
         del batches
         gc.collect()
-    for thread in [t for t in threading.enumerate() if t.name.startswith("slipring-")]:
+    for thread in set(threading.enumerate()) - others:
         thread.join(60)
         assert not thread.is_alive(), thread
 
