@@ -329,9 +329,9 @@ def test_the_same_seed_of_numpys_generator_gives_the_same_epochs():
         def __getitem__(self, i):
             return np.random.rand(), i
 
-    def run(num_workers):
-        np.random.seed(3)
+    def run(num_workers, seed=3):
+        np.random.seed(seed)
         loader = DataLoader(Drawing(), SequentialSampler(Images(), 4), num_workers=num_workers)
         return [batch[0].tolist() for _ in range(2) for batch in loader]
 
-    assert run(2) == run(2) == run(1)
+    assert run(2) == run(2) == run(1) != run(1, seed=4)

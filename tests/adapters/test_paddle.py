@@ -85,6 +85,18 @@ def test_without_workers_the_datasets_random_numbers_follow_numpys_seed(kind, us
 
 
 @pytest.mark.usefixtures("forked")
+def test_the_workers_of_two_ranks_draw_different_random_numbers(kind):
+    def drawn(rank):
+        sampler = BatchSampler(sampler=range(4), batch_size=2)
+        sampler.local_rank = rank  # as of a DistributedBatchSampler
+        np.random.seed(3)
+        data = Made(lambda i: np.random.rand(), 4)
+        return flat([plain(batch) for batch in DataLoader(data, batch_sampler=sampler, num_workers=2)])
+
+    assert drawn(0) == drawn(0) and not set(drawn(0)) & set(drawn(1))
+
+
+@pytest.mark.usefixtures("forked")
 def test_generators_stay_as_worker_init_fn_seeded_them(kind):
     data = Made(lambda i: np.random.random(), 4)
     loader = DataLoader(data, num_workers=1, worker_init_fn=lambda n: np.random.seed(5))
