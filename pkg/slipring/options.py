@@ -436,9 +436,9 @@ MOVED = {
 
 
 def declares(
-    declared: type, *, defaults: Mapping[str, Any] | None = None, **known: str
+    declared: type, *, defaults: Mapping[str, Any] | None = None, refused: Iterable[str] = (), **known: str
 ) -> Callable[[_Constructor], _Constructor]:
     """Give a loader the options of a TypedDict above: see `slipring._core.declare.declares`."""
     options = declare.rules(declared, (FlowOptions, CommonOptions))
     moved = {name: text for name, text in MOVED.items() if "device" in options or "device=" not in text}
-    return declare.declares(options, defaults=defaults, **{**ELSEWHERE, **moved, **known})
+    return declare.declares(options, defaults=defaults, refused=refused, **{**ELSEWHERE, **moved, **known})

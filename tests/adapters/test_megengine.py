@@ -1,4 +1,4 @@
-"""slipring.adapters.megengine: behaviour of MegEngine's loader that is kept (Kept), faults that are fixed (Fixed)."""
+"""slipring.adapters.megengine: behaviour of MegEngine's loader that is kept."""
 
 import os
 import re
@@ -27,6 +27,11 @@ from tests.support.inside import memory as growth
 
 WORKERS = [0, 2]
 TIMES = re.compile(r"idx: (\d+), dataset_time: ([0-9.]+),")
+
+
+class Pickled(Exception):
+    def __reduce__(self):
+        raise TypeError("not this one")
 
 
 class Doubling(Transform):
@@ -163,6 +168,17 @@ def test_otherwise_this_process_reads_and_workers_transform(caplog):
     assert "parallel_stream=True" in caplog.text
 
 
+def test_an_override_of_a_stream_sampler_without_effect_causes_a_warning(caplog):
+    class Finite(StreamSampler):
+        def sample(self):
+            return range(4)
+
+    DataLoader(Numbers(), StreamSampler(2))
+    assert not caplog.records
+    DataLoader(Numbers(), Finite(2))
+    assert "batch_size alone counts: Finite.sample is not called" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("num_workers", "options"),
     [(0, {}), (2, {}), (2, {"parallel_stream": True}), (0, {"preload": True}), (2, {"preload": True}), (2, None)],
@@ -201,6 +217,20 @@ def test_a_workers_exception_is_raised_with_its_traceback(num_workers):
         original = caught.value
     assert "in fail" in original.__cause__.traceback
     assert next(batches)[1].tolist() == [8, 9]
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("preload", [False, True])
+def test_a_workers_exception_that_cannot_be_pickled_is_a_runtime_error(preload):
+    def refuse():
+        raise Pickled("as text alone")
+
+    if preload:
+        pytest.importorskip("torch")
+    batches = iter(DataLoader(Images(at=0, act=refuse), num_workers=1, preload=preload))
+    with pytest.raises(RuntimeError, match="Caught Pickled in DataLoader worker process 0") as caught:
+        next(batches)
+    assert "as text alone" in str(caught.value.__cause__)
 
 
 def test_exceptions_of_a_sampler_or_a_stream_in_this_process_come_unchanged():
@@ -291,3 +321,17 @@ def test_too_many_workers_for_the_container_are_warned_of(monkeypatch, caplog):
     assert not caplog.records
     DataLoader(Images(), num_workers=3)
     assert "each of 3 workers" in caplog.text and "a container (memory.max)" in caplog.text
+
+
+@pytest.mark.usefixtures("forked")
+def test_the_same_seed_of_numpys_generator_gives_the_same_epochs():
+    class Drawing(Images):
+        def __getitem__(self, i):
+            return np.random.rand(), i
+
+    def run(num_workers, seed=3):
+        np.random.seed(seed)
+        loader = DataLoader(Drawing(), SequentialSampler(Images(), 4), num_workers=num_workers)
+        return [batch[0].tolist() for _ in range(2) for batch in loader]
+
+    assert run(2) == run(2) == run(1) != run(1, seed=4)

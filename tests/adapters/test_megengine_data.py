@@ -88,3 +88,12 @@ def test_compose_draws_the_places_of_the_transforms_in_a_group():
     assert {tuple(Compose(names, shuffle_indices=[(1, 2), (3, 4)]).apply([])) for _ in range(60)} == {
         (1, 2, 3, 4), (2, 1, 3, 4), (1, 2, 4, 3), (2, 1, 4, 3),
     }  # fmt: skip
+
+
+def test_compose_gives_its_transforms_the_order_of_the_parts():
+    inner, plain = Compose([Plus(1)]), Plus(2)
+    outer = Compose([inner, plain], order=("image", "boxes", "boxes_category", "info"))
+    assert inner.order == plain.order == inner.transforms[0].order == outer.order
+    for order, kind in ((("batch",), ValueError), (("sound",), NotImplementedError)):
+        with pytest.raises(kind, match="order must"):
+            Compose([], order=order)

@@ -1,4 +1,4 @@
-"""slipring.adapters.megengine: faults of MegEngine's loader that ours must not have (Fixed)."""
+"""slipring.adapters.megengine: faults of MegEngine's loader that ours must not have."""
 
 import gc
 import threading

@@ -1,5 +1,6 @@
 """slipring.adapters.megengine's samplers: the behaviour of MegEngine's that is kept."""
 
+import copy
 import itertools
 import sys
 import types
@@ -134,6 +135,13 @@ def test_the_overridden_methods_of_a_sampler_are_called():
     assert read(Hard(Images(), 3)) == [[9, 1, 5], [3]]
     assert read(Hard(Images(), 3, drop_last=True)) == [[9, 1, 5]]
     assert read(Hard(Images(), 1, world_size=3, rank=2)) == [[5], [1]]
+
+
+def test_infinite_shows_the_inner_samplers_attributes_and_can_be_copied():
+    endless = copy.copy(Infinite(SequentialSampler(Images(7), 3, world_size=2, rank=1)))
+    assert (endless.batch_size, endless.rank) == (3, 1) and isinstance(endless, MapSampler)
+    with pytest.raises(AttributeError, match="no_such"):
+        _ = endless.no_such
 
 
 def test_ranks_are_those_of_megengines_processes(monkeypatch):

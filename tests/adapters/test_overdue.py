@@ -9,7 +9,7 @@ import pytest
 
 from slipring import Loader, LoaderTimeout, Workers
 from slipring.adapters import megengine, paddle, paddle_own, webdataset
-from tests.support.datasets import wait_for_file
+from tests.support.datasets import patiently, wait_for_file
 from tests.support.inside import ahead, local_pool, process_pool
 from tests.support.options import grouped
 
@@ -113,3 +113,32 @@ def test_a_worker_whose_batch_has_not_come_in_time_gets_no_more_time(threads, ad
     if threads:  # they are abandoned
         over.set()
         wait_for_file(place / "done")
+
+
+def test_a_batch_that_came_after_a_timeout_gives_the_workers_their_time_again(tmp_path):
+    """Without a timeout, a worker finishes its late batch as usual."""
+    late, begun, done = (tmp_path / name for name in ("late", "begun", "done"))
+
+    class Late:
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, i):
+            if i == 2:
+                wait_for_file(late)
+            if i == 4:
+                begun.touch()
+                threading.Event().wait(1)
+                done.touch()
+            return i
+
+    batches = iter(Loader(Late(), 2, num_workers=1, timeout=0.1, workers=Workers(start_method="fork")))
+    patiently(batches)
+    with pytest.raises(LoaderTimeout):
+        next(batches)
+    late.touch()
+    patiently(batches)
+    wait_for_file(begun)
+    del batches
+    gc.collect()
+    assert done.exists()

@@ -74,6 +74,42 @@ def test_without_workers_a_thread_prefetches(kind):
     assert set(who) == {threading.main_thread()}
 
 
+@pytest.mark.parametrize("use_buffer_reader", [False, True])
+def test_without_workers_the_datasets_random_numbers_follow_numpys_seed(kind, use_buffer_reader):
+    def drawn(seed):
+        np.random.seed(seed)
+        data = Made(lambda i: np.random.rand())
+        return [plain(batch) for batch in DataLoader(data, use_buffer_reader=use_buffer_reader)]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+@pytest.mark.usefixtures("forked")
+def test_the_workers_of_two_ranks_draw_different_random_numbers(kind):
+    def drawn(rank):
+        sampler = BatchSampler(sampler=range(4), batch_size=2)
+        sampler.local_rank = rank  # as of a DistributedBatchSampler
+        np.random.seed(3)
+        data = Made(lambda i: np.random.rand(), 4)
+        return flat([plain(batch) for batch in DataLoader(data, batch_sampler=sampler, num_workers=2)])
+
+    assert drawn(0) == drawn(0) and not set(drawn(0)) & set(drawn(1))
+
+
+@pytest.mark.usefixtures("forked")
+def test_generators_stay_as_worker_init_fn_seeded_them(kind):
+    data = Made(lambda i: np.random.random(), 4)
+    loader = DataLoader(data, num_workers=1, worker_init_fn=lambda n: np.random.seed(5))
+    assert flat([plain(batch) for batch in loader]) == np.random.RandomState(5).random(4).tolist()
+
+
+def test_costs_are_counted(kind):
+    loader = DataLoader(Made(lambda i: (time.sleep(0.02), i)[1], 4), use_buffer_reader=False)
+    for _ in loader:
+        time.sleep(0.03)
+    assert loader.reader_cost >= 0.02 and loader.batch_cost >= 0.045
+
+
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_batch_size_none_means_no_batching(kind, num_workers):

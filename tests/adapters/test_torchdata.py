@@ -50,6 +50,8 @@ def test_the_signature_names_every_argument_for_clients_that_make_loaders_again(
     again = adapter.StatefulDataLoader(**given)
     assert again.workers == dataclasses.replace(workers, snapshot_every_n_steps=3)
     assert again.sampler is loader.sampler
+    again.snapshot_every_n_steps = 5
+    assert again.workers == dataclasses.replace(workers, snapshot_every_n_steps=5)
 
 
 # ---- torchdata's order
@@ -162,6 +164,15 @@ def test_a_dataset_that_is_its_own_iterator_is_reported_once_it_iterates(statefu
     other.load_state_dict(state)
     assert list(other) == rest
     assert json.dumps(state).count('"left"') <= max(1, setting[0])  # once, and not also as the dataset's state
+
+
+@pytest.mark.parametrize(("saved", "loads"), [(0, 2), (2, 0), (2, 3)])
+def test_a_state_of_another_number_of_workers_is_an_assertion_error(stateful, saved, loads):
+    state, _ = after(made(stateful, Own(), (saved, False)), 3)
+    other = made(stateful, Own(), (loads, False))
+    with pytest.raises(AssertionError):
+        other.load_state_dict(state)
+        iter(other)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -180,6 +180,13 @@ def test_torchdatas_loader_continues_from_a_state_of_ours(num_workers, taken, ki
     assert rest and numbers(loader) == rest
 
 
+def test_torchdatas_loader_continues_a_stateful_sampler_without_workers():
+    state, rest = taken_from(DataLoader(range(23), 3, sampler=Backwards(23)), 3)
+    loader = theirs.StatefulDataLoader(range(23), 3, sampler=Backwards(23))
+    loader.load_state_dict(state)
+    assert numbers(loader) == rest
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", ["a generator", "a stream", "a Stateful stream"])
 def test_after_an_epoch_the_next_one_is_whole_and_has_the_order_that_ours_has(kind, num_workers):

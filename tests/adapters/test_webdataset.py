@@ -68,6 +68,19 @@ def produce(n, queue):
         queue.put(i)
 
 
+class Notes(Shard):
+    """Writes a byte to a file before each sample."""
+
+    def __init__(self, path, n=1000):
+        self.path, self.n = path, n
+
+    def __iter__(self):
+        for sample in super().__iter__():
+            with open(self.path, "ab") as file:
+                file.write(b".")
+            yield sample
+
+
 class Delegates(Shard):
     """Makes the samples in another process."""
 
@@ -78,6 +91,16 @@ class Delegates(Shard):
         for _ in range(self.n):
             yield {"i": queue.get()}
         process.join()
+
+
+class Helped(Shard):
+    """Yields the pid of a helper process that would run forever."""
+
+    def __iter__(self):
+        helper = multiprocessing.Process(target=signal.pause, daemon=True)
+        helper.start()
+        while True:
+            yield {"pid": os.getpid(), "helper": helper.pid}
 
 
 def numbers(samples):
@@ -166,6 +189,34 @@ def test_verbose_is_told_to_the_log_and_not_to_stdout(caplog, capfd):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_dataset_may_start_processes(method):
     assert numbers(MultiLoader(Delegates(5), 2, worker_options=Workers(start_method=method))) == sorted([*range(5)] * 2)
+
+
+def test_a_daemon_of_the_dataset_ends_with_its_worker():
+    loader = MultiLoader(Helped(), 1)
+    sample = next(iter(loader))
+    loader.kill()
+    assert not alive(sample["pid"]) and not alive(sample["helper"])
+
+
+def test_workers_do_not_run_ahead_for_ever(tmp_path):
+    samples = iter(MultiLoader(Notes(tmp_path / "notes"), 2))
+    held = [next(samples) for _ in range(10)]
+    time.sleep(0.5)  # enough time for hundreds of samples
+    assert len(held) <= (tmp_path / "notes").stat().st_size <= 10 + 2 * 2  # two samples in flight per worker
+    samples.close()
+
+
+def test_every_worker_and_epoch_draws_other_numbers_and_a_seed_makes_them_reproducible():
+    class Draws(Shard):
+        def __iter__(self):
+            yield float(np.random.rand())
+
+    def drawn(**options):
+        loader = MultiLoader(Draws(), 4, worker_options=Workers(start_method="fork"), **options)
+        return [sorted(loader) for _ in range(2)]
+
+    assert len(set(chain(*drawn()))) == 8
+    assert drawn(seed=1) == drawn(seed=1) != drawn(seed=2)
 
 
 def test_a_copy_has_workers_of_its_own():

@@ -1,4 +1,4 @@
-"""Ray for tests: a small cluster, and a dataset over named actors that can be sent to worker processes."""
+"""Ray for tests: a small cluster on this machine."""
 
 import contextlib
 import tempfile
@@ -16,7 +16,7 @@ WAIT = 120  # seconds, enough on a loaded machine
 
 
 @contextlib.contextmanager
-def cluster_of_one(**options):
+def cluster_of_one():
     """Start Ray on this machine; yield the result of ``ray.init``."""
     import ray
     import ray.data
@@ -30,7 +30,6 @@ def cluster_of_one(**options):
             log_to_driver=False,
             object_store_memory=100 << 20,
             _temp_dir=short,
-            **options,
         )
         ray.data.DataContext.get_current().enable_progress_bars = False
         try:

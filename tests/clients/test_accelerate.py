@@ -1,4 +1,4 @@
-"""Accelerate's loops, and Hugging Face's Trainer on top of it, with our loader instead of torch's."""
+"""Accelerate's loops with our loader instead of torch's."""
 
 import subprocess
 import sys
@@ -60,6 +60,18 @@ def test_skipping_the_first_batches_makes_a_loader_of_ours():
         assert torch.cat([batch["i"] for batch in skipping]).tolist() == list(range(16, 24))
         assert extras(ours) == EXTRAS
         assert ours.stats().batches == 2
+
+
+def test_a_loader_from_before_is_prepared_too_and_torchdatas_is_made_if_accelerate_is_told_to():
+    shard = accelerate.Accelerator(cpu=True).prepare(slipring.torch.drop_in.standin.Stock(Points(), 4))
+    assert type(shard.base_dataloader) is DataLoader
+    assert torch.cat([batch["i"] for batch in shard]).tolist() == list(range(24))
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason=HOW)
+    config = accelerate.DataLoaderConfiguration(use_stateful_dataloader=True)
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
+    shard = accelerator.prepare(DataLoader(Points(), 4, **EXTRAS))
+    assert type(shard.base_dataloader) is torchdata.StatefulDataLoader
+    assert torch.cat([batch["i"] for batch in shard]).tolist() == list(range(24))
 
 
 def test_accelerate_has_its_own_arguments_again_after():

@@ -27,6 +27,9 @@ class Module(pl.LightningModule):
     def training_step(self, batch):
         return self.line(**batch)["loss"]
 
+    def predict_step(self, batch):
+        return batch["i"]
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
@@ -92,6 +95,14 @@ def test_a_trainer_continues_within_the_epoch_where_its_checkpoint_was(trainer, 
     assert resumed[:8] == whole[16:]
     epochs(resumed[8:])
     assert batches == 2 + 6
+
+
+def test_a_trainer_predicts_from_a_loader_made_again(trainer):
+    predicts = trainer()
+    got = predicts.predict(Module(), DataLoader(Points(), 5, num_workers=2, drop_last=True, **EXTRAS))
+    assert torch.cat(got).tolist() == list(range(24))
+    with predicts.predict_dataloaders as recreated:
+        assert extras(recreated) == EXTRAS and recreated.stats().batches == 5
 
 
 class OnTorchs(torch.utils.data.DataLoader):

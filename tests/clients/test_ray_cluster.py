@@ -1,6 +1,7 @@
 """Several nodes, and Ray Train: each row comes once per epoch from any node."""
 
 import os
+import re
 import signal
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -69,6 +70,49 @@ def test_rows_of_two_nodes_come_once_in_each_epoch_also_when_a_worker_is_killed(
     assert loaders[1].stats().respawns == 1
     for loader in loaders:
         loader.close()
+
+
+def test_a_loader_on_another_node_than_the_drivers_reads_there(nodes):
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    class Rank:  # a local class, so that Ray sends it by value
+        def read(self, part):
+            import slipring.ray
+
+            with slipring.ray.Loader(part, 16, timeout=120) as loader:
+                ids = [i for batch in loader for i in batch["id"].tolist()]
+                coordinator = coordinator_of(loader).__ray_call__.remote(
+                    lambda _: ray.get_runtime_context().get_node_id()
+                )
+                return ids, ray.get(coordinator), ray.get_runtime_context().get_node_id()
+
+    _, second = nodes
+    there = NodeAffinitySchedulingStrategy(second.node_id, soft=False)
+    parts = spread_over(400).streaming_split(2)
+    other = ray.remote(Rank).options(num_cpus=0, scheduling_strategy=there).remote().read.remote(parts[1])
+    with slipring.ray.Loader(parts[0], 16, timeout=WAIT) as loader:
+        here = [i for batch in loader for i in batch["id"].tolist()]
+    ids, coordinator, node = ray.get(other, timeout=WAIT)
+    assert coordinator == node == second.node_id
+    assert here and ids and sorted(here + ids) == list(range(400))
+
+
+def test_blocks_of_a_lost_node_are_made_again_or_missed_with_rays_text(nodes):
+    made, second = nodes
+    table = spread_over(400)
+    with slipring.ray.Loader(table, 16, timeout=WAIT) as loader:
+        batches, ids = iter(loader), []
+        ids += next(batches)["id"].tolist()
+        made.remove_node(second, allow_graceful=False)
+        try:
+            for batch in batches:
+                ids += batch["id"].tolist()
+        except (slipring.WorkerError, ray.exceptions.RayError) as error:
+            lost = "ObjectLost|OwnerDied|ObjectFetchTimedOut|ObjectReconstruction|NodeDied|WorkerCrashed|Actor(Died|Un)"
+            assert re.search(lost, str(error))
+        else:
+            assert sorted(ids) == list(range(400))
+        assert len(set(ids)) == len(ids)
 
 
 def test_two_workers_of_ray_train_share_each_epoch(tmp_path):

@@ -1,5 +1,6 @@
 """Faults of Ray's blocks, producers and nodes: each causes an error that names it, in time."""
 
+import contextlib
 import io
 import os
 
@@ -69,19 +70,98 @@ def test_nulls_where_tensors_are_expected_are_refused(row, text):
     assert error.column == "x" and text in str(error)
 
 
-def test_an_exception_in_rays_task_arrives_with_its_text():
-    def failing(rows):
-        if 90 in rows["id"]:
+def test_nulls_of_numbers_are_filled_and_masked_where_the_options_name_them():
+    table = pa.table({"x": pa.array([1, None, 3]), "t": ["a", "b", "c"]})
+    with slipring.ray.Loader(in_order([table]), 3, timeout=WAIT) as loader:
+        _, (error,) = read(loader)
+    assert error.column == "x" and "name it in fill_null= or null_mask=" in str(error)
+    with slipring.ray.Loader(in_order([table]), 3, timeout=WAIT, fill_null={"x": -1}, null_mask=["x"]) as loader:
+        [batch] = loader
+    assert batch["x"].tolist() == [1, -1, 3] and batch["x_mask"].tolist() == [False, True, False]
+
+
+def test_tensors_of_several_shapes_are_refused_by_name():
+    def ragged(rows):
+        made = np.empty(len(rows["id"]), object)
+        made[:] = [np.zeros((1 + i % 2, 3)) for i in rows["id"].tolist()]
+        return {"x": made}
+
+    with slipring.ray.Loader(data.range(6, override_num_blocks=1).map_batches(ragged), 4, timeout=WAIT) as loader:
+        _, (error, *_) = read(loader)
+    assert error.column == "x" and "(1, 3)" in str(error) and "(2, 3)" in str(error)
+
+
+def test_empty_blocks_are_skipped():
+    made = data.range(40, override_num_blocks=4).filter(lambda row: row["id"] >= 30 or row["id"] < 5)
+    with slipring.ray.Loader(made, 4, timeout=WAIT) as loader:
+        found, errors = read(loader, "id")
+    assert sorted(i for ids in found for i in ids) == [*range(5), *range(30, 40)] and not errors
+
+
+@pytest.mark.parametrize(
+    ("first", "workers", "dies", "text"),
+    [(90, 1, False, "this shard is gone"), (0, 2, False, "this shard is gone"), (90, 1, True, "(?i)died|crashed")],
+    ids=["raises", "raises at once", "dies"],
+)
+def test_a_failing_task_of_rays_is_reported_with_its_text_by_each_call(first, workers, dies, text):
+    def failing(rows):  # a local function, so that Ray sends it by value
+        import os
+
+        if max(rows["id"]) >= first and dies:
+            os._exit(3)
+        if max(rows["id"]) >= first:
             raise LookupError("this shard is gone")
         return rows
 
-    made = data.range(100, override_num_blocks=4).map_batches(failing)
-    with slipring.ray.Loader(made, 10, timeout=WAIT) as loader:
+    made = data.range(100, override_num_blocks=4).map_batches(failing, max_retries=0)
+    errors = slipring.WorkerError, ray.exceptions.RayError
+    with slipring.ray.Loader(made, 10, num_workers=workers, timeout=WAIT) as loader:
         batches = iter(loader)
-        with pytest.raises(slipring.WorkerError, match="this shard is gone"):
+        with pytest.raises(errors, match=text):
             list(batches)
-        with pytest.raises(slipring.WorkerError, match="this shard is gone"):  # no end, and no other error
+        with pytest.raises(errors, match=text):  # no end, and no other error
             next(batches)
+
+
+def test_no_row_is_lost_where_an_actor_of_rays_dies_and_is_started_again(tmp_path):
+    mark = str(tmp_path / "died")
+
+    class Once:  # a local class, so that Ray sends it by value
+        def __call__(self, rows):
+            import os
+
+            if 100 in rows["id"] and not os.path.exists(mark):
+                open(mark, "w").close()
+                os._exit(3)
+            return rows
+
+    made = data.range(200, override_num_blocks=10).map_batches(Once, concurrency=1)
+    with slipring.ray.Loader(made, 16, timeout=WAIT) as loader:
+        assert sorted(i for batch in loader for i in batch["id"].tolist()) == list(range(200))
+    assert os.path.exists(mark)
+
+
+def test_a_wait_for_a_producer_that_hangs_ends_in_time_and_the_next_call_waits_again(tmp_path):
+    go = tmp_path / "go"
+
+    def hanging(rows):
+        import time
+
+        while 99 in rows["id"] and not go.exists():
+            time.sleep(0.05)
+        return rows
+
+    made = data.range(100, override_num_blocks=4).map_batches(hanging)
+    with slipring.ray.Loader(made, 10, timeout=20) as loader:
+        batches, found = iter(loader), 0
+        with pytest.raises(slipring.LoaderTimeout):
+            for batch in batches:
+                found += len(batch["id"])
+        go.touch()
+        while found < 100:
+            with contextlib.suppress(slipring.LoaderTimeout):
+                found += len(next(batches)["id"])
+        assert next(batches, None) is None
 
 
 def test_a_dead_ledger_is_an_error_of_rays():
@@ -165,6 +245,7 @@ def test_arguments_that_do_not_fit_are_refused_by_name():
         ({"batch_size": 4, "local_shuffle": 8, "on_death": "respawn"}, "local_shuffle"),
         ({"batch_size": 4, "images": {"x": images.Resize(8)}}, "different sizes"),
         ({"batch_size": 4, "image_options": {"side": 8}}, "images"),
+        ({"batch_size": 4, "worker_init_fn": print}, "a worker joins the cluster when it starts"),
     ]:
         with pytest.raises((ValueError, TypeError), match=text):
             slipring.ray.Loader(made, **grouped(**wrong))

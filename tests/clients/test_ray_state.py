@@ -1,12 +1,15 @@
-"""The ingest's states, shuffle and figures, and batches with collate_fn and devices."""
+"""The ingest's states, shuffle and figures, what it keeps and releases, and batches with collate_fn and devices."""
 
+import copy
 import dataclasses
 import gc
 import json
 import os
+import pickle
 import signal
 import time
 import traceback
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
@@ -20,6 +23,8 @@ data = pytest.importorskip("ray.data")
 
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
+from slipring.ray import _cluster as cluster_of  # noqa: E402
+from slipring.ray._blocks import Coming  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
 from tests.support.inside import coordinator_of, ingest_of  # noqa: E402
 from tests.support.processes import until  # noqa: E402
@@ -108,6 +113,17 @@ def test_each_rank_of_a_split_resumes_from_its_own_state():
         loader.load_state_dict(states[1])
 
 
+def test_a_splits_state_is_refused_if_its_order_does_not_repeat_and_made_if_its_coordinator_is_dead():
+    (part,) = numbers().random_shuffle().streaming_split(1)
+    with slipring.ray.Loader(part, 16, timeout=WAIT) as loader, pytest.raises(ValueError, match="seed"):
+        loader.state_dict()
+    (part,) = numbers().streaming_split(1)
+    with slipring.ray.Loader(part, 16, timeout=WAIT) as loader:
+        next(iter(loader))
+        ray.kill(part._coord_actor)
+        assert rows_of(loader) == [16]
+
+
 def test_a_pass_that_cannot_begin_in_time_can_be_tried_again(tmp_path):
     go = tmp_path / "go"
 
@@ -169,6 +185,28 @@ def test_a_closed_loader_keeps_no_block_in_the_object_store():
     until(lambda: not blocks & set(counts()), "the blocks have gone")
 
 
+def test_a_block_that_was_read_is_released_without_the_garbage_collector():
+    ingest = cluster_of.Ingest(numbers().iterator(), True, 1, 4)
+    coming = Coming(ingest.coordinator.take.remote((0, 1), 0, 0))
+    gc.disable()
+    try:
+        coming.get()
+        block, reference = weakref.ref(coming.block.result()), weakref.ref(coming.taken)
+        del coming
+        # Ray's thread may keep them a moment longer.
+        until(lambda: block() is None and reference() is None, "the block has gone")
+    finally:
+        gc.enable()
+        ingest.close()
+
+
+def test_a_copy_is_refused():
+    with slipring.ray.Loader(numbers(), 16, timeout=WAIT) as loader:
+        for copied in (copy.copy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot be copied or pickled"):
+                copied(loader)
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_can_close_the_loader_and_the_parent_continues():
     with slipring.ray.Loader(numbers(), 16, timeout=WAIT) as loader:
@@ -218,6 +256,17 @@ def test_a_slow_pipeline_is_the_cause_of_a_loop_that_waits():
     assert (report.verdict.cause, report.verdict.data_bound) == ("ray", True)
     assert "wait for blocks of Ray Data" in report.verdict.sentence and "Ray pipeline" in report.verdict.advice
     assert report.dict()["verdict"]["cause"] == "ray" and "Ray pipeline" in str(report)
+
+
+def summed(batch):
+    return {"sum": batch["id"].sum(), "twice": (batch["id"], batch["id"] * 2)}
+
+
+def test_collate_fn_makes_the_delivered_value():
+    with slipring.ray.Loader(numbers(), 16, collate_fn=summed, timeout=WAIT) as loader:
+        batch = next(iter(loader))
+        once, twice = batch["twice"]
+        assert (2 * once == twice).all() and batch["sum"] == once.sum() and rows_of(loader) == [16]
 
 
 def test_a_device_makes_tensors_and_their_state_counts_no_prepared_batches():

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch.utils import data  # noqa: E402
+from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
 
 from tests.support.datasets import as_is  # noqa: E402
 from tests.support.torch_datasets import (  # noqa: E402
@@ -234,6 +235,16 @@ def test_images_have_the_memory_order_of_torchs(make, num_workers):
 
     kinds = {name: lambda i, name=name: (name, image(i)) for name in LAYOUTS}
     assert_batches_as_torchs(make, kinds, num_workers, n=4, collate_fn=collate)
+
+
+@workers
+def test_registered_types_are_collated_by_their_function(make, num_workers, monkeypatch):
+    def collate(batch, *, collate_fn_map=None):
+        return Custom([sample.value for sample in batch])
+
+    monkeypatch.setitem(default_collate_fn_map, Custom, collate)
+    dataset = Made(lambda i: {"x": Custom(i), "y": i}, 5)
+    assert_as_torch(make, dataset, batch_size=2, num_workers=num_workers)
 
 
 @pytest.mark.parametrize(("batch_size", "num_workers"), [(2, 0), (2, 1), (None, 1)])

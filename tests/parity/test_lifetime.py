@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.datasets import Values  # noqa: E402
-from tests.support.torch_datasets import seed_by_worker  # noqa: E402
+from tests.support.torch_datasets import Made, seed_by_worker  # noqa: E402
 
 NUMBERS = Values(list(range(12)))
 SETTINGS = [(0, False), (2, False), (2, True)]
@@ -64,6 +64,12 @@ def test_with_persistent_workers_a_second_iterator_is_the_first_begun_again(make
 def test_a_loader_can_be_copied_before_its_first_epoch(make, duplicate):
     loader = make(NUMBERS, batch_size=3, num_workers=2, worker_init_fn=seed_by_worker)
     assert as_list(duplicate(loader)) == as_list(loader) == ALL
+
+
+def test_a_dataset_may_read_from_a_loader(make):
+    inner = make(NUMBERS, batch_size=4)
+    outer = make(Made(lambda i: sum(batch.sum() for batch in inner) + i, 4), batch_size=2, num_workers=2)
+    assert as_list(outer) == [[66, 67], [68, 69]]
 
 
 @pytest.mark.parametrize("options", [{}, {"rng": "batch", "preload": 1}])

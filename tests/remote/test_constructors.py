@@ -7,7 +7,7 @@ import pytest
 
 import slipring
 from slipring import Workers
-from slipring.errors import RemoteError
+from slipring.errors import LoaderTimeout, RemoteError
 from tests.remote.sources import rows, source
 from tests.support.inside import read_of
 from tests.support.signals import handling
@@ -132,3 +132,17 @@ def test_a_handlers_exception_in_a_constructor_is_no_failure_of_it(folder):
         Flaky.errors = Interrupted()
         with pytest.raises(Stops):
             read_of(slipring.Storage(**QUICK))(f"flaky://{folder}/0.tar", 0, 10)  # in this thread
+
+
+def test_a_constructor_that_blocks_delays_its_worker_until_the_loaders_timeout(folder):
+    """It is not interrupted: `attempt_timeout` does not apply there."""
+
+    class Blocks:
+        def __bool__(self):
+            signal.pause()
+
+    data = source("Parquet", f"flaky://{folder}", storage=slipring.Storage(attempt_timeout=0.1, timeout=0.2))
+    Flaky.errors = Blocks()
+    loader = slipring.Loader(data, 8, num_workers=1, timeout=2, workers=Workers(start_method="fork"))
+    with loader, pytest.raises(LoaderTimeout):
+        next(iter(loader))

@@ -80,6 +80,19 @@ def test_every_attempt_of_every_worker_is_counted(ranges, workers):
     assert figures(loader.stats()) == figures(stats)  # of a closed loader
 
 
+def test_torchs_loader_without_workers_counts_too(ranges):
+    pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    data, server = ranges(fail=0.3, seed=5)
+    loader = DataLoader(data, batch_size=10)
+    assert len(list(loader)) == 6
+    stats, faults = loader.stats(), server.tells("faults")
+    assert stats.remote_reads - failed(stats) == 60
+    assert stats.remote_refused == faults["503"] + faults["429"] > 0
+    assert loader.report().reads["attempts"] == stats.remote_reads
+
+
 def test_a_workers_counts_stay_after_its_death(ranges, tmp_path):
     data, server = ranges(kind=Deadly)
     data.marker = str(tmp_path / "dead")

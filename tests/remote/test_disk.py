@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
+import subprocess
 import threading
 from pathlib import Path
 
@@ -164,6 +165,18 @@ def test_a_full_disk_fails_no_read_and_is_reported_once(tmp_path, serve, small, 
     (said,) = caplog.messages
     assert os.strerror(errno.ENOSPC) in said and str(place) in said
     assert len(files_below(place, "*.entry")) >= 3 and files_below(place, "*.part") == []
+
+
+def test_a_folder_that_becomes_read_only_still_serves_its_entries(small, caplog):
+    place = small(1 << 20)
+    cache = DiskCache(place, LARGE)
+    cache.put("name", data_of("name"))
+    subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+    for opened in (cache, DiskCache(place, LARGE)):
+        opened.put("other", b"bytes")
+        assert opened.get("name") == data_of("name") and opened.get("other") is None
+    (said,) = caplog.messages
+    assert os.strerror(errno.EROFS) in said
 
 
 def test_a_folder_that_was_removed_is_made_again(disk, caplog):

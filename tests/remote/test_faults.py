@@ -172,6 +172,26 @@ def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_contin
             assert rest and rest == want[len(want) - len(rest) :]
 
 
+@pytest.mark.parametrize("kind", ["Tar", "TarStream"])
+def test_a_state_from_before_the_server_went_away_resumes_at_the_failed_batch(long, kind):
+    def loader_of(data):
+        return slipring.Loader(data, 8, num_workers=1, prefetch_factor=1, timeout=100)
+
+    with Running(long) as server:
+        port = server.port
+        data, got = read_on(kind, server.url, slipring.Storage(**HASTY)), []
+        with loader_of(data) as loader:
+            iterator = iter(loader)
+            server.kill()
+            with pytest.raises(RemoteError):
+                while True:
+                    state = loader.state_dict()
+                    got.append(plain(next(iterator)))
+    with Running(long, port=port), loader_of(data) as again:
+        again.load_state_dict(state)
+        assert got + [plain(batch) for batch in again] == rows(read_on(kind, long))
+
+
 def test_a_missing_image_is_passed_over_and_a_server_that_is_gone_is_not(folder, tmp_path):
     shutil.copytree(folder / "classes", tmp_path / "classes")
     with Running(tmp_path) as server:

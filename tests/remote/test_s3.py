@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -93,6 +94,16 @@ def test_a_key_that_is_unknown_may_not_read(strict_port, kind):
         source(kind, "s3://shards", storage=by_s3fs(strict_port))
     assert (caught.value.missing, caught.value.attempts) == (False, 1)
     assert caught.value.url.startswith("s3://shards/")
+
+
+@pytest.mark.timeout(300)
+def test_a_refused_connection_is_tried_again_and_named():
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        nobody = made.getsockname()[1]
+    with pytest.raises(RemoteError, match=r"after 2 attempts.*Could not connect") as caught:
+        source("Tar", "s3://shards", storage=by_s3fs(nobody))
+    assert not caught.value.missing
 
 
 # A program: pyarrow's S3 has threads, which must not stay for later tests.

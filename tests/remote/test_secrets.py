@@ -125,3 +125,9 @@ def test_the_log_of_a_skipped_image_and_other_messages_have_no_credentials(tmp_p
     with pytest.raises(ValueError, match="is no tar file") as caught:
         images.Tar(f"{root}/b.tar{SIGNED}")
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["Tar", "TarStream", "Parquet", "Folder", "TableDataset"])
+def test_the_repr_of_a_dataset_has_no_credentials(server, kind):
+    text = repr(source(kind, server.url.replace("://", "://me:hidden@")))
+    assert "hidden" not in text and kind in text

@@ -175,3 +175,10 @@ def test_an_opening_of_arrow_ipc_reads_the_footer_and_the_batches_asked_for(batc
     # Requests: whether the file has changed, its end if unknown here, and the batch of at least 256 KiB.
     assert after["requests"] - before["requests"] <= 2 + pickled
     assert after["bytes"] - before["bytes"] <= (1 << 18) + pickled * (1 << 16)
+
+
+def test_a_stream_in_order_is_read_in_large_pieces(folder, server):
+    data = source("TarStream", server.url)
+    before = server.tells("requests")["requests"]
+    assert len(list(data)) == 40
+    assert server.tells("requests")["requests"] - before < 12

@@ -50,6 +50,8 @@ def test_a_storage_that_is_none_and_paths_of_two_kinds_are_refused(folder):
         images.Tar(folder / "0.tar", storage={"key": 1})
     with pytest.raises(ValueError, match="all of one kind"):
         images.Tar([folder / "0.tar", "http://127.0.0.1/1.tar"])
+    with pytest.raises(ValueError, match="nowhere"):
+        images.Tar("nowhere://a/0.tar")
 
 
 @pytest.mark.parametrize("system", ["fsspec", "pyarrow"])
@@ -64,6 +66,34 @@ def test_a_file_system_that_is_given_reads_the_paths(folder, system):
         assert rows(source(kind, folder, storage=storage), num_workers=1) == rows(source(kind, folder))
     with pytest.raises(RemoteError, match="does not exist"):
         images.Tar(str(folder / "none.tar"), storage=storage)
+
+
+def roots(classes):
+    """Yield (root, options) of a folder that several file systems have."""
+    from fsspec.implementations.dirfs import DirFileSystem
+    from fsspec.implementations.local import LocalFileSystem
+    from pyarrow import fs
+
+    below = DirFileSystem(classes, LocalFileSystem()), fs.SubTreeFileSystem(classes, fs.LocalFileSystem())
+    yield from ((root, slipring.Storage(system)) for system in below for root in ("", "/"))
+    yield from ((f"file://{classes}", slipring.Storage(system)) for system in (LocalFileSystem(), fs.LocalFileSystem()))
+    yield from ((root, None) for root in ("memory://", "memory://pictures/", "memory:///pictures"))
+
+
+def test_class_folders_are_found_at_the_root_of_a_file_system_and_by_a_url_of_it(folder):
+    import fsspec
+
+    here, memory = images.Folder(folder / "classes"), fsspec.filesystem("memory")
+    for root, storage in roots(str(folder / "classes")):
+        try:
+            if storage is None:
+                memory.put(f"{folder}/classes/", f"{root}/", recursive=True)
+            there = images.Folder(root, storage=storage)
+            assert there.classes == here.classes, root
+            assert [there.read(i) for i in range(len(there))] == [here.read(i) for i in range(len(here))], root
+        finally:
+            if storage is None:
+                memory.rm("/", recursive=True)
 
 
 @pytest.mark.parametrize("kind", ["Tar", "TableDataset"])

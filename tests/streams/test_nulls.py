@@ -70,6 +70,20 @@ def test_a_value_that_the_type_does_not_have_is_refused_even_before_a_null_comes
         assert caught.value.column == "x"
 
 
+@pytest.mark.parametrize(
+    ("column", "options", "text"),
+    [
+        (pa.array(["a", None], pa.string_view()), {"fill_null": {"x": "b"}}, "is string_view, which Arrow cannot fill"),
+        (pa.array([[], None], pa.list_(pa.int8(), 0)), {"null_mask": ["x"]}, "cannot fill: lists of 0 values"),
+        (np.ma.masked_equal([1j, 2j], 2j), {"null_mask": ["x"]}, "is complex128, which Arrow cannot fill"),
+    ],
+    ids=["views", "empty lists", "complex"],
+)
+def test_types_that_arrow_cannot_fill_are_refused(column, options, text):
+    with pytest.raises(BlockError, match=f"column 'x' .*{text}"):
+        next(iter(Stream([{"x": column}], 2, **options)))
+
+
 def test_columns_that_no_block_has_and_masks_of_a_name_that_is_taken_are_refused():
     block = {"x": [1, 2], "x_mask": [1, 2]}
     with pytest.raises(BlockError, match="column 'z' of fill_null is missing: the block has 'x', 'x_mask'"):

@@ -97,6 +97,25 @@ def test_other_ranks_and_workers_continue_with_slipring_loaders():
     assert sorted(seen + rest) == WHOLE
 
 
+def test_a_job_can_be_divided_again_before_and_after_its_first_batch():
+    seen, states = of_job(ranks(3, workers=2, shuffle=True), (4, 0, 2))
+    for n, counts in ((2, (0, 0)), (4, (1, 0, 3, 1)), (1, (2,))):
+        rows, states = of_job(ranks(n, seed=n, shuffle=True), counts, states)
+        seen += rows
+    assert sorted(seen + of_job(ranks(2, workers=1, shuffle=True), states=states)[0]) == WHOLE
+
+
+@pytest.mark.parametrize(("workers", "count"), [(0, 1), (2, 8), (2, 24)])
+def test_as_many_workers_continue_with_the_same_batches(workers, count):
+    (loader,) = ranks(1, workers, shuffle=True)
+    whole, _ = taken(loader)
+    (loader,) = ranks(1, workers, shuffle=True)
+    seen, state = taken(loader, count)
+    (loader,) = ranks(1, workers, shuffle=True)
+    loader.load_state_dict(state)
+    assert seen + taken(loader)[0] == whole
+
+
 def test_with_drop_last_samples_that_were_not_given_out_are_left_to_others():
     workers, m = 2, 3
     seen, states = of_job(ranks(2, workers=workers, drop_last=True), (5, 9))

@@ -1,6 +1,9 @@
 """Sources of blocks: functions in workers, files, servers; and invalid sources."""
 
+import functools
 import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 import slipring
 from slipring import Workers
 from slipring.streams import Stream
+from tests.support.datasets import patiently
 from tests.support.options import grouped
 
 
@@ -94,6 +98,91 @@ def test_one_stream_for_several_workers_of_another_loader_is_refused():
     loader = slipring.Loader(Stream([{"x": [1]}], 1), batch_size=None, num_workers=2)
     with loader, pytest.raises(ValueError, match=text):
         next(iter(loader))
+
+
+def scan(folder, worker, num_workers):
+    from pyarrow import dataset
+
+    fragments = sorted(dataset.dataset(folder).get_fragments(), key=lambda fragment: fragment.path)
+    for fragment in fragments[worker::num_workers]:
+        yield from fragment.to_batches(columns=["x", "t"], filter=dataset.field("y") == 3)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_scanner_of_files_is_a_source(tmp_path, num_workers):
+    pa = pytest.importorskip("pyarrow")
+    dataset = pytest.importorskip("pyarrow.dataset")
+    table = pa.table({"x": np.arange(5000), "y": np.arange(5000) % 7, "t": [str(i) for i in range(5000)]})
+    dataset.write_dataset(table, tmp_path, format="parquet", max_rows_per_file=700, max_rows_per_group=300)
+    forkserver = Workers(start_method="forkserver")
+    source = functools.partial(scan, str(tmp_path))
+    with slipring.stream(source, 64, num_workers=num_workers, workers=forkserver) as loader:
+        batches = list(loader)
+    assert sorted(x for batch in batches for x in batch["x"].tolist()) == [i for i in range(5000) if i % 7 == 3]
+    assert all(batch["t"].to_pylist() == [str(x) for x in batch["x"]] for batch in batches)
+
+
+FLIGHT = """
+import numpy as np
+import pyarrow as pa
+import slipring
+from pyarrow import flight
+
+
+class Numbers(flight.FlightServerBase):
+    def do_get(self, context, ticket):
+        def batches():
+            for at in range(0, 500, 30):
+                if ticket.ticket == b"breaks" and at >= 240:
+                    raise flight.FlightUnavailableError("this node is going away")
+                yield pa.record_batch({"x": np.arange(at, min(at + 30, 500))})
+
+        return flight.GeneratorStream(pa.schema([("x", pa.int64())]), batches())
+
+
+server, seen = Numbers("grpc://127.0.0.1:0"), []
+with flight.connect(("127.0.0.1", server.port)) as client:
+    def stream(ticket):
+        return slipring.stream(client.do_get(flight.Ticket(ticket)).to_reader(), 64, num_workers=1, timeout=60)
+
+    with stream(b"breaks") as loader:
+        try:
+            for batch in loader:
+                seen += batch["x"].tolist()
+        except OSError as error:
+            print("this node is going away" in str(error))
+        state = loader.state_dict()
+    with stream(b"whole") as loader:
+        loader.load_state_dict(state)
+        for batch in loader:
+            seen += batch["x"].tolist()
+server.shutdown()
+print(seen == list(range(500)))
+"""
+
+
+def test_a_flight_servers_stream_is_a_source_and_another_one_continues_it_after_an_error():
+    pytest.importorskip("pyarrow.flight")
+    # In a separate process: gRPC's threads and pollers stay, and a fork in such a process may hang.
+    done = subprocess.run([sys.executable, "-c", FLIGHT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "True\nTrue\n"), done.stderr
+
+
+def test_a_source_that_stalls_is_noticed_within_the_timeout():
+    go_on = threading.Event()
+
+    def stalling():
+        yield {"x": np.arange(5)}
+        go_on.wait()
+        yield {"x": np.arange(5, 10)}
+
+    with slipring.stream(stalling(), 5, num_workers=1, timeout=0.5) as loader:
+        iterator = iter(loader)
+        assert patiently(iterator)["x"].tolist() == list(range(5))
+        with pytest.raises(slipring.LoaderTimeout):
+            next(iterator)
+        go_on.set()
+        assert patiently(iterator)["x"].tolist() == list(range(5, 10))
 
 
 class Drawn:

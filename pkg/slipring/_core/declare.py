@@ -144,7 +144,11 @@ def advice(name: str, names: Iterable[str], known: Mapping[str, str]) -> str:
 
 
 def declares(
-    options: Mapping[str, tuple[Any, Rule]], *, defaults: Mapping[str, Any] | None = None, **known: str
+    options: Mapping[str, tuple[Any, Rule]],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    refused: Iterable[str] = (),
+    **known: str,
 ) -> Callable[[_Declared], _Declared]:
     """Give a class's constructor, or a function, declared options in place of its ``**options``.
 
@@ -157,6 +161,8 @@ def declares(
         As `rules` returns them.
     defaults : mapping, optional
         Defaults of this loader that differ.
+    refused : iterable of str
+        Options that this loader refuses with a reason (see `refuse`); the documentation leaves them out.
     **known : str
         Other loaders' name for an argument -> ours.
     """
@@ -178,7 +184,8 @@ def declares(
         checked = suggesting(signature, **known)(init)
         checked.__signature__ = signature
         if made.__doc__:
-            made.__doc__ = _documented(made.__doc__, given, options)
+            allowed = {name: one for name, one in options.items() if name not in refused}
+            made.__doc__ = _documented(made.__doc__, given, allowed)
             checked.__doc__ = init.__doc__ if isinstance(made, type) else made.__doc__
         if not isinstance(made, type):
             return checked

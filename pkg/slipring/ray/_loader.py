@@ -43,7 +43,7 @@ REFUSED_WITH_RAY = {
 
 
 @declares(
-    RayOptions, defaults={"num_workers": 1},
+    RayOptions, defaults={"num_workers": 1}, refused=REFUSED_WITH_RAY,
     prefetch_batches="prefetch_blocks", local_shuffle_buffer_size="local_shuffle",
 )  # fmt: skip
 class Loader(CoreLoader[Any]):
@@ -69,8 +69,7 @@ class Loader(CoreLoader[Any]):
         `slipring.images`.
     image_options : dict, optional
         Options for all of these columns: layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error,
-        side; see
-        `slipring.images.ImageDataset`.
+        side; see `slipring.images.ImageDataset`.
     local_shuffle : int
         Draw the rows of a batch at random from a buffer of so many rows, at least `batch_size`, in each worker's own
         memory. 0: rows keep the order of the blocks.
