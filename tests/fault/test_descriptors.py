@@ -81,7 +81,7 @@ def test_a_child_that_closes_everything_makes_its_own_loader_and_disturbs_no_par
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_worker_pool_names_its_descriptor_that_was_closed(caplog, number):
-    """Return the descriptor of the epoll (0), or of a worker's pidfd (1)."""
+    """Close the descriptor of the epoll (0), or of a worker's pidfd (1)."""
     with Loader(Rows(80), 8, num_workers=1, workers=Workers(start_method="fork")) as loader:
         it = iter(loader)
         next(it)

@@ -119,7 +119,6 @@ def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than
 
 
 WAITS = "GRACE_S", "TERM_S", "KILL_S"
-METHODS = ["fork", slow("spawn"), slow("forkserver")]
 
 
 @pytest.fixture
@@ -219,7 +218,7 @@ def test_processes_that_a_worker_has_started_do_not_keep_the_segments_memory(tmp
         os.kill(int(path.read_text()), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])
 def test_processes_that_a_worker_has_started_do_not_hide_its_end(tmp_path, monkeypatch, method):
     for name in WAITS:
         monkeypatch.setattr(process_pool, name, 1e6)  # a wait for the wrong event takes forever
