@@ -109,6 +109,24 @@ TEST(entries_take_the_memory_there_is_and_not_more)
     sr_cache_destroy(cache);
 }
 
+TEST(words_take_memory_too)
+{
+    sr_cache *cache = small_cache("256k", MIB);
+    sr_alloc_error why = {0};
+    sr_fill fill;
+    uint64_t chunks = 0;
+    int rc = 0;
+    for (; rc == 0 && chunks < 4; chunks += rc == 0)
+        if ((rc = sr_cache_claim(cache, chunks * SR_CACHE_CHUNK, &fill, &why)) == 0)
+            CHECK(sr_cache_abandon(cache, &fill) == 0);
+    CHECK(rc == -ENOSPC && chunks == 2 && why.limit == SR_LIMIT_FILESYSTEM && why.needed > why.free);
+    CHECK(look(cache, chunks * SR_CACHE_CHUNK) == -ENOENT);
+    CHECK(sr_cache_claim(cache, 3 * SR_CACHE_CHUNK, &fill, NULL) == -ENOSPC);
+    for (uint32_t i = 0; i < SR_CACHE_FILLERS; i++)
+        CHECK(sr_load_relaxed(&cache->fillers[i].incarnation) == 0);
+    sr_cache_destroy(cache);
+}
+
 TEST(a_cache_that_finds_no_memory_at_all_is_not_made)
 {
     sr_cache *cache = NULL;
@@ -209,6 +227,46 @@ TEST(a_limit_on_files_costs_keys_first_and_then_room)
     CHECK(with_limit(RLIMIT_FSIZE, 600 * KIB, 16 * MIB, &rc, &why) == NULL);
     CHECK_EQ(rc, -EFBIG);
     CHECK_EQ(why.limit, SR_LIMIT_FILESIZE);
+}
+
+TEST(a_limit_on_addresses_leaves_the_program_half)
+{
+    if (SANITIZED)
+        SKIP("a sanitizer has mapped all addresses");
+    needs_limits_on_addresses();
+    sr_alloc_error why = {0};
+    int rc;
+    uint64_t used = sr_mapped_bytes();
+    sr_cache *cache = with_limit(RLIMIT_AS, used + 1024 * MIB, 64 * MIB, &rc, &why);
+    CHECK_OK(rc);
+    CHECK_EQ(info_of(cache).budget, 64 * MIB);
+    CHECK_OP(sr_mapped_bytes() - used, <=, 512 * MIB);
+    CHECK_OP(sr_mapped_bytes() - used, >=, 256 * MIB); /* as many keys as fit */
+    CHECK_OK(make_entry(cache, 3, 8));
+    sr_cache_destroy(cache);
+    CHECK(with_limit(RLIMIT_AS, used + 256 * KIB, 64 * MIB, &rc, &why) == NULL);
+    CHECK_EQ(rc, -ENOMEM);
+    CHECK_EQ(why.limit, SR_LIMIT_ADDRESS);
+}
+
+TEST(locking_all_memory_allocates_nothing_of_it)
+{
+    struct stat file;
+    if (SANITIZED || mlockall(MCL_FUTURE) != 0)
+        SKIP("future mappings cannot be locked here");
+    sr_cache *cache = NULL;
+    sr_alloc_error why;
+    int rc = sr_cache_create(64 * MIB, SR_BACKING_MEMFD, NULL, &cache, &why);
+    if (rc == -EAGAIN || rc == -ENOMEM)
+        SKIP("so much cannot be locked here");
+    CHECK_OK(rc);
+    CHECK_OK(fstat(sr_cache_fd(cache), &file));
+    CHECK_EQ(file.st_blocks * 512, info_of(cache).committed);
+    sr_cache *other = attached(cache);
+    CHECK_OK(fstat(sr_cache_fd(cache), &file));
+    CHECK_EQ(file.st_blocks * 512, info_of(cache).committed);
+    sr_cache_destroy(other);
+    sr_cache_destroy(cache);
 }
 
 RUN_TESTS(30)

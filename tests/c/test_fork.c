@@ -282,4 +282,32 @@ TEST(a_destroyed_ring_has_no_part_in_later_forks)
 
 /* ---- a thread that takes and releases while another forks ---- */
 
+static _Atomic uint64_t stop;
+
+static void *user(void *ring)
+{
+    while (!sr_load_acquire(&stop)) {
+        sr_ref(ring, 1);
+        sr_unref(ring, 1);
+    }
+    return NULL;
+}
+
+TEST(forks_and_leases_of_two_threads_do_not_meet)
+{
+    pthread_t thread;
+    sr_ring *ring SCOPED = make_ring(2, 2, 0);
+    lease(ring, 0, 11);
+    CHECK_OK(pthread_create(&thread, NULL, user, ring));
+    for (uint64_t end = in_ms(500); sr_now() < end;) {
+        sr_ring *other = make_ring(1, 2, 0);
+        pid_t pid = watcher(sr_payload(ring, 0), 11, NULL);
+        sr_destroy(other);
+        end_well(pid);
+    }
+    sr_store_release(&stop, 1);
+    pthread_join(thread, NULL);
+    CHECK(!sr_pinned_after_fork(ring, 1));
+}
+
 RUN_TESTS(30)

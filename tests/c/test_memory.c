@@ -122,6 +122,28 @@ TEST(memory_that_others_are_committing_counts)
 
 static sr_ring *small;
 
+static _Atomic bool enough;
+
+static void *asks_for_too_much(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&enough))
+        CHECK(sr_commit(small, 2, 3, 60 * MIB, NULL) == -ENOSPC);
+    return NULL;
+}
+
+TEST(a_hopeless_request_is_refused_without_harm_to_others)
+{
+    pthread_t thread;
+    small = small_ring(3);
+    CHECK(pthread_create(&thread, NULL, asks_for_too_much, NULL) == 0);
+    for (uint64_t kib = 64; kib <= 5 * 1024; kib += 64)
+        CHECK(sr_commit(small, 1, kib % 3, kib * KIB / 3, NULL) == 0);
+    atomic_store(&enough, true);
+    pthread_join(thread, NULL);
+    sr_destroy(small);
+}
+
 enum { MANY = 4, LAPS = 300 };
 
 static void *commits_concurrently(void *number)

@@ -1,4 +1,4 @@
-/* The order of tasks and slots, addressees; the remains of an old iteration; cancelling. */
+/* The order of tasks and slots, addressees, and the remains of an old iteration. */
 #include "fixture.h"
 
 TEST(seqs_wrap)
@@ -105,7 +105,5 @@ TEST(a_busy_slot_of_an_old_iteration_does_not_hide_a_task_with_its_seq)
     CHECK_EQ(sr_range_done(ring, 1, 0, 0, old, NULL), 0); /* and no worker has to finish it */
     CHECK_EQ(state_of(ring, 0), SR_FREE);
 }
-
-/* ---- cancelling ---- */
 
 RUN_TESTS(20)

@@ -66,6 +66,18 @@ TEST(shm_leaves_no_name) { check_backing(SR_BACKING_SHM, NULL, SR_BACKING_SHM); 
 TEST(memfd_works) { check_backing(SR_BACKING_MEMFD, NULL, SR_BACKING_MEMFD); }
 TEST(a_directory_on_a_tmpfs_works) { check_backing(SR_BACKING_DIR, "/dev/shm", SR_BACKING_DIR); }
 
+TEST(a_nameless_file_cannot_be_given_a_name)
+{
+    char path[64];
+    sr_ring *ring;
+    sr_options o = small;
+    o.backing = SR_BACKING_SHM;
+    CHECK_OK(sr_create(&o, &ring, NULL));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", sr_fd(ring));
+    CHECK_EQ(linkat(AT_FDCWD, path, AT_FDCWD, "/dev/shm/slipring-test-link", AT_SYMLINK_FOLLOW), -1);
+    sr_destroy(ring);
+}
+
 TEST(bad_options_are_refused)
 {
     sr_ring *ring;
@@ -223,6 +235,27 @@ TEST(a_process_that_locks_its_memory_allocates_no_reserve)
     memset(sr_payload(other, 0), 1, MIB);
     sr_destroy(other);
     sr_destroy(ring);
+}
+
+TEST(a_limit_on_locked_memory_is_named)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    SKIP("the sanitizer lets nobody lock memory");
+#else
+    sr_ring *ring;
+    sr_alloc_error why = {0};
+    sr_options o = small;
+    if (getuid() == 0 && setuid(65534) != 0)
+        SKIP("root may lock all memory");
+    needs_limits_on_addresses(); /* otherwise the limit applies to an emulator's own memory, too */
+    limit(RLIMIT_MEMLOCK, 4096);
+    if (mlockall(MCL_FUTURE) != 0)
+        SKIP("memory may not be locked here");
+    int rc = sr_create(&o, &ring, &why);
+    CHECK_OK(munlockall());
+    CHECK_EQ(rc, -EAGAIN);
+    CHECK_EQ(why.limit, SR_LIMIT_LOCKED);
+#endif
 }
 
 TEST(running_out_of_descriptors_is_an_error)

@@ -200,6 +200,21 @@ TEST(a_slot_of_a_queue_is_not_seen_while_it_is_reset)
     CHECK_EQ(slot.seen.times[SR_T_FETCH], 0);
 }
 
+TEST(a_watched_segment_is_read_only)
+{
+    sr_ring *ring SCOPED = make_ring(1, 2, 0);
+    sr_watch *watch SCOPED_WATCH = watch_of(ring);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        signal(SIGSEGV, SIG_DFL); /* the sanitizers have a handler */
+        *(volatile char *)watch->base = 1;
+        _exit(0);
+    }
+    int status = wait_for(pid);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+}
+
 /* ---- the record file ------------------------------------------------------------------------------------------- */
 
 static char folder[64], path[80];
@@ -333,6 +348,37 @@ TEST(a_file_in_use_is_left_alone_and_the_next_name_taken)
     sr_watch_close(watch);
     sr_destroy(second);
     sr_destroy(again);
+}
+
+TEST(a_worker_that_lives_keeps_the_file_in_use)
+{
+    make_folder();
+    int ends[2];
+    CHECK_OK(pipe2(ends, O_CLOEXEC));
+    sr_ring *ring = recorded_ring(0), *next;
+    int kept = fcntl(sr_record_fd(ring), F_DUPFD, 3); /* like a worker that has attached */
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        char c;
+        close(ends[1]);
+        sr_destroy(ring);
+        CHECK_EQ(read(ends[0], &c, 1), 0);
+        _exit(0);
+    }
+    close(kept);
+    sr_destroy(ring);
+    uint32_t number;
+    next = recorded_ring(0);
+    CHECK_OK(info_of(next, &number));
+    CHECK_EQ(number, 2);
+    sr_destroy(next);
+    close(ends[1]);
+    CHECK_EQ(wait_for(pid), 0);
+    next = recorded_ring(0);
+    CHECK_OK(info_of(next, &number));
+    CHECK_EQ(number, 1);
+    sr_destroy(next);
 }
 
 /* A working segment without a record file. */

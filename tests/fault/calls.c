@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -159,6 +160,8 @@ WRAP(void *, mmap, (void *at, size_t n, int prot, int flags, int fd, off_t offse
      "mmap", MAP_FAILED)
 WRAP(void *, mmap64, (void *at, size_t n, int prot, int flags, int fd, off_t offset), (at, n, prot, flags, fd, offset),
      "mmap", MAP_FAILED)
+WRAP(int, mprotect, (void *at, size_t n, int prot), (at, n, prot), "mprotect", -1)
+WRAP(int, munlock, (const void *at, size_t n), (at, n), "munlock", -1)
 WRAP(int, madvise, (void *at, size_t n, int advice), (at, n, advice), "madvise", -1)
 WRAP(int, ftruncate, (int fd, off_t n), (fd, n), "ftruncate", -1)
 WRAP(int, ftruncate64, (int fd, off_t n), (fd, n), "ftruncate", -1)
@@ -174,6 +177,8 @@ WRAP(int, epoll_create1, (int flags), (flags), "epoll_create1", -1)
 WRAP(int, epoll_wait, (int epoll, struct epoll_event *events, int most, int ms), (epoll, events, most, ms),
      "epoll_wait", -1)
 WRAP(int, dup, (int fd), (fd), "dup", -1)
+WRAP(int, statfs, (const char *path, struct statfs *fs), (path, fs), "statfs", -1)
+WRAP(int, fstatfs, (int fd, struct statfs *fs), (fd, fs), "statfs", -1)
 WRAP(int, poll, (struct pollfd * fds, nfds_t n, int ms), (fds, n, ms), "poll", -1)
 WRAP(pid_t, waitpid, (pid_t pid, int *status, int how), (pid, status, how), "waitpid", -1)
 

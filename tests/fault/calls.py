@@ -47,6 +47,8 @@ FAILURES = {
     "open": ("EMFILE", "EACCES"),
     "mmap": ("ENOMEM", "EAGAIN"),
     "mremap": ("ENOMEM",),
+    "mprotect": ("ENOMEM",),
+    "munlock": ("EPERM",),
     "madvise": ("ENOMEM", "EINVAL"),
     "ftruncate": ("ENOSPC", "EINTR"),
     "fallocate": ("ENOSPC", "EINTR", "ENOMEM"),
@@ -61,6 +63,7 @@ FAILURES = {
     "futex": ("EINTR", "EAGAIN"),
     "poll": ("EINTR", "ENOMEM"),
     "waitpid": ("EINTR",),
+    "statfs": ("ENOMEM",),
 }
 
 

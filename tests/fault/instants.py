@@ -10,6 +10,7 @@ from a random one on.
 """
 
 import argparse
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -32,9 +33,9 @@ from tests.support.leaks import Snapshot, name_semaphores
 SOURCE = Path(__file__).with_suffix(".c")
 ROWS, SIZE = 24, 4
 WHOLE = [list(range(first, first + SIZE)) for first in range(0, ROWS, SIZE)]
-FAILURES = slipring.WorkerError, ValueError  # of the dataset
-BAD = 2  # the batch that an exception replaces in "failing"
-UNPICKLED = ("pickled",)  # user code runs while these batches are received
+FAILURES = slipring.WorkerError, slipring.errors.CorruptBatch, ValueError
+BAD = 2  # the batch that an exception replaces in "failing", "refusing" and "ending"
+UNPICKLED = ("pickled", "refusing")  # user code runs while these batches are received
 SAMPLED = ("sampler", "told sampler")  # user code runs while batches of these are dispatched
 WATCHDOG_S = 110
 LEAK_GRACE_S = 10.0
@@ -109,6 +110,13 @@ class Batches:
         return made
 
 
+class EndingBatches:
+    """The same, but an exception ends them. The iterator is in C, where no signal comes."""
+
+    def __iter__(self):
+        return itertools.chain(WHOLE[:BAD], map(int, ["no number"]))
+
+
 class ToldBatches(Batches):
     """The same, with a state."""
 
@@ -135,6 +143,15 @@ class Pickled:
         return self.values
 
 
+class Refusing(Pickled):
+    """The same, but one cannot be unpickled."""
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        if self.values == WHOLE[BAD]:
+            raise ValueError("not this one")
+
+
 class Failing(Values):
     """One of its rows raises an exception."""
 
@@ -146,7 +163,9 @@ class Failing(Values):
 
 def expected(name):
     """Return the batches of a loader, and None for an exception."""
-    return [*WHOLE[:BAD], None, *WHOLE[BAD + 1 :]] if name == "failing" else WHOLE
+    if name in ("refusing", "failing"):
+        return [*WHOLE[:BAD], None, *WHOLE[BAD + 1 :]]
+    return [*WHOLE[:BAD], None] if name == "ending" else WHOLE
 
 
 def listed(batch):
@@ -167,6 +186,10 @@ def delivered(iterator):
 
 def as_pickle(samples):
     return Pickled([int(s) for s in samples])
+
+
+def as_refusing(samples):
+    return Refusing([int(s) for s in samples])
 
 
 def loaders(adapter, workers):
@@ -206,6 +229,8 @@ def loaders(adapter, workers):
         "sampler": lambda: Loader(Values(), batch_sampler=Batches(), **kind),
         "copied": lambda: Loader(Values(), SIZE, memory=Memory(copy="always"), **kind),
         "failing": lambda: Loader(Failing(), SIZE, **kind),
+        "refusing": lambda: Loader(Values(), SIZE, collate_fn=as_refusing, **kind),
+        "ending": lambda: Loader(Values(), batch_sampler=EndingBatches(), **kind),
         **({} if workers else {"stream": lambda: Loader(Stream(), SIZE), "blocks": lambda: stream(BLOCKS, SIZE)}),
     }
 
@@ -379,7 +404,10 @@ def main():
                 try:
                     told = f"{go_through(lib, adapter, workers, what, name, args.stride, args.seed)} instants"
                     gc.collect()
-                    if left := before.leaks(wait_s=LEAK_GRACE_S):
+                    left = before.leaks(wait_s=LEAK_GRACE_S)
+                    with contextlib.suppress(RuntimeError):
+                        left.append(f"a generator of a batch: {slipring.rng()}")
+                    if left:
                         told, failed = f"left behind: {left}", failed + 1
                 except AssertionError as error:
                     told, failed = f"{error}: {error.__cause__!r}", failed + 1

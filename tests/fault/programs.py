@@ -21,7 +21,7 @@ from tests.support.inside import engine_of
 from tests.support.leaks import name_semaphores
 from tests.support.options import grouped
 from tests.support.processes import LONG_S, worker_pids
-from tests.support.scenes import AtPickling, Gate, Images, Rows, Sized, Stream, close_and_open
+from tests.support.scenes import AtPickling, Closing, Gate, Images, Rows, Sized, Stream, close_and_open
 
 
 def say(what, **more):
@@ -110,6 +110,33 @@ def loop(method, persistent, dataset, death="raise"):
         loader.close()
 
 
+def leave(how):
+    """End with live objects: two unfinished iterations, and batches."""
+    loader = Loader(Rows(1000), 4, num_workers=2, workers=Workers(start_method="fork"))
+    first, second = iter(loader), iter(loader)
+    global kept
+    kept = [*(next(it) for it in (first, second) * 5), first, second, loader]
+    say("workers", pids=[p.pid for it in (first, second) for p in engine_of(it).pool.processes.values()])
+    if how == "exception":
+        raise LookupError("meant")
+    if how == "os._exit":
+        os._exit(6)
+    if how == "SIGTERM":
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+
+
+def resizing(method):
+    """Change the number of workers all the time, until a signal comes."""
+    with Loader(Slow(1 << 20), 4, num_workers=2, workers=Workers(start_method=method)) as loader:
+        say("begun")
+        for k, batch in enumerate(loader):
+            del batch
+            loader.resize(1 + k % 5)
+            if k % 7 == 0 and method == "fork":
+                say("workers", pids=list(worker_pids(loader).values()))
+
+
 def fill_up(options):
     """Keep batches until memory runs out, then release them and continue; report the batches."""
     options = json.loads(options)
@@ -173,6 +200,13 @@ def steady(what, method, batches, path):
             batch = next(it)
         gate()
         say("end", copied=loader.stats().copied_batches, label=int(batch[1][-1]))
+
+
+def closing(directory):
+    """A worker closes all its open descriptors; each line names the process that makes the batches."""
+    with Loader(Closing(directory, 1 << 30, 1 << 30), 1, num_workers=1, workers=Workers(start_method="fork")) as loader:
+        for batch in loader:
+            say("batch", pid=int(batch[0, 0]))
 
 
 def becomes(method):

@@ -1,6 +1,7 @@
 """A failed system call is survived or reported.
 
-`python -m tests.fault.calls` fails every call of every operation; the tests here some, which depend on the seed.
+`python -m tests.fault.calls` fails every call of every operation; the tests here fail some of them,
+which depend on the seed.
 """
 
 import os

@@ -5,6 +5,8 @@ import json
 import multiprocessing
 import os
 import re
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from slipring.errors import DescriptorClosed
 from tests.support.inside import engine_of
 from tests.support.leaks import link
 from tests.support.parts import slow
-from tests.support.processes import Program, alive, wait_dead, worker_pids
+from tests.support.processes import Program, alive, state, until, wait_dead, worker_pids
 from tests.support.scenes import MARK, Closing, Rows, contents
 
 pytestmark = pytest.mark.fault
@@ -35,6 +37,22 @@ def test_a_file_that_gets_the_segments_number_in_a_worker_is_not_touched(tmp_pat
             assert "indices" in str(caught.value.__cause__)
         assert next(it, None) is None
         assert alive(pid)
+    assert contents(tmp_path) == {MARK}
+
+
+def test_a_worker_that_has_closed_everything_lives_as_long_as_its_consumer(tmp_path):
+    """This holds even if its descriptor of the consumer has become another file, which is always readable."""
+    with Program("closing", tmp_path) as program:
+        pid = json.loads(program.line())["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: state(pid) == "T", "it has stopped")
+        os.kill(pid, signal.SIGCONT)
+        end = time.monotonic() + 2.5  # its watch checks once a second
+        while time.monotonic() < end:
+            assert json.loads(program.line())["pid"] == pid
+        os.kill(program.pid, signal.SIGKILL)
+        wait_dead(pid)
+        program.end()
     assert contents(tmp_path) == {MARK}
 
 
@@ -63,7 +81,7 @@ def test_a_child_that_closes_everything_makes_its_own_loader_and_disturbs_no_par
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_worker_pool_names_its_descriptor_that_was_closed(caplog, number):
-    """Return the descriptor of the epoll (0), or of a worker's pidfd (1)."""
+    """Close the descriptor of the epoll (0), or of a worker's pidfd (1)."""
     with Loader(Rows(80), 8, num_workers=1, workers=Workers(start_method="fork")) as loader:
         it = iter(loader)
         next(it)

@@ -138,6 +138,34 @@ def test_the_programs_handlers_do_not_run_in_workers():
         os.close(told)
 
 
+class InterruptedOnce:
+    """Yields batches of indices; Ctrl-C comes before the third."""
+
+    def __init__(self):
+        self.given, self.interrupted = 0, False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.given == 2 and not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        if self.given == 5:
+            raise StopIteration
+        self.given += 1
+        return [self.given]
+
+
+def test_an_iteration_can_continue_after_ctrl_c_in_its_sampler():
+    with Loader(range(10), batch_sampler=InterruptedOnce()) as loader:
+        it, got = iter(loader), []
+        with pytest.raises(KeyboardInterrupt):
+            got.extend(batch.item() for batch in it)
+        got.extend(batch.item() for batch in it)
+    assert got == [1, 2, 3, 4, 5]
+
+
 def interrupt_when_waiting(pids):
     """Send SIGINT to the workers, which ignore it, and then to this process."""
     until(lambda: waits(os.getpid()), "the consumer waits")

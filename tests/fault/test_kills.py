@@ -1,14 +1,32 @@
 """The fault run, for less than a minute; `make fault KILLS=10000` is the long one."""
 
 import os
+from collections import Counter
 from importlib.util import find_spec
 
 import pytest
 
 from tests.fault.kills import MODES, MUST_BE_ZERO
+from tests.fault.rounds import Mode, compare
 from tests.support.processes import told
 
 pytestmark = pytest.mark.fault
+
+
+@pytest.mark.parametrize(
+    ("got", "wrong"),
+    [
+        ("ABCD", {}),
+        ("ABD", {"lost": 1}),
+        ("ABBCD", {"doubled": 1}),
+        ("BACD", {"reordered": 2}),
+        ("ABcD", {"changed": 1}),
+    ],
+)
+def test_the_fault_run_notices_faults(got, wrong):
+    counts = Counter()
+    compare([(c.upper(), c) for c in got], [(c, c) for c in "ABCD"], Mode(), counts)
+    assert {what: n for what, n in counts.items() if n} == wrong
 
 
 @pytest.mark.slow

@@ -115,6 +115,73 @@ def test_a_full_memory_cgroup_is_an_error_and_no_process_is_killed(cgroup, neste
     assert "batch" in told["came"][told["came"].index(errors[0]) :]
 
 
+READS = """
+import sys, warnings
+import slipring
+from tests.support.inside import memory
+
+class Reads:
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, i):
+        return sum(len(names[k]) for k in range(i, len(names), 200))
+
+memory.LOOK_S = 0.0  # check at every batch
+warnings.showwarning = lambda message, category, *where: print(category.__name__, message, flush=True)
+names = [f"/data/train/n0{i:09d}" for i in range(2_000_000)]
+if sys.argv[1] == "StringList":
+    names = slipring.StringList(names)
+with slipring.Loader(Reads(), 1, num_workers=2, workers=slipring.Workers(start_method="fork")) as loader:
+    print(sum(1 for _ in loader), max(loader.stats().worker_private_bytes))
+"""
+
+
+@pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
+@pytest.mark.parametrize("kind", ["list", slow("StringList")])
+def test_workers_that_copy_their_dataset_cause_a_warning_before_the_kernel_kills(cgroup, kind):
+    with cgroup(400 * MB, False) as (procs, limited):
+        enter = ["sh", "-c", f'echo $$ > "{procs}"; exec "$@"', "sh", sys.executable, "-c", READS, kind]
+        told = subprocess.run(enter, cwd=ROOT, capture_output=True, text=True, timeout=SLOW_S).stdout.splitlines()
+        killed = oom_kills(limited)
+    if kind == "list":
+        assert killed > 0 and told[0].startswith("WorkerMemoryWarning ") and "WorkerMemoryWarning" not in told[1:]
+        for part in (f"{limited}/memory.", "419.4 MB in all", "worker 0: ", "worker 1: ", "slipring.StringList"):
+            assert part in told[0]
+    else:
+        ((batches, private),) = map(str.split, told)
+        assert killed == 0 and batches == "200" and int(private) < 60 * MB
+
+
+KEEPS = """
+import json, logging
+import numpy as np, slipring
+
+said = []
+handler = logging.Handler()
+handler.emit = lambda record: said.append(record.getMessage())
+logging.getLogger("slipring").addHandler(handler)
+with slipring.Cache("10GiB") as cache:
+    kept = [cache.put(key, np.full(1 << 18, key, np.int32)) for key in range(400)]
+    assert all((cache.get_or_make(key, lambda: np.int32(key)) == key).all() for key in range(400))
+    print(json.dumps([sum(kept), said, cache.stats().refused_memory]))
+"""
+
+
+@pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
+def test_a_full_memory_cgroup_ends_the_keeping_of_a_cache_and_no_process_is_killed(cgroup):
+    with cgroup(400 * MB, False) as (procs, limited):
+        enter = ["sh", "-c", f'echo $$ > "{procs}"; exec "$@"', "sh", sys.executable, "-c", KEEPS]
+        done = subprocess.run(enter, cwd=ROOT, capture_output=True, text=True, timeout=SLOW_S)
+        assert oom_kills(limited) == 0
+    assert (done.returncode, done.stderr) == (0, "")
+    kept, said, refused = json.loads(done.stdout)
+    # The cache may use most of the free memory, but not a sixteenth of the limit and 64 MiB.
+    assert 100 < kept < 320 and refused > 50
+    assert "entries are kept as long as there is room" in said[0]
+    assert [line for line in said if "keeps no more" in line and "cgroup" in line] == said[1:2]
+
+
 # ---- /dev/shm
 
 

@@ -176,6 +176,26 @@ def test_an_error_that_needs_more_room_than_there_is_arrives_shortened(small, ch
             assert "no memory" in str(caught.value)
 
 
+class Wordy(Sized):
+    """Raises an exception whose text does not fit."""
+
+    def __getitem__(self, i):
+        raise ArithmeticError(("¿" * 100_000) + " the end")
+
+
+@pytest.mark.parametrize("chunk_size", [None, 4])
+def test_an_exception_with_a_long_text_arrives_where_there_is_no_room(small, chunk_size):
+    place = small(2 * MB)
+    options = {"num_workers": 2, "start_method": "fork", "chunk_size": chunk_size, "slots": 4}
+    with Loader(Wordy([1] * 64), 32, **grouped(backing=place, **options)) as loader:
+        it = iter(loader)
+        fill(place)
+        for _ in range(2):
+            with pytest.raises((ArithmeticError, WorkerError)):
+                next(it)
+        assert list(it) == []
+
+
 @pytest.mark.parametrize("workers", WORKERS[:2], ids=str)
 def test_a_full_file_system_refuses_the_segment_and_can_be_used_later(small, workers):
     place = small(2 * MB)

@@ -77,6 +77,28 @@ def waits_for_a_signal(pid):
         return file.read().split()[0] in ("34", "133", "73")  # pause, or ppoll on arm64
 
 
+@pytest.mark.parametrize(("how", "exit_code"), [("end", 0), ("exception", 1), ("os._exit", 6), ("SIGTERM", -15)])
+def test_workers_end_when_the_consumer_leaves_with_everything_alive(how, exit_code):
+    with Program("leave", how) as program:
+        pids = json.loads(program.line())["pids"]
+        assert len(set(pids)) == 4
+        code, _, err = program.end()
+        assert code == exit_code and err.count("Traceback") == (how == "exception")
+        assert ("LookupError: meant" in err) if how == "exception" else err == ""
+        for pid in pids:
+            wait_dead(pid)
+
+
+def test_workers_that_began_later_end_when_the_consumer_is_killed():
+    with Program("resizing", "fork") as program:
+        assert "begun" in program.line()
+        until(lambda: len(json.loads(program.line())["pids"]) > 2, "more workers begin")
+        below = descendants(program.pid)
+        os.kill(program.pid, signal.SIGKILL)
+        for pid in below:
+            wait_dead(pid)
+
+
 @pytest.mark.parametrize("method", ["fork", slow("spawn")])
 def test_workers_end_when_the_consumer_becomes_another_program(method):
     with Program("becomes", method) as program:

@@ -11,7 +11,7 @@ import slipring
 from tests.support.datasets import Squares, flat, numbers
 from tests.support.inside import NoSegment, Watch, engine_of, observing
 from tests.support.parts import slow
-from tests.support.processes import Program, wait_dead
+from tests.support.processes import Program, in_child, wait_dead
 from tests.support.scenes import Gate
 
 records = observing("snapshot")
@@ -81,6 +81,18 @@ def test_a_second_loader_has_a_file_of_its_own(tmp_path, monkeypatch):
         assert flat(numbers(third)) == list(range(4))
         assert engine_of(third).ring.record_number == 1  # no loader uses number 1 any more
     assert len(records.taken(records.batches(read(path)))) == 1
+
+
+def test_a_queue_is_recorded_across_a_fork(tmp_path, monkeypatch):
+    path = tmp_path / "record"
+    monkeypatch.setenv("SLIPRING_RECORD", os.fspath(path))
+    queue = slipring.Queue(4)
+    queue.put(np.arange(5))
+    held = queue.get()
+    in_child(lambda: queue.put(np.arange(7)))
+    assert queue.get(timeout=60).tolist() == list(range(7))
+    assert held.tolist() == list(range(5))
+    assert read(path).segment_info()["push"]
 
 
 @pytest.mark.parametrize("why", ["no such folder", "somebody else's"])

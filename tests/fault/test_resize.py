@@ -13,7 +13,7 @@ from slipring.errors import Closed, WorkerDied
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 from tests.support.parts import slow
-from tests.support.processes import circulating, kill_worker, until, worker_pids
+from tests.support.processes import Program, circulating, kill_worker, until, worker_pids
 from tests.support.scenes import Gate, Rows, plain
 from tests.support.scenes import respawning as options
 
@@ -101,6 +101,19 @@ def test_a_loader_closed_by_another_thread_while_it_is_resized_ends_all_workers(
         assert not pool.workers
 
 
+@pytest.mark.parametrize("method", ["fork", "thread", slow("spawn")])
+def test_ctrl_c_while_workers_come_and_go_gives_one_traceback_and_ends_all(method):
+    rng = random.Random(f"{method} {SEED}")
+    for _ in range(3):
+        with Program("resizing", method) as program:
+            assert "begun" in program.line()
+            threading.Event().wait(rng.random() * 0.2)
+            program.signal_all(signal.SIGINT)
+            code, _, err = program.end()
+            assert err.rstrip().endswith("KeyboardInterrupt") and "Exception ignored" not in err, err
+            assert code == -signal.SIGINT or (method, code) == ("thread", 1), err
+
+
 class Interrupted:
     """A ring whose first `recover` is interrupted by Ctrl-C."""
 
@@ -130,6 +143,20 @@ def test_ctrl_c_while_a_thread_that_has_left_is_seen_to_leaves_nothing_half_done
             for batch in iterator:
                 got += batch.tolist()
         assert set(pool.workers) == {0} and not pool.retiring
+        for batch in iterator:
+            got += batch.tolist()
+        assert got == list(range(400))
+
+
+def test_a_resize_of_threads_that_was_interrupted_is_completed_at_the_next_check():
+    with Loader(range(400), 4, num_workers=1, workers=Workers(start_method="thread")) as loader:
+        iterator = iter(loader)
+        got = next(iterator).tolist()
+        pool = engine_of(loader).pool
+        pool.target = 2  # as `resize` sets it before it starts a worker
+        assert pool.resizing
+        pool.check()
+        assert set(pool.workers) == {0, 1} and not pool.resizing
         for batch in iterator:
             got += batch.tolist()
         assert got == list(range(400))

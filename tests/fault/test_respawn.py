@@ -5,6 +5,7 @@ import gc
 import os
 import sys
 
+import numpy as np
 import pytest
 
 from slipring import Loader, default_collate
@@ -14,7 +15,7 @@ from tests.support.inside import engine_of
 from tests.support.options import grouped
 from tests.support.parts import slow
 from tests.support.processes import Program, circulating, kill_worker, wait_dead, worker_pids
-from tests.support.scenes import AtPickling, Death, Once, Raise, ResumableByIterator, Rows, Stream, plain
+from tests.support.scenes import AtPickling, Death, Nth, Once, Raise, ResumableByIterator, Rows, Stream, plain
 from tests.support.scenes import respawning as options
 
 pytestmark = [pytest.mark.fault, pytest.mark.filterwarnings("ignore:Exception in thread slipring-worker")]
@@ -128,14 +129,14 @@ class WithPickled:
         return [*default_collate(samples), AtPickling(self.action)]
 
 
-@pytest.mark.parametrize("chunk_size", [None, 2])
-def test_a_death_while_a_batch_is_written_changes_nothing(tmp_path, chunk_size):
+@pytest.mark.parametrize(("kind", "n", "chunk_size"), [(Rows, 64, None), (Rows, 64, 2), (Stream, 32, None)])
+def test_a_death_while_a_batch_is_written_changes_nothing(tmp_path, kind, n, chunk_size):
     """In chunks: at that time the batch has overwritten the samples of other workers in the slot."""
-    dies = WithPickled(Once(tmp_path / "died", Death("SIGKILL")))
-    with Loader(Rows(64), **grouped(**options(chunk_size=chunk_size, collate_fn=dies))) as loader:
+    dies = WithPickled(Nth(3, tmp_path / "written", Death("SIGKILL")))
+    with Loader(kind(n), **grouped(**options(chunk_size=chunk_size, collate_fn=dies))) as loader:
         got = [(plain(batch[:-1]), batch[-1]) for batch in loader]
         assert loader.stats().respawns == 1
-    assert got == [(batch, 0) for batch in undisturbed(Rows(64), chunk_size=chunk_size)]
+    assert got == [(batch, 0) for batch in undisturbed(kind(n), chunk_size=chunk_size)]
 
 
 @pytest.mark.parametrize(("kind", "where"), [(Rows, 41), (Stream, (1, 41))])
@@ -282,6 +283,61 @@ def test_a_fork_of_the_users_with_leases_kept_is_not_disturbed_by_deaths(tmp_pat
         ring = engine_of(loader).ring
         del held
         assert circulating(ring) == (ring.n_slots, ring.n_slots)
+
+
+@pytest.mark.parametrize(("death", "end"), [("raise", "close"), ("raise", "drop"), ("respawn", "next epoch")])
+def test_a_program_that_never_takes_a_batch_can_end_with_dead_workers(death, end):
+    loader = Loader(Rows(400), **grouped(**options(on_death=death)))
+    it = iter(loader)
+    pids = worker_pids(loader)
+    for number, pid in pids.items():
+        kill_worker(loader, number)
+        wait_dead(pid)
+    if end == "drop":
+        del it, loader
+        gc.collect()
+    else:
+        if end == "next epoch":
+            it = iter(loader)  # a second one, concurrently with the first
+            assert len(list(it)) == 50
+        loader.close()
+
+
+class Unwilling:
+    """A value whose __del__ raises, in every process that has the value."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __del__(self):
+        raise LookupError("meant")
+
+
+class UnwillingRows(Rows):
+    def __getitem__(self, i):
+        value = Unwilling(i)
+        return np.full(4, value.value)
+
+
+def collate_unwillingly(samples):
+    value = Unwilling(samples)
+    return default_collate(value.value)
+
+
+def indices_unwillingly(n):
+    for i in range(n):
+        value = Unwilling(i)
+        yield value.value
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("method", "death"), [("fork", "respawn"), ("thread", "raise")])
+def test_exceptions_in_del_lose_nothing(monkeypatch, method, death):
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: None)
+    changed = {"collate_fn": collate_unwillingly, "sampler": indices_unwillingly(80), "start_method": method}
+    with Loader(UnwillingRows(80), **grouped(**options(**changed, on_death=death))) as loader:
+        assert [batch[:, 0].tolist() for batch in loader] == [list(range(i, i + 8)) for i in range(0, 80, 8)]
+        assert loader.stats().respawns == 0
 
 
 @pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
 from tests.support.parts import slow  # noqa: E402
-from tests.support.processes import wait_dead  # noqa: E402
+from tests.support.processes import sleeps_in_futex, until, wait_dead  # noqa: E402
 from tests.support.scenes import Death, Nth, Once  # noqa: E402
 
 pytestmark = pytest.mark.fault
@@ -171,3 +171,15 @@ def test_a_replacement_in_a_later_epoch_starts_as_that_epoch_did(tmp_path):
     assert first[:3] == [[20 * epoch + 4 * turn + 1 for turn in range(5)] for epoch in range(3)]
     # It died while it made the third of five batches.
     assert first[3] == [61, 65, 61, 65, 69] and first[4][0] == 73
+
+
+def test_a_replacement_after_an_abandoned_epoch_starts_with_the_loaders_dataset():
+    _, loader = resumed_in_the_first_epoch(Counts(40))
+    with loader:
+        assert len(list(loader)) == 7
+        next(iter(loader))
+        for process in engines_of(loader).engine.pool.processes.values():
+            # Otherwise it would die in the abandoned epoch.
+            until(lambda pid=process.pid: sleeps_in_futex(pid), "the worker has nothing to do")
+        kill_workers(loader)
+        assert [batch[0].item() // 1000 for batch in loader] == [1, 1, 5, 5, 9, 9, 13, 13, 17, 17]

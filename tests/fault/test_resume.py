@@ -109,13 +109,13 @@ def test_a_stateful_dataset_is_in_a_later_pass_what_the_earlier_ones_made_it(tmp
 
 @pytest.mark.parametrize("method", ["fork", slow("spawn")])
 def test_a_replay_draws_the_same_numbers_again_and_says_so(tmp_path, caplog, method):
-    deaths = {(0, 17): "SIGABRT", (1, 0): "os._exit", (1, 41): "SIGSEGV"}
+    deaths = {(0, 17): "SIGABRT", (1, 0): "os._exit", (1, 41): "SIGSEGV", (0, 49): "SIGKILL"}
     data = Stream(50, on={at: Once(tmp_path / f"died-{at}", Death(how)) for at, how in deaths.items()})
     changed = {"collate_fn": DrawsToo(), "start_method": method}
     with caplog.at_level(logging.WARNING, "slipring"), Loader(data, **grouped(**options(**changed))) as loader:
         got = [plain(batch) for batch in loader]
         stats = loader.stats()
-        assert (stats.respawns, stats.resumed_streams, stats.replayed_batches) == (3, 0, 2 + 5)
+        assert (stats.respawns, stats.resumed_streams, stats.replayed_batches) == (4, 0, 2 + 5 + 6)
     assert [got] == undisturbed(Stream(50), **changed)
     said = "\n".join(record.getMessage() for record in caplog.records)
     assert "was killed by SIGABRT" in said and "worker 1 reads again, and drops, 5 batches" in said

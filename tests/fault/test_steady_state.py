@@ -12,12 +12,13 @@ import time
 
 import pytest
 
+from slipring import Loader, Workers
+from tests.support.inside import engine_of, memory_available
 from tests.support.inside import memory as growth
-from tests.support.inside import memory_available
-from tests.support.leaks import read
+from tests.support.leaks import open_fds, read
 from tests.support.parts import slow
 from tests.support.processes import Program, until
-from tests.support.scenes import Gate
+from tests.support.scenes import Gate, Images
 
 # Alone: the counts per batch include checks that run once a second, and on a loaded machine a batch takes long.
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
@@ -93,6 +94,17 @@ def traced(path, pids):
 
 def is_traced(pid):
     return b"TracerPid:\t0\n" not in read(f"/proc/{pid}/status")
+
+
+def test_batches_that_are_kept_cost_neither_descriptors_nor_mappings():
+    with Loader(Images(64_000, (32,), "f4"), 64, num_workers=2, workers=Workers(start_method="fork")) as loader:
+        it = iter(loader)
+        kept = [next(it)]
+        inode, descriptors = str(os.fstat(engine_of(loader).ring.fd).st_ino).encode(), len(open_fds())
+        kept += it
+        assert loader.stats().copied_batches >= len(kept) - loader.stats().slots
+        assert len(open_fds()) == descriptors
+        assert sum(line.split()[4] == inode for line in read("/proc/self/maps").splitlines()) == 1
 
 
 @pytest.mark.parametrize(("what", "method", "batches"), CASES)

@@ -8,7 +8,7 @@ from multiprocessing import forkserver
 
 import pytest
 
-from slipring import Loader, LoaderTimeout, Workers
+from slipring import Loader, LoaderTimeout, Memory, Workers
 from tests.fault.mortal import Init
 from tests.support.datasets import patiently, wait_for_file
 from tests.support.inside import engine_of, process_pool
@@ -87,6 +87,21 @@ def test_close_ends_stopped_workers_also_without_the_forkserver():
     forkserver.ensure_running()  # multiprocessing notices the death, and starts another
 
 
+@pytest.mark.usefixtures("short_waits")
+def test_a_worker_that_ignores_sigterm_is_killed(tmp_path):
+    def busy():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        gate()
+
+    with Gate(tmp_path / "gate") as gate:
+        loader = Loader(Rows(8, on={0: busy}), 8, num_workers=1, workers=Workers(start_method="fork"))
+        it = iter(loader)
+        pid = gate.arrived()
+        loader.close()
+        wait_dead(pid)
+        del it
+
+
 def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than_timeout(tmp_path):
     with Gate(tmp_path / "gate") as gate:
         loader = Loader(
@@ -104,7 +119,6 @@ def test_a_worker_that_is_stopped_before_it_serves_is_not_waited_for_longer_than
 
 
 WAITS = "GRACE_S", "TERM_S", "KILL_S"
-METHODS = ["fork", slow("spawn"), slow("forkserver")]
 
 
 @pytest.fixture
@@ -183,7 +197,28 @@ class Parent(Rows):
         return super().__getitem__(i)
 
 
-@pytest.mark.parametrize("method", METHODS)
+def test_processes_that_a_worker_has_started_do_not_keep_the_segments_memory(tmp_path):
+    path, memory = tmp_path / "pid", Memory(copy="never")
+    loader = Loader(Parent(path), 8, num_workers=2, workers=Workers(start_method="fork"), memory=memory)
+    it = iter(loader)
+    held, gone = next(it), next(it)
+    until(path.exists, "the child lives")
+    expected = plain(held)
+    fd = os.dup(engine_of(loader).ring.fd)
+    try:
+        before = os.fstat(fd).st_blocks
+        loader.close()
+        with_views = os.fstat(fd).st_blocks
+        assert plain(held) == expected
+        del held, gone, it
+        assert alive(int(path.read_text()))
+        assert os.fstat(fd).st_blocks < with_views < before
+    finally:
+        os.close(fd)
+        os.kill(int(path.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("method", ["fork", slow("spawn"), slow("forkserver")])
 def test_processes_that_a_worker_has_started_do_not_hide_its_end(tmp_path, monkeypatch, method):
     for name in WAITS:
         monkeypatch.setattr(process_pool, name, 1e6)  # a wait for the wrong event takes forever

@@ -1,5 +1,8 @@
 """Failures in slipring.torch, with torch's messages; tests/parity compares more of them with torch's own."""
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -7,6 +10,7 @@ torch = pytest.importorskip("torch")
 from slipring import LoaderTimeout, WorkerError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.datasets import Numbers, patiently  # noqa: E402
+from tests.support.processes import LONG_S  # noqa: E402
 from tests.support.scenes import Death, Gate, Once, Raise  # noqa: E402
 
 pytestmark = pytest.mark.fault
@@ -68,3 +72,27 @@ def test_a_timeout_is_a_runtime_error_with_torchs_words(tmp_path):
             next(iterator)
         gate.open()
         assert [patiently(iterator)[0].item() for _ in range(5)][-1] == 20
+
+
+EXITS = """
+import sys
+from slipring.torch import DataLoader
+
+def make(**options):
+    return DataLoader(range(1000), batch_size=2, num_workers=2, **options)
+
+kept = iter(make(persistent_workers=True))
+batches = [next(kept) for _ in range(30)]
+loader = make()
+loader.me = loader
+first, second = loader.its = iter(loader), iter(loader)
+next(first)
+if sys.argv[1]:
+    sys.exit(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("said", ["", "the reason"])
+def test_an_interpreter_ends_cleanly_with_live_iterators(said):
+    done = subprocess.run([sys.executable, "-c", EXITS, said], capture_output=True, text=True, timeout=LONG_S)
+    assert (done.returncode, done.stderr.strip()) == (bool(said), said)

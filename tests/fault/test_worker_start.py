@@ -11,10 +11,10 @@ import pytest
 
 from slipring import Loader, WorkerDied, Workers
 from tests.support.datasets import Values, wait_for_file
-from tests.support.inside import startup
+from tests.support.inside import engine_of, startup
 from tests.support.options import grouped
 from tests.support.parts import slow
-from tests.support.processes import until
+from tests.support.processes import LONG_S, until
 
 pytestmark = pytest.mark.fault
 
@@ -105,6 +105,19 @@ def test_a_worker_that_stays_in_its_worker_init_fn_is_reported_once(told, tmp_pa
         texts = told()
     assert len(came[0]) == 4
     assert len(texts) == 1 and "worker 1 " in texts[0] and "it is in its worker_init_fn" in texts[0]
+
+
+def test_workers_that_begin_are_not_reported(caplog, monkeypatch):
+    monkeypatch.setattr(startup, "PATIENCE_S", 0.0)
+    caplog.set_level(logging.WARNING, logger="slipring")
+    with Loader(Values(list(range(8))), 2, num_workers=2, workers=Workers(start_method="fork")) as loader:
+        iterator = iter(loader)
+        for participant in (1, 2):
+            assert engine_of(loader).ring.wait_serving(participant, LONG_S)
+        engine_of(loader).pool.starts.look()
+        assert len(list(iterator)) == 4
+        assert not engine_of(loader).pool.starts.waiting
+    assert not caplog.records
 
 
 SCRIPT = """

@@ -1,4 +1,4 @@
-"""The end of a queue, and its processes: forks, numbers, signals."""
+"""The end of a queue, and its processes: forks, numbers, signals, threads."""
 
 import gc
 import multiprocessing
@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -259,3 +260,26 @@ def test_ctrl_c_ends_a_wait_with_one_clean_exception(waits):
         timer.join()
         assert caught.value.__context__ is None
     assert count_of(q)() == ((0, 1) if waits == "get" else (1, 0))
+
+
+def test_threads_share_one_end():
+    q, got = Queue(3), []
+
+    def produce(k):
+        for i in range(200):
+            q.put((k, i, np.full(10, i)))
+
+    def consume():
+        while (message := q.get()) is not None:
+            assert (message[2] == message[1]).all()
+            got.append(message[:2])
+
+    with ThreadPoolExecutor(5) as pool:
+        consumers = [pool.submit(consume) for _ in range(2)]
+        for producer in [pool.submit(produce, k) for k in range(3)]:
+            producer.result()
+        for _ in consumers:
+            q.put(None)
+        for consumer in consumers:
+            consumer.result()
+    assert sorted(got) == [(k, i) for k in range(3) for i in range(200)]

@@ -1,6 +1,6 @@
 """The soak: one process that uses loader after loader for any time, and must not grow.
 
-    python -m tests.soak [--minutes 20] [--seed 1] [--quick] [--json]
+    python -m tests.soak [--minutes 20] [--seed 1] [--quick] [--plant descriptor array] [--json]
 
 A turn is one short-lived loader (`lives.py`: any adapter, start method, dataset and end; in some, the workers are
 killed) and two epochs of each loader that lives as long as the run. All batches are compared. After each turn, the
@@ -32,10 +32,13 @@ from tests.support.leaks import Snapshot
 TURN_S = 300  # a turn that takes longer hangs
 EPOCHS = 2  # per resident and turn
 WRONG = ("lost", "doubled", "reordered", "changed")
+# Leaks on purpose, one per turn, which must be noticed.
+PLANTS = {"descriptor": lambda: os.memfd_create("planted"), "array": lambda: np.ones(1 << 17)}
 
 
-def run(minutes, seed, quick):
+def run(minutes, seed, quick, plants):
     """Run turn after turn; return (the seconds and quantities of each turn, counts, leaks)."""
+    planted = {plant: [] for plant in plants}
     series, counts = array("d"), Counter(dict.fromkeys((*WRONG, "batches", "respawns"), 0))
     before = Snapshot.take()
     torch = not quick and find_spec("torch") is not None
@@ -54,6 +57,8 @@ def run(minutes, seed, quick):
             raise
         for resident in settled * EPOCHS:
             resident.epoch(counts)
+        for plant, kept in planted.items():
+            kept.append(PLANTS[plant]())
         turns += 1
         if wrong := {name: counts[name] for name in WRONG if counts[name] != previous[name]}:
             print(f"turn {turns}, seed {seed}: {wrong} after {what}", file=sys.stderr)
@@ -67,6 +72,8 @@ def run(minutes, seed, quick):
     for resident in settled:
         resident.loader.close()
     killer.end()
+    for fd in planted.get("descriptor", ()):
+        os.close(fd)
     del resident, settled, lives, live
     left = before.leaks(wait_s=10)
     faulthandler.cancel_dump_traceback_later()
@@ -86,6 +93,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", default=str(int.from_bytes(os.urandom(4), "little")))
     parser.add_argument("--quick", action="store_true", help="without torch, spawn and forkserver")
+    parser.add_argument("--plant", choices=PLANTS, nargs="+", default=[], help="leak on purpose")
     parser.add_argument("--json", action="store_true", help="the figures, on one line at the end")
     option(parser)
     asked = parser.parse_args()
@@ -93,7 +101,7 @@ def main():
     expect_deaths()
     about = machine.describe((), "torch")
     print(f"seed {asked.seed}", flush=True)
-    rows, counts, left = run(asked.minutes, asked.seed, asked.quick)
+    rows, counts, left = run(asked.minutes, asked.seed, asked.quick, asked.plant)
     verdicts = {q.name: judge(q, rows[:, 0], series) for q, series in zip(QUANTITIES, rows[:, 1:].T, strict=True)}
     print("\n".join(table(QUANTITIES, verdicts)))
     print(", ".join(f"{name} {count:,.0f}" for name, count in counts.items()))

@@ -5,7 +5,7 @@ The first quarter of a run's turns is its warm-up and does not count. For the re
 - Counts (of descriptors, threads, processes, segments, unreturned slots) have a value at rest to
   which they always return. A count grew if the minimum of the last quarter is above the second quarter's
   median.
-- Measurements (of memory, faults) are noisy, and a heap may fill holes long after the warm-up. One grew
+- Measurements (of memory) are noisy, and a heap may fill holes long after the warm-up. One grew
   if the last quarter's median is above the second's by more than the band, and the growth has not ended:
   at least a quarter of it fell between the last two quarters (of a steady leak half does). The band is three
   times the noise (the median absolute deviation from the Theil-Sen line, as a standard deviation), and not
