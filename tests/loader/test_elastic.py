@@ -41,7 +41,7 @@ def begun(ranks, epochs, taken):
 
 
 def expected(order, ranks, step, drop_last, position=0):
-    """Return the steps as the page on elastic states defines them: the next samples of one order."""
+    """Return the steps as docs/randomness.md defines them: the next samples of one order."""
     found = []
     for at in range(position, len(order), step):
         samples = list(order[at : at + step])

@@ -17,7 +17,7 @@ from slipring.errors import Closed
 from tests.support.datasets import Made, Shard, Squares, Waiting, Where, batches_of, numbers, wait_for_file
 from tests.support.inside import local_pool
 from tests.support.kinds import KINDS, kinds, loaded, loading
-from tests.support.leaks import started_by_us
+from tests.support.leaks import read, started_by_us
 
 WORKERS = ["inline", "fork", "thread"]
 
@@ -199,6 +199,17 @@ def test_a_loader_in_a_cycle_is_collected_with_its_workers():
     del loader
     gc.collect()
     assert started_by_us() == set()
+
+
+def test_a_closed_loader_keeps_no_shared_memory():
+    def mappings():
+        return {line for line in read("/proc/self/maps").splitlines() if b" rw-s " in line}
+
+    before = mappings()
+    loader = Loader(Squares(100), 4, num_workers=2)
+    assert len(numbers(loader)) == 25 and mappings() - before
+    loader.close()
+    assert mappings() - before == set()
 
 
 def test_an_iterator_keeps_its_loader():

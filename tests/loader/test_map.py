@@ -173,7 +173,7 @@ def test_an_index_that_cannot_be_pickled_is_an_error_at_its_turn(num_workers):
             assert list(iterator) == []
 
 
-# ---- which worker makes which batch ----
+# ---- which worker makes which batch
 
 
 def test_one_slow_batch_does_not_keep_the_other_workers_from_going_on(tmp_path):
@@ -208,6 +208,9 @@ def test_workers_know_who_they_are(start_method):
             assert seeds[-1][1] == seeds[-1][0] + 1
         assert seeds[0] != seeds[1], "every epoch has a seed of its own"
         assert slipring.get_worker_info() is None
+
+
+# ---- datasets that make whole batches
 
 
 class Wrapped:

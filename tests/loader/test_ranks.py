@@ -117,6 +117,15 @@ def test_a_state_says_the_rank(group):
     assert DataLoader(Stream(), rank=0).state_dict()["ranks"]["rank"] == 0
 
 
+def test_a_streams_state_of_a_rank_of_torch_distributed_is_refused_without_it():
+    with in_a_group():
+        loader = DataLoader(Stream(), 2)
+        next(iter(loader))
+        state = loader.state_dict()
+    with pytest.raises(ValueError, match="rank 3 of 4, by Stream; here is nothing that knows of ranks"):
+        DataLoader(Stream(), 2).load_state_dict(state)
+
+
 def test_a_rank_for_an_iterable_dataset_is_refused_whose_random_numbers_it_would_not_set():
     with pytest.raises(ValueError, match=r"rank=0.*iterable dataset \(Stream\).*seed="):
         Loader(Stream(), rank=0)
