@@ -129,6 +129,11 @@ def test_batches_ready_ahead_take_no_slots_from_the_program():
         assert [batch.item() for batch in batches] == list(range(60))
 
 
+def test_an_endless_timeout_is_no_error():
+    with DataLoader(Made(torch.tensor, 2), num_workers=1, device="cpu", timeout=1e10) as loader:
+        assert len(list(loader)) == 2
+
+
 # ---- the device of an iteration
 
 
