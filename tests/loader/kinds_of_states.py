@@ -9,7 +9,7 @@ import numpy as np
 import slipring
 from slipring import BatchSampler, Loader, Workers
 from tests.support.datasets import Made, Numbers, throw
-from tests.support.stateful import Backwards, Counting, PlainRange, Reads
+from tests.support.stateful import Backwards, Counting, PlainRange, Positioned, Range, Reads
 from tests.support.states import check_state
 
 N, SIZE = 50, 4
@@ -33,6 +33,36 @@ class Read(Reads):
         return super().__getitem__(i)
 
 
+class InPasses(Range):
+    """Its state is the number of its passes, that of its iterator the position in the pass."""
+
+    passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return InPass([10000 * self.passes + i for i in self.items()])
+
+    def state_dict(self):
+        return {"passes": self.passes}
+
+    def load_state_dict(self, state):
+        self.passes = state["passes"] - 1
+
+
+class InPass(Positioned):
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == len(self.items):
+            raise StopIteration
+        self.at += 1
+        return self.items[self.at - 1]
+
+
 DRAWN = Made(lambda i: (i, random.random(), np.random.rand(), slipring.rng().random()), N)
 DAMAGED = {i: partial(throw, OSError, i) for i in range(7, N, 10)}  # samples that cannot be read
 KINDS = {
@@ -44,10 +74,16 @@ KINDS = {
     "stateful-sampler": lambda: {"dataset": range(N), "sampler": Backwards(N)},
     "stateful-map": lambda: {"dataset": Read(N)},
     "stateful-iterable": lambda: {"dataset": Counting()},
+    "stateful-with-iterator": lambda: {"dataset": InPasses()},
     "iterable": lambda: {"dataset": PlainRange()},
     "drawn": lambda: {"dataset": DRAWN, "shuffle": True},
     "drawn-by-sample": lambda: {"dataset": DRAWN, "rng": "sample"},
     "single": lambda: {"dataset": range(9), "batch_size": None},
+    "single-lists": lambda: {
+        "dataset": np.arange(N),
+        "batch_size": None,
+        "sampler": BatchSampler(N, 2, shuffle=True, seed=1),
+    },
     "sparse-snapshots": lambda: {"dataset": Counting(), "workers": SPARSE},
     "damaged": lambda: {"dataset": Numbers(N, DAMAGED), "shuffle": True},
 }

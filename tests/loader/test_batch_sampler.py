@@ -36,6 +36,14 @@ def test_indices_of_an_array_are_plain_numbers_whatever_the_order(how):
     assert flat(BatchSampler(np.array(3))) == flat(BatchSampler(np.int64(3))) == [0, 1, 2]
 
 
+def test_indices_of_other_types_are_shuffled_and_drawn_as_they_are():
+    names = [f"n{i}" for i in range(9)]
+    assert sorted(flat(BatchSampler(names, 2, shuffle=True))) == names
+    assert set(flat(BatchSampler(names, 2, num_samples=40))) <= set(names)
+    for unit in ("s", "ns"):
+        assert flat(BatchSampler(np.array(["2020-01-01"], f"M8[{unit}]"))) == [np.datetime64("2020-01-01")]
+
+
 class Labelled:
     """Like a pandas series: indexed by labels, but an array by positions."""
 
@@ -57,6 +65,12 @@ def test_weights_say_how_often_an_index_is_drawn():
     assert len(drawn) == 4000 and set(drawn) == {1, 3} and 2800 < drawn.count(3) < 3200
     assert len(flat(BatchSampler(5, 2, weights=[1] * 5))) == 5
     assert len(flat(BatchSampler(5, 2, num_samples=12))) == 12
+    given = np.array([1.0, 0.0, 3.0])
+    sampler = BatchSampler(3, weights=given, num_samples=50, seed=1)
+    before = flat(sampler)
+    given[:] = 0, 1, 0
+    sampler.set_epoch(0)
+    assert flat(sampler) == before and sampler.weights.tolist() == [0.25, 0, 0.75]
 
 
 @given(
@@ -113,6 +127,8 @@ def test_an_interrupted_pass_continues_and_the_next_ones_are_the_same(given):
         ({"rank": 1}, ValueError, "rank.*0.*1"),
         ({"weights": [1, 2]}, ValueError, r"weights.*\(7,\).*\(2,\)"),
         ({"weights": [0] * 7}, ValueError, "weights"),
+        ({"weights": [float("nan")] * 7}, ValueError, "weights"),
+        ({"weights": [float("inf")] * 7}, ValueError, "weights"),
         ({"weights": [-1, 2, 0, 0, 0, 0, 0]}, ValueError, "weights"),
         ({"weights": [1] * 7, "shuffle": True}, ValueError, "shuffle.*weights"),
         ({"num_samples": 3, "shuffle": True}, ValueError, "shuffle.*num_samples"),

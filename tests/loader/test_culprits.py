@@ -3,6 +3,8 @@
 import pytest
 
 import slipring
+from tests.support.datasets import Made, throw
+from tests.support.kinds import loading
 from tests.support.options import grouped
 
 
@@ -84,6 +86,44 @@ def test_the_sample_that_failed_is_named_where_a_wrapper_reads_several(wrapper, 
     with slipring.Loader(WRAPPERS[wrapper](), 256, **grouped(**KINDS[kind], **options)) as loader:
         cause = failure(loader)
     assert (cause.index, cause.row, cause.seq) == (777, 9, 3)
+
+
+class Tries(AtOnce):
+    """Raises an error of its own after it has caught that of a sample."""
+
+    def __getitems__(self, indices):
+        try:
+            return Twice.inner.__getitems__(indices)
+        except ValueError:
+            pass
+        raise ValueError("corrupt file")
+
+
+def refuse_all(samples):
+    raise ValueError("corrupt file")
+
+
+@pytest.mark.parametrize(("dataset", "options"), [(Tries(), {}), (range(256), {"collate_fn": refuse_all})])
+def test_an_error_of_no_single_sample_names_none(dataset, options):
+    with slipring.Loader(dataset, 256, **options) as loader:
+        cause = failure(loader)
+    assert (cause.index, cause.row, len(cause.indices)) == (None, None, 256)
+
+
+class Unshowable:
+    """An index whose repr raises."""
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_index_whose_repr_raises_does_not_hide_the_datasets_error(num_workers):
+    dataset = Made(lambda i: throw(ValueError, "corrupt file"), 1)
+    options = {"num_workers": num_workers, "start_method": "fork"}
+    with loading(dataset, batch_sampler=[[Unshowable()]], **options) as loader:
+        cause = failure(loader)
+    assert cause.row == 0 and "Unshowable whose repr raises RuntimeError" in cause.index
 
 
 def test_the_sample_of_a_subset_that_failed_is_named_by_its_number_in_the_subset():

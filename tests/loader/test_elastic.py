@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import slipring
 from slipring import BatchSampler, Loader, StringList
-from tests.support.datasets import Made, flat
+from tests.support.datasets import Made, Numbers, flat
 from tests.support.options import grouped
 
 RANKS = range(1, 9)
@@ -41,7 +41,7 @@ def begun(ranks, epochs, taken):
 
 
 def expected(order, ranks, step, drop_last, position=0):
-    """Return the steps as the page on elastic states defines them: the next samples of one order."""
+    """Return the steps as docs/randomness.md defines them: the next samples of one order."""
     found = []
     for at in range(position, len(order), step):
         samples = list(order[at : at + step])
@@ -150,6 +150,16 @@ def test_the_same_numbers_are_the_same_indices_however_they_are_kept(saved, load
     sampler = BatchSampler(loaded, 4)
     sampler.load_state_dict(state)
     assert flat(sampler) == list(range(12, 35))
+
+
+def test_indices_without_numbers_or_text_are_known_by_their_length():
+    def kept():
+        return Numbers(4), [b"a", b"b"], np.array([object()] * 4)
+
+    for saved, loaded in zip(kept(), kept()):
+        sampler = BatchSampler(loaded, 1, shuffle=True)
+        sampler.load_state_dict(after(BatchSampler(saved, 1, shuffle=True), 1))
+        assert len(list(sampler)) == len(loaded) - 1
 
 
 W = [1.0, 2.0, 3.0, 4.0] * 7 + [0.5, 0.25]

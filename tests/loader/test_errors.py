@@ -12,6 +12,7 @@ from slipring.errors import BatchTooLarge, Closed
 from tests.support.datasets import (
     Awkward,
     Failing,
+    Made,
     NoPickle,
     NoUnpickle,
     Squares,
@@ -128,6 +129,27 @@ def test_stop_iteration_in_collate_fn_does_not_end_the_loop_silently(num_workers
     with Loader(Squares(4), 2, collate_fn=raise_stop, num_workers=num_workers) as loader:
         assert sorts(outcomes(iter(loader))) == ["WorkerError"] * 2
         assert sorts(outcomes(iter(Loader({1, 2}, 2, collate_fn=raise_stop)))) == ["WorkerError"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_cause_of_an_error_is_shown(num_workers):
+    def sample(i):
+        try:
+            {}["inner"]
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    with loading(Made(sample, 1), num_workers=num_workers, start_method="fork") as loader:
+        (found,) = outcomes(iter(loader))
+    shown = "".join(traceback.format_exception(found))
+    assert "KeyError: 'inner'" in shown and "ValueError: outer" in shown
+
+
+def test_an_error_with_endless_text_still_comes():
+    error, small = partial(ValueError, "é" * 100_000), Memory(slot_bytes=1 << 12)
+    with Loader(Failing({0, 1}, error, n=3), num_workers=1, memory=small) as loader:
+        found = outcomes(iter(loader))
+    assert sorts(found) == ["WorkerError", "WorkerError", "batch"] and "ValueError: é" in str(found[0])
 
 
 def test_a_debugger_sees_the_frames_of_an_error_in_this_process():

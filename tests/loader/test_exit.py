@@ -38,6 +38,12 @@ SCENES = {
         sys.kept = iter(loader)
         next(sys.kept)
     """),
+    "a function at exit that iterates": ("fork", """
+        import atexit
+        loader = Loader(Squares(100), 4, **KWARGS)
+        next(iter(loader))
+        atexit.register(list, loader)
+    """),
     "a forked child that ends as its parent does": ("fork", """
         loader = Loader(Squares(100), 4, **KWARGS)
         iterator = iter(loader)

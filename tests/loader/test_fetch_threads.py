@@ -2,15 +2,18 @@
 
 import asyncio
 import concurrent.futures
+import inspect
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import slipring
 from slipring import Workers
-from tests.support.datasets import Fetched, Into, Squares, flat, numbers, patiently
+from tests.support.datasets import Fetched, Into, Made, Squares, flat, numbers, patiently
+from tests.support.inside import skipping
 from tests.support.kinds import KINDS, kinds, loaded, loading
 from tests.support.leaks import Snapshot
 from tests.support.processes import in_child
@@ -67,6 +70,27 @@ def test_batches_are_in_order_whichever_coroutine_is_ready_first(kind, dataset, 
             assert np.concatenate(list(loader)).tolist() == list(range(50))
 
 
+class AtOnce(Numbers):
+    """A whole batch is one coroutine; sample i is (i, whether its process has had one event loop)."""
+
+    loop = None
+
+    async def __getitems__(self, indices):
+        loop = asyncio.get_running_loop()
+        same = self.loop in (None, loop)
+        self.loop = loop
+        return [(i, same) for i in await asyncio.gather(*map(self.__getitem__, indices))]
+
+
+@kinds("one fork", "inline")
+def test_the_coroutine_of_a_whole_batch_is_awaited_in_the_one_loop_of_its_worker(kind):
+    with loading(AtOnce(), 16, **kind) as loader:
+        for _ in range(2):
+            batches = list(loader)
+            assert flat(which.tolist() for which, _ in batches) == list(range(50))
+            assert all(same.all() for _, same in batches)
+
+
 def test_each_sample_is_in_its_row_whichever_is_read_first():
     batches = loaded(LastFirst(16), 4, fetch_threads=4)
     assert np.concatenate(batches).tolist() == list(range(16))
@@ -120,6 +144,13 @@ def test_as_many_samples_are_read_at_once_as_there_are_threads(kind):
 def test_one_thread_is_none():
     (batch,) = loaded(Together(8, 1), 8, fetch_threads=1)
     assert set(batch[1]) == {threading.current_thread().name}
+
+
+@kinds("fork", "thread", "inline")
+def test_a_thread_knows_whose_it_is(kind):
+    dataset = Made(lambda i: slipring.get_worker_info() is not None, 16)
+    for batch in loaded(dataset, 8, fetch_threads=4, **kind):
+        assert set(batch.tolist()) == {kind["num_workers"] > 0}
 
 
 class Drawn(Numbers):
@@ -256,6 +287,24 @@ def test_a_sample_that_is_cancelled_while_it_waits_may_continue(kind):
     np.testing.assert_array_equal(found, alone)
 
 
+class Several(Numbers):
+    """Makes the coroutines of a whole batch; the first one fails."""
+
+    def __getitems__(self, indices):
+        self.made = [self.read(i) for i in indices]
+        return self.made
+
+    async def read(self, i):
+        raise OSError(f"no sample {i}")
+
+
+def test_coroutines_that_are_not_awaited_after_an_error_are_closed():
+    dataset = Several(8)
+    with pytest.raises(OSError, match="no sample 0"):
+        loaded(dataset, 8, fetch_threads=1)
+    assert [inspect.getcoroutinestate(one) for one in dataset.made] == [inspect.CORO_CLOSED] * 8
+
+
 def test_an_event_loop_that_runs_already_does_not_interfere():
     async def main():
         return np.concatenate(loaded(Numbers(), 16)).tolist()
@@ -298,6 +347,37 @@ def test_a_dataset_that_makes_its_batches_in_one_call_is_called_once():
     for dataset in (Fetched(50), Into(50)):
         batches = loaded(dataset, 16, num_workers=1, fetch_threads=8)
         assert numbers(batches) == numbers(slipring.Loader(Squares(50), 16))
+
+
+class Slowest:
+    """Sample 5 takes longer than the others on any machine, and is that time; sample 7 reports a skipped sample."""
+
+    def __init__(self):
+        self.begun, self.ready = time.monotonic(), []
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        slept = 0.0
+        if i == 5:
+            while len(self.ready) < 7:
+                time.sleep(0.001)
+            slept = 2 * (time.monotonic() - self.begun)  # no other sample can have taken as long
+            time.sleep(slept)
+        if i == 7:
+            skipping.skipped()
+        self.ready.append(i)
+        return slept
+
+
+@kinds("one fork", "inline")
+def test_the_slowest_sample_and_the_skipped_ones_are_known(kind):
+    with loading(Slowest(), 8, fetch_threads=4, **kind) as loader:
+        (batch,) = loader
+        slowest = loader.report().slowest_samples[0]
+        assert slowest["sample"] == "index 5" and slowest["seconds"] >= batch[5] > 0
+        assert loader.stats().skipped_samples == 1
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

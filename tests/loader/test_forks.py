@@ -83,6 +83,20 @@ def test_a_child_can_be_forked_while_a_thread_iterates(num_workers):
     assert got and all(got)
 
 
+def test_a_grandchild_is_a_child_too():
+    with Loader(Squares(40), 4, num_workers=1) as loader:
+        first = iter(loader)
+        next(first)
+
+        def child():
+            second = iter(loader)
+            next(second)
+            return in_child(lambda: numbers(loader)), numbers(second)
+
+        assert in_child(child) == (batches_of(40, 4), batches_of(40, 4)[1:])
+        assert numbers(first) == batches_of(40, 4)[1:]
+
+
 def test_a_child_can_iterate_although_a_thread_of_its_parent_was_about_to():
     """The thread is inside iter() during the fork."""
     inside, go_on = threading.Event(), threading.Event()

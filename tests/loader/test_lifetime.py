@@ -8,14 +8,16 @@ import pickle
 import threading
 import weakref
 
+import numpy as np
 import pytest
 
+import slipring
 from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
-from tests.support.datasets import Made, Squares, Waiting, Where, batches_of, numbers, wait_for_file
+from tests.support.datasets import Made, Shard, Squares, Waiting, Where, batches_of, numbers, wait_for_file
 from tests.support.inside import local_pool
-from tests.support.kinds import KINDS, kinds, loading
-from tests.support.leaks import started_by_us
+from tests.support.kinds import KINDS, kinds, loaded, loading
+from tests.support.leaks import read, started_by_us
 
 WORKERS = ["inline", "fork", "thread"]
 
@@ -122,6 +124,23 @@ def test_the_workers_of_a_second_iterator_go_with_it():
         assert len(numbers(first)) == 19
 
 
+def test_a_loader_inside_a_dataset_has_slots_and_generators_of_its_own():
+    def sample(i):
+        out = slipring.empty(2)
+        out[0] = slipring.rng().random()
+        total = sum(int(batch.sum()) for batch in Loader(Shard(10), 3, seed=i))
+        out[1] = slipring.rng().random()
+        return total, out
+
+    def alone(i):
+        return sum(range(10)), np.array([slipring.rng().random(), slipring.rng().random()])
+
+    want = [[part.tolist() for part in batch] for batch in loaded(Made(alone, 6), 2, seed=1)]
+    for num_workers in (0, 1):
+        found = loaded(Made(sample, 6), 2, seed=1, num_workers=num_workers)
+        assert [[part.tolist() for part in batch] for batch in found] == want
+
+
 def test_a_thread_worker_that_does_not_end_is_left_alone(tmp_path, monkeypatch):
     """The next iteration has new threads: one that is stuck in the dataset does not return to it."""
     monkeypatch.setattr(local_pool, "GRACE_S", 0.05)
@@ -180,6 +199,17 @@ def test_a_loader_in_a_cycle_is_collected_with_its_workers():
     del loader
     gc.collect()
     assert started_by_us() == set()
+
+
+def test_a_closed_loader_keeps_no_shared_memory():
+    def mappings():
+        return {line for line in read("/proc/self/maps").splitlines() if b" rw-s " in line}
+
+    before = mappings()
+    loader = Loader(Squares(100), 4, num_workers=2)
+    assert len(numbers(loader)) == 25 and mappings() - before
+    loader.close()
+    assert mappings() - before == set()
 
 
 def test_an_iterator_keeps_its_loader():

@@ -12,6 +12,7 @@ from tests.support.datasets import (
     Fetched,
     Informed,
     Into,
+    Made,
     NoPickle,
     Opaque,
     Squares,
@@ -152,6 +153,15 @@ def test_an_empty_batch_is_an_error_at_its_turn(num_workers):
         assert numbers(iterator) == [[2]]
 
 
+def test_lists_of_indices_may_be_huge():
+    n = 100_000
+    for indices in (range(n), [f"{i:06d}" for i in range(n)]):
+        with Loader(Made(int, n), n, sampler=indices, num_workers=1) as loader:
+            (batch,) = loader
+            assert np.array_equal(batch, np.arange(n))
+            assert loader.stats().pickled_tasks == (type(indices) is list)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_index_that_cannot_be_pickled_is_an_error_at_its_turn(num_workers):
     with Loader(Squares(), sampler=[0, 1, NoPickle(), 3], num_workers=num_workers) as loader:
@@ -163,7 +173,7 @@ def test_an_index_that_cannot_be_pickled_is_an_error_at_its_turn(num_workers):
             assert list(iterator) == []
 
 
-# ---- which worker makes which batch ----
+# ---- which worker makes which batch
 
 
 def test_one_slow_batch_does_not_keep_the_other_workers_from_going_on(tmp_path):
@@ -198,6 +208,9 @@ def test_workers_know_who_they_are(start_method):
             assert seeds[-1][1] == seeds[-1][0] + 1
         assert seeds[0] != seeds[1], "every epoch has a seed of its own"
         assert slipring.get_worker_info() is None
+
+
+# ---- datasets that make whole batches
 
 
 class Wrapped:
@@ -257,3 +270,16 @@ class Negative(Whole):
 def test_methods_for_whole_batches_are_those_of_the_class_that_makes_the_samples(data, wanted, num_workers):
     with Loader(data, 2, num_workers=num_workers) as loader:
         assert next(iter(loader)).tolist() == wanted
+
+
+class Both(Into):
+    """Makes whole batches, and single samples for loaders that need them."""
+
+    def __getitem__(self, i):
+        return i
+
+
+@pytest.mark.parametrize("options", [{"chunk_size": 2}, {"collate_fn": sum}, {"chunk_size": 2, "collate_fn": sum}])
+def test_with_chunks_or_a_collate_fn_a_dataset_of_whole_batches_is_asked_for_samples(options):
+    (batch,) = loaded(Both(4), 4, num_workers=1, **options)
+    assert batch == 6 if "collate_fn" in options else batch.tolist() == [0, 1, 2, 3]

@@ -17,7 +17,7 @@ from tests.support.inside import memory as growth
 from tests.support.kinds import loading
 from tests.support.options import grouped
 from tests.support.parts import slow
-from tests.support.processes import in_child, until
+from tests.support.processes import in_child, state, until
 
 MB = 1 << 20
 
@@ -83,6 +83,16 @@ def reserve(array):
 def test_the_private_memory_of_a_forked_process_is_what_it_wrote(inherited, act, expected):
     with forked(partial(act, inherited)) as pid:
         assert abs(growth.private_bytes(pid) - expected) < 24 * MB
+
+
+def test_a_process_that_has_gone_has_nothing_to_tell():
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    until(lambda: state(pid) == "Z", "it has ended")
+    assert growth.private_bytes(pid) is None
+    os.waitpid(pid, 0)
+    assert growth.private_bytes(pid) is None
 
 
 class Hoard:

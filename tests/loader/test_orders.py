@@ -26,7 +26,7 @@ def z_score(counts):
 
 
 def orders_of(n, number):
-    """Return `epochs` epochs of a shuffle of n indices as an array."""
+    """Return `number` epochs of a shuffle of n indices as an array."""
     return np.stack([IndexOrder.shuffled(n, 17 * epoch + 1).part(0, n) for epoch in range(number)])
 
 

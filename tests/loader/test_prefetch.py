@@ -157,6 +157,30 @@ def test_an_iteration_that_is_over_ends_the_thread_of_its_sampler_though_it_is_h
         assert not threads()
 
 
+def test_a_waiting_samplers_exception_comes_after_the_batches_before_it():
+    class Breaks(Slow):
+        def batches(self):
+            yield [1, 2]
+            raise KeyError("no more")
+
+    with Loader(Squares(), batch_sampler=Breaks(), num_workers=2) as loader:
+        batches = iter(loader)
+        assert numbers([next(batches)]) == [[1, 2]]
+        with pytest.raises(KeyError, match="no more"):
+            next(batches)
+
+
+def test_closing_ends_a_wait():
+    source = Gated()
+    ahead = Prefetcher(source, 1)
+    closer = threading.Thread(target=lambda: (source.asked.acquire(), ahead.close()))
+    closer.start()
+    with pytest.raises(Closed):
+        next(ahead)
+    source.queue.put(0)
+    closer.join()
+
+
 def test_close_waits_for_an_item_that_is_being_read():
     reading, may_end = threading.Event(), threading.Event()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipring import BatchSampler, Loader, rng
-from slipring.adapters import megengine
+from slipring.adapters import megengine, paddle
 from tests.support.datasets import Made
 
 torch = pytest.importorskip("torch")
@@ -117,16 +117,45 @@ def test_a_state_says_the_rank(group):
     assert DataLoader(Stream(), rank=0).state_dict()["ranks"]["rank"] == 0
 
 
+def test_a_streams_state_of_a_rank_of_torch_distributed_is_refused_without_it():
+    with in_a_group():
+        loader = DataLoader(Stream(), 2)
+        next(iter(loader))
+        state = loader.state_dict()
+    with pytest.raises(ValueError, match="rank 3 of 4, by Stream; here is nothing that knows of ranks"):
+        DataLoader(Stream(), 2).load_state_dict(state)
+
+
 def test_a_rank_for_an_iterable_dataset_is_refused_whose_random_numbers_it_would_not_set():
     with pytest.raises(ValueError, match=r"rank=0.*iterable dataset \(Stream\).*seed="):
         Loader(Stream(), rank=0)
 
 
-def test_an_adapter_draws_as_its_samplers_rank():
+class Local(paddle.BatchSampler):
+    """A sampler whose attributes for its rank are those of paddle.io.DistributedBatchSampler."""
+
+    def __init__(self, rank):
+        super().__init__(DRAWS, batch_size=2)
+        self.local_rank, self.nranks = rank, 2
+
+
+def of_paddle(rank):
+    loader = paddle.DataLoader(DRAWS, batch_sampler=Local(rank))
+    found = [np.asarray(batch).tolist() for batch in loader]
+    loader.close()
+    return found
+
+
+def of_megengine(rank):
+    sampler = megengine.SequentialSampler(DRAWS, 2, world_size=2, rank=rank)
+    return [batch.tolist() for batch in megengine.DataLoader(DRAWS, sampler)]
+
+
+@pytest.mark.parametrize("batches_of", [of_paddle, of_megengine])
+def test_an_adapter_draws_as_its_samplers_rank(batches_of):
     def drawn(rank):
         np.random.seed(1)
-        sampler = megengine.SequentialSampler(DRAWS, 2, world_size=2, rank=rank)
-        return [batch.tolist() for batch in megengine.DataLoader(DRAWS, sampler)]
+        return batches_of(rank)
 
     of_ranks = [drawn(rank) for rank in range(2)]
     assert of_ranks[0] != of_ranks[1]

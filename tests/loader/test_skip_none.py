@@ -151,3 +151,13 @@ def test_a_stream_leaves_out_blocks_that_are_none_and_else_names_them(num_worker
         with pytest.raises(BlockError, match=r"block 2 .*came None"):
             next(batches)
         assert [batch["x"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2, "rng": "batch"}])
+def test_torchs_loader_leaves_them_out_too(options):
+    pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    for dataset in (Numbers(), AtOnce()):
+        with DataLoader(dataset, 4, skip_none=True, **options) as loader:
+            assert numbers_of(loader) == by_fours(READABLE)

@@ -4,6 +4,8 @@ import contextlib
 import mmap
 import multiprocessing
 import os
+import pickle
+import resource
 import signal
 
 import numpy as np
@@ -13,8 +15,9 @@ import slipring
 from slipring import Loader, Memory, SegmentFull, StringList, Workers
 from slipring.errors import DescriptorClosed
 from tests.support.inside import engine_of, pickling
+from tests.support.leaks import link
 from tests.support.parts import slow
-from tests.support.processes import kill_worker, worker_pids
+from tests.support.processes import in_child, kill_worker, worker_pids
 from tests.support.spawned import Counting, Parts, address_of, as_it_is, is_shared, mapping_of
 
 
@@ -56,6 +59,21 @@ def test_the_file_can_be_changed_by_nobody():
         ):
             with pytest.raises(PermissionError):
                 change()
+
+
+def open_files():
+    """Return the descriptors of such files in this process."""
+    return [fd for fd in os.listdir("/proc/self/fd") if "memfd:slipring-dataset" in link(f"/proc/self/fd/{fd}")]
+
+
+def test_the_file_goes_with_the_workers_of_an_epoch():
+    options = {"persistent_workers": False, "workers": Workers(start_method="spawn")}
+    with Loader(Counting(), 1, num_workers=1, **options) as loader:
+        batches = iter(loader)
+        next(batches)
+        assert len(open_files()) == 1
+        assert len(list(batches)) == 63
+        assert open_files() == []
 
 
 def test_a_file_that_other_code_has_closed_is_named_when_a_worker_needs_it():
@@ -127,7 +145,18 @@ def test_an_array_arrives_as_it_was():
         assert array.size == 0 or found == strides, name
 
 
+class Refers:
+    """Has the same memory in two arrays."""
+
+    def __init__(self):
+        self.whole = np.arange(5000.0)
+        self.also = self.whole[:]
+
+
 def objects(value):
+    if isinstance(value, Refers):
+        value.whole[0] = 7
+        return float(value.also[0])
     if isinstance(value, np.ma.MaskedArray):
         return value.filled(-1).sum()
     return [each.sum() for each in value[:2]] + [value[2]]
@@ -137,10 +166,12 @@ def test_other_objects_arrive_as_they_were():
     mixed = np.empty(3, object)
     mixed[:] = [np.ones(3000), np.ones(5000), "text"]
     parts = {
+        "refers": Refers(),
         "masked": np.ma.masked_array(np.ones(3000, np.int64), [True] + [False] * 2999),
         "objects": mixed,
     }
     seen = seen_by_worker(parts, objects)
+    assert seen["refers"] == 7.0  # as in this process: both arrays share memory
     assert seen["masked"] == 2998
     assert seen["objects"] == [3000.0, 5000.0, "text"]
 
@@ -253,3 +284,18 @@ def test_a_dataset_for_which_there_is_no_memory_is_refused_before_it_is_written(
         iter(loader)
     assert raised.value.needed == 64 << 20 and raised.value.free == 10 << 20
     assert raised.value.limit == "the container's limit"
+
+
+def test_a_limit_on_file_sizes_is_reported():
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        with pytest.raises(SegmentFull, match=r"free within what the system allows \(File too large\)"):
+            pickling.SharedPickle(np.zeros(4 << 20, np.uint8))
+
+    in_child(limited)
+
+
+def test_a_pickle_that_fails_leaves_no_file_open():
+    with pytest.raises((TypeError, AttributeError, pickle.PicklingError)) as caught:
+        pickling.SharedPickle((np.zeros(4096), lambda: None))
+    assert open_files() == [], caught  # the kept exception refers to the object

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from functools import partial
 
 import pytest
 
@@ -9,7 +10,7 @@ import slipring
 from slipring import Loader
 from slipring.errors import CorruptBatch
 from tests.loader.kinds_of_states import FORKED, SIZE, N, made, taken
-from tests.support.datasets import Made
+from tests.support.datasets import Made, Numbers, throw
 from tests.support.signals import Raised, handling, raising_once
 from tests.support.stateful import Backwards, Counting
 
@@ -195,6 +196,19 @@ def test_a_generator_that_ctrl_c_has_ended_is_no_end_of_the_order():
             next(batches)
         with pytest.raises(StopIteration):
             next(batches)
+
+
+def test_a_loader_that_is_used_while_a_handlers_exception_is_handled_delivers_its_own_errors_once():
+    with handling(raising_once(Raised)):
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+        except Raised:
+            with Loader(Numbers(12, {5: partial(throw, ZeroDivisionError)}), SIZE) as loader:
+                batches = iter(loader)
+                assert next(batches).tolist() == [0, 1, 2, 3]
+                with pytest.raises(ZeroDivisionError):
+                    next(batches)
+                assert next(batches).tolist() == [8, 9, 10, 11]
 
 
 class Failing(Backwards):

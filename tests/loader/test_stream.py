@@ -5,6 +5,7 @@ import pytest
 from slipring import Loader
 from tests.support.datasets import Shard, Stream, Yields, as_list, fail_to_begin, flat, outcomes
 from tests.support.kinds import kinds, loaded, loading
+from tests.support.stateful import OwnIterator
 
 
 def pairs(batches):
@@ -81,6 +82,19 @@ def test_an_iterator_is_no_dataset(dataset):
         TypeError, match=f"iterator \\({type(dataset).__name__}\\), which can be read once.*new iterator"
     ):
         Loader(dataset, 2)
+
+
+class Again(OwnIterator):
+    """Its own iterator, which iter() restarts."""
+
+    def items(self):
+        return range(3)
+
+
+def test_an_object_that_is_its_own_iterator_is_one_if_it_can_begin_again():
+    loader = Loader(Again(), 2)
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2]]
 
 
 def test_a_length_of_the_dataset_is_that_of_the_loader():

@@ -90,6 +90,18 @@ def test_work_that_has_changed_is_measured_again(monkeypatch, n):
     assert len(job.tuning.history) > before and set(job.tried) == {1, 2, 6}
 
 
+def test_work_that_has_become_more_is_measured_again(monkeypatch):
+    job = Tuned(monkeypatch, each=1.0, step=20.0)
+    job.settle(10)
+    assert job.tuning.workers == 1
+    job.each = 60.0
+    for _ in range(200):
+        list(job.epoch(10))
+        if job.tuning.workers > 1 and job.tuning.settled:
+            break
+    assert job.tuning.settled and job.tuning.workers == 4  # 60 ms of work for each step of 20 ms, and a margin
+
+
 def test_a_resize_amidst_a_look_is_not_lost(monkeypatch):
     """As another thread or a signal handler does: a look that is in progress must not change the number."""
     asked = []

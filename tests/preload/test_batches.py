@@ -7,16 +7,19 @@ import time
 import numpy as np
 import pytest
 
+from slipring import Memory
 from tests.support.options import grouped
 
 torch = pytest.importorskip("torch")
 
 from torch.nn.utils import rnn  # noqa: E402
 
-from slipring.torch import DataLoader  # noqa: E402
+from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device.mover import each_leaf, tensors_in  # noqa: E402
 from tests.support.datasets import Values  # noqa: E402
-from tests.support.torch_datasets import Pair, Record  # noqa: E402
+from tests.support.inside import ahead_of  # noqa: E402
+from tests.support.processes import until  # noqa: E402
+from tests.support.torch_datasets import Made, Pair, Record  # noqa: E402
 
 DEVICE = "privateuseone"
 
@@ -91,6 +94,21 @@ def test_objects_with_their_own_move_are_asked_to_move():
     assert len(tensors_in(got)) == 2
 
 
+class Opaque:
+    """A user's object, whose tensor a worker writes to a slot."""
+
+    def __init__(self, i):
+        self.tensor = torch.full((50_000,), i)
+
+
+def test_a_value_that_passes_through_is_no_view_of_a_slot(lab):
+    options = {"num_workers": 1, "device": DEVICE, "memory": Memory(slots=3)}
+    with DataLoader(Made(Opaque, 12), 1, collate_fn=as_made, **options) as loader:
+        kept = list(loader)
+        assert [int(one.tensor[-1]) for one in kept] == list(range(12))
+        assert loader.stats().copied_batches == 0  # no batch keeps a slot
+
+
 @pytest.mark.parametrize("device", ["cpu", DEVICE])
 def test_four_dimensions_are_laid_out_as_asked_for(lab, device):
     sample = {"image": torch.arange(24.0).reshape(2, 3, 4), "vector": torch.arange(3.0)}
@@ -101,6 +119,19 @@ def test_four_dimensions_are_laid_out_as_asked_for(lab, device):
             assert batch["vector"].is_contiguous()
             if device == "cpu":
                 assert torch.equal(batch["image"][1], sample["image"])
+
+
+def test_batches_ready_ahead_take_no_slots_from_the_program():
+    options = {"num_workers": 1, "memory": Memory(copy="never"), "device": Device("cpu", preload=40)}
+    with DataLoader(Made(torch.tensor, 60), **options) as loader:
+        batches = iter(loader)
+        until(lambda: len(ahead_of(batches).ready) == 40, "40 batches are ready")
+        assert [batch.item() for batch in batches] == list(range(60))
+
+
+def test_an_endless_timeout_is_no_error():
+    with DataLoader(Made(torch.tensor, 2), num_workers=1, device="cpu", timeout=1e10) as loader:
+        assert len(list(loader)) == 2
 
 
 # ---- the device of an iteration

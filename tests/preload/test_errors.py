@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
-from slipring import Workers
+from slipring import Memory, Workers
 
 torch = pytest.importorskip("torch")
 
-from slipring.errors import Closed, LoaderTimeout  # noqa: E402
+from slipring.errors import Closed, LoaderTimeout, SlotsHeld  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.support.datasets import patiently  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
@@ -124,6 +124,19 @@ def test_a_killed_worker_is_replaced_beside_the_preload_thread(lab, tmp_path):
     ) as loader:
         assert outcomes(lab, iter(loader)) == [*range(8), "end"]
         assert loader.stats().respawns == 1
+
+
+def test_a_loop_that_keeps_all_batches_of_the_host_gets_an_error_and_continues():
+    options = {"num_workers": 1, "memory": Memory(slots=8, copy="never"), "device": Device("cpu", preload=4)}
+    with DataLoader(Made(torch.tensor, 20), **options) as loader:
+        batches, kept, seen = iter(loader), [], []
+        with pytest.raises(SlotsHeld):
+            for batch in batches:
+                kept.append(batch)
+                seen.append(batch.item())
+        kept.clear()
+        del batch
+        assert seen + [one.item() for one in batches] == list(range(20))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -73,6 +73,16 @@ def test_close_calls_back_a_thread_that_waits_for_a_worker(lab):
         next(batches)
 
 
+def test_an_exception_that_ends_the_thread_is_raised_in_the_waiting_call():
+    def leave(batch):
+        raise SystemExit("enough")
+
+    with DataLoader(Made(image, 5), num_workers=1, device=Device("cpu", transform=leave)) as loader:
+        batches = iter(loader)
+        with pytest.raises(SystemExit, match="enough"):
+            next(batches)
+
+
 def test_close_from_another_thread_ends_a_next_that_waits(lab):
     gate, outcome = os.pipe(), []  # an Event would wait for its sleeping process, which may be dead by then
 

@@ -106,6 +106,16 @@ def test_next_does_not_wait_for_the_batch_after(lab):
             assert len(list(batches)) == 2
 
 
+def test_the_next_steps_are_made_before_they_are_asked_for(lab):
+    with DataLoader(Made(growing, 10), num_workers=2, device=Device(DEVICE, preload=3)) as loader:
+        batches = iter(loader)
+        lab.await_copies(3)
+        next(batches)
+        lab.await_copies(4)
+        assert lab.copies == 4
+        del batches
+
+
 def test_a_slot_is_registered_once_and_again_when_it_has_grown(lab):
     with DataLoader(Made(image, 80), 4, num_workers=2, device=DEVICE) as loader:
         for _ in range(2):
@@ -230,6 +240,21 @@ def test_all_slots_are_given_back_when_the_epoch_is_over(lab):
             assert ring.circulating == ring.n_slots
 
 
+def test_a_transform_works_on_the_copying_stream_and_leaves_uint8_in_the_slots(lab):
+    def normalized(batch):
+        images, labels = batch
+        stream, made = lab.stream(), torch.empty(images.shape, dtype=torch.bfloat16)
+        stream.work.append(lambda: made.copy_(images.float() / 255))
+        lab.users[id(made)] = (made, {stream})
+        return {"x": made, "y": labels}
+
+    with DataLoader(Made(image, 20), 4, num_workers=2, device=Device(DEVICE, transform=normalized)) as loader:
+        for batch in loader:
+            x, y = lab.read(batch["x"]), lab.read(batch["y"])
+            assert torch.equal(x[:, 0], (y.float() / 255).bfloat16())
+        assert loader.stats().bytes < 20 * 5000 * 1.2
+
+
 class Bag:
     """A user's own type of batch, with a pin_memory method."""
 
@@ -277,6 +302,12 @@ def test_batches_are_pinned_ahead_and_without_preload_in_next(pinned):
     with DataLoader(range(4), 4, num_workers=1, pin_memory=True, device=Device("cpu", preload=0)) as loader:
         assert len(list(loader)) == 1
     assert pinned.batches[3:] == [(threading.current_thread().name, "meta", [0, 1, 2, 3])]
+
+
+def test_pin_memory_adds_nothing_to_a_device(lab, pinned):
+    with DataLoader(Made(torch.tensor, 4), num_workers=1, device=DEVICE, pin_memory=True) as loader:
+        assert [lab.read(batch).item() for batch in loader] == [0, 1, 2, 3]
+    assert pinned.batches == []
 
 
 def test_a_batch_that_cannot_be_pinned_raises_in_its_turn_and_the_rest_comes(pinned):

@@ -122,6 +122,29 @@ def test_any_number_of_workers_continues_in_other_ranks_after_the_delivered_batc
     assert rest_of(resumed(job(kind, 3, 12, num_workers=behind), states[1]))[:4] == whole[3:7]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_can_be_moved_again_and_again(kind):
+    whole = rest_of(job(kind, 1, 12))
+    (state,), seen = states_after(job(kind, 1, 12), 1)
+    for ranks in (3, 2, 2, 6, 4):
+        states, step = states_after(resumed(job(kind, ranks, 12), state), 1)
+        state, seen = states[-1], seen + step
+    assert seen == whole[:6]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("taken", [0, 8])
+def test_states_of_both_ends_of_an_epoch_have_whole_epochs_after_them(kind, taken):
+    first = job(kind, 2, 12)
+    states, _ = states_after(first, taken)
+    if taken:
+        assert [as_lists(loader) for loader in first] and states[0]["finished"] is False
+        states = [loader.state_dict() for loader in first]
+        assert states[0]["finished"]
+    rest = rest_of(resumed(job(kind, 3, 12), states))
+    assert sorted(flat(rest)) == list(range(N))
+
+
 class Drawn(Dataset):
     """Numbers, and what each generator draws for them."""
 
@@ -251,6 +274,15 @@ def test_lists_that_are_not_all_ranks_states_of_one_step_are_refused():
     ):
         with pytest.raises((TypeError, ValueError), match=said):
             Torchs(0, 3, 4).load_state_dict(states)
+
+
+def test_states_of_another_order_or_without_a_position_are_refused_when_they_are_loaded():
+    (state, _), _ = states_after(job(Ours, 2, 12), 2)
+    with pytest.raises(ValueError, match=r"samples=90.*has 91"):
+        Ours(0, 3, 4, dataset=N + 1).load_state_dict(state)
+    del state["sampler_iterator"]
+    with pytest.raises(ValueError, match="does not say where the sampler was"):
+        Ours(0, 3, 4).load_state_dict(state)
 
 
 @pytest.mark.parametrize(("n", "m"), [((3, 2), (2, 2)), ((4, 1), (2, 3))])

@@ -127,6 +127,20 @@ def test_a_dataset_whose_state_fails_is_iterated_in_every_epoch(dataset, setting
             loader.state_dict()
 
 
+class RefusingSampler(Backwards):
+    def state_dict(self):
+        raise OSError("no place")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sampler_whose_state_fails_gives_every_epoch(num_workers):
+    with DataLoader(range(40), 2, sampler=RefusingSampler(40), num_workers=num_workers) as loader:
+        for _ in range(2):
+            assert sorted(torch.cat(list(loader)).tolist()) == list(range(40))
+            with pytest.raises(OSError, match="no place"):
+                loader.state_dict()
+
+
 class Asking(Stream):
     """Its state_dict needs arguments, as that of MosaicML's streams does."""
 

@@ -11,7 +11,7 @@ import importlib
 _NAMES = {
     "slipring._core": (
         "_codec _ring ahead cache_names engine heap local_pool memory pickling process process_pool pytree rates "
-        "rates reporting seeding skipping startup tensors text tuning worker worker_main"
+        "reporting seeding skipping startup tensors text tuning worker worker_main"
     ),
     "slipring._core._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES NoSegment Watch",
     "slipring._core._codec": "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe receive view",
@@ -33,8 +33,6 @@ _NAMES = {
     "slipring._core.reporting": "look",
     "slipring._core.signals": "no_interrupt",
     "slipring._core.tuning": "BATCHES LONG_WINDOW NEVER WINDOW Tuner Tuning",
-    "slipring._core.job": "Job",
-    "slipring._core.worker": "Worker",
     "slipring._core.worker_count": "worker_count",
     "slipring._core.worker_pool": "ResizablePool",
     "slipring._observe.activity": "Activity activities at_work",

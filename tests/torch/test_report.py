@@ -29,6 +29,33 @@ def test_the_wait_for_preload_at_each_epochs_begin_counts():
     assert report.verdict.wait_share >= 0.3 / took
 
 
+class Timed(Slow):
+    """It measures how long its reads take on any machine."""
+
+    took = 0.0
+
+    def __getitem__(self, i):
+        begun = time.perf_counter()
+        super().__getitem__(i)
+        self.took += time.perf_counter() - begun
+        return i
+
+
+def test_the_loops_time_between_batches_that_it_makes_itself_counts_and_that_between_epochs_does_not():
+    data, steps, took = Timed(40, 0.001), 0.0, 0.0
+    with DataLoader(data, 4) as loader:
+        for _ in range(2):
+            begun = time.perf_counter()
+            for number, _ in enumerate(loader):
+                step = -time.perf_counter()
+                time.sleep(0.02)
+                steps += 0 if number == 9 else step + time.perf_counter()
+            took += time.perf_counter() - begun
+            time.sleep(0.2)
+        report = loader.report()
+    assert data.took / took <= report.verdict.wait_share <= 1 - steps / took  # about 4 of 24 ms
+
+
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_a_long_wait_is_logged_also_by_the_thread_that_prepares_batches(tmp_path, device):
     data = Waiting(tmp_path / "gate", at=4, n=6)

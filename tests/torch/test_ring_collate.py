@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import DataLoader, Dataset  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info  # noqa: E402
 
 from slipring.torch import RingCollate, ring_collate  # noqa: E402
 from tests.support.inside import queue_of  # noqa: E402
@@ -46,6 +46,13 @@ class Forking(Pictures):
             os._exit(0)
         os.waitpid(pid, 0)
         return super().__getitem__(i)
+
+
+class Shards(IterableDataset):
+    """Worker 0 has the numbers below 20, the other one those from 100 to 105."""
+
+    def __iter__(self):
+        return iter(range(20) if get_worker_info().id == 0 else range(100, 106))
 
 
 def of_torch(dataset, collate_fn=None, **options):
@@ -159,6 +166,11 @@ def has_no_slots(loader, monkeypatch):
 def test_without_slots_batches_go_torchs_own_way(monkeypatch):
     loader = of_torch(Pictures(), RingCollate(slots=4))
     assert in_a_child(has_no_slots, loader, monkeypatch) == 0
+
+
+def test_a_streams_workers_end_one_after_another():
+    batches = list(of_torch(Shards(), RingCollate()))
+    assert sorted(torch.cat(batches).tolist()) == [*range(20), *range(100, 106)]
 
 
 def test_an_exception_comes_at_its_turn():

@@ -13,6 +13,7 @@ from slipring.errors import SlipringError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.datasets import flat  # noqa: E402
 from tests.support.inside import pickled  # noqa: E402
+from tests.support.memory import growth  # noqa: E402
 from tests.support.stateful import Reads, Walk  # noqa: E402
 
 N = 10_007
@@ -86,6 +87,17 @@ def test_ctrl_c_amid_the_first_draw_ends_the_order_with_an_error(monkeypatch):
     assert sorted(flat(loader)) == list(range(N))
 
 
+@pytest.mark.slow
+def test_an_index_of_a_long_order_costs_8_bytes():
+    code = """
+from torch.utils.data import DistributedSampler, RandomSampler
+from slipring.torch import DataLoader
+for sampler in (RandomSampler(range(n)), DistributedSampler(range(n), 3, 1)):
+    next(iter(DataLoader(range(n), batch_size=8, sampler=sampler)))
+"""
+    assert growth(code, 1000, 20_000_000) < 180_000
+
+
 def test_the_rest_of_an_epoch_is_divided_among_other_ranks_as_torch_would_continue():
     n = 1007
     whole = list(DistributedSampler(range(n), num_replicas=1, rank=0))
@@ -154,6 +166,12 @@ def test_batches_that_were_drawn_ahead_are_resumed_as_the_sampler_gave_them(num_
     with loader() as resumed:
         resumed.load_state_dict(state)
         assert list(resumed) == [["Tensor"] * 3] * 3
+
+
+def test_fetch_into_gets_a_list_of_indices():
+    batches = [torch.tensor([3, 1]), (2, 4)]
+    with DataLoader(Asked(), batch_sampler=batches, num_workers=1) as loader:
+        assert list(loader) == [["Tensor"] * 2, ["int"] * 2]
 
 
 def test_a_sampler_that_cannot_begin_is_asked_once():

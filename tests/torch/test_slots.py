@@ -1,5 +1,6 @@
 """Tensors from slipring.torch are in the slots: the worker makes them there, and the consumer sees them there."""
 
+import collections
 import os
 
 import numpy as np
@@ -16,6 +17,8 @@ from tests.support.datasets import Values  # noqa: E402
 from tests.support.drawn import LEAVES, check_rows  # noqa: E402
 from tests.support.inside import TORCH, RowWriter  # noqa: E402
 from tests.support.trip import Trip  # noqa: E402
+
+Point = collections.namedtuple("Point", "x y")
 
 
 def of_the_segment(tensor):
@@ -69,6 +72,13 @@ def test_torchs_collation_inside_a_collate_fn_writes_to_the_slot(tmp_path):
     assert (tmp_path / "said").read_text() == "yy" * 4
     # A copy from other memory would write the bytes twice.
     assert committed < 4 * (4 * (256 + 24) + 1024)
+
+
+def test_a_registered_type_is_collated_as_its_user_says(monkeypatch):
+    monkeypatch.setitem(default_collate_fn_map, Point, lambda batch, *, collate_fn_map=None: "points")
+    with DataLoader(Values([(Point(i, i), i) for i in range(4)]), batch_size=4, num_workers=1) as loader:
+        (batch,) = loader
+    assert batch[0] == "points" and batch[1].tolist() == [0, 1, 2, 3]
 
 
 def test_collation_elsewhere_than_in_a_worker_is_torchs_own():
