@@ -274,6 +274,8 @@ def test_a_trace_that_cannot_be_written_is_refused_in_one_line_and_leaves_nothin
         assert "Is a directory" in fails(capsys, "trace", program.pid, "-o", tmp_path)
         for seconds in ("0", "-1", "nan", "x"):
             assert run(capsys, "trace", program.pid, f"--seconds={seconds}")[0] == 2
+            assert run(capsys, "top", program.pid, f"--interval={seconds}")[0] == 2
+        assert run(capsys, "dump", program.pid, "-n", "-1")[0] == 2
     assert os.listdir(tmp_path) == []
 
 
