@@ -1,6 +1,6 @@
 /* steps.c - counts the hits of the stop points of steps.h, and kills or stops a participant at chosen points.
  *
- * The orders are on a page that forked workers share with the test that gives them: tests/steps/points.py.
+ * The orders are on a page that forked workers share with the test that gives them: tests/fault/points.py.
  */
 #define _GNU_SOURCE
 #include <errno.h>
