@@ -125,6 +125,12 @@ def test_types_that_pyarrow_has_no_take_for_are_read_too(tmp_path, form):
         assert batch["bytes"].nbytes < 1100 * len(indices)
 
 
+def test_columns_that_are_not_read_are_not_decompressed(tmp_path):
+    dataset = TableDataset(write(tmp_path / "t", "zstd", table()), columns=["label"])
+    assert dataset[7] == {"label": 7}
+    assert dataset._open_here.borrow(0).batch(0).schema.names == ["label"]
+
+
 @pytest.mark.parametrize("index", [N, -N - 1, 1 << 70])
 def test_an_index_outside_is_an_index_error(parquet, index):
     with pytest.raises(IndexError, match=f"index {index} of a TableDataset of {N} rows"):

@@ -6,6 +6,8 @@ import dataclasses
 import gc
 import logging
 import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -199,6 +201,27 @@ def test_one_huge_value_does_not_end_the_keeping_of_others(caplog):
     assert [r.getMessage() for r in caplog.records] == [
         "a value of 3 MiB is larger than the cache, and is made each time"
     ]
+
+
+IN_LITTLE_SPACE = """
+import resource, slipring
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+with slipring.Cache("1GiB") as cache:
+    print([cache.get_or_make(key, lambda: "made") for key in (5, (1 << 30) - 1) for _ in range(2)])
+    print(cache.stats().entries >= 1, cache.stats().refused_other + cache.stats().entries * 2)
+"""
+
+
+def test_if_the_address_space_has_room_for_few_keys_the_others_are_made_each_time():
+    done = subprocess.run([sys.executable, "-c", IN_LITTLE_SPACE], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["['made', 'made', 'made', 'made']", "True 4"], done.stderr
+    assert "address space allow no more" in done.stderr
+
+
+def test_a_budget_beyond_the_machine_is_reported_and_entries_are_kept(caplog):
+    with caplog.at_level(logging.WARNING, "slipring"), slipring.Cache("32TiB") as cache:
+        assert cache.put(1, "fits") and cache.get(1) == "fits"
+    assert "entries are kept as long as there is room" in caplog.text and "32 TiB" in caplog.text
 
 
 def test_the_budget_is_a_bound_and_smaller_values_still_fit(caplog):

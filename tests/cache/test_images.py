@@ -122,6 +122,27 @@ def test_targets_of_all_kinds_come_from_the_cache(tmp_path):
     assert data[3][1] == {"number": 3}
 
 
+@pytest.mark.parametrize("what", ["pixels", "encoded"])
+def test_a_hit_reads_no_file(tmp_path, what):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "a.jpg").write_bytes(encoded(pixels(40, 30), "JPEG"))
+    data = images.Folder(tmp_path, images.CenterCrop(24), cache="1MiB", what=what)
+    first, target = data[0]
+    (tmp_path / "cat" / "a.jpg").unlink()
+    assert np.array_equal(data[0][0], first) and data[0][1] == target == 0
+
+
+def test_images_of_a_table_are_kept_until_the_file_is_replaced(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path, cache = tmp_path / "a.parquet", slipring.Cache("64MiB")
+    pq.write_table(pa.table({"image": list(pictures()), "label": list(range(N))}), path)
+    data = images.Parquet(path, CROP, cache=cache)
+    assert epochs(data) == epochs(images.Parquet(path, CROP)) and cache.stats().hits == cache.stats().entries == N
+    pq.write_table(pa.table({"image": list(pictures())[1:], "label": list(range(N - 1))}), path)
+    with pytest.raises(CacheMismatch):
+        images.Parquet(path, CROP, cache=cache)
+
+
 class WithPath(images.Folder):
     def read(self, index):
         data, target = super().read(index)
@@ -282,6 +303,14 @@ def test_a_bad_file_is_an_error_each_time_and_named(tmp_path, what):
         with pytest.raises(ImageError, match=r"b\.jpg \(index 1\)"):
             data[1]
         assert data[0][1] == 0
+    skipping = images.Folder(tmp_path, CROP, cache="1MiB", what=what, on_error="skip")
+    assert epochs(skipping) == epochs(images.Folder(tmp_path, CROP, on_error="skip"))
+
+
+def test_a_bomb_is_refused_before_it_is_kept():
+    data = images.Bytes([(encoded(np.zeros((60, 60, 3), np.uint8), "PNG"), 0)], max_pixels=1000, cache="1MiB")
+    with pytest.raises(ImageError, match="raise max_pixels"):
+        data[0]
 
 
 def test_cached_warns_that_random_transforms_give_one_result_for_all_epochs(root):

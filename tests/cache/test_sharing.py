@@ -232,6 +232,8 @@ def put_and_tell(cache, key):
 def test_a_name_that_is_none_is_refused(bad):
     with pytest.raises(ValueError, match="name must be"):
         slipring.Cache("1MiB", name=bad)
+    with pytest.raises(ValueError, match="leave backing out"):
+        slipring.Cache("1MiB", name="x", backing="shm")  # a name is not a file
 
 
 def test_something_else_with_the_label_is_no_cache(name):

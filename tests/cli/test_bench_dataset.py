@@ -120,6 +120,14 @@ def test_other_start_methods_and_batch_sizes_are_measured_at_the_best_number(ben
     assert all(row["error"] is None for row in told["rows"])
 
 
+def test_torchs_loader_is_measured_and_full_measures_each_with_each(bench):
+    pytest.importorskip("torch")
+    options = "--workers", "0,1", "--start-method", "fork", "--batch-size", "4", "8", "--full"
+    rows = bench("sets:Small", "--torch", *options)["rows"]
+    cases = {(row["workers"], row["batch_size"], row["transport"]) for row in rows}
+    assert len(cases) == len(rows) == 2 * 2 * 2 and not any(row["error"] for row in rows)
+
+
 @pytest.mark.parametrize("dataset", ["sets.py:dataset", "sets:Whole", "sets:Stream"])
 def test_datasets_of_all_kinds_can_be_named(bench, dataset):
     told = bench(dataset, "--workers", "1,", "--start-method", "fork")

@@ -87,6 +87,13 @@ def test_the_last_batches_are_reported_with_their_times_and_indices(capsys):
             assert batch["participant"] in (1, 2) and batch["bytes"] > 0 and batch["fetch_ns"] > 0
 
 
+def test_all_segments_of_a_process_are_reported(capsys):
+    with watched("several", n=2) as program:
+        segments = json.loads(run(capsys, "dump", program.pid, "--json")[1])["segments"]
+        out = run(capsys, "dump", program.pid)[1]
+    assert len(segments) == out.count("what they do now") == 2
+
+
 # ---- files
 
 

@@ -274,6 +274,8 @@ def test_a_trace_that_cannot_be_written_is_refused_in_one_line_and_leaves_nothin
         assert "Is a directory" in fails(capsys, "trace", program.pid, "-o", tmp_path)
         for seconds in ("0", "-1", "nan", "x"):
             assert run(capsys, "trace", program.pid, f"--seconds={seconds}")[0] == 2
+            assert run(capsys, "top", program.pid, f"--interval={seconds}")[0] == 2
+        assert run(capsys, "dump", program.pid, "-n", "-1")[0] == 2
     assert os.listdir(tmp_path) == []
 
 
@@ -292,6 +294,17 @@ def test_a_link_stays_a_link_and_other_files_beside_it_stay(tmp_path):
     assert other.read_text() == "mine" and len(os.listdir(tmp_path)) == 3
 
 
+def test_a_fifo_is_written_to_and_stays(tmp_path):
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    with watched("held", num_workers=1) as program:
+        command = [*TRACE, str(program.pid), "--seconds", "0.05", "-o", path]
+        trace = warm.Program(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT)
+        check(json.loads(path.read_text())["traceEvents"])
+        assert f"{path}: " in trace.communicate()[0] and trace.returncode == 0
+    assert path.is_fifo() and os.listdir(tmp_path) == ["fifo"]
+
+
 def test_a_line_stands_for_the_standard_output(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with watched("held", num_workers=1) as program:
@@ -308,9 +321,9 @@ def test_a_signal_that_ends_it_leaves_the_file_as_it_was(tmp_path):
     path.write_text("old")
     with watched("held", num_workers=1) as program:
         trace = began(program, path)
-        trace.send_signal(signal.SIGTERM)
+        trace.send_signal(signal.SIGHUP)
         out, err = trace.communicate()
-    assert (trace.returncode, out, err) == (128 + signal.SIGTERM, "", "")
+    assert (trace.returncode, out, err) == (128 + signal.SIGHUP, "", "")
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["run.json"]
 
 

@@ -170,6 +170,15 @@ def test_an_entry_that_does_not_fit_twice_is_refused_and_stays():
     assert (cache[0] == 7).all()
 
 
+def test_an_array_that_worker_code_keeps_of_an_abandoned_batch_parks_the_slot(trip):
+    cache = []
+    slot = trip.put(lambda: cache.append(empty((3,), np.int64)))
+    assert trip.ring.discard(slot)
+    assert trip.free == 3
+    cache.clear()
+    assert trip.free == 4
+
+
 def test_an_error_in_place_of_a_batch_leaves_arrays_that_worker_code_keeps(trip):
     cache = []
     fill = trip.claim()

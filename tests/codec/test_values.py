@@ -12,6 +12,7 @@ import typing
 import numpy as np
 import pytest
 
+import slipring
 from tests.support.inside import Encoder
 from tests.support.trip import same_array
 
@@ -222,6 +223,29 @@ def test_an_encoder_that_failed_half_way_begins_again(trip):
         fill.rewind()
         encoder.publish(fill, [{"second": 2}])
     assert trip.take(fill.slot) == {"second": 2}
+
+
+class Calls:
+    """Pickling it calls a function."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __reduce__(self):
+        self.function()
+        return int, ()
+
+
+def test_code_that_runs_while_a_batch_is_encoded_changes_nothing_of_it(trip):
+    sent = ["a", 1]
+    sent += [Calls(lambda: sent.append("grown")), "last"]
+    assert trip(sent) == ["a", 1, 0, "last"]
+    sent = ["a", 1]
+    sent += [Calls(sent.clear), "last"]
+    assert trip(sent) == ["a", 1, 0, "last"]
+    assert trip([1, Calls(lambda: slipring.empty((5,), np.int64)), [7] * 5]) == [1, 0, [7] * 5]
+    with pytest.raises(RuntimeError, match="each worker needs its own"):
+        trip([1, Calls(lambda: trip.put(1))])
 
 
 # ---- values with more state than a treedef can describe are pickled, and lose nothing

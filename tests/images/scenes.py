@@ -65,7 +65,7 @@ def check_objects(sample, tolerance=1.6, fits=True):
             continue
         its = around(mask)
         assert (box[:2] <= its[:2] + tolerance).all() and (box[2:] >= its[2:] - tolerance).all(), (box, its)
-        inside = 0 <= point[0] < width and 0 <= point[1] < height
+        inside = 0 <= point[0] <= width and 0 <= point[1] <= height
         assert point[2] == (2 if inside else 0)
         if touches_border(mask):
             continue

@@ -141,6 +141,13 @@ def test_flip_order_exchanges_the_keypoints_of_each_object():
         assert data[0]["points"].tolist() == [wanted], steps
 
 
+def test_keypoints_on_the_border_stay_visible_and_those_outside_do_not():
+    points = [[0, 0, 2], [40, 20, 1], [40.5, 3, 2], [7, -1, 1]]
+    sample = {"image": np.zeros((20, 40, 3), np.uint8), "points": points}
+    data = images.Annotated([sample], images.RandomHorizontalFlip(1), keypoints="points")
+    assert data[0]["points"].tolist() == [[40, 0, 2], [0, 20, 1], [-0.5, 3, 0], [33, -1, 0]]
+
+
 def test_boxes_are_cut_at_the_border_and_small_ones_are_removed_with_all_their_rows():
     objects = np.arange(4)[:, None, None] * np.ones((1, 30, 40), np.int64)
     sample = {

@@ -1,5 +1,7 @@
 """Samples with several parts in loaders: the same bytes in any worker, after a resume and after faults."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from slipring import Loader, Workers, images
 from tests.images.scenes import PARTS, scene
 from tests.support.options import grouped
 from tests.support.pictures import encoded
+from tests.support.scenes import Death, Once
 
 STEPS = [
     images.CopyPaste(p=0.3), images.Mosaic(48, p=0.5), images.RandomRotation(20), images.ColorJitter(0.4, hue=0.1),
@@ -30,7 +33,8 @@ WAYS = {
 
 
 class Scenes:
-    def __init__(self, count=13):
+    def __init__(self, count=13, on=None):
+        self.on = on or {}
         self.samples = [scene(n) for n in range(count)]
         for n, sample in enumerate(self.samples):
             sample["image"] = sample["right"] = encoded(np.roll(sample["image"], n, 1) + np.uint8(n), "PNG")
@@ -39,6 +43,8 @@ class Scenes:
         return len(self.samples)
 
     def __getitem__(self, index):
+        if index in self.on:
+            self.on[index]()
         return self.samples[index]
 
 
@@ -91,6 +97,31 @@ def check(wanted, found):
 def test_all_workers_make_the_same_bytes(kind, rng, way, wanted):
     check(wanted[kind, rng], batches(annotated(kind), rng=rng, **WAYS[way]))
     assert not equal(wanted[kind, "batch"], wanted[kind, "sample"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "rng", "before", "after"),
+    [
+        ("one size", "sample", "shared batches", "no worker"),
+        ("padded", "batch", "no worker", "shared batches"),
+        ("float32", "batch", "three workers", "threads with shared batches"),
+    ],
+)
+def test_a_resumed_loader_continues_with_the_same_bytes(kind, rng, before, after, wanted):
+    with Loader(annotated(kind), 5, seed=3, shuffle=True, rng=rng, **grouped(**WAYS[before])) as loader:
+        next(iter(loader))
+        state = pickle.loads(pickle.dumps(loader.state_dict()))
+    with Loader(annotated(kind), 5, seed=3, shuffle=True, rng=rng, **grouped(**WAYS[after])) as loader:
+        loader.load_state_dict(state)
+        assert equal([copied(batch) for batch in loader], wanted[kind, rng][1:])
+
+
+@pytest.mark.parametrize("way", ["three workers", "shared batches"])
+def test_a_killed_worker_changes_no_byte(way, wanted, tmp_path):
+    data = annotated("padded")
+    data.dataset = Scenes(on={8: Once(tmp_path / "killed", Death("SIGKILL"))})
+    check(wanted["padded", "batch"], batches(data, **WAYS[way], on_death="respawn"))
+    assert (tmp_path / "killed").exists()
 
 
 @pytest.mark.parametrize(("kind", "way"), [("one size", "no worker"), ("padded", "shared batches")])

@@ -124,6 +124,12 @@ def test_the_rest_of_a_truncated_file_of_another_format_can_be_decoded(format):
     assert error(decode(whole, truncated="fill"), by_pillow(whole, None, (32, 32))) <= 1
 
 
+def test_a_truncated_webp_is_always_refused_because_pillow_returns_no_part_of_it():
+    whole = encoded(pixels(200, 100), "WEBP")
+    with pytest.raises(ImageError):
+        decode(whole[: len(whole) // 2], truncated="fill")
+
+
 def with_size(data, height, width):
     at = data.index(b"\xff\xc0")
     return data[: at + 5] + struct.pack(">HH", height, width) + data[at + 9 :]

@@ -123,6 +123,11 @@ def test_a_last_batch_of_one_image_is_mixed_with_itself():
             ValueError,
             "leave out target_transform",
         ),
+        (
+            lambda: batches(photos(batch_transform=MIXES["mixup"]), collate_fn=lambda samples: samples[0][0]),
+            ValueError,
+            r"needs batches of \(images, targets\)",
+        ),
     ],
 )
 def test_batches_that_cannot_be_mixed_are_refused(make, error, text):

@@ -131,6 +131,12 @@ def test_erased_boxes_have_uniform_areas_aspects_and_places():
     follows([left / (size[1] - w) for _, left, _, w in boxes], uniform(0, 1))
 
 
+def test_erased_boxes_reach_every_side_of_the_image_and_stay_inside():
+    found = [ops[0][1] for ops in recorded(images.RandomErasing(1, (0.2, 0.5), (0.5, 2)), 400, (8, 10)) if ops]
+    assert min(top for top, *_ in found) == min(left for _, left, *_ in found) == 0
+    assert (max(top + h for top, _, h, _ in found), max(left + w for _, left, _, w in found)) == (8, 10)
+
+
 def test_erased_values_are_zero_or_normal_or_drawn_for_each_pixel():
     assert {ops[0][2] for ops in recorded(images.RandomErasing(1), 20)} == {(0, 0, 0)}
     assert {ops[0][2] for ops in recorded(images.RandomErasing(1, value=(1, 2, 3)), 20)} == {(1, 2, 3)}

@@ -1,6 +1,7 @@
-"""The vector kernels run where the processor has them, and give the same bytes as the plain C code."""
+"""The C code refuses meaningless numbers, and its vector kernels run where the processor has them, with equal bytes."""
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -16,6 +17,27 @@ from tests.images.test_color import any_operations
 from tests.images.test_warp import FILTERS, SIZES, affine_cases, perspective_cases
 from tests.support.inside import augmented, operate
 from tests.support.pictures import any_jpeg, box_in, pixels
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("operation", "n", "v"),
+    [
+        *(("BRIGHTNESS", (), (factor,)) for factor in (NAN, INF)),
+        ("HUE", (), (0.501,)), ("POSTERIZE", (9,), ()), ("SOLARIZE", (), (NAN,)), ("SHARPNESS", (), (1e300,)),
+        *(("PERMUTE", order, ()) for order in ((0, 1, 1), (0, 1, 3), (-1, 1, 2))),
+        ("PIL_BLUR", (), (NAN, 1)), ("PIL_BLUR", (), (1, 1e30)), ("GAUSSIAN_BLUR", (3, 3), (1, 0)),
+        ("GAUSSIAN_BLUR", (2, 3), (1, 1)), ("GAUSSIAN_BLUR", (3, -1), (1, 1)),
+        ("GAUSSIAN_BLUR", (9, 3), (1, 1)),  # 4 pixels beyond the border: the image has 4 columns
+        *(("AFFINE", n, (1, 0, 0, 0, 1, 0)) for n in ((3, 5, 4), (0, 0, 4), (0, 5, -1), (0, 5, 1 << 30))),
+        ("AFFINE", (0, 5, 4), (1, 0, INF, 0, 1, 0)), ("AFFINE", (0, 5, 4), (1, 0, 0, 0, 1, 1e200)),
+        ("PERSPECTIVE", (0,), (1, 0, 0, 0, 1, 0, 0, NAN)), ("ELASTIC", (0, 5, 4), (1, -INF, 1, 1)),
+    ],
+)  # fmt: skip
+def test_the_c_code_refuses_numbers_without_a_meaning(operation, n, v):
+    with pytest.raises(ValueError, match=r"."):
+        operate(pixels(5, 4), operation, n, v)
 
 
 def decoded():

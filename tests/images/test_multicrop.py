@@ -6,6 +6,7 @@ from PIL import Image
 
 import slipring
 from slipring import images
+from slipring.errors import ImageError
 from tests.images.exact import error
 from tests.support.inside import _renderer
 from tests.support.options import grouped
@@ -66,6 +67,11 @@ def test_a_jpeg_is_decoded_once(monkeypatch):
     data = photos(CROPS, "JPEG")
     data[3]
     assert decoded == [len(data.dataset[3][0])]
+
+
+def test_an_image_that_cannot_be_read_is_named():
+    with pytest.raises(ImageError, match="index 1: no format that can be read"):
+        images.Bytes([(encoded(pixels(40, 60)), 0), (b"no image", 1)], CROPS)[1]
 
 
 def test_crops_of_a_kept_image_are_those_of_the_file():

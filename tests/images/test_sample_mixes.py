@@ -303,6 +303,25 @@ def test_errors_in_the_boxes_of_another_sample_name_that_sample():
         data.try_sample(0, 0)
 
 
+@pytest.mark.parametrize("mix", [images.Mosaic(20), images.SampleMixUp(), images.CopyPaste()], ids=repr)
+def test_an_error_of_a_step_before_a_mix_names_that_step_alone(mix):
+    parts = {**BOXES, "masks": "masks"}
+    samples = [flat(n, 20, 30, [[1, 1, 9, 9]], [n]) | {"masks": np.ones((1, 20, 30), bool)} for n in range(2)]
+
+    def shrink(image):
+        return image[1:] if image[0, 0, 0] == 1 else image
+
+    data = images.Annotated(samples, [shrink, mix], **parts)
+    for own in (0, 1):  # the error comes from the other sample, or from the sample itself
+        with pytest.raises(ValueError, match=r"^index 1: the step <function .*shrink.* returned"):
+            for seed in range(20):
+                data.try_sample(own, seed)
+    elastic = images.ElasticTransform()
+    with pytest.raises(ValueError, match=r"^index [01]: ElasticTransform\(") as caught:
+        images.Annotated(samples, [elastic, mix], **parts)[0]
+    assert type(mix).__name__ not in str(caught.value)
+
+
 def make_one(steps):
     """Make one of nine samples in a loader, which seeds the generators for users' functions."""
     data = images.Annotated([flat(n, 20, 20) for n in range(9)], steps, **BOXES)

@@ -117,6 +117,33 @@ def test_epochs_and_rows_have_crops_of_their_own(root):
         assert len({row.tobytes() for row in batch}) == 4
 
 
+@pytest.mark.parametrize("kind", ["slipring", "torch"])
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 1, "chunk_size": 2}], ids=str)
+def test_with_rng_sample_other_ranks_draw_the_same_crops_although_batches_are_made_whole(root, kind, options):
+    torch = pytest.importorskip("torch") if kind == "torch" else None
+    data = images.Folder(root, images.RandomResizedCrop(16))
+    data.targets = np.arange(N)  # so that a batch names its samples
+
+    def crops_of(n, **options):
+        found = {}
+        for rank in range(n):
+            sampler = slipring.BatchSampler(N, 12 // n, shuffle=True, seed=4, rank=rank, world_size=n, drop_last=True)
+            options |= {"batch_sampler": sampler, "rng": "sample"}
+            if torch:
+                from slipring.torch import DataLoader
+
+                loader = DataLoader(data, generator=torch.Generator().manual_seed(4), **grouped(**options))
+            else:
+                loader = slipring.Loader(data, seed=4, **grouped(**options))
+            with loader:
+                for shown, targets in loader:
+                    found.update(zip(targets.tolist(), [crop.tobytes() for crop in np.asarray(shown)]))
+        return found
+
+    want = crops_of(1)
+    assert len(want) == len(set(want.values())) == 36 and crops_of(3, **options) == want
+
+
 def test_torchs_loader_has_the_same_bytes_for_the_same_seeds_and_counts_skipped_samples(spoiled):
     torch = pytest.importorskip("torch")
     from slipring.torch import DataLoader

@@ -1,6 +1,7 @@
 """Arguments of transforms that are refused when the transform is made, with torchvision's or timm's rules."""
 
 import enum
+import pickle
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ REFUSED = [
     ("RandomCrop", {}, "size", [0, 1.5, (1, 2, 3), None]),
     ("RandomCrop", {"size": 8}, "padding", [-1, 1.5, (1, 2, 3), (1, -1), "4"]),
     ("RandomCrop", {"size": 8}, "padding_mode", ["reflection", None]),
+    ("RandomCrop", {"size": 8}, "pad_if_needed", ["yes"]),
     ("Pad", {}, "padding", [-1, (1, 2, 3), None, ()]),
     ("Pad", {"padding": 1}, "padding_mode", ["wrap"]),
     *[(name, {"degrees": 10}, "fill", FILLS) for name in ("RandomAffine", "RandomRotation")],
@@ -48,6 +50,7 @@ REFUSED = [
     *[(name, {}, "interpolation", INTERPOLATIONS) for name in ("RandomPerspective", "ElasticTransform", *POLICIES)],
     *[(name, {"degrees": 10}, "center", [3, (1,), ("a", 1), (NAN, 1)]) for name in ("RandomAffine", "RandomRotation")],
     *[(name, {}, "degrees", [-1, NAN, (1, 2, 3), (2, 1), None]) for name in ("RandomAffine", "RandomRotation")],
+    ("RandomRotation", {"degrees": 10}, "expand", [1]),
     ("RandomAffine", {"degrees": 10}, "translate", [0.1, (0.1,), (0.1, 1.1), (-0.1, 0)]),
     ("RandomAffine", {"degrees": 10}, "scale", [1, (0, 1), (1, 0.5), (1, INF)]),
     ("RandomAffine", {"degrees": 10}, "shear", [-1, (1, 0), (1, 2, 3), (0, 1, 1, 0), "x"]),
@@ -61,6 +64,7 @@ REFUSED = [
     ("RandomErasing", {}, "ratio", [0.1, (2, 1), (0, 1)]),
     ("RandomErasing", {}, "value", ["noise", None, (1, 2), NAN, ("a", 1, 2)]),
     ("RandomErasing", {"mode": "rand"}, "value", [1, "random"]),
+    ("RandomErasing", {"mode": "pixel"}, "value", [1]),
     ("RandomErasing", {}, "mode", ["constant", None]),
     ("RandomErasing", {}, "min_count", [0, 1.5]),
     ("RandomErasing", {"min_count": 3}, "max_count", [2, 3.5]),
@@ -69,17 +73,21 @@ REFUSED = [
     *[(name, {}, "transforms", [[[FLIP]], [None]]) for name in LISTS[1:]],
     ("RandomChoice", {"transforms": [FLIP, FLIP]}, "p", [0.5, [1], [1, -1], [0, 0], [NAN, 1], ["a", 1]]),
     *[(name, {}, "num_magnitude_bins", [1, 1.5]) for name in ("TrivialAugmentWide", "RandAugment")],
+    ("RandAugment", {}, "num_ops", [-1, 1.5]),
     ("RandAugment", {}, "magnitude", [-1, 31, 1.5]),
     ("AutoAugment", {}, "policy", ["image_net", None, enum.Enum("Other", {"A": "cifar100"}).A]),
     ("AugMix", {}, "severity", [0, 11]),
     ("AugMix", {}, "mixture_width", [0]),
     ("AugMix", {}, "chain_depth", [-2]),
     ("AugMix", {}, "alpha", [0, NAN, "x"]),
+    ("AugMix", {}, "all_ops", [1]),
     ("Resize", {"size": 9}, "max_size", [0, "9", 8]),
+    ("Resize", {}, "size", [None]),
     ("Resize", {"size": (8, 9)}, "max_size", [20]),
     *[("RandomIoUCrop", {}, f"{end}_scale", [0, 1.1, NAN, None]) for end in ("min", "max")],
     ("RandomIoUCrop", {"max_scale": 0.5}, "min_scale", [0.6]),
-    ("RandomIoUCrop", {}, "min_aspect_ratio", [2.5]),
+    ("RandomIoUCrop", {}, "min_aspect_ratio", [0, NAN, 2.5]),
+    ("RandomIoUCrop", {}, "max_aspect_ratio", [-1, INF]),
     ("RandomIoUCrop", {}, "sampler_options", [[], 0.5, [-0.1], [NAN], {0.1}]),
     ("RandomIoUCrop", {}, "trials", [0, 1.5]),
     ("RandomZoomOut", {}, "fill", FILLS),
@@ -96,8 +104,10 @@ REFUSED = [
     ("ScaleJitter", {"target_size": (8, 9)}, "interpolation", INTERPOLATIONS),
     ("RandomShortestSize", {}, "min_size", [0, (), (8, 0), 1.5]),
     ("RandomShortestSize", {"min_size": 8}, "max_size", [0, 1.5]),
+    ("RandomResize", {"max_size": 8}, "min_size", [0, 1.5]),
     ("RandomResize", {"min_size": 8}, "max_size", [0, 7]),
     *[(name, {}, "size", [0, 1.5, (1, 2, 3)]) for name in ("FixedSizeCrop", "LetterBox")],
+    ("FixedSizeCrop", {"size": 8}, "padding_mode", ["wrap"]),
 ]  # fmt: skip
 
 
@@ -164,6 +174,24 @@ DEFAULTS = {
 def test_defaults_are_torchvisions(name):
     made = getattr(images, name)()
     assert {key: getattr(made, key) for key in DEFAULTS[name]} == DEFAULTS[name]
+
+
+MADE = [
+    images.Pad(2), images.RandomCrop(8), images.ColorJitter(0.1), images.Grayscale(3), images.RandomSolarize(9),
+    images.RandomPosterize(3), images.RandomAdjustSharpness(2), images.RandomAffine(3), images.RandomRotation(3),
+    images.GaussianBlur(3), images.PILGaussianBlur(), images.RandomApply([FLIP]), images.RandomChoice([FLIP]),
+    images.RandomOrder([FLIP]), images.ScaleJitter((8, 9)), images.RandomShortestSize((8, 9), 20),
+    images.RandomResize(8, 9), images.FixedSizeCrop(8), images.LetterBox(8), images.Resize(None, max_size=9),
+    images.Mosaic(8), images.SampleMixUp(), images.CopyPaste(), images.MultiCrop([(2, images.RandomResizedCrop(8))]),
+    images.auto_augment_transform("3a"), *(getattr(images, name)() for name in DEFAULTS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", MADE, ids=lambda step: type(step).__name__)
+def test_a_transform_can_be_sent_to_workers_and_shows_its_arguments(step):
+    again = pickle.loads(pickle.dumps(step))
+    assert type(again) is type(step) and repr(again) == repr(step)
+    assert repr(step).endswith(")") and "object at" not in repr(step)
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,20 @@ def test_the_numbers_of_a_view_make_the_sample():
             dataset.view(0, seed)
 
 
+@pytest.mark.parametrize("side", [None, 30])
+def test_a_view_has_the_box_the_mirroring_and_the_size_of_the_sample_of_the_same_seed(side):
+    dataset = data(images.RandomHorizontalFlip(), images.RandomResizedCrop((20, 30)), side=side)
+    picture = Image.fromarray(data(side=side)[0][0])
+    views = [dataset.view(0, seed) for seed in range(8)]
+    for seed, view in enumerate(views):
+        top, left, height, width = view.box
+        part = picture.crop((left, top, left + width, top + height)).resize((30, 20), Image.Resampling.BILINEAR)
+        want = np.asarray(part)[:, ::-1] if view.flip else np.asarray(part)
+        assert error(dataset.try_sample(0, seed)[0], want) <= 1
+        assert view.to == (20, 30) and view.window == (0, 0, 20, 30)
+    assert {view.flip for view in views} == {True, False} and len({view.box for view in views}) == 8
+
+
 def test_the_last_operation_is_the_box_that_is_erased():
     dataset = data(images.Resize((30, 40)), images.RandomErasing(1.0, value=7))
     ((name, (top, left, height, width)),) = dataset.view(0, 5).operations

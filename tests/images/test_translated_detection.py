@@ -46,8 +46,10 @@ def crop(fill=0, padding=None, **more):
         # Steps without a border, and colours, say nothing about masks.
         ([zoom({Mask: 9, "others": 0}), crop(pad_if_needed=False), zoom([1.0, 2.0, 3.0])], {"mask_fill": 9}),
         ([zoom({Mask: 255, "others": 0}), like("ClampBoundingBoxes", clamping_mode="auto")], {"mask_fill": 255}),
+        ([crop({Mask: 255, "others": 0}, pad_if_needed=True)], {"mask_fill": 255}),
+        ([like("Pad", padding=2, fill={Mask: 255, "others": 0}, padding_mode="constant")], {"mask_fill": 255}),
     ],
-    ids=range(7),
+    ids=range(9),
 )
 def test_arguments_for_masks_and_boxes_become_options(standin, transforms, options):
     made = images.options_from_torchvision(compose(*transforms))

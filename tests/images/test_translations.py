@@ -159,7 +159,7 @@ def test_a_transform_with_other_attributes_becomes_the_step_that_does_the_same(t
 @pytest.mark.parametrize(
     "transform",
     [
-        like("Identity"),
+        like("RGB"),
         like("ToPureTensor"),
         like("ColorJitter", brightness=None, contrast=None, saturation=None, hue=None),
         like("RandomInvert", p=0),
@@ -179,6 +179,7 @@ def test_a_transform_without_effect_is_dropped(transform):
         ((TO_TENSOR, NORMALIZE, erasing(2)), 2),
         ((TO_TENSOR, NORMALIZE, erasing([2.0])), 2.0),  # v2
         ((TO_TENSOR, NORMALIZE, erasing(None)), "random"),  # v2
+        ((TO_TENSOR, erasing(1), NORMALIZE), (2.5, 2.0, 1.75)),
         ((PIL_TO_TENSOR, erasing(255), TO_FLOAT, NORMALIZE), (2.5, 2.0, 1.75)),
         ((PIL_TO_TENSOR, erasing(255)), 255),
     ],
@@ -204,6 +205,8 @@ def test_timms_erasing_keeps_its_mode_and_counts():
          ("float16", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))),
         ((TO_IMAGE, like("ToDtype", dtype={"others": None}, scale=True)), ("uint8", None, None)),
         ((TO_IMAGE, like("ToDtype", dtype={int: "torch.float32"}, scale=True)), None),
+        ((timm("MaybePILToTensor"),), ("uint8", None, None)),
+        ((timm("ToNumpy"),), ("uint8", None, None)),
         ((PIL_TO_TENSOR, like("ToPILImage", mode=None), TO_TENSOR), ("float32", None, None)),
         # Values from 0 to 255, with mean and standard deviation of that scale.
         ((TIMM["transforms"]["ToTensor"](dtype="torch.float32"), like("Normalize", mean=[51] * 3, std=[102] * 3)),
@@ -270,6 +273,9 @@ def test_timms_policies_have_the_operations_of_its_objects():
         ([box((Mode.BILINEAR, Mode.NEAREST))], ValueError, "draws one of bilinear, nearest"),
         ([timm("TrimBorder", border_size=3)], TypeError, "slipring has no TrimBorder"),
         ([timm("CenterCropOrPad", size=(9, 9), fill=3, padding_mode="constant")], ValueError, "fill=3"),
+        ([TO_TENSOR, timms_erasing(num_splits=3)], ValueError, "num_splits=3: timm leaves the first part"),
+        ([TO_TENSOR, NORMALIZE, NORMALIZE], ValueError, "Normalize comes after Normalize"),
+        ([TO_TENSOR, like("ToPILImage", mode=None)], ValueError, "ToPILImage comes after the image has become"),
         ([TIMM["auto_augment"]["AutoAugment"](policy=[[Attributes()]])], TypeError, "must be timm's AugmentOp"),
         ([TIMM["auto_augment"]["RandAugment"](ops=[op("Cutout")], num_layers=1, choice_weights=None)],
          ValueError, "Cutout"),

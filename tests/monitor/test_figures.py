@@ -31,7 +31,8 @@ def test_the_scalars_are_differences_over_the_time_between():
 
 
 def test_if_nothing_happened_the_scalars_are_zero_and_waiting_is_never_more_than_all_of_the_time():
-    assert set(scalars(slipring.Stats(), None, 0.0).values()) == {0.0}
+    figures = scalars(slipring.Stats(), None, 0.0)
+    assert set(figures.values()) == {0.0} and all(name in scalars.__doc__ for name in figures)
     assert scalars(slipring.Stats(consumer_wait_s=3.0), None, 1.0)["slipring/wait_share"] == 1.0
 
 

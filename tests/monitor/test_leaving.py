@@ -1,5 +1,8 @@
 """Reports on workers that have ended or died, and reports right after a change of their number."""
 
+import json
+import os
+
 import pytest
 
 from slipring import Loader, Workers
@@ -7,8 +10,9 @@ from tests.monitor.simulated import Job
 from tests.support.datasets import Squares
 from tests.support.inside import NO_SLOT, Figures, Snapshot, Watch, engine_of, look, now, verdict
 from tests.support.options import grouped
-from tests.support.processes import kill_worker, until, wait_dead, worker_pids
+from tests.support.processes import alive, kill_worker, state, until, wait_dead, worker_pids
 from tests.support.scenes import Gate, Rows, respawning
+from tests.support.watched import run
 
 LATER = 60_000_000_000  # ns: after that a worker that still reads the same sample counts as hanging
 
@@ -20,7 +24,7 @@ def seen_later(loader):
 # ---- workers that have left
 
 
-def test_workers_that_have_left_are_in_no_figures():
+def test_workers_that_have_left_are_in_no_figures_and_not_listed_by_commands(capsys):
     with Loader(Squares(4000), 2, num_workers=4, workers=Workers(start_method="fork")) as loader:
         batches = iter(loader)
         for _ in range(40):
@@ -31,12 +35,29 @@ def test_workers_that_have_left_are_in_no_figures():
         loader.resize(2)
         # This holds before the workers are reaped, too.
         until(lambda: int(look(engine_of(loader).ring).there.sum()) == 2, "two have left")
+        rows = json.loads(run(capsys, "ps", "--json")[1])["jobs"]
+        assert [row["workers"] for row in rows if row["pid"] == os.getpid()] == [2]
+        top = json.loads(run(capsys, "top", os.getpid(), "--json")[1])["participants"]
+        assert [each["name"] for each in top] == ["consumer", "worker 0", "worker 1"]
+        dump = run(capsys, "dump", os.getpid())[1]
+        assert "worker 1, pid" in dump and "worker 2, pid" not in dump
         assert (look(engine_of(loader).ring).participants["at_since"][3:5] >= asked).all()  # when they ended
         assert [row.worker for row in loader.report().workers] == [0, 1]
         assert Figures(look(engine_of(loader).ring)).n_workers == 2
         for _ in range(40):
             next(batches)
         assert [row.worker for row in loader.report().workers] == [0, 1]
+
+
+def test_the_end_of_an_epoch_waits_for_workers_that_have_left():
+    with Loader(Squares(4000), 2, num_workers=3, workers=Workers(start_method="fork")) as loader:
+        batches = iter(loader)
+        next(batches)
+        pids = worker_pids(loader)
+        loader.resize(1)
+        until(lambda: len(engine_of(loader).pool.poll.ready()) == 2, "two have ended")
+        batches.close()
+        assert [state(pids[number]) for number in (1, 2)] == ["", ""] and alive(pids[0])
 
 
 # ---- workers that have died

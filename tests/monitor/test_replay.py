@@ -10,6 +10,7 @@ import slipring
 from slipring import Memory, Workers
 from tests.support.datasets import Squares, Where
 from tests.support.processes import descendants
+from tests.support.scenes import Raise, Rows
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -62,6 +63,15 @@ def test_it_says_how_long_a_step_takes_after_the_first():
     with pytest.raises(StopIteration):
         next(replayed)
     assert replayed.step_s == said
+
+
+def test_an_error_of_the_dataset_arrives_and_leaves_no_workers():
+    before = set(descendants(os.getpid()))
+    data = Rows(8, on={1: Raise(ZeroDivisionError("on purpose"))})
+    with slipring.Loader(data, 4, num_workers=1, workers=Workers(start_method="fork")) as loader:
+        with pytest.raises(ZeroDivisionError):
+            slipring.replay(loader)
+        assert set(descendants(os.getpid())) <= before
 
 
 def test_a_generators_iteration_is_ended_unless_it_is_the_callers():

@@ -1,4 +1,4 @@
-"""The bench itself: (f) and (g), whose batches are random, are checked by form and by each decoder's error."""
+"""The bench itself: measurements with little data, and batches of every recipe."""
 
 import json
 import mmap

@@ -186,6 +186,50 @@ def test_only_csrc_touches_control_words():
     assert not wrong, "only csrc/ touches control words:\n" + "\n".join(wrong)
 
 
+C_DEFINITION = re.compile(r"^[a-z_][\w *]*?\b(\w+)\([^;{}]*\)\s*\{(?:([^\n]*)\}$|(.*?)^\})", re.MULTILINE | re.DOTALL)
+
+
+def used_files(folder):
+    """Return the files that each .c file uses; a header's inline function counts as code of its callers."""
+    home, inline, functions = {}, {}, []
+    for path in sorted(folder.glob("*.[ch]")):
+        code = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S)
+        for name, line, body in C_DEFINITION.findall(code):
+            calls = set(re.findall(r"\b(sr_\w+)(?=\()", line or body))
+            if path.suffix == ".c":
+                home[name] = path.name
+                functions.append((path.name, calls))
+            else:
+                inline[name] = calls
+    graph = {file: set() for file in home.values()}
+    for file, calls in functions:
+        while calls & inline.keys():
+            calls = calls - inline.keys() | {name for call in calls & inline.keys() for name in inline[call]}
+        graph[file] |= {home[name] for name in calls if name in home} - {file}
+    return graph
+
+
+def test_no_file_of_csrc_uses_one_that_uses_it(tmp_path):
+    graph = used_files(ROOT / "csrc")
+    assert {"slot.c", "handle.c", "memory.c", "wait.c"} <= graph["recover.c"], "calls are no longer found"
+    graphlib.TopologicalSorter(graph).prepare()
+    (tmp_path / "a.c").write_text("int sr_a(void)\n{\n    return sr_both();\n}\n")
+    (tmp_path / "b.c").write_text("int sr_b(void)\n{\n    return sr_a();\n}\n")
+    (tmp_path / "h.h").write_text("static inline int sr_both(void) { return sr_b(); }\n")
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(used_files(tmp_path)).prepare()
+
+
+def test_the_package_uses_neither_bench_nor_tests_nor_examples():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {module}"
+        for path in SOURCES
+        for line, dots, module, _, _ in imports_of(path)
+        if not dots and module.split(".")[0] in ("bench", "tests", "examples")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_csrc_knows_nothing_of_python():
     knowing = [path.name for path in (ROOT / "csrc").rglob("*.[ch]") if "Python.h" in path.read_text()]
     assert not knowing, f"csrc/ never includes Python.h: {', '.join(knowing)}"

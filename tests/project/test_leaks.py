@@ -39,10 +39,13 @@ def test_processes_that_remain_are_reported_and_ended():
             subprocess.run(["sh", "-c", "sleep 602 & exec >&-; true"], check=True)
             assert any("sleep 602" in line for line in before.leaks())  # an orphan
             before.kill_new_processes()
+        assert before.leaks(wait_s=10) == []
         older.stdin.write(b"on\n")
         older.stdin.flush()
-        assert any("sleep 600" in line for line in until(before.leaks, "a child from before has a child"))
-        os.killpg(older.pid, signal.SIGKILL)
+        try:
+            until(lambda: any("sleep 600" in line for line in before.leaks()), "the child of an older one is reported")
+        finally:
+            os.killpg(older.pid, signal.SIGKILL)
 
 
 def test_files_threads_and_descriptors_that_remain_are_reported():

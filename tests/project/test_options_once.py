@@ -1,9 +1,14 @@
 """An option is declared once, in slipring/options.py, and reaches every loader: signature, help() and the loader."""
 
+import ast
 import contextlib
 import dataclasses
 import importlib
 import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -13,6 +18,7 @@ import slipring
 from slipring import options
 from tests.support.inside import Group, rules
 
+PACKAGE = Path(__file__).resolve().parents[2] / "pkg" / "slipring"
 COMMON = options.CommonOptions.__annotations__
 
 
@@ -44,6 +50,18 @@ def test_each_declared_option_is_in_the_signature_and_in_the_documentation_unles
     for name, (_, rule) in rules(declared).items():
         assert (f"\n    {name} : " in made.__doc__) == (name not in REFUSED.get(loader, ())), name
         assert parameters[name].default == rule.default or loader in ("torch.DataLoader", "ray.Loader"), name
+
+
+@pytest.mark.parametrize("frontend", ["loader.py", "streams/_loader.py", "torch/loader.py", "ray/_loader.py"])
+def test_no_frontend_repeats_an_option(frontend):
+    tree = ast.parse((PACKAGE / frontend).read_text())
+    constructors = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in ("__init__", "stream")]
+    named = {a.arg for n in constructors for a in (*n.args.args, *n.args.kwonlyargs)}
+    repeated = named & set(options.FlowOptions.__annotations__)
+    if frontend == "torch/loader.py":  # torch's own parameters; some are ours, too
+        torch = pytest.importorskip("torch")
+        repeated -= set(inspect.signature(torch.utils.data.DataLoader).parameters)
+    assert constructors and not repeated
 
 
 def test_torchs_parameters_are_torchs():
@@ -85,6 +103,42 @@ def test_the_options_arrive(name):
         reached = loader._core_options()
         workers = dataclasses.replace(reached.workers, start_method=None)  # multiprocessing_context sets it
         assert getattr(dataclasses.replace(reached, workers=workers), name) == wanted
+
+
+FIELD = '    skip_odd: Annotated[bool, Rule(False, "Leave out samples with odd indices.")]\n\n\n'
+NEW = """
+import inspect
+import numpy as np
+import slipring
+assert inspect.signature(slipring.Loader).parameters["skip_odd"].default is False
+assert "skip_odd : bool, default False\\n        Leave out samples with odd indices." in slipring.Loader.__doc__
+assert slipring.Loader([1], skip_odd=True).options.skip_odd is True
+assert slipring.stream([{"x": np.arange(3)}], 2, skip_odd=True).options.skip_odd is True
+try:
+    slipring.Loader([1], skip_odd="yes")
+except TypeError as error:
+    assert "skip_odd must be True or False, not 'yes'" in str(error)
+else:
+    raise AssertionError("it is not checked")
+"""
+
+
+def test_a_new_common_option_takes_one_declaration(tmp_path):
+    """A copy of the package with one more field in `CommonOptions`."""
+    copy = tmp_path / "slipring"
+    copy.mkdir()
+    for entry in PACKAGE.iterdir():
+        if entry.name not in ("options.py", "__pycache__"):
+            (copy / entry.name).symlink_to(entry)
+    before, place, after = (PACKAGE / "options.py").read_text().partition("class FlowOptions(CommonOptions")
+    (copy / "options.py").write_text(before.rstrip() + "\n" + FIELD + place + after)
+    code = NEW
+    if "torch.DataLoader" in LOADERS:
+        code += "from slipring.torch import DataLoader\n"
+        code += "assert DataLoader([1], skip_odd=True)._core_options().skip_odd\n"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert place and done.returncode == 0, done.stderr
 
 
 def test_positional_arguments_end_after_batch_size_and_the_error_says_so():
