@@ -104,7 +104,7 @@ def test_generators_stay_as_worker_init_fn_seeded_them(kind):
 
 
 def test_costs_are_counted(kind):
-    loader = DataLoader(Made(lambda i: (time.sleep(0.02), i)[1], 4), use_buffer_reader=False)
+    loader = DataLoader(Made(lambda i: (time.sleep(0.02), i)[1], 8), use_buffer_reader=False)
     for _ in loader:
         time.sleep(0.03)
     assert loader.reader_cost >= 0.02 and loader.batch_cost >= 0.045
