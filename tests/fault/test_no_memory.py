@@ -10,7 +10,6 @@ import pytest
 
 from slipring import Loader
 from slipring.errors import SlipringError
-from tests.support.datasets import outcomes
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 from tests.support.scenes import Once, Rows
@@ -26,6 +25,17 @@ QUIET = 10  # after so many without an effect, `at` is beyond the last allocatio
 
 def labels(batches):
     return [batch[1].tolist() for batch in batches]
+
+
+def outcomes(iterator):
+    """Yield the labels of each batch, or the exception's class; keep neither batches nor tracebacks."""
+    while True:
+        try:
+            yield next(iterator)[1].tolist()
+        except StopIteration:
+            return
+        except MemoryError as error:
+            yield type(error)
 
 
 def next_starved(iterator, at):
@@ -73,9 +83,7 @@ def test_a_worker_without_memory_costs_no_batch_but_its_own(tmp_path, chunk_size
         starve = partial(_testcapi.set_nomemory, at, at + 1)
         data = Rows(N, on={3 * BATCH - 1: Once(tmp_path / str(at), starve)})
         with Loader(data, BATCH, **grouped(**options)) as loader:
-            came = outcomes(iter(loader))
-            got = [type(one) if isinstance(one, Exception) else one[1].tolist() for one in came]
-            del came
+            got = list(outcomes(iter(loader)))
             quiet = quiet + 1 if got == WHOLE and not loader.stats().respawns else 0
             ring = engine_of(loader).ring
             assert ring.circulating == ring.n_slots, at
