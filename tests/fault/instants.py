@@ -396,7 +396,7 @@ def main():
                 if args.only and name not in args.only:
                     continue
                 loader = loaders(adapter, workers)[name]()
-                delivered(iter(loader))  # opens what is opened once and kept
+                delivered(iter(loader))  # opens the files that the process then keeps
                 loader.close()
                 del loader
                 gc.collect()
