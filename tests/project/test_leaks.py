@@ -1,5 +1,6 @@
 """The leak check and the watchdog of each test: leaks and hangs fail, and are described."""
 
+import contextlib
 import os
 import re
 import signal
@@ -27,25 +28,30 @@ def run_pytest(tmp_path, source, *options):
 
 
 def test_processes_that_remain_are_reported_and_ended():
-    gate = ["sh", "-c", "read go; sleep 600"]
-    with subprocess.Popen(gate, stdin=subprocess.PIPE, start_new_session=True) as older:
+    with contextlib.ExitStack() as stack:
+        gate = ["sh", "-c", "read go; sleep 600"]
+        older = stack.enter_context(subprocess.Popen(gate, stdin=subprocess.PIPE, start_new_session=True))
+        stack.callback(os.killpg, older.pid, signal.SIGKILL)  # otherwise a failed test waits for its processes
         before = Snapshot.take()
+
+        def reported(text):
+            until(lambda: any(text in line for line in before.leaks()), f"{text!r} is reported")
+
         ended = os.posix_spawn("/bin/true", ["true"], os.environ)
         os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
-        assert any(f"process {ended}: ended" in line for line in before.leaks())  # no one has waited for it
+        reported(f"process {ended}: ended")  # no one has waited for it
         os.waitpid(ended, 0)
-        with subprocess.Popen(["sleep", "601"]) as child:
-            assert any(f"process {child.pid}: state" in line for line in before.leaks())
-            subprocess.run(["sh", "-c", "sleep 602 & exec >&-; true"], check=True)
-            assert any("sleep 602" in line for line in before.leaks())  # an orphan
-            before.kill_new_processes()
+        child = stack.enter_context(subprocess.Popen(["sleep", "601"]))
+        stack.callback(child.kill)
+        reported(f"process {child.pid}: state")
+        subprocess.run(["sh", "-c", "sleep 602 & exec >&-; true"], check=True)
+        reported("sleep 602")  # an orphan; its program may begin after its parent has ended
+        before.kill_new_processes()
+        child.wait()
         assert before.leaks(wait_s=10) == []
         older.stdin.write(b"on\n")
         older.stdin.flush()
-        try:
-            until(lambda: any("sleep 600" in line for line in before.leaks()), "the child of an older one is reported")
-        finally:
-            os.killpg(older.pid, signal.SIGKILL)
+        reported("sleep 600")  # the child of a process from before
 
 
 def test_files_threads_and_descriptors_that_remain_are_reported():
