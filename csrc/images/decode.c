@@ -84,7 +84,8 @@ static void skip_input_data(j_decompress_ptr jpeg, long bytes)
 
 /* ---- make a decoder ---------------------------------------------------------------------------------------------- */
 
-/* Create decoder->jpeg. -EPROTO: the library expects another version or size of the structure. */
+/* Create decoder->jpeg, which serves one image: libjpeg would keep its tables for a file that has none of its own.
+ * -EPROTO: the library expects another version or size of the structure. */
 static int create(sr_decoder *decoder)
 {
     const sr_libjpeg *library = decoder->library;
@@ -115,7 +116,6 @@ int sr_library_bind(void *handle, sr_libjpeg *library, char why[JMSG_LENGTH_MAX]
         {(void **)&library->crop, "jpeg_crop_scanline"},
         {(void **)&library->skip, "jpeg_skip_scanlines"},
         {(void **)&library->read, "jpeg_read_scanlines"},
-        {(void **)&library->abort, "jpeg_abort_decompress"},
         {(void **)&library->resync, "jpeg_resync_to_restart"},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
@@ -140,20 +140,14 @@ int sr_decoder_make(const sr_libjpeg *library, sr_decoder **out)
     if (!decoder)
         return -ENOMEM;
     decoder->library = library;
-    int rc = library ? create(decoder) : 0;
-    if (rc)
-        free(decoder);
-    else
-        *out = decoder;
-    return rc;
+    *out = decoder;
+    return 0;
 }
 
 void sr_decoder_free(sr_decoder *decoder)
 {
     if (!decoder)
         return;
-    if (decoder->library)
-        decoder->library->destroy(&decoder->jpeg);
     sr_augmenter_free(&decoder->augmenter);
     free(decoder);
 }
@@ -330,7 +324,7 @@ static bool is_estimated(const jpeg_decompress_struct *jpeg)
     return false;
 }
 
-/* Do everything between jpeg_read_header and jpeg_abort_decompress. libjpeg may leave it through `fail`, so no resource
+/* Do everything between jpeg_read_header and jpeg_destroy_decompress. libjpeg may leave it through `fail`, so no resource
  * is held here. */
 static int decode_rows(sr_decoder *decoder, const job *job)
 {
@@ -390,7 +384,9 @@ static int decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const 
         return SR_TRUNCATED;
     job job;
     int rc = settle(&job, crop, target, image);
-    return rc ? rc : decode_rows(decoder, &job);
+    if (rc == 0)
+        rc = decode_rows(decoder, &job);
+    return rc == 0 && decoder->ran_out && !crop->fill_truncated ? SR_TRUNCATED : rc;
 }
 
 int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
@@ -407,10 +403,11 @@ int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_c
             return SR_BAD_IMAGE;
         }
     }
-    decoder->errors.num_warnings = 0;
     decoder->ran_out = false;
-    int rc = decode(decoder, data, bytes, crop, target, image);
-    decoder->library->abort(&decoder->jpeg); /* frees the image's memory; cannot fail */
+    int rc = create(decoder);
+    if (rc == 0)
+        rc = decode(decoder, data, bytes, crop, target, image);
+    decoder->library->destroy(&decoder->jpeg); /* cannot fail */
     /* libjpeg can neither crop nor convert a lossless file, and fails. */
     sr_image header;
     if (rc == SR_BAD_IMAGE && sr_jpeg_header(data, bytes, &header) == 0 && header.lossless)

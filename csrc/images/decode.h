@@ -24,7 +24,7 @@ long sr_decoder_warnings(const sr_decoder *decoder);       /* libjpeg's count fo
 /* The properties of an image, from its header. */
 typedef struct sr_image {
     int width, height;
-    int orientation; /* EXIF's, 1 to 8; 1 if there is none */
+    int orientation; /* EXIF's, else XMP's, 1 to 8; 1 if there is none */
     bool lossless;   /* a lossless JPEG, which libjpeg can neither crop nor convert */
 } sr_image;
 

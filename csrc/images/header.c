@@ -1,5 +1,7 @@
 /* header.c - a JPEG's size and orientation, from the segments before its first scan. */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <string.h>
 
 #include "decode.h"
 
@@ -18,31 +20,57 @@ static uint32_t number(const uint8_t *p, int n, bool little)
     return v;
 }
 
-/* Return the orientation in an APP1 segment; 0: it has none. */
-static int orientation_of(bytes segment)
+static bool begins_with(bytes segment, const char *text, size_t length)
 {
-    static const uint8_t signature[6] = {'E', 'x', 'i', 'f', 0, 0};
-    if (segment.end - segment.at < 14)
-        return 0;
-    for (int i = 0; i < 6; i++)
-        if (segment.at[i] != signature[i])
-            return 0;
-    const uint8_t *tiff = segment.at + 6;
-    size_t length = (size_t)(segment.end - tiff);
-    bool little = tiff[0] == 'I';
-    if (tiff[0] != tiff[1] || (tiff[0] != 'I' && tiff[0] != 'M') || number(tiff + 2, 2, little) != 42)
-        return 0;
-    size_t directory = number(tiff + 4, 4, little);
-    if (directory > length - 2 || length < 10)
-        return 0;
-    unsigned entries = number(tiff + directory, 2, little);
+    return (size_t)(segment.end - segment.at) >= length && memcmp(segment.at, text, length) == 0;
+}
+
+/* Return the number of the tag Orientation in the directory of EXIF; -1: there is no such tag. */
+static int64_t exif_orientation(bytes tiff)
+{
+    size_t length = (size_t)(tiff.end - tiff.at);
+    if (length < 10)
+        return -1;
+    bool little = tiff.at[0] == 'I';
+    if (tiff.at[0] != tiff.at[1] || (tiff.at[0] != 'I' && tiff.at[0] != 'M') || number(tiff.at + 2, 2, little) != 42)
+        return -1;
+    size_t directory = number(tiff.at + 4, 4, little);
+    if (directory > length - 2)
+        return -1;
+    unsigned entries = number(tiff.at + directory, 2, little);
     for (size_t i = 0, at = directory + 2; i < entries && at + 12 <= length; i++, at += 12) {
-        if (number(tiff + at, 2, little) == 0x0112 && number(tiff + at + 2, 2, little) == 3) {
-            uint32_t value = number(tiff + at + 8, 2, little);
-            return value >= 1 && value <= 8 ? (int)value : 0;
-        }
+        if (number(tiff.at + at, 2, little) != 0x0112)
+            continue;
+        uint32_t type = number(tiff.at + at + 2, 2, little);
+        if (type == 3 || type == 8) /* SHORT, SSHORT */
+            return number(tiff.at + at + 8, 2, little);
+        if (type == 4 || type == 9) /* LONG, SLONG */
+            return number(tiff.at + at + 8, 4, little);
+        return 0;
     }
-    return 0;
+    return -1;
+}
+
+/* Return the digit after the first tiff:Orientation in XMP; -1: there is none. */
+static int64_t xmp_orientation(bytes xmp)
+{
+    static const char name[] = "tiff:Orientation";
+    const size_t length = sizeof name - 1;
+    for (;;) {
+        xmp.at = memmem(xmp.at, (size_t)(xmp.end - xmp.at), name, length);
+        if (!xmp.at)
+            return -1;
+        xmp.at += length;
+        const uint8_t *value = xmp.at;
+        if (xmp.end - value >= 2 && value[0] == '=' && value[1] == '"')
+            value += 2;
+        else if (xmp.end - value >= 1 && value[0] == '>')
+            value++;
+        else
+            continue;
+        if (value < xmp.end && *value >= '0' && *value <= '9')
+            return *value - '0';
+    }
 }
 
 int sr_jpeg_header(const uint8_t *data, size_t size, sr_image *out)
@@ -51,7 +79,10 @@ int sr_jpeg_header(const uint8_t *data, size_t size, sr_image *out)
     *out = (sr_image){.orientation = 1};
     if (size < 3 || in.at[0] != 0xff || in.at[1] != 0xd8 || in.at[2] != 0xff)
         return -ENOTSUP;
-    bool oriented = false;
+    /* As in Pillow, XMP counts if EXIF has no such tag; of several segments, the first EXIF and the last XMP. */
+    static const char exif[] = "Exif\0", xmp[] = "http://ns.adobe.com/xap/1.0/";
+    int64_t by_exif = -1, by_xmp = -1;
+    bool has_exif = false;
     in.at += 2;
     for (;;) {
         while (in.at < in.end && *in.at != 0xff) /* like libjpeg, skip bytes between segments */
@@ -76,14 +107,17 @@ int sr_jpeg_header(const uint8_t *data, size_t size, sr_image *out)
             out->height = (int)be16(segment.at + 1);
             out->width = (int)be16(segment.at + 3);
             out->lossless = (marker & 3) == 3;
+            int64_t value = by_exif >= 0 ? by_exif : by_xmp;
+            out->orientation = value >= 1 && value <= 8 ? (int)value : 1;
             return out->width && out->height ? 0 : -EINVAL;
         }
         if (marker == 0xda)
             return -EINVAL;
-        if (marker == 0xe1 && !oriented) {
-            int value = orientation_of(segment);
-            oriented = value != 0;
-            out->orientation = value ? value : 1;
+        if (marker == 0xe1 && !has_exif && begins_with(segment, exif, sizeof exif)) {
+            has_exif = true;
+            by_exif = exif_orientation((bytes){segment.at + sizeof exif, segment.end});
+        } else if (marker == 0xe1 && begins_with(segment, xmp, sizeof xmp)) {
+            by_xmp = xmp_orientation((bytes){segment.at + sizeof xmp, segment.end});
         }
         in.at = segment.end;
     }

@@ -108,7 +108,6 @@ typedef struct sr_libjpeg {
     void (*crop)(j_decompress_ptr, uint32_t *left, uint32_t *width);
     uint32_t (*skip)(j_decompress_ptr, uint32_t rows);
     uint32_t (*read)(j_decompress_ptr, uint8_t **rows, uint32_t most);
-    void (*abort)(j_decompress_ptr);
     int (*resync)(j_decompress_ptr, int desired);
 } sr_libjpeg;
 

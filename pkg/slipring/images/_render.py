@@ -72,7 +72,7 @@ def look(data, exif):
     except ValueError as error:
         raise ImageError(str(error)) from None
     if found is not None:
-        return found
+        return found if exif else (*found[:2], 1)
     with _open(data) as image:
         # Pillow itself rotates a TIFF; when it exchanges the sizes depends on its release.
         if image.format == "TIFF":
@@ -99,6 +99,7 @@ def decode(
     *,
     exif: bool = False,
     truncated: Literal["raise", "fill"] = "raise",
+    grey16: Literal["clip", "scale"] = "clip",
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[Any]:
     """Return a whole image as an array, which the caller may change.
@@ -111,9 +112,9 @@ def decode(
         RGB, or Pillow's grey of it. The array is uint8, height × width × channels.
     mode : {'unchanged'}, optional
         Return the values that the file stores, in their own dtype and number of channels, whatever `channels` is: the
-        numbers of a palette, 16 bits of grey. With one channel the array is height × width. (Of colours with 16 bits
-        Pillow reads 8.)
-    exif, truncated, max_pixels
+        numbers of a palette, 1 (as bool), 2, 4 or 16 bits of grey. With one channel the array is height × width. (Of
+        colours with 16 bits Pillow reads 8.)
+    exif, truncated, grey16, max_pixels
         As in `decode_into`.
 
     Raises
@@ -134,13 +135,13 @@ def decode(
     if integer("channels", channels) not in (1, 3):
         raise ValueError(f"channels must be 3 (RGB) or 1 (grey), not {shown(channels)}")
     one_of("mode", mode, (None, "unchanged"))
-    reading = ImageReading("bilinear", None, exif, truncated, max_pixels)
+    reading = ImageReading("bilinear", None, exif, truncated, max_pixels, grey16)
     if mode == "unchanged":
         with _open(data) as image:
-            return np.array(_loaded(image, reading, lambda: _upright(image, reading.exif)))
+            scale = _scale_of(image)
+            return _unscaled(np.array(_loaded(image, reading, lambda: _upright(image, reading.exif))), *scale)
     width, height, orientation = look(data, reading.exif)
-    if width * height > reading.max_pixels:
-        raise too_large(width, height, reading.max_pixels)
+    check_size(width, height, reading.max_pixels)
     out = np.empty((width, height, 3) if orientation >= 5 else (height, width, 3), np.uint8)
     render(data, out, None, None, None, (0, 0), False, reading)
     if channels == 3:
@@ -157,6 +158,7 @@ def decode_into(
     exif: bool = False,
     interpolation: Interpolation | enum.Enum = "bilinear",
     truncated: Literal["raise", "fill"] = "raise",
+    grey16: Literal["clip", "scale"] = "clip",
     max_pixels: int = MAX_PIXELS,
 ) -> None:
     """Decode a box of an encoded image, scale it to the size of `out`, and write it there.
@@ -186,6 +188,9 @@ def decode_into(
         Raise an error for an image whose end is missing, as Pillow does, or fill the missing part with grey. In other
         formats than JPEG, Pillow fills it, mostly with black. A truncated WebP always raises an error, because Pillow
         returns no part of it.
+    grey16 : {'clip', 'scale'}
+        What becomes of a grey image with 16 bits: each value above 255 is white, as Pillow converts it, or of each
+        value the upper 8 bits are taken, as Pillow does with colours of 16 bits.
     max_pixels : int
         The largest number of pixels that is accepted.
 
@@ -225,7 +230,7 @@ def decode_into(
         box = _box(box)
     render(
         data, out, None, box, None, (0, 0), flip,
-        ImageReading(interpolation, reducing_gap, exif, truncated, max_pixels),
+        ImageReading(interpolation, reducing_gap, exif, truncated, max_pixels, grey16),
     )  # fmt: skip
 
 
@@ -239,8 +244,10 @@ class ImageReading:
         exif=False,
         truncated="raise",
         max_pixels=MAX_PIXELS,
+        grey16="clip",
     ):
         one_of("truncated", truncated, ("raise", "fill"))
+        one_of("grey16", grey16, ("clip", "scale"))
         flag("exif", exif)
         self.gap = 0.0 if reducing_gap is None else real("reducing_gap", reducing_gap, "a number or None")
         if reducing_gap is not None and not 1 <= self.gap < math.inf:
@@ -248,6 +255,7 @@ class ImageReading:
         self.filter = INTERPOLATIONS.index(interpolation_name(interpolation))
         self.exif = bool(exif)
         self.fill = truncated == "fill"
+        self.scale16 = grey16 == "scale"
         self.max_pixels = integer("max_pixels", max_pixels, 1, (1 << 62) - 1)
 
 
@@ -278,7 +286,7 @@ def render(data, out, table, box, to, window, flip, reading, how=None, operation
                 "the JPEG is truncated: its end is missing; truncated='fill' has grey in its place"
             ) from error
     elif code == _decode.TOO_LARGE:
-        raise too_large(width, height, reading.max_pixels)
+        check_size(width, height, reading.max_pixels)
     elif code == _decode.BAD_BOX:
         raise _outside(box, width, height)
     else:
@@ -288,7 +296,7 @@ def render(data, out, table, box, to, window, flip, reading, how=None, operation
 def _by_pillow(data, out, table, box, to, window, flip, reading, how, operations):
     """Do the same for a format that libjpeg does not decode, with Pillow, which decodes the whole image."""
     with _open(data) as image:
-        pixels = _loaded(image, reading, lambda: np.asarray(image.convert("RGB")))
+        pixels = _loaded(image, reading, lambda: _rgb(image, reading.scale16))
         orientation = _orientation(image) if reading.exif else 1  # only now: loading rotates a TIFF
     crop(np.ascontiguousarray(pixels), out, table, box, to, window, flip, orientation, reading, how, operations)
 
@@ -296,8 +304,7 @@ def _by_pillow(data, out, table, box, to, window, flip, reading, how, operations
 def _loaded(image, reading, convert):
     """Return the result of `convert`, which decodes an image of Pillow's; raise ImageError if it cannot be decoded."""
     width, height = image.size
-    if width * height > reading.max_pixels or max(width, height) > _LONGEST:
-        raise too_large(width, height, reading.max_pixels)
+    check_size(width, height, reading.max_pixels)
     try:
         if reading.fill:
             _load_what_is_there(image)
@@ -308,6 +315,33 @@ def _loaded(image, reading, convert):
         if from_handler(error):
             raise
         raise ImageError(f"the {image.format} image is broken: {error}") from error
+
+
+def _rgb(image, scale16):
+    """Return the RGB pixels of an image of Pillow's."""
+    image.load()
+    if not scale16 or not (image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))):
+        return np.asarray(image.convert("RGB"))
+    grey = (np.asarray(image) >> 8).astype(np.uint8)
+    return np.repeat(grey[..., None], 3, axis=2)
+
+
+def _scale_of(image):
+    """Return (largest stored value, largest value after Pillow has scaled it) of an image that is not loaded yet."""
+    if not image.tile:
+        return 1, 1
+    codec, _, _, args = image.tile[0]
+    raw, *rest = (args,) if isinstance(args, str) else args
+    if codec.startswith("ppm"):
+        return rest[-1] if rest else 255, 65535 if image.mode == "I" else 255
+    return {"L;2": 3, "L;4": 15}.get(str(raw)[:3], 255), 255
+
+
+def _unscaled(pixels, stored, scaled):
+    """Return the values that a file stores, of pixels that Pillow has scaled."""
+    if stored == scaled or pixels.dtype == bool:
+        return pixels
+    return ((pixels.astype(np.int64) * stored + scaled // 2) // scaled).astype(pixels.dtype)
 
 
 def _upright(image, exif):
@@ -357,11 +391,15 @@ def _open(data):
         raise ImageError(f"the image cannot be read: {error}") from error
 
 
-def too_large(width, height, most):
-    return ImageError(
-        f"the image claims {width} x {height} = {width * height:,} pixels, the limit is {most:,}; "
-        f"raise max_pixels if you trust it"
-    )
+def check_size(width, height, most):
+    """Raise ImageError if an image is too large."""
+    if width * height > most:
+        raise ImageError(
+            f"the image claims {width} x {height} = {width * height:,} pixels, the limit is {most:,}; "
+            f"raise max_pixels if you trust it"
+        )
+    if max(width, height) > _LONGEST:
+        raise ImageError(f"the image claims {width} x {height} pixels, a side may have {_LONGEST}")
 
 
 def _outside(box, width, height):

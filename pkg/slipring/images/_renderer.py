@@ -12,7 +12,7 @@ from slipring._core.arguments import integer, one_of
 from slipring.errors import shown
 from slipring.images._multicrop import MultiCrop
 from slipring.images._recipe import Recipe
-from slipring.images._render import ImageReading, crop, look, render, too_large
+from slipring.images._render import ImageReading, crop, look, render, check_size
 from slipring.images._scratch import scratch
 from slipring.images._transform import chain, final_size
 from slipring.images._view import INTERPOLATIONS
@@ -46,7 +46,7 @@ class Renderer:
     has_parts = False  # whether samples may have boxes and masks
 
     def __init__(
-        self, transform, *, layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, side
+        self, transform, *, layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, grey16, side
     ):  # fmt: skip
         one_of("layout", layout, _LAYOUTS)
         self.layout, self.dtype = layout, dtype_name(dtype)
@@ -66,10 +66,10 @@ class Renderer:
         self.shapes = None
         if None not in sizes:
             self.shapes = tuple((*count, *self._arranged(*size)) for count, size in zip(counts, sizes))
-        self.reading = ImageReading("bilinear", reducing_gap, exif, truncated, max_pixels)
+        self.reading = ImageReading("bilinear", reducing_gap, exif, truncated, max_pixels, grey16)
         ways = (step.interpolation for step in self.steps if step.resizes)
         way = next((name for name in ways if name in INTERPOLATIONS), "bilinear")  # it may be drawn
-        self.whole = ImageReading(way, reducing_gap, False, truncated, max_pixels)
+        self.whole = ImageReading(way, reducing_gap, False, truncated, max_pixels, grey16)
 
     def with_steps(self, steps):
         """Return a copy with another list of transforms, which leaves images of the same size."""
@@ -158,9 +158,8 @@ class Renderer:
     def _looked(self, data):
         """Return (width, height, orientation to apply) of an image that is not too large for an array."""
         width, height, orientation = look(data, self.reading.exif)
-        if width * height > self.reading.max_pixels:
-            raise too_large(width, height, self.reading.max_pixels)
-        return width, height, orientation if self.reading.exif else 1
+        check_size(width, height, self.reading.max_pixels)
+        return width, height, orientation
 
     def _shrunk(self, height, width):
         """Return the size of an image after `side`, as torchvision's Resize computes it."""

@@ -85,7 +85,7 @@ class Annotated(IndexedSamples):
         are padded with `mask_fill`. 'list': images and masks are lists of arrays.
     multiple_of : int
         Round the height and width of a padded batch up to a multiple of this.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error
+    layout, dtype, mean, std, reducing_gap, exif, truncated, grey16, max_pixels, on_error
         As in `ImageDataset`. Masks and boxes are those of the image after `exif`.
 
     Raises
@@ -147,6 +147,7 @@ class Annotated(IndexedSamples):
         reducing_gap: float | None = None,
         exif: bool = False,
         truncated: Literal["raise", "fill"] = "raise",
+        grey16: Literal["clip", "scale"] = "clip",
         max_pixels: int = MAX_PIXELS,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
@@ -171,7 +172,7 @@ class Annotated(IndexedSamples):
             transform, followers=[*self.masks, *filter(None, (boxes, keypoints))], mask_fill=self.mask_fill,
             flip_order=_order(flip_order), min_box_size=not_negative("min_box_size", min_box_size),
             invalid_boxes=invalid_boxes, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap,
-            exif=exif, truncated=truncated, max_pixels=max_pixels,
+            exif=exif, truncated=truncated, grey16=grey16, max_pixels=max_pixels,
         )  # fmt: skip
         self.layout, self.dtype = layout, self._renderer.dtype
         self._size = final_size(self._renderer.steps)

@@ -59,7 +59,7 @@ class ImageDataset(IndexedSamples):
         if torch is installed, otherwise arrays of ml_dtypes's dtype; ``dtype=ml_dtypes.bfloat16`` always gives arrays.
     mean, std : sequence of 3 floats, optional
         For red, green and blue, where pixel values are 0 to 1; so none is above 1. Only for floating-point dtypes.
-    reducing_gap, exif, truncated, max_pixels
+    reducing_gap, exif, truncated, grey16, max_pixels
         As in `decode_into`.
     on_error : {'raise', 'skip'}
         How to handle an image that cannot be read: raise an `~slipring.errors.ImageError` with its path and index, or
@@ -124,6 +124,7 @@ class ImageDataset(IndexedSamples):
         reducing_gap: float | None = None,
         exif: bool = False,
         truncated: Literal["raise", "fill"] = "raise",
+        grey16: Literal["clip", "scale"] = "clip",
         max_pixels: int = MAX_PIXELS,
         on_error: Literal["raise", "skip"] = "raise",
         side: int | None = None,
@@ -146,7 +147,7 @@ class ImageDataset(IndexedSamples):
             )
         self._renderer = Renderer(
             transform, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
-            truncated=truncated, max_pixels=max_pixels, side=side,
+            truncated=truncated, grey16=grey16, max_pixels=max_pixels, side=side,
         )  # fmt: skip
         self.layout, self.dtype = layout, self._renderer.dtype
         self._side, self._what, self._bound = side, what, False
@@ -303,7 +304,7 @@ class ImageDataset(IndexedSamples):
         reading, whole = self._renderer.reading, self._renderer.whole
         form = f"{self._what} {reading.max_pixels}"
         if self._what == "pixels":  # and how they were made
-            form += f" {self._side} {reading.exif} {whole.fill} {backend()}"
+            form += f" {self._side} {reading.exif} {whole.fill} {whole.scale16} {backend()}"
             form += f" {whole.filter} {whole.gap}" if self._side is not None else ""
         what = f"{self._what} of {len(self)} images of {type(self).__name__}"
         if self._side is not None and self._what == "pixels":

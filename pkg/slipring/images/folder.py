@@ -39,7 +39,7 @@ class Folder(ImageDataset):
     Parameters
     ----------
     root : path or URL
-    transform, layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error
+    transform, layout, dtype, mean, std, reducing_gap, exif, truncated, grey16, max_pixels, on_error
         As in `ImageDataset`.
     side, cache, what, target_transform
         Likewise.

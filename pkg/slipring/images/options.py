@@ -30,6 +30,7 @@ class ImageOptions(TypedDict, total=False):
     reducing_gap: float | None
     exif: bool
     truncated: Literal["raise", "fill"]
+    grey16: Literal["clip", "scale"]
     max_pixels: int
     on_error: Literal["raise", "skip"]
     side: int | None

@@ -33,7 +33,8 @@ class Parquet(ImageDataset):
         A column, whose values become the target; several columns become a dict.
     storage : slipring.Storage, optional
         How URLs are read.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what, target_transform
+    layout, dtype, mean, std, reducing_gap, exif, truncated, grey16, max_pixels, on_error, side, cache, what,
+    target_transform
         As in `ImageDataset`.
 
     Raises

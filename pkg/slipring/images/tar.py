@@ -69,7 +69,8 @@ class Tar(ImageDataset):
         again if the shard's size or modification time has changed. Remote shards cannot have sidecar files.
     storage : slipring.Storage, optional
         How URLs are read.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what, target_transform
+    layout, dtype, mean, std, reducing_gap, exif, truncated, grey16, max_pixels, on_error, side, cache, what,
+    target_transform
         As in `ImageDataset`.
 
     Attributes

@@ -41,7 +41,7 @@ class TarStream(Sharded):
         comes from Python's ``random``.
     rank, world_size : int
         The rank whose shards are read, and the number of ranks.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, target_transform
+    layout, dtype, mean, std, reducing_gap, exif, truncated, grey16, max_pixels, on_error, side, target_transform
         As in `ImageDataset`. With ``on_error="skip"``, no other image replaces a bad one.
 
     Attributes

@@ -32,7 +32,8 @@ class Bytes(ImageDataset):
         Index or key of image and target in a sample. The default is a sequence's first two items.
     fingerprint : str, optional
         A text that identifies these samples if `cache` has a name. Hugging Face's datasets have their own.
-    layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error, side, cache, what, target_transform
+    layout, dtype, mean, std, reducing_gap, exif, truncated, grey16, max_pixels, on_error, side, cache, what,
+    target_transform
         As in `ImageDataset`.
 
     Examples

@@ -68,8 +68,8 @@ class Loader(CoreLoader[Any]):
         Columns of encoded images, and their transforms. The worker decodes each image into the batch. See
         `slipring.images`.
     image_options : dict, optional
-        Options for all of these columns: layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, on_error,
-        side; see `slipring.images.ImageDataset`.
+        Options for all of these columns: layout, dtype, mean, std, reducing_gap, exif, truncated, grey16, max_pixels,
+        on_error, side; see `slipring.images.ImageDataset`.
     local_shuffle : int
         Draw the rows of a batch at random from a buffer of so many rows, at least `batch_size`, in each worker's own
         memory. 0: rows keep the order of the blocks.
