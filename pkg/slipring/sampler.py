@@ -14,6 +14,7 @@ from slipring._core import process
 from slipring._core._ring import IndexOrder, mix
 from slipring._core.arguments import epoch_number, flag, integer
 from slipring._core.digests import digest, digest_of, earlier_digest_of
+from slipring._core.redivision import check_divided_once, hint_for
 from slipring._core.seeding import MASK_63, Share
 from slipring.errors import shown
 
@@ -118,8 +119,10 @@ class BatchSampler:
         if shuffle and self._replaced:
             given = "num_samples" if weights is None else "weights"
             raise ValueError(f"shuffle=True gives each index once, {given} draws with replacement")
+        self._drawn_seed = None
         if seed is None:
-            seed = 0 if world_size > 1 else int.from_bytes(os.urandom(8), "little")
+            seed = 0 if world_size > 1 else int.from_bytes(os.urandom(8), "little") & MASK_63
+            self._drawn_seed = seed
         self.indices, self.batch_size, self.shuffle, self.drop_last = indices, batch_size, shuffle, drop_last
         self._bounds, self._weights_digest = None, None
         if weights is not None:
@@ -198,6 +201,7 @@ class BatchSampler:
         return self._state(epoch, delivered * step + beginning % step)
 
     def __iter__(self) -> Iterator[list[Any]]:
+        check_divided_once(self, self.seed == self._drawn_seed and self._drawn != "given")
         self._begun = None
         return _Pass(self)
 
@@ -453,7 +457,7 @@ def _sequence(indices):
     if not hasattr(indices, "__len__"):
         return range(integer("indices", indices, 0, sys.maxsize, hint="; or give a sequence of indices"))
     if not hasattr(indices, "__getitem__") or isinstance(indices, Mapping):
-        raise TypeError(f"indices must be an int or a sequence, not a {type(indices).__name__}")
+        raise TypeError(f"indices must be an int or a sequence, not a {type(indices).__name__}{hint_for(indices)}")
     if isinstance(indices, (list, tuple)) and indices and type(indices[0]) is bool:
         raise TypeError(_MASK)
     return indices
