@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import numbers
 import os
 import sys
@@ -15,9 +13,10 @@ import numpy as np
 from slipring._core import process
 from slipring._core._ring import IndexOrder, mix
 from slipring._core.arguments import epoch_number, flag, integer
+from slipring._core.digests import digest, digest_of, earlier_digest_of
+from slipring._core.redivision import check_divided_once, hint_for
 from slipring._core.seeding import MASK_63, Share
 from slipring.errors import shown
-from slipring.strings import StringList
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -120,8 +119,10 @@ class BatchSampler:
         if shuffle and self._replaced:
             given = "num_samples" if weights is None else "weights"
             raise ValueError(f"shuffle=True gives each index once, {given} draws with replacement")
+        self._drawn_seed = None
         if seed is None:
-            seed = 0 if world_size > 1 else int.from_bytes(os.urandom(8), "little")
+            seed = 0 if world_size > 1 else int.from_bytes(os.urandom(8), "little") & MASK_63
+            self._drawn_seed = seed
         self.indices, self.batch_size, self.shuffle, self.drop_last = indices, batch_size, shuffle, drop_last
         self._bounds, self._weights_digest = None, None
         if weights is not None:
@@ -185,8 +186,10 @@ class BatchSampler:
         ------
         TypeError, ValueError
             It is not such a state, or the state of another order: with other indices or weights, or drawn in another
-            way. For indices that are neither numbers nor text, and for a sequence class of your own, only the length is
-            compared.
+            way. A digest of the indices is compared, unless they are neither numbers nor text: then only their number
+            is. A sequence class of your own may have a method ``fingerprint()``, which returns a str that identifies
+            its content. Otherwise the first state reads all indices of it, or 1,024 evenly spaced ones if there are
+            more than 65,536.
         """
         self._resumed = self._checked(state)
         self.epoch, self.seed = self._resumed[0], int(state["seed"])
@@ -198,6 +201,7 @@ class BatchSampler:
         return self._state(epoch, delivered * step + beginning % step)
 
     def __iter__(self) -> Iterator[list[Any]]:
+        check_divided_once(self, self.seed == self._drawn_seed and self._drawn != "given")
         self._begun = None
         return _Pass(self)
 
@@ -232,7 +236,7 @@ class BatchSampler:
     def _digests(self):
         """dict: digests that distinguish orders with the same number of samples."""
         if self._indices_digest is None:
-            self._indices_digest = _digest_of(self.indices)
+            self._indices_digest = digest_of(self.indices)
         return {"indices": self._indices_digest, "weights": self._weights_digest}
 
     def _state(self, epoch, position):
@@ -267,7 +271,7 @@ class BatchSampler:
                     "weights and num_samples"
                 )
         for what, has in self._digests.items():
-            if state[what] != has:
+            if state[what] != has and not (what == "indices" and state[what] == earlier_digest_of(self.indices)):
                 raise ValueError(
                     f"the state is of an epoch with other {what} than this sampler's: other indices would be skipped "
                     f"than were delivered. Resume with the same {what}"
@@ -453,39 +457,10 @@ def _sequence(indices):
     if not hasattr(indices, "__len__"):
         return range(integer("indices", indices, 0, sys.maxsize, hint="; or give a sequence of indices"))
     if not hasattr(indices, "__getitem__") or isinstance(indices, Mapping):
-        raise TypeError(f"indices must be an int or a sequence, not a {type(indices).__name__}")
+        raise TypeError(f"indices must be an int or a sequence, not a {type(indices).__name__}{hint_for(indices)}")
     if isinstance(indices, (list, tuple)) and indices and type(indices[0]) is bool:
         raise TypeError(_MASK)
     return indices
-
-
-def _digest_of(indices):
-    """Return a digest of indices: the same in any process, and for any container of the same numbers."""
-    if isinstance(indices, StringList):
-        indices = list(indices)
-    if isinstance(indices, (list, tuple)):
-        indices = [each.item() if isinstance(each, np.generic) else each for each in indices]
-        if set(map(type, indices)) == {int}:
-            indices = np.array(indices)
-    if isinstance(indices, np.ndarray) and indices.dtype.kind in "iu" and len(indices):
-        numbers = indices.astype(np.int64)
-        steps = np.diff(numbers)
-        first, step = int(numbers[0]), int(steps[0]) if len(steps) else 1
-        if not step or (steps != step).any():
-            return _digest(numbers.tobytes())
-        indices = range(first, first + step * len(numbers), step)
-    if isinstance(indices, range):
-        return _digest(f"{len(indices)} from {indices.start} by {indices.step}".encode())
-    if isinstance(indices, (list, tuple, np.ndarray)):
-        try:
-            return _digest(json.dumps(list(indices)).encode())
-        except TypeError:  # values that JSON lacks may be written differently in another process
-            pass
-    return _digest(f"{len(indices)}".encode())
-
-
-def _digest(written):
-    return hashlib.blake2b(written, digest_size=16).hexdigest()
 
 
 def _cumulative(given, n):
@@ -500,4 +475,4 @@ def _cumulative(given, n):
         raise ValueError(f"weights must be finite, not negative, and not all zero; they are {shown(given)}")
     bounds = np.cumsum(weights)
     bounds /= bounds[-1]
-    return bounds, _digest(weights)
+    return bounds, digest(weights)

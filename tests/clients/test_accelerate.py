@@ -13,6 +13,7 @@ accelerate = pytest.importorskip("accelerate", reason=HOW)
 import torch  # noqa: E402
 
 import slipring.torch  # noqa: E402
+from slipring import BatchSampler  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.clients.points import EXTRAS, Line, Points, epochs, extras  # noqa: E402
 
@@ -72,6 +73,68 @@ def test_a_loader_from_before_is_prepared_too_and_torchdatas_is_made_if_accelera
     shard = accelerator.prepare(DataLoader(Points(), 4, **EXTRAS))
     assert type(shard.base_dataloader) is torchdata.StatefulDataLoader
     assert torch.cat([batch["i"] for batch in shard]).tolist() == list(range(24))
+
+
+LOADERS = {"ours": DataLoader, "torch's": slipring.torch.drop_in.standin.Stock}
+
+
+def part_of(rank, loader, **options):
+    """Return the loader that Accelerate prepares on a rank of two, and that stays on the CPU."""
+    return accelerate.data_loader.prepare_data_loader(
+        loader, **{"num_processes": 2, "process_index": rank, "put_on_device": False, **options}
+    )
+
+
+@pytest.mark.parametrize("whose", LOADERS)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("split", [False, True])
+def test_a_divided_sampler_is_not_divided_again(whose, num_workers, split):
+    for installed in (True, False):
+        sampler = BatchSampler(24, 4, rank=1, world_size=2, shuffle=True)
+        loader = LOADERS[whose](Points(), batch_sampler=sampler, num_workers=num_workers)
+        with pytest.raises(ValueError, match=r"rank=1 and world_size=2.*2 processes again.*prepare\(\), or leave out"):
+            next(iter(part_of(1, loader, split_batches=split)))
+        if installed:
+            slipring.torch.uninstall()
+    slipring.torch.install()
+
+
+@pytest.mark.parametrize("whose", LOADERS)
+def test_an_undivided_sampler_is_divided_once_and_needs_a_seed(whose):
+    def part(rank, ranks=2, **options):
+        loader = LOADERS[whose](Points(), batch_sampler=BatchSampler(24, 4, **options))
+        return [i for batch in part_of(rank, loader, num_processes=ranks) for i in batch["i"].tolist()]
+
+    for options in ({"shuffle": True, "seed": 3}, {}):
+        assert sorted(part(0, **options) + part(1, **options)) == list(range(24))
+    assert sorted(part(0, 1, shuffle=True)) == list(range(24))
+    for options in ({"shuffle": True}, {"num_samples": 24}):
+        with pytest.raises(ValueError, match=r"seed=None.*each of 2 processes has another order.*give it a seed"):
+            part(0, **options)
+
+
+def test_the_rank_that_reads_for_all_does_not_read_its_part_alone():
+    accelerate.PartialState(cpu=True).num_processes = 2
+    loader = DataLoader(Points(), batch_sampler=BatchSampler(24, 4, rank=0, world_size=2))
+    with pytest.raises(ValueError, match="would be divided among 2 processes again"):
+        next(iter(part_of(0, loader, dispatch_batches=True, put_on_device=True)))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_divided_shards_are_not_divided_again(tmp_path, num_workers):
+    images = pytest.importorskip("slipring.images")
+    pytest.importorskip("PIL")
+    from tests.support.shards import files, shard
+
+    paths = [shard(tmp_path / f"{k}.tar", files(4, 10 * k)) for k in range(2)]
+
+    def loader(**options):
+        data = images.TarStream(paths, images.Resize((4, 4)), target=None, **options)
+        return DataLoader(data, 1, num_workers=num_workers)
+
+    with pytest.raises(ValueError, match=r"TarStream has rank=1 and world_size=2.*2 processes again"):
+        next(iter(part_of(1, loader(rank=1, world_size=2))))
+    assert [len(list(part_of(rank, loader()))) for rank in range(2)] == [4, 4]
 
 
 def test_accelerate_has_its_own_arguments_again_after():

@@ -105,6 +105,27 @@ def test_a_trainer_predicts_from_a_loader_made_again(trainer):
         assert extras(recreated) == EXTRAS and recreated.stats().batches == 5
 
 
+@pytest.mark.parametrize("kind", [DataLoader, torch.utils.data.DataLoader])
+def test_a_divided_sampler_is_not_divided_again(trainer, kind):
+    def loader():
+        return kind(Points(), batch_sampler=slipring.BatchSampler(24, 4, rank=1, world_size=2))
+
+    with pytest.raises(TypeError, match=r"not a DistributedSampler.*use_distributed_sampler=False"):
+        trainer(max_epochs=1, strategy="ddp").fit(Module(), loader())
+    torch.distributed.destroy_process_group()
+    module = Module()
+    trainer(max_epochs=1, strategy="ddp", use_distributed_sampler=False).fit(module, loader())
+    assert module.line.seen == list(range(1, 24, 2))
+
+
+@pytest.mark.parametrize("kind", [DataLoader, torch.utils.data.DataLoader])
+def test_a_divided_sampler_within_lightnings_is_not_divided_again(kind):
+    wrapper = pytest.importorskip("lightning_fabric.utilities.distributed").DistributedSamplerWrapper
+    twice = wrapper(slipring.BatchSampler(24, 4, rank=1, world_size=2), num_replicas=2, rank=1)
+    with pytest.raises(ValueError, match=r"world_size=2.*2 processes again.*use_distributed_sampler=False"):
+        next(iter(kind(torch.arange(24), sampler=twice, batch_size=None)))
+
+
 class OnTorchs(torch.utils.data.DataLoader):
     """A user's class from before `install`: only Lightning's wrapper can make a new one."""
 

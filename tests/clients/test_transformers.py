@@ -1,8 +1,10 @@
 """Hugging Face's Trainer, which makes its loaders itself, with ours in torch's place."""
 
+import contextlib
+
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate", reason="pip install -r requirements-clients.txt")
 transformers = pytest.importorskip("transformers", reason="pip install -r requirements-clients.txt")
 
@@ -65,6 +67,23 @@ def test_a_trainer_trains_and_evaluates_from_our_loader(tmp_path, persistent):
         with loader:
             assert type(loader) is DataLoader
             assert loader.stats().batches == batches
+
+
+class Divided(transformers.Trainer):
+    """Makes its own loader, of a sampler that divides the samples, and lets Accelerate prepare it."""
+
+    def get_train_dataloader(self):
+        sampler = slipring.BatchSampler(24, 4, rank=0, world_size=2)
+        return self.accelerator.prepare(torch.utils.data.DataLoader(Points(), batch_sampler=sampler))
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_divided_sampler_is_not_divided_again(tmp_path, installed):
+    with slipring.torch.install() if installed else contextlib.nullcontext():
+        trainer = Divided(Line(), arguments(tmp_path, num_train_epochs=1), train_dataset=Points())
+        trainer.accelerator.state.num_processes = 2
+        with pytest.raises(ValueError, match=r"world_size=2.*2 processes again.*prepare\(\)"):
+            trainer.train()
 
 
 def test_the_log_gets_the_loaders_scalars_every_n_steps(tmp_path):

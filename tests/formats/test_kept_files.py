@@ -31,6 +31,27 @@ def test_a_state_of_version_1_continues_the_same_shuffled_epoch():
         assert rest[0] == [15, 66, 7, 70, 72, 81, 56, 42]
 
 
+class Hundreds:
+    """A sequence of a user's class: of such indices, the first states had a digest of the length alone."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, place):
+        return 100 + place
+
+
+def test_a_state_of_a_users_sequence_that_knows_only_its_length_is_loaded():
+    state = json.loads((KEPT / "sampler-1.json").read_text())
+    sampler = slipring.BatchSampler(Hundreds(), 3, shuffle=True, seed=7)
+    whole = list(sampler)
+    sampler.load_state_dict(state)
+    assert list(sampler) == whole[2:]
+    assert iter(sampler).state_dict()["indices"] != state["indices"]
+    with pytest.raises(ValueError, match="other indices"):
+        slipring.BatchSampler([*range(100, 120)], 3, shuffle=True, seed=7).load_state_dict(state)
+
+
 def test_an_index_of_version_1_is_used_and_not_made_again(tmp_path):
     images = pytest.importorskip("slipring.images")
     shard, index = tmp_path / "shard.tar", tmp_path / "shard.tar.index.npz"

@@ -162,6 +162,69 @@ def test_indices_without_numbers_or_text_are_known_by_their_length():
         assert len(list(sampler)) == len(loaded) - 1
 
 
+class Mixture:
+    """A sequence of a user's class: `indices(place)`, which counts what is read."""
+
+    def __init__(self, n, indices):
+        self.n, self.indices, self.read = n, indices, 0
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, place):
+        self.read += 1
+        return self.indices(place)
+
+
+class Named(Mixture):
+    name = "seven to three"
+
+    def fingerprint(self):
+        return self.name
+
+
+def test_a_state_of_another_sequence_of_a_users_class_is_refused():
+    saved = [7 * i % 10 for i in range(10)]
+    state = json.loads(json.dumps(after(BatchSampler(Mixture(10, saved.__getitem__), 2), 1)))
+    for same in (Mixture(10, saved.__getitem__), saved, np.array(saved)):
+        sampler = BatchSampler(same, 2)
+        sampler.load_state_dict(state)
+        assert flat(sampler) == saved[2:]
+    for other in (Mixture(10, lambda i: 3 * i % 10), Mixture(10, lambda i: str(saved[i])), range(10)):
+        with pytest.raises(ValueError, match="other indices"):
+            BatchSampler(other, 2).load_state_dict(state)
+
+
+def test_a_fingerprint_identifies_a_users_sequence_which_is_not_read():
+    sampler = BatchSampler(Named(10, lambda i: i), 2)
+    state = json.loads(json.dumps(iter(sampler).state_dict()))
+    BatchSampler(Named(10, lambda i: -i), 2).load_state_dict(state)
+    assert sampler.indices.read == 0
+    other = Named(10, lambda i: i)
+    other.name = "nine to one"
+    with pytest.raises(ValueError, match="other indices"):
+        BatchSampler(other, 2).load_state_dict(state)
+    other.name = None
+    with pytest.raises(TypeError, match=r"fingerprint\(\).*str, not None"):
+        BatchSampler(other, 2).load_state_dict(state)
+
+
+def test_a_state_reads_few_indices_of_a_long_sequence_and_once():
+    n = 10**9
+    sampler, other = (BatchSampler(Mixture(n, lambda i, by=by: by * i), 2, shuffle=True, seed=1) for by in (1, -1))
+    passes = iter(sampler)
+    states = [passes.state_dict(), next(passes) and passes.state_dict()]
+    assert sampler.indices.read <= 2000
+    with pytest.raises(ValueError, match="other indices"):
+        other.load_state_dict(states[1])
+    same = BatchSampler(Mixture(n, lambda i: i), 2, shuffle=True, seed=1)
+    same.load_state_dict(states[1])
+    assert next(iter(same)) == next(passes)
+    short = BatchSampler(Mixture(n - 1, lambda i: i), 2, num_samples=n)
+    with pytest.raises(ValueError, match="other indices"):
+        short.load_state_dict(iter(BatchSampler(Mixture(n, lambda i: i), 2, num_samples=n)).state_dict())
+
+
 W = [1.0, 2.0, 3.0, 4.0] * 7 + [0.5, 0.25]
 
 

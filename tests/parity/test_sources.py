@@ -80,6 +80,22 @@ def test_getitems_gets_what_the_batch_sampler_yields(make, num_workers):
     assert_as_torch(make, Asked([]), batch_sampler=batches, num_workers=num_workers)
 
 
+class Finished(Values):
+    """Its `__getitems__` returns a finished batch: a text, or a dict for every second one."""
+
+    def __getitems__(self, indices):
+        return {"x": torch.tensor(indices), "name": str(indices)} if indices[0] % 2 else str(indices)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_a_finished_batch_is_collated_as_torch_collates_it(make, num_workers):
+    dataset = Finished([])
+    assert_as_torch(make, dataset, batch_sampler=[[1, 3], [2]], num_workers=num_workers, collate_fn=lambda batch: batch)
+    assert_as_torch(make, dataset, batch_sampler=[[2, 3], [4]], num_workers=num_workers)
+    with pytest.raises(KeyError):
+        list(make(dataset, batch_sampler=[[1, 3]], num_workers=num_workers))
+
+
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_a_batch_sampler_that_yields_iterators_is_read_once(make, num_workers):
     assert_as_torch(make, NUMBERS, make_batch_sampler=lambda: [iter([3, 1]), iter([2])], num_workers=num_workers)

@@ -17,6 +17,7 @@ import numpy as np
 
 from slipring._core import _codec, pytree
 from slipring._core._codec import empty
+from slipring._core.arguments import listed_samples
 from slipring.errors import shown
 
 cnp.import_array()
@@ -57,7 +58,8 @@ def default_collate(samples):
     >>> slipring.default_collate([{"x": 1.5, "name": "a"}, {"x": 2.5, "name": "b"}])
     {'x': array([1.5, 2.5]), 'name': ['a', 'b']}
     """
-    samples = list(samples)  # a copy: rows are copied without the GIL, and another thread may change the caller's list
+    # A copy: rows are copied without the GIL, and another thread may change the caller's list.
+    samples = listed_samples(samples)
     if not samples:
         raise ValueError("there are no samples to put together: the sampler gave an empty batch")
     return collate(samples, "", 0)

@@ -23,6 +23,7 @@ import numpy as np
 from slipring._core import _codec, pytree
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
 from slipring._core._ring import from_handler
+from slipring._core.arguments import listed_samples
 from slipring._core.culprit import failed_at
 
 cdef extern from "Python.h":
@@ -599,7 +600,7 @@ cdef class RowWriter:
         if self.share is None:
             self.given, self.was_given = samples, True
             return
-        samples = list(samples)
+        samples = listed_samples(samples)
         if len(samples) != self.end - self.first:  # the caller raises an error; there are no rows for further samples
             self.samples, self.count = samples, len(samples)
             return
@@ -696,7 +697,7 @@ cdef class RowWriter:
             self.to_list()
         samples = self.given if self.was_given else self.read_back()[:self.count]
         if self.skip_none:
-            samples = [sample for sample in samples if sample is not None]
+            samples = [sample for sample in listed_samples(samples) if sample is not None]
             if not samples:
                 return NO_SAMPLES
         return collate_fn(samples)

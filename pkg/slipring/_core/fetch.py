@@ -9,6 +9,7 @@ from slipring._core import seeding
 from slipring._core._codec import empty
 from slipring._core._collate import DROP, NO_SAMPLES, RowWriter, default_collate, draw, read_samples
 from slipring._core._ring import from_handler
+from slipring._core.arguments import one_each
 from slipring._core.concurrency import is_async, is_awaitable, is_subset, reads_in_one_call
 from slipring._core.seeding import BySample
 from slipring._core.stateful import (
@@ -156,6 +157,8 @@ class MapFetcher(Fetcher):
             if is_awaitable(samples):
                 samples = beside.one(samples)
             if not (type(samples) is list and samples and is_awaitable(samples[0])):
+                if self.collate_fn is None and type(samples) is not list:  # such as a tuple of a batch's parts
+                    samples = one_each(self.dataset, indices, samples)
                 rows.take(samples)
                 return
         indices = listed(indices)

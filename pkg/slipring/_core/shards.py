@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipring._core import seeding
 from slipring._core._ring import mix
+from slipring._core.redivision import check_divided_once
 from slipring._core.worker_info import get_worker_info
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class ShardedPass:
 
     def _begin(self, seed, pieces=None):
         stream = self._stream
+        check_divided_once(stream)
         self._seed, self._redivided = seed, pieces is not None
         if pieces is None:
             pieces = turns(seed, stream._division, stream.shuffle, self._worker, self._workers)

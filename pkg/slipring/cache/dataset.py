@@ -221,7 +221,7 @@ class Mapped:
         return self.function(self.dataset[index])
 
     def _several(self, indices: Sequence[int]) -> list[Any]:
-        return _each(self.function, self.dataset.__getitems__(indices))
+        return _each(self.function, one_each(self.dataset, indices, self.dataset.__getitems__(indices)))
 
     def __repr__(self) -> str:
         return f"{self.dataset!r}.map({getattr(self.function, '__qualname__', self.function)})"
