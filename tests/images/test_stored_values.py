@@ -53,7 +53,7 @@ def assert_same_as_pillow(data):
         out = np.empty((7, 9, 3), np.uint8)
         images.decode_into(data, out, (2, 3, 7, 9), exif=exif)
         assert np.abs(out.astype(int) - want[2:9, 3:12]).max() <= 1
-        sample, _ = images.Bytes([data], exif=exif)[0]
+        sample, _ = images.Bytes([(data, 0)], exif=exif)[0]
         assert np.array_equal(sample, whole)
 
 
@@ -126,7 +126,7 @@ def test_grey_png_masks_have_their_stored_values(bits):
     data = png(values, bits, colour=0)
     stored = images.decode(data, mode="unchanged")
     assert stored.dtype == (bool if bits == 1 else np.uint8) and np.array_equal(stored, values)
-    sample = images.Annotated([{"image": scene(8, 8), "mask": data}], {"image": "image", "mask": "mask"})[0]
+    sample = images.Annotated([{"image": scene(8, 8), "mask": data}], masks="mask")[0]
     assert np.array_equal(sample["mask"], values)
 
 
@@ -170,8 +170,8 @@ def test_grey_with_16_bits_is_clipped_as_by_pillow_or_scaled():
     assert np.array_equal(images.decode(data), clipped)
     scaled = np.repeat((values >> 8).astype(np.uint8)[..., None], 3, axis=2)
     assert np.array_equal(images.decode(data, grey16="scale"), scaled)
-    assert np.array_equal(images.Bytes([data], grey16="scale")[0][0], scaled)
-    assert np.array_equal(images.Bytes([data], grey16="scale", cache="1MiB")[0][0], scaled)
+    assert np.array_equal(images.Bytes([(data, 0)], grey16="scale")[0][0], scaled)
+    assert np.array_equal(images.Bytes([(data, 0)], grey16="scale", cache="1MiB")[0][0], scaled)
 
 
 def test_a_side_that_is_too_long_is_an_image_error_so_that_it_can_be_skipped():
@@ -183,6 +183,6 @@ def test_a_side_that_is_too_long_is_an_image_error_so_that_it_can_be_skipped():
     long = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", (1 << 24) + 1, 1, 8, 0, 0, 0, 0))
     long += chunk(b"IDAT", zlib.compress(bytes(8))) + chunk(b"IEND", b"")
     with pytest.raises(ImageError, match="a side may have"):
-        images.Bytes([long])[0]
-    data = images.Bytes([long, encoded("PNG")], images.CenterCrop(8), on_error="skip")
+        images.Bytes([(long, 0)])[0]
+    data = images.Bytes([(long, 0), (encoded("PNG"), 1)], images.CenterCrop(8), on_error="skip")
     assert data[0][0].shape == (8, 8, 3)

@@ -112,7 +112,7 @@ ARGUMENTS = {
     "natural?": "total", "bounded?": "preload", "integer?": "chunk_size seed", "seconds": "attempt_timeout timeout",
     "flag?": "allow_empty batch_compose copy drop_last exif nokill non_blocking parallel_stream persistent_workers "
     "return_list shuffle skip_none use_autotune use_buffer_reader use_shared_memory verbose",
-    "word": "backing dtype index interpolation layout on_error returns truncated what", "word?": "mode",
+    "word": "backing dtype index interpolation layout on_error returns truncated what grey16", "word?": "mode",
     "callable": "read", "callable?": "collate_fn decode decode_batch is_valid_file target_transform worker_init_fn",
     "object": "out", "object?": "collator feed_list file storage transform", "source": "batches data_source",
     "iterable": "datasets loader strings transforms", "iterable?": "batch_sampler shuffle_indices",
@@ -126,7 +126,8 @@ ARGUMENTS = {
 }  # fmt: skip
 KINDS = {name: kind for kind, names in ARGUMENTS.items() for name in names.split()}
 IMAGES = (
-    "transform layout dtype mean std reducing_gap exif truncated max_pixels on_error side cache what target_transform"
+    "transform layout dtype mean std reducing_gap exif truncated grey16 max_pixels on_error side cache what "
+    "target_transform"
 )
 
 

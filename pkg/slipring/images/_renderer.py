@@ -12,7 +12,7 @@ from slipring._core.arguments import integer, one_of
 from slipring.errors import shown
 from slipring.images._multicrop import MultiCrop
 from slipring.images._recipe import Recipe
-from slipring.images._render import ImageReading, crop, look, render, check_size
+from slipring.images._render import ImageReading, check_size, crop, look, render
 from slipring.images._scratch import scratch
 from slipring.images._transform import chain, final_size
 from slipring.images._view import INTERPOLATIONS
