@@ -2,6 +2,7 @@
 
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -144,13 +145,12 @@ def test_a_pgm_has_its_stored_values(most):
     assert np.array_equal(images.decode(data, mode="unchanged"), values)
 
 
+def chunk(name, content):
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
 def png(values, bits, colour, palette=None):
     """A PNG of grey values or of numbers of a palette, with 1 to 8 bits, as the specification describes it."""
-    import zlib
-
-    def chunk(name, content):
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
     height, width = values.shape
     planes = (values[..., None] >> np.arange(bits - 1, -1, -1) & 1).astype(np.uint8)
     rows = np.packbits(planes.reshape(height, width * bits), axis=1)
@@ -175,11 +175,6 @@ def test_grey_with_16_bits_is_clipped_as_by_pillow_or_scaled():
 
 
 def test_a_side_that_is_too_long_is_an_image_error_so_that_it_can_be_skipped():
-    import zlib
-
-    def chunk(name, content):
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
     long = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", (1 << 24) + 1, 1, 8, 0, 0, 0, 0))
     long += chunk(b"IDAT", zlib.compress(bytes(8))) + chunk(b"IEND", b"")
     with pytest.raises(ImageError, match="a side may have"):
