@@ -63,6 +63,17 @@ class TorchPasses:
             # torch draws a second seed for the first epoch, and uses the first.
             private.share_dist_seed(loader.generator, self._pg)
         self._read_again(0 if resume is None else resume.dropped)
+        if resume is not None and resume.has_begun and loader._skips_empty_rest:
+            self._iteration.next_pass = functools.partial(TorchPasses._begin_next, loader=loader)
+
+    def _begin_next(self, loader):
+        """Begin the epoch after one whose rest, after a resume, has no batch."""
+        if loader._newest is not self._pass:
+            raise StopIteration  # the next epoch has begun in another iterator
+        if loader._iterator is self:
+            self._begin_another(loader, False)
+        else:
+            TorchPasses.__init__(self, loader)
 
     # ---- torch's draws, in torch's order
 
