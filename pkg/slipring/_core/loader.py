@@ -150,6 +150,7 @@ class _Pass(NamedTuple):
     """A loader's newest iteration."""
 
     epoch: int
+    num_workers: int
     position: Position
     source: Any  # the `SamplerSource`, or None
     iterator: Any  # a weak reference
@@ -229,7 +230,7 @@ class LoaderCore(LoaderMethods):
                 iterator.begin(*arguments, **hooks)
             if resume is not None and resume.has_begun:
                 iterator.next_pass = self._iterate
-            self._newest = _Pass(self.epoch, position, source, weakref.ref(iterator))
+            self._newest = _Pass(self.epoch, o.num_workers, position, source, weakref.ref(iterator))
             self._loaded = None
             self.epoch += 1
             return iterator
@@ -383,6 +384,7 @@ class LoaderCore(LoaderMethods):
         if isinstance(sampler := self.options.batch_sampler, BatchSampler):
             more = dict(sampler_iterator=(sampler._state_at(position.delivered),))
         epoch = epoch if position.finished else newest.epoch
+        described = dataclasses.replace(described, num_workers=newest.num_workers)  # resize() may have changed it
         return core.built(described, position, epoch=epoch, seed=self.seed, **more).dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
