@@ -228,8 +228,8 @@ class LoaderCore(LoaderMethods):
                 self._engines.iterators.add(iterator)
             else:
                 iterator.begin(*arguments, **hooks)
-            if resume is not None and resume.has_begun:
-                iterator.next_pass = self._iterate
+            if resume is not None:
+                iterator.next_pass = core.next_pass(self._described(), resume, self._iterate)
             self._newest = _Pass(self.epoch, o.num_workers, position, source, weakref.ref(iterator))
             self._loaded = None
             self.epoch += 1

@@ -5,6 +5,7 @@ a sampler that have them (``Stateful``).
 """
 
 import dataclasses
+import logging
 import pickle
 import warnings
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from slipring.errors import shown
 from slipring.sampler import BatchSampler
 
 FORMAT = 1
+log = logging.getLogger("slipring")
 ENDED_BY_LOAD = "load_state_dict() has ended this iterator: make a new one, with iter(loader)"
 
 
@@ -140,6 +142,26 @@ def header(loader):
         order=None if loader.is_stream else loader.order,
         ranks=reshard.divided(loader),
     )
+
+
+def next_pass(loader, resume, begin):
+    """Return the function that a resumed pass without a batch calls with its iterator; None if it cannot be needed.
+
+    `begin` begins the next epoch. If a program numbers the epochs by ``set_epoch()``, that would be the same epoch
+    again, or the next one twice, so the pass only ends.
+    """
+    numbered = [part for part in (loader.source, loader.dataset) if callable(getattr(part, "set_epoch", None))]
+    if resume is None or not resume.has_begun:
+        return None
+    return begin if all(isinstance(part, BatchSampler) for part in numbered) else partial(_end_empty, numbered[0])
+
+
+def _end_empty(part, _):
+    log.warning(
+        "this pass has no batch: the loaded state is of an epoch's end, and set_epoch() of %s says which one is next",
+        type(part).__name__,
+    )
+    raise StopIteration
 
 
 def ended_places(num_workers, state):

@@ -14,7 +14,7 @@ from slipring._core.fetch import shorter
 from slipring._core.reshard import places_of
 from slipring._core.seeding import Share
 from slipring._core.source import StreamPlan
-from slipring._core.state import at_end, ended_places, loadable, positions_of, raw_places
+from slipring._core.state import at_end, ended_places, loadable, next_pass, positions_of, raw_places
 from slipring._core.stateful import is_stateful
 from slipring.sampler import rank_that_draws
 from slipring.torch import private, remote
@@ -63,8 +63,9 @@ class TorchPasses:
             # torch draws a second seed for the first epoch, and uses the first.
             private.share_dist_seed(loader.generator, self._pg)
         self._read_again(0 if resume is None else resume.dropped)
-        if resume is not None and resume.has_begun and loader._skips_empty_rest:
-            self._iteration.next_pass = functools.partial(TorchPasses._begin_next, loader=loader)
+        if loader._skips_empty_rest:
+            begin = functools.partial(TorchPasses._begin_next, loader=loader)
+            self._iteration.next_pass = next_pass(self._pass.described, resume, begin)
 
     def _begin_next(self, loader):
         """Begin the epoch after one whose rest, after a resume, has no batch."""
