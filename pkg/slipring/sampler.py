@@ -12,7 +12,7 @@ import numpy as np
 
 from slipring._core import process
 from slipring._core._ring import IndexOrder, mix
-from slipring._core.arguments import epoch_number, flag, integer
+from slipring._core.arguments import MAX_EPOCH, epoch_number, flag, integer
 from slipring._core.digests import digest, digest_of, earlier_digest_of
 from slipring._core.redivision import check_divided_once, hint_for
 from slipring._core.seeding import MASK_63, Share
@@ -261,8 +261,8 @@ class BatchSampler:
                 f"this is no state of slipring.BatchSampler: it must have {sorted(_KEYS)}, and has "
                 f"{sorted(map(str, state))[:8]}"
             )
-        for name in ("epoch", "position", "seed"):
-            integer(f"the state's {name}", state[name], 0, MASK_63)
+        for name, most in (("epoch", MAX_EPOCH - 1), ("position", MASK_63), ("seed", MASK_63)):
+            integer(f"the state's {name}", state[name], 0, most)
         for what, has in (("samples", self.num_samples), ("order", self._drawn)):
             if state[what] != has:
                 raise ValueError(

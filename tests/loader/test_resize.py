@@ -101,6 +101,19 @@ def test_streams_keep_their_shares_until_the_epoch_ends(persistent):
             assert sorted(n for batch in got for n in batch[0]) == list(range(60))
 
 
+@pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
+def test_a_state_after_a_resize_is_of_the_workers_that_the_epoch_has():
+    with Loader(Numbered(), 2, num_workers=3) as loader, Loader(Numbered(), 2, num_workers=3) as other:
+        batches = iter(loader)
+        begun = [n for _ in range(4) for n in next(batches)[0]]
+        loader.resize(2)
+        state = loader.state_dict()
+        with pytest.raises(AssertionError, match="num_workers=3, the loader has num_workers=2"):
+            loader.load_state_dict(state)
+        other.load_state_dict(state)
+        assert sorted(begun + [n for batch in other for n in batch[0]]) == list(range(60))
+
+
 def test_more_than_the_segment_has_room_for_come_with_the_next_epoch():
     with Loader(Squares(40), 2, num_workers=1, workers=Workers(start_method="thread")) as loader:
         batches = iter(loader)

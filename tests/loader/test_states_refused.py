@@ -1,5 +1,6 @@
 """States that do not fit a `slipring.Loader`, or that belong to other ranks."""
 
+import multiprocessing
 import pickle
 
 import numpy as np
@@ -9,7 +10,7 @@ from slipring import BatchSampler, Loader
 from tests.loader.kinds_of_states import FORKED, SIZE, N, made, taken
 from tests.support.datasets import flat
 from tests.support.stateful import Counting
-from tests.support.states import check_state
+from tests.support.states import check_state, wrong_states
 
 pytestmark = pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
 
@@ -133,3 +134,34 @@ def test_a_pickle_in_a_state_is_refused_and_runs_nothing(form):
             loader.load_state_dict({**state, "workers": ({**place, "states": states},)})
         assert loader.state_dict()["workers"] == ()
     assert unpickled == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dataset": range(N), "shuffle": True},
+        {"dataset": range(N), "batch_size": 1, "batch_sampler": BatchSampler(N, SIZE, shuffle=True, seed=1)},
+        {"dataset": Counting()},
+        {"dataset": Counting(), "num_workers": (1, 3), "persistent_workers": True},
+    ],
+    ids=["map", "batch sampler", "iterable", "tuned"],
+)
+def test_a_refused_state_leaves_the_loader_as_it_was(options):
+    def situation():
+        processes = {process.pid for process in multiprocessing.active_children()}
+        sampler = loader.options.batch_sampler
+        place = sampler and (sampler.epoch, sampler.seed)
+        return loader.state_dict(), loader.options, loader.tuning, loader.epoch, loader.seed, processes, place
+
+    with Loader(**{"batch_size": SIZE, "workers": FORKED, "seed": 3, **options}) as loader:
+        batches = iter(loader)
+        taken(batches, 2)
+        state = loader.state_dict()
+        other_kind = {**state, "kind": "map" if state["kind"] == "iterable" else "iterable", "workers": ()}
+        too_many = {**state, "num_workers": 1, "workers": [{"batches": 1, "states": None}] * 2}
+        before = situation()
+        for wrong in [3, [], ["a"], {"a": 1}, [state, state], other_kind, too_many, *wrong_states(state)]:
+            with pytest.raises((TypeError, ValueError, AssertionError)):
+                loader.load_state_dict(wrong)
+            assert situation() == before
+        assert len(taken(batches)) > 2

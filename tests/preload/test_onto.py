@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from slipring import Loader, LoaderTimeout  # noqa: E402
+from slipring.errors import Closed  # noqa: E402
 from slipring.torch.device.cuda import checked_device  # noqa: E402
 from slipring.torch.device.onto import as_tensors, on_device  # noqa: E402
 from tests.support.datasets import Squares, Waiting  # noqa: E402
@@ -25,6 +26,28 @@ def test_arrays_come_as_tensors_and_the_end_is_the_iterations():
             next(batches)
         batches.close()
         batches.close()
+
+
+def test_a_resume_after_the_last_batch_continues_with_the_next_epoch():
+    with Loader(Squares(5), 2, num_workers=1) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        loader.load_state_dict(loader.state_dict())
+        batches = on_device(iter(loader), checked_device("cpu"))
+        assert numbers(batches) == [[0, 1], [2, 3], [4]] and loader.epoch == 2
+        batches.close()
+
+
+def test_an_iterator_from_before_a_load_raises():
+    with Loader(Squares(8), 2, num_workers=1) as loader:
+        batches = on_device(iter(loader), checked_device("cpu"))
+        next(batches)
+        loader.load_state_dict(loader.state_dict())
+        with pytest.raises(Closed, match="make a new one"):
+            next(batches)
+        batches.close()
+        assert len(list(loader)) == 3
 
 
 def test_the_next_batch_is_on_the_device_before_anybody_asks(lab):

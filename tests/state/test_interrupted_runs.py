@@ -151,6 +151,8 @@ class Case:
             loader.load_state_dict(way(state))
             if self.pick.random() < 0.2:  # again, before anything is read
                 loader.load_state_dict(loader.state_dict())
+            if len(seen.epochs[-1]) == batches:  # a resume after the last batch continues with the next epoch
+                seen.epochs.append([])
             if older is not loader:
                 older.close()
         for _ in range(2):

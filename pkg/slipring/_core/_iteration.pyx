@@ -33,18 +33,7 @@ include "_iteration_progress.pxi"
 include "_iteration_position.pxi"
 include "_iteration_local.pxi"
 
-cdef list listed(indices):
-    """Return the indices of a task as a list."""
-    if isinstance(indices, Slices):
-        return (<Slices> indices).indices.part((<Slices> indices).first, (<Slices> indices).n).tolist()
-    return list((<Pickled> indices).indices if isinstance(indices, Pickled) else indices)
-
-
-# ns; how often a waiting consumer checks its workers: without and with a `death_fd`, which ends the wait at a death.
-cdef uint64_t IDLE = 100_000_000, SELDOM = 500_000_000
-cdef double SECOND = 1e9  # ns
 cdef object _exiting = exiting  # see slipring._core.engine
-cdef uint64_t NEVER = SR_FOREVER
 cdef object NOT_READ = object()
 
 
@@ -94,6 +83,8 @@ cdef class Iteration:
     cdef readonly object _engine  # None: the iteration is over
     cdef object ending        # the engine, while close() runs
     cdef object options, on_end, rebuild, error
+    cdef readonly object reason  # why it was closed: next() raises this text; None: next() raises StopIteration
+    cdef public object next_pass  # if the pass ends without a batch, this begins the next one in its argument; or None
     cdef public object finish_batch  # see `finish`
     cdef object reword, is_recorded, recording
     cdef readonly object before_return
@@ -161,6 +152,7 @@ cdef class Iteration:
         self.ring, self.meter = engine.ring, engine.meter
         self.tasks = InFlight(1 if self.ring is None else self.ring.n_slots)
         self.uncommitted, self.received, self.error = collections.deque(), None, None
+        self.reason = self.next_pass = None
         self.due = self.plan_error = self.last_error = self.indices = None
         self.exhausted = self.planning = self.at_end = self.state_kept = False
         self.look_at = 0
@@ -210,7 +202,7 @@ cdef class Iteration:
     def __next__(self):
         cdef unsigned long before, me
         while True:
-            if self._engine is None and not self.restarting:
+            if self._engine is None and self.next_pass is None and not self.restarting:
                 self.raise_end()
             # First: in a forked child, a thread that does not exist there may hold the lock.
             if self.ring is None:
@@ -238,15 +230,21 @@ cdef class Iteration:
             self.owner, self.lock = getpid(), ReentrantLock()
         return 0
 
-    cpdef int raise_end(self) except -1:
-        """Raise the exception that ended the iteration, or StopIteration."""
+    cpdef int raise_end(self, of=None) except -1:
+        """Raise the exception that ended the iteration, or StopIteration; or begin `next_pass` in `of` (or in this)."""
         error, self.last_error = self.last_error, None
         if error is not None:
+            self.next_pass = None
             raise error
         if self.error is not None:
             raise Closed(f"the iteration ended with an error: {self.error}")
+        if self.reason is not None:
+            raise Closed(self.reason)
         if self.at_end:
             self.position.finished = True
+            if self.next_pass is not None:
+                self.next_pass(self if of is None else of)
+                return 0
         raise StopIteration
 
     @cython.final
@@ -256,6 +254,7 @@ cdef class Iteration:
         engine = self._engine
         if engine is None:
             self.raise_end()
+            engine = self._engine
         if self.meter.taken_at >= self.look_next:
             self.look(engine)
         while True:
@@ -264,6 +263,10 @@ cdef class Iteration:
                 if self.gives_way:
                     return None
                 self.finish()
+                engine = self._engine
+                continue
+            if self.next_pass is not None and (task.kind == SR_BATCH or task.kind == SR_ERROR):
+                self.next_pass = None
             # The last place where a signal handler can raise: no Python code runs until the caller has the batch.
             PyErr_CheckSignals()
             kind = task.kind
@@ -565,8 +568,8 @@ cdef class Iteration:
             self.meter.wait_ns += clock() - began
         return 0
 
-    def finish(self):
-        """End after everything has been delivered; raise the sampler's exception if it raised one."""
+    def finish(self, of=None):
+        """End after everything has been delivered; raise the sampler's exception, or as `raise_end` does."""
         self.last_error, self.plan_error = self.plan_error, None
         self.at_end = True
         self.position.finished = self.last_error is None
@@ -575,7 +578,7 @@ cdef class Iteration:
         if self.keeps_state():
             self.keep_state(True)
         self.close()
-        self.raise_end()
+        self.raise_end(of)
 
     # ---- ahead
 
@@ -674,7 +677,7 @@ cdef class Iteration:
                     self.end_with(error)
                     return 1
         if self.n_static and self.streams is None:
-            task.worker = self.next_seq % self.n_static if self.in_order else self.least_busy()
+            task.worker = self.next_seq % self.n_static if self.in_order else least_busy(self.tasks, self.n_static)
         if task.worker is not None:
             addressee = <uint32_t> task.worker + 2
         task.slot, task.seq, task.sequence = slot, self.next_seq, sequence
@@ -698,15 +701,6 @@ cdef class Iteration:
         self.next_seq += 1
         self.tasks.add(task)
         return 1
-
-    @cython.final
-    cdef int least_busy(self) except -1:
-        """Return the least busy worker. If they took turns, all tasks would pile up at a slow one."""
-        cdef list busy = [0] * self.n_static
-        cdef Task task
-        for task in self.tasks.all():
-            busy[task.worker] += 1
-        return busy.index(min(busy))
 
     @cython.final
     cdef int wait_for_slot(self) except -1:
@@ -970,8 +964,13 @@ cdef class Iteration:
         self.state_kept = True
         return 0
 
-    def close(self):
-        """End the iteration and cancel the tasks in flight. Safe to call twice, and again after Ctrl-C."""
+    def close(self, reason=None):
+        """End the iteration and cancel the tasks in flight. Safe to call twice, and again after Ctrl-C.
+
+        `reason`: before the iteration's end, later calls of next() raise `Closed` with this text.
+        """
+        if not self.at_end:
+            self.reason = reason or self.reason
         if self.keeps_state():
             self.keep_state(False)
         if self._engine is not None:

@@ -13,8 +13,8 @@ cdef class DeviceIteration:
     Parameters
     ----------
     core : Iteration
-        Or another object with its ``take``, ``set_aside``, ``commit_upto``, ``finish``, ``raise_end``, ``is_live`` and
-        ``close``.
+        Or another object with its ``take``, ``set_aside``, ``commit_upto``, ``finish``, ``raise_end``, ``reason``,
+        ``next_pass``, ``is_live`` and ``close``.
     ahead : Ahead
     """
 
@@ -60,9 +60,14 @@ cdef class DeviceIteration:
 
     cdef object next_step(self):
         ahead, core = self.ahead, self.core
+        if core.reason is not None:
+            core.raise_end()
         step = ahead.first()
         if step is None:
-            core.raise_end()
+            core.raise_end(self)
+            return self.next_step()
+        if not step.is_end:
+            core.next_pass = None
         if core.before_return is not None and step.value is not None and step.last_task is not None:
             core.announce(step.last_task)
         # The last place where a signal handler can raise: no Python code runs until the caller has the batch.
@@ -72,7 +77,8 @@ cdef class DeviceIteration:
         if ahead.room.locked():
             ahead.room.release()
         if step.is_end:
-            core.finish()
+            core.finish(self)
+            return self.next_step()
         error, step.error = step.error, None
         if error is not None:
             raise error
@@ -123,11 +129,11 @@ cdef class DeviceIteration:
         """See `Iteration.resize`."""
         self.core.resize(options)
 
-    def close(self):
-        """End the thread and the iteration. Safe to call twice."""
+    def close(self, reason=None):
+        """End the thread and the iteration; see `Iteration.close`."""
         if self.ahead is not None:
             self.ahead.stop()
-            self.core.close()
+            self.core.close(reason)
 
     def __del__(self):
         if self.ahead is not None and not _exiting():

@@ -194,6 +194,13 @@ cdef class StreamPlan:
         return 0
 
 
+cdef list listed(indices):
+    """Return the indices of a task as a list."""
+    if isinstance(indices, Slices):
+        return (<Slices> indices).indices.part((<Slices> indices).first, (<Slices> indices).n).tolist()
+    return list((<Pickled> indices).indices if isinstance(indices, Pickled) else indices)
+
+
 # ---- tasks in flight
 #
 # A linked list through the slots. A dict by sequence number would run about forty more cache lines of code per batch,
@@ -260,6 +267,15 @@ cdef class InFlight:
         return found
 
 
+cdef int least_busy(InFlight tasks, uint32_t workers) except -1:
+    """Return the least busy of the workers. If they took turns, all tasks would pile up at a slow one."""
+    cdef list busy = [0] * workers
+    cdef Task task
+    for task in tasks.all():
+        busy[task.worker] += 1
+    return busy.index(min(busy))
+
+
 # ---- the thread that may use an iterator
 #
 # A separate reentrant lock. A signal handler may acquire it again in the same thread, and without contention, the
@@ -315,6 +331,11 @@ cdef class ReentrantLock:
 
 
 # ---- waits
+
+# ns; how often a waiting consumer checks its workers: without and with a `death_fd`, which ends the wait at a death.
+cdef uint64_t IDLE = 100_000_000, SELDOM = 500_000_000
+cdef double SECOND = 1e9  # ns
+cdef uint64_t NEVER = SR_FOREVER
 
 
 cdef uint64_t limit_of(double seconds) noexcept:

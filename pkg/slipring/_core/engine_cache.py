@@ -109,10 +109,14 @@ class EngineCache:
             registration_refused=None if pins is None else pins.refused,
         )
 
-    def close(self):
-        """End iterations and workers."""
+    def end_iterations(self, reason=None):
+        """Close all iterations; see `Iteration.close` for `reason`."""
         for iterator in self.iterators:
-            iterator.close()
+            iterator.close(reason)
+
+    def close(self, reason=None):
+        """End iterations and workers."""
+        self.end_iterations(reason)
         with self.locked():
             if self.engine is not None:
                 self.engine.shut_down()

@@ -150,6 +150,7 @@ class _Pass(NamedTuple):
     """A loader's newest iteration."""
 
     epoch: int
+    num_workers: int
     position: Position
     source: Any  # the `SamplerSource`, or None
     iterator: Any  # a weak reference
@@ -197,10 +198,12 @@ class LoaderCore(LoaderMethods):
 
     # ---- iteration
 
-    def _iterate(self):
-        """Return the `Iteration` of the next pass."""
+    def _iterate(self, iterator=None):
+        """Return the `Iteration` of the next pass, which begins in `iterator` if that is given."""
         with self._engines.locked():
             self._check_open()
+            if iterator is not None and (self._newest is None or self._newest.iterator() is not iterator):
+                raise StopIteration  # the next pass is another iterator's
             tuner = None if self._engines.lent else self._tuner
             if tuner is not None and tuner.workers != self.options.num_workers:
                 self.options = dataclasses.replace(self.options, num_workers=tuner.workers)
@@ -219,9 +222,15 @@ class LoaderCore(LoaderMethods):
             if source is not None:
                 source.position = position
             on_end = self._at_end(on_end)
-            iterator = Iteration(o, engine, seed, plan, position, on_end, rebuild=self._rebuild, tuner=tuner)
-            self._engines.iterators.add(iterator)
-            self._newest = _Pass(self.epoch, position, source, weakref.ref(iterator))
+            arguments, hooks = (o, engine, seed, plan, position, on_end), {"rebuild": self._rebuild, "tuner": tuner}
+            if iterator is None:
+                iterator = Iteration(*arguments, **hooks)
+                self._engines.iterators.add(iterator)
+            else:
+                iterator.begin(*arguments, **hooks)
+            if resume is not None:
+                iterator.next_pass = core.next_pass(self._described(), resume, self._iterate)
+            self._newest = _Pass(self.epoch, o.num_workers, position, source, weakref.ref(iterator))
             self._loaded = None
             self.epoch += 1
             return iterator
@@ -375,14 +384,17 @@ class LoaderCore(LoaderMethods):
         if isinstance(sampler := self.options.batch_sampler, BatchSampler):
             more = dict(sampler_iterator=(sampler._state_at(position.delivered),))
         epoch = epoch if position.finished else newest.epoch
+        described = dataclasses.replace(described, num_workers=newest.num_workers)  # resize() may have changed it
         return core.built(described, position, epoch=epoch, seed=self.seed, **more).dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Let the next iteration continue where `state_dict` was taken; ``{}`` starts from the beginning.
 
-        The batches are the same as without the interruption. Current iterations end. `seed` and `epoch` are set from
-        the state; if you change `epoch` afterwards, that epoch is read from its beginning. A sampler without
-        ``state_dict`` is read again from its beginning, and must give the same indices.
+        The batches are the same as without the interruption. Current iterations end: `next` of their iterators raises
+        `Closed`. If no batch of the epoch is left, the next iteration continues with the epoch after it. `seed` and
+        `epoch` are set from the state; if you change `epoch` afterwards, that epoch is read from its beginning. A
+        sampler without ``state_dict`` is read again from its beginning, and must give the same indices. A state that is
+        refused changes nothing.
 
         Parameters
         ----------
@@ -403,16 +415,15 @@ class LoaderCore(LoaderMethods):
         with self._engines.locked():
             self._check_open()
             if isinstance(state_dict, Mapping) and not state_dict:
-                self._engines.close()
+                self._engines.close(core.ENDED_BY_LOAD)
                 self._loaded = self._newest = None
                 return
-            if self._tuner is not None and (workers := core.workers_of(state_dict)):
+            state = core.checked(self._described(), state_dict, self._tuner is not None)
+            reshard.begin_source(self.options.batch_sampler, state)
+            self._engines.close(core.ENDED_BY_LOAD)
+            if self._tuner is not None and (workers := core.workers_of(state)):
                 self._tuner.begin_with(workers, "the state that was loaded is of as many")
                 self._put_num_workers(workers)
-            described = self._described()
-            state = core.checked(described, state_dict)
-            reshard.begin_source(self.options.batch_sampler, state)
-            self._engines.close()
             if state.seed is not None:
                 self.seed = int(state.seed)
             if state.epoch is not None:

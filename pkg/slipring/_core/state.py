@@ -5,18 +5,24 @@ a sampler that have them (``Stateful``).
 """
 
 import dataclasses
+import logging
 import pickle
 import warnings
 from collections.abc import Mapping
+from functools import partial
 
 from slipring._core import reshard
 from slipring._core._iteration import WorkerPosition
+from slipring._core._ring import MAX_WORKERS
+from slipring._core.arguments import MAX_EPOCH, flag, integer
 from slipring._core.reshard import places_of, saved_sampler
 from slipring._core.stateful import StateError, attempt, copied, is_stateful
 from slipring.errors import shown
 from slipring.sampler import BatchSampler
 
 FORMAT = 1
+log = logging.getLogger("slipring")
+ENDED_BY_LOAD = "load_state_dict() has ended this iterator: make a new one, with iter(loader)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +104,12 @@ class State:
                 known[name] = tuple(known[name])
         return cls(**known, unknown={name: value for name, value in given.items() if name not in names})
 
+    @property
+    def has_begun(self):
+        """bool: whether a pass has delivered batches and has not come to its end."""
+        batches = [place["batches"] for place in places_of(self).values()]
+        return not self.finished and any((self.delivered, self.beyond, self.origin, self.dropped, *batches))
+
     def dict(self):
         """Return the dict that `state_dict` returns. The values are not copied."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -132,6 +144,26 @@ def header(loader):
     )
 
 
+def next_pass(loader, resume, begin):
+    """Return the function that a resumed pass without a batch calls with its iterator; None if it cannot be needed.
+
+    `begin` begins the next epoch. If a program numbers the epochs by ``set_epoch()``, that would be the same epoch
+    again, or the next one twice, so the pass only ends.
+    """
+    numbered = [part for part in (loader.source, loader.dataset) if callable(getattr(part, "set_epoch", None))]
+    if resume is None or not resume.has_begun:
+        return None
+    return begin if all(isinstance(part, BatchSampler) for part in numbered) else partial(_end_empty, numbered[0])
+
+
+def _end_empty(part, _):
+    log.warning(
+        "this pass has no batch: the loaded state is of an epoch's end, and set_epoch() of %s says which one is next",
+        type(part).__name__,
+    )
+    raise StopIteration
+
+
 def ended_places(num_workers, state):
     """Return {number: place} of the workers at the end of an epoch, if the state was taken there; else {}.
 
@@ -164,21 +196,21 @@ def loadable(places):
 
 def workers_of(state):
     """Return how many workers a state needs, because each place is one worker's own; 0: any number."""
-    if not isinstance(state, Mapping) or (state.get("kind") != "iterable" and not state.get("workers")):
-        return 0
-    return state.get("num_workers", 0)
+    return state.num_workers if state.kind == "iterable" or state.workers else 0
 
 
-def checked(loader, state):
-    """Return the `State` to resume from. Errors are those of `DataLoader.load_state_dict`.
+def checked(loader, state, takes_number=False):
+    """Return the `State` to resume from. Errors are those of `DataLoader.load_state_dict`. Nothing changes.
 
-    `state` is a dict, a sequence of all ranks' dicts, or a `State` that was made of another library's.
+    `state` is a dict, a sequence of all ranks' dicts, or a `State` that was made of another library's. `takes_number`:
+    the loader will have as many workers as the state needs.
     """
     start = header(loader)
     if isinstance(state, (list, tuple)):
         state = reshard.joined(loader, start, _all_states(state))
-    elif not isinstance(state, State):
+    else:
         state = _read(state)
+        loader = dataclasses.replace(loader, num_workers=(takes_number and workers_of(state)) or loader.num_workers)
     kind = start.kind
     if state.kind != kind:
         raise ValueError(f"the state is of kind {state.kind!r}, the loader's dataset is of kind {kind!r}")
@@ -208,6 +240,10 @@ def checked(loader, state):
 
 
 def _read(state):
+    """Return the `State` of a dict from `state_dict`, or a given `State`, after a check of its fields."""
+    if isinstance(state, State):
+        _check_fields(state)
+        return state
     if not isinstance(state, Mapping):
         raise TypeError(f"a state must be a dict, as state_dict() returns it, not {shown(state)}")
     if state.get("slipring") != FORMAT:
@@ -215,18 +251,88 @@ def _read(state):
             f"this is no state of a slipring loader (of this version); its keys are {sorted(map(str, state))[:8]}"
         )
     read = State.of(state)
-    for place in read.workers:
-        _check_states(None if place is None else place.get("states"))
+    _check_fields(read)
     return read
 
 
-def _check_states(states):
-    """Refuse a worker's states that are not plain values: bytes would be unpickled, which may run any code."""
+def _text(name, value):
+    if not isinstance(value, (str, type(None))):
+        raise TypeError(f"{name} must be a text or None, not {shown(value)}")
+
+
+def _several(name, value, check=None, length=None):
+    """Refuse a value that is no list, or has not `length` items, or items that `check` refuses."""
+    if not isinstance(value, (list, tuple)) or len(value) != (len(value) if length is None else length):
+        raise TypeError(f"{name} must be a list{f' of length {length}' if length else ''}, not {shown(value)}")
+    for item in value if check else ():
+        check(f"an item of {name}", item)
+
+
+def _alone(name, value):
+    if value is not None:
+        _several(name, value, length=1)
+
+
+def _ranks(name, value):
+    if value is None:
+        return
+    if not isinstance(value, Mapping) or not {"by", "rank", "world_size"} <= value.keys():
+        raise TypeError(f"{name} must be a dict with by, rank and world_size, or None, not {shown(value)}")
+    for key in ("world_size", "batch_size"):
+        _count(f"{name}: {key}", value.get(key, 1), 1)
+    integer(f"{name}: rank", value["rank"], 0, value["world_size"] - 1)
+    flag(f"{name}: in_order", value.get("in_order"))
+
+
+def _place(name, value):
+    """Refuse a worker's place that is of no use. Bytes as states would be unpickled, which may run any code."""
+    if value is None:
+        return
+    if not isinstance(value, Mapping) or not {"batches", "states"} <= value.keys():
+        raise TypeError(f"{name} must be a dict with batches and states, or None, not {shown(value)}")
+    _count(f"{name}: batches", value["batches"])
+    _count(f"{name}: since", value.get("since", 1), 1)
+    _several(f"{name}: again", value.get("again", ()), partial(_several, length=2))
+    flag(f"{name}: ended", value.get("ended"))
+    states = value["states"]
     if states is not None and (not isinstance(states, Mapping) or "generators" in states):
         raise TypeError(
             "the states of a worker must be a dict of its dataset's and its iterator's state, as state_dict() returns "
             f"it, not {shown(states)}"
         )
+
+
+def _count(name, value, least=0, optional=False):
+    integer(name, value, least, (1 << 62) - 1, optional=optional)
+
+
+_CHECKS = [
+    ("num_workers next_worker", partial(integer, least=0, most=MAX_WORKERS)),
+    ("dropped", _count),
+    ("delivered origin", partial(_count, optional=True)),
+    ("epoch", partial(integer, least=0, most=MAX_EPOCH, optional=True)),
+    ("seed batch_size", partial(integer, least=0, most=(1 << 63) - 1, optional=True)),
+    ("finished seeded sampler_over rng_is_the_samplers", flag),
+    ("order rng rng_before_iter rng_next rng_seeds", _text),
+    ("sampler sampler_iterator", _alone),
+    ("beyond", partial(_several, check=_count)),
+    ("drawn", _several),
+    ("workers", partial(_several, check=_place)),
+    ("ranks", _ranks),
+]
+
+
+def _check_fields(state):
+    """Raise TypeError or ValueError unless the fields of a `State` are such as ``docs/state.schema.json`` describes."""
+    for names, check in _CHECKS:
+        for name in names.split():
+            check(f"the state's {name}", getattr(state, name))
+    if len(state.workers) > max(1, state.num_workers):
+        raise ValueError(f"the state has places of {len(state.workers)} workers, and num_workers={state.num_workers}")
+    if state.kind == "map" and not state.finished and state.delivered is None:
+        raise ValueError("the state is of the middle of an epoch, and does not say how many batches were delivered")
+    if state.kind == "map" and state.ranks is not None and not {"batch_size", "in_order"} <= state.ranks.keys():
+        raise ValueError(f"the state's ranks must have batch_size and in_order, not {shown(state.ranks)}")
 
 
 def _all_states(states):

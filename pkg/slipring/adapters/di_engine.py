@@ -191,7 +191,7 @@ class _Calls:
 class _Ordered:
     """Batches in the order of the source, whichever process makes them: see `DeviceIteration`."""
 
-    received = before_return = None
+    received = before_return = reason = next_pass = None
     note_loop = staticmethod(lambda *_: None)
 
     def __init__(self, core, source, work, prefetch_depth):
@@ -248,11 +248,11 @@ class _Ordered:
         """See `Iteration`."""
         return self.core.hand_over_timeout()
 
-    def raise_end(self):
+    def raise_end(self, of):
         """See `Iteration.raise_end`."""
         self.core.raise_end()
 
-    def finish(self):
+    def finish(self, of):
         """See `Iteration.finish`."""
         self.core.finish()
 
@@ -261,10 +261,10 @@ class _Ordered:
         self.core.interrupt()
         self.source.close()
 
-    def close(self):
+    def close(self, reason=None):
         """End the iteration."""
         self.source.close()
-        self.core.close()
+        self.core.close(reason)
 
 
 def default_collate(samples: Sequence[Any]) -> Any:

@@ -261,6 +261,8 @@ else:
         tensor([2, 3])
         """
 
+        _skips_empty_rest = False
+
         def __init__(self, *args, **kwargs):
             try:
                 bound = _SIGNATURE.bind(self, *args, **kwargs)

@@ -174,13 +174,17 @@ class Loader(CoreLoader[Any]):
 
     # ---- iteration
 
-    def __iter__(self) -> Iterator[Any]:
+    def _iterate(self, iterator=None):
         self._check_open()
         if (self.seed, self.epoch) in self._ingest.begun:
             self._reset()
         times = self._times()
-        iterator = super().__iter__()
+        iterator = super()._iterate(iterator)
         self._past = times
+        return iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = super().__iter__()
         if self._device is None:
             return iterator
         from slipring.torch.device.onto import on_device

@@ -14,7 +14,7 @@ from slipring._core.fetch import shorter
 from slipring._core.reshard import places_of
 from slipring._core.seeding import Share
 from slipring._core.source import StreamPlan
-from slipring._core.state import at_end, ended_places, loadable, positions_of, raw_places
+from slipring._core.state import at_end, ended_places, loadable, next_pass, positions_of, raw_places
 from slipring._core.stateful import is_stateful
 from slipring.sampler import rank_that_draws
 from slipring.torch import private, remote
@@ -63,6 +63,18 @@ class TorchPasses:
             # torch draws a second seed for the first epoch, and uses the first.
             private.share_dist_seed(loader.generator, self._pg)
         self._read_again(0 if resume is None else resume.dropped)
+        if loader._skips_empty_rest:
+            begin = functools.partial(TorchPasses._begin_next, loader=loader)
+            self._iteration.next_pass = next_pass(self._pass.described, resume, begin)
+
+    def _begin_next(self, loader):
+        """Begin the epoch after one whose rest, after a resume, has no batch."""
+        if loader._newest is not self._pass:
+            raise StopIteration  # the next epoch has begun in another iterator
+        if loader._iterator is self:
+            self._begin_another(loader, False)
+        else:
+            TorchPasses.__init__(self, loader)
 
     # ---- torch's draws, in torch's order
 

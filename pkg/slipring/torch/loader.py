@@ -18,7 +18,7 @@ from slipring._core.loader import LoaderMethods
 from slipring._core.option_values import Options
 from slipring._core.reshard import begin_source
 from slipring._core.shards import IterableSource
-from slipring._core.state import workers_of
+from slipring._core.state import ENDED_BY_LOAD, workers_of
 from slipring._core.tuning import Tuner
 from slipring._core.weak_registry import register
 from slipring._core.worker_count import bounds, worker_count
@@ -117,6 +117,7 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         def __getattr__(self, name: str) -> Any: ...  # the other options
 
     _bounds = None  # (least, most), if the loader tunes the number of workers
+    _skips_empty_rest = True  # a pass that resumes after the last batch continues with the next epoch
 
     # The batch has the return type of `collate_fn`, which without batching is called with a sample.
     @overload
@@ -329,8 +330,9 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
     def load_state_dict(self, state_dict: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Resume from a state in the next iterator; ``{}`` starts from the beginning.
 
-        Ranks and batch size may differ from the state's. The argument may be the state of any rank, or a list of all
-        ranks' states, which streams require. ``docs/randomness.md`` has the cases.
+        Current iterators end: their `next` raises `Closed`. If no batch of the epoch is left, the next iterator
+        continues with the epoch after it. Ranks and batch size may differ from the state's. The argument may be the
+        state of any rank, or a list of all ranks' states, which streams require. ``docs/randomness.md`` has the cases.
 
         Raises
         ------
@@ -341,16 +343,15 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
         ValueError
             The state is of another kind of dataset, or of a division that cannot be continued.
         """
-        if self._tuner is not None and (workers := workers_of(state_dict)):
+        state = checked(self, state_dict) if state_dict or isinstance(state_dict, list) else None
+        if state is not None and state.finished:
+            begin_source(source_of(self)[0], state)
+        self._engines.end_iterations(ENDED_BY_LOAD)
+        if self._tuner is not None and state is not None and (workers := workers_of(state)):
             self._tuner.begin_with(workers, "the state that was loaded is of as many")
             self.num_workers = workers
-        self._resume = checked(self, state_dict) if state_dict or isinstance(state_dict, list) else None
-        if self._resume is not None and self._resume.finished:
-            begin_source(source_of(self)[0], self._resume)
-        self._newest = None
+        self._resume, self._newest = state, None
         if self._iterator is not None:
-            if isinstance(self._iterator, TorchPasses):
-                self._iterator.close()
             self._iterator = None
             self._engines.forget_workers()
 

@@ -95,4 +95,18 @@ def checked(loader, state):
     here = described(loader)
     if isinstance(state, Mapping) and torchdata_states.is_theirs(state):
         state = torchdata_states.translated(loader, core.header(here), state)
-    return core.checked(here, state)
+    found = core.checked(here, state, loader._tuner is not None)
+    _check_generators(generator_of(loader), found.rng, found.rng_before_iter, found.rng_next)
+    if (seeds := seed_generator_of(loader)) is not None:
+        _check_generators(seeds, found.rng_seeds)
+    return found
+
+
+def _check_generators(generator, *texts):
+    """Raise ValueError unless generators such as `generator` (None: torch's global one) can have these states."""
+    for text in texts:
+        try:
+            if text is not None:
+                torch.Generator("cpu" if generator is None else generator.device).set_state(as_state(text))
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"the state has a text that is no state of the loader's generator: {error}") from None

@@ -28,7 +28,7 @@ def translated(loader, header, state):
         header, num_workers=main.get("_num_workers", 0), seed=main.get("_base_seed"), finished=finished
     )
     workers = snapshot["_worker_snapshots"].values() if snapshot else [state]
-    places = in_turn(_places(workers))
+    places = in_turn(_places(workers, yielded))
     if places:
         _refuse(lag, "dataset")
         next_worker = snapshot["_last_yielded_worker_id"] + 1 if snapshot else 1
@@ -47,8 +47,8 @@ def _refuse(lag, what):
         )
 
 
-def _places(workers):
-    """Return each worker's position, as far as its dataset or iterator saves it."""
+def _places(workers, yielded):
+    """Return each worker's position, as far as its dataset or iterator saves it; they have taken turns."""
     places = {}
     for worker in workers:
         fetcher = worker.get("fetcher_state") or {}
@@ -57,7 +57,8 @@ def _places(workers):
         if states and fetcher.get("fetcher_ended"):
             states["last"] = True  # torchdata's own workers read the iterator once more
         if states:
-            places[worker.get("worker_id", 0)] = {"batches": 0, "states": states}
+            number = worker.get("worker_id", 0)
+            places[number] = {"batches": len(range(number, yielded, len(workers))), "states": states}
     return places
 
 
@@ -86,12 +87,13 @@ def _after_an_epoch(loader, begun):
     if generator is None:
         return None
     now = generator.get_state()
-    generator.set_state(begun)
-    for _ in loader.sampler:
-        pass
-    end = generator.get_state()
-    generator.set_state(now)
-    return as_text(end)
+    try:
+        generator.set_state(begun)
+        for _ in loader.sampler:
+            pass
+        return as_text(generator.get_state())
+    finally:
+        generator.set_state(now)
 
 
 # ---- from slipring's form to torchdata's

@@ -1,6 +1,7 @@
 """The batches of any iteration on a device: the preload of adapters other than torch's."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import torch
@@ -48,6 +49,18 @@ def on_device(core, device, convert=as_tensors):
     `device` comes from `slipring.torch.device.cuda.checked_device`. `core` is an `Iteration` that has begun, or another
     object that `DeviceIteration` takes. The limit of its waits applies to next() from now on.
     """
+    if core.next_pass is not None:
+        core.next_pass = functools.partial(_next_pass, core.next_pass, device, convert)
+    return DeviceIteration(core, _ahead(core, device, convert))
+
+
+def _next_pass(begin, device, convert, iterator):
+    """Begin the next pass of the core of a `DeviceIteration`; `begin` is the core's own `next_pass`."""
+    begin(iterator.core)
+    iterator.begin(iterator.core, _ahead(iterator.core, device, convert))
+
+
+def _ahead(core, device, convert):
     places = [_device.open_device(device.device)]
     mover = Mover(places, device.memory_format, device.transform, device.non_blocking, DeviceCounters())
     core.finish_batch = convert
@@ -55,4 +68,4 @@ def on_device(core, device, convert=as_tensors):
     if mover.host is not None and engine is not None:
         mover.pins = engine.pinned_slots = engine.pinned_slots or RegisteredSlots(engine.ring, mover.host)
     depth = 1 if device.preload is None else device.preload
-    return DeviceIteration(core, Ahead(core, mover, depth, core.hand_over_timeout() or None))
+    return Ahead(core, mover, depth, core.hand_over_timeout() or None)
