@@ -390,11 +390,11 @@ class LoaderCore(LoaderMethods):
     def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Let the next iteration continue where `state_dict` was taken; ``{}`` starts from the beginning.
 
-        The batches are the same as without the interruption. Current iterations end: `next` of their iterators raises
-        `Closed`. If no batch of the epoch is left, the next iteration continues with the epoch after it. `seed` and
-        `epoch` are set from the state; if you change `epoch` afterwards, that epoch is read from its beginning. A
-        sampler without ``state_dict`` is read again from its beginning, and must give the same indices. A state that is
-        refused changes nothing.
+        The batches are the same as without the interruption. Current iterations end: `next` of their iterators
+        raises `slipring.errors.Closed`. If no batch of the epoch is left, the next iteration continues with the
+        epoch after it. `seed` and `epoch` are set from the state; if you change `epoch` afterwards, that epoch
+        is read from its beginning. A sampler without ``state_dict`` is read again from its beginning, and must
+        give the same indices. A state that is refused changes nothing.
 
         Parameters
         ----------

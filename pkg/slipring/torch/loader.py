@@ -330,9 +330,10 @@ class DataLoader(LoaderMethods, DeviceMethods, torch.utils.data.DataLoader[Any],
     def load_state_dict(self, state_dict: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Resume from a state in the next iterator; ``{}`` starts from the beginning.
 
-        Current iterators end: their `next` raises `Closed`. If no batch of the epoch is left, the next iterator
-        continues with the epoch after it. Ranks and batch size may differ from the state's. The argument may be the
-        state of any rank, or a list of all ranks' states, which streams require. ``docs/randomness.md`` has the cases.
+        Current iterators end: their `next` raises `slipring.errors.Closed`. If no batch of the epoch is left,
+        the next iterator continues with the epoch after it. Ranks and batch size may differ from the state's.
+        The argument may be the state of any rank, or a list of all ranks' states, which streams require.
+        ``docs/randomness.md`` has the cases.
 
         Raises
         ------
