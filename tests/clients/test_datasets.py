@@ -92,3 +92,21 @@ def test_an_iterable_dataset_gives_each_worker_its_shards_and_says_where_it_is(t
     resumed.load_state_dict(state)
     assert [batch["label"].tolist() for batch in resumed] == rest
     assert len(rest) == 6
+
+
+def test_images_that_load_dataset_caches_by_their_paths_are_read(tmp_path, monkeypatch):
+    from slipring import images
+    from tests.support.pictures import encoded, pixels
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    for number in range(6):
+        path = tmp_path / "photos" / ["cat", "dog"][number % 2] / f"{number} ü.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(pixels(8, 9, number), "PNG"))
+    made = datasets.load_dataset(
+        "imagefolder", data_dir=str(tmp_path / "photos"), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    data = images.Parquet([file["filename"] for file in made.cache_files])
+    assert len(data) == 6
+    for row, (image, label) in zip(made, data, strict=True):
+        assert np.array_equal(np.asarray(row["image"].convert("RGB")), image) and row["label"] == label

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import posixpath
 import re
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
 from slipring._core._ring import from_handler
@@ -17,6 +18,7 @@ from slipring._core.process import Owner
 from slipring._files.attempts import Short, is_refused, persist
 from slipring._files.identity import name_of, token_of
 from slipring.errors import RemoteError, shown, told
+from slipring.redaction import redacted
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 # Bytes of one request: a larger range is requested in pieces, each of which has the time of an attempt.
@@ -332,3 +334,21 @@ def locate(name: str, value: Any, storage: Storage | None) -> tuple[list[str], S
         here = next(path for path in paths if not _URL.match(path))
         raise ValueError(f"{shown(urls[0])} is a URL and {shown(here)} is not: give all of one kind")
     return paths, Storage() if storage is None else storage
+
+
+def linked(path: str, by: str, remote: Storage | None) -> str:
+    """Return the path or URL of a file that the file `by`, which `remote` reads, names by `path`.
+
+    A relative path begins in the folder of `by`. Raise ValueError if `by` is a URL and names a file of this machine.
+    """
+    url = _URL.match(path)
+    if remote is None or remote._recipe is not None:
+        return path if url else os.path.join(os.path.dirname(by), path)
+    if os.path.isabs(path) or (url and url[1].lower() in ("file", "local")):
+        raise ValueError(f"a file at a URL cannot name a file of this machine ({redacted(by)})")
+    if url:
+        return path
+    host, _, name = by.partition("://")[2].partition("/")
+    if by.startswith(("http://", "https://")):
+        name, path = re.split("[?#]", name)[0], quote(path)
+    return f"{_URL.match(by)[0]}{host}{posixpath.normpath('/' + posixpath.join(posixpath.dirname(name), path))}"

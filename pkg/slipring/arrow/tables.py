@@ -299,6 +299,11 @@ class TableDataset:
                 raise IndexError(f"index {i} of a TableDataset of {n} rows")
         return np.array([i + n if i < 0 else i for i in rows], np.int64)
 
+    def _path_of(self, index):
+        """Return the path or URL of the file that has a row."""
+        group = np.searchsorted(self._ends, self._rows([index])[0], side="right")
+        return self.paths[self._groups[group, 0]]
+
     def _tables(self, groups):
         """Yield (group, its table); a worker reads as many at a time as it has threads."""
         missing = [group for group in groups if self._is_to_be_read(group)] if threads() > 1 else []

@@ -46,7 +46,15 @@ _RECORD = np.dtype(
     ]
 )
 _SUFFIX = ".index.npz"
-_VERSION = 1  # of index files; a file of another version is made again
+_VERSION = 2  # of index files; a file of another version is made again
+# In place of a size: why a sample's image or target has no bytes in the shard.
+_ABSENT, _SPARSE, _DANGLING = -1, -2, -3
+_REASONS = {
+    _ABSENT: "has no {what}: none of its files ends in {endings}, as {what}= says",
+    _SPARSE: "has a sparse {what} (tar --sparse), whose bytes are not in one piece: make the shard without --sparse",
+    _DANGLING: "has a link as its {what}, to a file that the shard does not have: make the shard with --dereference",
+}
+_LINKS = 40  # that lead to a file, at most; as on Linux
 SCANS = 16  # remote shards that are scanned concurrently
 
 
@@ -81,7 +89,8 @@ class Tar(ImageDataset):
     Raises
     ------
     ValueError
-        There is no shard, a file is not a tar file or is compressed, or a sample has no image or no target.
+        There is no shard, a file is not a tar file or is compressed, or a sample has no image or no target. With
+        ``on_error="skip"``, such a sample is skipped like an image that cannot be read, if the shard has others.
 
     Examples
     --------
@@ -167,42 +176,55 @@ class Tar(ImageDataset):
         try:
             file = None if self._remote is None else self._remote._open(path, *stamp)
             with tarfile.open(None if file is not None else path, "r:", file) as shard:
-                for member in shard:
-                    if member.isfile():
-                        folder, name = os.path.split(member.name)
-                        key, _, ending = name.partition(".")
-                        if not key or not ending or (key.startswith("__") and key.endswith("__")):
-                            continue  # as in webdataset: the file belongs to no sample
-                        files = samples.setdefault(os.path.join(folder, key), {})
-                        if ending.lower() in files:
-                            raise ValueError(
-                                f"{redacted(path)} has {member.name} twice: each sample needs its own name"
-                            )
-                        files[ending.lower()] = member.offset_data, member.size
+                for member in _members(shard):
+                    folder, name = os.path.split(member.name)
+                    key, _, ending = name.partition(".")
+                    if not key or not ending or (key.startswith("__") and key.endswith("__")):
+                        continue  # as in webdataset: the file belongs to no sample
+                    files = samples.setdefault(os.path.join(folder, key), {})
+                    if ending.lower() in files:
+                        raise ValueError(f"{redacted(path)} has {member.name} twice: each sample needs its own name")
+                    files[ending.lower()] = member
+                places = _Places(shard.getmembers())
         except tarfile.ReadError as error:
             raise ValueError(
-                f"{redacted(path)} is no tar file, or a compressed one, which has no offsets: {error}"
+                f"{redacted(path)} is no tar file, or a compressed or damaged one, which has no offsets: {error}"
             ) from None
         records = np.zeros(len(samples), _RECORD)
-        for record, (key, files) in zip(records, samples.items()):
-            record["image"], record["size"] = files[_first(self.image.split(";"), files, "image", key, path)]
+        for record, files in zip(records, samples.values()):
+            _, record["image"], record["size"] = places.first(self.image.split(";"), files)
             if self._endings:
-                ending = _first(self._endings, files, "target", key, path)
-                record["ending"] = self._endings.index(ending)
-                record["target"], record["target_size"] = files[ending]
+                record["ending"], record["target"], record["target_size"] = places.first(self._endings, files)
+        incomplete = np.flatnonzero(_is_incomplete(records))
+        if len(incomplete) and (self.on_error == "raise" or len(incomplete) == len(records)):
+            key, files = list(samples.items())[incomplete[0]]
+            raise ValueError(
+                f"sample {key} of {redacted(path)} {self._reason(records[incomplete[0]])}. It has "
+                f"{', '.join(sorted(files))}. on_error='skip' skips such samples, if a shard has others"
+            )
         return records, list(samples)
+
+    def _reason(self, record):
+        """Return why a sample is incomplete."""
+        what, endings, size = "image", self.image, record["size"]
+        if size >= 0:
+            what, endings, size = "target", self.target, record["target_size"]
+        return _REASONS[int(size)].format(what=what, endings=" or ".join(endings.split(";")))
 
     def _kept_index(self, path, stamp, status):
         """Return the same from the index file, which is made first if necessary."""
         sidecar = path + _SUFFIX
         if self._kept_in:
             os.makedirs(self._kept_in, exist_ok=True)
-            sidecar = os.path.join(self._kept_in, hashlib.blake2b(path.encode(), digest_size=16).hexdigest() + _SUFFIX)
+            name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
+            sidecar = os.path.join(self._kept_in, name + _SUFFIX)
         made_of = f"{stamp[0]} {stamp[1]} {self.image} {self.target}"
         try:
             with open(sidecar, "rb") as file, np.load(file) as kept:
                 if kept["version"] == _VERSION and str(kept["made_of"]) == made_of:
-                    return kept["records"].copy(), kept["keys"].tolist()
+                    records = kept["records"].copy()
+                    if self.on_error == "skip" or not _is_incomplete(records).any():
+                        return records, kept["keys"].tolist()
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             pass  # there is none, or it cannot be read
         records, keys = self._make_index(path, stamp)
@@ -221,7 +243,10 @@ class Tar(ImageDataset):
         return len(self._records)
 
     def read(self, index: int) -> tuple[bytes, Any]:
-        shard, ending, at, size, target_at, target_size = self._records[index].item()
+        record = self._records[index]
+        shard, ending, at, size, target_at, target_size = record.item()
+        if _is_incomplete(record):
+            raise ImageError(f"the sample {self._reason(record)}")
         if self._remote is not None:
             return self._read_remote(index)
         descriptor = os.open(self.paths[shard], os.O_RDONLY | os.O_CLOEXEC)
@@ -241,7 +266,7 @@ class Tar(ImageDataset):
         ranges = [(at, at + size)] + ([(target_at, target_at + target_size)] if self._endings else [])
         if self._on is None:
             file = self._opened(shard)
-            file.ahead(ranges)  # one request, because they are adjacent
+            file.ahead(ranges)  # one request if they are adjacent
         else:
             file = self._on[shard] = self._on.get(shard) or self._opened(shard)
         data, *raw = [file.range(*span) for span in ranges]
@@ -334,14 +359,48 @@ def check_endings(image, target):
             raise TypeError(f"{name} must be {allowed}, as 'jpg;png', not {shown(value)}")
 
 
-def _first(endings, files, what, key, path):
-    for ending in endings:
-        if ending in files:
-            return ending
-    raise ValueError(
-        f"sample {key} of {redacted(path)} has no {what}: it has {', '.join(sorted(files))}, wanted is "
-        f"{' or '.join(endings)}; say {what}= which"
-    )
+def _members(shard):
+    """Yield the files and links of an open tar file; raise ReadError if it is damaged."""
+    for member in shard:
+        if member.size < 0:
+            raise tarfile.ReadError(f"{member.name} has a size of {member.size} bytes")
+        if member.isfile() or member.islnk() or member.issym():
+            yield member
+    # tarfile takes a header that it cannot read for the end, which is a block of zeros or the end of the file.
+    shard.fileobj.seek(shard.offset)
+    if shard.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        raise tarfile.ReadError(f"the header at byte {shard.offset} cannot be read")
+
+
+class _Places:
+    """The places of all members' bytes."""
+
+    def __init__(self, members):
+        self._by_path = {}
+        if any(member.islnk() or member.issym() for member in members):
+            self._by_path = {os.path.normpath(member.name): member for member in members}
+
+    def first(self, endings, files):
+        """Return (number of the first ending that a sample has, offset, size); a size below 0 says why it is bad."""
+        for number, ending in enumerate(endings):
+            if ending in files:
+                return number, *self._of(files[ending])
+        return 0, 0, _ABSENT
+
+    def _of(self, member):
+        for _ in range(_LINKS):
+            if member is None or member.isfile():
+                break
+            # A hard link has a path in the archive, a symbolic one a path that begins in its own folder.
+            target = member.linkname if member.islnk() else os.path.join(os.path.dirname(member.name), member.linkname)
+            member = self._by_path.get(os.path.normpath(target))
+        if member is None or not member.isfile():
+            return 0, _DANGLING
+        return member.offset_data, _SPARSE if member.issparse() else member.size
+
+
+def _is_incomplete(records):
+    return (records["size"] < 0) | (records["target_size"] < 0)
 
 
 def _decoded(ending, raw):
