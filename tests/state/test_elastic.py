@@ -326,6 +326,25 @@ def test_samples_dropped_at_an_epochs_end_are_no_rest_of_it():
     assert as_lists(other) == as_lists(new) and other.batch_sampler.epoch == 2
 
 
+def test_a_state_after_an_empty_rest_is_of_the_next_epoch_alone():
+    def loader(size):
+        return DataLoader(range(10), batch_sampler=BatchSampler(10, size, shuffle=True, seed=3, drop_last=True))
+
+    first, other, new = loader(3), loader(10), loader(10)
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    other.load_state_dict(first.state_dict())
+    new.batch_sampler.set_epoch(1)
+    for each in (other, new):
+        batches = iter(each)
+        next(batches)
+    found, want = other.state_dict(), new.state_dict()
+    assert [found[key] for key in ("delivered", "origin", "sampler")] == [
+        want[key] for key in ("delivered", "origin", "sampler")
+    ]
+
+
 def test_set_epoch_after_load_state_dict_says_which_epoch_comes():
     def loader():
         return DataLoader(range(8), batch_sampler=BatchSampler(8, 4, shuffle=True, seed=1), collate_fn=list)
