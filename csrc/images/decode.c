@@ -153,7 +153,6 @@ void sr_decoder_free(sr_decoder *decoder)
 }
 
 const char *sr_decoder_message(const sr_decoder *decoder) { return decoder->message; }
-long sr_decoder_warnings(const sr_decoder *decoder) { return decoder->errors.num_warnings; }
 sr_augmenter *sr_decoder_augmenter(sr_decoder *decoder) { return &decoder->augmenter; }
 
 /* ---- from the displayed image to the stored image ---------------------------------------------------------------- */
@@ -386,7 +385,10 @@ static int decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const 
     int rc = settle(&job, crop, target, image);
     if (rc == 0)
         rc = decode_rows(decoder, &job);
-    return rc == 0 && decoder->ran_out && !crop->fill_truncated ? SR_TRUNCATED : rc;
+    if (rc || crop->fill_truncated)
+        return rc;
+    /* Corrupt data: libjpeg has made up pixels. Pillow reads the whole file, and refuses some of these files. */
+    return decoder->ran_out ? SR_TRUNCATED : decoder->errors.num_warnings ? SR_NOT_A_JPEG_FOR_US : 0;
 }
 
 int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,

@@ -19,7 +19,6 @@ typedef struct sr_decoder sr_decoder;
 int sr_decoder_make(const sr_libjpeg *library, sr_decoder **out); /* library NULL: it decodes no files. -ENOMEM */
 void sr_decoder_free(sr_decoder *decoder);
 const char *sr_decoder_message(const sr_decoder *decoder); /* libjpeg's message, after -EINVAL */
-long sr_decoder_warnings(const sr_decoder *decoder);       /* libjpeg's count for the last image */
 
 /* The properties of an image, from its header. */
 typedef struct sr_image {
@@ -45,7 +44,7 @@ typedef struct sr_crop {
 } sr_crop;
 
 /* Why sr_decode refused: its return values. */
-#define SR_NOT_A_JPEG_FOR_US (-95) /* ENOTSUP: another format, or colours that libjpeg cannot convert to RGB */
+#define SR_NOT_A_JPEG_FOR_US (-95) /* ENOTSUP: another format, colours that libjpeg cannot convert, corrupt data */
 #define SR_BAD_IMAGE (-22)       /* EINVAL: broken; the message has the details */
 #define SR_BAD_BOX (-33)           /* EDOM: the box is not inside the image, whose size is in *image */
 #define SR_TOO_LARGE (-27)         /* EFBIG: more than most_pixels */

@@ -163,7 +163,7 @@ def test_indices_without_numbers_or_text_are_known_by_their_length():
 
 
 class Mixture:
-    """A sequence of a user's class: `indices(place)`, which counts what is read."""
+    """A sequence of a user's class: the index at `place` is `indices(place)`. It counts the indices that are read."""
 
     def __init__(self, n, indices):
         self.n, self.indices, self.read = n, indices, 0

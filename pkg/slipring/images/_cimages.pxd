@@ -120,7 +120,6 @@ cdef extern from "decode.h" nogil:
     int sr_decoder_make(const sr_libjpeg *library, sr_decoder **out)
     void sr_decoder_free(sr_decoder *decoder)
     const char *sr_decoder_message(const sr_decoder *decoder)
-    long sr_decoder_warnings(const sr_decoder *decoder)
     int sr_jpeg_header(const uint8_t *data, size_t bytes, sr_image *out)
     int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
                   sr_image *image)
