@@ -26,7 +26,7 @@ COVERAGE_STAMP := $(VENV)/.stamp-coverage
 BUILD_STAMPS := build/.stamp-$(subst /,_,$(VENV))
 BUILD_STAMP := $(BUILD_STAMPS)-$(SLIPRING_BUILD)
 
-CYTHON := $(foreach kind,pyx pxd pxi,$(wildcard pkg/slipring/*/*.$(kind)))
+CYTHON := $(foreach kind,pyx pxd pxi,$(wildcard pkg/slipring/*/*.$(kind) pkg/slipring/*/*/*.$(kind)))
 BUILD_INPUTS := setup.py $(wildcard csrc/*.[ch] csrc/*/*.[ch]) $(CYTHON)
 PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 
@@ -128,7 +128,7 @@ lint-c:
 
 # Public names have types that hold, and tests/typing has programs that must, and must not, agree with them. stubtest
 # compares the .pyi with what they stand for, hence the build.
-STUBS = $(subst /,.,$(patsubst pkg/%.pyi,%,$(wildcard pkg/slipring/*.pyi pkg/slipring/*/*.pyi)))
+STUBS = $(subst /,.,$(patsubst pkg/%.pyi,%,$(wildcard $(addprefix pkg/slipring/,*.pyi */*.pyi */*/*.pyi))))
 types: build ## mypy, pyright and stubtest over what is public
 	@$(PY) tools/checks.py --jobs 2 types-stubs types-complete types-mypy types-pyright
 

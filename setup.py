@@ -43,23 +43,23 @@ if KIND not in FLAGS:
 # Add an extension by adding a line; if it calls csrc, add it to CALL_C too. It links the members of the C library that
 # it calls.
 EXTENSIONS = [
-    "_core._ring",
-    "_core._codec",
-    "_core._collate",
-    "_core._rng_guard",
-    "_core._iteration",
-    "_core._rebatch",
-    "_core._queue",
-    "_core._cache",
+    "_core.ring._ring",
+    "_core.codec._codec",
+    "_core.codec._collate",
+    "_core.workers._rng_guard",
+    "_core.passes._iteration",
+    "_core.passes._rebatch",
+    "_core.passes._queue",
+    "_core.codec._cache",
     "images._decode",
 ]
-CALL_C = {"_core._ring", "_core._cache", "images._decode"}
-FUZZED = {"_core._ring", "_core._codec", "images._decode"}  # other modules need no instrumentation
+CALL_C = {"_core.ring._ring", "_core.codec._cache", "images._decode"}
+FUZZED = {"_core.ring._ring", "_core.codec._codec", "images._decode"}  # other modules need no instrumentation
 C_SOURCES = sorted(glob.glob("csrc/**/*.c", recursive=True))
 C_HEADERS = sorted(glob.glob("csrc/**/*.h", recursive=True))
 INCLUDES = ["csrc", "csrc/images"]
 if KIND == "steps":
-    EXTENSIONS = ["_core._ring"]
+    EXTENSIONS = ["_core.ring._ring"]
     C_HEADERS.append("tests/steps/steps.h")
 
 CFLAGS = [
@@ -94,7 +94,7 @@ def extension(name):
         c_sources = ["tools/line_coverage/counters.c"]
     flags = FLAGS["mutants"] if KIND == "fuzz" and name not in FUZZED else FLAGS[KIND]
     linked = [flag for flag in flags if flag.startswith(("-fsanitize", "--coverage"))]
-    told = [("SR_BUILD", f'"{KIND}"')] if name == "_core._ring" else []  # by `python -m slipring`
+    told = [("SR_BUILD", f'"{KIND}"')] if name == "_core.ring._ring" else []  # by `python -m slipring`
     return Extension(
         f"slipring.{name}",
         sources=[f"pkg/slipring/{name.replace('.', '/')}.pyx", *c_sources],

@@ -61,7 +61,7 @@ def measure(kind: str, names: Sequence[str], chunk: int, meters: Table) -> list[
 
 def compare_meters(kind: str, pid: int, meters: Table) -> None:
     """Add a worker's private memory by `stats()` and by smaps_rollup, and the time of each."""
-    from slipring._core import memory as growth
+    from slipring._core.workers import memory as growth
 
     for title, meter in (
         ("stats()", lambda: (growth.private_bytes(pid) or 0) >> 20),

@@ -48,8 +48,8 @@ def per_call(function: Callable[[], object], calls: int = 5000) -> float:
 
 def round_trip() -> float:
     """Dispatch, claim, publish and take an empty batch."""
-    from slipring._core._codec import Encoder, receive
-    from slipring._core._ring import IndexOrder, Ring, Slices
+    from slipring._core.codec._codec import Encoder, receive
+    from slipring._core.ring._ring import IndexOrder, Ring, Slices
 
     ring, encoder, indices = Ring(20, 3), Encoder(), Slices(IndexOrder(64), 64)
     indices.advance()
@@ -80,7 +80,7 @@ def queueing(slots: int) -> float:
 
 def seeding() -> tuple[float, float]:
     """Seed random and numpy; the same and torch, once it is imported."""
-    from slipring._core.seeding import batch_seed, seed_globals
+    from slipring._core.workers.seeding import batch_seed, seed_globals
 
     def once() -> None:
         seed_globals(batch_seed(1, 2, 3, 0, 0))
@@ -102,7 +102,7 @@ def collating() -> float:
 
 def copying(way: str, workers: int = 2, row: int = 3 * 224 * 224, rows: int = 256, slots: int = 5) -> float:
     """Copy batches of ready images into shared memory; return batches per second of all processes."""
-    from slipring._core._ring import copy_bytes
+    from slipring._core.ring._ring import copy_bytes
 
     receiver, sender = os.pipe()
     source = np.ones((2 * rows, row), np.uint8)
@@ -183,7 +183,7 @@ def without_loader(key: str, rate: float, workers: int = 2, seconds: float = 2.0
 
 def main() -> None:
     """Measure and print."""
-    from slipring._core._ring import copy_ways
+    from slipring._core.ring._ring import copy_ways
 
     parser = argparse.ArgumentParser(prog="python -m bench.micro")
     option(parser)

@@ -86,8 +86,8 @@ def by_pillow(rows: dict[str, Any]) -> dict[str, Any]:
     from PIL import Image
 
     from slipring.images import RandomResizedCrop
-    from slipring.images._draws import Draws
-    from slipring.images._recipe import Recipe
+    from slipring.images._render.draws import Draws
+    from slipring.images._render.recipe import Recipe
 
     crop, out = RandomResizedCrop(SIDE), np.empty((len(rows["id"]), SIDE, SIDE, 3), np.uint8)
     for row, data, number in zip(out, rows["image"], rows["id"].tolist()):
@@ -104,8 +104,8 @@ def by_pillow(rows: dict[str, Any]) -> dict[str, Any]:
 def by_slipring(rows: dict[str, Any]) -> dict[str, Any]:
     """Do the same with slipring's decoder in Ray's tasks."""
     from slipring.images import RandomResizedCrop, decode_into
-    from slipring.images._draws import Draws
-    from slipring.images._recipe import Recipe
+    from slipring.images._render.draws import Draws
+    from slipring.images._render.recipe import Recipe
 
     crop, out = RandomResizedCrop(SIDE), np.empty((len(rows["id"]), SIDE, SIDE, 3), np.uint8)
     for row, data, number in zip(out, rows["image"], rows["id"].tolist()):

@@ -6,10 +6,10 @@ from slipring import _platform
 
 _platform.check()
 
-from slipring._core._codec import empty
-from slipring._core._collate import default_collate
-from slipring._core.seeding import rng
-from slipring._core.worker_info import WorkerInfo, get_worker_info
+from slipring._core.codec._codec import empty
+from slipring._core.codec._collate import default_collate
+from slipring._core.ring.worker_info import WorkerInfo, get_worker_info
+from slipring._core.workers.seeding import rng
 from slipring._version import __version__
 from slipring.cache import Cache, CacheStats, cached
 from slipring.errors import LoaderTimeout, SegmentFull, SlipringError, WorkerDied, WorkerError

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from slipring._core import fetch
-from slipring._core.loader import LoaderCore
-from slipring._core.option_values import Options
-from slipring._core.seeding import MASK_63
-from slipring._core.shards import IterableSource
-from slipring._core.worker_count import warn_of_many_workers
+from slipring._core.options.option_values import Options
+from slipring._core.options.worker_count import warn_of_many_workers
+from slipring._core.passes.loader import LoaderCore
+from slipring._core.workers import fetch
+from slipring._core.workers.seeding import MASK_63
+from slipring._core.workers.shards import IterableSource
 from slipring.options import LoaderOptions, declares
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar, Unpack
 
-    from slipring._core._iteration import Iteration
+    from slipring._core.passes._iteration import Iteration
     from slipring.typing import BatchDataset, ListDataset, MapDataset
 
     _Batch = TypeVar("_Batch", covariant=True, default=Any)

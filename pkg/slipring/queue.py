@@ -6,10 +6,10 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core._queue import QueueCore, Slot, how_to_copy
-from slipring._core._ring import MAX_SLOTS, MAX_WORKERS, Event, Segment
-from slipring._core.arguments import integer, memory_place
-from slipring._core.text import message_refused
+from slipring._core.options.arguments import integer, memory_place
+from slipring._core.passes._queue import QueueCore, Slot, how_to_copy
+from slipring._core.ring._ring import MAX_SLOTS, MAX_WORKERS, Event, Segment
+from slipring._core.ring.text import message_refused
 from slipring.errors import SegmentFull
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Queue(QueueCore):
 
     def report(self) -> Report:
         """Return the `slipring.monitor.Report` of all messages in the queue so far, in all processes."""
-        from slipring._core._cache import Watch
+        from slipring._core.codec._cache import Watch
         from slipring._observe.report import Report
         from slipring._observe.snapshot import Snapshot
 

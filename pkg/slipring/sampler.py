@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from slipring._core import process
-from slipring._core._ring import IndexOrder, mix
-from slipring._core.arguments import MAX_EPOCH, epoch_number, flag, integer
-from slipring._core.digests import digest, digest_of, earlier_digest_of
-from slipring._core.redivision import check_divided_once, hint_for
-from slipring._core.seeding import MASK_63, Share
+from slipring._core.options.arguments import MAX_EPOCH, epoch_number, flag, integer
+from slipring._core.ring import process
+from slipring._core.ring._ring import IndexOrder, mix
+from slipring._core.ring.digests import digest, digest_of, earlier_digest_of
+from slipring._core.workers.redivision import check_divided_once, hint_for
+from slipring._core.workers.seeding import MASK_63, Share
 from slipring.errors import shown
 
 if TYPE_CHECKING:

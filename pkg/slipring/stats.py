@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from slipring._core.memory import WorkerMemory
+from slipring._core.workers.memory import WorkerMemory
 
 
 @dataclasses.dataclass(frozen=True)

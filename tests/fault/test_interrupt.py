@@ -112,7 +112,7 @@ def test_ctrl_c_while_the_pool_is_imported_comes_after_it():
         "try:\n"
         "    iter(Loader(range(8), 4, num_workers=1))\n"
         "except KeyboardInterrupt:\n"
-        "    print('raised', 'slipring._core.process_pool' in sys.modules)\n"
+        "    print('raised', 'slipring._core.workers.process_pool' in sys.modules)\n"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG_S)
     assert (ran.stdout, ran.stderr) == ("raised True\n", "")

@@ -11,7 +11,7 @@ import pytest
 
 from slipring import Loader, WorkerDied, Workers
 from tests.support.datasets import Values, wait_for_file
-from tests.support.inside import engine_of, startup
+from tests.support.inside import deaths, engine_of
 from tests.support.options import grouped
 from tests.support.parts import slow
 from tests.support.processes import LONG_S, until
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.fault
 @pytest.fixture
 def told(caplog, monkeypatch):
     """Return the texts of warnings after the first one has come."""
-    monkeypatch.setattr(startup, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(deaths, "PATIENCE_S", 0.3)
     caplog.set_level(logging.WARNING, logger="slipring")
     return lambda: until(lambda: [record.getMessage() for record in caplog.records], "a warning")
 
@@ -108,7 +108,7 @@ def test_a_worker_that_stays_in_its_worker_init_fn_is_reported_once(told, tmp_pa
 
 
 def test_workers_that_begin_are_not_reported(caplog, monkeypatch):
-    monkeypatch.setattr(startup, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(deaths, "PATIENCE_S", 0.0)
     caplog.set_level(logging.WARNING, logger="slipring")
     with Loader(Values(list(range(8))), 2, num_workers=2, workers=Workers(start_method="fork")) as loader:
         iterator = iter(loader)

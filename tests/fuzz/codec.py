@@ -61,7 +61,7 @@ def refusals():
     """Return the exceptions that a malformed batch may raise, and the corpus files that cannot be read here."""
     allowed, unreadable = [CorruptBatch], []
     for name, corpus in (
-        ("slipring._core.tensors", "tensors.bin"),
+        ("slipring._core.codec.tensors", "tensors.bin"),
         ("slipring.arrow", "arrow.bin"),
         ("ml_dtypes", "extension_dtypes.bin"),
     ):

@@ -5,7 +5,7 @@ import ctypes
 import sys
 import zlib
 
-PYTHON = ("/slipring/_core/pytree.py", "/slipring/_core/tensors.py", "/slipring/arrow/__init__.py")
+PYTHON = ("/slipring/_core/codec/pytree.py", "/slipring/_core/codec/tensors.py", "/slipring/arrow/__init__.py")
 
 
 class Edges:

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from slipring import images
-from slipring.images._draws import Draws
-from slipring.images._parts import Boxes
-from slipring.images._recipe import Recipe
+from slipring.images._render.draws import Draws
+from slipring.images._render.parts import Boxes
+from slipring.images._render.recipe import Recipe
 from tests.images.recorded import recorded
 from tests.images.test_distributions import counted, follows, names, uniform
 from tests.support.pictures import error, pixels

@@ -7,8 +7,8 @@ import pytest
 
 from slipring import images
 from slipring.images import _decode
-from slipring.images._draws import Draws
-from slipring.images._recipe import Recipe
+from slipring.images._render.draws import Draws
+from slipring.images._render.recipe import Recipe
 from tests.support.pictures import encoded, pixels
 
 

@@ -13,7 +13,7 @@ import pytest
 import slipring
 from slipring import Workers
 from tests.support.datasets import Fetched, Into, Made, Squares, flat, numbers, patiently
-from tests.support.inside import skipping
+from tests.support.inside import sample_marks
 from tests.support.kinds import KINDS, kinds, loaded, loading
 from tests.support.leaks import Snapshot
 from tests.support.processes import in_child
@@ -366,7 +366,7 @@ class Slowest:
             slept = 2 * (time.monotonic() - self.begun)  # no other sample can have taken as long
             time.sleep(slept)
         if i == 7:
-            skipping.skipped()
+            sample_marks.skipped()
         self.ready.append(i)
         return slept
 

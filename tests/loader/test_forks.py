@@ -148,7 +148,7 @@ print(os.waitpid(pid, 0)[1])
 """
 
 
-@pytest.mark.parametrize("module", ["slipring._core.process_pool", "slipring._core.worker_main"])
+@pytest.mark.parametrize("module", ["slipring._core.workers.process_pool", "slipring._core.workers.worker_main"])
 def test_a_child_can_iterate_although_a_thread_of_its_parent_was_at_the_first_loader(module):
     # From Python 3.12 on, a fork in a process with threads causes a warning.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGINNING, module]

@@ -18,12 +18,12 @@ def test_the_protocol_page_has_every_kind_of_result():
     table = page.partition("### The kinds of results")[2].partition("### ")[0]
     described = {name: int(number) for number, name in re.findall(r"^\| (\d+) \| (\w+) \|", table, re.MULTILINE)}
     assert described == declared
-    cring = (ROOT / "pkg" / "slipring" / "_core" / "_cring.pxd").read_text()
+    cring = (ROOT / "pkg" / "slipring" / "_core" / "ring" / "_cring.pxd").read_text()
     assert all(re.search(rf"\bSR_{name}\b", cring) for name in declared)
 
 
 def test_only_commit_moves_the_position():
-    core = ROOT / "pkg" / "slipring" / "_core"
+    core = ROOT / "pkg" / "slipring" / "_core" / "passes"
     sources = "".join(path.read_text() for path in sorted(core.glob("_iteration*.p[xy]*")) if path.suffix != ".pyi")
     for function in ("cdef object commit(", "def commit_upto("):
         body = sources.partition(function)[2].partition("\n    cdef ")[0].partition("\n    def ")[0]

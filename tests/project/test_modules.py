@@ -19,17 +19,17 @@ TEXTS = {str(path.relative_to(PACKAGE)): path.read_text() for path in SOURCES}
 # What only these modules do. Only ever shorten these lists.
 CONVERTING = r"\{[^{}\"]*(?:/ ?1e[369]|\* ?1e[369]|<< ?20|>> ?20|/ ?60)[^{}]*:[^{}]*\}"
 ONLY_IN = {
-    "asking which process this is, and making reentrant locks": (r"os\.getpid|RLock\(", "_core/process.py"),
+    "asking which process this is, and making reentrant locks": (r"os\.getpid|RLock\(", "_core/ring/process.py"),
     # Text of bytes and seconds, and of objects. MegEngine has its own log format; two modules are of the lowest layer.
     "formatting": (
         rf"reprlib\.|whose repr raises|{CONVERTING}",
-        "_core/text.py _core/pytree.py adapters/megengine.py errors.py",
+        "_core/ring/text.py _core/codec/pytree.py adapters/megengine.py errors.py",
     ),
     # Code that substitutes something for an exception asks whether a signal handler raised it.
     "asking for a handler's exception": (
         r"(?<!def )\bfrom_handler\(",
-        "_core/_cache.pyx _core/stateful.py _core/fetch.py _core/_codec_encode.pxi _core/_collate_rows.pxi "
-        "_core/_rebatch.pyx _core/_rng_guard.pyx _core/worker.py",
+        "_core/codec/_cache.pyx _core/workers/stateful.py _core/workers/fetch.py _core/codec/_codec_encode.pxi "
+        "_core/codec/_collate_rows.pxi _core/passes/_rebatch.pyx _core/workers/_rng_guard.pyx _core/workers/worker.py",
     ),
 }
 
@@ -51,12 +51,11 @@ def test_a_module_can_be_read_in_one_sitting():
 # The places that catch BaseException and do not raise it again: threads that pass it on, and code that must end first.
 # Only ever shorten this list.
 PASS_ON = {
-    "_core/_ring_check.pxi",  # the first exception of several handlers is raised when all have run
-    "_core/_rng_guard.pyx",  # likewise
-    "_core/ahead.py",  # two threads
-    "_core/event_loop.py",  # a coroutine's result
-    "_core/fetch_threads.py",
-    "_core/worker.py",  # a thread worker
+    "_core/ring/_ring_check.pxi",  # the first exception of several handlers is raised when all have run
+    "_core/workers/_rng_guard.pyx",  # likewise
+    "_core/passes/ahead.py",  # two threads
+    "_core/workers/concurrency.py",  # the result of a coroutine, and of a thread
+    "_core/workers/worker.py",  # a thread worker
     "_files/systems.py",  # a read in a thread
     "ray/_blocks.py",  # likewise
 }
@@ -99,4 +98,4 @@ def test_the_keys_of_a_state_stand_in_one_module():
     assert {"beyond", "drawn", "rng_before_iter"} <= keys
     quoted = re.compile(rf"""["'](?:{"|".join(sorted(keys))})["']""")
     found = {name for name, text in TEXTS.items() if quoted.search(text)}
-    assert found - ELSEWHERE == {"_core/state.py"}
+    assert found - ELSEWHERE == {"_core/passes/state.py"}

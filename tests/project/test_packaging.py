@@ -57,8 +57,8 @@ def test_the_sdist_holds_every_source_and_nothing_that_was_built(sdist):
     assert not missing, f"add to MANIFEST.in: {', '.join(missing)}"
     assert {
         "csrc/ring.h",
-        "pkg/slipring/_core/_ring.pyx",
-        "pkg/slipring/_core/_cring.pxd",
+        "pkg/slipring/_core/ring/_ring.pyx",
+        "pkg/slipring/_core/ring/_cring.pxd",
         "pkg/slipring/py.typed",
     } <= names
     built = [name for name in names if name.endswith((".so", ".o", ".pyc")) or "__pycache__" in name]

@@ -7,7 +7,7 @@ import pytest
 
 import slipring
 from slipring import errors
-from slipring._core import text
+from slipring._core.ring import text
 
 NAMES = (
     "BatchSampler Cache CacheStats Loader LoaderTimeout Memory Queue QueueStats SegmentFull SlipringError Stats "

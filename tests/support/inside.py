@@ -9,32 +9,34 @@ import importlib
 # Module -> the names that tests use. The import happens when a test asks for a name: torch may be missing, and
 # tests/fault/points.py replaces a module before anything imports it.
 _NAMES = {
-    "slipring._core": (
-        "_codec _ring ahead cache_names engine heap local_pool memory pickling process process_pool pytree rates "
-        "reporting seeding skipping startup tensors text tuning worker worker_main"
+    "slipring._core.ring": "_ring process rates sample_marks text",
+    "slipring._core.codec": "_codec cache_names pytree tensors",
+    "slipring._core.workers": "deaths heap local_pool memory pickling process_pool seeding worker worker_main",
+    "slipring._core.passes": "ahead engine reporting tuning",
+    "slipring._core.codec._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES NoSegment Watch",
+    "slipring._core.codec._codec": (
+        "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe receive view"
     ),
-    "slipring._core._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES NoSegment Watch",
-    "slipring._core._codec": "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe receive view",
-    "slipring._core._collate": "NO_SAMPLES NUMPY TORCH RowWriter default_collate",
-    "slipring._core._iteration": "Position",
-    "slipring._core._ring": (
+    "slipring._core.codec._collate": "NO_SAMPLES NUMPY TORCH RowWriter default_collate",
+    "slipring._core.passes._iteration": "Position",
+    "slipring._core.ring._ring": (
         "FINISH MAX_RANGES READ_COUNTS SERVING Event IndexOrder Lease Pickled Poll Ring "
         "Slices copy_bytes copy_ways memory_available mix now pickled"
     ),
-    "slipring._core.ahead": "Prefetcher",
-    "slipring._core.arguments": "function instance integer seconds",
-    "slipring._core.cache_names": "find label_of",
-    "slipring._core.deaths": "manner",
-    "slipring._core.declare": "Group group_rules rules",
-    "slipring._core.fetch": "Fetcher",
-    "slipring._core.option_values": "Options",
-    "slipring._core.pickling": "SharedPickle",
-    "slipring._core.pytree": "BadDefinition parse",
-    "slipring._core.reporting": "look",
-    "slipring._core.signals": "no_interrupt",
-    "slipring._core.tuning": "BATCHES LONG_WINDOW NEVER WINDOW Tuner Tuning",
-    "slipring._core.worker_count": "worker_count",
-    "slipring._core.worker_pool": "ResizablePool",
+    "slipring._core.passes.ahead": "Prefetcher",
+    "slipring._core.options.arguments": "function instance integer seconds",
+    "slipring._core.codec.cache_names": "find label_of",
+    "slipring._core.workers.deaths": "manner",
+    "slipring._core.options.declare": "Group group_rules rules",
+    "slipring._core.workers.fetch": "Fetcher",
+    "slipring._core.options.option_values": "Options",
+    "slipring._core.workers.pickling": "SharedPickle",
+    "slipring._core.codec.pytree": "BadDefinition parse",
+    "slipring._core.passes.reporting": "look",
+    "slipring._core.ring.signals": "no_interrupt",
+    "slipring._core.passes.tuning": "BATCHES LONG_WINDOW NEVER WINDOW Tuner Tuning",
+    "slipring._core.options.worker_count": "worker_count",
+    "slipring._core.workers.worker_pool": "ResizablePool",
     "slipring._observe.activity": "Activity activities at_work",
     "slipring._observe.jobs": "NoJob attach jobs",
     "slipring._observe.peers": "judged rank_of",
@@ -43,9 +45,10 @@ _NAMES = {
     "slipring._observe.recording": "Recording",
     "slipring._observe.snapshot": "PARTS RETIRED EmptySnapshot Snapshot bucket_of durations states",
     "slipring._observe.verdict": "Known starting verdict",
-    "slipring.images": "_decode _renderer",
+    "slipring.images": "_decode",
+    "slipring.images._sources": "renderer",
     "slipring.images._decode": "Operations",
-    "slipring.images._recipe": "_OP",
+    "slipring.images._render.recipe": "_OP",
     "slipring.monitor._callbacks": "loaders_in",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -54,10 +57,8 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 def __getattr__(name):
     if name not in _HOME:
         raise AttributeError(f"{__name__} has no {name!r}: add it to _NAMES")
-    home = _HOME[name]
-    if home in ("slipring", "slipring._core", "slipring.images"):
-        return importlib.import_module(f"{home}.{name}")
-    return getattr(importlib.import_module(home), name)
+    home = importlib.import_module(_HOME[name])
+    return getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{_HOME[name]}.{name}")
 
 
 def observing(name):
@@ -128,7 +129,7 @@ def token_of(storage):
 def augmented(pixels, *operations):
     """Return a copy of an image after operations: (name, whole numbers, floats), as augment.h describes them."""
     codes = importlib.import_module("slipring.images._decode")
-    recipes = importlib.import_module("slipring.images._recipe")
+    recipes = importlib.import_module("slipring.images._render.recipe")
     recipe = recipes.Recipe(*pixels.shape[:2])
     for name, n, v in operations:
         recipe.op(getattr(codes, f"OP_{name}"), n, v)

@@ -15,8 +15,8 @@ from slipring.torch import private  # noqa: E402
 PACKAGE = Path(private.__file__).resolve().parents[1]
 # Modules below the layer of torch that may use one.
 ELSEWHERE = {
-    "_core/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"],
-    "_core/worker_info.py": ["torch.utils.data._utils"],
+    "_core/codec/tensor_objects.py": ["torch._C", "torch._nested_view_from_buffer"],
+    "_core/ring/worker_info.py": ["torch.utils.data._utils"],
     "_observe/ranks.py": ["torch._C._distributed_c10d"],
 }
 

@@ -9,7 +9,7 @@ from typing_extensions import assert_type
 
 import slipring
 from slipring import Memory
-from slipring._core._iteration import Iteration
+from slipring._core.passes._iteration import Iteration
 from slipring.typing import Empty
 
 Floats = NDArray[np.float32]

@@ -9,9 +9,9 @@ import sys
 import textwrap
 
 from slipring._cli.main import USAGE, Failure
-from slipring._core._ring import MAX_WORKERS
-from slipring._core.text import millis
-from slipring._core.worker_count import START_METHODS
+from slipring._core.options.worker_count import START_METHODS
+from slipring._core.ring._ring import MAX_WORKERS
+from slipring._core.ring.text import millis
 from slipring.errors import WorkerError
 
 

@@ -6,8 +6,8 @@ import os
 import numpy as np
 
 from slipring._cli.main import USAGE, Failure
-from slipring._core._cache import KINDS, NO_INDEX, Watch
-from slipring._core.text import count, mb, millis, seconds
+from slipring._core.codec._cache import KINDS, NO_INDEX, Watch
+from slipring._core.ring.text import count, mb, millis, seconds
 from slipring._observe.activity import activities
 from slipring._observe.jobs import attach, lives, one_line
 from slipring._observe.retries import text_of

@@ -3,7 +3,7 @@
 import dataclasses
 
 from slipring._cli.sweep import ENOUGH
-from slipring._core.text import seconds
+from slipring._core.ring.text import seconds
 from slipring._observe.causes import FAULT_NS, FAULTS, FAULTS_ADVICE, faults_text
 from slipring._observe.snapshot import parts_text
 

@@ -7,9 +7,9 @@ import os
 import sys
 
 from slipring._cli.main import USAGE, Failure, ended_by_signals
-from slipring._core._cache import STAGES, STATES
-from slipring._core._ring import now
-from slipring._core.text import mb, share, short
+from slipring._core.codec._cache import STAGES, STATES
+from slipring._core.ring._ring import now
+from slipring._core.ring.text import mb, share, short
 from slipring._observe.activity import Activity, activities
 from slipring._observe.jobs import Ending, attach, command_of, environ_of, is_alive, jobs, last_busy, process_of
 from slipring._observe.peers import judged, peers, rank_of, verdict_of, verdicts

@@ -11,9 +11,9 @@ import time
 import numpy as np
 
 import slipring
-from slipring._core import process
-from slipring._core.fetch import own_method
-from slipring._core.memory import minor_faults
+from slipring._core.ring import process
+from slipring._core.workers.fetch import own_method
+from slipring._core.workers.memory import minor_faults
 from slipring._observe.snapshot import PARTS
 from slipring.errors import BatchTooLarge, SegmentFull, WorkerDied, WorkerError
 

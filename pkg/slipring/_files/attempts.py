@@ -1,6 +1,6 @@
 """Repeated attempts to read: which errors are worth another one, how long to wait before it, and the final error.
 
-Each attempt is counted, and failed ones are logged: see `slipring._core.read_counts`.
+Each attempt is counted, and failed ones are logged: see `slipring._core.ring.sample_marks`.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ import random
 import time
 import traceback
 
-from slipring._core._ring import READ_COUNTS, from_handler
-from slipring._core.read_counts import counts
+from slipring._core.ring._ring import READ_COUNTS, from_handler
+from slipring._core.ring.sample_marks import counts
 from slipring.errors import RemoteError, told
 from slipring.redaction import redacted
 

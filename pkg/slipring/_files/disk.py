@@ -10,8 +10,8 @@ import re
 import time
 from pathlib import Path
 
-from slipring._core import process
-from slipring._core._ring import from_handler
+from slipring._core.ring import process
+from slipring._core.ring._ring import from_handler
 
 VERSION = b"slipring cache 1"  # each entry begins with it, and with a digest; entries of other versions are not used
 DIGEST = 16  # bytes

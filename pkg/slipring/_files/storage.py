@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
-from slipring._core._ring import from_handler
-from slipring._core.arguments import file_path, integer, iterable, seconds, size_in_bytes
-from slipring._core.process import Owner
+from slipring._core.options.arguments import file_path, integer, iterable, seconds, size_in_bytes
+from slipring._core.ring._ring import from_handler
+from slipring._core.ring.process import Owner
 from slipring._files.attempts import Short, is_refused, persist
 from slipring._files.identity import name_of, token_of
 from slipring.errors import RemoteError, shown, told

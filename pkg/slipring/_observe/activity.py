@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from slipring._core._cache import NO_INDEX, NO_SLOT
-from slipring._core.text import seconds
+from slipring._core.codec._cache import NO_INDEX, NO_SLOT
+from slipring._core.ring.text import seconds
 from slipring._observe.jobs import lives, namespace, state_of
 from slipring._observe.snapshot import index_text, state_name
 

@@ -5,7 +5,7 @@ A rule returns (cause, text, advice), or None if its cause does not apply.
 
 import numpy as np
 
-from slipring._core.text import megabytes, seconds
+from slipring._core.ring.text import megabytes, seconds
 from slipring._observe.activity import at_work, sentence_of
 from slipring._observe.fetching import EXPLAINS, ON_CPU, fetching, more
 from slipring._observe.retries import retries

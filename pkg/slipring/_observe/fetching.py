@@ -1,6 +1,6 @@
 """The causes within fetching: storage, decoding, augmentation, a user's functions; and the workers that would help."""
 
-from slipring._core.text import digits, seconds
+from slipring._core.ring.text import digits, seconds
 from slipring._observe.snapshot import part_shares, parts_text
 
 EXPLAINS = 0.5  # of the waiting: a cause must explain so much of it

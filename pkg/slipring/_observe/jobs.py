@@ -10,9 +10,9 @@ import stat
 import struct
 from typing import NamedTuple
 
-from slipring._core import process
-from slipring._core._cache import InRecordFile, NoSegment, Watch
-from slipring._core.text import short
+from slipring._core.codec._cache import InRecordFile, NoSegment, Watch
+from slipring._core.ring import process
+from slipring._core.ring.text import short
 from slipring.errors import SlipringError
 from slipring.redaction import program_of
 

@@ -7,7 +7,7 @@ data-bound: ranks are compared by the rates that their workers can supply.
 
 import dataclasses
 
-from slipring._core.process import cpus
+from slipring._core.ring.process import cpus
 from slipring._observe.jobs import environ_of, jobs, last_busy
 from slipring._observe.ranks import behind, hold_up, supplied, times_of
 from slipring._observe.rates import Figures

@@ -14,9 +14,9 @@ import statistics
 import sys
 import time
 
-from slipring._core import process
-from slipring._core._ring import now
-from slipring._core.text import digits, seconds
+from slipring._core.ring import process
+from slipring._core.ring._ring import now
+from slipring._core.ring.text import digits, seconds
 from slipring._observe.causes import BOUND
 from slipring._observe.rates import Figures
 

@@ -1,6 +1,6 @@
 """Remote reads that fail and are repeated: the rule of a verdict, and a report's line."""
 
-from slipring._core.text import megabytes, seconds
+from slipring._core.ring.text import megabytes, seconds
 
 FETCHING = 0.5  # of the time to fetch: remote reads must take so much
 LOST = 0.2  # of the time of remote reads: failed attempts and the pauses after them are the cause

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from slipring._core.process import cpus
-from slipring._core.text import FORKED, seconds
+from slipring._core.ring.process import cpus
+from slipring._core.ring.text import FORKED, seconds
 from slipring._observe.activity import activities, at_work, is_here, living, sentence_of
 from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT
 from slipring._observe.rates import Figures

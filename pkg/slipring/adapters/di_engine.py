@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from slipring import Loader, Workers, empty
-from slipring._core._ring import MAX_RANGES
-from slipring._core.ahead import Handed, Prefetcher
-from slipring._core.arguments import MAX_COUNT, function, integer
-from slipring._core.pytree import is_namedtuple
-from slipring._core.tensors import stack
+from slipring._core.codec.pytree import is_namedtuple
+from slipring._core.codec.tensors import stack
+from slipring._core.options.arguments import MAX_COUNT, function, integer
+from slipring._core.passes.ahead import Handed, Prefetcher
+from slipring._core.ring._ring import MAX_RANGES
 from slipring.errors import Closed, shown
 from slipring.torch.device.cuda import checked, checked_device
 from slipring.torch.device.onto import as_tensors, on_device

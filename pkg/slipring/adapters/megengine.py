@@ -7,11 +7,12 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from slipring import Loader, Memory, Workers
-from slipring._core import fetch, process
-from slipring._core import memory as growth
-from slipring._core._ring import current, now
-from slipring._core.ahead import Prefetcher, ReadHere
-from slipring._core.arguments import flag, integer, iterable, seconds
+from slipring._core.options.arguments import flag, integer, iterable, seconds
+from slipring._core.passes.ahead import Prefetcher, ReadHere
+from slipring._core.ring import process
+from slipring._core.ring._ring import current, now
+from slipring._core.workers import fetch
+from slipring._core.workers import memory as growth
 from slipring.adapters import megengine_own as own
 from slipring.adapters.megengine_data import (
     ArrayDataset,

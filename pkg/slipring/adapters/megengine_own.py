@@ -9,10 +9,10 @@ import sys
 import numpy as np
 
 from slipring import Loader
-from slipring._core import error_record
-from slipring._core.pytree import map_leaves
-from slipring._core.worker import Worker
-from slipring._core.worker_info import process_worker_info
+from slipring._core.codec.pytree import map_leaves
+from slipring._core.ring.worker_info import process_worker_info
+from slipring._core.workers import error_record
+from slipring._core.workers.worker import Worker
 from slipring.errors import WorkerError, shown
 
 _DATALOADER = "megengine.data.dataloader"

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from slipring import BatchSampler
-from slipring._core.arguments import MAX_COUNT, integer, is_scalar, iterable
-from slipring._core.source import grouped
+from slipring._core.options.arguments import MAX_COUNT, integer, is_scalar, iterable
+from slipring._core.passes.source import grouped
 from slipring.adapters import megengine_own as own
 from slipring.adapters.refusals import refusing_by
 from slipring.errors import shown

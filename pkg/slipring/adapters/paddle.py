@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring import Loader, WorkerInfo, Workers
-from slipring._core import fetch
-from slipring._core.arguments import flag, function, integer, iterable
-from slipring._core.pytree import leaves_of, map_leaves
-from slipring._core.rates import LoopTimer
-from slipring._core.worker_info import process_worker_info
+from slipring._core.codec.pytree import leaves_of, map_leaves
+from slipring._core.options.arguments import flag, function, integer, iterable
+from slipring._core.ring.rates import LoopTimer
+from slipring._core.ring.worker_info import process_worker_info
+from slipring._core.workers import fetch
 from slipring.adapters import paddle_own as own
 from slipring.adapters.paddle_sampler import BatchSampler, EndlessSampler, NoLength
 from slipring.adapters.refusals import refusing_by

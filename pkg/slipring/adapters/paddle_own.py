@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from slipring import default_collate, get_worker_info
-from slipring._core.pytree import leaves_of, map_leaves
+from slipring._core.codec.pytree import leaves_of, map_leaves
 from slipring.errors import shown
 
 

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from slipring._core.arguments import instance
-from slipring._core.state import State
+from slipring._core.options.arguments import instance
+from slipring._core.passes.state import State
 from slipring.errors import shown
 from slipring.options import OF_WORKERS, Workers
 from slipring.torch import DataLoader

@@ -8,11 +8,11 @@ import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 from slipring import Loader, Workers
-from slipring._core._ring import MAX_WORKERS
-from slipring._core.arguments import flag, integer, iterable
-from slipring._core.fetch import is_iterator, is_stream
-from slipring._core.weak_registry import WeakRegistry
-from slipring._core.worker import Worker
+from slipring._core.options.arguments import flag, integer, iterable
+from slipring._core.ring._ring import MAX_WORKERS
+from slipring._core.ring.weak_registry import WeakRegistry
+from slipring._core.workers.fetch import is_iterator, is_stream
+from slipring._core.workers.worker import Worker
 from slipring.options import MOVED
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from slipring._core.process import Owner
+from slipring._core.ring.process import Owner
 from slipring.errors import RemoteError
 from slipring.redaction import redacted
 

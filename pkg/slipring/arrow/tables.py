@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 import pyarrow as pa
 
-from slipring._core import process
-from slipring._core.arguments import function, integer, mask_name, names, null_options, one_of
+from slipring._core.options.arguments import function, integer, mask_name, names, null_options, one_of
+from slipring._core.ring import process
 from slipring._files.storage import locate
 from slipring._offered import read_in_turn, threads
 from slipring.arrow.files import OpenedTables, open_table, remote_stamp

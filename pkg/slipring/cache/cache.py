@@ -7,9 +7,9 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from slipring._core._cache import CacheCore
-from slipring._core._ring import memory_available
-from slipring._core.arguments import integer, memory_place, size_in_bytes
+from slipring._core.codec._cache import CacheCore
+from slipring._core.options.arguments import integer, memory_place, size_in_bytes
+from slipring._core.ring._ring import memory_available
 from slipring.errors import shown
 
 if TYPE_CHECKING:
@@ -137,7 +137,10 @@ class Cache(CacheCore):
             self._create(nbytes, backing, "slipring-cache" if backing == "memfd" else None)
             self._say_what_fits(nbytes)
             return
-        from slipring._core.cache_names import label_of, open_named  # uses sockets, which only a named cache needs
+        from slipring._core.codec.cache_names import (  # uses sockets, which only a named cache needs
+            label_of,
+            open_named,
+        )
 
         label = label_of(name)
         if open_named(name, self._attach, lambda: self._create(nbytes, "memfd", label)):

@@ -1,9 +1,18 @@
 """Images: from encoded bytes to the training crop, written straight into the batch."""
 
 from slipring.images import functional as functional  # a public module of its own
-from slipring.images._backend import Backend, backend
-from slipring.images._batch import CutMix, MixUp
-from slipring.images._color import (
+from slipring.images._render.backend import Backend, backend
+from slipring.images._render.decode import MAX_PIXELS, decode, decode_into, size
+from slipring.images._render.view import View
+from slipring.images._sources.annotated import Annotated
+from slipring.images._sources.dataset import ImageDataset
+from slipring.images._sources.folder import Folder
+from slipring.images._sources.parquet import Parquet
+from slipring.images._sources.tar import Tar
+from slipring.images._sources.tar_stream import TarStream
+from slipring.images._sources.wrapped import Bytes
+from slipring.images._steps.batch import CutMix, MixUp
+from slipring.images._steps.color import (
     ColorJitter,
     Grayscale,
     RandomAdjustSharpness,
@@ -14,20 +23,19 @@ from slipring.images._color import (
     RandomPosterize,
     RandomSolarize,
 )
-from slipring.images._combine import RandomApply, RandomChoice, RandomOrder
-from slipring.images._copy_paste import CopyPaste
-from slipring.images._crops import Pad, RandomCrop, RandomVerticalFlip
-from slipring.images._detection import RandomIoUCrop, RandomPhotometricDistort, RandomZoomOut
-from slipring.images._erasing import RandomErasing
-from slipring.images._mosaic import Mosaic
-from slipring.images._multicrop import MultiCrop
-from slipring.images._policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
-from slipring.images._render import MAX_PIXELS, decode, decode_into, size
-from slipring.images._sample_mixup import SampleMixUp
-from slipring.images._sizes import FixedSizeCrop, LetterBox, RandomResize, RandomShortestSize, ScaleJitter
-from slipring.images._timm import auto_augment_transform, rand_augment_transform
-from slipring.images._view import View
-from slipring.images._warps import (
+from slipring.images._steps.combine import RandomApply, RandomChoice, RandomOrder
+from slipring.images._steps.copy_paste import CopyPaste
+from slipring.images._steps.crops import Pad, RandomCrop, RandomVerticalFlip
+from slipring.images._steps.detection import RandomIoUCrop, RandomPhotometricDistort, RandomZoomOut
+from slipring.images._steps.erasing import RandomErasing
+from slipring.images._steps.mosaic import Mosaic
+from slipring.images._steps.multicrop import MultiCrop
+from slipring.images._steps.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
+from slipring.images._steps.resized import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from slipring.images._steps.sample_mixup import SampleMixUp
+from slipring.images._steps.sizes import FixedSizeCrop, LetterBox, RandomResize, RandomShortestSize, ScaleJitter
+from slipring.images._steps.timm import auto_augment_transform, rand_augment_transform
+from slipring.images._steps.warps import (
     ElasticTransform,
     GaussianBlur,
     PILGaussianBlur,
@@ -35,15 +43,7 @@ from slipring.images._warps import (
     RandomPerspective,
     RandomRotation,
 )
-from slipring.images.annotated import Annotated
-from slipring.images.dataset import ImageDataset
-from slipring.images.folder import Folder
-from slipring.images.parquet import Parquet
-from slipring.images.tar import Tar
-from slipring.images.tar_stream import TarStream
-from slipring.images.torchvision import from_torchvision, options_from_torchvision
-from slipring.images.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-from slipring.images.wrapped import Bytes
+from slipring.images._translate.from_torchvision import from_torchvision, options_from_torchvision
 
 __all__ = [
     "MAX_PIXELS",

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipring._core.arguments import flag, integer, real
+from slipring._core.options.arguments import flag, integer, real
 from slipring.errors import shown
-from slipring.images import _decode, _geometry
-from slipring.images import _recipe as recipes
-from slipring.images._checks import (
+from slipring.images import _decode
+from slipring.images._render import geometry as _geometry
+from slipring.images._render import recipe as recipes
+from slipring.images._render.draws import Draws
+from slipring.images._render.view import INTERPOLATIONS, interpolation_name
+from slipring.images._steps.base import pair, pixels
+from slipring.images._steps.checks import (
     center_of,
     fill_of,
     kernel_size_of,
@@ -26,11 +30,8 @@ from slipring.images._checks import (
     padding_of,
     sequence,
 )
-from slipring.images._crops import add_padding
-from slipring.images._draws import Draws
-from slipring.images._transform import pair, pixels
-from slipring.images._view import INTERPOLATIONS, interpolation_name
-from slipring.images.transforms import CenterCrop, Resize
+from slipring.images._steps.crops import add_padding
+from slipring.images._steps.resized import CenterCrop, Resize
 
 if TYPE_CHECKING:
     import enum
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from slipring.images._crops import PaddingMode
-    from slipring.images._view import Interpolation
+    from slipring.images._render.view import Interpolation
+    from slipring.images._steps.crops import PaddingMode
 
     Image: TypeAlias = NDArray[np.uint8]
     Fill: TypeAlias = float | Sequence[float] | None

@@ -1,6 +1,6 @@
 """See where the time goes, from inside and outside; export figures to Prometheus, loggers and a progress bar."""
 
-from slipring._core.rates import Window, scalars
+from slipring._core.ring.rates import Window, scalars
 from slipring._observe.report import Report
 from slipring._observe.snapshot import Stage
 from slipring._observe.verdict import Verdict

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from slipring._core.arguments import integer
-from slipring._core.rates import Window
+from slipring._core.options.arguments import integer
+from slipring._core.ring.rates import Window
 
 # Attributes in which wrappers have the wrapped loader: Accelerate's, Lightning's, Ray's and others.
 WRAPPED = ("base_dataloader", "iterables", "dataloader", "loader")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.arguments import integer
-from slipring._core.weak_registry import loaders as living_loaders
-from slipring._core.weak_registry import number_of
+from slipring._core.options.arguments import integer
+from slipring._core.ring.weak_registry import loaders as living_loaders
+from slipring._core.ring.weak_registry import number_of
 from slipring.monitor._callbacks import need
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from slipring._core.arguments import MAX_COUNT, integer, iterable
-from slipring._core.rates import LoopTimer, Window
+from slipring._core.options.arguments import MAX_COUNT, integer, iterable
+from slipring._core.ring.rates import LoopTimer, Window
 from slipring.errors import shown
 from slipring.monitor._callbacks import need
 

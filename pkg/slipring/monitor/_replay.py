@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from slipring._core.arguments import integer, iterable
-from slipring._core.text import seconds
+from slipring._core.options.arguments import integer, iterable
+from slipring._core.ring.text import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from slipring._core._rebatch import Rebatcher, Shuffler
-from slipring._core._ring import mix
-from slipring._core.worker import Worker
+from slipring._core.passes._rebatch import Rebatcher, Shuffler
+from slipring._core.ring._ring import mix
+from slipring._core.workers.worker import Worker
 from slipring.errors import BlockError, ImageError
 from slipring.ray import _cluster as cluster
 from slipring.streams._blocks import Feed

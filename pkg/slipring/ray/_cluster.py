@@ -3,7 +3,7 @@
 import weakref
 from functools import partial
 
-from slipring._core.process import Owner
+from slipring._core.ring.process import Owner
 from slipring.errors import LoaderTimeout, shown
 
 ANSWER_S = 30  # limit for an answer of the coordinator

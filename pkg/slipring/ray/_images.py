@@ -5,11 +5,11 @@ import logging
 import zlib
 from collections.abc import Mapping
 
-from slipring._core._ring import mix
-from slipring._core.skipping import skipped
+from slipring._core.ring._ring import mix
+from slipring._core.ring.sample_marks import skipped
 from slipring.errors import ImageError, shown
-from slipring.images._draws import Draws
-from slipring.images.dataset import ImageDataset
+from slipring.images._render.draws import Draws
+from slipring.images._sources.dataset import ImageDataset
 from slipring.ray._columns import bytes_of
 from slipring.streams._blocks import Written
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from slipring._core._ring import MAX_WORKERS, mix
-from slipring._core.arguments import MAX_COUNT, flag, function, instance, integer
-from slipring._core.declare import refuse
-from slipring._core.loader import MASK_62
-from slipring._core.state import unpickled
+from slipring._core.options.arguments import MAX_COUNT, flag, function, instance, integer
+from slipring._core.options.declare import refuse
+from slipring._core.passes.loader import MASK_62
+from slipring._core.passes.state import unpickled
+from slipring._core.ring._ring import MAX_WORKERS, mix
 from slipring.loader import Loader as CoreLoader
 from slipring.options import OF_WORKERS, RayOptions, Workers, declares
 from slipring.ray import _cluster as cluster
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import ray.data
     from typing_extensions import Unpack
 
-    from slipring._core.option_values import Options
-    from slipring.images._transform import Transform
-    from slipring.images.options import ImageOptions
+    from slipring._core.options.option_values import Options
+    from slipring.images._sources.options import ImageOptions
+    from slipring.images._steps.base import Transform
 
 # The times in a worker's state, under their names in `Dataset.stats()`.
 WAITS = ("In get RefBundles", "In ray.get()")  # waits for other Ray processes
@@ -300,5 +300,5 @@ class Loader(CoreLoader[Any]):
 
 
 def pass_seed(seed, epoch):
-    """Return a pass's seed, as a worker computes it: see `slipring._core.worker.Worker`."""
+    """Return a pass's seed, as a worker computes it: see `slipring._core.workers.worker.Worker`."""
     return mix(mix(seed, epoch) & MASK_62, epoch)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from slipring._core._rebatch import Block
-from slipring._core.arguments import mask_name
+from slipring._core.options.arguments import mask_name
+from slipring._core.passes._rebatch import Block
 from slipring.errors import BlockError, shown
 
 _OBJECTS = "OUST"  # kinds of dtypes without numbers: text, bytes, Python objects

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from slipring._core._ring import MAX_WORKERS
-from slipring._core.arguments import instance, integer, seconds
-from slipring._core.declare import refuse
+from slipring._core.options.arguments import instance, integer, seconds
+from slipring._core.options.declare import refuse
+from slipring._core.ring._ring import MAX_WORKERS
 from slipring.loader import Loader
 from slipring.options import OF_WORKERS, StreamOptions, Workers, declares
 from slipring.streams._source import Stream

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from slipring._core._rebatch import ShardRebatcher
-from slipring._core.arguments import flag, integer, iterable
-from slipring._core.shards import Sharded, ShardedPass
+from slipring._core.options.arguments import flag, integer, iterable
+from slipring._core.passes._rebatch import ShardRebatcher
+from slipring._core.workers.shards import Sharded, ShardedPass
 from slipring.errors import shown
 from slipring.streams._blocks import Feed
 from slipring.streams._source import Pass, Stream, _blocks_of, _check_source

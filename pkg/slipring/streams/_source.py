@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring._core._rebatch import BlockReading, Rebatcher, Shuffler
-from slipring._core._ring import mix
-from slipring._core.arguments import MAX_COUNT, flag, integer, is_scalar, names, null_options
-from slipring._core.shards import IterableSource, here
+from slipring._core.options.arguments import MAX_COUNT, flag, integer, is_scalar, names, null_options
+from slipring._core.passes._rebatch import BlockReading, Rebatcher, Shuffler
+from slipring._core.ring._ring import mix
+from slipring._core.workers.shards import IterableSource, here
 from slipring.errors import BlockError, shown
 from slipring.streams._blocks import Feed
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 import torch
 import torch.utils.data
 
-from slipring._core import process_pool as _process_pool  # noqa: F401 - torch has imported its slow parts
-from slipring._core.arguments import function, instance, iterable
-from slipring._core.concurrency import Concurrency
-from slipring._core.declare import check, refuse, rules
-from slipring._core.engine_cache import EngineCache
-from slipring._core.fetch import log_lost_fast_path
-from slipring._core.loader import LoaderMethods
-from slipring._core.option_values import Options
-from slipring._core.reshard import begin_source
-from slipring._core.shards import IterableSource
-from slipring._core.state import ENDED_BY_LOAD, workers_of
-from slipring._core.tuning import Tuner
-from slipring._core.weak_registry import register
-from slipring._core.worker_count import bounds, worker_count
+from slipring._core.options.arguments import function, instance, iterable
+from slipring._core.options.declare import check, refuse, rules
+from slipring._core.options.option_values import Options
+from slipring._core.options.worker_count import bounds, worker_count
+from slipring._core.passes.engine import EngineCache
+from slipring._core.passes.loader import LoaderMethods
+from slipring._core.passes.reshard import begin_source
+from slipring._core.passes.state import ENDED_BY_LOAD, workers_of
+from slipring._core.passes.tuning import Tuner
+from slipring._core.ring.weak_registry import register
+from slipring._core.workers import process_pool as _process_pool  # noqa: F401 - torch has imported its slow parts
+from slipring._core.workers.concurrency import Concurrency
+from slipring._core.workers.fetch import log_lost_fast_path
+from slipring._core.workers.shards import IterableSource
 from slipring.options import OF_WORKERS, Device, LoaderOptions, TorchOptions, Workers, declares
 from slipring.torch import private
 from slipring.torch.contexts import check_threads, start_of

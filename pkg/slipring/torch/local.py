@@ -3,15 +3,15 @@
 from torch.utils.data import IterDataPipe, MapDataPipe, default_collate, default_convert
 from torch.utils.data.graph_settings import apply_sharding
 
-from slipring._core import seeding, skipping
-from slipring._core._collate import LIST, RowWriter
-from slipring._core._iteration import END_OF_STREAM
-from slipring._core._ring import now
-from slipring._core._rng_guard import RngGuard
-from slipring._core.culprit import take_position
-from slipring._core.fetch import MapFetcher, StreamFetcher, load_dataset, load_stream, skip_batches
-from slipring._core.read_counts import count_in, counted_in
-from slipring._core.stateful import attempt, copied, is_stateful, stateful_parts, states_of
+from slipring._core.codec._collate import LIST, RowWriter
+from slipring._core.passes._iteration import END_OF_STREAM
+from slipring._core.ring import sample_marks
+from slipring._core.ring._ring import now
+from slipring._core.ring.sample_marks import count_in, counted_in, take_position
+from slipring._core.workers import seeding
+from slipring._core.workers._rng_guard import RngGuard
+from slipring._core.workers.fetch import MapFetcher, StreamFetcher, load_dataset, load_stream, skip_batches
+from slipring._core.workers.stateful import attempt, copied, is_stateful, stateful_parts, states_of
 from slipring.errors import state_half_made
 from slipring.torch import private
 from slipring.torch.collate import convert
@@ -29,14 +29,14 @@ def load_epoch_before(loader, place):
 
 
 class LocalFetcher:
-    """The fetcher of an iteration of torch's loader without workers; see `slipring._core._iteration.LocalEngine`.
+    """The fetcher of an iteration of torch's loader without workers; see `_iteration.LocalEngine`.
 
     Parameters
     ----------
     iterator : torch's iterator, after the beginning of its epoch
     loader : DataLoader
     place : dict or None
-        The position of a resumed epoch; see `slipring._core.fetch.open_stream`.
+        The position of a resumed epoch; see `slipring._core.workers.fetch.open_stream`.
     share : Share or None
         For ``rng="sample"``.
     origin : int
@@ -110,7 +110,7 @@ class LocalFetcher:
         return batch
 
     def _of_map(self, indices):
-        reader, begun, skipped = self.reader, now(), skipping.apart.skipped
+        reader, begun, skipped = self.reader, now(), sample_marks.apart.skipped
         rows = RowWriter(0, len(indices), LIST, skip_none=self.skip_none)
         try:
             reader.read(indices, rows)
@@ -120,7 +120,7 @@ class LocalFetcher:
         return self._collated(begun, skipped, lambda: reader.collate(rows))
 
     def _next_of_stream(self, position):
-        stream, begun, skipped = self.stream, now(), skipping.apart.skipped
+        stream, begun, skipped = self.stream, now(), sample_marks.apart.skipped
         if not stream.read(LIST, again=stream.position > position):
             return END_OF_STREAM
         return self._collated(begun, skipped, lambda: stream.collate(stream.rows))
@@ -128,7 +128,7 @@ class LocalFetcher:
     def _collated(self, begun, skipped, collate):
         meter, read = self.meter, now()
         meter.fetch_ns += read - begun
-        meter.skipped_samples += skipping.apart.skipped - skipped
+        meter.skipped_samples += sample_marks.apart.skipped - skipped
         batch = collate()
         there = now()
         meter.collate_ns += there - read
@@ -147,7 +147,7 @@ class LocalFetcher:
         return states_of(stateful_parts(self.dataset, None)) or None
 
     def states_now(self, half_made):
-        """See `slipring._core.worker.Worker.states_now`."""
+        """See `slipring._core.workers.worker.Worker.states_now`."""
         begun = self.begun or not (self.resumed or self._tells_of_an_earlier_pass())
         if self.sends_states or not begun:
             return False, None

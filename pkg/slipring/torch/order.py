@@ -13,11 +13,11 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from slipring._core._iteration import SamplerDraws
-from slipring._core._ring import reductions
-from slipring._core.reshard import saved_sampler
-from slipring._core.source import SamplerSource, opened
-from slipring._core.state import Described
+from slipring._core.passes._iteration import SamplerDraws
+from slipring._core.passes.reshard import saved_sampler
+from slipring._core.passes.source import SamplerSource, opened
+from slipring._core.passes.state import Described
+from slipring._core.ring._ring import reductions
 from slipring.sampler import BatchSampler as OurBatchSampler
 from slipring.sampler import share_of
 from slipring.torch.generators import OrderRng, as_state, as_text, generator_of
@@ -76,7 +76,7 @@ def kind_of_order(loader):
 
 
 def described(loader):
-    """Return the `slipring._core.state.Described` of a torch loader."""
+    """Return the `slipring._core.passes.state.Described` of a torch loader."""
     source, group, _ = source_of(loader)
     return Described(
         is_stream=bool(loader._dataset_kind),
@@ -92,7 +92,7 @@ def described(loader):
 
 
 def share(loader):
-    """Return this rank's `slipring._core.seeding.Share` of each step, with ``rng="sample"``; else None.
+    """Return this rank's `slipring._core.workers.seeding.Share` of each step, with ``rng="sample"``; else None.
 
     Raise ValueError if a sample's position in the order of all ranks is unknown, or if there are no single samples.
     """

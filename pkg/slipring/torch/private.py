@@ -1,9 +1,9 @@
 """The private names of torch that slipring uses, each defined once.
 
-If a release of torch changes one of them, `tests/torch/test_private_names.py` fails first, and says what slipring needs
-of it. (Three modules below this layer use more: `_core/tensor_objects` has ``torch._C.DisableTorchFunctionSubclass``
-and ``torch._nested_view_from_buffer``, `_core/worker_info` sets the worker info in `worker`, and `_observe/ranks` reads
-the flight recorder in ``torch._C._distributed_c10d``.)
+If a release of torch changes one of them, `tests/torch/test_private_names.py` fails first, and says what slipring
+needs of it. (Three modules below this layer use more: `codec/tensor_objects` has
+``torch._C.DisableTorchFunctionSubclass`` and ``torch._nested_view_from_buffer``, `ring/worker_info` sets the worker
+info in `worker`, and `_observe/ranks` reads the flight recorder in ``torch._C._distributed_c10d``.)
 """
 
 import torch

@@ -3,7 +3,7 @@
 import pickle
 import signal
 
-from slipring._core.error_record import SIGNALS, caught, where, worker_error
+from slipring._core.workers.error_record import SIGNALS, caught, where, worker_error
 from slipring.errors import LoaderTimeout, SlipringError, WorkerDied
 from slipring.torch.private import KeyErrorMessage
 

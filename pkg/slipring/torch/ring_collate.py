@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipring._core import process
-from slipring._core._ring import MAX_SLOTS
-from slipring._core.arguments import function, integer
+from slipring._core.options.arguments import function, integer
+from slipring._core.ring import process
+from slipring._core.ring._ring import MAX_SLOTS
 from slipring.errors import SlipringError
 from slipring.queue import Queue
 

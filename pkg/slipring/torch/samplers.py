@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler
 
-from slipring._core._ring import IndexOrder
-from slipring._core.reshard import position_of
+from slipring._core.passes.reshard import position_of
+from slipring._core.ring._ring import IndexOrder
 from slipring.sampler import BatchSampler
 
 _CHUNK = 4096  # indices that become ints at once

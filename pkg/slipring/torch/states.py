@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from slipring._core import state as core
+from slipring._core.passes import state as core
 from slipring.torch import torchdata_states
 from slipring.torch.generators import as_state, as_text, generator_of, seed_generator_of, state_of, text_of
 from slipring.torch.order import described, end_epoch_before
@@ -23,7 +23,7 @@ class TorchPass:
 
     Attributes
     ----------
-    described : slipring._core.state.Described
+    described : slipring._core.passes.state.Described
         The loader when the iteration began.
     position : Position
     source : Order or None

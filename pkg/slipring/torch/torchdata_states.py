@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from slipring._core.reshard import in_turn, places_of, saved_sampler
+from slipring._core.passes.reshard import in_turn, places_of, saved_sampler
 from slipring.torch.generators import as_state, as_text, generator_of
 from slipring.torch.order import source_of
 

@@ -11,14 +11,14 @@ import torch
 from torch.utils.data import IterDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_random_seed
 
-from slipring._core import seeding
-from slipring._core._codec import empty
-from slipring._core._collate import LIST, TORCH
-from slipring._core._ring import mix
-from slipring._core.fetch import batch_maker, listed, whole_batches
-from slipring._core.job import Job
-from slipring._core.worker import Worker
-from slipring._core.worker_info import get_worker_info
+from slipring._core.codec._codec import empty
+from slipring._core.codec._collate import LIST, TORCH
+from slipring._core.ring._ring import mix
+from slipring._core.ring.worker_info import get_worker_info
+from slipring._core.workers import seeding
+from slipring._core.workers.fetch import batch_maker, listed, whole_batches
+from slipring._core.workers.job import Job
+from slipring._core.workers.worker import Worker
 from slipring.torch import private
 from slipring.torch.collate import collate_in_slot, default_collate, has_stock_rules
 
@@ -63,7 +63,7 @@ def init_thread(worker_init_fn, number):
 
 
 class TorchWorker(Worker):
-    """A `slipring._core.worker.Worker` that seeds and collates as torch's loader expects."""
+    """A `slipring._core.workers.worker.Worker` that seeds and collates as torch's loader expects."""
 
     def begin(self, base_seed):
         if self.kind == "process":

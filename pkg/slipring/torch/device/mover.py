@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from slipring._core.pytree import is_namedtuple
+from slipring._core.codec.pytree import is_namedtuple
 
 _PLAIN = {str, bytes, int, float, bool, complex, type(None)}
 # Delivered batches that the caller's stream may still use: their memory is free only after that. A stream can be many

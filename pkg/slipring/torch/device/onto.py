@@ -6,9 +6,9 @@ import functools
 import numpy as np
 import torch
 
-from slipring._core._iteration import DeviceIteration
-from slipring._core.ahead import Ahead
-from slipring._core.engine_cache import DeviceCounters
+from slipring._core.passes._iteration import DeviceIteration
+from slipring._core.passes.ahead import Ahead
+from slipring._core.passes.engine import DeviceCounters
 from slipring.errors import shown
 from slipring.torch.device import cuda as _device
 from slipring.torch.device.mover import Mover, each_leaf

@@ -3,7 +3,7 @@
 import collections
 import contextlib
 
-from slipring._core.process import ForkLock
+from slipring._core.ring.process import ForkLock
 
 # Copies queued per device before a wait for the oldest: one that runs, and the next.
 COPIES = 2

@@ -8,7 +8,7 @@ import types
 import warnings
 import weakref
 
-from slipring._core.process import ForkLock
+from slipring._core.ring.process import ForkLock
 from slipring.torch.drop_in import for_accelerate
 from slipring.torch.drop_in.standin import StandIn, Stock
 from slipring.torch.loader import DataLoader

@@ -1,0 +1,1 @@
+"""Batches as bytes: pytrees, the codec, default collation, tensors and the cache of samples."""

@@ -1,0 +1,366 @@
+"""Collation: stack samples in the slot, from a list or row by row as they are read."""
+
+import copy
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Mapping, MutableMapping
+
+cimport numpy as cnp
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int64_t
+
+from slipring._core.codec._codec cimport all_of, copy_rows, is_fixed, is_foreign_array, is_tensor
+from slipring._core.ring._ring cimport Fill, current_fill
+
+import numpy as np
+
+from slipring._core.codec import _codec, pytree
+from slipring._core.codec._codec import empty
+from slipring._core.options.arguments import listed_samples
+from slipring.errors import shown
+
+cnp.import_array()
+
+# The same names as in _collate.pyi.
+__all__ = ["DROP", "LIST", "NO_SAMPLES", "NUMPY", "TORCH", "RowWriter", "default_collate", "draw", "read_samples"]
+
+cdef int MAX_DEPTH = pytree.MAX_DEPTH
+cdef object INT64 = np.dtype(np.int64)
+
+
+def default_collate(samples):
+    """Stack samples along a new first dimension.
+
+    In a worker the arrays are made inside the slot, so each sample's bytes are copied once.
+
+    Parameters
+    ----------
+    samples : list
+        Arrays, numbers, text, torch tensors, and dicts, lists, tuples, namedtuples and dataclasses of them.
+
+    Returns
+    -------
+    value
+        The samples' own containers. Arrays of shape ``s`` become one of shape ``(len(samples), *s)``, bools a
+        bool, ints an int64 and floats a float64 array of shape ``(len(samples),)``; text and anything else a
+        list. If all samples are None, so is the result. Arrays of other libraries in CPU memory that follow the array
+        API standard, such as JAX's, become numpy's.
+
+    Raises
+    ------
+    ValueError
+        Shapes, dtypes, keys or lengths differ; the message names both and the indices.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> slipring.default_collate([{"x": 1.5, "name": "a"}, {"x": 2.5, "name": "b"}])
+    {'x': array([1.5, 2.5]), 'name': ['a', 'b']}
+    """
+    # A copy: rows are copied without the GIL, and another thread may change the caller's list.
+    samples = listed_samples(samples)
+    if not samples:
+        raise ValueError("there are no samples to put together: the sampler gave an empty batch")
+    return collate(samples, "", 0)
+
+
+cdef object collate(list values, str path, int depth):
+    first = values[0]
+    kind = type(first)
+    if depth > MAX_DEPTH:
+        raise ValueError(f"a sample is nested deeper than {MAX_DEPTH} containers; does it contain itself?")
+    if kind is np.ndarray or kind is np.memmap:
+        fixed = is_fixed(<cnp.dtype> cnp.PyArray_DESCR(<cnp.ndarray> first))
+        return stack_arrays(values, path) if fixed else values
+    if kind is int or kind is float or kind is bool:
+        return stack_numbers(values, path)
+    if kind is str or kind is bytes:
+        return values
+    if kind is dict or kind is OrderedDict:
+        return kind([
+            (k, collate(column(values, k, first, path), within(path, k), depth + 1)) for k in first
+        ])
+    if isinstance(first, tuple) or kind is list:
+        return collate_sequence(values, kind, path, depth)
+    if first is None:
+        return collate_nothing(values, path)
+    if isinstance(first, np.generic):
+        return stack_arrays(values, path) if is_fixed(first.dtype) else values
+    if is_tensor(first):
+        return stack_tensors(values, path)
+    if is_foreign_array(first):
+        return stack_arrays(values, path) if is_fixed(np.asarray(first).dtype) else values
+    if dataclasses.is_dataclass(kind):
+        return collate_dataclass(values, kind, path, depth)
+    if isinstance(first, Mapping):
+        return collate_mapping(values, first, path, depth)
+    return values
+
+
+cdef list column(list values, key, first, str path):
+    """Return element `key` of every mapping; all have the keys of `first`."""
+    cdef Py_ssize_t i
+    cdef list out = []
+    size = len(first)
+    for i in range(len(values)):
+        value = values[i]
+        if not isinstance(value, Mapping):
+            raise mismatch(path, "type", 0, type(first).__name__, i, type(value).__name__)
+        if len(value) != size or key not in value:
+            raise mismatch(path, "keys", 0, list(first), i, list(value))
+        out.append(value[key])
+    return out
+
+
+cdef object collate_mapping(list values, first, str path, int depth):
+    """Collate mappings of other classes: the result is a filled copy of the first, as torch makes it."""
+    parts = {k: collate(column(values, k, first, path), within(path, k), depth + 1) for k in first}
+    return filled(first, parts)
+
+
+cdef object filled(first, dict parts):
+    """Return a mapping like the first with these parts, or a dict if its class cannot be constructed."""
+    try:
+        if isinstance(first, MutableMapping):
+            made = copy.copy(first)
+            for k in parts:  # Counter.update() would add to the counts of the first sample
+                made[k] = parts[k]
+            return made
+        return type(first)(parts)
+    except TypeError:
+        return parts
+
+
+cdef object collate_sequence(list values, kind, str path, int depth):
+    cdef Py_ssize_t i, j, n = len(values[0])
+    cdef list out, parts
+    for i in range(1, len(values)):
+        if not isinstance(values[i], (tuple, list)):
+            raise mismatch_type(path, values, i)
+        if len(values[i]) != n:
+            raise mismatch(path, "length", 0, n, i, len(values[i]))
+    out = [None] * n
+    for j in range(n):
+        parts = [None] * len(values)  # no comprehension: see Decoder.build
+        for i in range(len(values)):
+            parts[i] = values[i][j]
+        out[j] = collate(parts, f"{path}[{j}]", depth + 1)
+    if kind is list:
+        return out
+    return kind._make(out) if pytree.is_namedtuple(kind) else tuple(out)
+
+
+cdef object collate_dataclass(list values, kind, str path, int depth):
+    cdef Py_ssize_t i
+    for i in range(len(values)):
+        if type(values[i]) is not kind:
+            raise mismatch_type(path, values, i)
+    # A copy, not a call: __init__ ran for every sample already.
+    made = copy.copy(values[0])
+    for field in dataclasses.fields(kind):
+        parts = [None] * len(values)  # no comprehension: see Decoder.build
+        for i in range(len(values)):
+            parts[i] = getattr(values[i], field.name)
+        object.__setattr__(made, field.name, collate(parts, f"{path}.{field.name}", depth + 1))
+    return made
+
+
+cdef object collate_nothing(list values, str path):
+    for i in range(len(values)):
+        if values[i] is not None:
+            raise mismatch_type(path, values, i)
+    return None
+
+
+# ---- errors for samples that do not match
+
+
+cdef object where(Py_ssize_t i):
+    """Return the name of a sample for a message: its index in the dataset if that is known."""
+    cdef Fill fill = current_fill()
+    if fill is not None and fill.rows is not None and i < len(fill.rows):
+        return f"index {shown(fill.rows[i])}"
+    return f"sample {i}"
+
+
+cdef str within(str path, key):
+    """Return the name of a mapping's item for a message. The key is nearly always a string, whose repr cannot raise."""
+    return f"{path}[{key!r}]" if type(key) is str else f"{path}[{shown(key)}]"
+
+
+cdef str said(what):
+    """Return a mapping's keys as `shown` does; numbers, shapes and the names of types stay as they are."""
+    return shown(what) if type(what) is list else str(what)
+
+
+cdef object mismatch(str path, str what, Py_ssize_t i, a, Py_ssize_t j, b):
+    at = f" at {path}" if path else ""
+    return ValueError(
+        f"samples cannot be put together{at}: {where(i)} has {what} {said(a)}, {where(j)} has "
+        f"{what} {said(b)}; make them alike in the dataset, or give a collate_fn"
+    )
+
+
+cdef object mismatch_type(str path, list values, Py_ssize_t i):
+    return mismatch(path, "type", 0, type(values[0]).__name__, i, type(values[i]).__name__)
+
+
+# ---- numbers
+
+
+cdef object stack_numbers(list values, str path):
+    cdef Py_ssize_t i, n = len(values)
+    cdef int overflow = 0
+    cdef int64_t *ints
+    first = type(values[0])
+    if first is int and all_of(values, int):
+        out = empty((n,), INT64)
+        ints = <int64_t *> cnp.PyArray_DATA(<cnp.ndarray> out)
+        for i in range(n):
+            ints[i] = PyLong_AsLongLongAndOverflow(values[i], &overflow)
+            if overflow:
+                return stack_large(values)
+        return out
+    for i in range(n):
+        if not isinstance(values[i], (int, float, np.number, np.bool_)):
+            raise mismatch_type(path, values, i)
+    if first is bool and all_of(values, bool):
+        dtype = np.bool_
+    elif first is float and all_of(values, float):
+        dtype = np.float64
+    else:
+        dtype = np.result_type(*{number_dtype(type(v)) for v in values})
+    out = empty((n,), dtype)
+    try:
+        out[...] = values
+    except OverflowError:
+        return values
+    return out
+
+
+cdef object number_dtype(kind):
+    """Return the dtype of a number of that type; for Python's own types, that of a batch with nothing else."""
+    if issubclass(kind, np.generic):
+        return np.dtype(kind)
+    return np.dtype(np.bool_ if kind is bool else np.float64 if issubclass(kind, float) else np.int64)
+
+
+cdef object stack_large(list values):
+    """Stack ints that need more than 63 bits: as unsigned if that suffices, otherwise they stay as they are."""
+    if min(values) < 0 or max(values) >= 1 << 64:
+        return values
+    out = empty((len(values),), np.uint64)
+    out[...] = values
+    return out
+
+
+# ---- arrays and tensors
+
+
+cdef object stack_arrays(list values, str path):
+    """Return one array of all samples; the new first dimension counts them."""
+    cdef Py_ssize_t i, n = len(values)
+    cdef bint same = True
+    cdef cnp.ndarray first
+    cdef cnp.dtype descr, other
+    for i in range(n):
+        if type(values[i]) is not np.ndarray:
+            values = as_arrays(values, path)
+            break
+    first = <cnp.ndarray> values[0]
+    descr = <cnp.dtype> cnp.PyArray_DESCR(first)
+    for i in range(1, n):
+        other = <cnp.dtype> cnp.PyArray_DESCR(<cnp.ndarray> values[i])
+        # Usually both are the same object.
+        if other is not descr and not cnp.PyArray_EquivTypes(other, descr):
+            same = False
+            break
+    dtype = descr if same else common_dtype(values, path)
+    check_shapes(values, path)
+    out = empty((n, *(<object> first).shape), dtype)
+    write_rows(<cnp.ndarray> out, values, same)
+    return out
+
+
+cdef list as_arrays(list values, str path):
+    cdef Py_ssize_t i
+    out = []
+    for i in range(len(values)):
+        if not isinstance(values[i], (np.ndarray, np.generic, int, float)) and not is_foreign_array(values[i]):
+            raise mismatch_type(path, values, i)
+        out.append(np.asarray(values[i]))
+    return out
+
+
+cdef object common_dtype(list values, str path):
+    """Return the dtype to which all samples can be converted without a change of meaning."""
+    cdef Py_ssize_t i
+    first = values[0].dtype
+    for i in range(1, len(values)):
+        dtype = values[i].dtype
+        if dtype.kind != first.kind and not (dtype.kind in "biufc" and first.kind in "biufc"):
+            raise mismatch(path, "dtype", 0, first, i, dtype)
+    try:
+        return np.result_type(*{v.dtype for v in values})
+    except TypeError:  # structured dtypes, units of time
+        i = next_different(values)
+        raise mismatch(path, "dtype", 0, first, i, values[i].dtype) from None
+
+
+cdef Py_ssize_t next_different(list values):
+    cdef Py_ssize_t i
+    for i in range(1, len(values)):
+        if values[i].dtype != values[0].dtype:
+            return i
+    return 0
+
+
+cdef int check_shapes(list values, str path) except -1:
+    cdef Py_ssize_t i
+    cdef int d, ndim = cnp.PyArray_NDIM(<cnp.ndarray> values[0])
+    cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(<cnp.ndarray> values[0])
+    cdef bint fits
+    for i in range(1, len(values)):
+        fits = cnp.PyArray_NDIM(<cnp.ndarray> values[i]) == ndim
+        for d in range(ndim):
+            fits = fits and cnp.PyArray_DIM(<cnp.ndarray> values[i], d) == shape[d]
+        if not fits:
+            raise mismatch(path, "shape", 0, values[0].shape, i, values[i].shape)
+    return 0
+
+
+cdef int write_rows(cnp.ndarray out, list values, bint same) except -1:
+    """Copy arrays of the row's shape to `out`; `same`: their dtype is that of `out`."""
+    cdef Py_ssize_t i, n = len(values), row
+    cdef const char **sources
+    for i in range(n):
+        same = same and cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray> values[i])
+    if not same:
+        for i in range(n):
+            out[i] = values[i]
+        return 0
+    row = cnp.PyArray_NBYTES(<cnp.ndarray> values[0])
+    sources = <const char **> PyMem_Malloc(n * sizeof(char *))
+    if sources == NULL:
+        raise MemoryError()
+    for i in range(n):
+        sources[i] = <const char *> cnp.PyArray_DATA(<cnp.ndarray> values[i])
+    copy_rows(<char *> cnp.PyArray_DATA(out), sources, n, row)
+    PyMem_Free(sources)
+    return 0
+
+
+cdef object stack_tensors(list values, str path):
+    cdef Py_ssize_t i
+    first = values[0].shape
+    for i in range(1, len(values)):
+        if not is_tensor(values[i]):
+            raise mismatch_type(path, values, i)
+        if values[i].shape != first:
+            raise mismatch(path, "shape", 0, tuple(first), i, tuple(values[i].shape))
+    return _codec.foreign_module("tensor").stack(values, empty)
+
+
+include "_collate_torch.pxi"
+include "_collate_rows.pxi"

@@ -1,0 +1,250 @@
+"""`Rule` describes an option; `declares` gives a constructor the options that `slipring.options` declares."""
+
+import dataclasses
+import functools
+import inspect
+import re
+import textwrap
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
+
+from slipring._core.options.arguments import did_you_mean, flag, one_of
+from slipring.errors import shown
+
+_Declared = TypeVar("_Declared", bound=Callable[..., Any])
+_Group = TypeVar("_Group", bound="Group")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Default, documentation and check of an option.
+
+    Parameters
+    ----------
+    default : object
+    doc : str
+        For the documentation of each loader.
+    check : callable, optional
+        Of (name, value): raises a TypeError or ValueError that names the option, its value and the rule, and may return
+        the value as Python's own type. Without a check, the type decides: a bool or one of the words of a Literal.
+    hint : str
+        Follows the text for a word that is not allowed.
+    """
+
+    default: Any
+    doc: str
+    check: Callable[[str, Any], Any] | None = None
+    hint: str = ""
+
+
+def option(default: Any, doc: str, check: Callable[[str, Any], Any] | None = None, hint: str = "") -> Any:
+    """Return the dataclass field for an option of a `Group`; the parameters are those of `Rule`."""
+    return dataclasses.field(default=default, metadata={"rule": Rule(default, doc, check, hint)})
+
+
+class Group:
+    """Base class of frozen dataclasses of options. Checks each field, and prints those that are not the default."""
+
+    def __post_init__(self) -> None:
+        for name, (kind, rule) in group_rules(type(self)).items():
+            object.__setattr__(self, name, check(name, kind, rule, getattr(self, name)))
+
+    def __repr__(self) -> str:
+        given = [
+            f"{name}={getattr(self, name)!r}"
+            for name, (_, rule) in group_rules(type(self)).items()
+            if getattr(self, name) != rule.default
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+def group_rules(group: type) -> dict[str, tuple[Any, Rule]]:
+    """Return (type, `Rule`) of each option of a `Group`."""
+    return {field.name: (field.type, field.metadata["rule"]) for field in dataclasses.fields(group)}  # type: ignore[arg-type]
+
+
+def documented(group: type[_Group]) -> type[_Group]:
+    """Complete the documentation of a `Group`, and make its constructor suggest a known option for an unknown one."""
+    options, signature = group_rules(group), inspect.signature(group.__init__)
+    if group.__doc__:
+        group.__doc__ = _documented(group.__doc__, signature.parameters, options)
+    init = suggesting(signature)(group.__init__)
+    init.__qualname__ = f"{group.__qualname__}.__init__"
+    group.__init__ = init  # type: ignore[method-assign]
+    return group
+
+
+def rules(declared: type, last: Sequence[type] = ()) -> dict[str, tuple[Any, Rule]]:
+    """Return (type, `Rule`) of each option of a TypedDict; those that it has from the types in `last` come last."""
+    found = {name: get_args(given) for name, given in declared.__annotations__.items()}
+
+    def place(name):
+        return max((1 + at for at, base in enumerate(last) if name in base.__annotations__), default=0)
+
+    return {name: found[name] for name in sorted(found, key=place)}
+
+
+def check(name: str, kind: Any, rule: Rule, value: Any) -> Any:
+    """Return the value of an option, as Python's own type.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The option is wrong; the text names the option, its value and the rule.
+    """
+    if rule.check is not None:
+        checked = rule.check(name, value)
+        return value if checked is None else checked
+    if kind is bool:
+        flag(name, value)
+    elif words := _words(kind):
+        one_of(name, value, words, rule.hint)
+    return value
+
+
+def _words(kind):
+    """Return the words that a type allows: those of a Literal, after None if it may be None."""
+    if get_origin(kind) not in (Union, types.UnionType):
+        return get_args(kind) if get_origin(kind) is Literal else ()
+    words = tuple(word for part in get_args(kind) for word in _words(part))
+    return (None, *words) if words and type(None) in get_args(kind) else words
+
+
+def refuse(given: Mapping[str, Any], refused: Mapping[str, str], loader: str) -> None:
+    """Raise ValueError for an option that a loader cannot have.
+
+    Parameters
+    ----------
+    given : mapping
+        The loader's arguments.
+    refused : mapping
+        Option, or "group.option" -> the reason.
+    loader : str
+        What users call the loader.
+    """
+    for name, why in refused.items():
+        group, _, field = name.rpartition(".")
+        if not group and given.get(name) is not None:
+            raise ValueError(f"{name}={shown(given[name])} cannot be given to {loader}: {why}")
+        holder = given.get(group)
+        if isinstance(holder, Group) and getattr(holder, field) != group_rules(type(holder))[field][1].default:
+            value = f"{type(holder).__name__}({field}={shown(getattr(holder, field))})"
+            raise ValueError(f"{value} cannot be given to {loader}: {why}")
+
+
+def advice(name: str, names: Iterable[str], known: Mapping[str, str]) -> str:
+    """Return the advice for an argument that is not in `names`; `known` maps names of other loaders to ours."""
+    meant = known.get(name, "")
+    if meant in names:
+        return f". Did you mean {meant!r}?"
+    if " " in meant:
+        return f". {meant}"
+    return did_you_mean(name, names)
+
+
+def declares(
+    options: Mapping[str, tuple[Any, Rule]],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    refused: Iterable[str] = (),
+    **known: str,
+) -> Callable[[_Declared], _Declared]:
+    """Give a class's constructor, or a function, declared options in place of its ``**options``.
+
+    They appear in its signature, and their documentation replaces ``{options}`` in its own. An unknown argument raises
+    a TypeError that suggests a known one.
+
+    Parameters
+    ----------
+    options : mapping
+        As `rules` returns them.
+    defaults : mapping, optional
+        Defaults of this loader that differ.
+    refused : iterable of str
+        Options that this loader refuses with a reason (see `refuse`); the documentation leaves them out.
+    **known : str
+        Other loaders' name for an argument -> ours.
+    """
+
+    def decorate(made):
+        init = made.__init__ if isinstance(made, type) else made
+        signature = inspect.signature(init)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        given = {
+            name: inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=(defaults or {}).get(name, rule.default),
+                annotation=kind,
+            )
+            for name, (kind, rule) in options.items()
+        }
+        signature = signature.replace(parameters=[*own, *given.values()])
+        checked = suggesting(signature, **known)(init)
+        checked.__signature__ = signature
+        if made.__doc__:
+            allowed = {name: one for name, one in options.items() if name not in refused}
+            made.__doc__ = _documented(made.__doc__, given, allowed)
+            checked.__doc__ = init.__doc__ if isinstance(made, type) else made.__doc__
+        if not isinstance(made, type):
+            return checked
+        made.__init__ = checked
+        return made
+
+    return decorate
+
+
+def _documented(text, given, options):
+    """Return a numpydoc docstring with the options' documentation in place of the line ``{options}``."""
+    found = re.search(r"^( *)\{options\}$", text, re.M)
+    if found is None:
+        return text
+    lines = []
+    for name, (kind, rule) in options.items():
+        default = given[name].default
+        lines += [f"{name} : {_named(kind)}" + ("" if default is inspect.Parameter.empty else f", default {default!r}")]
+        text_of = textwrap.wrap(" ".join(rule.doc.split()), 108, break_on_hyphens=False)
+        lines += [f"    {line}" for line in text_of]
+    return text.replace(found[0], textwrap.indent("\n".join(lines), found[1]))
+
+
+def _named(kind):
+    """Return a type's name for documentation."""
+    if words := _words(kind):
+        rest = [_named(part) for part in get_args(kind) if part is int or get_origin(part) is tuple]
+        return " or ".join([*rest, f"{{{', '.join(map(repr, words))}}}"])
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_named(part) for part in get_args(kind))
+    if isinstance(kind, (str, ForwardRef)):
+        return (kind if isinstance(kind, str) else kind.__forward_arg__).replace(" | ", " or ")
+    if get_origin(kind) is tuple:
+        return f"({', '.join(_named(part) for part in get_args(kind))})"
+    if kind is type(None):
+        return "None"
+    origin = get_origin(kind) or kind
+    return {"Callable": "callable", "Iterable": "iterable", "PathLike": "path"}.get(origin.__name__, origin.__name__)
+
+
+def suggesting(signature: inspect.Signature, **known: str) -> Callable[[_Declared], _Declared]:
+    """Make a constructor suggest a known argument when it is given an unknown one."""
+    names = signature.parameters
+    positional = [name for name, p in names.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+    def decorate(init):
+        @functools.wraps(init)
+        def checked(*args, **kwargs):
+            for name in kwargs:
+                if name not in names:
+                    raise TypeError(
+                        f"{init.__qualname__}() got an unexpected keyword argument {name!r}{advice(name, names, known)}"
+                    )
+            if len(args) > len(positional):
+                named = ", ".join(name for name in positional if name != "self")
+                rule = f"takes {named} by position, and all other arguments" if named else "takes its arguments"
+                raise TypeError(f"{init.__qualname__}() {rule} by name")
+            return init(*args, **kwargs)
+
+        return checked
+
+    return decorate

@@ -1,0 +1,1 @@
+"""Passes over a dataset: order, dispatch, delivery, state."""

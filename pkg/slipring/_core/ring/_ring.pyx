@@ -1,0 +1,272 @@
+"""The binding of the C ring. Python modules import everything about segments and slots from here.
+
+`Ring` is the whole handle on a segment. The included files have the parts: error codes as exceptions, the calls of the
+C ring, leases and slot writers, and file descriptors.
+"""
+
+import copyreg
+import io
+import os
+import pickle
+
+cimport cython
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+
+from slipring.errors import shown, told
+from slipring._core.ring.text import task_too_large
+
+include "_ring_check.pxi"
+include "_ring_order.pxi"
+include "_ring_segment.pxi"
+include "_ring_slot.pxi"
+include "_ring_descriptors.pxi"
+
+cnp.import_array()
+
+__all__ = [
+    "DIRECT", "EPOCH_BITS", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING",
+    "STAGED", "TASK_NEXT", "WHOLE", "IndexOrder", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes",
+    "copy_ways", "current", "forking_worker", "mix", "now", "reductions",
+]
+
+# Type -> function, as in `copyreg.dispatch_table`: reduces values of other libraries among indices.
+reductions = {}
+
+FINISH = SR_FINISH
+WHOLE = SR_WHOLE
+DIRECT = SR_LAYOUT_DIRECT
+STAGED = SR_LAYOUT_STAGED
+JOINED, SERVING = SR_PARTICIPANT_JOINED, SR_PARTICIPANT_SERVING
+MAX_RANGES = SR_MAX_RANGES  # of a cooperative batch
+MAX_SLOTS = SR_MAX_SLOTS
+MAX_WORKERS = SR_MAX_PARTICIPANTS - 1
+TASK_NEXT = SR_TASK_NEXT
+EPOCH_BITS = 32  # the low bits of a task's epoch are its number; the others may have a position, see `seeding.Share`
+
+
+def copy_ways():
+    """Return the names of this processor's ways to copy large batches; `copy_bytes` takes one."""
+    return COPY_WAYS[1 : copy_widest() + 1]
+
+
+def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, way):
+    """Copy bytes as collation does, for benchmarks and tests."""
+    cdef uint64_t n = min(to.shape[0], source.shape[0])
+    if way not in copy_ways():
+        raise ValueError(f"this processor copies by {', '.join(copy_ways())}, not {way!r}")
+    cdef uint32_t number = COPY_WAYS.index(way)
+    with nogil:
+        copy_by(number, &to[0], &source[0], n)
+
+
+def mix(*words):
+    """Return a 64-bit hash of integers: the seed of a range of rows.
+
+    Steps of splitmix64, chained (G. L. Steele, D. Lea and C. H. Flood, Fast splittable pseudorandom number generators,
+    OOPSLA 2014).
+
+    The same words give the same seed on every machine and in every process.
+    """
+    cdef uint64_t h = 0x9E3779B97F4A7C15, z
+    for word in words:
+        z = (<uint64_t> (word & 0xFFFFFFFFFFFFFFFF)) + h
+        z = (z ^ (z >> 30)) * <uint64_t> 0xBF58476D1CE4E5B9
+        z = (z ^ (z >> 27)) * <uint64_t> 0x94D049BB133111EB
+        h = (z ^ (z >> 31)) + <uint64_t> 0x9E3779B97F4A7C15
+    return h
+
+
+def pickled(value):
+    """Return the pickle of indices, or of one of them."""
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
+    if reductions:
+        pickler.dispatch_table = {**copyreg.dispatch_table, **reductions}
+    pickler.dump(value)
+    return stream.getvalue()
+
+
+def unpicklable(indices, error):
+    """Return the exception for indices of a batch that cannot be pickled; all indices but ints must be."""
+    which = "a batch of the sampler"
+    for index in indices:
+        try:
+            pickled(index)
+        except Exception as own:
+            which, error = shown(index), own
+            break
+    kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
+    return kind(
+        f"{which} cannot be pickled, but must be to reach a worker: {told(error)}. Define functions and "
+        "classes at the top level of a module; functools.partial replaces a closure"
+    )
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Pickled:
+    """Indices that are not all ints of 64 bits, pickled so that they arrive with their own types.
+
+    The pickle is made before a slot is picked for it: pickling runs users' code, in which another task may take the
+    slot.
+    """
+
+    def __init__(self, indices):
+        self.indices, self.rows = indices, len(indices)
+        try:
+            self.data = pickled(indices)
+        except Exception as error:
+            raise unpicklable(indices, error) from error
+
+
+cdef class Ring(Segment):
+    """A segment with its tasks; see `Segment` for the parameters."""
+
+    @property
+    def circulating(self):
+        """int: slots neither leased nor kept by worker code."""
+        self.made()
+        return self.in_circulation(<int> self.n_slots)
+
+    def slot_memory(self, uint32_t slot):
+        """Return (address, bytes) of the committed part of a slot's payload."""
+        self.made()
+        return <uint64_t> self.payload(slot), self.committed(slot)
+
+    cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t iteration, uint64_t epoch, uint64_t seq,
+                            uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
+                            bint single) except? 0:
+        """Put a task into a free slot and wake a worker; return the slot's generation.
+
+        It runs no Python code, so a slot that was free is still free when it gets the task. `indices` is a list, a
+        `Pickled`, `Slices` that are positioned at the batch, or None for 'your next'. The result is `NOT_FREE` if the
+        slot's memory is being given back, and `NOT_INTS` if a list has anything but ints of 64 bits: pass it as
+        `Pickled`.
+        """
+        cdef sr_task task
+        self.usable()
+        memset(&task, 0, sizeof(task))
+        task.iteration, task.epoch, task.seq, task.seed = iteration, epoch, seq, seed
+        task.sequence, task.addressee, task.flags = sequence, addressee, SINGLE if single else 0
+        if indices is None:
+            task.kind = SR_TASK_NEXT
+        elif type(indices) is Slices:
+            self.write_slice(slot, <Slices> indices, &task)
+        elif type(indices) is Pickled:
+            self.write_pickle(slot, <Pickled> indices, &task)
+        elif type(indices) is not list or not self.write_ints(slot, <list> indices, &task):
+            return NOT_INTS
+        if 0 < chunk < task.rows:
+            task.chunk = chunk
+            task.n_ranges = (task.rows + chunk - 1) // chunk
+        return self.put_task(slot, &task)
+
+    cdef int write_slice(self, uint32_t slot, Slices indices, sr_task *task) except -1:
+        if indices.n > UINT32_MAX:  # a task has 32 bits for its rows
+            raise task_too_large(8 * int(indices.n), 8 * int(UINT32_MAX), self.capacity, None)
+        task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> indices.n, indices.n * 8
+        indices.write(<int64_t *> self.task_room(slot, task.bytes))
+        return 0
+
+    cdef int write_ints(self, uint32_t slot, list indices, sr_task *task) except -1:
+        """Write the task; return 0 if there is anything but ints of 64 bits."""
+        cdef Py_ssize_t i, n = len(indices)
+        cdef int64_t *out = <int64_t *> self.task_room(slot, n * 8)
+        cdef int overflow = 0
+        for i in range(n):
+            if not PyLong_CheckExact(indices[i]):
+                return 0
+            out[i] = PyLong_AsLongLongAndOverflow(indices[i], &overflow)
+            if overflow:
+                return 0
+        task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> n, n * 8
+        return 1
+
+    cdef int write_pickle(self, uint32_t slot, Pickled indices, sr_task *task) except -1:
+        task.kind, task.rows, task.bytes = SR_TASK_OBJECT, <uint32_t> indices.rows, len(indices.data)
+        memcpy(self.task_room(slot, task.bytes), PyBytes_AS_STRING(indices.data), task.bytes)
+        self.meter.pickled_tasks += 1
+        return 0
+
+    def in_flight(self, uint32_t participant):
+        """Return [(seq, indices)] of the tasks that a worker has claimed or that are addressed to it.
+
+        The lowest `seq` comes first. The indices are a list, or None for a stream.
+        """
+        cdef uint32_t slot = 0
+        cdef list found = []
+        self.made()
+        while self.find_owned(participant, &slot):
+            fill = make_fill(self, participant, slot, SR_WHOLE, 0)
+            found.append((fill.seq, None if fill.kind == SR_TASK_NEXT else list(fill.indices())))
+            slot += 1
+        return sorted(found, key=lambda pair: pair[0])
+
+    def claim(self, uint32_t participant, double seconds):
+        """Wait for a task and claim it; a negative `seconds` waits without a limit.
+
+        Return None if the time is up, or the segment is closed.
+        """
+        cdef uint32_t slot = 0, which = 0
+        cdef uint64_t gen = 0
+        if self.ptr == NULL:
+            self.made()
+        if not self.claim_task(participant, seconds, &slot, &which, &gen):
+            return None
+        return make_fill(self, participant, slot, which, gen)
+
+    def claim_free(self, uint32_t participant, double seconds):
+        """Queue mode: wait for a free slot and claim it; None when the time is up."""
+        cdef uint32_t slot = 0
+        cdef uint64_t gen = 0
+        cdef uint64_t deadline = clock() + <uint64_t> (seconds * 1e9) if 0 <= seconds < 1e9 else <uint64_t> -1
+        self.made()
+        if not self.claim_slot(participant, deadline, &slot, &gen):
+            return None
+        return make_fill(self, participant, slot, SR_WHOLE, gen)
+
+
+cdef class Own:
+    """The task that a consumer without workers makes itself: one `Fill`, kept until it is published.
+
+    A signal handler may raise between any two steps of Python code, but not within `next`.
+    """
+
+    cdef Ring ring
+    cdef Fill fill
+
+    def __init__(self, Ring ring not None):
+        self.ring = ring
+
+    def next(self):
+        """Return the `Fill` to work on, the interrupted one or a new one; None if there is nothing to do."""
+        if self.fill is not None and self.fill.done:
+            self.fill = None
+        if self.fill is None and self.ring is not None:
+            self.fill = self.ring.claim(1, 0)
+        return self.fill
+
+    def unfinished(self):
+        """Return the interrupted `Fill`; None if there is none."""
+        return None if self.fill is None or self.fill.done else self.fill
+
+
+def attach(cls, duplicate, record, limited_by):
+    """Make a handle from the descriptors that a new process has received."""
+    cdef Segment segment
+    fd = duplicate.detach()
+    also = -1
+    try:
+        also = -1 if record is None else record.detach()
+        segment = cls(fd=fd, record=also)
+    finally:
+        os.close(fd)
+        if also >= 0:
+            os.close(also)
+    segment.limited_by = limited_by
+    return segment

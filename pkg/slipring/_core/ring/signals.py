@@ -1,0 +1,42 @@
+"""Delay Ctrl-C, signal handlers and the garbage collector while workers start or are imported."""
+
+import contextlib
+import gc
+import signal
+import threading
+
+from slipring._core.ring._ring import hand_back, put_handlers
+
+
+@contextlib.contextmanager
+def no_collection():
+    """Disable garbage collection between a fork and the worker's `gc.freeze` in `worker_main`."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def no_interrupt(handled=False):
+    """Defer the program's signal handlers, Ctrl-C's too, until the end of the block; yield the previous signal mask.
+
+    `handled`: block all signals that have a handler, not only SIGINT. A forked worker must not run the handlers in its
+    first instants. Do not use it where a fork server may be started: the server would keep the mask.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # queried first: blocking may run pending handlers
+    handlers = {n: handler for n in signal.valid_signals() if callable(handler := signal.getsignal(n))}
+    blocked = {signal.SIGINT, *(handlers if handled else ())}
+    came = []
+    # Processes that start in the block inherit the mask. It is not enough: a native thread may receive the signal, and
+    # then Python's handler runs in the main thread nevertheless.
+    deferred = handlers if threading.current_thread() is threading.main_thread() else {}
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        put_handlers(dict.fromkeys(deferred, lambda *what: came.append(what)))
+        yield before
+    finally:
+        hand_back(deferred, before, came)

@@ -1,0 +1,216 @@
+"""Text: bytes and durations with their units, and the messages of errors for which the C ring returns only numbers."""
+
+from __future__ import annotations
+
+import os
+
+from slipring._core.ring import process
+from slipring.errors import (
+    BatchTooLarge,
+    DescriptorClosed,
+    LoaderTimeout,
+    SegmentFull,
+    SlotsHeld,
+    TooManyProcesses,
+)
+
+# ---- figures
+
+
+def megabytes(n: int) -> str:
+    """Return `n` bytes in readable form: '38.5 MB'."""
+    if n >= 1e10:
+        return f"{n / 1e9:,.1f} GB"
+    return f"{mb(n)} MB" if n >= 100_000 else f"{n:,} bytes"
+
+
+def mb(n: float) -> str:
+    """Return bytes as a number of MB, for a column of a table."""
+    form = ".3g" if n < 100_000 else ",.1f" if n < 1e9 else ",.0f"
+    return f"{n / 1e6:{form}}"
+
+
+def seconds(s: float | None) -> str:
+    """Return a duration with its unit, three digits of it; minutes from ten of them on; - for None."""
+    if s is None:
+        return "-"
+    if not s:
+        return "0"
+    if s >= 600:
+        return f"{s / 60:.0f} min"
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if s * factor >= 1:
+            return f"{digits(s * factor)} {unit}"
+    return f"{digits(s * 1e6)} us"
+
+
+def millis(ns: float | None) -> str:
+    """Return ns as a number of ms, for a column of a table; - for None."""
+    return "-" if ns is None else digits(float(ns) / 1e6)
+
+
+def digits(n: float) -> str:
+    """Return a number with three digits, or all digits before its point: '0.0264', '26.4', '8,000'."""
+    return f"{n:.3g}" if n < 999.5 else f"{n:,.0f}"
+
+
+def share(part: float | None) -> str:
+    """Return a share as percent; - for None."""
+    return "-" if part is None else f"{part:.0%}"
+
+
+def count(n: int, one: str, several: str) -> str:
+    """Return a number of things: '1 batch', '2 batches'."""
+    return f"{n:,} {one if n == 1 else several}"
+
+
+def short(text: str, most: int) -> str:
+    """Return a text cut to that many characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+# ---- errors
+
+
+def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
+    """Return the SegmentFull for `needed` bytes of which `limit` (a text) leaves `free`."""
+    text = (
+        f"no memory for a batch: {megabytes(needed)} ({needed} bytes) more are needed, {megabytes(free)} "
+        f"({free} bytes) are free within {limit}; use fewer slots (slots={slots} now), a smaller batch_size "
+        "or prefetch_factor, raise that limit, or choose another backing"
+    )
+    return SegmentFull(text, needed=needed, free=free, limit=limit)
+
+
+def cache_refused(needed: int, free: int, limit: str) -> SegmentFull:
+    """Return the SegmentFull for a cache without memory for its first pages."""
+    text = (
+        f"no room for a cache's first pages: {megabytes(needed)} ({needed} bytes) are needed, {megabytes(free)} "
+        f"({free} bytes) may be taken within {limit}"
+    )
+    return SegmentFull(text, needed=needed, free=free, limit=limit)
+
+
+def dataset_refused(whole: int, needed: int, free: int, limit: str) -> SegmentFull:
+    """Return the SegmentFull for a dataset without memory for the parts that all workers share."""
+    text = (
+        f"no memory to hand the dataset to workers: {megabytes(whole)} at least, of which {megabytes(needed)} "
+        f"({needed} bytes) are still to be written, and {megabytes(free)} ({free} bytes) are free within {limit}; "
+        "keep arrays in files (np.memmap), tensors in shared memory (share_memory_()), or start workers by fork"
+    )
+    return SegmentFull(text, needed=needed, free=free, limit=limit)
+
+
+def segment_refused(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
+    """Return the SegmentFull if not even the smallest segment can be reserved."""
+    text = (
+        f"no room to reserve a segment: {megabytes(needed)} ({needed} bytes) of addresses are needed for "
+        f"{slots} slots, {megabytes(free)} ({free} bytes) may be taken within {limit}; close loaders and "
+        f"queues that are not in use (each live one has a segment), use fewer slots (slots={slots} now), or "
+        "raise that limit"
+    )
+    return SegmentFull(text, needed=needed, free=free, limit=limit)
+
+
+def batch_too_large(needed: int, capacity: int, limited_by: str | None) -> BatchTooLarge:
+    """Return the BatchTooLarge for a slot of `capacity` bytes; `limited_by` made it smaller than wanted."""
+    shrunk, remedy = "", f"raise slot_bytes to at least {needed}"
+    if limited_by:
+        shrunk = f" (reserved less than requested because of {limited_by})"
+        remedy = "raise that limit, use fewer slots"
+    text = (
+        f"a batch of at least {megabytes(needed)} does not fit a slot of {megabytes(capacity)}{shrunk}; "
+        f"{remedy}, or make the batch smaller"
+    )
+    return BatchTooLarge(text, needed=needed, limit=capacity)
+
+
+def task_too_large(needed: int, room: int, slot_bytes: int, limited_by: str | None) -> BatchTooLarge:
+    """Return the BatchTooLarge for indices that do not fit the `room` that a slot has for them."""
+    remedy = f"use a smaller batch_size (at most {room // 8} whole numbers)"
+    if limited_by:
+        remedy += f", or raise {limited_by}, which has reduced the reserve"
+    elif room == slot_bytes:  # no more than for the batch itself
+        remedy += ", or raise slot_bytes"
+    text = (
+        f"the indices of a batch take {megabytes(needed)} ({needed} bytes); a slot has room for "
+        f"{megabytes(room)} ({room} bytes) of them; {remedy}; or let one index stand for many rows"
+    )
+    return BatchTooLarge(text, needed=needed, limit=room)
+
+
+FORKED = (
+    ". A forked worker waits forever for a lock that a thread of its parent held at the fork. Libraries such as JAX "
+    "and TensorFlow start threads when they are first used. If the dataset uses one, give the start method "
+    "'forkserver', or create the workers before the library is used"
+)
+
+
+def slots_held(slots: int, free: int) -> SlotsHeld:
+    """Return the SlotsHeld for a loader with all slots in use, of which only `free` can be released."""
+    return SlotsHeld(
+        f"all {slots} slots are held ({slots - free} of them by batches you keep, by computations still running on a "
+        "device, or by worker code that keeps arrays from slipring.empty), so no batch can be made; drop batches, wait "
+        f"for the device (jax.block_until_ready), raise slots (now {slots}), or use copy='auto'",
+        slots=slots,
+        held=slots - free,
+    )
+
+
+def timed_out(seconds: float, seq: int, workers: int, method: str) -> LoaderTimeout:
+    """Return the LoaderTimeout for a batch that has not come in time."""
+    return LoaderTimeout(
+        f"no batch within timeout={seconds} s: batch {seq} is still being made by {workers} workers (start method "
+        f"{method!r}); raise timeout, use more workers, or look at what they wait for (`slipring dump {process.pid()}` "
+        "shows what each worker does, `py-spy dump --pid` of a worker where)" + (FORKED if method == "fork" else "")
+    )
+
+
+def message_refused(refused: SegmentFull, maxsize: int) -> SegmentFull:
+    """Return the SegmentFull of a queue, in place of a loader's."""
+    text = (
+        f"no memory for a message: {megabytes(refused.needed)} ({refused.needed} bytes) more are needed, "
+        f"{megabytes(refused.free)} ({refused.free} bytes) are free within {refused.limit}; put smaller "
+        f"messages, use a smaller maxsize (now {maxsize}), raise that limit, or choose another backing"
+    )
+    return SegmentFull(text, needed=refused.needed, free=refused.free, limit=refused.limit)
+
+
+def descriptor_closed(what: str) -> DescriptorClosed:
+    """Return the DescriptorClosed for this process's descriptor of `what`."""
+    return DescriptorClosed(
+        f"slipring's file descriptor of {what} in this process (pid {process.pid()}) has been closed by other code, "
+        "such as os.closerange(), or a library that makes a daemon of its process. No file that has its number now was "
+        "touched. Close only what your code has opened, then make a new loader, queue or cache"
+    )
+
+
+def not_in_memory(directory: str) -> ValueError:
+    """Return the ValueError for a directory that is not on a tmpfs."""
+    return ValueError(
+        f"backing={directory!r} lies on {_file_system(directory)}, not on a tmpfs: batches would be written "
+        "to its disk, and its free space says nothing of the memory. Use backing='memfd', or a directory on "
+        "a tmpfs (`findmnt -t tmpfs` lists them; /dev/shm usually is)"
+    )
+
+
+def _file_system(directory: str) -> str:
+    """Return the kind of file system that a directory lies on."""
+    device = os.stat(directory).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open("/proc/self/mountinfo") as mounts:
+            for fields in map(str.split, mounts):
+                if fields[2] == number:
+                    return fields[fields.index("-") + 1]
+    except OSError:  # no /proc here: the message goes without
+        pass
+    return "another file system"
+
+
+def too_many_processes(participants: int) -> TooManyProcesses:
+    """Return the TooManyProcesses of a segment with `participants` numbers."""
+    return TooManyProcesses(
+        f"{participants} living processes use this queue already, and it has room for no more; raise "
+        f"max_processes= (now {participants}), or have some of them drop the queue or call its disconnect_client()"
+    )

@@ -1,0 +1,1 @@
+"""Workers: what they run, how they start, wait, fail and end."""

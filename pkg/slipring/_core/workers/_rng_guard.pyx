@@ -1,0 +1,99 @@
+"""Keep the caller's random generators while its own thread makes a batch, and restore them afterwards.
+
+This module is compiled because in Python a signal handler may raise between any two steps. The caller would then be
+left with the generators of the batch.
+"""
+
+cimport cython
+
+from slipring._core.ring._ring import from_handler
+from slipring._core.workers import seeding
+from slipring._core.ring.worker_info import get_worker_info, swap_thread_info
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class RngGuard:
+    """A context in which the caller's generators are put aside.
+
+    `owner` has the generators for the block: ``states``, the result of `save_globals` or None, and ``place``. Both are
+    updated at the end. If `owner` is None, the block sets its own generators.
+    """
+
+    cdef object owner, saved, place
+
+    def __init__(self, owner=None):
+        self.owner = owner
+
+    def __enter__(self):
+        self.saved = seeding.save_globals()
+        self.place = seeding.swap_place(seeding.NOWHERE if self.owner is None else self.owner.place)
+        if self.owner is not None and self.owner.states is not None:
+            try:
+                seeding.restore_globals(self.owner.states)
+            except BaseException:
+                self.put_back()
+                raise
+
+    def __exit__(self, kind, error, traceback):
+        raised = None
+        if self.owner is not None and self.owner.states is not None:
+            self.owner.states, raised = surely(seeding.save_globals, (), raised)
+        raised = self.put_back(raised)
+        if raised is not None:
+            raise raised
+
+    cdef object put_back(self, raised=None):
+        """Restore the caller's generators; return the first exception that was raised meanwhile."""
+        place, raised = surely(seeding.swap_place, (self.place,), raised)
+        if self.owner is not None:
+            self.owner.place = place
+        return surely(seeding.restore_globals, (self.saved,), raised)[1]
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class AsWorker:
+    """A context in which `slipring.rng` and `get_worker_info` answer as in a worker.
+
+    Global generators stay the caller's.
+
+    ``owner.place`` is the context from which `slipring.rng` continues, and is updated at the end. `info` is the answer
+    unless the calling thread or process is already a worker.
+    """
+
+    cdef object owner, info, place
+
+    def __init__(self, owner, info):
+        self.owner, self.info = owner, info
+
+    def __enter__(self):
+        info = get_worker_info() or self.info
+        self.place = seeding.swap_place(self.owner.place)  # if a handler raises in it, nothing has been swapped
+        self.info, raised = surely(swap_thread_info, (info,), None)
+        if raised is not None:
+            raise self.put_back(raised)
+
+    def __exit__(self, kind, error, traceback):
+        raised = self.put_back(None)
+        if raised is not None:
+            raise raised
+
+    cdef object put_back(self, raised):
+        self.info, raised = surely(swap_thread_info, (self.info,), raised)
+        self.owner.place, raised = surely(seeding.swap_place, (self.place,), raised)
+        return raised
+
+
+cdef tuple surely(function, tuple arguments, raised):
+    """Call a function until no handler raises in it; the function must be repeatable.
+
+    Return (its result, the first exception); that is `raised` if it is not None.
+    """
+    while True:
+        try:
+            return function(*arguments), raised
+        except BaseException as error:
+            if isinstance(error, Exception) and not from_handler(error):
+                raise
+            raised = error if raised is None else raised

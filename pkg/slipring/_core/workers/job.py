@@ -1,0 +1,65 @@
+"""`Job`: everything that a worker of a loader needs."""
+
+import dataclasses
+
+from slipring._core.options.option_values import Options
+from slipring._core.workers import seeding
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The data that all workers of a loader need; a worker gets it when it starts."""
+
+    dataset: object
+    is_stream: bool
+    options: Options  # as `Options.for_worker` returns them
+    worker_class: type  # `Worker` or a frontend's own
+    rank: int = 0
+    share: seeding.Share | None = None  # with rng="sample"; the iteration's epoch is then `Share.epoch`
+    epoch_seeds: bool = True  # random numbers depend on a task's epoch, too, not only on its seed
+    tracked: bool = False  # the states of dataset and iterator travel with the batches
+    # Worker number -> the place from which it resumes; see `open_stream`. It holds in iteration `resume_iteration`
+    # only: a later one may have the same seed.
+    resume: dict | None = None
+    resume_iteration: int = 1
+
+    method_argument = "Workers(start_method={!r})"  # how users give this loader the start method
+
+    @property
+    def num_workers(self):
+        """int: the number of workers; this process counts as one."""
+        return max(1, self.options.num_workers)
+
+    @property
+    def by_worker(self):
+        """bool: batches depend on the worker that makes them, apart from random numbers."""
+        return self.is_stream or self.tracked
+
+    def resized(self, num_workers):
+        """Return the same job for another number of workers."""
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, num_workers=num_workers))
+
+    def begun_in(self, iteration):
+        """Return the same job for workers that begin in that iteration."""
+        return self if self.resume is None else dataclasses.replace(self, resume_iteration=iteration)
+
+    def place_of(self, number, iteration):
+        """Return the position from which a worker resumes in an iteration; None: the beginning."""
+        return None if self.resume is None or iteration != self.resume_iteration else self.resume.get(number)
+
+    def not_sent(self, error):
+        """Hook, called before an exception is raised that prevented the start of a worker."""
+
+    def check_start(self):
+        """See `Worker.check_start`."""
+        self.worker_class.check_start(self)
+
+    def environment(self):
+        """See `Worker.environment`."""
+        return self.worker_class.environment(self)
+
+    def worker(self, ring, number, kind, inherited=None):
+        """Return the worker of that number; for the parameters see `Worker`."""
+        made = self.worker_class(ring, number, self, kind)
+        made.inherited = inherited
+        return made

@@ -1,0 +1,106 @@
+"""Batches that several workers make: each reads a range of the rows, and the last one puts the ranges together."""
+
+import contextlib
+
+from slipring._core.codec._codec import BATCH, ERROR, layout, lost, publish_range, range_done, range_lost, view
+from slipring._core.codec._collate import LIST, RowWriter
+from slipring._core.ring._ring import DIRECT, STAGED
+from slipring._core.workers import error_record
+
+
+def share_layout(encoder, rows):
+    """Lay out the rows of the whole batch, or use the layout that another worker settled."""
+    fill = rows.fill
+    how = fill.propose_layout()
+    if how == DIRECT:
+        rows.adopt(*layout(fill))
+        return
+    settled = how == STAGED
+    in_place = False
+    try:
+        if not settled and (laid_out := rows.reserve(fill.n_rows)) is not None:
+            settled = in_place = encoder.settle_direct(fill, *laid_out)
+    finally:
+        if not settled:  # others wait for it
+            encoder.settle_staged(fill)
+    if not in_place:
+        rows.give_up()
+
+
+def staged(rows, n, dataset, finishes=False):
+    """Return a list of the data of `n` rows of a range that is not in their places in the slot; None: there is none.
+
+    These are the leaves that have no rows, or the samples themselves. If the dataset `finishes` batches, there always
+    is a list, so that a worker puts the ranges together.
+    """
+    if rows.count != n:
+        raise ValueError(f"{type(dataset).__name__}.__getitems__ returned {rows.count} samples for {n} indices")
+    if not rows.in_place:
+        return [rows.read_back()]
+    kept = rows.kept()
+    return [{"kept": kept}] if kept or finishes else None
+
+
+def end_range(encoder, fill, box, begun, fetched):
+    """End a range, and stage the value in `box`; return whether this worker must now put the ranges together."""
+    if box is None:
+        return range_done(fill, begun, fetched)
+    return encoder.stage(fill, box, BATCH, begun, fetched)
+
+
+def end_with_error(encoder, fill, described, allocation_error):
+    """End a range with an exception's record; return whether this worker must now put the ranges together."""
+    for value in (described, error_record.shortened(described)):
+        with contextlib.suppress(*error_record.NO_MEMORY):
+            return encoder.stage(fill, [value], ERROR)
+    # The other ranges have taken even the memory that an error can use elsewhere.
+    return range_lost(fill, *allocation_error)
+
+
+def published_parts(fill):
+    """Return the values that the ranges of a batch have staged, for `assembled`; None if the batch has been published.
+
+    It is published if all its rows are in place, or if a range has failed.
+    """
+    parts = []
+    value = None
+    for which in range(fill.n_ranges):
+        if (allocation_error := lost(fill, which)) is not None:
+            del value, parts
+            fill.indices()
+            raise error_record.from_allocation_error(*allocation_error, fill.rows_of(which), fill.ring)
+        kind, value = view(fill, which)
+        if kind == ERROR:
+            del value, parts
+            publish_range(fill, which)
+            return None
+        parts.append(value)
+    if all(part is None for part in parts):
+        publish_range(fill)
+        return None
+    fill.indices()  # from now on, messages refer to all rows
+    return parts
+
+
+def assembled(fill, parts, rules, skip_none):
+    """Return a `RowWriter` with all samples of a batch: in their rows, or in a list if some ranges are staged."""
+    if not any(type(part) is list for part in parts):
+        return _in_place(fill, 0, fill.n_rows, parts, range(len(parts)), rules)
+    samples = []
+    for which, part in enumerate(parts):
+        if type(part) is not list:
+            part = _in_place(fill, *fill.rows_of(which), parts, [which], rules).read_back()
+        samples.extend(part)
+    rows = RowWriter(0, len(samples), LIST, skip_none=skip_none)
+    rows.take(samples)
+    return rows
+
+
+def _in_place(fill, first, end, parts, which, rules):
+    """Return a `RowWriter` with the rows of some ranges, and with the leaves that have no rows."""
+    rows = RowWriter(first, end, rules, share_layout)
+    rows.adopt(*layout(fill))
+    for one in which:
+        start, stop = fill.rows_of(one)
+        rows.keep([] if parts[one] is None else parts[one]["kept"], stop - start)
+    return rows

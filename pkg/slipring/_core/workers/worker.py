@@ -1,0 +1,454 @@
+"""The loop of a worker: claim a task, fetch its samples, collate them into the slot, publish the slot."""
+
+import contextlib
+import pickle
+from functools import partial
+
+from slipring._core.codec._codec import BATCH, EMPTY, END, ERROR, Encoder
+from slipring._core.codec._collate import DROP, LIST, NO_SAMPLES, NUMPY, RowWriter
+from slipring._core.ring._ring import FINISH, TASK_NEXT, from_handler, mix, now
+from slipring._core.ring.sample_marks import take_position
+from slipring._core.ring.worker_info import WorkerInfo, inform_torch, set_worker_info
+from slipring._core.workers import error_record, ranges, seeding
+from slipring._core.workers._rng_guard import AsWorker, RngGuard
+from slipring._core.workers.concurrency import Concurrency
+from slipring._core.workers.fetch import (
+    MapFetcher,
+    StreamFetcher,
+    delivered,
+    load_dataset,
+    load_stream,
+    shorter,
+)
+from slipring._core.workers.heap import Heap
+from slipring._core.workers.stateful import SnapshotInterval, StateError, copied, is_stateful, pickled_states
+from slipring.errors import SlipringError, state_half_made
+
+
+class Worker:
+    """A worker that fills slots, in a process of its own, in a thread, or in the consumer itself.
+
+    Parameters
+    ----------
+    ring : Ring
+    number : int
+        From 0; the worker is participant ``number + 1`` of the segment.
+    job : Job
+    kind : {'process', 'thread', 'inline'}
+
+    Attributes
+    ----------
+    inherited : tuple or None
+        (iteration, batches, state) of a worker that died and whose stream this worker continues: the state is the
+        newest that it published in that iteration, after that many batches; None: it published none. `inherited` is
+        None if no worker had this number before.
+    """
+
+    inherited = None
+    loaded = False  # the map dataset has loaded the state from which it resumes
+    keeps_globals = True  # a state has the process's own generators too
+    turn = 0  # the batch of its stream that comes next, in this iteration
+
+    @classmethod
+    def check_start(cls, job):
+        """Raise an exception if a worker process that starts now could not work."""
+
+    @classmethod
+    def environment(cls, job):
+        """Return environment variables that a worker process starts with, besides those of the program."""
+        return {}
+
+    def __init__(self, ring, number, job, kind):
+        self.ring = ring
+        self.number = number
+        self.participant = number + 1
+        self.job, self.options = job, job.options
+        self.kind = kind
+        self.encoder = Encoder()
+        self.concurrency = Concurrency(job.options.workers.fetch_threads)
+        self.fetcher = MapFetcher(
+            *(job.dataset, job.options.collate_fn, self.concurrency, job.share is not None),
+            *(job.options.batch_size is None, job.options.skip_none),
+        )
+        self.stream = None
+        self.iteration = None
+        self.epoch = 0  # of the current iteration, for seeds
+        self.base_seed = 0
+        self.states = None  # inline: the generators' states between two batches of a stream
+        self.place = seeding.NOWHERE  # inline: the context from which slipring.rng() continues
+        self.errors = {}  # inline: sequence number -> the exception itself, for which its error record stands
+        self.is_guest = (
+            kind == "inline" and job.options.collate_fn is None and getattr(job.dataset, "draws_as_caller", False)
+        )
+
+    # ---- life
+
+    def begin(self, base_seed):
+        """Set the worker's info and seeds, run `worker_init_fn`, and report that the worker serves."""
+        self._introduce(base_seed)
+        if self.kind == "process":
+            self._seed_process(base_seed)
+        if self.options.worker_init_fn is not None:
+            self.options.worker_init_fn(self.number)
+        if self.job.share is not None:
+            self.fetcher.dataset.seeds_globals = self.kind != "thread"
+        self.ring.serve(self.participant)
+
+    def _seed_process(self, base_seed):
+        seeding.seed_globals(base_seed + self.number)
+
+    def _introduce(self, base_seed):
+        self.base_seed = base_seed
+        self.info = WorkerInfo(self.number, self.job.num_workers, base_seed + self.number, self.job.dataset)
+        if self.kind != "inline":
+            set_worker_info(self.info, whole_process=self.kind == "process")
+            inform_torch()
+
+    def serve(self):
+        """Work until the segment is closed."""
+        heap = Heap() if self.kind == "process" else None
+        while (fill := self.ring.claim(self.participant, -1)) is not None:
+            self.work(fill)
+            if heap is not None:
+                heap.note_batch(fill.used)
+
+    def close(self):
+        """End the worker's own threads and its event loop."""
+        self.concurrency.close()
+
+    # ---- one task
+
+    def work(self, fill):
+        """Do one claimed task and publish the result."""
+        with fill:
+            self._attempt(self._do, fill, now())
+
+    def _do(self, fill, begun):
+        inform_torch()  # the dataset may have imported it meanwhile
+        self._enter_iteration(fill)
+        if fill.kind == TASK_NEXT:
+            self._stream(fill, begun)
+        elif fill.range == FINISH:
+            self._finish(fill, begun)
+        else:
+            self._map(fill, begun)
+
+    def _attempt(self, make, fill, begun):
+        """Call ``make(fill, begun)``, and publish the exception that it raises."""
+        try:
+            make(fill, begun)
+        except Exception as error:
+            if self.kind == "inline" and from_handler(error):
+                take_position(error)  # the caller does not need it
+                raise  # not the dataset's exception: the next call makes the batch again
+            last = self._fail(fill, error)
+        except BaseException as error:
+            if self.kind != "thread":
+                raise  # SystemExit ends a worker's process, Ctrl-C the consumer's loop
+            last = self._fail(fill, error)
+        else:
+            return
+        if last:
+            self._attempt(self._finish, fill, now())
+
+    def give_up(self, fill):
+        """Release a fill of an iteration that has ended. No abort: worker code may keep arrays in the slot."""
+        if fill.range in (None, FINISH):
+            fill.rewind()
+            self.encoder.publish(fill, [None], END)
+        else:
+            self.encoder.stage(fill, [None], END)
+
+    def forget_iteration(self):
+        """Drop everything that belongs to the current iteration."""
+        self.iteration = self.stream = self.states = None
+        self.turn = 0
+        self.errors = {}
+        self.every = SnapshotInterval(self.options.snapshot_interval)  # of a map dataset
+
+    def _enter_iteration(self, fill):
+        if fill.iteration == self.iteration:
+            return
+        self.forget_iteration()
+        self._introduce(fill.seed)
+        self.epoch = self._epoch_of(fill)
+        if self.options.rng == "worker" or self.job.is_stream:
+            # Once per worker and iteration.
+            seed = fill.seed + self.number
+            with self._guard():
+                seeding.set_batch_seed(seed, stream=mix(fill.seed, self.epoch))
+                # With rng="worker" generators stay as worker_init_fn has left them.
+                own = (
+                    self.kind == "process" and self.options.rng == "worker" and self.options.worker_init_fn is not None
+                )
+                if self.kind != "thread" and not own and not self.is_guest:
+                    seeding.seed_globals(seed)
+                if self.kind == "inline" and not self.is_guest:
+                    self.states = seeding.save_globals()
+        self._resume_dataset(fill)
+        self.iteration = fill.iteration  # last: if a handler raises before, all of this is repeated
+
+    def _resume_dataset(self, fill):
+        """Load the state of a map dataset, in the first iteration that has a task for this worker."""
+        job = self.job
+        if self.loaded or job.is_stream or job.resume is None:
+            return
+        self.loaded = True
+        place = job.resume.get(self.number) or {}
+        load_dataset(job.dataset, place)
+        if delivered(place):
+            self.every.go_on(fill.seq - job.num_workers)
+        self._make_again(fill, place.get("again", ()))
+
+    def _make_again(self, fill, batches):
+        """Make again, and drop, the batches that a Stateful map dataset made after the states that it has loaded."""
+        if not batches:
+            return
+        fill.__exit__()  # the slot is for the batch that is due
+        try:
+            for seq, indices in batches:
+                with contextlib.suppress(Exception):  # it was raised when the batch was delivered
+                    self.fetcher.box(self._read(fill, seq, indices, 0, len(indices), None))
+        finally:
+            fill.__enter__()
+
+    def _epoch_of(self, fill):
+        return fill.epoch if self.job.epoch_seeds else 0
+
+    def _seed(self, fill, seq, first_row):
+        """Seed the generators that are seeded per range of rows."""
+        if self.options.rng == "worker" or self.job.is_stream:
+            return
+        batch = seed = seeding.batch_seed(fill.seed, self.epoch, seq, 0, self.job.rank)
+        if first_row:
+            seed = seeding.batch_seed(fill.seed, self.epoch, seq, first_row, self.job.rank)
+        seeding.set_batch_seed(seed, batch, first_row)
+        if self.kind != "thread":
+            seeding.seed_globals(seed)
+        if self.job.share is not None:
+            self.job.share.begin(fill.seed, fill.epoch, seq, first_row)
+
+    def _guard(self):
+        """Return a context that, inline, restores the caller's global generators or leaves them to the dataset."""
+        if self.kind != "inline":
+            return contextlib.nullcontext()
+        return AsWorker(self, self.info) if self.is_guest else RngGuard(self)
+
+    def _map(self, fill, begun):
+        """Make a range of a batch's rows. A whole batch is the range from 0 to its length."""
+        indices, whole = fill.indices(), fill.range is None
+        first, end = (0, len(indices)) if whole else fill.rows_of(fill.range)
+        with self._guard():
+            rows = self._read(fill, fill.seq, indices, first, end, None if whole else self.encoder)
+            fetched = rows.fetched_at(begun)
+            box = self.fetcher.box(rows) if whole else None
+        if whole:
+            del rows  # no other reference keeps samples when the batch is published
+            self._publish(fill, box, begun, fetched, self._state_of_dataset(fill))
+        else:
+            finishes = self.fetcher.finish_batch is not None
+            box = ranges.staged(rows, end - first, self.job.dataset, finishes)
+            del rows  # its arrays lie in the slot, which others may publish from now on
+            if ranges.end_range(self.encoder, fill, box, begun, fetched):
+                self._finish(fill, now())
+
+    def _read(self, fill, seq, indices, first, end, encoder):
+        """Return a `RowWriter` with the samples of rows ``first:end``.
+
+        `encoder` is None if this worker makes all rows of the batch.
+        """
+        self._seed(fill, seq, first)
+        fetcher = self.fetcher
+        makes_whole = encoder is None and fetcher.into is not None
+        rules = LIST if makes_whole or fetcher.single else self.rules()
+        share = encoder and partial(ranges.share_layout, encoder)
+        rows = RowWriter(first, end, rules, share, self.options.skip_none)
+        if makes_whole:
+            rows.take_batch(fetcher.whole(indices))
+        else:
+            fetcher.read(indices, rows)
+        return rows
+
+    def _publish(self, fill, box, begun, fetched, state):
+        kind = BATCH
+        if box[0] is NO_SAMPLES:
+            box, kind = [None], EMPTY
+        self.encoder.publish(fill, box, kind, begun, fetched, state=state)
+
+    def _state_of_dataset(self, fill):
+        """Return the state of a map dataset after this batch, as bytes; None if none is due."""
+        if self.kind == "inline" or not self.job.tracked or not self.every.due(fill.seq):
+            return None
+        return pickled_states([("dataset", self.job.dataset)])
+
+    def rules(self):
+        """Return how samples become a batch; see `RowWriter`."""
+        return NUMPY if self.options.collate_fn is None and self.fetcher.own_collate is None else LIST
+
+    def _stream(self, fill, begun):
+        self._turn_to(fill)
+        with self._guard():
+            if self.stream is None:
+                self.stream = self._begin_stream(fill)
+            # `behind` batches were read after the loaded states. A dead worker's replacement also reads again all that
+            # the dead worker has published.
+            behind = -self.stream.position
+            while not self.stream.ended and self.stream.position < fill.sequence:
+                self._repeat(fill)
+            if self.stream.position < 0:
+                raise shorter(behind, behind + self.stream.position)
+            # `again`: inline, a handler has raised while this batch was being made.
+            rules = LIST if self.options.batch_size is None else self.rules()
+            more = self.stream.read(rules, again=self.stream.position > fill.sequence)
+            fetched = self.stream.rows.fetched_at(begun)
+            box = self.stream.box(self.stream.rows) if more else [None]
+            if self.kind != "inline":
+                self.stream.rows = None  # no other reference keeps samples when the batch is published
+            state = self._state_of_stream(not more)
+        if more:
+            self._publish(fill, box, begun, fetched, state)
+        else:
+            self.encoder.publish(fill, box, END, state=state)
+
+    def _state_of_stream(self, always):
+        """Return the state to send with a batch, an error or the stream's end: bytes, or None if none is due."""
+        if self.kind == "inline" or not (self.job.tracked or self.options.respawns):
+            return None  # without workers, `state_dict` queries it
+        return self.stream.states(always, self._generators if self.options.respawns else None)
+
+    def states_now(self, half_made):
+        """Return (True, states of dataset and iterator), without workers; None as states: neither is Stateful.
+
+        (False, None): nothing has been read in this iteration, so the loaded state still holds. `half_made`: samples
+        were read for a batch that has not been delivered; raise RuntimeError if the states would count them.
+        """
+        stream, dataset = self.stream, self.job.dataset
+        if self.job.is_stream:
+            if stream is None or stream.position < 0:
+                return False, None
+            states = copied(stream.states_now())
+        else:
+            if not is_stateful(dataset) or (self.job.resume is not None and not self.loaded):
+                return False, None
+            states = {"dataset": copied(dataset.state_dict())}
+        if states and half_made:
+            raise state_half_made()
+        return True, states
+
+    def _generators(self):
+        return seeding.position(self.kind == "process" and self.keeps_globals)
+
+    def kept_in(self, fill):
+        """Return how many bytes of a slot have samples of a stream's interrupted batch, which continues with them."""
+        rows = self.stream.rows if self.stream is not None else None
+        return 0 if rows is None else rows.bytes_in(fill)
+
+    def _turn_to(self, fill):
+        """Raise an error if a batch would be skipped although no worker has died: it would be lost silently."""
+        heir = self.turn == 0 and self.inherited is not None
+        if fill.sequence > self.turn and not heir:
+            raise SlipringError(
+                f"worker {self.number} got the task for batch {fill.sequence} of its stream where batch "
+                f"{self.turn} comes next: a fault of slipring, please report it"
+            )
+        self.turn = fill.sequence + 1
+
+    def _begin_stream(self, fill):
+        (iteration, batches, state), self.inherited = self.inherited or (None, 0, None), None
+        states = None if state is None else pickle.loads(state)
+        resumed = self.job.place_of(self.number, fill.iteration)
+        if states is None or isinstance(states, StateError):
+            return self._open_stream(resumed, delivered(resumed))
+        place = {"batches": batches, "states": states}
+        if iteration != fill.iteration:  # the dataset is as an earlier iteration left it, if that one reached its end
+            return self._open_stream({**place, "batches": 0, "ended": True} if states.get("last") else None, 0)
+        if states.get("last"):
+            load_stream(self.job.dataset, place)
+            stream = _ended()
+        else:
+            stream = self._open_stream(place, delivered(resumed))
+        stream.position = batches
+        if "generators" in states:
+            seeding.go_on(states["generators"])
+        return stream
+
+    def _open_stream(self, place, before):
+        """Return the fetcher of this iteration.
+
+        `place` is its position, None for the beginning; an earlier iteration delivered `before` batches of the pass.
+        """
+        o = self.options
+        return StreamFetcher(
+            *(self.job.dataset, o.collate_fn, o.batch_size, bool(o.drop_last)),
+            *(place, self.kind == "thread", o.snapshot_interval, self.number, self.job.num_workers, before),
+            o.skip_none,
+        )
+
+    def _repeat(self, fill):
+        """Read and drop a batch that was published, with its errors and the draws of collate_fn."""
+        with contextlib.suppress(Exception):
+            collates = self.options.collate_fn is not None
+            if self.stream.read(LIST if collates else DROP) and collates:
+                self.stream.collate(self.stream.rows)
+        fill.rewind()
+
+    def _finish(self, fill, begun):
+        """Put the ranges of a batch together: this worker made the last one."""
+        parts = ranges.published_parts(fill)
+        if parts is None:
+            return
+        rows = ranges.assembled(fill, parts, self.rules(), self.options.skip_none)
+        del parts
+        with self._guard():
+            self._seed(fill, fill.seq, fill.n_rows)
+            box = self.fetcher.box(rows)
+        in_place = rows.in_place
+        del rows
+        if not in_place:
+            fill.rewind()  # the batch overwrites the rows and the staged samples, unless it refers to them
+        self._publish(fill, box, begun, begun, self._state_of_dataset(fill))
+
+    # ---- errors
+
+    def _culprit(self, fill, error):
+        """Return index and row of the sample that raised an exception; (None, None) if it was no single sample."""
+        row, asked = take_position(error), fill.asked_for
+        if row is None or asked is None or row >= len(asked):
+            return None, None
+        first = 0 if fill.range in (None, FINISH) else fill.rows_of(fill.range)[0]
+        return asked[row], first + row
+
+    def _describe(self, fill, error):
+        culprit = self._culprit(fill, error)
+        if self.kind != "inline":
+            return error_record.record(error, self.number, fill.seq, fill.asked_for, culprit=culprit)
+        # Of several ranges' errors, that of the first rows counts; debuggers need the frames as they were.
+        self.errors.setdefault(fill.seq, error)
+        return error_record.record(error, self.number, fill.seq, fill.asked_for, clear=False, culprit=culprit)
+
+    def _fail(self, fill, error):
+        """Publish an exception; return whether this worker must now put the ranges of the batch together."""
+        if fill.kind == TASK_NEXT and self.stream is None:
+            self.stream = _ended()  # it could not begin
+        described, state = self._describe(fill, error), None
+        if fill.range not in (None, FINISH):
+            allocation_error = error_record.allocation_error(error)
+            del error
+            return ranges.end_with_error(self.encoder, fill, described, allocation_error)
+        if fill.kind == TASK_NEXT and self.stream.position > fill.sequence and self.stream.continues_after_errors:
+            # Repeating and dropping the read would lose rows if it succeeds: a server may have failed.
+            state = self._state_of_stream(True)
+        fill.rewind()
+        try:
+            self.encoder.publish(fill, [described], ERROR, state=state)
+        except error_record.NO_MEMORY:
+            fill.rewind(hard=True)
+            self.encoder.publish(fill, [error_record.shortened(described)], ERROR, state=state)
+        return False
+
+
+def _ended():
+    """Return a stream that is at its end."""
+    stream = StreamFetcher((), None, None, False)
+    stream.ended = True
+    return stream

@@ -1,0 +1,363 @@
+"""What the transforms do to one sample: which part of the image is decoded, and the operations that follow.
+
+A step that crops, scales or mirrors only changes the `View`, as long as no operation came before it. The view is
+decoded in one pass. All other steps add operations, which csrc/images applies to the scaled crop, without the GIL.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slipring._core.ring._ring import USER, part_begun, spent
+from slipring.errors import shown
+from slipring.images import _decode
+from slipring.images._render.scratch import scratch
+from slipring.images._render.view import INTERPOLATIONS, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
+
+    from numpy.typing import NDArray
+
+    from slipring.images._render.parts import Boxes
+
+    class Part(Protocol):
+        """A part of a sample that follows the image's geometry, such as its boxes."""
+
+        def move(self, code: int, n: Sequence[int], v: Sequence[float], height: int, width: int) -> None:
+            """Follow an operation of augment.h on an image of that size; raise ValueError if that is impossible."""
+
+
+_OP = struct.Struct("<i7i12d")  # sr_op of augment.h
+_ERASURE = struct.Struct("<6iQ3d")  # sr_erasure
+# Code of an operation -> its name, and how many numbers it has of each kind.
+_OPERATIONS = {
+    _decode.OP_BRIGHTNESS: ("brightness", 0, 1),
+    _decode.OP_CONTRAST: ("contrast", 0, 1),
+    _decode.OP_SATURATION: ("saturation", 0, 1),
+    _decode.OP_HUE: ("hue", 0, 1),
+    _decode.OP_GRAYSCALE: ("grayscale", 0, 0),
+    _decode.OP_POSTERIZE: ("posterize", 1, 0),
+    _decode.OP_SOLARIZE: ("solarize", 0, 1),
+    _decode.OP_SOLARIZE_ADD: ("solarize_add", 2, 0),
+    _decode.OP_INVERT: ("invert", 0, 0),
+    _decode.OP_AUTOCONTRAST: ("autocontrast", 0, 0),
+    _decode.OP_EQUALIZE: ("equalize", 0, 0),
+    _decode.OP_PERMUTE: ("permute_channels", 3, 0),
+    _decode.OP_SHARPNESS: ("sharpness", 0, 1),
+    _decode.OP_GAUSSIAN_BLUR: ("gaussian_blur", 2, 2),
+    _decode.OP_PIL_BLUR: ("pil_gaussian_blur", 0, 2),
+    _decode.OP_HORIZONTAL_FLIP: ("horizontal_flip", 0, 0),
+    _decode.OP_VERTICAL_FLIP: ("vertical_flip", 0, 0),
+    _decode.OP_CROP: ("crop", 4, 3),
+    _decode.OP_PAD: ("pad", 5, 3),
+    _decode.OP_RESIZE: ("resize", 3, 0),
+    _decode.OP_AFFINE: ("affine", 3, 9),
+    _decode.OP_PERSPECTIVE: ("perspective", 1, 11),
+    _decode.OP_ELASTIC: ("elastic", 3, 7),
+    _decode.OP_KEEP: ("keep", 0, 0),
+    _decode.OP_ADD_TO_SUM: ("add_to_sum", 0, 1),
+    _decode.OP_TAKE_SUM: ("take_sum", 0, 0),
+}
+BLACK = (0.0, 0.0, 0.0)
+# Operations whose result at a pixel depends on that pixel only: they may run before or after a crop or a flip.
+_PER_PIXEL = frozenset(
+    (
+        _decode.OP_BRIGHTNESS,
+        _decode.OP_SATURATION,
+        _decode.OP_HUE,
+        _decode.OP_GRAYSCALE,
+        _decode.OP_POSTERIZE,
+        _decode.OP_SOLARIZE,
+        _decode.OP_SOLARIZE_ADD,
+        _decode.OP_INVERT,
+        _decode.OP_PERMUTE,
+    )
+)
+_FLIP = _OP.pack(_decode.OP_VERTICAL_FLIP, *(0,) * 7, *(0.0,) * 12)
+
+
+class Recipe:
+    """The view and the operations of one sample; transforms add to it.
+
+    Parameters
+    ----------
+    height, width : int
+        Size of the image, in pixels.
+    dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
+        Of the result.
+    parts : sequence of Part
+        The parts of the sample that follow the image's geometry.
+
+    Attributes
+    ----------
+    height, width : int
+        Size after the steps so far.
+    view : View
+    dtype : str
+        Of the result.
+    boxes : Boxes or None
+        The boxes among `parts`, for steps that depend on them.
+    filter : int
+        How the view is scaled: a number of `INTERPOLATIONS`.
+    calls : int
+        The number of users' functions so far, also of the recipes before this one; each has random numbers of its own.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_erasures",
+        "_last_crop",
+        "_ops",
+        "boxes",
+        "calls",
+        "dtype",
+        "filter",
+        "height",
+        "parts",
+        "view",
+        "width",
+    )
+
+    def __init__(self, height: int, width: int, dtype: str = "uint8", parts: Sequence[Part] = ()) -> None:
+        self.view: View = View.whole(height, width)
+        self.height: int = height
+        self.width: int = width
+        self.filter: int = 0
+        self.dtype: str = dtype
+        self.parts: Sequence[Part] = parts
+        self.boxes: Boxes | None = None
+        self.calls: int = 0
+        self._ops: list[bytes] = []
+        self._erasures: list[bytes] = []
+        self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
+        # After how many steps the last crop came; the size before it, its place and its fill.
+        self._last_crop: tuple[int, int, int, int, int, Sequence[float]] | None = None
+
+    @property
+    def is_view(self) -> bool:
+        """bool: whether no operation follows the view."""
+        return not (self._ops or self._calls or self._erasures)
+
+    @property
+    def _is_per_pixel(self):
+        """bool: whether all operations after the view may also run after a flip."""
+        return not (self._calls or self._erasures) and all(op[0] in _PER_PIXEL for op in self._ops)
+
+    # ---- steps
+
+    def op(self, code: int, n: Sequence[int] = (), v: Sequence[float] = ()) -> None:
+        """Add an operation; `n` and `v` are the numbers that augment.h describes."""
+        if code >= _decode.OP_HORIZONTAL_FLIP:  # it moves pixels
+            self._move_parts(code, n, v)
+        self._add(code, n, v)
+
+    def _move_parts(self, code, n=(), v=()):
+        for part in self.parts:
+            part.move(code, n, v, self.height, self.width)
+
+    def _add(self, code, n=(), v=()):
+        self._ops.append(_packed(code, n, v))
+
+    def crop(self, top: int, left: int, height: int, width: int, fill: Sequence[float] = BLACK) -> None:
+        """Show a part only; where it reaches beyond the image, `fill` (red, green, blue; 0 to 255) is shown."""
+        self._move_parts(_decode.OP_CROP, (top, left, height, width))
+        if self._last_crop and self._last_crop[0] == self._steps and self._shows(top, left, height, width):
+            _, self.height, self.width, first, begin, fill = self._last_crop
+            self._last_crop = None
+            self._ops.pop()  # a crop of a crop is one crop, so that no large border is filled
+            top, left = top + first, left + begin
+        self._crop(top, left, height, width, fill)
+        self.height, self.width = height, width
+
+    @property
+    def _steps(self):
+        return len(self._ops) + len(self._calls)
+
+    def _shows(self, top, left, height, width):
+        """Return whether a part lies in the image."""
+        return 0 <= top <= self.height - height and 0 <= left <= self.width - width
+
+    def _crop(self, top, left, height, width, fill):
+        inside = self._shows(top, left, height, width)
+        if self.is_view and (inside or not any(fill)) and self.view.allows(top, left, height, width):
+            self.view.crop(top, left, height, width)
+            return
+        first, begin = max(0, top), max(0, left)
+        rows, columns = min(self.height, top + height) - first, min(self.width, left + width) - begin
+        if self._crop_before_colors(first, begin, rows, columns):
+            top, left, self.height, self.width = top - first, left - begin, rows, columns
+        if (top, left, height, width) != (0, 0, self.height, self.width):
+            self._add(_decode.OP_CROP, (top, left, height, width), fill)
+            self._last_crop = self._steps, self.height, self.width, top, left, fill
+
+    def _crop_before_colors(self, top, left, height, width):
+        """Crop before the last operations, if each result pixel depends on one pixel; return whether it was possible.
+
+        Fewer pixels are computed then, and perhaps decoded.
+        """
+        place = len(self._ops)
+        least = self._calls[-1][0] if self._calls else 0
+        while place > least and self._ops[place - 1][0] in _PER_PIXEL:
+            place -= 1
+        if place == len(self._ops) or height < 1 or width < 1 or (height, width) == (self.height, self.width):
+            return False
+        if place == 0 and not self._calls and self.view.allows(top, left, height, width):
+            self.view.crop(top, left, height, width)
+        else:
+            self._ops.insert(place, _packed(_decode.OP_CROP, (top, left, height, width)))
+        return True
+
+    def resize(self, height: int, width: int, interpolation: str) -> None:
+        """Scale to a size."""
+        how = INTERPOLATIONS.index(interpolation)
+        self._move_parts(_decode.OP_RESIZE, (height, width))
+        if self.is_view and self.view.can_resize:
+            self.view.resize(height, width)
+            self.filter = how
+        elif (height, width) != (self.height, self.width):
+            self._add(_decode.OP_RESIZE, (height, width, how))
+        self.height, self.width = height, width
+
+    def flip(self) -> None:
+        """Exchange left and right."""
+        self._move_parts(_decode.OP_HORIZONTAL_FLIP)
+        if self._is_per_pixel:
+            self.view.flip = not self.view.flip
+        else:
+            self._add(_decode.OP_HORIZONTAL_FLIP)
+
+    def flip_vertically(self) -> None:
+        """Exchange top and bottom."""
+        self._move_parts(_decode.OP_VERTICAL_FLIP)
+        if self._is_per_pixel:
+            self.view.vertical_flip = not self.view.vertical_flip
+        else:
+            self._add(_decode.OP_VERTICAL_FLIP)
+
+    def resized_op(self, height: int, width: int, code: int, n: Sequence[int] = (), v: Sequence[float] = ()) -> None:
+        """Add an operation whose result has another size."""
+        self.op(code, n, v)
+        self.height, self.width = height, width
+
+    def call(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
+        """Call ``function(image)``; `image` is a writable height × width × 3 array, which it may change."""
+        self._calls.append((len(self._ops), function, (self.height, self.width)))
+        self.calls += 1
+
+    def erase(
+        self, top: int, left: int, height: int, width: int, values: Sequence[float] | None, seed: int = 0
+    ) -> None:
+        """Overwrite a rectangle of the result.
+
+        Parameters
+        ----------
+        top, left, height, width : int
+        values : sequence of 3 floats, or None
+            Red, green and blue in values of the result, which may be normalised; None: normal numbers from `seed`.
+        """
+        noise = values is None
+        place = top, left, height, width, noise, _decode.TYPES[self.dtype]
+        self._erasures.append(_ERASURE.pack(*place, seed, *(BLACK if values is None else values)))
+
+    def drawn(self) -> View:
+        """Return the view with its `operations`."""
+        made, calls = [], list(self._calls)
+        for place in range(len(self._ops) + 1):
+            while calls and calls[0][0] == place:
+                function = calls.pop(0)[1]
+                made.append((getattr(function, "__name__", shown(function)), ()))
+            if place < len(self._ops):
+                code, *numbers = _OP.unpack(self._ops[place])
+                name, n, v = _OPERATIONS[code]
+                made.append((name, (*numbers[:n], *numbers[7 : 7 + v])))
+        made += [("erase", _ERASURE.unpack(erasure)[:4]) for erasure in self._erasures]
+        return dataclasses.replace(self.view, operations=tuple(made))
+
+    # ---- running it
+
+    def run(self, out: NDArray[Any], table: NDArray[Any] | None, render: Callable[..., None]) -> None:
+        """Write the sample to `out`: height × width × 3, of any strides.
+
+        ``render(out, table, box, to, window, flip, filter, operations)`` decodes the view, or takes it from memory.
+        A recipe can be run for several images.
+        """
+        view = self.view
+        top, left, height, width = view.window
+        first, last = max(0, -top), min(height, view.to[0] - top)
+        begin, end = max(0, -left), min(width, view.to[1] - left)
+        columns = width - end if view.flip else begin
+        rows = height - last if view.vertical_flip else first
+        place = rows, columns, last - first, end - begin
+        where = view.box, view.to, (top + first, left + begin), view.flip, self.filter
+        if self.is_view:
+            if place[2:] != (height, width):  # the window reaches beyond the image
+                out[...] = 0 if table is None else table[:, 0]
+                out = out[rows : rows + last - first, columns : columns + end - begin]
+            render(out[::-1] if view.vertical_flip else out, table, *where, None)
+            return
+        ops, calls = self._ops, self._calls
+        if view.vertical_flip:  # the operations' own image is not written upside down
+            ops = [_FLIP, *ops]
+            calls = [(n + 1, function, size) for n, function, size in calls]
+            place = first, *place[1:]
+        if not calls:
+            operations = _decode.Operations(height, width, place, b"".join(ops), b"".join(self._erasures))
+            render(out, table, *where, operations)
+            return
+        self._run_with_calls(out, table, render, where, place, ops, calls)
+
+    def _run_with_calls(self, out, table, render, where, place, ops, calls):
+        """Run the operations up to each call, call, and run the rest."""
+        done, size, image = 0, self.view.window[2:], None
+        for upto, function, after in [*calls, (len(ops), None, None)]:
+            erasures = b"".join(self._erasures) if function is None else b""
+            operations = _decode.Operations(*size, place, b"".join(ops[done:upto]), erasures)
+            to, values = (out, table) if function is None else (scratch(*after), None)
+            if image is None:
+                render(to, values, *where, operations)
+            else:
+                _decode.crop_pixels(image, to, values, None, None, (0, 0), 0, 1, False, operations)
+            if function is not None:
+                done, size, place, image = upto, after, (0, 0, *after), _called(function, to)
+
+
+def _packed(code, n=(), v=()):
+    """Return an operation as sr_op; the first byte is its code, because codes are below 256."""
+    return _OP.pack(code, *n, *(0,) * (7 - len(n)), *v, *(0.0,) * (12 - len(v)))
+
+
+class WrongResult(ValueError):
+    """A user's step returned something else than an image."""
+
+
+def _called(function, image):
+    """Call a user's step; return its result, or the image that it changed."""
+    begun = part_begun()
+    result = function(image)
+    spent(USER, begun)
+    if result is None:
+        return image
+    if not isinstance(result, np.ndarray) or result.dtype != np.uint8 or result.shape != image.shape:
+        got = f"an array of {result.dtype}, shape {result.shape}" if isinstance(result, np.ndarray) else shown(result)
+        raise WrongResult(
+            f"the step {shown(function)} returned {got}: it must return None, or an array of uint8 with the shape of "
+            f"the image, {image.shape}"
+        )
+    return np.ascontiguousarray(result)
+
+
+def apply(pixels: NDArray[np.uint8], recipe: Recipe) -> NDArray[np.uint8]:
+    """Return a new array with the operations applied to an image: C-contiguous, height × width × 3, uint8."""
+    out = np.empty((recipe.height, recipe.width, 3), np.uint8)
+
+    def render(out, table, box, to, window, flip, how, operations):
+        _decode.crop_pixels(pixels, out, table, box, to, window, how, 1, flip, operations)
+
+    recipe.run(out, None, render)
+    return out

@@ -1,0 +1,424 @@
+"""Images with masks, boxes and keypoints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from slipring._core.codec._codec import empty as new_array
+from slipring._core.codec._collate import default_collate
+from slipring._core.options.arguments import integer, map_dataset, names, one_each, one_of
+from slipring._core.ring._ring import from_handler
+from slipring.errors import ImageError, shown
+from slipring.images._render.boxes import FORMATS, from_xyxy, to_xyxy
+from slipring.images._render.decode import MAX_PIXELS, decode
+from slipring.images._sources.folder import read_file
+from slipring.images._sources.indexed import IndexedSamples, OtherFailed
+from slipring.images._sources.sample_renderer import SampleRenderer
+from slipring.images._sources.wrapped import encoded_bytes
+from slipring.images._steps.base import final_size
+from slipring.images._steps.checks import not_negative
+from slipring.images._steps.sample import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from slipring.images._render.boxes import BoxFormat
+    from slipring.images._render.draws import Draws
+    from slipring.images._steps.base import Step
+    from slipring.typing import Empty, MapDataset
+
+_ADDED = "sizes", "padding"  # the keys of a padded batch that no sample has
+
+
+class Annotated(IndexedSamples):
+    """A map dataset of images with masks, boxes, keypoints or further images, which share one geometry.
+
+    It wraps a map dataset whose samples are mappings, and returns mappings with the same keys. Masks are moved by
+    nearest interpolation. Boxes are clamped to the image after each step; at the end, boxes that have become too small
+    are removed with their labels, masks and keypoints. Values under other keys stay as they are.
+
+    A batch has the images in one array, if the transforms leave images of one size or with ``batch="pad"``. Boxes,
+    labels, keypoints, and masks per box are lists with one array per sample. Loaders other than slipring's need
+    ``collate_fn=dataset.collate_samples``.
+
+    Parameters
+    ----------
+    dataset : map dataset
+        An image in a sample is encoded (bytes-like), the path of a file, or a height × width × 3 array of uint8. A mask
+        is encoded (a PNG's palette numbers and 16 bits are kept), a path, or an array of integers or bools: height ×
+        width, or boxes × height × width.
+    transform : Transform, callable, or list of these, optional
+        torchvision's, in the order of the list. A callable gets the image only and must not move its pixels.
+    images : str or sequence of str
+        Keys of the images. They have one size and get the same random numbers.
+    masks : str or sequence of str
+        Keys of the masks.
+    boxes : str, optional
+        Key of the boxes: boxes × 4 numbers, in pixels. The result is float32, in the same format.
+    box_format : {'xyxy', 'xywh', 'cxcywh'}
+        Corners; top left corner and size; centre and size.
+    rows : str or sequence of str
+        Keys of values with one row per box, such as labels.
+    keypoints : str, optional
+        Key of the keypoints: (..., 2) numbers, in pixels, or (..., 3) with a visibility, which becomes 0 outside of the
+        image. If there are boxes, the first axis is that of the boxes. The result is float32.
+    flip_order : sequence of int, optional
+        The order of an object's keypoints after a flip, which exchanges left and right hands.
+    invalid_boxes : {'raise', 'drop'}
+        How to handle boxes that are not finite, have no area or lie outside of the image.
+    min_box_size : float
+        Boxes that end with a smaller width or height, in pixels, or without an area, are removed.
+    mask_fill : int
+        Value of a height × width mask for pixels outside of the image, such as 255 for pixels that a loss ignores.
+        Masks per box are 0 there.
+    batch : {'pad', 'list'}
+        How to batch images of different sizes. 'pad': one array, black at the bottom and the right. The batch then has
+        the keys "sizes" (int64, batch × 2: height and width) and "padding" (bool, batch × height × width), and masks
+        are padded with `mask_fill`. 'list': images and masks are lists of arrays.
+    multiple_of : int
+        Round the height and width of a padded batch up to a multiple of this.
+    layout, dtype, mean, std, reducing_gap, exif, truncated, grey16, max_pixels, on_error
+        As in `ImageDataset`. Masks and boxes are those of the image after `exif`.
+
+    Raises
+    ------
+    ValueError
+        A mask has another size than its image, boxes or keypoints have the wrong shape or are invalid, or rows do not
+        match them. The message names the index, and the image's path if there is one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from slipring import Loader, images
+    >>> samples = [
+    ...     {"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)
+    ... ]
+    >>> data = images.Annotated(samples, [images.Resize((48, 48)), images.RandomHorizontalFlip(p=1)],
+    ...                         boxes="boxes", rows="labels")
+    >>> with Loader(data, batch_size=2) as loader:
+    ...     batch = next(iter(loader))
+    ...     print(batch["image"].shape, [boxes.shape for boxes in batch["boxes"]], batch["labels"])
+    (2, 48, 48, 3) [(1, 4), (1, 4)] [array([0]), array([1])]
+    """
+
+    dataset: MapDataset[Mapping[str, Any]]
+    transform: Step | Sequence[Step] | None
+    images: tuple[str, ...]
+    masks: tuple[str, ...]
+    rows: tuple[str, ...]
+    boxes: str | None
+    keypoints: str | None
+    box_format: BoxFormat
+    batch: Literal["pad", "list"]
+    layout: Literal["NHWC", "NCHW"]
+    dtype: str
+    multiple_of: int
+    mask_fill: int
+
+    def __init__(
+        self,
+        dataset: MapDataset[Mapping[str, Any]],
+        transform: Step | Sequence[Step] | None = None,
+        *,
+        images: str | Sequence[str] = "image",
+        masks: str | Sequence[str] = (),
+        boxes: str | None = None,
+        box_format: BoxFormat = "xyxy",
+        rows: str | Sequence[str] = (),
+        keypoints: str | None = None,
+        flip_order: Sequence[int] | None = None,
+        invalid_boxes: Literal["raise", "drop"] = "raise",
+        min_box_size: float = 1.0,
+        mask_fill: int = 0,
+        batch: Literal["pad", "list"] = "pad",
+        multiple_of: int = 32,
+        layout: Literal["NHWC", "NCHW"] = "NHWC",
+        dtype: DTypeLike | torch.dtype = "uint8",
+        mean: ArrayLike | None = None,
+        std: ArrayLike | None = None,
+        reducing_gap: float | None = None,
+        exif: bool = False,
+        truncated: Literal["raise", "fill"] = "raise",
+        grey16: Literal["clip", "scale"] = "clip",
+        max_pixels: int = MAX_PIXELS,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        super().__init__(on_error)
+        map_dataset("dataset", dataset)
+        one_of("box_format", box_format, FORMATS)
+        one_of("invalid_boxes", invalid_boxes, ("raise", "drop"))
+        one_of("batch", batch, ("pad", "list"))
+        self.dataset, self.transform = dataset, transform
+        self.images = _keys("images", images)
+        self.masks = _keys("masks", masks)
+        self.rows = _keys("rows", rows)
+        if not self.images:
+            raise ValueError("images must be the key of an image, or several, not an empty list")
+        self.boxes, self.box_format, self.keypoints = boxes, box_format, keypoints
+        if self.rows and boxes is None:
+            raise ValueError(f"rows={shown(rows)} have one row per box: give boxes=, the key of the boxes")
+        self.batch = batch
+        self.multiple_of: int = integer("multiple_of", multiple_of, 1, 1 << 20)
+        self.mask_fill: int = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
+        self._renderer = SampleRenderer(
+            transform, followers=[*self.masks, *filter(None, (boxes, keypoints))], mask_fill=self.mask_fill,
+            flip_order=_order(flip_order), min_box_size=not_negative("min_box_size", min_box_size),
+            invalid_boxes=invalid_boxes, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap,
+            exif=exif, truncated=truncated, grey16=grey16, max_pixels=max_pixels,
+        )  # fmt: skip
+        self.layout, self.dtype = layout, self._renderer.dtype
+        self._size = final_size(self._renderer.steps)
+        if self._size is None or batch == "list":
+            self.fetch_into = None  # `collate_samples` makes the batch
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    # ---- stored samples
+
+    def read(self, index: int) -> Mapping[str, Any]:
+        """Return the sample at `index` of the wrapped dataset."""
+        return self.dataset[index]
+
+    def read_many(self, indices: list[int]) -> Sequence[Mapping[str, Any] | None] | None:
+        read = getattr(self.dataset, "__getitems__", None)
+        return None if read is None else one_each(self.dataset, indices, read(indices))
+
+    def name(self, index: int) -> str | None:
+        with contextlib.suppress(Exception):  # for the message of another error
+            image = self.read(index)[self.images[0]]
+            image = image.get("path") if isinstance(image, dict) else image
+            return os.fspath(image) if isinstance(image, (str, os.PathLike)) else None
+        return None
+
+    def _parsed(self, index, stored):
+        """Return a stored sample as a `Sample`; raise if its parts do not match."""
+        if not isinstance(stored, Mapping):
+            raise TypeError(f"sample {index} must be a mapping such as {{'image': ...}}, not {shown(stored)}")
+        named = [*self.images, *self.masks, *self.rows, *filter(None, (self.boxes, self.keypoints))]
+        missing = [key for key in named if key not in stored]
+        if missing:
+            raise KeyError(f"sample {index} has no {', '.join(map(shown, missing))}: it has {', '.join(stored)}")
+        sample = Sample(
+            {key: _encoded(stored[key], index) for key in self.images},
+            {key: _mask(key, stored[key], index, self.mask_fill) for key in self.masks},
+            None if self.boxes is None else to_xyxy(stored[self.boxes], self.box_format),
+            {key: _row_values(key, stored[key]) for key in self.rows},
+            None if self.keypoints is None else _points(stored[self.keypoints], self._renderer.flip_order),
+        )
+        if sample.boxes is not None:
+            self._check_rows(sample)
+        return sample
+
+    def _check_rows(self, sample):
+        """Raise ValueError if a part does not have one row per box."""
+        n = len(sample.boxes)
+        lengths = {key: len(values) if values.ndim else 0 for key, values in sample.rows.items()}
+        lengths |= {key: len(mask) for key, mask in sample.masks.items() if mask.ndim == 3}
+        if sample.keypoints is not None:
+            lengths[self.keypoints] = len(sample.keypoints)
+        for key, length in lengths.items():
+            if length != n:
+                raise ValueError(
+                    f"{key!r} has {length} rows, and {self.boxes!r} has {n}: there must be one row per box"
+                )
+
+    # ---- finished samples
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return a sample, as an ordinary dataset does; see `ImageDataset.__getitem__` for its random numbers."""
+        return self._made(self._checked(index))
+
+    def try_sample(self, index: int, seed: int) -> dict[str, Any] | None:
+        """Return the sample at `index` with random numbers drawn from `seed`, or None if it is skipped."""
+        return self._tried(self._checked(index), None, seed)
+
+    def _make(self, index, out, draws, sample):
+        stored = self._read_one(index) if sample is None else sample
+        made = self._finished(index, stored, lambda parsed: self._renderer.finish(parsed, out, draws, self._another))
+        result = dict(stored)
+        result.update({key: self._renderer.shown(image) for key, image in made.images.items()})
+        result.update(made.masks)
+        result.update(made.rows)
+        if self.boxes is not None:
+            result[self.boxes] = from_xyxy(made.boxes, self.box_format)
+        if self.keypoints is not None:
+            result[self.keypoints] = made.keypoints.astype(np.float32)
+        return result
+
+    def _finished(self, index, stored, finish):
+        """Return the result of `finish` for a stored sample; its errors name the sample."""
+        try:
+            return finish(self._parsed(index, stored))
+        except ValueError as error:
+            if type(error) is not ValueError or from_handler(error):
+                raise
+            raise ValueError(f"{self._where(index)}: {error}") from error
+
+    def _another(self, draws: Draws, finish: Callable[[Sample], Sample]) -> Sample:
+        """Return ``finish(sample)`` for another sample: a random one, or the next that can be read."""
+        first, count = draws.below(len(self)), len(self)
+        for index in (n % count for n in range(first, first + count)):
+            try:
+                made = self._attempted(index, lambda at=index: self._finished(at, self._read_one(at), finish))
+            except (ValueError, OSError) as error:  # an ImageError is a ValueError, a RemoteError an OSError
+                raise OtherFailed(error) from error
+            if made is not None:
+                return made
+        raise OtherFailed(ImageError(f"none of the {count} images can be read", index=first))
+
+    # ---- batches
+
+    def fetch_into(self, indices: Sequence[int], empty: Empty) -> dict[str, Any]:
+        """Return a batch whose images are decoded into arrays that `empty` makes in the slot."""
+        shape = (len(indices), *self._renderer.shapes[0])
+        arrays = [empty(shape, self._renderer.storage) for _ in self.images]
+        samples = list(self._made_in(indices, arrays))
+        return self._collated(samples, dict(zip(self.images, map(self._renderer.shown, arrays))))
+
+    def collate_samples(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the batch of some samples of this dataset, for a loader's ``collate_fn=``."""
+        return self._collated(samples, {})
+
+    def _collated(self, samples, images):
+        """Return a batch; `images` are the arrays of images that have been made already."""
+        if not samples:
+            return default_collate(samples)  # raises the error of an empty batch
+        batch = {}
+        for key in samples[0]:
+            values = [sample[key] for sample in samples]
+            if key in images:
+                batch[key] = images[key]
+            elif key in self.images:
+                batch[key] = self._batched(values, 0, self._size is None)
+            elif key in self.masks:
+                batch[key] = self._batched_masks(values)
+            elif key in self.rows or key in (self.boxes, self.keypoints):
+                batch[key] = values
+            else:
+                batch[key] = default_collate(values)
+        if self.batch == "pad" and self._size is None:
+            if extra := [key for key in _ADDED if key in batch]:
+                raise ValueError(f"a padded batch has the keys {', '.join(_ADDED)}, and a sample has {extra[0]!r}, too")
+            sizes = np.array([self._image_size(sample[self.images[0]]) for sample in samples])
+            height, width = self._image_size(batch[self.images[0]])
+            rows, columns = np.arange(height)[:, None], np.arange(width)
+            batch["sizes"] = sizes
+            batch["padding"] = (rows >= sizes[:, 0, None, None]) | (columns >= sizes[:, 1, None, None])
+        return batch
+
+    def _image_size(self, image):
+        """Return the (height, width) of an image, or of a batch of them."""
+        return image.shape[-3:-1] if self.layout == "NHWC" else image.shape[-2:]
+
+    def _batched_masks(self, masks):
+        """Return the masks of a batch: an array, or a list for masks per box."""
+        if masks[0].ndim == 2:
+            return self._batched(masks, self.mask_fill, self._size is None, (0, 1))
+        if self.batch == "list" or self._size is not None:
+            return masks
+        height, width = self._padded_size(mask.shape[-2:] for mask in masks)
+        return [_padded(mask, np.empty((len(mask), height, width), mask.dtype), 0, (1, 2)) for mask in masks]
+
+    def _batched(self, arrays, fill, is_padded, axes=None):
+        """Return arrays of height × width (their `axes`) as one array, or as the list."""
+        if self.batch == "list":
+            return arrays
+        stored = [self._renderer.stored(array) for array in arrays]
+        axes = ((0, 1) if self.layout == "NHWC" else (1, 2)) if axes is None else axes
+        shape = list(stored[0].shape)
+        if is_padded:
+            size = self._padded_size(tuple(array.shape[axis] for axis in axes) for array in stored)
+            for axis, length in zip(axes, size):
+                shape[axis] = length
+        result = new_array((len(arrays), *shape), np.result_type(*stored))
+        for row, array in zip(result, stored):
+            _padded(array, row, fill, axes)
+        return self._renderer.shown(result) if arrays[0] is not stored[0] else result
+
+    def _padded_size(self, sizes):
+        """Return the height and width of a padded batch."""
+        return tuple(-(-max(lengths) // self.multiple_of) * self.multiple_of for lengths in zip(*sizes))
+
+    def __repr__(self) -> str:
+        return f"Annotated({type(self.dataset).__name__}, {self.transform}): {len(self)} samples"
+
+
+def _keys(name, value):
+    keys = (value,) if isinstance(value, str) else tuple(value)
+    return tuple(names(name, keys, "key") or ()) if keys else ()
+
+
+def _order(value):
+    """Return `flip_order` as a list; None if there is none."""
+    if value is None:
+        return None
+    order = [integer("flip_order", n, 0, len(value) - 1) for n in value]
+    if sorted(order) != list(range(len(order))):
+        raise ValueError(f"flip_order must have each number from 0 to {len(order) - 1} once, not {shown(value)}")
+    return order
+
+
+def _encoded(value, index):
+    """Return an image of a stored sample: encoded bytes, or an array of pixels."""
+    if isinstance(value, (str, os.PathLike)):
+        return read_file(value)
+    if isinstance(value, np.ndarray) and value.ndim == 3:
+        if value.dtype != np.uint8 or value.shape[2] != 3:
+            raise ValueError(
+                f"an image must be a height x width x 3 array of uint8, not of {value.dtype}, shape {value.shape}"
+            )
+        return value
+    return encoded_bytes(value, index)
+
+
+def _mask(key, value, index, fill):
+    """Return a mask of a stored sample as an array."""
+    if not isinstance(value, np.ndarray) or value.ndim == 1:
+        data = read_file(value) if isinstance(value, (str, os.PathLike)) else encoded_bytes(value, index)
+        value = decode(data, mode="unchanged")
+    if value.ndim not in (2, 3) or value.dtype.kind not in "biu":
+        raise ValueError(
+            f"the mask {key!r} must be height x width or masks x height x width integers or bools, not of "
+            f"{value.dtype}, shape {value.shape}"
+        )
+    if value.ndim == 2 and np.array(fill).astype(value.dtype) != fill:
+        raise ValueError(f"mask_fill={fill} does not fit the mask {key!r}, which has {value.dtype}")
+    return np.ascontiguousarray(value)
+
+
+def _row_values(key, value):
+    """Return one value per box as an array; an empty list has no dtype of its own and counts as whole numbers."""
+    try:
+        values = np.asarray(value)
+    except ValueError as error:  # lists of different lengths
+        raise ValueError(f"{key!r} must be an array, or a list of numbers or texts: {error}") from None
+    return values if values.size or hasattr(value, "dtype") else values.astype(np.int64)
+
+
+def _points(value, order) -> NDArray[np.float64]:
+    points = np.asarray(value, np.float64)
+    if not points.size and points.ndim < 3:  # a sample without objects
+        return np.empty((0, len(order or ()), 3))
+    if points.ndim < 1 or points.shape[-1] not in (2, 3):
+        raise ValueError(f"keypoints must be numbers of shape (..., 2) or (..., 3), not of shape {points.shape}")
+    return points
+
+
+def _padded(array, out, fill, axes):
+    """Copy an array to the beginning of a larger one, and fill the rest; return the larger one."""
+    place = [slice(None)] * array.ndim
+    for axis in axes:
+        beyond = [*place[:axis], slice(array.shape[axis], None), *place[axis + 1 :]]
+        out[tuple(beyond)] = fill
+        place[axis] = slice(array.shape[axis])
+    out[tuple(place)] = array
+    return out

@@ -1,0 +1,154 @@
+"""Columns of encoded images in Parquet and Arrow files."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+from slipring._files.storage import Storage, linked, locate
+from slipring._offered import read_ahead
+from slipring.errors import ImageError, shown
+from slipring.images._sources.dataset import ImageDataset
+from slipring.images._sources.folder import read_file
+from slipring.images._sources.options import suggests_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer, Unpack
+
+    from slipring.images._sources.options import ImageOptions
+    from slipring.images._steps.multicrop import Transforms
+
+
+@suggests_options
+class Parquet(ImageDataset):
+    """The rows of Parquet or Arrow IPC files with an encoded image in each: (image, target).
+
+    Parameters
+    ----------
+    paths : path, URL or sequence of them
+        As in `slipring.arrow.TableDataset`.
+    transform : Transform or list of Transform, optional
+    image : str
+        A column of bytes, or of structs with fields "bytes" and "path", as in Hugging Face's datasets. If the bytes are
+        null, the file at the path is read; a relative path begins in the folder of the table. Paths may be URLs.
+    target : str or sequence of str
+        A column, whose values become the target; several columns become a dict.
+    storage : slipring.Storage, optional
+        How URLs are read, of tables and of images.
+    layout, dtype, mean, std, reducing_gap, exif, truncated, grey16, max_pixels, on_error, side, cache, what,
+    target_transform
+        As in `ImageDataset`.
+
+    Raises
+    ------
+    ImportError
+        pyarrow is not installed.
+    TypeError
+        The column has values other than bytes.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> data = images.Parquet("train.parquet", images.CenterCrop(24), image="image", target="label")
+    >>> pixels, label = data[3]
+    >>> pixels.shape, label
+    ((24, 24, 3), 1)
+    """
+
+    image: str
+    target: str | Sequence[str]
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        transform: Transforms = None,
+        *,
+        image: str = "image",
+        target: str | Sequence[str] = "label",
+        storage: Storage | None = None,
+        **options: Unpack[ImageOptions],
+    ) -> None:
+        super().__init__(transform, **options)
+        try:
+            from slipring.arrow import TableDataset
+        except ImportError as error:
+            raise ImportError("images.Parquet needs pyarrow: pip install 'slipring[images]'") from error
+        self.image = image
+        self.target = target
+        columns = [target] if isinstance(target, str) else list(target)
+        split = _Split(image, target)
+        self._rows = TableDataset(paths, columns=[image, *columns], decode_batch=split, storage=storage)
+        self._storage = storage or self._rows._remote or Storage()
+        self._complete()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, index: int) -> tuple[Buffer, Any]:
+        return self._with_bytes(index, self._rows[index])
+
+    def read_many(self, indices: list[int]) -> list[tuple[Buffer, Any] | None]:
+        samples = self._rows.__getitems__(indices)
+        apart = [n for n, (data, _) in enumerate(samples) if data is None or isinstance(data, str)]
+        read = read_ahead(lambda n: self._with_bytes(indices[n], samples[n]), apart) or [None] * len(apart)
+        for n, sample in zip(apart, read):
+            samples[n] = sample  # `read` reads those that are None, and raises their errors
+        return samples
+
+    def _with_bytes(self, index, row):
+        data, target = row
+        if data is None:
+            raise ImageError(f"column {self.image!r} is null: it has neither bytes nor a path")
+        if not isinstance(data, str):
+            return row
+        try:
+            path = linked(data, self._rows._path_of(index), self._rows._remote)
+            (path,), remote = locate("path", path, self._storage)
+        except ValueError as error:
+            raise ImageError(f"column {self.image!r} has the path {shown(data)}: {error}") from error
+        return (read_file(path) if remote is None else remote._read_all(path)), target
+
+    def fingerprint(self) -> str:
+        return repr((list(zip(self._rows.paths, self._rows._told)), self.image, self.target))
+
+    def name(self, index: int) -> str:
+        return f"row {index} of {self._rows.paths[0]}" + (" ..." if len(self._rows.paths) > 1 else "")
+
+    def __repr__(self) -> str:
+        return f"Parquet({len(self._rows.paths)} files, {self.transform}): {len(self)} images"
+
+
+class _Split:
+    """Convert a record batch to a list of (bytes, target); the bytes are Arrow's own, not copied.
+
+    In place of the bytes, there is a path (a str) if the row has only that, or None if it is null.
+
+    It does not refer to the dataset, so that the dataset and its connections end with the last reference to it.
+    """
+
+    def __init__(self, image, target):
+        self.image, self.target = image, target
+
+    def __call__(self, batch):
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        column, of = batch.column(0), pa.types
+        paths = itertools.repeat(None)
+        if of.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+            # Not column.field(): a null struct may have values in its fields.
+            if column.type.get_field_index("path") >= 0:
+                paths = pc.struct_field(column, "path").to_pylist()
+            column = pc.struct_field(column, "bytes")
+        kinds = of.is_binary, of.is_large_binary, of.is_binary_view, of.is_null
+        if not any(is_kind(column.type) for is_kind in kinds):
+            raise TypeError(f"column {self.image!r} must hold encoded images as bytes, not {column.type}")
+        images = [value.as_buffer() if value.is_valid else path for value, path in zip(column, paths)]
+        if isinstance(self.target, str):
+            targets = batch.column(1).to_pylist()
+        else:
+            targets = batch.select(range(1, batch.num_columns)).to_pylist()
+        return list(zip(images, targets))

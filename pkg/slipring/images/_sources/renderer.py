@@ -1,0 +1,252 @@
+"""From the bytes or pixels of an image to the arrays of a sample: a dataset's transforms, layout and values."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slipring._core.options.arguments import integer, one_of
+from slipring._core.ring._ring import DECODE, RESIZE, part_begun, spent
+from slipring.errors import shown
+from slipring.images._render.decode import ImageReading, check_size, crop, look, render
+from slipring.images._render.recipe import Recipe
+from slipring.images._render.scratch import scratch
+from slipring.images._render.values import bfloat16_of_numpy, dtype_name, table_of
+from slipring.images._render.view import INTERPOLATIONS
+from slipring.images._steps.base import chain, final_size
+from slipring.images._steps.multicrop import MultiCrop
+
+if TYPE_CHECKING:
+    from slipring.images._steps.base import Transform
+
+_LAYOUTS = ("NHWC", "NCHW")
+
+
+class Renderer:
+    """Makes the arrays of samples; see `ImageDataset` for the parameters.
+
+    Attributes
+    ----------
+    steps : tuple of Transform
+    groups : sequence of (int, tuple of Transform)
+        The number of crops of each group, and their steps.
+    shapes : tuple of tuples of int, or None
+        The shape of each array of a sample; None: it depends on the image.
+    is_single : bool
+        A sample is one array, not a tuple of them.
+    reading, whole : ImageReading
+        How an image is decoded, and how it is decoded as a whole and as it is stored, in order to be cropped later.
+    dtype, storage : str
+        Of the values, and of their memory: numpy itself has no bfloat16.
+    """
+
+    steps: tuple[Transform, ...]
+    has_parts = False  # whether samples may have boxes and masks
+
+    def __init__(
+        self, transform, *, layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, grey16, side
+    ):  # fmt: skip
+        one_of("layout", layout, _LAYOUTS)
+        self.layout, self.dtype = layout, dtype_name(dtype)
+        self.storage = "uint16" if self.dtype == "bfloat16" else self.dtype
+        self._extension = bfloat16_of_numpy(dtype) if self.dtype == "bfloat16" else None
+        self._table = table_of(self.dtype, mean, std)
+        self._side = integer("side", side, 1, 1 << 24, optional=True)
+        self.is_single = not isinstance(transform, MultiCrop)
+        if self.is_single:
+            self.steps = chain(transform)
+            self.groups, sizes = ((1, self.steps),), (final_size(self.steps),)
+        else:
+            self.steps = tuple(transform.steps)
+            self.groups, sizes = transform.groups, transform.sizes
+        self._check(self.steps)
+        counts = [() if self.is_single else (count,) for count, _ in self.groups]
+        self.shapes = None
+        if None not in sizes:
+            self.shapes = tuple((*count, *self._arranged(*size)) for count, size in zip(counts, sizes))
+        self.reading = ImageReading("bilinear", reducing_gap, exif, truncated, max_pixels, grey16)
+        ways = (step.interpolation for step in self.steps if step.resizes)
+        way = next((name for name in ways if name in INTERPOLATIONS), "bilinear")  # it may be drawn
+        self.whole = ImageReading(way, reducing_gap, False, truncated, max_pixels, grey16)
+
+    def with_steps(self, steps):
+        """Return a copy with another list of transforms, which leaves images of the same size."""
+        made = copy.copy(self)
+        made.steps = chain(steps)
+        made.groups = ((1, made.steps),)
+        made._check(made.steps)
+        return made
+
+    def _check(self, steps):
+        """Raise TypeError or ValueError if a step does not suit these samples."""
+        for step in steps:
+            step.check(self.dtype)
+            if step.needs_parts and not self.has_parts:
+                raise TypeError(f"{shown(step)} is for samples with boxes or masks, which images.Annotated has")
+
+    def use_pixel_values(self):
+        """Leave out the conversion of the results."""
+        self.layout, self.dtype, self.storage, self._table = "NHWC", "uint8", "uint8", None
+
+    def _arranged(self, height, width):
+        return (height, width, 3) if self.layout == "NHWC" else (3, height, width)
+
+    # ---- samples
+
+    def render(self, data, out, draws):
+        """Return the sample of an encoded image.
+
+        Parameters
+        ----------
+        data : bytes-like
+        out : list of numpy.ndarray, or None
+            Memory for the arrays of the sample.
+        draws : Draws
+        """
+        if self._side is not None:
+            return self.crop(*self.decode(data), out, draws)
+        width, height, orientation = self._looked(data)
+        recipes = self._drawn(width, height, orientation, draws)
+        out = self._memory(recipes) if out is None else out
+        begun = part_begun()
+        if len(recipes) == 1:
+            self._run(recipes, out, lambda *where: render(data, *where[:-2], self.reading, *where[-2:]))
+        else:
+            self._run_together(data, recipes, out)
+        spent(DECODE, begun)
+        return self._sample(out)
+
+    def decode(self, data):
+        """Return (pixels, orientation) of a whole image as it is stored, shrunk to `side`."""
+        width, height, orientation = self._looked(data)
+        height, width = self._shrunk(height, width)
+        pixels = np.empty((height, width, 3), np.uint8)
+        begun = part_begun()
+        render(data, pixels, None, None, (height, width), (0, 0), False, self.whole)
+        spent(DECODE, begun)
+        return pixels, orientation
+
+    def crop(self, pixels, orientation, out, draws):
+        """Return the sample of an image in memory; see `render`."""
+        height, width = pixels.shape[:2]
+        recipes = self._drawn(width, height, orientation, draws)
+        out = self._memory(recipes) if out is None else out
+        begun = part_begun()
+        self._run(recipes, out, lambda *where: crop(pixels, *where[:-2], orientation, self.reading, *where[-2:]))
+        spent(RESIZE, begun)
+        return self._sample(out)
+
+    def view(self, data, draws):
+        """Return the `View` of an encoded image; of the first crop, if a sample has several."""
+        width, height, orientation = self._looked(data)
+        height, width = self._shrunk(height, width)
+        return self._drawn(width, height, orientation, draws)[0].drawn()
+
+    def measure(self, data, times, in_memory, seed):
+        """Add the times of an encoded image to `times`, a `StepTimes`; `in_memory`: it is decoded before."""
+        width, height, orientation = self._looked(data)
+        height, width = self._shrunk(height, width)
+        size = (width, height) if orientation >= 5 else (height, width)
+        if in_memory:
+            pixels, turned = self.decode(data)
+            times.add(lambda renderer, out: renderer.crop(pixels, turned, out, None), size, seed)
+        else:
+            times.add(lambda renderer, out: renderer.render(data, out, None), size, seed)
+
+    def _looked(self, data):
+        """Return (width, height, orientation to apply) of an image that is not too large for an array."""
+        width, height, orientation = look(data, self.reading.exif)
+        check_size(width, height, self.reading.max_pixels)
+        return width, height, orientation
+
+    def _shrunk(self, height, width):
+        """Return the size of an image after `side`, as torchvision's Resize computes it."""
+        shorter = min(width, height)
+        if self._side is None or shorter <= self._side:
+            return height, width
+        return tuple(max(1, self._side * n // shorter) for n in (height, width))
+
+    def _drawn(self, width, height, orientation, draws):
+        """Return the `Recipe` of each crop that the transforms draw for an image of that stored size."""
+        size = (width, height) if orientation >= 5 else (height, width)
+        recipes = []
+        for count, steps in self.groups:
+            for _ in range(count):
+                recipe = Recipe(*size, self.dtype)
+                for step in steps:
+                    step.apply(recipe, draws)
+                recipes.append(recipe)
+        return recipes
+
+    def _memory(self, recipes):
+        """Return memory for the arrays of a sample."""
+        if self.shapes is None:
+            return [self.memory_for(recipes[0])]
+        return [np.empty(shape, self.storage) for shape in self.shapes]
+
+    def memory_for(self, recipe):
+        """Return memory for one crop."""
+        return np.empty(self._arranged(recipe.height, recipe.width), self.storage)
+
+    def _rows(self, out):
+        """Return the memory of each crop as height × width × 3."""
+        rows = out if self.is_single else [row for array in out for row in array]
+        return rows if self.layout == "NHWC" else [row.transpose(1, 2, 0) for row in rows]
+
+    def _run(self, recipes, out, render):
+        for recipe, row in zip(recipes, self._rows(out)):
+            recipe.run(row, self._table, render)
+
+    def _run_together(self, data, recipes, out):
+        """Decode the part of an image that contains all crops, and crop from there."""
+        boxes = [recipe.view.box for recipe in recipes]
+        top, left = min(box[0] for box in boxes), min(box[1] for box in boxes)
+        bottom, right = max(box[0] + box[2] for box in boxes), max(box[1] + box[3] for box in boxes)
+        pixels = scratch(bottom - top, right - left)
+        box = top, left, bottom - top, right - left
+        render(data, pixels, None, box, box[2:], (0, 0), False, self.reading)
+
+        def render_part(array, table, box, *where):
+            box = box[0] - top, box[1] - left, *box[2:]
+            crop(pixels, array, table, box, *where[:-2], 1, self.reading, *where[-2:])
+
+        self._run(recipes, out, render_part)
+
+    # ---- values
+
+    def _sample(self, out):
+        return out[0] if self.is_single else tuple(out)
+
+    def shown(self, arrays):
+        """Return the arrays of a sample or a batch with the dtype that users see."""
+        if self.dtype != "bfloat16":
+            return arrays
+        if isinstance(arrays, tuple):
+            return tuple(map(self.shown, arrays))
+        if self._extension is not None:
+            return arrays.view(self._extension)
+        import torch
+
+        return torch.from_numpy(arrays).view(torch.bfloat16)
+
+    def stored(self, images):
+        """Return an array or tensor as an array of `storage` over the same memory; the reverse of `shown`."""
+        if type(images).__module__ == "torch":
+            import torch
+
+            return (images.view(torch.uint16) if images.dtype == torch.bfloat16 else images).numpy()
+        if self._extension is not None and getattr(images, "dtype", None) == self._extension:
+            return images.view(np.uint16)
+        return images
+
+    def memory_of(self, images):
+        """Return `stored` of a batch's images; raise ValueError if they are not one array."""
+        memory = self.stored(images)
+        if not isinstance(memory, np.ndarray) or memory.dtype != self.storage or memory.ndim != 4:
+            raise ValueError(
+                "batch_transform needs one array of all images of a batch: the images have different sizes, or "
+                f"collate_fn changed them, to {shown(images)}"
+            )
+        return memory

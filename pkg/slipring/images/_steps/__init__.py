@@ -1,0 +1,1 @@
+"""Steps of a recipe: the transforms, and what they check and draw."""

@@ -1,0 +1,291 @@
+"""Transforms of colours: torchvision's, with its results on PIL images."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from slipring._core.options.arguments import integer
+from slipring.errors import shown
+from slipring.images import _decode
+from slipring.images._steps.base import RandomStep, Transform
+from slipring.images._steps.checks import not_negative, number, sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slipring.images._render.draws import Draws
+    from slipring.images._render.recipe import Recipe
+
+
+class ColorJitter(Transform):
+    """Change brightness, contrast, saturation and hue by factors that are drawn uniformly, in a random order.
+
+    Parameters
+    ----------
+    brightness, contrast, saturation : float or (float, float), optional
+        Range of the factor, from 0; one number x is the range from ``max(0, 1 - x)`` to ``1 + x``. The factor 1
+        changes nothing.
+    hue : float or (float, float), optional
+        Range of the turn, within -0.5 to 0.5 (half a turn); one number x is the range from -x to x.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> steps = [images.Resize((24, 24)), images.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)]
+    >>> pixels, label = images.Folder("train/", steps)[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    brightness: tuple[float, float] | None
+    contrast: tuple[float, float] | None
+    saturation: tuple[float, float] | None
+    hue: tuple[float, float] | None
+
+    def __init__(
+        self,
+        brightness: float | Sequence[float] | None = None,
+        contrast: float | Sequence[float] | None = None,
+        saturation: float | Sequence[float] | None = None,
+        hue: float | Sequence[float] | None = None,
+    ) -> None:
+        self.brightness = _factors("brightness", brightness, 1, 0, math.inf)
+        self.contrast = _factors("contrast", contrast, 1, 0, math.inf)
+        self.saturation = _factors("saturation", saturation, 1, 0, math.inf)
+        self.hue = _factors("hue", hue, 0, -0.5, 0.5)
+        self._ranges = (
+            (_decode.OP_BRIGHTNESS, self.brightness),
+            (_decode.OP_CONTRAST, self.contrast),
+            (_decode.OP_SATURATION, self.saturation),
+            (_decode.OP_HUE, self.hue),
+        )
+        self.is_random: bool = any(found is not None for _, found in self._ranges)
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        order = draws.permutation(4)
+        drawn = [None if found is None else (code, draws.uniform(*found)) for code, found in self._ranges]
+        for place in order:
+            one = drawn[place]
+            if one is not None:
+                recipe.op(one[0], (), one[1:])
+
+    def __repr__(self) -> str:
+        return self._shown("brightness", "contrast", "saturation", "hue")
+
+
+def _factors(name: str, value: Any, neutral: int, least: float, most: float) -> tuple[float, float] | None:
+    """Return the range of a factor; None if it is always `neutral`."""
+    within = f"within {least} to {most}" if most < math.inf else f"of at least {least}"
+    what = f"a number of at least 0, or two numbers {within}, the smaller first, or None"
+    if value is None:
+        return None
+    if isinstance(value, (tuple, list)):
+        low, high = sequence(name, value, (2,), what)
+    else:
+        reach = number(name, value, 0, math.inf, what)
+        low, high = neutral - reach, neutral + reach
+        low = max(low, 0.0) if neutral else low
+    if not least <= low <= high <= most:
+        raise ValueError(f"{name} must be {what}, not {shown(value)}")
+    return None if low == high == neutral else (low, high)
+
+
+class Grayscale(Transform):
+    """Make the image grey, in three equal channels.
+
+    Parameters
+    ----------
+    num_output_channels : int
+        Must be 3: the samples of `slipring.images` have three channels. torchvision's default is 1.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> steps = [images.Resize((24, 24)), images.Grayscale(num_output_channels=3)]
+    >>> pixels, label = images.Folder("train/", steps)[0]
+    >>> bool((pixels[..., 0] == pixels[..., 2]).all())
+    True
+    """
+
+    num_output_channels: int
+
+    def __init__(self, num_output_channels: int = 1) -> None:
+        if integer("num_output_channels", num_output_channels) != 3:
+            raise ValueError(
+                f"num_output_channels must be 3, not {shown(num_output_channels)}: the samples of slipring.images have "
+                "three channels, and Grayscale(num_output_channels=3) makes them equal; take one of them in the model"
+            )
+        self.num_output_channels = 3
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.op(_decode.OP_GRAYSCALE)
+
+    def __repr__(self) -> str:
+        return self._shown("num_output_channels")
+
+
+class RandomGrayscale(RandomStep):
+    """Make the image grey, in three equal channels, with probability `p`.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomGrayscale(p=0.2)])[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    def __init__(self, p: float = 0.1) -> None:
+        super().__init__(p)
+
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.op(_decode.OP_GRAYSCALE)
+
+    def __repr__(self) -> str:
+        return self._shown("p")
+
+
+class RandomSolarize(RandomStep):
+    """Invert all pixel values that are at least `threshold` (0 to 256), with probability `p`.
+
+    DINO and 3-Augment use ``threshold=128``.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> steps = [images.Resize((24, 24)), images.RandomSolarize(threshold=128, p=0.2)]
+    >>> pixels, label = images.Folder("train/", steps)[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    threshold: float
+
+    def __init__(self, threshold: float, p: float = 0.5) -> None:
+        super().__init__(p)
+        self.threshold = number("threshold", threshold, 0, 256, "a number from 0 to 256")
+
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.op(_decode.OP_SOLARIZE, (), (self.threshold,))
+
+    def __repr__(self) -> str:
+        return self._shown("p", "threshold")
+
+
+class RandomPosterize(RandomStep):
+    """Keep the upper `bits` (0 to 8) of each pixel value, with probability `p`.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomPosterize(bits=4)])[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    bits: int
+
+    def __init__(self, bits: int, p: float = 0.5) -> None:
+        super().__init__(p)
+        self.bits = integer("bits", bits, 0, 8)
+
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.op(_decode.OP_POSTERIZE, (self.bits,))
+
+    def __repr__(self) -> str:
+        return self._shown("p", "bits")
+
+
+class RandomAdjustSharpness(RandomStep):
+    """Change the sharpness by a factor, with probability `p`.
+
+    Parameters
+    ----------
+    sharpness_factor : float
+        From 0: 0 blurs the image, 1 changes nothing, 2 doubles the sharpness.
+    p : float
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> steps = [images.Resize((24, 24)), images.RandomAdjustSharpness(sharpness_factor=2)]
+    >>> pixels, label = images.Folder("train/", steps)[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    sharpness_factor: float
+
+    def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
+        super().__init__(p)
+        self.sharpness_factor = not_negative("sharpness_factor", sharpness_factor)
+
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.op(_decode.OP_SHARPNESS, (), (self.sharpness_factor,))
+
+    def __repr__(self) -> str:
+        return self._shown("p", "sharpness_factor")
+
+
+class RandomAutocontrast(RandomStep):
+    """Stretch each channel to the full range of pixel values, with probability `p`.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomAutocontrast()])[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p)
+
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.op(_decode.OP_AUTOCONTRAST)
+
+    def __repr__(self) -> str:
+        return self._shown("p")
+
+
+class RandomEqualize(RandomStep):
+    """Equalize the histogram of each channel, with probability `p`.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomEqualize()])[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p)
+
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.op(_decode.OP_EQUALIZE)
+
+    def __repr__(self) -> str:
+        return self._shown("p")
+
+
+class RandomInvert(RandomStep):
+    """Replace each pixel value x by 255 - x, with probability `p`.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomInvert()])[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p)
+
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.op(_decode.OP_INVERT)
+
+    def __repr__(self) -> str:
+        return self._shown("p")

@@ -1,0 +1,277 @@
+"""torchvision's policies, such as AutoAugment, with its results on PIL images."""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import TYPE_CHECKING, Any
+
+from slipring._core.options.arguments import flag, integer, one_of
+from slipring.images import _decode
+from slipring.images._steps.base import Transform
+from slipring.images._steps.checks import fill_of, filter_of, interpolation_or_random, number
+from slipring.images._steps.policy_operations import Choice, space
+from slipring.images._steps.policy_tables import AUTO_AUGMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slipring.images._render.draws import Draws
+    from slipring.images._render.recipe import Recipe
+    from slipring.images._render.view import InterpolationOrRandom
+
+    Fill = float | Sequence[float] | None
+
+_MOST = {"Shear": 0.3, "Rotate": 30.0, "Color": 0.9}
+_GEOMETRY = ["ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"]
+_COLORS = ["Brightness", "Color", "Contrast", "Sharpness"]
+_OTHERS = ["Posterize", "Solarize", "AutoContrast", "Equalize"]
+_MOST_BINS = 1 << 16
+
+
+class _Policy(Transform):
+    """A step that draws operations."""
+
+    interpolation: InterpolationOrRandom
+    fill: Fill
+    is_random: bool = True
+
+    def __init__(self, interpolation: InterpolationOrRandom | enum.Enum, fill: Fill) -> None:
+        self.interpolation = interpolation_or_random(interpolation)
+        self._filter = filter_of(self.interpolation)
+        self.fill, self._fill = fill, fill_of(fill)
+
+    def _perform(self, recipe: Recipe, draws: Draws, choice: Choice, strength: float) -> None:
+        how = self._filter
+        if how is None:
+            how = draws.below(2)
+        choice.operation(recipe, strength, how, self._fill)
+
+
+class TrivialAugmentWide(_Policy):
+    """Apply one operation of random strength, drawn from 14: TrivialAugment with its wide ranges.
+
+    Parameters
+    ----------
+    num_magnitude_bins : int
+        Number of strengths to draw from, from 2.
+    interpolation : {'nearest', 'bilinear', 'bicubic', 'random'}
+        'random', which is timm's, draws one of bilinear and bicubic for each operation.
+    fill : float or (float, float, float), optional
+        Colour where the result shows no part of the image, from 0 to 255; None is black.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> steps = [images.RandomResizedCrop(24), images.TrivialAugmentWide()]
+    >>> pixels, label = images.Folder("train/", steps)[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    num_magnitude_bins: int
+
+    def __init__(
+        self,
+        num_magnitude_bins: int = 31,
+        interpolation: InterpolationOrRandom | enum.Enum = "nearest",
+        fill: Fill = None,
+    ) -> None:
+        super().__init__(interpolation, fill)
+        self.num_magnitude_bins = integer("num_magnitude_bins", num_magnitude_bins, 2, _MOST_BINS)
+        most = {"Shear": 0.99, "Rotate": 135.0, "Color": 0.99}
+        known = space(self.num_magnitude_bins, most, (32.0, None), (8, 6))
+        self._choices = [known[name] for name in ["Identity", *_GEOMETRY, *_COLORS, *_OTHERS]]
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        choice = self._choices[draws.below(14)]
+        place = draws.below(self.num_magnitude_bins) if choice.has_strength else 0
+        self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
+
+    def __repr__(self) -> str:
+        return self._shown("interpolation", "num_magnitude_bins", "fill")
+
+
+class RandAugment(_Policy):
+    """Apply several operations of one strength, each drawn from 14.
+
+    Parameters
+    ----------
+    num_ops : int
+        Number of operations.
+    magnitude : int
+        Strength, from 0 to `num_magnitude_bins` - 1.
+    num_magnitude_bins : int
+        Number of strengths, from 2.
+    interpolation : {'nearest', 'bilinear', 'bicubic', 'random'}
+        'random', which is timm's, draws one of bilinear and bicubic for each operation.
+    fill : float or (float, float, float), optional
+        Colour where the result shows no part of the image, from 0 to 255; None is black.
+
+    See Also
+    --------
+    rand_augment_transform : timm's RandAugment.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> steps = [images.RandomResizedCrop(24), images.RandAugment(num_ops=2, magnitude=9)]
+    >>> pixels, label = images.Folder("train/", steps)[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    num_ops: int
+    magnitude: int
+    num_magnitude_bins: int
+
+    def __init__(
+        self,
+        num_ops: int = 2,
+        magnitude: int = 9,
+        num_magnitude_bins: int = 31,
+        interpolation: InterpolationOrRandom | enum.Enum = "nearest",
+        fill: Fill = None,
+    ) -> None:
+        super().__init__(interpolation, fill)
+        self.num_ops = integer("num_ops", num_ops, 0, 1 << 10)
+        self.num_magnitude_bins = integer("num_magnitude_bins", num_magnitude_bins, 2, _MOST_BINS)
+        self.magnitude = integer("magnitude", magnitude, 0, self.num_magnitude_bins - 1)
+        known = space(self.num_magnitude_bins, _MOST, (None, 150.0 / 331.0), (8, 4))
+        self._choices = [known[name] for name in ["Identity", *_GEOMETRY, *_COLORS, *_OTHERS]]
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        for _ in range(self.num_ops):
+            choice = self._choices[draws.below(14)]
+            self._perform(recipe, draws, choice, choice.strength(recipe, self.magnitude, draws))
+
+    def __repr__(self) -> str:
+        return self._shown("interpolation", "num_ops", "magnitude", "num_magnitude_bins", "fill")
+
+
+class AutoAugment(_Policy):
+    """Apply one of 25 pairs of operations, which AutoAugment found for a dataset.
+
+    Parameters
+    ----------
+    policy : {'imagenet', 'cifar10', 'svhn'}
+        The dataset. Members of torchvision's ``AutoAugmentPolicy`` count as their values.
+    interpolation : {'nearest', 'bilinear', 'bicubic', 'random'}
+        'random', which is timm's, draws one of bilinear and bicubic for each operation.
+    fill : float or (float, float, float), optional
+        Colour where the result shows no part of the image, from 0 to 255; None is black.
+
+    See Also
+    --------
+    auto_augment_transform : timm's AutoAugment.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> steps = [images.RandomResizedCrop(24), images.AutoAugment("imagenet")]
+    >>> pixels, label = images.Folder("train/", steps)[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    policy: str
+
+    def __init__(
+        self,
+        policy: Any = "imagenet",
+        interpolation: InterpolationOrRandom | enum.Enum = "nearest",
+        fill: Fill = None,
+    ) -> None:
+        super().__init__(interpolation, fill)
+        name = policy.value if isinstance(policy, enum.Enum) else policy
+        one_of("policy", name, tuple(AUTO_AUGMENT))
+        self.policy = name
+        known = space(10, _MOST, (None, 150.0 / 331.0), (8, 4))
+        self._pairs = [
+            [(known[operation], probability, place) for operation, probability, place in pair]
+            for pair in AUTO_AUGMENT[name]
+        ]
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        for choice, probability, place in self._pairs[draws.below(len(self._pairs))]:
+            if draws.chance(probability):
+                self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
+
+    def __repr__(self) -> str:
+        return self._shown("interpolation", "policy", "fill")
+
+
+class AugMix(_Policy):
+    """Mix the image with several chains of random operations on it.
+
+    torchvision operates on tensors here, and mixes them. This class applies the operations as on PIL images,
+    and rounds the mix, which torchvision cuts.
+
+    Parameters
+    ----------
+    severity : int
+        Largest strength of an operation, from 1 to 10.
+    mixture_width : int
+        Number of chains.
+    chain_depth : int
+        Number of operations of each chain; -1 draws 1 to 3.
+    alpha : float
+        Parameter, above 0, of the Dirichlet distributions of the weights.
+    all_ops : bool
+        Use brightness, colour, contrast and sharpness, too.
+    interpolation : {'bilinear', 'nearest', 'bicubic', 'random'}
+        'random', which is timm's, draws one of bilinear and bicubic for each operation.
+    fill : float or (float, float, float), optional
+        Colour where the result shows no part of the image, from 0 to 255; None is black.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", [images.RandomResizedCrop(24), images.AugMix()])[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    severity: int
+    mixture_width: int
+    chain_depth: int
+    alpha: float
+    all_ops: bool
+
+    def __init__(
+        self,
+        severity: int = 3,
+        mixture_width: int = 3,
+        chain_depth: int = -1,
+        alpha: float = 1.0,
+        all_ops: bool = True,
+        interpolation: InterpolationOrRandom | enum.Enum = "bilinear",
+        fill: Fill = None,
+    ) -> None:
+        super().__init__(interpolation, fill)
+        self.severity = integer("severity", severity, 1, 10)
+        self.mixture_width = integer("mixture_width", mixture_width, 1, 1 << 10)
+        self.chain_depth = integer("chain_depth", chain_depth, -1, 1 << 10)
+        self.alpha = number("alpha", alpha, math.nextafter(0, 1), math.inf, "a number above 0")
+        flag("all_ops", all_ops)
+        self.all_ops = bool(all_ops)
+        known = space(10, _MOST, (None, 1 / 3), (4, 4))
+        names = [*_GEOMETRY, *_OTHERS, *(_COLORS if self.all_ops else ())]
+        self._choices = [known[name] for name in names]
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        original, mixed = draws.dirichlet(self.alpha, 2)
+        weights = draws.dirichlet(self.alpha, self.mixture_width)
+        recipe.op(_decode.OP_KEEP)
+        recipe.op(_decode.OP_ADD_TO_SUM, (), (original,))
+        for weight in weights:
+            for _ in range(self.chain_depth if self.chain_depth > 0 else 1 + draws.below(3)):
+                choice = self._choices[draws.below(len(self._choices))]
+                place = draws.below(self.severity) if choice.has_strength else 0
+                self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
+            recipe.op(_decode.OP_ADD_TO_SUM, (), (weight * mixed,))
+        recipe.op(_decode.OP_TAKE_SUM)
+
+    def __repr__(self) -> str:
+        names = "interpolation", "severity", "mixture_width", "chain_depth", "alpha", "all_ops", "fill"
+        return self._shown(*names)

@@ -1,0 +1,1 @@
+"""Transforms of torchvision and timm as steps of slipring."""
