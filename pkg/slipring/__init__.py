@@ -10,6 +10,7 @@ from slipring._core.codec._codec import empty
 from slipring._core.codec._collate import default_collate
 from slipring._core.ring.worker_info import WorkerInfo, get_worker_info
 from slipring._core.workers.seeding import rng
+from slipring._public import publish
 from slipring._version import __version__
 from slipring.cache import Cache, CacheStats, cached
 from slipring.errors import LoaderTimeout, SegmentFull, SlipringError, WorkerDied, WorkerError
@@ -50,9 +51,7 @@ __all__ = [
     "stream",
 ]
 
-# Defined in private modules, but pickled and documented by their public names.
-for _public in (Memory, WorkerInfo, Workers, default_collate, empty, get_worker_info, rng):
-    _public.__module__ = __name__
+publish(__name__)
 
 # Seldom used: imported at first use.
 _SELDOM = {

@@ -41,7 +41,7 @@ def test_a_loader_and_a_queue_are_listed_with_their_figures(capsys, monkeypatch)
 
 
 def test_if_there_are_none_it_says_so(capsys, monkeypatch):
-    monkeypatch.setattr(observing("jobs"), "pids", lambda: [os.getpid()])
+    monkeypatch.setattr(observing("jobs"), "pids", lambda: [os.getppid()])
     assert run(capsys, "ps") == (0, "no jobs\n", "")
     code, out, _ = run(capsys, "ps", "--json")
     assert code == 0 and json.loads(out)["jobs"] == []

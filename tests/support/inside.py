@@ -138,7 +138,7 @@ def augmented(pixels, *operations):
 
 def operate(pixels, name, n=(), v=(), size=None):
     """Return an image after one operation of csrc/images/augment.h; `size` is that of the result if it differs."""
-    recipes, codes = (importlib.import_module(f"slipring.images.{module}") for module in ("_recipe", "_decode"))
+    recipes, codes = (importlib.import_module(f"slipring.images.{name}") for name in ("_render.recipe", "_decode"))
     recipe = recipes.Recipe(*pixels.shape[:2])
     recipe.resized_op(*(size or pixels.shape[:2]), getattr(codes, f"OP_{name}"), n, v)
     return recipes.apply(pixels, recipe)

@@ -13,6 +13,7 @@ from slipring._core.ring import process
 from slipring._core.ring._ring import current, now
 from slipring._core.workers import fetch
 from slipring._core.workers import memory as growth
+from slipring._public import publish
 from slipring.adapters import megengine_own as own
 from slipring.adapters.megengine_data import (
     ArrayDataset,
@@ -302,3 +303,6 @@ def _preloaded(core):
     from slipring.torch.device.onto import on_device
 
     return on_device(core, checked_device(accelerator() or "cpu"))
+
+
+publish(__name__)

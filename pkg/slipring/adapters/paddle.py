@@ -14,6 +14,7 @@ from slipring._core.options.arguments import flag, function, integer, iterable
 from slipring._core.ring.rates import LoopTimer
 from slipring._core.ring.worker_info import process_worker_info
 from slipring._core.workers import fetch
+from slipring._public import publish
 from slipring.adapters import paddle_own as own
 from slipring.adapters.paddle_sampler import BatchSampler, EndlessSampler, NoLength
 from slipring.adapters.refusals import refusing_by
@@ -280,3 +281,6 @@ class _Iterator:
         if len(names) != len(leaves):
             raise ValueError(f"feed_list has {len(names)} names, a batch has {len(leaves)} leaves")
         return dict(zip(names, leaves, strict=True))
+
+
+publish(__name__)

@@ -17,6 +17,7 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError("slipring.arrow needs pyarrow: pip install 'slipring[arrow]'", name="pyarrow") from None
 
+from slipring._public import publish
 from slipring.arrow.rows import Rows, collate
 from slipring.arrow.tables import TableDataset
 from slipring.errors import CorruptBatch
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["Rows", "TableDataset", "collate"]
+
+publish(__name__)
 
 _KIND = b"slipring.kind"  # key in the stream's schema: the kind of value that was packed
 _COLUMN = "slipring.array"  # name of the only column for a bare array

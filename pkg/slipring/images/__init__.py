@@ -1,5 +1,6 @@
 """Images: from encoded bytes to the training crop, written straight into the batch."""
 
+from slipring._public import publish
 from slipring.images import functional as functional  # a public module of its own
 from slipring.images._render.backend import Backend, backend
 from slipring.images._render.decode import MAX_PIXELS, decode, decode_into, size
@@ -110,7 +111,4 @@ __all__ = [
     "size",
 ]
 
-for _name in __all__:  # pickled and documented by their public names
-    _public = globals()[_name]
-    if getattr(_public, "__module__", "").startswith("slipring.images._"):
-        _public.__module__ = __name__
+publish(__name__)

@@ -10,6 +10,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH:
         f"{torch.__version__}; slipring.Loader needs no torch"
     )
 
+from slipring._public import publish  # noqa: E402
 from slipring.options import Device  # noqa: E402
 from slipring.torch.drop_in.install import install, uninstall  # noqa: E402
 from slipring.torch.loader import DataLoader  # noqa: E402
@@ -17,4 +18,4 @@ from slipring.torch.ring_collate import RingCollate  # noqa: E402
 
 __all__ = ["DataLoader", "Device", "RingCollate", "install", "uninstall"]
 
-Device.__module__ = "slipring.torch"
+publish(__name__)

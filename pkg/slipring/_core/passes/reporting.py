@@ -71,7 +71,7 @@ def _copied(pool):
 
 def _own_collate(function):
     """Return whether a `collate_fn` is the user's own."""
-    return function is not None and not str(getattr(function, "__module__", "")).startswith("slipring.")
+    return function is not None and str(getattr(function, "__module__", "")).partition(".")[0] != "slipring"
 
 
 def _cache_of(dataset):
