@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "handle.h"
+#include "internal.h"
 
 #define CLEAN 3   /* undisturbed copies needed in each way */
 #define TRIES 100 /* then the measurements so far decide */

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "handle.h"
+#include "internal.h"
 
 #define STAYS UINT32_C(0x80000000) /* in refs: a child sees the slot, because there was no memory for a copy */
 #define JUST UINT32_C(0x40000000)  /* in refs: the fork in progress has set STAYS, and may still fail */

@@ -1,5 +1,5 @@
 /* handle.c - query a handle: its descriptors, addresses and sizes. */
-#include "handle.h"
+#include "internal.h"
 
 int sr_fd(const sr_ring *ring) { return sr_file_fd(&ring->file); }
 

@@ -4,7 +4,7 @@
 #include <limits.h>
 #include <sys/mman.h>
 
-#include "handle.h"
+#include "internal.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* since Linux 5.14 */

@@ -6,7 +6,7 @@
  * lock (H.-J. Boehm, Can seqlocks get along with programming language memory models?, MSPC 2012), with its number as
  * the sequence.
  */
-#include "handle.h"
+#include "internal.h"
 
 /* ---- durations of a batch ---------------------------------------------------------------------------------------- */
 

@@ -13,7 +13,7 @@
  */
 #include <unistd.h>
 
-#include "handle.h"
+#include "internal.h"
 
 /* A participant may have died between lowering a mark and dropping its pages [C2], or may have overwritten the mark.
  * Drop the pages above the mark: otherwise they would not be counted, and the slot's next commit would need the memory

@@ -8,7 +8,7 @@
 #include <poll.h>
 #include <string.h>
 
-#include "handle.h"
+#include "internal.h"
 
 /* ---- consumer: dispatch ------------------------------------------------------------------------------------------ */
 

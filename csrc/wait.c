@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "handle.h"
+#include "internal.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434

@@ -15,7 +15,7 @@
 
 #include "atomics.h"
 
-/* Return the state in a slot's state word, as in handle.h. */
+/* Return the state in a slot's state word, as in internal.h. */
 static unsigned state_of(uint64_t word) { return (unsigned)(word & SR_STATE_MASK); }
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "check.h"
-#include "handle.h" /* tests read and write the words themselves */
+#include "internal.h" /* tests read and write the words themselves */
 
 #define MS UINT64_C(1000000)
 #define KIB UINT64_C(1024)

@@ -10,7 +10,7 @@
 
 #include <stdnoreturn.h>
 
-#include "handle.h"
+#include "internal.h"
 
 enum { MAX_PARTICIPANTS = 4, MAX_SLOTS = 3, MAX_RANGES = 3, MAX_SEQS = 8, PAYLOAD = 512 };
 
