@@ -17,7 +17,6 @@ static_assert(SR_NOT_A_JPEG_FOR_US == -ENOTSUP && SR_BAD_IMAGE == -EINVAL && SR_
 #define SPARE 2         /* pixels at each side that smooth chroma upsampling reads */
 /* offset of the first row: libjpeg-turbo writes aligned rows past the caches, but they are read at once */
 #define UNALIGNED 8
-#define AHEAD 8         /* rows of pixels in memory that are prefetched */
 
 struct sr_decoder {
     jpeg_decompress_struct jpeg; /* first: libjpeg's callbacks get a pointer to it, and use it for the whole */
@@ -28,7 +27,6 @@ struct sr_decoder {
     jmp_buf failed; /* back into `decode_rows` or `create`; no resource is held between there and libjpeg */
     bool ran_out;   /* libjpeg has requested bytes after the end of the data */
     char message[JMSG_LENGTH_MAX];
-    sr_augmenter augmenter; /* its buffers serve the resize, too */
 };
 
 /* ---- callbacks of libjpeg --------------------------------------------------------------------------------------- */
@@ -146,107 +144,10 @@ int sr_decoder_make(const sr_libjpeg *library, sr_decoder **out)
 
 void sr_decoder_free(sr_decoder *decoder)
 {
-    if (!decoder)
-        return;
-    sr_augmenter_free(&decoder->augmenter);
     free(decoder);
 }
 
 const char *sr_decoder_message(const sr_decoder *decoder) { return decoder->message; }
-sr_augmenter *sr_decoder_augmenter(sr_decoder *decoder) { return &decoder->augmenter; }
-
-/* ---- from the displayed image to the stored image ---------------------------------------------------------------- */
-
-/* A crop and its target in the coordinates of the stored image, before EXIF's orientation. */
-typedef struct job {
-    sr_crop crop;
-    sr_target target;
-    bool exchanged; /* the result has rows and columns exchanged */
-    bool mirrored; /* rows of the result are filled from right to left */
-} job;
-
-static void exchange(int *a, int *b)
-{
-    int c = *a;
-    *a = *b, *b = c;
-}
-
-/* EXIF's orientations exchange rows and columns, then turn the image upside down, then mirror it. The filters are
- * symmetric, so exchanged and negative strides of the target do all of it. */
-static void orient(job *job, int orientation, int width, int height)
-{
-    sr_crop *c = &job->crop;
-    sr_target *to = &job->target;
-    if (c->flip) {
-        to->data += (to->width - 1) * to->pixel;
-        to->pixel = -to->pixel;
-    }
-    if (orientation >= 5) {
-        exchange(&c->top, &c->left);
-        exchange(&c->height, &c->width);
-        exchange(&c->to_height, &c->to_width);
-        exchange(&c->window_top, &c->window_left);
-        exchange(&to->width, &to->height);
-        int64_t row = to->row;
-        to->row = to->pixel, to->pixel = row;
-    }
-    if (orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8) {
-        c->left = width - c->left - c->width;
-        c->window_left = c->to_width - c->window_left - to->width;
-        to->data += (to->width - 1) * to->pixel;
-        to->pixel = -to->pixel;
-    }
-    if (orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7) {
-        c->top = height - c->top - c->height;
-        c->window_top = c->to_height - c->window_top - to->height;
-        to->data += (to->height - 1) * to->row;
-        to->row = -to->row;
-    }
-    /* A mirrored row of plain bytes is faster to write forwards, with its filters in reverse order. */
-    job->mirrored = to->pixel == -3 && to->channel == 1 && to->bytes == 1 && !to->table;
-    if (job->mirrored) {
-        to->data += (to->width - 1) * to->pixel;
-        to->pixel = 3;
-    }
-}
-
-/* Fill in the crop's defaults, check the box against the image's size, and transform both to the stored image. */
-static int settle(job *job, const sr_crop *crop, const sr_target *target, const sr_image *image)
-{
-    job->exchanged = (crop->orientation ? crop->orientation : image->orientation) >= 5;
-    int width = job->exchanged ? image->height : image->width, height = job->exchanged ? image->width : image->height;
-    job->crop = *crop, job->target = *target;
-    sr_crop *c = &job->crop;
-    if (c->width == 0)
-        c->top = 0, c->left = 0, c->height = height, c->width = width;
-    if (c->to_width == 0)
-        c->to_height = target->height, c->to_width = target->width;
-    if (c->top < 0 || c->left < 0 || c->height < 1 || c->width < 1 || c->height > height - c->top
-        || c->width > width - c->left || c->window_top < 0 || c->window_left < 0
-        || target->height > c->to_height - c->window_top || target->width > c->to_width - c->window_left)
-        return SR_BAD_BOX;
-    orient(job, crop->orientation ? crop->orientation : image->orientation, image->width, image->height);
-    return 0;
-}
-
-/* One direction of a box of which every `halved`th pixel is present; *at receives the first of them. */
-static sr_span span_of(int begin, int length, int halved, int to, int first, int count, int *at)
-{
-    int end = begin + length, last = (end + halved - 1) / halved;
-    *at = begin / halved;
-    return (sr_span){.start = (double)begin / halved - *at, .end = (double)end / halved - *at, .from = last - *at,
-                     .to = to, .first = first, .count = count};
-}
-
-/* Plan the resize of an image decoded at 1/`halved`; *top and *left receive the box's beginning there. */
-static int plan_of(sr_plan *plan, const job *job, int halved, int *top, int *left, sr_scratch *scratch)
-{
-    const sr_crop *c = &job->crop;
-    sr_span x = span_of(c->left, c->width, halved, c->to_width, c->window_left, job->target.width, left);
-    sr_span y = span_of(c->top, c->height, halved, c->to_height, c->window_top, job->target.height, top);
-    x.mirrored = job->mirrored;
-    return sr_plan_make(plan, &x, &y, c->filter, job->exchanged, scratch);
-}
 
 /* ---- rows of a JPEG ---------------------------------------------------------------------------------------------- */
 
@@ -300,9 +201,8 @@ static bool is_ended(const uint8_t *from, const uint8_t *end)
 
 /* Return 1, 2, 4 or 8: libjpeg decodes at 1/this size, so that the box stays `reducing_gap` times as large as the
  * result. */
-static int halving(const job *job)
+static int halving(const sr_crop *c)
 {
-    const sr_crop *c = &job->crop;
     int halved = 1;
     while (c->reducing_gap > 0 && halved < 8 && c->width >= 2.0 * halved * c->reducing_gap * c->to_width
            && c->height >= 2.0 * halved * c->reducing_gap * c->to_height)
@@ -323,14 +223,14 @@ static bool is_estimated(const jpeg_decompress_struct *jpeg)
     return false;
 }
 
-/* Do everything between jpeg_read_header and jpeg_destroy_decompress. libjpeg may leave it through `fail`, so no resource
- * is held here. */
-static int decode_rows(sr_decoder *decoder, const job *job)
+/* Do everything between jpeg_read_header and jpeg_destroy_decompress. libjpeg may leave it through `fail`, so no
+ * resource is held here. */
+static int decode_rows(sr_decoder *decoder, const sr_settled_crop *settled, sr_scratch *scratch)
 {
     j_decompress_ptr jpeg = &decoder->jpeg;
     const sr_libjpeg *library = decoder->library;
     sr_plan plan;
-    int top, left, halved = halving(job), rc = plan_of(&plan, job, halved, &top, &left, &decoder->augmenter.resize);
+    int top, left, halved = halving(&settled->crop), rc = sr_crop_plan(&plan, settled, halved, &top, &left, scratch);
     if (rc)
         return rc;
     jpeg->out_color_space = JCS_RGB;
@@ -353,16 +253,16 @@ static int decode_rows(sr_decoder *decoder, const job *job)
               .end = plan.y.end, .capacity = sr_plan_window(&plan) + 32};
     r.source = (sr_source){.need = need, .stride = ((size_t)jpeg->output_width * 3 + 63 + 32) / 32 * 32,
                            .origin = plan.y.begin, .padded = true};
-    char *memory = sr_buffer_need(&decoder->augmenter.resize.rows, UNALIGNED + (size_t)r.capacity * r.source.stride);
+    char *memory = sr_buffer_need(&scratch->rows, UNALIGNED + (size_t)r.capacity * r.source.stride);
     if (!memory)
         return -ENOMEM;
     r.kept = (uint8_t *)memory + UNALIGNED;
     r.source.data = r.kept + r.lead;
-    return sr_resize(&plan, &r.source, &job->target, &decoder->augmenter.resize);
+    return sr_resize(&plan, &r.source, &settled->target, scratch);
 }
 
-static int decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
-                  sr_image *image)
+static int decode(sr_decoder *decoder, sr_scratch *scratch, const uint8_t *data, size_t bytes, const sr_crop *crop,
+                  const sr_target *target, sr_image *image)
 {
     j_decompress_ptr jpeg = &decoder->jpeg;
     if (setjmp(decoder->failed))
@@ -381,18 +281,19 @@ static int decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const 
         return SR_NOT_A_JPEG_FOR_US;
     if (!crop->fill_truncated && (decoder->ran_out || !is_ended(decoder->source.next_input_byte, data + bytes)))
         return SR_TRUNCATED;
-    job job;
-    int rc = settle(&job, crop, target, image);
+    sr_settled_crop settled;
+    int orientation = crop->orientation ? crop->orientation : image->orientation;
+    int rc = sr_crop_settle(&settled, crop, target, image->width, image->height, orientation);
     if (rc == 0)
-        rc = decode_rows(decoder, &job);
+        rc = decode_rows(decoder, &settled, scratch);
     if (rc || crop->fill_truncated)
         return rc;
     /* Corrupt data: libjpeg has made up pixels. Pillow reads the whole file, and refuses some of these files. */
     return decoder->ran_out ? SR_TRUNCATED : decoder->errors.num_warnings ? SR_NOT_A_JPEG_FOR_US : 0;
 }
 
-int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
-              sr_image *image)
+int sr_decode(sr_decoder *decoder, sr_scratch *scratch, const uint8_t *data, size_t bytes, const sr_crop *crop,
+              const sr_target *target, sr_image *image)
 {
     *image = (sr_image){.orientation = 1};
     decoder->message[0] = '\0';
@@ -408,51 +309,11 @@ int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_c
     decoder->ran_out = false;
     int rc = create(decoder);
     if (rc == 0)
-        rc = decode(decoder, data, bytes, crop, target, image);
+        rc = decode(decoder, scratch, data, bytes, crop, target, image);
     decoder->library->destroy(&decoder->jpeg); /* cannot fail */
     /* libjpeg can neither crop nor convert a lossless file, and fails. */
     sr_image header;
     if (rc == SR_BAD_IMAGE && sr_jpeg_header(data, bytes, &header) == 0 && header.lossless)
         return SR_NOT_A_JPEG_FOR_US;
     return rc;
-}
-
-/* ---- pixels in memory -------------------------------------------------------------------------------------------- */
-
-/* The pixels are not in a cache, and rows of a crop are too short for the hardware prefetcher. So each row is
- * prefetched before the resize reads it. */
-typedef struct pixel_source {
-    sr_source source;    /* first: the resize passes it to `prefetch` */
-    int prefetched, end; /* rows */
-    size_t length;       /* bytes of a row */
-} pixel_source;
-
-static int prefetch(sr_source *source, int first, int end)
-{
-    pixel_source *l = (pixel_source *)source;
-    (void)first;
-    for (; l->prefetched < l->end && l->prefetched < end + AHEAD; l->prefetched++) {
-        const uint8_t *row = source->data + (size_t)(l->prefetched - source->origin) * source->stride;
-        for (size_t i = 0; i < l->length; i += 64)
-            __builtin_prefetch(row + i);
-    }
-    return 0;
-}
-
-int sr_crop_pixels(sr_scratch *scratch, const uint8_t *pixels, size_t stride, int width, int height,
-                   const sr_crop *crop, const sr_target *target)
-{
-    sr_image image = {.width = width, .height = height, .orientation = 1};
-    job job;
-    sr_plan plan;
-    int top, left, rc = settle(&job, crop, target, &image);
-    if (rc)
-        return rc;
-    rc = plan_of(&plan, &job, 1, &top, &left, scratch);
-    if (rc)
-        return rc;
-    pixel_source l = {.prefetched = plan.y.begin, .end = plan.y.end, .length = 3 * (size_t)(plan.x.end - plan.x.begin)};
-    l.source = (sr_source){.need = prefetch, .stride = stride,
-                           .data = pixels + (size_t)top * stride + 3 * (size_t)(left + plan.x.begin)};
-    return sr_resize(&plan, &l.source, &job.target, scratch);
 }

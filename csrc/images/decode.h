@@ -6,15 +6,14 @@
 #ifndef SLIPRING_IMAGES_DECODE_H
 #define SLIPRING_IMAGES_DECODE_H
 
-#include "augment.h"
+#include "crop.h"
 #include "libjpeg.h"
-#include "resize.h"
 
 /* Find libjpeg's functions in an open library (dlopen's handle). -ENOENT: one is missing; -EPROTO: the library lays its
  * structures out differently, and `why` receives its message. */
 int sr_library_bind(void *handle, sr_libjpeg *library, char why[JMSG_LENGTH_MAX]);
 
-/* A decoder, and the memory that it keeps from one image to the next. One thread at a time may use it. */
+/* A decoder. One thread at a time may use it. */
 typedef struct sr_decoder sr_decoder;
 int sr_decoder_make(const sr_libjpeg *library, sr_decoder **out); /* library NULL: it decodes no files. -ENOMEM */
 void sr_decoder_free(sr_decoder *decoder);
@@ -30,35 +29,14 @@ typedef struct sr_image {
 /* -ENOTSUP: not a JPEG; -EINVAL: a JPEG without a size. */
 int sr_jpeg_header(const uint8_t *data, size_t bytes, sr_image *out);
 
-/* A crop: a box of the image is scaled to a size, and the result is a window of that, as large as the target. */
-typedef struct sr_crop {
-    int top, left, height, width; /* the box, in the displayed image; width 0: the whole image */
-    int to_height, to_width;      /* the size to which the box is scaled; 0: the target's */
-    int window_top, window_left;  /* position of the target in the scaled box */
-    enum sr_filter filter;
-    int orientation;      /* EXIF's orientation to apply; 1: none; 0: the file's own */
-    bool flip;            /* exchange left and right, as the last step */
-    bool fill_truncated;  /* make the missing pixels of a truncated file grey */
-    double reducing_gap;  /* 0: exact; else decode at 1/2, 1/4 or 1/8 if that is this many times as large as needed */
-    uint64_t most_pixels; /* limit for an image */
-} sr_crop;
-
-/* Why sr_decode refused: its return values. */
+/* Why sr_decode refused: its return values, and SR_BAD_BOX with the size of the image in *image. */
 #define SR_NOT_A_JPEG_FOR_US (-95) /* ENOTSUP: another format, colours that libjpeg cannot convert, corrupt data */
-#define SR_BAD_IMAGE (-22)       /* EINVAL: broken; the message has the details */
-#define SR_BAD_BOX (-33)           /* EDOM: the box is not inside the image, whose size is in *image */
+#define SR_BAD_IMAGE (-22)         /* EINVAL: broken; the message has the details */
 #define SR_TOO_LARGE (-27)         /* EFBIG: more than most_pixels */
 #define SR_TRUNCATED (-61)         /* ENODATA */
 
 /* 0, one of the above, or -ENOMEM. *image receives the properties in the file's header. */
-int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
-              sr_image *image);
-
-/* Like sr_decode, from RGB pixels in memory, with rows `stride` bytes apart. */
-int sr_crop_pixels(sr_scratch *scratch, const uint8_t *pixels, size_t stride, int width, int height,
-                   const sr_crop *crop, const sr_target *target);
-
-/* The decoder's buffers for pixels in memory. */
-sr_augmenter *sr_decoder_augmenter(sr_decoder *decoder);
+int sr_decode(sr_decoder *decoder, sr_scratch *scratch, const uint8_t *data, size_t bytes, const sr_crop *crop,
+              const sr_target *target, sr_image *image);
 
 #endif

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "decode.h"
+#include "crop.h"
 #include "pixels.h"
 
 static uint8_t *row_of(const sr_pixels *image, int y) { return image->data + 3 * (size_t)y * (size_t)image->width; }
@@ -40,12 +40,6 @@ static int flip_vertically(sr_augmenter *a, sr_pixels *image)
     return 0;
 }
 
-static void fill_pixels(uint8_t *to, int pixels, const uint8_t fill[3])
-{
-    for (int x = 0; x < pixels; x++)
-        memcpy(to + 3 * (size_t)x, fill, 3);
-}
-
 static int crop(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     int top = op->n[0], left = op->n[1], height = op->n[2], width = op->n[3];
@@ -62,14 +56,14 @@ static int crop(sr_augmenter *a, const sr_op *op, sr_pixels *image)
         first = last = width;
     for (int y = 0; y < height; y++, to += 3 * (size_t)width) {
         if (top + y < 0 || top + y >= image->height) {
-            fill_pixels(to, width, fill);
+            sr_fill_pixels(to, width, fill);
             continue;
         }
-        fill_pixels(to, first, fill);
+        sr_fill_pixels(to, first, fill);
         if (last > first)
             memcpy(to + 3 * (size_t)first, row_of(image, top + y) + 3 * (size_t)(left + first),
                    3 * (size_t)(last - first));
-        fill_pixels(to + 3 * (size_t)last, width - last, fill);
+        sr_fill_pixels(to + 3 * (size_t)last, width - last, fill);
     }
     sr_take_result(a, image, height, width);
     return 0;

@@ -11,6 +11,8 @@ uint8_t *sr_result(sr_augmenter *a, int height, int width);
 /* Make the result the image. */
 void sr_take_result(sr_augmenter *a, sr_pixels *image, int height, int width);
 
+void sr_fill_pixels(uint8_t *to, int pixels, const uint8_t fill[3]);
+
 /* Each returns 0, -EINVAL or -ENOMEM, and leaves the image unchanged if it fails. */
 int sr_color(sr_augmenter *a, const sr_op *ops, int count, sr_pixels *image); /* a run of colour operations */
 int sr_neighbours(sr_augmenter *a, const sr_op *op, sr_pixels *image);

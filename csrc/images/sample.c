@@ -69,16 +69,6 @@ bool sr_all_finite(const double *v, int n)
     return true;
 }
 
-void sr_fill_pixels(uint8_t *to, int pixels, const uint8_t fill[3])
-{
-    if (fill[0] == fill[1] && fill[1] == fill[2]) {
-        memset(to, fill[0], 3 * (size_t)pixels);
-        return;
-    }
-    for (int x = 0; x < pixels; x++)
-        memcpy(to + 3 * (size_t)x, fill, 3);
-}
-
 int sr_sampler_make(sr_sampler *s, sr_augmenter *a, const sr_pixels *image, int filter, int count)
 {
     uint64_t bytes = 3 * (uint64_t)image->height * (uint64_t)image->width;

@@ -49,7 +49,6 @@ typedef struct sr_sample_loops {
 } sr_sample_loops;
 const sr_sample_loops *sr_sample_loops_chosen(void);
 
-void sr_fill_pixels(uint8_t *to, int pixels, const uint8_t fill[3]);
 bool sr_all_finite(const double *v, int n); /* and small enough that no sum or product overflows: below 1e100 */
 
 int sr_elastic(sr_augmenter *a, const sr_op *op, sr_pixels *image);

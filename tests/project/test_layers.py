@@ -216,6 +216,9 @@ def test_no_file_of_csrc_uses_one_that_uses_it(tmp_path):
     graph = used_files(ROOT / "csrc")
     assert {"slot.c", "handle.c", "memory.c", "wait.c"} <= graph["recover.c"], "calls are no longer found"
     graphlib.TopologicalSorter(graph).prepare()
+    graph = used_files(ROOT / "csrc" / "images")
+    assert {"crop.c", "warp.c"} <= graph["augment.c"], "calls are no longer found"
+    graphlib.TopologicalSorter(graph).prepare()
     (tmp_path / "a.c").write_text("int sr_a(void)\n{\n    return sr_both();\n}\n")
     (tmp_path / "b.c").write_text("int sr_b(void)\n{\n    return sr_a();\n}\n")
     (tmp_path / "h.h").write_text("static inline int sr_both(void) { return sr_b(); }\n")

@@ -63,6 +63,7 @@ cdef extern from "augment.h" nogil:
     ctypedef struct sr_augmenter:
         sr_scratch resize
 
+    void sr_augmenter_free(sr_augmenter *a)
     int sr_image_make(sr_augmenter *a, int height, int width, sr_pixels *image)
     int sr_augment(sr_augmenter *a, const sr_op *ops, int count, sr_pixels *image)
     int sr_displace(sr_augmenter *a, int filter, const float *x, const float *y, const double *fill, sr_pixels *image)
@@ -121,9 +122,8 @@ cdef extern from "decode.h" nogil:
     void sr_decoder_free(sr_decoder *decoder)
     const char *sr_decoder_message(const sr_decoder *decoder)
     int sr_jpeg_header(const uint8_t *data, size_t bytes, sr_image *out)
-    int sr_decode(sr_decoder *decoder, const uint8_t *data, size_t bytes, const sr_crop *crop, const sr_target *target,
-                  sr_image *image)
+    int sr_decode(sr_decoder *decoder, sr_scratch *scratch, const uint8_t *data, size_t bytes, const sr_crop *crop,
+                  const sr_target *target, sr_image *image)
     int sr_crop_pixels(sr_scratch *scratch, const uint8_t *pixels, size_t stride, int width, int height,
                        const sr_crop *crop, const sr_target *target)
-    sr_augmenter *sr_decoder_augmenter(sr_decoder *decoder)
     const char *sr_resize_kernels()

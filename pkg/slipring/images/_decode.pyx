@@ -12,8 +12,8 @@ from slipring.images._cimages cimport (
     SR_OP_KEEP, SR_OP_PAD, SR_OP_PERMUTE, SR_OP_PERSPECTIVE, SR_OP_PIL_BLUR, SR_OP_POSTERIZE, SR_OP_RESIZE,
     SR_OP_SATURATION, SR_OP_SHARPNESS, SR_OP_SOLARIZE, SR_OP_SOLARIZE_ADD, SR_OP_TAKE_SUM, SR_OP_VERTICAL_FLIP,
     SR_TOO_LARGE,
-    SR_TRUNCATED, SR_UINT8, sr_augment, sr_augmenter, sr_crop, sr_crop_pixels, sr_decode, sr_decoder,
-    sr_decoder_augmenter, sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_displace, sr_erase, sr_erasure,
+    SR_TRUNCATED, SR_UINT8, sr_augment, sr_augmenter, sr_augmenter_free, sr_crop, sr_crop_pixels, sr_decode, sr_decoder,
+    sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_displace, sr_erase, sr_erasure,
     sr_image, sr_image_make, sr_image_write, sr_jpeg_header, sr_libjpeg, sr_library_bind, sr_mix, sr_op, sr_pixels,
     sr_resize_kernels, sr_target, sr_type,
 )
@@ -34,9 +34,10 @@ cdef list idle = []  # decoders that no thread is using: a thread takes one, or 
 
 
 cdef class JpegDecoder:
-    """libjpeg's state and scratch memory, for one thread at a time."""
+    """libjpeg's state, and memory that is kept from one image to the next; for one thread at a time."""
 
     cdef sr_decoder *handle
+    cdef sr_augmenter workspace
 
     def __cinit__(self):
         if sr_decoder_make(&library if bound else NULL, &self.handle) != 0:
@@ -44,6 +45,7 @@ cdef class JpegDecoder:
 
     def __dealloc__(self):
         sr_decoder_free(self.handle)
+        sr_augmenter_free(&self.workspace)
 
 
 def bind(path):
@@ -226,14 +228,16 @@ def decode(data, out, table, box, to, window, int filter, int orientation, bint 
         target_of(out, table, &target, &room, &levels)
         try:
             decoder = take()
-            augmenter = sr_decoder_augmenter(decoder.handle)
+            augmenter = &decoder.workspace
             with nogil:
                 if operations is None:
-                    rc = sr_decode(decoder.handle, <const uint8_t *> bytes_.buf, bytes_.len, &crop, &target, &picture)
+                    rc = sr_decode(decoder.handle, &augmenter.resize, <const uint8_t *> bytes_.buf, bytes_.len, &crop,
+                                   &target, &picture)
                 else:
                     rc = operations.begin(augmenter, &image, &part)
                     if rc == 0:
-                        rc = sr_decode(decoder.handle, <const uint8_t *> bytes_.buf, bytes_.len, &crop, &part, &picture)
+                        rc = sr_decode(decoder.handle, &augmenter.resize, <const uint8_t *> bytes_.buf, bytes_.len,
+                                       &crop, &part, &picture)
                     if rc == 0:
                         rc = operations.end(augmenter, &image, &target, &ns)
                         rc = BAD_OPERATION if rc != 0 and rc != NO_MEMORY else rc
@@ -271,7 +275,7 @@ def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, in
     target_of(out, table, &target, &room, &levels)
     try:
         decoder = take()
-        augmenter = sr_decoder_augmenter(decoder.handle)
+        augmenter = &decoder.workspace
         with nogil:
             rc = 0 if operations is None else operations.begin(augmenter, &image, &part)
             if rc == 0:
@@ -303,7 +307,7 @@ def displace(const uint8_t[:, :, ::1] pixels, uint8_t[:, :, ::1] out, const floa
     cdef double[3] color
     cdef sr_pixels image
     cdef JpegDecoder decoder = take()
-    cdef sr_augmenter *augmenter = sr_decoder_augmenter(decoder.handle)
+    cdef sr_augmenter *augmenter = &decoder.workspace
     cdef size_t count = 3 * <size_t> height * <size_t> width
     for array in (out, x, y):
         if array.shape[0] != height or array.shape[1] != width:
