@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from slipring._core.options.arguments import MAX_EPOCH, epoch_number, flag, integer
-from slipring._core.ring import process
 from slipring._core.ring._ring import IndexOrder, mix
 from slipring._core.ring.digests import digest, digest_of, earlier_digest_of
 from slipring._core.workers.redivision import check_divided_once, hint_for
-from slipring._core.workers.seeding import MASK_63, Share
+from slipring._core.workers.seeding import MASK_63
 from slipring.errors import shown
 
 if TYPE_CHECKING:
@@ -372,70 +370,6 @@ class _Pass:
         sampler = self.sampler
         sampler._begun, sampler._resumed = self.place, None
         sampler.epoch = self.place[0] + 1
-
-
-def rank_of(*samplers):
-    """Return the rank whose share of the indices one of these samplers gives; None if none has a rank."""
-    ranks = (getattr(sampler, "rank", None) for sampler in samplers)
-    return next((int(rank) for rank in ranks if isinstance(rank, numbers.Integral)), None)
-
-
-def rank_that_draws(given, *samplers):
-    """Return the rank whose random numbers a loader draws: `given`, a sampler's, torch.distributed's, or 0.
-
-    The sampler's rank takes precedence over torch.distributed's: ranks that get the same samples, as those of a
-    tensor-parallel group, draw the same numbers.
-    """
-    rank = rank_of(*samplers) if given is None else given
-    return (process.global_rank() or (0,))[0] if rank is None else rank
-
-
-def share_of(batch_sampler, sampler, batch_size, rank=None):
-    """Return a rank's `Share` of each step, as its sampler divides the indices; for ``rng="sample"``.
-
-    Parameters
-    ----------
-    batch_sampler, sampler : iterable or None
-    batch_size : int or None
-    rank : int, optional
-        In place of the sampler's.
-
-    Raises
-    ------
-    ValueError
-        The position of a sample in the order of all ranks is unknown.
-    """
-    source = sampler if batch_sampler is None else batch_sampler
-    if batch_sampler is not None and not isinstance(batch_sampler, BatchSampler):
-        raise ValueError(
-            f"rng='sample' seeds by a sample's position in the order, which batch_sampler "
-            f"({type(batch_sampler).__name__}) does not tell: use slipring.BatchSampler, or batch_size= with "
-            "sampler=, or rng='batch'"
-        )
-    rank, ranks = (rank_of(source) or 0) if rank is None else rank, ranks_of(source)
-    if rank >= ranks:
-        raise ValueError(
-            f"rng='sample' seeds by a sample's position in the order of all ranks: rank={rank} must be less than the "
-            f"sampler's world_size or num_replicas, {ranks} (1 if it has none). Use slipring.BatchSampler, or "
-            "rng='batch'"
-        )
-    return Share((batch_size or 1) if batch_sampler is None else batch_sampler.batch_size, rank, ranks)
-
-
-def place_of(batch_sampler):
-    """Return (whole steps, indices before those) that a `BatchSampler` has given before its newest pass began.
-
-    The latter are less than a step, and 0 if all steps had this size.
-    """
-    if not isinstance(batch_sampler, BatchSampler):
-        return 0, 0
-    return divmod(batch_sampler._beginning[1], batch_sampler.batch_size * batch_sampler.world_size)
-
-
-def ranks_of(sampler):
-    """Return among how many ranks a sampler divides the indices; 1 if it does not say so."""
-    counts = (getattr(sampler, name, None) for name in ("world_size", "num_replicas"))
-    return next((int(count) for count in counts if isinstance(count, numbers.Integral)), 1)
 
 
 _MASK = "indices must be numbers, not a mask: give numpy.flatnonzero of it"

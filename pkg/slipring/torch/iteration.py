@@ -11,12 +11,11 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from slipring._core.passes._iteration import DeviceIteration, Iteration, LocalEngine, Position
 from slipring._core.passes.ahead import Ahead
 from slipring._core.passes.reshard import places_of
-from slipring._core.passes.source import StreamPlan
+from slipring._core.passes.source import StreamPlan, rank_that_draws
 from slipring._core.passes.state import at_end, ended_places, loadable, next_pass, positions_of, raw_places
 from slipring._core.workers.fetch import shorter
 from slipring._core.workers.seeding import Share
 from slipring._core.workers.stateful import is_stateful
-from slipring.sampler import rank_that_draws
 from slipring.torch import private, remote
 from slipring.torch.collate import core_collate
 from slipring.torch.generators import as_state, generator_of, seed_generator_of, state_of, text_of

@@ -15,11 +15,10 @@ from torch.utils.data import (
 
 from slipring._core.passes._iteration import SamplerDraws
 from slipring._core.passes.reshard import saved_sampler
-from slipring._core.passes.source import SamplerSource, opened
+from slipring._core.passes.source import SamplerSource, opened, share_of
 from slipring._core.passes.state import Described
 from slipring._core.ring._ring import reductions
 from slipring.sampler import BatchSampler as OurBatchSampler
-from slipring.sampler import share_of
 from slipring.torch.generators import OrderRng, as_state, as_text, generator_of
 from slipring.torch.samplers import indices_of, source_behind
 

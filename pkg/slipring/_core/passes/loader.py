@@ -12,7 +12,7 @@ from slipring._core.passes import reshard
 from slipring._core.passes import state as core
 from slipring._core.passes._iteration import Iteration, Position
 from slipring._core.passes.engine import EngineCache
-from slipring._core.passes.source import StreamPlan, map_plan
+from slipring._core.passes.source import StreamPlan, map_plan, place_of, rank_that_draws, share_of
 from slipring._core.passes.tuning import Tuner
 from slipring._core.ring._ring import MAX_WORKERS, mix
 from slipring._core.ring.weak_registry import register
@@ -22,7 +22,7 @@ from slipring._core.workers.seeding import Share
 from slipring._core.workers.stateful import is_stateful
 from slipring._core.workers.worker import Worker
 from slipring.errors import Closed
-from slipring.sampler import BatchSampler, place_of, rank_that_draws, share_of
+from slipring.sampler import BatchSampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slipring._core.ring import process
-from slipring.sampler import BatchSampler, rank_of, ranks_of
+from slipring.sampler import BatchSampler
 
 _DISTRIBUTED = "torch.utils.data.distributed", "DistributedSampler"
 ADVICE = "Resume with as many ranks and the same batch size, or from a state of the end of an epoch"
@@ -295,3 +295,15 @@ def _worker_states(state):
             )
         found.append(None if place is None else place["states"])
     return found
+
+
+def rank_of(*samplers):
+    """Return the rank whose share of the indices one of these samplers gives; None if none has a rank."""
+    ranks = (getattr(sampler, "rank", None) for sampler in samplers)
+    return next((int(rank) for rank in ranks if isinstance(rank, numbers.Integral)), None)
+
+
+def ranks_of(sampler):
+    """Return among how many ranks a sampler divides the indices; 1 if it does not say so."""
+    counts = (getattr(sampler, name, None) for name in ("world_size", "num_replicas"))
+    return next((int(count) for count in counts if isinstance(count, numbers.Integral)), 1)

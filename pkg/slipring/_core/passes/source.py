@@ -6,10 +6,12 @@ import itertools
 
 from slipring._core.passes._iteration import Failed, Listed, SamplerDraws, StreamPlan
 from slipring._core.passes._iteration import Grouped as grouped
-from slipring._core.passes.reshard import SavedSampler, saved_sampler
+from slipring._core.passes.reshard import SavedSampler, rank_of, ranks_of, saved_sampler
+from slipring._core.ring import process
 from slipring._core.ring._ring import IndexOrder, Slices, mix
 from slipring._core.ring.process import ForkLock, Owner
 from slipring._core.workers.fetch import shorter
+from slipring._core.workers.seeding import Share
 from slipring._core.workers.stateful import attempt, copied, is_stateful
 from slipring.errors import state_in_a_step
 from slipring.sampler import BatchSampler
@@ -324,3 +326,55 @@ class SamplerSource:
         kept = [self.kept[seq] for seq in seqs]
         drawn = (*kept, *drawn, *self.given)
         return dict(sampler=at.itself, sampler_iterator=at.iterator, sampler_over=at.over, drawn=drawn)
+
+
+def rank_that_draws(given, *samplers):
+    """Return the rank whose random numbers a loader draws: `given`, a sampler's, torch.distributed's, or 0.
+
+    The sampler's rank takes precedence over torch.distributed's: ranks that get the same samples, as those of a
+    tensor-parallel group, draw the same numbers.
+    """
+    rank = rank_of(*samplers) if given is None else given
+    return (process.global_rank() or (0,))[0] if rank is None else rank
+
+
+def share_of(batch_sampler, sampler, batch_size, rank=None):
+    """Return a rank's `Share` of each step, as its sampler divides the indices; for ``rng="sample"``.
+
+    Parameters
+    ----------
+    batch_sampler, sampler : iterable or None
+    batch_size : int or None
+    rank : int, optional
+        In place of the sampler's.
+
+    Raises
+    ------
+    ValueError
+        The position of a sample in the order of all ranks is unknown.
+    """
+    source = sampler if batch_sampler is None else batch_sampler
+    if batch_sampler is not None and not isinstance(batch_sampler, BatchSampler):
+        raise ValueError(
+            f"rng='sample' seeds by a sample's position in the order, which batch_sampler "
+            f"({type(batch_sampler).__name__}) does not tell: use slipring.BatchSampler, or batch_size= with "
+            "sampler=, or rng='batch'"
+        )
+    rank, ranks = (rank_of(source) or 0) if rank is None else rank, ranks_of(source)
+    if rank >= ranks:
+        raise ValueError(
+            f"rng='sample' seeds by a sample's position in the order of all ranks: rank={rank} must be less than the "
+            f"sampler's world_size or num_replicas, {ranks} (1 if it has none). Use slipring.BatchSampler, or "
+            "rng='batch'"
+        )
+    return Share((batch_size or 1) if batch_sampler is None else batch_sampler.batch_size, rank, ranks)
+
+
+def place_of(batch_sampler):
+    """Return (whole steps, indices before those) that a `BatchSampler` has given before its newest pass began.
+
+    The latter are less than a step, and 0 if all steps had this size.
+    """
+    if not isinstance(batch_sampler, BatchSampler):
+        return 0, 0
+    return divmod(batch_sampler._beginning[1], batch_sampler.batch_size * batch_sampler.world_size)
