@@ -1,7 +1,7 @@
 """Each advice of a verdict is code that works: the code in backticks is executed.
 
-An advice comes from a rule on a simulated job. A rule, or a piece of code in `slipring._observe`, that no job here
-reaches makes a test fail, so a new advice needs a job that leads to it.
+Each advice comes from a rule that is applied to simulated jobs. If no job reaches a rule, or a piece of code in the
+strings of the package `_observe`, a test fails: a new advice needs a job that leads to it.
 """
 
 import ast
@@ -93,7 +93,7 @@ PIECES = sorted({code for advice in ADVICES for code in CODE.findall(advice)})
 
 
 def in_the_sources():
-    """Return the code in the strings of `slipring._observe`, as patterns: {pattern: file and line}."""
+    """Return the code in the strings of `OBSERVE`, as patterns: {pattern: file and line}."""
     found = {}
     for path in OBSERVE.glob("*.py"):
         tree = ast.parse(path.read_text())
@@ -169,13 +169,14 @@ def takers():
 
 def parameters(taker):
     taker = getattr(taker, "func", taker)
-    return inspect.signature(slipring.images.Bytes if taker is pictures else taker).parameters
+    return inspect.signature(slipring.images.ImageDataset if taker is pictures else taker).parameters
 
 
 def give(name, value):
     """Give an argument to each loader and dataset that has it."""
+    pytest.importorskip("torch" if name == "device" else "PIL" if name in ("cache", "side", "what") else "slipring")
     having = [taker for taker in takers() if name in parameters(taker)]
-    assert having or name in ("cache", "device", "side", "what"), f"nothing has an argument {name}"
+    assert having, f"nothing has an argument {name}"
     for taker in having:
         if isinstance(value, slipring.Workers) and value.start_method and "DataLoader" in str(taker):
             continue  # the advice is for threads, which torch's loader does not have

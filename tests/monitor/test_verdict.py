@@ -200,7 +200,8 @@ CAUSES = [
     (
         CACHED | {"missed": misses(0.6)}, {"cache_full": "its budget of 1 MB is used up", "cache_bytes": 5_000_000},
         "cache", True,
-        ["60% of the lookups miss", "its budget of 1 MB is used up; all samples would take 5.0 MB"], [],
+        ["60% of the lookups miss", "its budget of 1 MB is used up; all samples would take 5.0 MB"],
+        ["Give `cache=5000000`"],
     ),
     (
         {"batches": 200, "fetch": 0.1, "copy": 6, "preload": 1}, {},
@@ -256,6 +257,7 @@ NOT_AGAIN = [
     (ALONE | {"cpu": 1}, FOUND, "hardly anything", "a lock"),
     (AUGMENTING, {}, "augmentation cheaper", "smaller files"),
     (AUGMENTING | {"workers": 4}, {}, "augmentation cheaper", "num_workers=4"),
+    (CACHED | {"missed": misses(0.6)}, {"cache_full": "too little memory left"}, "more memory", "budget"),
     (MINE, {}, "NumPy", "Python's lock"),
     (MINE | {"cpu": WAITS}, {}, "It waits for something", "NumPy"),
     (MINE | {"threads": True, "workers": 1}, {}, "Threads share Python's lock", "waits"),

@@ -243,13 +243,14 @@ def _cache(f, known):
     again = misses + int(late["hits"].sum())
     if not looked or not again or misses < 0.2 * again or not known.cache_full:
         return None
-    need, larger = "", "a larger budget"
-    if known.cache_bytes:
-        need, larger = f"; all samples would take {megabytes(known.cache_bytes)}", f"`cache={known.cache_bytes}`"
+    need = f"; all samples would take {megabytes(known.cache_bytes)}" if known.cache_bytes else ""
+    remedy = "Give the job more memory"
+    if "budget" in known.cache_full:
+        remedy = f"Give {f'`cache={known.cache_bytes}`' if known.cache_bytes else 'a larger budget'}"
     return (
         "cache",
         f"The cache is too small: {misses / again:.0%} of the lookups miss in later epochs ({known.cache_full}{need}).",
-        f"Give {larger}, or keep smaller entries: scaled images (`side=256`), or the files (`what='encoded'`).",
+        f"{remedy}, or keep smaller entries: scaled images (`side=256`), or the files (`what='encoded'`).",
     )
 
 
