@@ -72,7 +72,7 @@ def test_advice_counts_the_cpus_of_the_jobs_ranks_and_not_of_the_command(capsys)
     environment = {"LOCAL_WORLD_SIZE": "1000"}
     with watched("running", environment, subprocess.Popen, num_workers=0) as program:
         verdict = seen(capsys, program.pid)["verdict"]
-    assert "Use num_workers=1:" in verdict
+    assert "Use `num_workers=1`:" in verdict
 
 
 # ---- the rules

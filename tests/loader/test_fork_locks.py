@@ -59,4 +59,4 @@ def test_timeout_and_report_name_locks_of_the_parents_threads_if_workers_are_for
     said = str(caught.value)
     assert f"start method {method!r}" in said and f"`slipring dump {os.getpid()}`" in said
     assert [bool(re.search(CAUSE, text)) for text in (said, found.advice)] == [method == "fork"] * 2
-    assert "`slipring dump`" in found.advice
+    assert f"`slipring dump {os.getpid()}`" in found.advice

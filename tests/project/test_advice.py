@@ -1,7 +1,19 @@
-"""Advice of loaders: misspelt arguments, and arguments whose effect differs from their name."""
+"""Advice of loaders: misspelt arguments, and arguments whose effect differs from their name.
 
+What messages advise exists: arguments, their values, objects and commands. `tests/monitor/test_advice.py` executes the
+advice of verdicts.
+"""
+
+import contextlib
+import importlib.util
+import inspect
 import os
+import pkgutil
+import re
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,3 +133,108 @@ def test_classes_that_install_does_not_reach_are_named_once(adapter):
             assert data.DataLoader is adapter.DataLoader
     adapter.uninstall()
     assert MultiEpochs.__mro__[1] is data.DataLoader
+
+
+# ---- all messages
+
+PACKAGE = Path(slipring.__file__).parent
+SOURCES = sorted(path for ending in ("py", "pyx", "pxi") for path in PACKAGE.rglob(f"*.{ending}"))
+COMMENTS = re.compile(r'""".*?"""|^\s*#[^\n]*', re.S | re.M)
+STRING = r"""[bfr]{0,2}("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
+STRINGS = re.compile(rf"(?<![\w\"'])(?:{STRING}\s*)+", re.I)
+# Arguments of others, which messages name.
+FOREIGN = {
+    "use_distributed_sampler": "Lightning", "antialias": "torchvision", "min_area": "torchvision",
+    "num_layers": "timm", "num_splits": "timm", "ops": "timm", "depth": "timm", "m": "timm",
+    "concurrency": "Ray", "override_num_blocks": "Ray", "style": "HTML",
+}  # fmt: skip
+
+
+def messages():
+    """Return (file, text) of each string with a space, whose replacement fields become "\0"; no docstrings."""
+    for path in SOURCES:
+        for found in STRINGS.finditer(COMMENTS.sub("", path.read_text())):
+            text = "".join(part[1:-1] for part in re.findall(STRING, found[0], re.I))
+            if " " in text:
+                yield path.name, re.sub(r"\{[^{}]*\}", "\0", text.replace("\\", ""))
+
+
+MESSAGES = list(messages())
+
+
+def named(pattern):
+    """Return {what `pattern` finds in the messages: the first of them}; a tuple if the pattern has several groups."""
+    found = {}
+    for file, text in MESSAGES:
+        for name in re.findall(pattern, text):
+            found.setdefault(name, f"{file}: {text}")
+    return found
+
+
+def public():
+    """Return {name: public objects of that name}, of all public modules that can be imported here."""
+    found = {}
+    for info in pkgutil.walk_packages([str(PACKAGE)], "slipring."):
+        if "._" not in info.name:
+            with contextlib.suppress(ImportError):
+                module = importlib.import_module(info.name)
+                for name in getattr(module, "__all__", ()):
+                    found.setdefault(name, []).append(getattr(module, name))
+    for name in slipring.__all__:
+        found.setdefault(name, []).append(getattr(slipring, name))
+    return found
+
+
+def parameters(made):
+    with contextlib.suppress(TypeError, ValueError):
+        return inspect.signature(made).parameters
+    return {}
+
+
+@pytest.fixture(scope="module")
+def signatures():
+    """Return {name of a class or function: its parameters}, methods included."""
+    found = {}
+    for name, made in public().items():
+        for each in made:
+            found.setdefault(name, {}).update(parameters(each))
+            for method, function in vars(each).items() if inspect.isclass(each) else ():
+                if not method.startswith("_"):
+                    found.setdefault(f"{name}.{method}", {}).update(parameters(function))
+    return found
+
+
+def test_each_argument_that_a_message_names_exists(signatures):
+    known = {name for each in signatures.values() for name in each} | set(FOREIGN)
+    found = named(r"(?<![\w.])([a-z_]\w*)=(?!=)")
+    assert len(found) > 80 and not {name: where for name, where in found.items() if name not in known}
+    of_calls = named(r"\b([A-Z]\w+)\(([a-z_]\w*)=")
+    ours = {call: where for call, where in of_calls.items() if call[0] in signatures and call[1] not in FOREIGN}
+    assert len(ours) > 5 and not {call: where for call, where in ours.items() if call[1] not in signatures[call[0]]}
+
+
+def test_each_value_that_a_message_gives_is_one_of_the_arguments_values(signatures):
+    values = {}  # of arguments that take one of several words
+    for each in signatures.values():
+        for name, parameter in each.items():
+            for words in re.findall(r"Literal\[([^\]]*)\]", str(parameter.annotation)):
+                values.setdefault(name, set()).update(re.findall(r"'([^']*)'", words))
+    found = named(r"""(?<![\w.])([a-z_]\w*)=["']([^"'\0/]*)["']""")
+    wrong = {pair: where for pair, where in found.items() if pair[0] in values and pair[1] not in values[pair[0]]}
+    assert sum(name in values for name, _ in found) > 10 and not wrong
+    groups = named(r"\b((?:Workers|Memory)\([^()\0]*\))")
+    assert [
+        eval(code, {"Workers": slipring.Workers, "Memory": slipring.Memory}) for code in groups if "..." not in code
+    ]
+
+
+def test_each_object_and_command_that_a_message_names_exists():
+    for name, where in named(r"\b(slipring(?:\.[A-Za-z]\w*)+)").items():
+        try:
+            pkgutil.resolve_name(name)
+        except AttributeError:
+            assert importlib.util.find_spec(name), where  # a module whose library is not installed
+    commands = named(r"`slipring ([a-z-]+)")
+    assert commands
+    for command in commands:
+        subprocess.run([sys.executable, "-m", "slipring", command, "--help"], check=True, stdout=subprocess.DEVNULL)

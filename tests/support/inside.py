@@ -37,6 +37,7 @@ _NAMES = {
     "slipring._core.passes.tuning": "BATCHES LONG_WINDOW NEVER WINDOW Tuner Tuning",
     "slipring._core.options.worker_count": "worker_count",
     "slipring._core.workers.worker_pool": "ResizablePool",
+    "slipring._observe.causes": "IF_BOUND IF_NOT",
     "slipring._observe.activity": "Activity activities at_work",
     "slipring._observe.jobs": "NoJob attach jobs",
     "slipring._observe.peers": "judged rank_of",

@@ -1,13 +1,16 @@
 """The causes that a loop may wait for: a rule for each, in the order in which they are tried.
 
-A rule returns (cause, text, advice), or None if its cause does not apply.
+A rule returns (cause, text, advice), or None if its cause does not apply. The code of an advice stands in backticks
+and is complete: an argument of a loader or a dataset, an expression, or a command. tests/monitor/test_advice.py
+executes it.
 """
 
 import numpy as np
 
+from slipring._core.ring._ring import MAX_SLOTS
 from slipring._core.ring.text import megabytes, seconds
 from slipring._observe.activity import at_work, sentence_of
-from slipring._observe.fetching import EXPLAINS, ON_CPU, fetching, more
+from slipring._observe.fetching import EXPLAINS, ON_CPU, PROCESSES, fetching, more
 from slipring._observe.retries import retries
 from slipring._observe.snapshot import index_text, states
 
@@ -29,13 +32,18 @@ FAULTS = 0.2  # the smallest share of a batch's time that page faults must take
 COSTS = 0.05  # of the workers' processor time: copying must take so much
 
 
+def workers_advice(n):
+    """Return the advice for a loop that makes its batches itself."""
+    return f"Use `num_workers={n}`: workers then make batches while the step computes."
+
+
 def _no_workers(f, known):
     if not f.snapshot.inline or retries(f, known):
         return None
     return (
         "no_workers",
         "Batches are made by the loop itself, when it asks for them.",
-        f"Use num_workers={min(f.cpus, f.enough or 1)}: they are made while the step computes.",
+        workers_advice(min(f.cpus, f.enough or 1)),
     )
 
 
@@ -47,9 +55,12 @@ def _epoch_start(f, known):
         return None
     n = int((f.waited[f.first] > 0).sum())
     each = f.first_wait / n / 1e9
-    advice = "Keep the workers (persistent_workers=True), or make what they do at their start cheaper."
+    advice = "Keep the workers (`persistent_workers=True`), or make what they do at their start cheaper."
     if known.persistent:
-        advice = "The workers stay, and still their first batches take that long: have fewer, longer epochs."
+        advice = (
+            "The workers stay, and still their first batches take that long: have fewer, longer epochs. "
+            "`sampler=numpy.random.permutation(10 * len(dataset)) % len(dataset)` makes one of ten."
+        )
     return (
         "epoch_start",
         f"It waits at the beginning of each epoch ({seconds(each)}, {n} seen), and hardly later.",
@@ -70,7 +81,8 @@ def _copy(f, known):
         "copy",
         f"Batches are there, and their copy to the device takes {seconds(copied.mean() / 1e9)} of the "
         f"{seconds(period / 1e9)} of a step ({rate:,.0f} MB/s).",
-        "Send fewer bytes (uint8 in place of float32, normalise on the device), and have the slots pinned.",
+        "Send fewer bytes (uint8 in place of float32), and convert and normalise batches on the device: "
+        "`device=slipring.torch.Device(device, transform=normalize)`.",
     )
 
 
@@ -93,11 +105,15 @@ def _sample(f, known):
         found.setdefault(index_text(row["slowest_index"]), float(row["slowest_ns"]) / 1e9)
     worth = [(name, s) for name, s in found.items() if s > max(found.values()) / 4]
     named = ", ".join(f"{name} ({seconds(s)})" for name, s in worth[:4])
-    passing = "" if known.in_order is False else "in_order=False lets other batches pass them, "
+    look = "Look at these"
+    index = str(worth[0][0]).removeprefix("index ")
+    if index.isdecimal():
+        look += f" (`dataset[{index}]`)"
+    passing = "" if known.in_order is False else "`in_order=False` lets other batches pass them, "
     return (
         "sample",
         f"A few samples take {slowest[slow].mean() / max(1.0, usual):.0f} times as long as the others: {named}.",
-        f"Look at these; {passing}a larger prefetch_factor hides them.",
+        f"{look}; {passing}a larger `prefetch_factor` hides them.",
     )
 
 
@@ -125,9 +141,9 @@ def _ray(f, known):
     return (
         "ray",
         f"The workers wait for blocks of Ray Data for {min(1.0, waited / spent):.0%} of the time that a batch takes.",
-        "Give the Ray pipeline more CPUs or more actors (num_cpus=, concurrency=), or make its blocks larger "
-        "(override_num_blocks=). A larger prefetch_blocks helps if blocks come from other nodes. A faster disk or more "
-        "workers of the loader do not help.",
+        "Give the Ray pipeline more tasks or actors at once (`dataset.map_batches(function, concurrency=8)`), or make "
+        "its blocks larger (`ray.data.read_parquet(path, override_num_blocks=16)`). A larger `prefetch_blocks` helps "
+        "if blocks come from other nodes. A faster disk or more workers of the loader do not help.",
     )
 
 
@@ -139,18 +155,20 @@ def _worker(f, known):
     if times[worst] < SLOWER:
         return None
     its = f.snapshot.participants[worst]
+    shows = f"`py-spy dump --pid {int(its['pid'])}` shows"
     told = max(1.0, float(its["reported_ns"]))
     cpu = min(1.0, float(its["cpu_ns"]) / told)
     queued = min(1 - cpu, float(its["queued_ns"]) / told)
     if queued > 0.2:
         why = f"for {queued:.0%} of that time it is ready to run, and has no processor"
-        advice = "Another program uses its processor: use fewer workers, or move that program."
+        fewer = max(1, f.n_workers - 1)
+        advice = f"Another program uses its processor: use fewer workers (`num_workers={fewer}`), or move that program."
     elif cpu < ON_CPU:
         why = f"for {1 - cpu:.0%} of that time it waits in the dataset"
-        advice = "Look at what only this worker waits for: a file system, a connection, a lock."
+        advice = f"{shows} what only this worker waits for: a file system, a connection, a lock."
     else:
         why = f"it computes for {cpu:.0%} of that time"
-        advice = "Its part of the data costs more than the others'."
+        advice = f"Its part of the data may cost more than the others': {shows} what it computes."
     return (
         "worker",
         f"Worker {worst - 1} (pid {int(its['pid'])}) takes {times[worst]:.1f} times as long for a batch "
@@ -162,6 +180,10 @@ def _worker(f, known):
 def _held(f):
     """Return how many slots are leased or parked now."""
     return sum(state in ("leased", "parked") for state in states(f.snapshot.slots))
+
+
+def _of_slots(n):
+    return f"`memory=slipring.Memory(slots={min(n, MAX_SLOTS)})`"
 
 
 def _kept(f, known):
@@ -180,8 +202,8 @@ def _kept(f, known):
     return (
         "kept",
         text,
-        f"Release batches (del batch, or keep copies of needed data), or give Memory(slots={2 * n}). If no variable "
-        "keeps them, the device is behind the loop: wait for its computations (jax.block_until_ready).",
+        f"Release batches (`del batch`, or keep copies of needed data), or give {_of_slots(2 * n)}. If no variable "
+        "keeps them, the device is slower than the loop: wait for its computations (`jax.block_until_ready(outputs)`).",
     )
 
 
@@ -192,7 +214,7 @@ def _slots(f, known):
     return (
         "slots",
         f"{n} slots are too few for {f.n_workers} workers, which are idle {1 - f.busy:.0%} of their time.",
-        f"Give Memory(slots={2 * f.n_workers + 16}), or more.",
+        f"Give {_of_slots(2 * f.n_workers + 16)}, or more.",
     )
 
 
@@ -210,7 +232,7 @@ def _gil(f, known):
         "gil",
         f"{f.n_workers} worker threads are busy, and together have {cores:.1f} processors: "
         f"they wait for Python's lock{also}.",
-        "Use worker processes, or make the dataset's code release the GIL.",
+        f"Use worker processes ({PROCESSES}), or make the dataset's code release the GIL.",
     )
 
 
@@ -222,10 +244,13 @@ def _cache(f, known):
     if not looked or not again or misses < 0.2 * again or not known.cache_full:
         return None
     need = f"; all samples would take {megabytes(known.cache_bytes)}" if known.cache_bytes else ""
+    remedy = "Give the job more memory"
+    if "budget" in known.cache_full:
+        remedy = f"Give {f'`cache={known.cache_bytes}`' if known.cache_bytes else 'a larger budget'}"
     return (
         "cache",
         f"The cache is too small: {misses / again:.0%} of the lookups miss in later epochs ({known.cache_full}{need}).",
-        "Give it a larger budget, or keep smaller entries (side=, what='bytes').",
+        f"{remedy}, or keep smaller entries: scaled images (`side=256`), or the files (`what='encoded'`).",
     )
 
 
@@ -233,10 +258,11 @@ def _tiny(f, known):
     each = float(f.made_in.mean())
     if f.busy > EXPLAINS or each > TINY:
         return None
+    rows = max(1, int(f.table["rows"].max()))
     return (
         "tiny",
         f"Making a batch costs less than handing it over: it takes {seconds(each / 1e9)}.",
-        "Make them larger (batch_size=), or leave workers out (num_workers=0).",
+        f"Make batches larger (`batch_size={8 * rows}`), or leave workers out (`num_workers=0`).",
     )
 
 
@@ -263,7 +289,7 @@ def _unpickling(f, known):
     )
 
 
-PICKLED_ADVICE = "Return arrays, tensors, numbers and text in place of other objects."
+PICKLED_ADVICE = "Return arrays (`numpy.asarray(values)`), tensors, numbers and text in place of other objects."
 
 
 def _pickled_leaves(known):
@@ -285,12 +311,18 @@ def _collate(f, known):
     waits = f.computing < ON_CPU
     if known.own_collate is False:
         text = f"{share:.0%} of the workers' time goes into writing samples into the batch"
-        advice = "Have smaller samples (uint8 in place of float32, a crop)."
+        advice = "Have smaller samples: uint8 in place of float32 (`sample.astype('uint8')`), or a crop."
     else:
         text = f"{share:.0%} of the workers' time goes into collate_fn"
-        advice = "Make it cheaper (stack arrays once, no copies, no lists of numbers), or leave it to slipring."
+        advice = (
+            "Make it cheaper (stack arrays once, no copies, no lists of numbers), or leave it to slipring "
+            "(`collate_fn=None`)."
+        )
         if waits:
-            advice = "It waits for something: have that done in the dataset, or not at all."
+            advice = (
+                "It waits for something: do that in the dataset, where threads wait for several samples at once "
+                "(`workers=slipring.Workers(fetch_threads=8)`), or not at all."
+            )
     return ("collate", f"{text} ({each} for each batch).", f"{advice} {more(f, known, waits)}".strip())
 
 
@@ -323,8 +355,8 @@ def _page_faults(f, known):
 
 
 FAULTS_ADVICE = (
-    "Use slipring.empty in collate_fn, or write whole batches in fetch_into. With glibc's allocator, workers keep "
-    "their memory by themselves unless MALLOC_* or GLIBC_TUNABLES is set: unset these."
+    "Use `slipring.empty(shape, dtype)` in `collate_fn`, or write whole batches in `fetch_into`. With glibc's "
+    "allocator, workers keep their memory by themselves unless MALLOC_* or GLIBC_TUNABLES is set: unset these."
 )
 
 
@@ -344,7 +376,8 @@ def _copies(known):
     return (
         "memory",
         f"Workers copy the parent's memory as they read it: {megabytes(sum(sizes) / len(sizes))} each by now{left}.",
-        "Keep text in slipring.StringList and numbers in arrays, in place of lists of Python objects.",
+        "Keep text in `slipring.StringList(texts)` and numbers in arrays (`numpy.array(numbers)`), in place of lists "
+        "of Python objects.",
     )
 
 
@@ -357,8 +390,8 @@ def _sampler(f, known):
         "sampler",
         f"For {asking:.0%} of that time the loop waits for the sampler, and not for a worker: "
         f"{seconds(float(lately.mean()) * asking / 1e9)} for each batch.",
-        "Draw the indices at once (an array, in place of a loop), or give slipring's own sampling "
-        "(shuffle=True): more workers do not help.",
+        "Draw the indices at once (an array, in place of a loop), or use slipring's own sampling (`shuffle=True`): "
+        "more workers do not help.",
     )
 
 
@@ -370,7 +403,7 @@ def _waiting(f, known):
     for each in at_work(f.snapshot):
         if each.lasted_s * 1e9 >= max(LONG, OUTLIER * usual):
             text = f"{sentence_of(each, ' now')} To make a whole batch takes {seconds(usual / 1e9)} otherwise."
-            return "sample", text, "Look at it: `slipring dump` names the index."
+            return "sample", text, f"Look at it: `slipring dump {f.snapshot.consumer_pid}` names the index."
     return None
 
 

@@ -1,11 +1,13 @@
 """The causes within fetching: storage, decoding, augmentation, a user's functions; and the workers that would help."""
 
+from slipring._core.ring._ring import MAX_WORKERS
 from slipring._core.ring.text import digits, seconds
 from slipring._observe.snapshot import part_shares, parts_text
 
 EXPLAINS = 0.5  # of the waiting: a cause must explain so much of it
 ON_CPU = 0.6  # of its time: a worker that computes, and does not wait for something
 PER_CPU = 4  # most workers per processor to advise, if they wait
+PROCESSES = "`workers=slipring.Workers(start_method='forkserver')`"
 
 
 def fetching(f, known):
@@ -15,12 +17,17 @@ def fetching(f, known):
     details = f" ({details})" if details else ""
     each = seconds(float(f.made_in.mean()) / 1e9)
     waits = f.computing < ON_CPU
-    shared = "Threads share Python's lock, and processes do not." if f.snapshot.threads else ""
+    shared = f"Threads share Python's lock, and processes do not ({PROCESSES})." if f.snapshot.threads else ""
     largest = _largest(shares)
+    # Only datasets of slipring.images report the parts of fetching.
+    cache = "`cache=budget`" if shares else "`slipring.cached(dataset, budget)`"
     if largest == "your_code":
-        advice = "Change the image in place, replace Python loops by NumPy, or use operations of slipring.images."
+        advice = "Change the image in place, replace Python loops by NumPy, or use operations of `slipring.images`."
         if waits:
-            advice = "It waits for something, such as a file or a lock: read that once, before the first sample."
+            advice = (
+                "It waits for something, such as a file or a lock: read that once, before the first sample. "
+                f"`py-spy dump --subprocesses --pid {f.snapshot.consumer_pid}` shows what the workers wait for."
+            )
         return (
             "your_code",
             f"The workers are {f.busy:.0%} busy, above all with your code in the list of transforms: to make a batch "
@@ -33,21 +40,23 @@ def fetching(f, known):
             "storage",
             f"The workers are {f.busy:.0%} busy, and wait in the dataset for most of it: they have a processor for "
             f"{f.on_cpu:.0%} of the {each} that a batch takes{details}.",
-            f"Reading is slow: a faster disk or cache, larger files{side_by_side}. {more(f, known, True)}".strip(),
+            f"Reading is slow: a faster disk, larger files, a cache ({cache}), threads in each worker "
+            f"(`workers=slipring.Workers(fetch_threads=8)`){side_by_side}. {more(f, known, True)}".strip(),
         )
     if largest == "augment":
         return (
             "augment",
             f"The workers are {f.busy:.0%} busy, above all with augmentation: to make a batch takes "
             f"{each}{details}.{_crowded(f)}",
-            "dataset.step_times() and `slipring bench-dataset` measure each step. Use cheaper operations "
-            "(bilinear in place of bicubic), or fewer. A cache of decoded images does not help here. "
+            "`dataset.step_times()` and `slipring bench-dataset module:factory` measure each step. Use cheaper "
+            "operations (bilinear in place of bicubic), or fewer. A cache of decoded images does not help here. "
             f"{more(f, known, cheaper='make augmentation cheaper')}".strip(),
         )
+    cheaper = f"make the samples cheaper (smaller files, a cache: {cache})"
     return (
         "decode",
         f"The workers are {f.busy:.0%} busy, and compute: to make a batch takes {each}{details}.{_crowded(f)}",
-        f"{more(f, known)} {shared}".strip(),
+        f"{more(f, known, cheaper=cheaper)} {shared}".strip(),
     )
 
 
@@ -68,7 +77,7 @@ def _crowded(f):
     return f" For {f.queued:.0%} of that they are ready to run, and have no processor."
 
 
-def more(f, known, waiting=False, cheaper="make the samples cheaper (smaller files, a cache)"):
+def more(f, known, waiting=False, cheaper="make the samples cheaper"):
     """Return the advice on the number of workers; empty if they are enough.
 
     `waiting`: whether they wait, and do not compute. `cheaper` is what to do if there are too few processors.
@@ -77,23 +86,23 @@ def more(f, known, waiting=False, cheaper="make the samples cheaper (smaller fil
         few, rate, many, its = known.saturated
         found = f"{many} made {digits(its)} batches/s, and {few} made {digits(rate)}"
         shared = " Look for what they share: a lock, a connection, a disk." if waiting else ""
-        return f"More workers than {few} bring hardly anything: {found}.{shared}"
-    n, most = f.enough, f.cpus
+        return f"More workers than `num_workers={few}` bring hardly anything: {found}.{shared}"
+    n, most = f.enough, min(f.cpus, MAX_WORKERS // PER_CPU)
     if not n or n <= f.n_workers:
         return ""
     if n > PER_CPU * most and waiting:
         if known.tuned:
             return ""  # the loader tries them itself, up to its upper bound
         if f.n_workers >= PER_CPU * most:
-            return 'num_workers="auto" finds out how many workers help.'
+            return '`num_workers="auto"` finds out how many workers help; a stream needs a number.'
         return (
-            f"Have more workers, {PER_CPU * most} for a start: the step by itself takes little time. If they bring "
-            "nothing, they wait for one another, such as for a lock."
+            f"Have more workers, `num_workers={PER_CPU * most}` for a start: the step by itself takes little time. If "
+            "they bring nothing, they wait for one another, such as for a lock."
         )
     if n > most and not waiting:
-        use = f"use {most} workers, and " if f.n_workers < most and not known.tuned else ""
+        use = f"use `num_workers={most}`, and " if f.n_workers < most and not known.tuned else ""
         remedy = f"{use}{cheaper}, or give it more processors."
         if n > PER_CPU * most:  # the number itself would be no advice
             return f"This process may use {most} processors, and no number of workers on them would keep up: {remedy}"
         return f"{n} workers would keep up with the step, and this process may use {most} processors: {remedy}"
-    return f"{n} workers would be enough; there are {f.n_workers}."
+    return f"`num_workers={n}` would be enough; there are {f.n_workers}."

@@ -158,7 +158,8 @@ def _slow_steps(slow, ranks):
         "rank",
         f"{hold_up(slow, f'all {len(ranks)}')} by {its} {what}: without waiting for other ranks, {its} step takes "
         f"{own}, the others' {seconds(others)} or less.",
-        f"Look at what only {who}: logging, checkpoints, validation, more work, or a slower or busier processor.",
+        f"Look at what only {who}: logging, checkpoints, validation, more work, or a slower or busier processor. "
+        "`torch.profiler.profile()` records it.",
     )
 
 

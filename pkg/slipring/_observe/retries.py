@@ -8,18 +8,19 @@ LOST = 0.2  # of the time of remote reads: failed attempts and the pauses after 
 REPEATED = {
     "refused": (
         "refused with 429 or 5xx",
-        "The server limits requests, or cannot serve them: request less at once (fewer workers or fetch_threads, "
-        "larger shards or row groups), and keep the data that was read (Storage(disk_cache=)).",
+        "The server limits requests, or cannot serve them: request less at once (fewer workers or "
+        "`fetch_threads`, larger shards or row groups), and keep the data that was read "
+        "(`slipring.Storage(disk_cache=folder)`).",
     ),
     "timeouts": (
         "no answer in time",
         "Find out why the server stalls. If its answers are only slow, give them more time "
-        "(Storage(attempt_timeout=)).",
+        "(`slipring.Storage(attempt_timeout=60, timeout=300)`).",
     ),
     "broken": (
         "broken connections or answers",
-        'The server, a proxy or the network breaks connections off: see their logs. The logger "slipring" has '
-        "reported the first one.",
+        "The server, a proxy or the network breaks connections off: see their logs, and the warnings of "
+        "`logging.getLogger('slipring')`, which reports the first failure.",
     ),
 }
 

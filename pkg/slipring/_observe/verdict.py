@@ -12,7 +12,7 @@ import math
 from slipring._core.ring.process import cpus
 from slipring._core.ring.text import FORKED, seconds
 from slipring._observe.activity import activities, at_work, is_here, living, sentence_of
-from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT
+from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT, workers_advice
 from slipring._observe.rates import Figures
 from slipring._observe.retries import retries
 from slipring._observe.snapshot import states
@@ -142,7 +142,7 @@ def _without_segment(f):
         return Verdict(cause, f"Data-bound: the loop waits {share:.0%} of its time. {text}", advice, share, True)
     text = f"Data-bound: the loop waits {share:.0%} of its time. It makes its batches itself, when it asks for them."
     n = min(f.cpus, max(1, math.ceil(share / max(0.01, 1 - share))))
-    return Verdict("no_workers", text, f"Use num_workers={n}: they are made while the step computes.", share, True)
+    return Verdict("no_workers", text, workers_advice(n), share, True)
 
 
 def _of_queue(snapshot):
@@ -174,8 +174,8 @@ def hung(snapshot, forked=False):
         if each.lasted_s >= max(HANGS, TIMES * usual):
             return (
                 sentence_of(each),
-                ("" if each.row is None else "`slipring dump` with its number names the index; ")
-                + "py-spy or gdb say where it is"
+                ("" if each.row is None else f"`slipring dump {snapshot.consumer_pid}` names the index; ")
+                + f"`py-spy dump --pid {each.pid}` shows where it is"
                 + (FORKED if forked else "")
                 + ".",
             )
@@ -206,7 +206,7 @@ def starting(snapshot, forked=False):
         return None
     since = max(0.0, (snapshot.at_ns - int(tasks.min())) / 1e9)
     text = f"No worker has started after {seconds(since)}: worker processes first import modules and unpickle the "
-    return since, text + "dataset.", f"`py-spy dump --pid PID` of a worker process {shows}"
+    return since, text + "dataset.", f"`py-spy dump --subprocesses --pid {snapshot.consumer_pid}` {shows}"
 
 
 def not_starting(snapshot, forked=False):
