@@ -359,7 +359,11 @@ cdef object stack_tensors(list values, str path):
             raise mismatch_type(path, values, i)
         if values[i].shape != first:
             raise mismatch(path, "shape", 0, tuple(first), i, tuple(values[i].shape))
-    return _codec.foreign_module("tensor").stack(values, empty)
+    module = _codec.foreign_module("tensor")
+    odd_one = module.next_unpromoted(values)
+    if odd_one is not None:
+        raise mismatch(path, "dtype", 0, values[0].dtype, odd_one, values[odd_one].dtype)
+    return module.stack(values, empty)
 
 
 include "_collate_torch.pxi"
