@@ -127,7 +127,13 @@ def test_objects_that_contain_tensors_keep_every_dtype():
             assert got.dtype is dtype and torch.equal(carried(got), carried(tensor))
 
 
-PAIRS = [("int8", "int1"), ("int1", "int8"), ("uint1", "uint2"), ("uint8", "bits8"), ("float8_e5m2", "float4_e2m1fn_x2")]
+PAIRS = [
+    ("int8", "int1"),
+    ("int1", "int8"),
+    ("uint1", "uint2"),
+    ("uint8", "bits8"),
+    ("float8_e5m2", "float4_e2m1fn_x2"),
+]
 PAIRS = [pair for pair in PAIRS if all(hasattr(torch, name) for name in pair)]
 
 

@@ -62,7 +62,7 @@ cdef class Column:
     cdef object owner         # the array that owns the rows; None: the slot
     cdef bint large           # the rows together exceed the CPU's caches
     cdef Py_ssize_t nbytes    # per row
-    cdef cnp.dtype descr
+    cdef cnp.dtype descr      # in native byte order
     cdef int ndim
     cdef cnp.npy_intp dims[16]
     cdef tuple strides        # of the first sample's array, if it is not C-contiguous
@@ -200,8 +200,8 @@ cdef int describe_as(Column column, dtype) except -1:
 
 cdef int lie_as(Column column, char code, tuple shape, cnp.dtype descr) except -1:
     cdef int i
-    column.code, column.descr, column.ndim = code, descr, <int> len(shape)
-    column.nbytes = descr.itemsize
+    column.code, column.descr, column.ndim = code, native(descr), <int> len(shape)
+    column.nbytes = column.descr.itemsize
     for i in range(column.ndim):
         column.dims[i] = shape[i]
         column.nbytes *= column.dims[i]
@@ -276,7 +276,7 @@ cdef bint write(Column column, value, Py_ssize_t i, Py_ssize_t at, int rules) ex
                 return False
         return True
     if code == b"s":
-        if value.dtype != column.descr:
+        if native(value.dtype) != column.descr:
             return False
         column.row_array(at)[()] = value
         return True
@@ -302,14 +302,15 @@ cdef bint write(Column column, value, Py_ssize_t i, Py_ssize_t at, int rules) ex
 cdef bint write_array(Column column, cnp.ndarray value, Py_ssize_t at) except -1:
     cdef int d
     cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(value)
-    if descr is not column.descr and not cnp.PyArray_EquivTypes(descr, column.descr):
+    cdef bint same = descr is column.descr or cnp.PyArray_EquivTypes(descr, column.descr)
+    if not same and not cnp.PyArray_EquivTypes(native(descr), column.descr):
         return False
     if cnp.PyArray_NDIM(value) != column.ndim:
         return False
     for d in range(column.ndim):
         if cnp.PyArray_DIM(value, d) != column.dims[d]:
             return False
-    if cnp.PyArray_IS_C_CONTIGUOUS(value):
+    if same and cnp.PyArray_IS_C_CONTIGUOUS(value):
         copy_row(column.row(at), <const char *> cnp.PyArray_DATA(value), column.nbytes, column.large)
     else:
         column.row_array(at)[...] = value

@@ -8,8 +8,7 @@ import torch
 
 from slipring.errors import CorruptBatch
 
-# Dtypes that numpy lacks are sent as integers of the same size. torch copies these integers even where it has no copy of
-# the dtype itself.
+# Dtypes that numpy lacks are sent as integers of the same size. torch copies integers even if it cannot copy the dtype.
 _CARRIERS = {
     1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16), 4: (torch.int32, np.int32), 8: (torch.int64, np.int64),
 }  # fmt: skip
