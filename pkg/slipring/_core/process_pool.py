@@ -138,7 +138,7 @@ class ProcessPool(ResizablePool):
         """
         if isinstance(error, AssertionError) and multiprocessing.current_process().daemon:
             return AssertionError(
-                f"{error}: multiprocessing made this process (pid {os.getpid()}) daemonic, so the loader cannot start "
+                f"{error}: multiprocessing made this process daemonic, so the loader cannot start "
                 f"worker processes in it. Use threads, {self.job.threads}, or num_workers=0; or start this process "
                 "with daemon=False (in place of multiprocessing.Pool: concurrent.futures.ProcessPoolExecutor)"
             )
