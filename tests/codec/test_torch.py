@@ -11,12 +11,8 @@ from tests.support.inside import COPY_ALWAYS, COPY_AUTO, default_collate, empty
 
 torch = pytest.importorskip("torch")
 
-DTYPES = [
-    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64",
-    "complex128", "uint16", "uint32", "uint64", "bfloat16", "complex32", "float8_e4m3fn", "float8_e5m2",
-    "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
-]  # fmt: skip
-DTYPES = [getattr(torch, name) for name in DTYPES if hasattr(torch, name)]
+DTYPES = {dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+DTYPES = sorted((dtype for dtype in DTYPES if not str(dtype).startswith(("torch.qint", "torch.quint"))), key=str)
 
 
 def filled(dtype, shape):

@@ -113,7 +113,7 @@ def test_lists_of_numbers_are_one_leaf(trip, sent):
 
 MIXED = [
     [1, True], [True, 1], [1, 2.5], [2.5, 1], [1, 2**63], [1, Colour.RED], [1, None], (1, 2), [-(2**63) - 1],
-    ["a", b"b"], ["a", 1], [b"a", None], ["a", TextSubclass("b")], ("a", "b"),
+    ["a", b"b"], ["a", 1], [b"a", None], ["a", TextSubclass("b")], ("a", "b"), [True, False], [None, None],
 ]  # fmt: skip
 
 
@@ -121,6 +121,18 @@ MIXED = [
 def test_lists_of_several_types_keep_each_elements_type(trip, sent):
     got = trip(sent)
     assert got == sent and [type(v) for v in got] == [type(v) for v in sent]
+
+
+def test_token_lists_as_tokenizers_return_them_are_not_pickled(trip):
+    batch = {
+        "input_ids": [[101, 7, 102], [101, 102], []],
+        "labels": [1, 0, -100],
+        "offsets": [[(0, 3), (3, 4)], [], None],
+        "special": [[True, False], [None, 1]],
+    }
+    sent = [batch, {"nested": {"batch": [batch["input_ids"]]}}]
+    assert repr(trip(sent)) == repr(sent)
+    assert trip.pickled(sent) == 0
 
 
 CONTAINERS = [

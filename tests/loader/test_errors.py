@@ -1,5 +1,6 @@
 """Errors: in the dataset, in collate_fn, in worker_init_fn, in a sampler; timeouts."""
 
+import multiprocessing
 import threading
 import traceback
 from functools import partial
@@ -263,3 +264,35 @@ def test_a_closed_loader_says_so(num_workers):
         with pytest.raises(StopIteration):
             next(iterator)
     assert len(loader) == 50
+
+
+def load_in_a_daemon(sender, options):
+    with loading(list(range(4)), 2, **options) as loader:
+        try:
+            sender.send([batch.tolist() for batch in loader])
+        except AssertionError as error:
+            sender.send(str(error))
+
+
+def from_a_daemon(function, *args):
+    """Return what a function sends from a daemonic process."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=function, args=(sender, *args), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    finally:
+        process.join()
+
+
+@kinds("fork", "spawn", "forkserver")
+def test_a_daemonic_process_is_told_to_use_worker_threads(kind):
+    said = from_a_daemon(load_in_a_daemon, kind)
+    assert "daemonic" in said and "num_workers=0" in said and "daemon=False" in said
+    assert "Workers(start_method='thread')" in said
+
+
+@kinds("thread", "inline")
+def test_worker_threads_and_no_workers_load_in_a_daemonic_process(kind):
+    assert from_a_daemon(load_in_a_daemon, kind) == [[0, 1], [2, 3]]

@@ -119,3 +119,25 @@ def test_another_process_class_is_refused_by_name(process):
     with pytest.raises(ValueError, match=r"multiprocessing_context=.*its Process must be") as raised:
         DataLoader(Named(), 2, num_workers=1, multiprocessing_context=context(process))
     assert name in str(raised.value)
+
+
+def load_in_a_daemon(sender, method):
+    try:
+        with DataLoader(list(range(4)), 2, num_workers=1, multiprocessing_context=method) as loader:
+            sender.send([batch.tolist() for batch in loader])
+    except AssertionError as error:
+        sender.send(str(error))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", context(threading.Thread)], ids=["fork", "spawn", "thread"])
+def test_a_daemonic_process_is_told_to_use_threads_which_work(method):
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=load_in_a_daemon, args=(sender, method), daemon=True)
+    process.start()
+    sender.close()
+    said = receiver.recv()
+    process.join()
+    if isinstance(method, str):
+        assert "Use threads, multiprocessing_context= with a context whose Process is threading.Thread" in said
+    else:
+        assert said == [[0, 1], [2, 3]]

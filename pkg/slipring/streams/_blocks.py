@@ -229,7 +229,8 @@ def _column(values, name):
                     name,
                     f"column {name!r} has Python objects in the fields of its rows: give each field as a column",
                 )
-            return array
+            native = array.dtype.newbyteorder("=")
+            return array if native == array.dtype else array.astype(native)
         arrow = _arrow_blocks()
     try:
         return arrow.as_column(values)

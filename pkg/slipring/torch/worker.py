@@ -28,6 +28,7 @@ class TorchJob(Job):
     """The description of a loader's work for every worker, with the additions of torch's loader."""
 
     method_argument = "multiprocessing_context={!r}"
+    threads = "multiprocessing_context= with a context whose Process is threading.Thread"
 
     def not_sent(self, error):
         """Warn in torch's words."""

@@ -44,7 +44,8 @@ def default_collate(samples):
     value
         The samples' own containers. Arrays of shape ``s`` become one of shape ``(len(samples), *s)``, bools a
         bool, ints an int64 and floats a float64 array of shape ``(len(samples),)``; text and anything else a
-        list. If all samples are None, so is the result. Arrays of other libraries in CPU memory that follow the array
+        list. If all samples are None, so is the result. Arrays are in native byte order, as numpy's `stack` makes
+        them, whatever the order of the samples. Arrays of other libraries in CPU memory that follow the array
         API standard, such as JAX's, become numpy's.
 
     Raises
@@ -276,11 +277,21 @@ cdef object stack_arrays(list values, str path):
         if other is not descr and not cnp.PyArray_EquivTypes(other, descr):
             same = False
             break
-    dtype = descr if same else common_dtype(values, path)
+    dtype = native(descr if same else common_dtype(values, path))
     check_shapes(values, path)
     out = empty((n, *(<object> first).shape), dtype)
-    write_rows(<cnp.ndarray> out, values, same)
+    write_rows(<cnp.ndarray> out, values, same and dtype is descr)
     return out
+
+
+cdef cnp.dtype native(cnp.dtype descr):
+    """Return the dtype with all its parts in native byte order, as numpy stacks arrays; `descr` itself if it is so."""
+    if cnp.PyTypeNum_ISUSERDEF(descr.type_num):
+        return descr
+    if descr.type_num != cnp.NPY_VOID and cnp.PyDataType_ISNOTSWAPPED(descr):
+        return descr
+    cdef cnp.dtype made = descr.newbyteorder("=")  # `isnative` does not look into the arrays in fields
+    return descr if cnp.PyArray_EquivTypes(made, descr) else made
 
 
 cdef list as_arrays(list values, str path):
@@ -296,22 +307,22 @@ cdef list as_arrays(list values, str path):
 cdef object common_dtype(list values, str path):
     """Return the dtype to which all samples can be converted without a change of meaning."""
     cdef Py_ssize_t i
-    first = values[0].dtype
+    cdef object first = native(values[0].dtype), dtype
     for i in range(1, len(values)):
-        dtype = values[i].dtype
+        dtype = native(values[i].dtype)
         if dtype.kind != first.kind and not (dtype.kind in "biufc" and first.kind in "biufc"):
             raise mismatch(path, "dtype", 0, first, i, dtype)
     try:
         return np.result_type(*{v.dtype for v in values})
     except TypeError:  # structured dtypes, units of time
         i = next_different(values)
-        raise mismatch(path, "dtype", 0, first, i, values[i].dtype) from None
+        raise mismatch(path, "dtype", 0, first, i, native(values[i].dtype)) from None
 
 
 cdef Py_ssize_t next_different(list values):
     cdef Py_ssize_t i
     for i in range(1, len(values)):
-        if values[i].dtype != values[0].dtype:
+        if native(values[i].dtype) != native(values[0].dtype):
             return i
     return 0
 
@@ -359,7 +370,11 @@ cdef object stack_tensors(list values, str path):
             raise mismatch_type(path, values, i)
         if values[i].shape != first:
             raise mismatch(path, "shape", 0, tuple(first), i, tuple(values[i].shape))
-    return _codec.foreign_module("tensor").stack(values, empty)
+    module = _codec.foreign_module("tensor")
+    odd_one = module.next_unpromoted(values)
+    if odd_one is not None:
+        raise mismatch(path, "dtype", 0, values[0].dtype, odd_one, values[odd_one].dtype)
+    return module.stack(values, empty)
 
 
 include "_collate_torch.pxi"

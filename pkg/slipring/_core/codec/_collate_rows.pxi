@@ -15,7 +15,7 @@ from cpython.object cimport PyObject, PyObject_GetItem
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from slipring._core.codec._codec cimport array_over, copy_row, is_fixed, is_foreign_array, tensor_class
-from slipring._core.codec._dlpack cimport DLApi, DLTensor, describe, exchange, single_float
+from slipring._core.codec._dlpack cimport DLApi, DLTensor, describe, exchange, is_ambiguous, single_float
 from slipring._core.ring._ring cimport SR_LEAF_ALIGN, Fill, clock, current_fill, has_slow_samples
 
 import numpy as np
@@ -62,7 +62,7 @@ cdef class Column:
     cdef object owner         # the array that owns the rows; None: the slot
     cdef bint large           # the rows together exceed the CPU's caches
     cdef Py_ssize_t nbytes    # per row
-    cdef cnp.dtype descr
+    cdef cnp.dtype descr      # in native byte order
     cdef int ndim
     cdef cnp.npy_intp dims[16]
     cdef tuple strides        # of the first sample's array, if it is not C-contiguous
@@ -71,6 +71,7 @@ cdef class Column:
     cdef bint carried         # numpy lacks the tensors' dtype: the rows have integers of the same size
     cdef const DLApi *api     # NULL: torch copies
     cdef uint8_t type_code, type_bits
+    cdef bint ambiguous       # several dtypes have that code and these bits
     # a leaf without rows
     cdef list kept
     # a container
@@ -178,18 +179,20 @@ cdef Column tensor_column(Column column, value, int rules):
     lie_as(column, b"t", tuple(value.shape), dtype)
     if not value.is_contiguous():
         column.like = module.without_memory(value)
-    describe_as(column, value.contiguous())
+    describe_as(column, value.dtype)
     return column
 
 
-cdef int describe_as(Column column, tensor) except -1:
+cdef int describe_as(Column column, dtype) except -1:
     cdef DLTensor found
-    column.dtype = tensor.dtype
-    column.carried = _codec.foreign_module("tensor").carrier_of(tensor.dtype) is not None
+    module = _codec.foreign_module("tensor")
+    column.dtype = dtype
+    column.carried = module.carrier_of(dtype) is not None
     column.api = exchange(column.kind)
     # DLPack does not report the conjugate flag of complex tensors.
-    if column.api != NULL and not column.dtype.is_complex and describe(column.api, tensor, &found):
+    if column.api != NULL and not dtype.is_complex and describe(column.api, module.torch.empty(0, dtype=dtype), &found):
         column.type_code, column.type_bits = found.dtype.code, found.dtype.bits
+        column.ambiguous = is_ambiguous(&found)
     else:
         column.api = NULL
     return 0
@@ -197,8 +200,8 @@ cdef int describe_as(Column column, tensor) except -1:
 
 cdef int lie_as(Column column, char code, tuple shape, cnp.dtype descr) except -1:
     cdef int i
-    column.code, column.descr, column.ndim = code, descr, <int> len(shape)
-    column.nbytes = descr.itemsize
+    column.code, column.descr, column.ndim = code, native(descr), <int> len(shape)
+    column.nbytes = column.descr.itemsize
     for i in range(column.ndim):
         column.dims[i] = shape[i]
         column.nbytes *= column.dims[i]
@@ -273,7 +276,7 @@ cdef bint write(Column column, value, Py_ssize_t i, Py_ssize_t at, int rules) ex
                 return False
         return True
     if code == b"s":
-        if value.dtype != column.descr:
+        if native(value.dtype) != column.descr:
             return False
         column.row_array(at)[()] = value
         return True
@@ -299,14 +302,15 @@ cdef bint write(Column column, value, Py_ssize_t i, Py_ssize_t at, int rules) ex
 cdef bint write_array(Column column, cnp.ndarray value, Py_ssize_t at) except -1:
     cdef int d
     cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(value)
-    if descr is not column.descr and not cnp.PyArray_EquivTypes(descr, column.descr):
+    cdef bint same = descr is column.descr or cnp.PyArray_EquivTypes(descr, column.descr)
+    if not same and not cnp.PyArray_EquivTypes(native(descr), column.descr):
         return False
     if cnp.PyArray_NDIM(value) != column.ndim:
         return False
     for d in range(column.ndim):
         if cnp.PyArray_DIM(value, d) != column.dims[d]:
             return False
-    if cnp.PyArray_IS_C_CONTIGUOUS(value):
+    if same and cnp.PyArray_IS_C_CONTIGUOUS(value):
         copy_row(column.row(at), <const char *> cnp.PyArray_DATA(value), column.nbytes, column.large)
     else:
         column.row_array(at)[...] = value
@@ -320,6 +324,8 @@ cdef bint write_tensor(Column column, value, Py_ssize_t at) except -1:
             single_float(&tensor) and value.is_neg()):  # see stack_tensors in _collate_torch.pxi
         return _codec.foreign_module("tensor").write_row(column.row_array(at), value, column.dtype)
     if tensor.dtype.code != column.type_code or tensor.dtype.bits != column.type_bits or tensor.ndim != column.ndim:
+        return False
+    if column.ambiguous and value.dtype is not column.dtype:
         return False
     for d in range(column.ndim):
         if tensor.shape[d] != column.dims[d]:
@@ -467,7 +473,7 @@ cdef Column shared_column(value, codes, int rules):
         return column
     if type(value) is not np.ndarray:
         if code == b"t":
-            describe_as(column, value)
+            describe_as(column, value.dtype)
         value = _codec.foreign_module("tensor").array_of(value)
     lie_as(column, code, value.shape[1:], value.dtype)
     column.large = value.nbytes >= LARGE

@@ -7,9 +7,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uint64_t
 
 from slipring._core.codec._codec cimport NPY_HALF, AsTensor, all_of, copy_rows
-from slipring._core.codec._dlpack cimport (
-    DL_BOOL, DL_FLOAT, DL_INT, DL_UINT, DLApi, DLTensor, alike, describe, exchange, single_float,
-)
+from slipring._core.codec._dlpack cimport DLApi, DLTensor, alike, describe, exchange, is_ambiguous, single_float
 
 import sys
 
@@ -18,12 +16,6 @@ import numpy as np
 from slipring._core.codec import _codec, pytree
 from slipring._core.codec._codec import empty
 
-cdef dict _DTYPES = {
-    (DL_BOOL, 8): np.dtype(np.bool_),
-    **{(DL_INT, bits): np.dtype(f"i{bits // 8}") for bits in (8, 16, 32, 64)},
-    **{(DL_UINT, bits): np.dtype(f"u{bits // 8}") for bits in (8, 16, 32, 64)},
-    **{(DL_FLOAT, bits): np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)},
-}
 ODD = object()
 cdef object odd = ODD
 
@@ -113,25 +105,31 @@ cdef object torch_stack_tensors(list values, kind):
     cdef const char **rows
     cdef Py_ssize_t i, n = len(values)
     cdef uint64_t nbytes
+    cdef bint ambiguous
     if api == NULL or not describe(api, values[0], &first):
         return odd
-    dtype = _DTYPES.get((first.dtype.code, first.dtype.bits))
-    if dtype is None:
+    dtype = values[0].dtype
+    descr = _codec.foreign_module("tensor").numpy_dtype(dtype)
+    if descr is None or dtype.is_complex:  # DLPack does not report the conjugate flag
         return odd
+    ambiguous = is_ambiguous(&first)
     rows = <const char **> PyMem_Malloc(n * sizeof(char *))
     if rows == NULL:
         raise MemoryError()
     try:
         for i in range(n):
-            if not describe(api, values[i], &other) or not alike(&first, &other) or values[i].requires_grad:
+            value = values[i]
+            if not describe(api, value, &other) or not alike(&first, &other) or value.requires_grad:
+                return odd
+            if ambiguous and value.dtype is not dtype:
                 return odd
             # DLPack does not report the negative bit of a tensor such as x.conj().imag. Such a tensor is strided,
             # unless it has a single element.
-            if single_float(&other) and values[i].is_neg():
+            if single_float(&other) and value.is_neg():
                 return odd
             rows[i] = other.data + other.byte_offset
         shape = (n, *[first.shape[d] for d in range(first.ndim)])
-        out = empty(shape, dtype)
+        out = empty(shape, descr)
         nbytes = cnp.PyArray_NBYTES(<cnp.ndarray> out) // n
         if nbytes:
             copy_rows(<char *> cnp.PyArray_DATA(<cnp.ndarray> out), rows, n, nbytes)

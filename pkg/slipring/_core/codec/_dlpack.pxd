@@ -11,7 +11,6 @@ cdef enum:
     DL_INT = 0
     DL_UINT = 1
     DL_FLOAT = 2
-    DL_BOOL = 6
 
 cdef extern from *:
     """
@@ -83,6 +82,11 @@ cdef inline bint single_float(const DLTensor *tensor) noexcept:
         if tensor.shape[d] != 1:
             return False
     return tensor.dtype.code == DL_FLOAT
+
+
+cdef inline bint is_ambiguous(const DLTensor *tensor) noexcept:
+    """Return whether several dtypes of torch have that description: int1 to int8, or uint1 to uint8."""
+    return tensor.dtype.bits == 8 and (tensor.dtype.code == DL_INT or tensor.dtype.code == DL_UINT)
 
 
 cdef inline bint alike(const DLTensor *a, const DLTensor *b) noexcept:

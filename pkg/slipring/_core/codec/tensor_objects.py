@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from slipring._core.codec import pytree
-from slipring._core.codec.tensors import BY_NAME, is_plain
+from slipring._core.codec.tensors import BY_NAME, carried, is_plain
 
 
 def dumps(value, buffer_callback):
@@ -26,6 +26,8 @@ def dumps(value, buffer_callback):
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value):
+        if type(value) is torch.UntypedStorage and value.device.type == "cpu":  # torch cannot unpickle its own pickle
+            return _storage, (pickle.PickleBuffer(torch.empty(0, dtype=torch.uint8).set_(value).numpy()),)
         if not isinstance(value, torch.Tensor):
             return NotImplemented
         kind = type(value)
@@ -80,24 +82,32 @@ def _parts(tensor):
 def _strided_parts(tensor):
     if not is_plain(tensor):
         return None
-    tensor = tensor.resolve_conj().resolve_neg()
     strides = None
+    name, tensor = str(tensor.dtype).removeprefix("torch."), carried(tensor)
     if not tensor.is_contiguous():
         tensor = tensor.clone()  # without gaps, in the order of its strides
         strides = tensor.stride()
     flat = tensor.as_strided((tensor.numel(),), (1,)) if strides else tensor.reshape(-1)
     data = pickle.PickleBuffer(flat.view(torch.uint8).numpy())
-    return _strided, (data, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), strides)
+    return _strided, (data, name, tuple(tensor.shape), strides)
 
 
 # ---- called by pickles
 
 
-def _strided(data, name, shape, strides):
+def _bytes(data):
     array = np.frombuffer(data, np.uint8)
     if not array.flags.writeable:  # the memory of a cache: torch would write to it nevertheless
         array = array.copy()
-    flat = torch.from_numpy(array).view(BY_NAME[name])
+    return torch.from_numpy(array)
+
+
+def _storage(data):
+    return _bytes(data).untyped_storage()
+
+
+def _strided(data, name, shape, strides):
+    flat = _bytes(data).view(BY_NAME[name])
     return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
 
 

@@ -8,37 +8,45 @@ import torch
 
 from slipring.errors import CorruptBatch
 
-# Dtypes that numpy lacks are sent as integers of the same size.
-_CARRIERS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16), 4: (torch.int32, np.int32)}
-_NUMPY = {
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
-    torch.float64, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
+# Dtypes that numpy lacks are sent as integers of the same size. torch copies integers even if it cannot copy the dtype.
+_CARRIERS = {
+    1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16), 4: (torch.int32, np.int32), 8: (torch.int64, np.int64),
 }  # fmt: skip
-_CARRIED = {
-    getattr(torch, name)
-    for name in (
-        "bfloat16",
-        "complex32",
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-    )
-    if hasattr(torch, name)
-}
-_DTYPES = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in _NUMPY}
-BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _NUMPY | _CARRIED}
+
+
+def _sort_dtypes():
+    """Return {dtype: numpy's dtype} and the dtypes that numpy lacks.
+
+    Bytes do not describe a quantized tensor (quint8, qint32, ...), because its scale is outside them.
+    """
+    known, carried, memory = {}, set(), torch.zeros(16, dtype=torch.uint8)
+    for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
+        if str(dtype).startswith(("torch.qint", "torch.quint")):
+            continue
+        try:
+            known[dtype] = memory.view(dtype).numpy().dtype
+        except TypeError:
+            if dtype.itemsize in _CARRIERS:
+                carried.add(dtype)
+    return known, carried
+
+
+_DTYPES, _CARRIED = _sort_dtypes()
+BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES.keys() | _CARRIED}
+numpy_dtype = _DTYPES.get
 
 
 def array_of(tensor):
     """Return the tensor's memory as an array; if numpy lacks the tensor's dtype, the array has a carrier's dtype."""
+    return carried(tensor).numpy()
+
+
+def carried(tensor):
+    """Return the tensor's memory as a tensor of a dtype that numpy has."""
     tensor = tensor.detach()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
-    if tensor.dtype not in _NUMPY:
-        tensor = tensor.view(_CARRIERS[tensor.element_size()][0])
-    return tensor.numpy()
+    return tensor if tensor.dtype in _DTYPES else tensor.view(_CARRIERS[tensor.element_size()][0])
 
 
 def is_plain(value):
@@ -47,7 +55,7 @@ def is_plain(value):
         type(value) is torch.Tensor
         and value.layout is torch.strided
         and value.device.type == "cpu"
-        and (value.dtype in _NUMPY or value.dtype in _CARRIED)
+        and (value.dtype in _DTYPES or value.dtype in _CARRIED)
         and not value.is_nested
     )
 
@@ -129,11 +137,21 @@ def stack(tensors, empty):
     if not all(is_plain(t) and t.dtype is first.dtype for t in tensors):
         return torch.stack(tensors)
     shape = (len(tensors), *first.shape)
-    if first.dtype in _NUMPY:
-        out = torch.from_numpy(empty(shape, array_of(first[:0] if first.dim() else first).dtype))
-    else:
-        out = torch.from_numpy(empty(shape, _CARRIERS[first.element_size()][1])).view(first.dtype)
-    return torch.stack([t.detach() for t in tensors], out=out)
+    out = torch.from_numpy(empty(shape, _DTYPES.get(first.dtype) or carrier_of(first.dtype)))
+    torch.stack([t.detach() if t.dtype in _DTYPES else carried(t) for t in tensors], out=out)
+    return out if out.dtype is first.dtype else out.view(first.dtype)
+
+
+def next_unpromoted(tensors):
+    """Return the index of the first tensor whose dtype torch cannot combine with those before it; None if all fit."""
+    dtype = tensors[0].dtype
+    for i, tensor in enumerate(tensors):
+        if tensor.dtype is not dtype:
+            try:
+                dtype = torch.promote_types(dtype, tensor.dtype)
+            except RuntimeError:
+                return i
+    return None
 
 
 # ---- rows of a batch, for slipring._core.codec._collate
@@ -160,15 +178,16 @@ def write_row(row, tensor, dtype):
     """Copy a tensor to its row, an array; return False if it is not plain, or of another dtype or shape."""
     if row_dtype(tensor) is None or tensor.dtype is not dtype or tensor.shape != row.shape:
         return False
-    over_rows(row, dtype).copy_(tensor)
+    torch.from_numpy(row).copy_(carried(tensor))
     return True
 
 
 def read_row(row, dtype, like):
     """Return a copy of a row, with the strides of `like` (None: contiguous)."""
-    tensor = over_rows(row, dtype)
-    made = torch.empty_like(tensor if like is None else like, device="cpu")
-    return made.copy_(tensor)
+    row = torch.from_numpy(row)
+    made = torch.empty_like(row) if like is None else torch.empty_like(like, dtype=row.dtype, device="cpu")
+    made.copy_(row)
+    return made if made.dtype is dtype else made.view(dtype)
 
 
 def over_rows(array, dtype):

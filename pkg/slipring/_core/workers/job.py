@@ -24,6 +24,7 @@ class Job:
     resume_iteration: int = 1
 
     method_argument = "Workers(start_method={!r})"  # how users give this loader the start method
+    threads = "Workers(start_method='thread')"  # how users ask for worker threads
 
     @property
     def num_workers(self):

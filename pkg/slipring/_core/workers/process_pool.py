@@ -132,8 +132,15 @@ class ProcessPool(ResizablePool):
     def _explain(self, error, number):
         """Return a clearer error if a process could not be started, or None.
 
-        It names the part that could not be pickled, or says that the fork server has ended.
+        It names the part that could not be pickled, or says that the fork server has ended, or that this process may
+        have no children.
         """
+        if isinstance(error, AssertionError) and multiprocessing.current_process().daemon:
+            return AssertionError(
+                f"{error}: multiprocessing made this process daemonic, so the loader cannot start "
+                f"worker processes in it. Use threads, {self.job.threads}, or num_workers=0; or start this process "
+                "with daemon=False (in place of multiprocessing.Pool: concurrent.futures.ProcessPoolExecutor)"
+            )
         if self.forks or isinstance(error, SlipringError):
             return None
         argument = self.job.method_argument
