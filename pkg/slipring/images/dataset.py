@@ -17,7 +17,7 @@ from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.errors import shown
 from slipring.images._backend import backend
-from slipring.images._batch import as_batch_transform
+from slipring.images._batch import as_batch_transform, labels_of
 from slipring.images._batch_images import Images
 from slipring.images._draws import Draws
 from slipring.images._reading import IndexedSamples
@@ -207,7 +207,7 @@ class ImageDataset(IndexedSamples):
         images, targets = batch
         draws = Draws(random.getrandbits(64) if seed is None else mix(seed, _BATCH))
         memory = Images(self._renderer.memory_of(images), self.layout, self.dtype)
-        mixed = self.batch_transform.mix(memory, np.asarray(targets), draws)
+        mixed = self.batch_transform.mix(memory, labels_of(targets, len(memory.memory)), draws)
         if isinstance(images, np.ndarray):
             return images, mixed
         import torch
