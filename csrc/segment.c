@@ -125,6 +125,7 @@ static int reserve(int fd, const sr_options *asked, sr_header *h, sr_info *info,
         /* Check instead of trying: ftruncate beyond the limit raises SIGXFSZ, which kills plain C programs. */
         if (!unlimited && h->total > limit.rlim_cur) {
             *why = FILE_SIZE;
+            why->free = limit.rlim_cur;
             rc = -EFBIG;
             capacity = fit(&o, h, limit.rlim_cur, capacity);
         } else if (h->total > most) {
@@ -145,6 +146,7 @@ static int reserve(int fd, const sr_options *asked, sr_header *h, sr_info *info,
         }
         info->limited_by = why->text;
     } while (capacity >= SMALLEST_CAPACITY);
+    lay_out(h, &o, SMALLEST_CAPACITY); /* the error has the size of the smallest segment */
     return rc;
 }
 

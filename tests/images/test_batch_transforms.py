@@ -92,6 +92,43 @@ def test_cutmix_weighs_labels_by_the_area_of_its_box():
         assert np.allclose(soft, one_hot(target) * share + np.roll(one_hot(target), 1, 0) * (1 - share), atol=1e-6)
 
 
+LABELS = {
+    "a tensor without dimensions": lambda torch, n: torch.tensor(n),
+    "a tensor of uint8": lambda torch, n: torch.tensor(n, dtype=torch.uint8),
+    "a soft tensor": lambda torch, n: torch.eye(CLASSES)[n],
+    "a soft tensor of bfloat16": lambda torch, n: torch.eye(CLASSES)[n].bfloat16(),
+    "a soft tensor with a gradient": lambda torch, n: torch.eye(CLASSES)[n].requires_grad_(),
+    "a one-hot tensor of integers": lambda torch, n: torch.eye(CLASSES).long()[n],
+    "a soft array": lambda torch, n: np.eye(CLASSES)[n],
+}
+
+
+@pytest.mark.parametrize("way", [{}, *WAYS], ids=["none", "processes", "threads"])
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("mix", MIXES)
+def test_labels_of_all_kinds_are_mixed_as_class_numbers_are(mix, kind, way):
+    torch = pytest.importorskip("torch")
+    want = batches(photos(batch_transform=MIXES[mix]))
+    data = photos(batch_transform=MIXES[mix], target_transform=lambda n: LABELS[kind](torch, n))
+    for (image, target), (its, label) in zip(want, batches(data, **way), strict=True):
+        assert np.array_equal(image, its) and label.dtype == np.float32 and np.array_equal(target, label)
+    chunked = batches(data, num_workers=2, chunk_size=1)  # the batch's workers share a column of tensors
+    assert all(np.array_equal(target, label) for (_, target), (_, label) in zip(want, chunked, strict=True))
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_tensors_as_labels_are_mixed_in_torchs_loader(mix):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    data = photos(batch_transform=MIXES[mix], target_transform=torch.tensor)
+    for options in ({}, {"num_workers": 2}, {"num_workers": 2, **grouped(chunk_size=1)}):
+        for (image, target), (_, label) in zip(unmixed(), DataLoader(data, 8, **options), strict=True):
+            assert isinstance(label, torch.Tensor) and label.dtype == torch.float32 and label.shape == (8, CLASSES)
+            assert torch.allclose(label.sum(1), torch.ones(8)) and len(image) == len(label)
+            assert ((label.numpy() > 0).sum(1) <= 2).all() and (label.numpy()[0, target[[0, -1]]] >= 0).all()
+
+
 @pytest.mark.parametrize("alpha", [0.2, 4.0])
 def test_shares_have_the_beta_distribution(alpha):
     """Its mean is 1/2 and its variance 1 / (4 (2 alpha + 1))."""
@@ -118,6 +155,16 @@ def test_a_last_batch_of_one_image_is_mixed_with_itself():
         (lambda: photos(MIXES["mixup"]), TypeError, "which mixes a batch: give batch_transform="),
         (lambda: batches(photos(batch_transform=images.MixUp())), ValueError, "needs num_classes="),
         (lambda: batches(photos(batch_transform=images.MixUp(num_classes=4))), ValueError, "a target is 4: with num"),
+        (
+            lambda: batches(photos(batch_transform=MIXES["mixup"], target_transform=lambda n: one_hot(n)[:3])),
+            ValueError,
+            r"shape \(8, 3\), and num_classes=5 needs as many columns",
+        ),
+        (
+            lambda: batches(photos(batch_transform=MIXES["mixup"], target_transform=lambda n: [0.0] * 8)),
+            ValueError,
+            "a row for each of 8 images.*make each label a number, an array or a tensor",
+        ),
         (
             lambda: batches(photos(batch_transform=MIXES["mixup"], target_transform=float)),
             ValueError,

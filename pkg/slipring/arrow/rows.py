@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
@@ -82,6 +83,54 @@ def take(table, numbers):
         return table.take(pa.array(numbers))
     except pa.ArrowNotImplementedError:  # take() lacks views and run-end encodings
         return pa.concat_tables([table.slice(number, 1) for number in numbers.tolist()])
+
+
+def python_rows(table):
+    """Return the rows as dicts of Python values, as ``table.to_pylist()`` does.
+
+    Times of day, time stamps and durations in nanoseconds become values of numpy, because ``datetime`` has only
+    microseconds, and pyarrow needs pandas for them. A time stamp with a time zone is in UTC.
+    """
+    if not any(_has_nanoseconds(field.type) for field in table.schema):
+        return table.to_pylist()
+    columns = [
+        [_python_value(value) for value in column] if _has_nanoseconds(column.type) else column.to_pylist()
+        for column in table.columns
+    ]
+    names = table.schema.names
+    return [dict(zip(names, row)) for row in zip(*columns)]
+
+
+def python_values(column):
+    """Return the values of one column, as `python_rows`."""
+    return [row[""] for row in python_rows(pa.table({"": column}))]
+
+
+def _has_nanoseconds(kind):
+    """Return whether a type has times in nanoseconds, at any depth."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_nanoseconds(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _has_nanoseconds(kind.value_type)
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    return getattr(kind, "unit", None) == "ns" or any(map(_has_nanoseconds, inner))
+
+
+def _python_value(value):
+    """Return an Arrow scalar as a Python value, with numpy's times in place of times in nanoseconds."""
+    if not value.is_valid:
+        return None
+    if isinstance(value, pa.MapScalar):
+        return [tuple(map(_python_value, pair.values())) for pair in value.values]
+    if isinstance(value, pa.ListScalar):  # the lists of all types
+        return [_python_value(inner) for inner in value.values]
+    if isinstance(value, pa.StructScalar):
+        return {name: _python_value(inner) for name, inner in value.items()}
+    if isinstance(value, (pa.DictionaryScalar, pa.RunEndEncodedScalar, pa.UnionScalar, pa.ExtensionScalar)):
+        return _python_value(value.value)
+    if getattr(value.type, "unit", None) != "ns":
+        return value.as_py()
+    return (np.datetime64 if pa.types.is_timestamp(value.type) else np.timedelta64)(value.value, "ns")
 
 
 def empty(schema):

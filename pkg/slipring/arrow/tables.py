@@ -17,7 +17,7 @@ from slipring._files.storage import locate
 from slipring._offered import read_in_turn, threads
 from slipring.arrow.files import OpenedTables, open_table, remote_stamp
 from slipring.arrow.nulls import fill, value_for
-from slipring.arrow.rows import Rows, empty, one_batch, take
+from slipring.arrow.rows import Rows, empty, one_batch, python_rows, take
 from slipring.errors import RemoteError
 from slipring.redaction import redacted
 
@@ -49,7 +49,8 @@ class TableDataset:
         The columns to read, in this order: at least one, each named once. Default: all, in the order of the first
         file.
     decode : callable, optional
-        Called with each row, a dict of Python values; it returns the sample.
+        Called with each row, a dict of Python values; it returns the sample. Times in nanoseconds are values of numpy,
+        without a time zone: ``numpy.datetime64`` (in UTC), and ``numpy.timedelta64`` for durations and times of day.
     decode_batch : callable, optional
         Called with the rows of a batch as one ``pyarrow.RecordBatch``; it returns as many samples.
     returns : {'rows', 'record_batch'}
@@ -252,7 +253,7 @@ class TableDataset:
             return samples
         samples = [None] * len(indices)
         for places, table in self._pieces(indices):
-            rows = table.to_pylist()
+            rows = python_rows(table)
             for place, row in zip(places.tolist(), rows):
                 samples[place] = row if self.decode is None else self.decode(row)
         return samples

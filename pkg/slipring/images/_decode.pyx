@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from slipring._core.ring._ring cimport augmented, clock
+from slipring.errors import ImageError
 from slipring.images._cimages cimport (
     JMSG_LENGTH_MAX, SR_BAD_BOX, SR_BAD_IMAGE, SR_BFLOAT16, SR_FLOAT16, SR_FLOAT32, SR_NOT_A_JPEG_FOR_US,
     SR_OP_ADD_TO_SUM, SR_OP_AFFINE, SR_OP_AUTOCONTRAST, SR_OP_BRIGHTNESS, SR_OP_CONTRAST, SR_OP_CROP, SR_OP_ELASTIC,
@@ -248,7 +249,7 @@ def decode(data, out, table, box, to, window, int filter, int orientation, bint 
             if rc == NO_MEMORY:
                 raise MemoryError("no memory for decoding an image")
             if rc == BAD_OPERATION:
-                raise ValueError("an operation does not fit its image, or the array")
+                raise ImageError(UNFIT)
             return rc, message, picture.width, picture.height
         finally:
             PyBuffer_Release(&room)
@@ -288,9 +289,9 @@ def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, in
             augmented(ns)
         idle.append(decoder)
         if rc == SR_BAD_IMAGE:
-            raise ValueError(f"an image of {pixels.shape[0]} x {pixels.shape[1]} pixels is too large to be resized")
+            raise ImageError(f"an image of {pixels.shape[0]} x {pixels.shape[1]} pixels is too large to be resized")
         if rc == BAD_OPERATION:
-            raise ValueError("an operation does not fit its image, or the array")
+            raise ImageError(UNFIT)
         if rc != 0 and rc != SR_BAD_BOX:
             raise MemoryError("no memory for resizing an image")
         return rc
@@ -345,6 +346,10 @@ def mix(values, other, int type, float share, float rest):
         PyBuffer_Release(&to)
 
 
+UNFIT = (
+    "an operation does not fit the image: its kernel is larger than the image, or its result is too large. Scale the "
+    "image before"
+)
 TYPES = {"uint8": SR_UINT8, "float32": SR_FLOAT32, "float16": SR_FLOAT16, "bfloat16": SR_BFLOAT16}
 NOT_FOR_US = SR_NOT_A_JPEG_FOR_US
 BAD_PICTURE = SR_BAD_IMAGE

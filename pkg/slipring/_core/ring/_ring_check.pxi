@@ -16,7 +16,7 @@ from posix cimport signal as c_signal
 
 from slipring._core.ring cimport _cring as c
 from slipring.errors import Closed, SlotLost
-from slipring._core.ring.text import descriptor_closed, segment_full, segment_refused
+from slipring._core.ring.text import FILE_SIZE, descriptor_closed, segment_full, segment_refused
 
 BACKINGS = {"auto": c.SR_BACKING_AUTO, "shm": c.SR_BACKING_SHM, "memfd": c.SR_BACKING_MEMFD}
 COPY_WAYS = (None, "memcpy", "stores of 16 bytes", "stores of 64 bytes")  # enum sr_copy
@@ -31,7 +31,7 @@ LIMITS = {
     c.SR_LIMIT_CGROUP: "the memory cgroup (the container's limit)",
     c.SR_LIMIT_MEMORY: "the machine's available memory",
     c.SR_LIMIT_ADDRESS: "the limit on address space (RLIMIT_AS, ulimit -v)",
-    c.SR_LIMIT_FILESIZE: "the limit on file size (RLIMIT_FSIZE, ulimit -f)",
+    c.SR_LIMIT_FILESIZE: FILE_SIZE,
     c.SR_LIMIT_MAPPED: "the address space that the process has left",
     c.SR_LIMIT_MAPPINGS: "the number of mappings (vm.max_map_count)",
     c.SR_LIMIT_LOCKED: "the limit on locked memory (RLIMIT_MEMLOCK, ulimit -l)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 from slipring._core.ring import process
@@ -69,11 +70,32 @@ def short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+# ---- log records
+
+
+def escape_surrogates(record: logging.LogRecord) -> bool:
+    """Escape the bytes of file names that are not UTF-8, which a handler that writes strict UTF-8 would refuse."""
+    text = record.getMessage()
+    if not text.isascii():
+        record.msg, record.args = text.encode("utf-8", "backslashreplace").decode(), ()
+    return True
+
+
+logging.getLogger("slipring").addFilter(escape_surrogates)
+
 # ---- errors
+
+FILE_SIZE = "the limit on file size (RLIMIT_FSIZE, ulimit -f)"
 
 
 def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
     """Return the SegmentFull for `needed` bytes of which `limit` (a text) leaves `free`."""
+    if limit == FILE_SIZE:
+        text = (
+            f"a segment is a file in memory, and {limit} allows too few bytes: {slots} slots need {megabytes(needed)} "
+            f"({needed} bytes) more; raise that limit (ulimit -f unlimited, or resource.setrlimit) or use fewer slots"
+        )
+        return SegmentFull(text, needed=needed, free=free, limit=limit)
     text = (
         f"no memory for a batch: {megabytes(needed)} ({needed} bytes) more are needed, {megabytes(free)} "
         f"({free} bytes) are free within {limit}; use fewer slots (slots={slots} now), a smaller batch_size "

@@ -20,7 +20,7 @@ from multiprocessing.reduction import DupFd, ForkingPickler
 import numpy as np
 
 from slipring._core.ring._ring import Descriptor, identity, memory_available
-from slipring._core.ring.text import dataset_refused
+from slipring._core.ring.text import FILE_SIZE, dataset_refused
 
 ALIGNMENT = 64  # bytes: a cache line, and Arrow's alignment of buffers
 CHECKED = 32 << 20  # bytes written between two checks of the available memory
@@ -118,7 +118,7 @@ class _File:
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                     raise
-                allowed = f"what the system allows ({error.strerror})"
+                allowed = FILE_SIZE if error.errno == errno.EFBIG else f"what the system allows ({error.strerror})"
                 raise dataset_refused(at + len(data), len(data), 0, allowed) from error
             at, data = at + n, data[n:]
         self.end = at

@@ -1,6 +1,7 @@
 """The pool of worker processes: it starts, watches, replaces and stops them."""
 
 import contextlib
+import errno
 import gc
 import logging
 import multiprocessing
@@ -154,6 +155,20 @@ class ProcessPool(ResizablePool):
                     "files, connections and locks in the worker, where they are first used; or use "
                     + argument.format("fork")
                 )
+        if isinstance(error, FileNotFoundError) and not _has_folder():
+            return FileNotFoundError(
+                errno.ENOENT,
+                f"worker {number} did not begin: the working directory has been deleted, and "
+                f"{argument.format(self.method)} starts a Python in it: change to another directory (os.chdir) before, "
+                f"or use {argument.format('fork')}",
+            )
+        if self.method == "forkserver" and isinstance(error, PermissionError):
+            return PermissionError(
+                error.errno,
+                f"worker {number} did not begin: this process (user {os.geteuid()}) may not reach its fork server. It "
+                "was started as another user: change the user (os.setuid) before the first loader, or use "
+                + argument.format("spawn"),
+            )
         # In newer Pythons, the fork server runs the script itself, and ends if the script has no guard.
         if self.method == "forkserver" and isinstance(error, (EOFError, ConnectionError)):
             return WorkerDied(
@@ -386,6 +401,15 @@ def _unpicklable(value, name, above=()):
             if found:
                 return found
         return f"{name} ({type(value).__name__})"
+
+
+def _has_folder():
+    """Return whether the working directory exists."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _leave_server():

@@ -16,14 +16,14 @@ from slipring._core.ring.sample_marks import failed_among
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.errors import shown
+from slipring.images._render import MAX_PIXELS
 from slipring.images._render.backend import backend
-from slipring.images._render.decode import MAX_PIXELS
 from slipring.images._render.draws import Draws
 from slipring.images._sources.indexed import IndexedSamples
 from slipring.images._sources.options import suggests_options
 from slipring.images._sources.renderer import Renderer
 from slipring.images._sources.step_times import StepTimes
-from slipring.images._steps.batch import as_batch_transform
+from slipring.images._steps.batch import as_batch_transform, labels_of
 from slipring.images._steps.batch_images import Images
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class ImageDataset(IndexedSamples):
         images, targets = batch
         draws = Draws(random.getrandbits(64) if seed is None else mix(seed, _BATCH))
         memory = Images(self._renderer.memory_of(images), self.layout, self.dtype)
-        mixed = self.batch_transform.mix(memory, np.asarray(targets), draws)
+        mixed = self.batch_transform.mix(memory, labels_of(targets, len(memory.memory)), draws)
         if isinstance(images, np.ndarray):
             return images, mixed
         import torch

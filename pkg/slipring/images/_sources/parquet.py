@@ -136,6 +136,8 @@ class _Split:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        from slipring.arrow.rows import python_rows, python_values
+
         column, of = batch.column(0), pa.types
         paths = itertools.repeat(None)
         if of.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
@@ -148,7 +150,7 @@ class _Split:
             raise TypeError(f"column {self.image!r} must hold encoded images as bytes, not {column.type}")
         images = [value.as_buffer() if value.is_valid else path for value, path in zip(column, paths)]
         if isinstance(self.target, str):
-            targets = batch.column(1).to_pylist()
+            targets = python_values(batch.column(1))
         else:
-            targets = batch.select(range(1, batch.num_columns)).to_pylist()
+            targets = python_rows(batch.select(range(1, batch.num_columns)))
         return list(zip(images, targets))

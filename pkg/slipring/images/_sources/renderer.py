@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slipring._core.codec._codec import AsTensor
 from slipring._core.options.arguments import integer, one_of
 from slipring._core.ring._ring import DECODE, RESIZE, part_begun, spent
 from slipring.errors import shown
@@ -233,6 +234,8 @@ class Renderer:
 
     def stored(self, images):
         """Return an array or tensor as an array of `storage` over the same memory; the reverse of `shown`."""
+        if isinstance(images, AsTensor):  # of the workers that share a batch
+            return images.array
         if type(images).__module__ == "torch":
             import torch
 

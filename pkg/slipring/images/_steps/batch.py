@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slipring._core.codec._codec import AsTensor
 from slipring._core.options.arguments import integer, real
 from slipring.errors import shown
 from slipring.images._steps.base import BatchTransform
@@ -38,10 +39,15 @@ class _Mixing(BatchTransform):
     def _mixed(self, targets, share):
         """Return the targets as soft labels, mixed as the images are."""
         soft = self._one_hot(targets) if targets.ndim == 1 else targets
-        if soft.ndim != 2 or soft.dtype.kind != "f":
+        if soft.ndim != 2 or soft.dtype.kind not in "fiu":
             raise ValueError(
-                f"targets must be class numbers, or a float array of batch x classes, not {targets.dtype} of shape "
+                f"targets must be class numbers, or numbers of batch x classes, not {targets.dtype} of shape "
                 f"{targets.shape}"
+            )
+        if self.num_classes not in (None, soft.shape[1]):
+            raise ValueError(
+                f"targets have the shape {targets.shape}, and num_classes={self.num_classes} needs as many columns: "
+                "leave num_classes out, or correct it"
             )
         soft = soft.astype(np.float32, copy=False)
         return soft * np.float32(share) + np.roll(soft, 1, axis=0) * np.float32(1.0 - share)
@@ -144,6 +150,21 @@ class _Choice(BatchTransform):
 
     def __repr__(self) -> str:
         return repr(self.choice)
+
+
+def labels_of(targets: Any, images: int) -> NDArray[Any]:
+    """Return the targets of a batch of so many images as an array; they may be torch tensors, or lists of numbers."""
+    if isinstance(targets, AsTensor):
+        targets = targets.array
+    elif hasattr(targets, "detach"):
+        targets = targets.detach().float() if targets.is_floating_point() else targets
+    labels = np.asarray(targets)
+    if labels.ndim == 0 or len(labels) != images or (labels.ndim > 1 and isinstance(targets, (list, tuple))):
+        raise ValueError(
+            f"targets must be one array or tensor with a row for each of {images} images, not {shown(targets)}: make "
+            "each label a number, an array or a tensor"
+        )
+    return labels
 
 
 def as_batch_transform(transform: Any) -> BatchTransform | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from slipring._core.options.arguments import flag
-from slipring.errors import shown
+from slipring.errors import ImageError, shown
 from slipring.images import _decode
 from slipring.images._steps.base import RandomStep, Transform, pair
 from slipring.images._steps.checks import fill_of, padding_mode_of, padding_of
@@ -152,7 +152,7 @@ class RandomCrop(Transform):
             top, bottom, left, right = top + more_rows, bottom + more_rows, left + more_columns, right + more_columns
             rows, columns = rows + 2 * more_rows, columns + 2 * more_columns
         if rows < height or columns < width:
-            raise ValueError(
+            raise ImageError(
                 f"size must be at most that of the image with its border, {rows} x {columns} pixels, not "
                 f"{shown(self.size)}: scale the image before, or use pad_if_needed=True"
             )
