@@ -133,7 +133,6 @@ if __name__ == "__main__":
 RANK = """
 import multiprocessing, multiprocessing.util, signal, sys, threading
 from slipring import Loader, Workers
-from tests.support.processes import LONG_S
 
 ending = threading.Event()
 
@@ -153,7 +152,7 @@ def iterate():
 if __name__ == "__main__":
     process = multiprocessing.get_context(sys.argv[1]).Process(target=rank, args=(sys.argv[2],))
     process.start()
-    process.join(LONG_S)
+    process.join(600)
     print(process.exitcode)
     process.kill()
     process.join()
