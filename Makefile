@@ -176,11 +176,11 @@ test-sample: ## the checks of test-all with smaller bounds, and one in twelve sl
 	@$(PY) tools/checks.py $(if $(filter 0,$(TORCH)),,docs) tsan asan model mutants \
 	    "fuzz FUZZ_SECONDS=5 FUZZ_SEED=$(SAMPLE_SEED)" "slow SAMPLE=12"
 
-# Most tests wait for other processes half of their time, hence more of them at once than there are processors. A test
-# forks several workers, and what a fork costs grows with the process: with torch and all modules of tests imported it
-# costs four times as much. So the files that never mention torch run by themselves, and those that do afterwards.
+# As many tests at once as there are processors. A test forks several workers, and what a fork costs grows with the
+# process: with torch and all modules of tests imported it costs four times as much. So the files that never mention
+# torch run by themselves, and those that do afterwards.
 # Tests that are marked `alone` run before both, one after another. tests/clients is slow as a whole.
-JOBS ?= $(shell n=$$(nproc); echo $$((n < 6 ? 3 * n : 16)))
+JOBS ?= $(shell nproc)
 FIND_TESTS := grep -r --include 'test_*.py' --exclude-dir clients
 WITHOUT_TORCH = $(shell $(FIND_TESTS) -L torch tests)
 WITH_TORCH = $(shell $(FIND_TESTS) -l torch tests)
@@ -246,7 +246,7 @@ test-arm64: .arm64-tools ## tests in C and some of the model on arm64, under qem
 ARM64_TESTS := $(addprefix tests/,ring codec collate cache images loader queue)
 test-arm64-python: .arm64-tools $(DEPS_STAMP) ## some in Python, on Debian; TORCH=0, ARGS='tests/ring -k lease'
 	PYTHON=$(PY) QEMU=$(QEMU) ARM64_CC=$(ARM64_CC) sh tools/arm64.sh build/arm64
-	build/arm64/bin/python -m pytest -q -n $(JOBS) --timeout 600 -p no:cacheprovider -m "not slow and not alone" \
+	build/arm64/bin/python -m pytest -q -n $(JOBS) --timeout 3600 -p no:cacheprovider -m "not slow and not alone" \
 	    $(or $(ARGS),$(ARM64_TESTS))
 
 .arm64-tools:

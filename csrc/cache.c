@@ -215,7 +215,7 @@ static int commit(sr_cache *cache, uint32_t number, uint64_t offset, uint64_t ne
     sr_cgroup_locks locks;
     *why = (sr_alloc_error){.limit = SR_LIMIT_NONE, .needed = need};
     (void)sr_memory_available(-1, "", NULL, &locks); /* only for the locks */
-    sr_lock_cgroups(&locks, sr_now() + SR_GROW_WAIT_NS);
+    sr_lock_cgroups(&locks, SR_GROW_WAIT_NS);
     sr_store_ordered(&f->growing, need); /* [Z1] partner: [Z2] */
     uint64_t others = growth_of_others(cache, number);
     int fd = sr_cache_fd(cache), rc = fd < 0 ? fd : look_for_room(fd, need, others, why);

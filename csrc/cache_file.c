@@ -154,7 +154,7 @@ int sr_cache_create(uint64_t budget, int backing, const char *where, sr_cache **
     if (rc == 0) {
         sr_cgroup_locks locks;
         (void)sr_memory_available(-1, "", NULL, &locks); /* only for the locks */
-        sr_lock_cgroups(&locks, sr_now() + SR_GROW_WAIT_NS);
+        sr_lock_cgroups(&locks, SR_GROW_WAIT_NS);
         /* Without the margin KEPT_FREE, because a cache without any entry works too. */
         int head = SR_LIMIT_NONE;
         uint64_t available = sr_memory_available(fd, "", &head, NULL);

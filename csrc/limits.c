@@ -264,15 +264,39 @@ int sr_process_memory_available(const char *root, sr_memory_info *out)
  * gets all locks again, it tries without waiting, so that it loses the time once and not with each growth. */
 static _Atomic uint32_t in_vain;
 
-/* flock has no deadline, and the kernel reports no event when a lock is released. So try at growing intervals. */
-static bool lock_directory(int fd, uint64_t deadline)
+#define MOST_WAIT_NS UINT64_C(60000000000) /* other programs' shared memory may grow for ever */
+
+/* Return how much shared memory the processes of a group and of those below it have; 0 if the kernel does not say. */
+static uint64_t shared_memory(int group)
+{
+    char dir[32], stat[8192];
+    snprintf(dir, sizeof dir, "/proc/self/fd/%d", group);
+    if (read_text("", dir, "memory.stat", stat, sizeof stat) <= 0)
+        return 0;
+    uint64_t v1 = field(stat, "total_shmem "), v2 = field(stat, "shmem ");
+    return v1 != UINT64_MAX ? v1 : v2 != UINT64_MAX ? v2 : 0;
+}
+
+/* flock has no deadline, and the kernel reports no event when a lock is released. So try at growing intervals. While the
+ * group's shared memory grows, its holder is only slow, and another commit before it has its memory could exceed the
+ * limit. */
+static bool lock_directory(int fd, uint64_t patience)
 {
     struct timespec pause = {.tv_nsec = 50000};
-    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    uint64_t began = sr_now(), deadline = began + patience, had = 0;
+    for (bool first = true; flock(fd, LOCK_EX | LOCK_NB) != 0; first = false) {
         if (errno != EWOULDBLOCK)
             return true; /* no process can lock it */
-        if (sr_now() >= deadline)
-            return false;
+        if (first && patience)
+            had = shared_memory(fd);
+        uint64_t now = sr_now();
+        if (now >= deadline) {
+            uint64_t has = patience && now - began < MOST_WAIT_NS ? shared_memory(fd) : 0;
+            if (has <= had)
+                return false;
+            had = has;
+            deadline = now + patience;
+        }
         nanosleep(&pause, NULL); /* a signal ends it early, which costs one attempt */
         if (pause.tv_nsec < 2000000)
             pause.tv_nsec *= 2;
@@ -280,15 +304,15 @@ static bool lock_directory(int fd, uint64_t deadline)
     return true;
 }
 
-void sr_lock_cgroups(const sr_cgroup_locks *locks, uint64_t deadline)
+void sr_lock_cgroups(const sr_cgroup_locks *locks, uint64_t patience)
 {
     bool all = true;
     if (locks->n == 0)
         return;
     if (atomic_load_explicit(&in_vain, memory_order_relaxed))
-        deadline = 0;
+        patience = 0;
     for (uint32_t i = 0; i < locks->n; i++)
-        all = lock_directory(locks->dirs[i].fd, deadline) && all;
+        all = lock_directory(locks->dirs[i].fd, patience) && all;
     atomic_store_explicit(&in_vain, !all, memory_order_relaxed);
 }
 

@@ -83,7 +83,9 @@ static int announce(sr_ring *ring, uint32_t participant, uint64_t need, sr_cgrou
         int rc = check_available(ring->file.fd, need, 0, locks, why);
         if (rc == 0) {
             /* Lock before announcing: an announcement counts against the participant that has the locks. */
-            sr_lock_cgroups(locks, give_up);
+            uint64_t since = sr_now();
+            sr_lock_cgroups(locks, SR_GROW_WAIT_NS);
+            give_up += sr_now() - since;
             /* Announce first, then check: of two participants that grow concurrently, at least one sees the other. */
             announce_commit(ring, participant, pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX);
             uint64_t others = 0;

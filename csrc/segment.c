@@ -243,7 +243,7 @@ static int commit_controls(int fd, const sr_header *h, sr_alloc_error *why)
     uint64_t need = h->data_off + h->n_slots * (SR_TASK_COMMIT + SR_PAYLOAD_COMMIT);
     sr_cgroup_locks locks;
     (void)sr_memory_available(-1, "", NULL, &locks); /* only for the locks */
-    sr_lock_cgroups(&locks, sr_now() + SR_GROW_WAIT_NS);
+    sr_lock_cgroups(&locks, SR_GROW_WAIT_NS);
     int rc = sr_check_memory(fd, need, why);
     if (rc == 0)
         rc = sr_put_memory(fd, 0, h->data_off);

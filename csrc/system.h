@@ -91,13 +91,15 @@ typedef struct sr_cgroup_locks {
 uint64_t sr_memory_available(int fd, const char *root, int *limit, sr_cgroup_locks *locks);
 
 /* Lock the limited cgroups (flock), because two segments under one limit do not see each other's announcements. A
- * commit locks them, checks the available memory, and unlocks them after it has its memory. A lock that is not free by
- * `deadline` is skipped: its holder may be stopped, and a program must not fail for that while there is memory. */
-void sr_lock_cgroups(const sr_cgroup_locks *locks, uint64_t deadline);
+ * commit locks them, checks the available memory, and unlocks them after it has its memory. A lock is skipped if for
+ * `patience` ns it is not free and the group's shared memory does not grow: its holder may be stopped, and a program must
+ * not fail for that while there is memory. */
+void sr_lock_cgroups(const sr_cgroup_locks *locks, uint64_t patience);
 void sr_unlock_cgroups(sr_cgroup_locks *locks); /* and closes them, locked or not */
 
-/* The total time that a commit waits: for those locks, and for commits that others announced in its segment. A dead
- * participant's commit is recovered much sooner, unless the recovering participant is the one that waits. */
+/* The patience of a commit with those locks, and the total time that it waits for commits that others announced in its
+ * segment. A dead participant's commit is recovered much sooner, unless the recovering participant is the one that
+ * waits. */
 #define SR_GROW_WAIT_NS UINT64_C(2000000000)
 
 /* How much may still be written before a memory cgroup or the machine runs out, and which limit that is. */

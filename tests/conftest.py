@@ -35,8 +35,8 @@ hypothesis.settings.load_profile("slipring")
 
 def pytest_addoption(parser):
     # pytest-timeout raises in the main thread and can do nothing while that is stuck in C.
-    parser.addini("watchdog_grace", "seconds after a test's timeout until the run is ended", default="30")
-    parser.addini("leak_grace", "seconds that what a test started has to go after it", default="10")
+    parser.addini("watchdog_grace", "seconds after a test's timeout until the run is ended", default="120")
+    parser.addini("leak_grace", "seconds that what a test started has to go after it", default="120")
     parser.addoption(
         "--budget", type=float, metavar="S", help="skip the tests that have not begun after so many seconds"
     )

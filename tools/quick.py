@@ -108,7 +108,7 @@ class Run:
     def pytest(self, *arguments):
         """Run tests as far as the budget goes."""
         tests = ["-m", "not slow and not alone", *arguments]
-        jobs = os.environ.get("JOBS", "4")
+        jobs = os.environ.get("JOBS") or str(len(os.sched_getaffinity(0)))
         left = max(LEAST_S, BUDGET_S - self.seconds)
         command = [
             sys.executable,

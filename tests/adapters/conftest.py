@@ -9,6 +9,7 @@ import pytest
 from slipring.adapters import paddle_own
 from tests.support.adapters import import_paddle
 from tests.support.parts import slow
+from tests.support.processes import LONG_S
 
 
 @pytest.fixture(params=["arrays", "paddle"])
@@ -45,5 +46,5 @@ def no_thread_is_left():
     gc.collect()
     names = ("slipring-prefetch", "slipring-preload")
     for thread in [t for t in threading.enumerate() if t.name in names]:
-        thread.join(10)
+        thread.join(LONG_S)
         assert not thread.is_alive()

@@ -10,6 +10,7 @@ from slipring.adapters.megengine import Collator, DataLoader, StreamDataset, Str
 from tests.adapters.streams import Numbers
 from tests.support.adapters import Images, fail
 from tests.support.datasets import flat, wait_for_file
+from tests.support.processes import LONG_S
 
 WORKERS = [0, 2]
 
@@ -84,7 +85,7 @@ def test_no_thread_outlives_an_iteration_though_its_iterator_is_held(preload, ho
         del batches
         gc.collect()
     for thread in set(threading.enumerate()) - others:
-        thread.join(60)
+        thread.join(LONG_S)
         assert not thread.is_alive(), thread
 
 

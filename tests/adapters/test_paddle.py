@@ -15,6 +15,7 @@ from slipring.adapters import paddle as adapter
 from slipring.adapters.paddle import BatchSampler, DataLoader
 from tests.support.adapters import Images, Made, Pair, import_paddle, labels, plain
 from tests.support.datasets import flat
+from tests.support.processes import LONG_S
 
 WORKERS = [0, 2]
 
@@ -65,7 +66,7 @@ def test_outstanding_batches_are_bounded(kind, num_workers, places):
 def test_without_workers_a_thread_prefetches(kind):
     made = threading.Semaphore(0)
     batches = iter(DataLoader(Made(lambda i: (made.release(), i)[1]), prefetch_factor=2))
-    assert made.acquire(timeout=60) and made.acquire(timeout=60), "nobody has asked yet"
+    assert made.acquire(timeout=LONG_S) and made.acquire(timeout=LONG_S), "nobody has asked yet"
     assert [plain(batch) for batch in batches] == [[0], [1], [2], [3]]
     who = []
     batches = iter(DataLoader(Made(lambda i: who.append(threading.current_thread()) or i), use_buffer_reader=False))

@@ -3,14 +3,13 @@
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 
 from slipring import LoaderTimeout, WorkerDied
 from slipring.adapters.paddle import DataLoader
 from tests.support.adapters import Images, die, fail
+from tests.support.processes import wait_dead
 
 WORKERS = [0, 2]
 
@@ -62,10 +61,8 @@ def test_workers_end_with_a_killed_parent(tmp_path):
     assert out.returncode == -signal.SIGKILL, out.stderr
     pids = [int(word) for word in out.stdout.split()]
     assert pids
-    end = time.monotonic() + 60
-    while any(alive(pid) for pid in pids):
-        assert time.monotonic() < end, "workers outlive their parent"
-        threading.Event().wait(0.02)
+    for pid in pids:
+        wait_dead(pid)
 
 
 def alive(pid):

@@ -5,6 +5,8 @@
 
 #include "tree.h"
 
+#define HOUR (3600000 * MS)
+
 /* Opens and locks a directory of the tree, as another process does; -1: it is locked. */
 static int locked_by_another(const char *dir)
 {
@@ -27,11 +29,11 @@ static bool is_locked(const char *dir)
     return fd < 0;
 }
 
-static sr_cgroup_locks lock_until(uint64_t deadline)
+static sr_cgroup_locks lock_within(uint64_t patience)
 {
     sr_cgroup_locks locks;
     (void)sr_memory_available(-1, root, NULL, &locks);
-    sr_lock_cgroups(&locks, deadline);
+    sr_lock_cgroups(&locks, patience);
     return locks;
 }
 
@@ -48,7 +50,7 @@ static void three_groups(const char *mounts)
 TEST(groups_with_a_limit_are_locked_each_once)
 {
     three_groups(MOUNT_V2 MOUNT_V2); /* two mounts of one hierarchy */
-    sr_cgroup_locks locks = lock_until(in_ms(3600000)); /* a second lock on one of them would block forever */
+    sr_cgroup_locks locks = lock_within(HOUR); /* a second lock on one of them would block forever */
     CHECK_EQ(locks.n, 2);
     CHECK(is_locked("/sys/fs/cgroup/top") && is_locked("/sys/fs/cgroup/top/job/mine"));
     CHECK(!is_locked("/sys/fs/cgroup/top/job") && !is_locked("/sys/fs/cgroup"));
@@ -63,7 +65,7 @@ TEST(no_descriptor_is_left_open)
     three_groups(MOUNT_V2 MOUNT_V2);
     int next = dup(0);
     close(next);
-    sr_cgroup_locks locks = lock_until(in_ms(3600000));
+    sr_cgroup_locks locks = lock_within(HOUR);
     sr_unlock_cgroups(&locks);
     (void)sr_memory_available(-1, root, NULL, &locks);
     sr_unlock_cgroups(&locks); /* never locked */
@@ -88,7 +90,7 @@ TEST(a_lock_is_waited_for)
     }
     CHECK_EQ(read(said[0], &byte, 1), 1);
     CHECK_OK(fcntl(said[0], F_SETFL, O_NONBLOCK));
-    sr_cgroup_locks locks = lock_until(in_ms(3600000));
+    sr_cgroup_locks locks = lock_within(HOUR);
     CHECK_EQ(read(said[0], &byte, 1), 1); /* before it was unlocked */
     CHECK_EQ(byte, 'u');
     CHECK(is_locked("/sys/fs/cgroup/top"));
@@ -103,21 +105,84 @@ TEST(a_lock_that_is_never_free_is_waited_for_once)
     three_groups(MOUNT_V2);
     int other = locked_by_another("/sys/fs/cgroup/top");
     uint64_t deadline = in_ms(50);
-    sr_cgroup_locks locks = lock_until(deadline);
+    sr_cgroup_locks locks = lock_within(50 * MS);
     CHECK_OP(sr_now(), >=, deadline);
     CHECK(is_locked("/sys/fs/cgroup/top/job/mine")); /* every free lock is taken */
     sr_unlock_cgroups(&locks);
     CHECK(is_locked("/sys/fs/cgroup/top"));
-    locks = lock_until(in_ms(3600000)); /* more than that would be a hang */
+    locks = lock_within(HOUR); /* more than that would be a hang */
     sr_unlock_cgroups(&locks);
     close(other);
-    locks = lock_until(in_ms(3600000));
+    locks = lock_within(HOUR);
     CHECK(is_locked("/sys/fs/cgroup/top"));
     sr_unlock_cgroups(&locks);
     deadline = in_ms(50);
     other = locked_by_another("/sys/fs/cgroup/top"); /* from now on it waits again */
-    locks = lock_until(deadline);
+    locks = lock_within(50 * MS);
     CHECK_OP(sr_now(), >=, deadline);
+    sr_unlock_cgroups(&locks);
+    clean();
+}
+
+/* Make /top's memory.stat a pipe, and answer each look at it, in a child: `grows` of the looks find more shared memory
+ * than the look before. Unlock `other`, if it is a descriptor, before the last answer. */
+static pid_t answer_looks(int looks, int grows, int other)
+{
+    char stat[512], next[520];
+    snprintf(stat, sizeof stat, "%s/sys/fs/cgroup/top/memory.stat", root);
+    snprintf(next, sizeof next, "%s.next", stat);
+    CHECK_OK(mkfifo(next, 0600));
+    CHECK_OK(rename(next, stat));
+    pid_t child = fork();
+    if (child != 0)
+        return child;
+    for (int i = 0; i < looks; i++) {
+        int fd = open(stat, O_WRONLY);
+        CHECK_OP(fd, >=, 0);
+        if (i == looks - 1) {
+            CHECK_OK(unlink(stat));
+            if (other >= 0)
+                CHECK_OK(flock(other, LOCK_UN));
+        } else { /* a pipe of its own for the next look */
+            CHECK_OK(mkfifo(next, 0600));
+            CHECK_OK(rename(next, stat));
+        }
+        CHECK_OP(dprintf(fd, "anon 5\nshmem %d\n", i < grows ? i + 1 : grows), >, 0);
+        close(fd);
+    }
+    _exit(0);
+}
+
+TEST(a_slow_holder_of_a_lock_is_waited_for_while_it_gets_memory)
+{
+    int status;
+    three_groups(MOUNT_V2);
+    int other = locked_by_another("/sys/fs/cgroup/top");
+    pid_t child = answer_looks(6, 6, other); /* one for the limit, one at first, and each time the patience is over */
+    sr_cgroup_locks locks = lock_within(MS);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+    close(other);
+    CHECK(is_locked("/sys/fs/cgroup/top") && is_locked("/sys/fs/cgroup/top/job/mine"));
+    sr_unlock_cgroups(&locks);
+    clean();
+}
+
+TEST(a_holder_that_gets_no_more_memory_is_not_waited_for)
+{
+    int status;
+    three_groups(MOUNT_V2);
+    int other = locked_by_another("/sys/fs/cgroup/top");
+    pid_t child = answer_looks(5, 4, -1);
+    sr_cgroup_locks locks = lock_within(MS);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+    CHECK(is_locked("/sys/fs/cgroup/top/job/mine"));
+    sr_unlock_cgroups(&locks);
+    CHECK(is_locked("/sys/fs/cgroup/top"));
+    close(other);
+    locks = lock_within(HOUR);
+    CHECK(is_locked("/sys/fs/cgroup/top"));
     sr_unlock_cgroups(&locks);
     clean();
 }
@@ -125,7 +190,7 @@ TEST(a_lock_that_is_never_free_is_waited_for_once)
 TEST(a_child_that_is_forked_meanwhile_does_not_keep_the_lock)
 {
     three_groups(MOUNT_V2);
-    sr_cgroup_locks locks = lock_until(in_ms(3600000));
+    sr_cgroup_locks locks = lock_within(HOUR);
     pid_t child = fork();
     if (child == 0) {
         sleep_ms(3600000);
@@ -141,7 +206,7 @@ TEST(a_child_that_is_forked_meanwhile_does_not_keep_the_lock)
 TEST(a_descriptor_that_the_program_has_closed_is_not_closed_again)
 {
     three_groups(MOUNT_V2);
-    sr_cgroup_locks locks = lock_until(in_ms(3600000));
+    sr_cgroup_locks locks = lock_within(HOUR);
     int number = locks.dirs[0].fd;
     CHECK_EQ(dup2(0, number), number);
     sr_unlock_cgroups(&locks);

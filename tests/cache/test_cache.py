@@ -15,6 +15,7 @@ import pytest
 
 import slipring
 from slipring.errors import Closed
+from tests.support.processes import LONG_S
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -160,12 +161,12 @@ def test_a_process_that_waited_a_second_makes_its_own_value(cache):
 
     def slow():
         begun.set()
-        assert end.wait(60)
+        assert end.wait(LONG_S)
         return "slow"
 
     thread = threading.Thread(target=cache.get_or_make, args=(1, slow))
     thread.start()
-    assert begun.wait(60)
+    assert begun.wait(LONG_S)
     assert cache.get_or_make(1, lambda: "own") == "own"  # it returns while the other thread still makes the value
     end.set()
     thread.join()

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support import warm
 from tests.support.inside import observing
-from tests.support.processes import ROOT, state, until
+from tests.support.processes import LONG_S, ROOT, state, until
 from tests.support.scenes import Gate
 from tests.support.watched import fails, run, watched
 
@@ -189,7 +189,7 @@ class Terminal:
     def until(self, text):
         """Read until `text` comes; return the output."""
         while text not in self.said:
-            assert select.select([self.master], [], [], 60)[0], self.said
+            assert select.select([self.master], [], [], LONG_S)[0], self.said
             try:
                 more = os.read(self.master, 1 << 16)
             except OSError:

@@ -113,7 +113,7 @@ def test_the_workers_of_an_actor_that_is_killed_end_with_it():
         def __init__(self, made):
             import slipring.ray
 
-            self.loader = slipring.ray.Loader(made, 16, timeout=120)
+            self.loader = slipring.ray.Loader(made, 16, timeout=600)
             self.batches = iter(self.loader)
 
         def first(self):
@@ -136,7 +136,7 @@ def read_and_tell(made, file):
 
         import slipring.ray
 
-        with slipring.ray.Loader(made, 16, timeout=120) as loader:
+        with slipring.ray.Loader(made, 16, timeout=600) as loader:
             for _ in loader:
                 if not os.path.exists(file):
                     coordinator = ray.get(coordinator_of(loader).__ray_call__.remote(lambda _: os.getpid()))
@@ -180,7 +180,7 @@ def test_a_run_of_train_that_fails_in_one_rank_ends_the_loaders_of_all(tmp_path)
 
         rank = ray.train.get_context().get_world_rank()
         shard = ray.train.get_dataset_shard("train")
-        with slipring.ray.Loader(shard, 16, timeout=120) as loader:
+        with slipring.ray.Loader(shard, 16, timeout=600) as loader:
             batches = iter(loader)
             next(batches)
             with open(f"{config}/{rank}.new", "w") as told:

@@ -14,11 +14,10 @@ data = pytest.importorskip("ray.data")
 
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
-from tests.clients.rays import MARKS, cluster_of_one  # noqa: E402
+from tests.clients.rays import MARKS, WAIT, cluster_of_one, patient_start  # noqa: E402
 from tests.support.inside import coordinator_of  # noqa: E402
 
 pytestmark = MARKS
-WAIT = 180
 
 
 @pytest.fixture
@@ -30,9 +29,10 @@ def nodes(monkeypatch):
         monkeypatch.setenv("RAY_TMPDIR", short)
         os.mkdir(f"{short}/ray")  # Cluster writes its address there
         head = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
-        made = Cluster(initialize_head=True, head_node_args=head)
-        second = made.add_node(num_cpus=1, object_store_memory=100 << 20)
-        ray.init(made.address, log_to_driver=False)
+        with patient_start():
+            made = Cluster(initialize_head=True, head_node_args=head)
+            second = made.add_node(num_cpus=1, object_store_memory=100 << 20)
+            ray.init(made.address, log_to_driver=False)
         data.DataContext.get_current().enable_progress_bars = False
         try:
             yield made, second
@@ -79,7 +79,7 @@ def test_a_loader_on_another_node_than_the_drivers_reads_there(nodes):
         def read(self, part):
             import slipring.ray
 
-            with slipring.ray.Loader(part, 16, timeout=120) as loader:
+            with slipring.ray.Loader(part, 16, timeout=600) as loader:
                 ids = [i for batch in loader for i in batch["id"].tolist()]
                 coordinator = coordinator_of(loader).__ray_call__.remote(
                     lambda _: ray.get_runtime_context().get_node_id()

@@ -13,7 +13,7 @@ ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
 pytest.importorskip("ray.data")
 
 from slipring.ray._blocks import join  # noqa: E402
-from tests.clients.rays import MARKS, WAIT, cluster_of_one  # noqa: E402
+from tests.clients.rays import MARKS, cluster_of_one  # noqa: E402
 
 pytestmark = MARKS
 
@@ -25,7 +25,7 @@ ray.init(log_to_driver=False)
 ray.data.DataContext.get_current().enable_progress_bars = False
 
 if __name__ == "__main__":
-    with slipring.ray.Loader(ray.data.range(100), 16, timeout=120) as loader:
+    with slipring.ray.Loader(ray.data.range(100), 16, timeout=600) as loader:
         print(sum(len(batch["id"]) for batch in loader))
 """
 
@@ -37,7 +37,7 @@ def outcome(folder, program, *args):
     with tempfile.TemporaryDirectory(prefix="ray") as short:
         environment = {**os.environ, "RAY_TMPDIR": short, "PYTHONPATH": ":".join(p for p in sys.path if p)}
         command = [sys.executable, path, *args]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * WAIT)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         clusters = list(Path(short).glob("ray/session_2*"))
     return done.returncode, done.stdout, done.stderr, len(clusters)
 
@@ -62,7 +62,7 @@ if __name__ == "__main__":
     ray.init(num_cpus=2, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     made = ray.data.range(200, override_num_blocks=10).map_batches(endless)
-    loader = slipring.ray.Loader(made, 16, timeout=120)
+    loader = slipring.ray.Loader(made, 16, timeout=600)
     sys.kept = iter(loader)
     next(sys.kept)
     if sys.argv[1] == "after ray.shutdown":

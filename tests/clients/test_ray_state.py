@@ -135,8 +135,8 @@ def test_a_pass_that_cannot_begin_in_time_can_be_tried_again(tmp_path):
         return rows
 
     with slipring.ray.Loader(numbers().map_batches(hanging), 16, timeout=20) as loader:
-        batches, found = iter(loader), []
-        with pytest.raises(slipring.LoaderTimeout):
+        batches, found, state = iter(loader), [], loader.state_dict()
+        with pytest.raises(slipring.LoaderTimeout):  # on a busy machine, perhaps before the first batch
             for batch in batches:
                 found.append(batch["id"].tolist())
                 state = loader.state_dict()

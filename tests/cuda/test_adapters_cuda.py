@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here"),
-    pytest.mark.timeout(300),
 ]
 
 from slipring.adapters import di_engine, megengine  # noqa: E402

@@ -37,8 +37,8 @@ FAILURES = slipring.WorkerError, slipring.errors.CorruptBatch, ValueError
 BAD = 2  # the batch that an exception replaces in "failing", "refusing" and "ending"
 UNPICKLED = ("pickled", "refusing")  # user code runs while these batches are received
 SAMPLED = ("sampler", "told sampler")  # user code runs while batches of these are dispatched
-WATCHDOG_S = 110
-LEAK_GRACE_S = 10.0
+WATCHDOG_S = 600  # for one instant
+LEAK_GRACE_S = 60.0
 
 
 class Raised(Exception):

@@ -47,7 +47,7 @@ COLUMNS = (
 MUST_BE_ZERO = ("lost", "doubled", "reordered", "changed", "leaks")
 RECORDED = {name: name for name in ("kills", "stops", "batches", "respawns", "lost")}
 RECORDED |= {"repeated": "doubled", "reordered": "reordered", "changed": "changed", "leaks": "leaks"}
-HANG_S = 120  # for one round; a mode that ends itself says where it hung
+HANG_S = 600  # for one round; a mode that ends itself says where it hung
 
 
 def run_module(module, *args):

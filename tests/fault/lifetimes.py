@@ -27,7 +27,7 @@ from tests.fault.calls import left_behind
 from tests.support.options import grouped
 
 ROWS, SIZE = 60, 6
-WATCHDOG_S = 30
+WATCHDOG_S = 600
 WEIGHTS = {"make": 3, "begin": 6, "take": 40, "view": 15, "cycle": 3, "check": 6, "through_queue": 3, "drop_held": 8}
 WEIGHTS |= {"drop_iteration": 3, "drop_loader": 1.5, "drop_queue": 0.5, "collect": 3, "fork": 1.5}
 IN_CHILDREN = [name for name in WEIGHTS if name not in ("take", "through_queue")]
@@ -150,7 +150,7 @@ class Life:
                 queue.put(one.array(), timeout=0)
             except queues.Full:
                 return
-            self.held.append(Held(queue.get(timeout=20), one.right))
+            self.held.append(Held(queue.get(timeout=WATCHDOG_S), one.right))
 
     def drop_held(self):
         self.rng.shuffle(self.held)

@@ -21,7 +21,7 @@ from tests.support.leaks import Snapshot
 
 POINTS = points.load(sys.argv[3])
 HOWS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, 0)
-HANG_S = 120  # for one round
+HANG_S = 600  # for one round
 TRIES = 3
 SET_CHILD_SUBREAPER = 36
 

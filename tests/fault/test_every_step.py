@@ -10,7 +10,6 @@ from tests.support.processes import told
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 
-@pytest.mark.timeout(900)  # it compiles the ring first
 def test_a_death_at_any_step_loses_repeats_and_reorders_nothing():
     seed = os.environ.get("SLIPRING_TEST_SEED") or str(int.from_bytes(os.urandom(4), "little"))
     code, total = told("tests.fault.steps", "--seed", seed, "--quick")

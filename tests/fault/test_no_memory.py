@@ -72,7 +72,6 @@ def test_a_consumer_without_memory_says_so_and_the_next_epoch_is_whole():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_a_worker_without_memory_costs_no_batch_but_its_own(tmp_path, chunk_size, caplog):
     # rng="worker": seeding for each batch takes thousands of allocations. With respawn because

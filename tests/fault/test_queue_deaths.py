@@ -15,7 +15,7 @@ import pytest
 from slipring import Queue
 from slipring.errors import ShutDown
 from tests.support.inside import count_of
-from tests.support.processes import sleeps_in_futex, until, wait_dead
+from tests.support.processes import LONG_S, sleeps_in_futex, until, wait_dead
 
 fork = multiprocessing.get_context("fork")
 MOST = 1 << 22  # messages per producer: more than it can put in the test's time
@@ -210,7 +210,7 @@ def test_a_waiting_process_notices_a_death_although_nobody_has_reaped_the_dead()
     waiting = start(q.put, "on")
     until(lambda: sleeps_in_futex(waiting.pid), "it waits")
     os.kill(holding.pid, signal.SIGKILL)
-    assert q.get(timeout=60) == "on"
+    assert q.get(timeout=LONG_S) == "on"
     waiting.join()
     holding.join()
 

@@ -11,7 +11,7 @@ import pytest
 from tests.fault.cgroups import cgroup_v1, cgroup_v2, oom_kills
 from tests.support.leaks import read
 from tests.support.parts import slow
-from tests.support.processes import LONG_S, ROOT, until
+from tests.support.processes import ROOT, until
 
 pytestmark = pytest.mark.fault
 
@@ -48,7 +48,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 try:
     if kind == "queue":
-        user.put(large, timeout=60)
+        user.put(large)
     elif kind == "cache":
         assert user.put(0, large)
     else:
@@ -87,7 +87,7 @@ def say_go(started):
 def results(started):
     """Return each one's output, standard error and exit code; none ends before all have printed a line."""
     said = [rank.stdout.readline() for rank in started]
-    return said, [(rank.communicate(timeout=LONG_S)[1], rank.returncode) for rank in started]
+    return said, [(rank.communicate()[1], rank.returncode) for rank in started]
 
 
 @pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])

@@ -11,7 +11,7 @@ import slipring
 from tests.support.datasets import Squares, flat, numbers
 from tests.support.inside import NoSegment, Watch, engine_of, observing
 from tests.support.parts import slow
-from tests.support.processes import Program, in_child, wait_dead
+from tests.support.processes import LONG_S, Program, in_child, wait_dead
 from tests.support.scenes import Gate
 
 records = observing("snapshot")
@@ -90,7 +90,7 @@ def test_a_queue_is_recorded_across_a_fork(tmp_path, monkeypatch):
     queue.put(np.arange(5))
     held = queue.get()
     in_child(lambda: queue.put(np.arange(7)))
-    assert queue.get(timeout=60).tolist() == list(range(7))
+    assert queue.get(timeout=LONG_S).tolist() == list(range(7))
     assert held.tolist() == list(range(5))
     assert read(path).segment_info()["push"]
 

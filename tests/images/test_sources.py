@@ -15,6 +15,7 @@ from slipring import Workers, images
 from slipring.errors import ImageError
 from tests.support.options import grouped
 from tests.support.pictures import encoded, pixels
+from tests.support.processes import LONG_S
 
 N = 37
 
@@ -337,7 +338,7 @@ class Together(images.Folder):
         return {name: value for name, value in self.__dict__.items() if name != "barrier"}
 
     def read(self, index):
-        self.__dict__.setdefault("barrier", threading.Barrier(self.at_once)).wait(30)
+        self.__dict__.setdefault("barrier", threading.Barrier(self.at_once)).wait(LONG_S)
         return super().read(index)
 
 

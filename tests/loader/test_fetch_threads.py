@@ -16,7 +16,7 @@ from tests.support.datasets import Fetched, Into, Made, Squares, flat, numbers, 
 from tests.support.inside import sample_marks
 from tests.support.kinds import KINDS, kinds, loaded, loading
 from tests.support.leaks import Snapshot
-from tests.support.processes import in_child
+from tests.support.processes import LONG_S, in_child
 from tests.support.signals import Raised, handling
 
 
@@ -48,7 +48,7 @@ class LastFirst(Numbers):
     def __getitem__(self, i):
         read = self.__dict__.setdefault("read", [threading.Event() for _ in range(self.n)])
         if i % 4 != 0:
-            read[i + 1 if i % 4 < 3 else i - 3].wait(30)
+            read[i + 1 if i % 4 < 3 else i - 3].wait(LONG_S)
         read[i].set()
         return i
 
@@ -129,7 +129,7 @@ class Together:
     def __getitem__(self, i):
         # One barrier for all threads of the process, whose only worker uses it.
         barrier = self.__dict__.setdefault("barrier", threading.Barrier(self.at_once))
-        barrier.wait(30)
+        barrier.wait(LONG_S)
         return i, threading.current_thread().name
 
 

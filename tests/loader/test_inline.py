@@ -8,6 +8,7 @@ import pytest
 import slipring
 from slipring import Memory, Workers
 from tests.support.datasets import Numbers, outcomes, throw
+from tests.support.processes import LONG_S
 
 
 class Draws:
@@ -26,7 +27,7 @@ class Slow:
 
     def __iter__(self):
         worker = slipring.get_worker_info().id
-        if worker == 0 and not self.event.wait(60):
+        if worker == 0 and not self.event.wait(LONG_S):
             raise RuntimeError("the other worker has not been given all of its tasks")
         for i in range(20):
             yield worker, i

@@ -10,7 +10,7 @@ from slipring import Loader
 from slipring.errors import Closed
 from tests.support.datasets import Squares, numbers
 from tests.support.inside import Prefetcher, engine
-from tests.support.processes import in_child
+from tests.support.processes import LONG_S, in_child
 
 
 def threads():
@@ -115,7 +115,7 @@ class Slow:
 
     def batches(self):
         yield [1, 2]
-        assert self.delivered.wait(60)
+        assert self.delivered.wait(LONG_S)
         yield [3]
 
 
@@ -153,7 +153,7 @@ def test_an_iteration_that_is_over_ends_the_thread_of_its_sampler_though_it_is_h
             with pytest.raises(Exception, match="cannot be pickled"):
                 list(batches)
         for thread in threads():
-            thread.join(60)
+            thread.join(LONG_S)
         assert not threads()
 
 
@@ -187,12 +187,12 @@ def test_close_waits_for_an_item_that_is_being_read():
     def items():
         yield 0
         reading.set()
-        may_end.wait(60)
+        may_end.wait(LONG_S)
         yield 1
 
     ahead = Prefetcher(items(), 2)
     assert next(ahead) == 0
-    assert reading.wait(60)
+    assert reading.wait(LONG_S)
     threading.Timer(0.2, may_end.set).start()
     ahead.close()
     assert may_end.is_set() and not threads()

@@ -11,6 +11,7 @@ from slipring import Loader, Memory
 from slipring.errors import Closed
 from tests.support.datasets import Made, Waiting, ids
 from tests.support.options import grouped
+from tests.support.processes import LONG_S
 
 N = 60
 MAIN = os.getpid()
@@ -145,9 +146,9 @@ def test_an_epoch_that_is_begun_while_another_threads_indices_are_pickled_has_it
         first = iter(loader)
         thread = threading.Thread(target=ended, args=(first,), daemon=True)
         thread.start()
-        assert pickling.wait(60)
+        assert pickling.wait(LONG_S)
         first.close()
         second = iter(loader)
         go_on.set()
-        thread.join(60)
+        thread.join(LONG_S)
         assert numbers_of(second) == [200 + i for i in range(40)]

@@ -8,7 +8,7 @@ from slipring import Loader, Workers
 from slipring.errors import Closed
 from tests.support.datasets import Numbers, Shard
 from tests.support.kinds import KINDS, loading
-from tests.support.processes import in_child
+from tests.support.processes import LONG_S, in_child
 
 
 def ask(iterator, threads, take):
@@ -64,7 +64,7 @@ def test_close_ends_the_waits_of_all_threads(how):
     ends = []
     thread = threading.Thread(target=lambda: ends.extend(ask(iterator, 3, ends.append)))
     thread.start()
-    assert came.wait(60)
+    assert came.wait(LONG_S)
     closer = threading.Thread(target=iterator.close if how == "iterator" else loader.close)
     closer.start()
     thread.join()
@@ -81,7 +81,7 @@ def test_a_child_forked_while_a_thread_is_in_next_is_refused():
         iterator = iter(loader)
         thread = threading.Thread(target=list, args=(iterator,))
         thread.start()
-        assert came.wait(60)
+        assert came.wait(LONG_S)
 
         def child():
             with pytest.raises(Closed):

@@ -17,7 +17,7 @@ from slipring.errors import DescriptorClosed
 from tests.support.inside import engine_of, pickling
 from tests.support.leaks import link
 from tests.support.parts import slow
-from tests.support.processes import in_child, kill_worker, worker_pids
+from tests.support.processes import LONG_S, in_child, kill_worker, worker_pids
 from tests.support.spawned import Counting, Parts, address_of, as_it_is, is_shared, mapping_of
 
 
@@ -269,7 +269,7 @@ def test_descriptors_in_a_dataset_go_to_every_worker_also_to_a_respawned_one():
                 os.kill(pid, signal.SIGKILL)
             pids |= {batch["pid"] for batch in batches}
             assert loader.stats().respawns >= 1 and len(pids) >= 2
-        assert {queue.get(timeout=60) for _ in range(30)} == {"from the worker"}
+        assert {queue.get(timeout=LONG_S) for _ in range(30)} == {"from the worker"}
 
 
 def test_a_dataset_for_which_there_is_no_memory_is_refused_before_it_is_written(monkeypatch):

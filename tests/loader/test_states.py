@@ -13,6 +13,7 @@ from slipring import BatchSampler, Loader, Workers
 from tests.loader.kinds_of_states import FORKED, KINDS, SIZE, Forwards, N, Read, interrupted, made, taken, whole
 from tests.support.datasets import Numbers, Yields, flat
 from tests.support.parts import slow
+from tests.support.processes import LONG_S
 from tests.support.stateful import Counting, first_of_worker
 from tests.support.states import check_state
 
@@ -308,7 +309,7 @@ class Slow(Counting):
 
     def __iter__(self):
         if first_of_worker() == 0:
-            assert self.gate.wait(30)
+            assert self.gate.wait(LONG_S)
         yield from super().__iter__()
 
 

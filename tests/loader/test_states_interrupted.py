@@ -11,6 +11,7 @@ from slipring import Loader
 from slipring.errors import CorruptBatch
 from tests.loader.kinds_of_states import FORKED, SIZE, N, made, taken
 from tests.support.datasets import Made, Numbers, throw
+from tests.support.processes import LONG_S
 from tests.support.signals import Raised, handling, raising_once
 from tests.support.stateful import Backwards, Counting
 
@@ -89,7 +90,7 @@ def test_a_close_while_another_thread_makes_a_batch_leaves_the_batch_to_that_thr
             for sample in super().__iter__():
                 if sample == 6:
                     begun.set()
-                    go_on.wait(20)
+                    go_on.wait(LONG_S)
                 yield sample
 
     loader = Loader(Waiting(), SIZE)
@@ -102,13 +103,13 @@ def test_a_close_while_another_thread_makes_a_batch_leaves_the_batch_to_that_thr
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
-    assert begun.wait(20)
+    assert begun.wait(LONG_S)
     (loader if how == "loader" else batches).close()
     assert not go_on.is_set()
     with pytest.raises(RuntimeError, match="was closed while a batch was being made"):
         loader.state_dict()
     go_on.set()
-    thread.join(20)
+    thread.join(LONG_S)
     assert not thread.is_alive()
     if how == "iterator":
         assert taken(iter(loader))

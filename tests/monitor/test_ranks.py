@@ -14,6 +14,7 @@ from slipring.monitor import Verdict
 from tests.monitor.simulated import Job
 from tests.support.datasets import Slow
 from tests.support.inside import observing
+from tests.support.processes import LONG_S
 
 ranks, report = observing("ranks"), observing("report")
 
@@ -260,7 +261,7 @@ def test_all_ranks_of_a_job_are_told_the_same(tmp_path, times, begins):
     ]
     for each in processes:
         each.start()
-    said = [out.get(timeout=200) for _ in processes]
+    said = [out.get(timeout=LONG_S) for _ in processes]
     for each in processes:
         each.join()
     assert sorted(rank for rank, *_ in said) == list(range(len(processes)))

@@ -11,6 +11,8 @@ import threading
 
 import torch
 
+from tests.support.processes import LONG_S
+
 RUBBISH = 0xA5
 
 
@@ -124,10 +126,10 @@ class Lab:
         inside = any(a <= first and end <= a + n for a, n in self.registered.items())
         assert inside or not tensor.nbytes, "not in one registration"
 
-    def await_copies(self, n, seconds=60):
+    def await_copies(self, n):
         """Wait until `n` copies have been queued in total."""
         with self.changed:
-            assert self.changed.wait_for(lambda: self.copies >= n, seconds), f"{self.copies} copies, not {n}"
+            assert self.changed.wait_for(lambda: self.copies >= n, LONG_S), f"{self.copies} copies, not {n}"
 
 
 class Double:

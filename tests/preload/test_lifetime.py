@@ -223,5 +223,5 @@ def test_the_interpreter_exits_without_a_word(how):
     batches = iter(loader)
     """
     code = textwrap.dedent(program) + EXITS[how]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=220)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

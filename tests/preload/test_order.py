@@ -18,6 +18,7 @@ from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device.mover import LAG  # noqa: E402
 from slipring.torch.device.registered import COPIES  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
+from tests.support.processes import LONG_S  # noqa: E402
 from tests.support.torch_datasets import Made  # noqa: E402
 
 DEVICE = "privateuseone"
@@ -295,7 +296,7 @@ def test_batches_are_pinned_ahead_and_without_preload_in_next(pinned):
     with DataLoader(range(12), 4, num_workers=1, pin_memory=True) as loader:
         iterator = iter(loader)
         assert [next(iterator).tolist(), next(iterator).tolist()] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-        assert pinned.third.wait(60)  # before it was requested
+        assert pinned.third.wait(LONG_S)  # before it was requested
         assert next(iterator).tolist() == [8, 9, 10, 11]
         assert list(iterator) == []
     assert pinned.batches == [("slipring-preload", "meta", list(range(i, i + 4))) for i in (0, 4, 8)]

@@ -52,7 +52,6 @@ def write_photographs(root):
         image.new("RGB", (80, 60), (number, 0, 0)).save(folder / f"{number}.jpg")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("page", "number"), programs())
 def test_every_python_block_prints_what_its_comment_says(page, number, tmp_path):
     block = blocks(page)[number]

@@ -86,7 +86,6 @@ def imported(name):
 
 
 @pytest.mark.usefixtures("forked")  # classes of a console cannot be sent to a process
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_the_docstrings_print_the_documented_output(name, folder, monkeypatch):
     module = imported(name)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.support.processes import until
+from tests.support.processes import LONG_S, until
 
 QUEUES = {"multiprocessing": multiprocessing.Queue, "slipring": slipring.Queue}
 
@@ -55,7 +55,7 @@ def make(request):
 def test_a_message_that_is_put_is_got(make, message):
     q = make(2)
     q.put(message)
-    assert same(q.get(timeout=60), message)
+    assert same(q.get(timeout=LONG_S), message)
 
 
 def test_a_full_queue_says_so(make):
@@ -74,9 +74,9 @@ def test_a_full_queue_says_so(make):
             put()
     assert q.full() and q.qsize() == 2
     until(lambda: not q.empty(), "the thread that feeds multiprocessing's queue has written")
-    assert q.get(timeout=60) == 1 and not q.full()
+    assert q.get(timeout=LONG_S) == 1 and not q.full()
     q.put_nowait(3)
-    assert [q.get(timeout=60), q.get(timeout=60)] == [2, 3]
+    assert [q.get(timeout=LONG_S), q.get(timeout=LONG_S)] == [2, 3]
 
 
 def test_an_empty_queue_says_so(make):
@@ -125,7 +125,7 @@ def test_messages_go_to_another_process_and_come_back(make, start_method):
         pytest.skip("multiprocessing's own queues are made for one start method")
     for message in ({"i": 1}, "x", Point(3)):
         inbox.put(message)
-        assert outbox.get(timeout=60) == message
+        assert outbox.get(timeout=LONG_S) == message
     inbox.put(None)
     process.join()
     assert process.exitcode == 0

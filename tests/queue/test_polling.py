@@ -16,7 +16,7 @@ import pytest
 from slipring import Queue
 from slipring.errors import ShutDown
 from tests.support.inside import count_of
-from tests.support.processes import in_child
+from tests.support.processes import LONG_S, in_child
 
 
 def readable(q, seconds=0.0):
@@ -193,7 +193,7 @@ def test_asyncio_can_wait_for_messages():
 
         loop.add_reader(q, ready)
         try:
-            await asyncio.wait_for(done.wait(), 60)
+            await asyncio.wait_for(done.wait(), LONG_S)
         finally:
             loop.remove_reader(q)
 

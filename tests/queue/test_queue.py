@@ -10,6 +10,7 @@ import slipring
 from slipring import Queue, SegmentFull
 from slipring.errors import BatchTooLarge, Closed, ShutDown
 from tests.support.inside import count_of
+from tests.support.processes import LONG_S
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,6 @@ def test_copying_that_there_is_not_is_refused_by_get_too():
     assert q.get() == 1
 
 
-@pytest.mark.timeout(20)
 def test_a_timeout_that_is_no_number_is_refused():
     q = Queue(1)
     for wait in (lambda t: q.get(timeout=t), lambda t: q.put(1, timeout=t), lambda t: q.slot(timeout=t).__enter__()):
@@ -69,8 +69,8 @@ def test_results_that_are_kept_do_not_lock_the_queue():
     q = Queue(3)
     kept = []
     for i in range(50):
-        q.put(np.full(4, i), timeout=60)
-        kept.append(q.get(timeout=60))
+        q.put(np.full(4, i), timeout=LONG_S)
+        kept.append(q.get(timeout=LONG_S))
     assert [int(k[0]) for k in kept] == list(range(50))
     assert q.stats().copied == 49 and q.stats().got == 50
 
@@ -170,7 +170,7 @@ def test_a_handlers_exception_in_an_earlier_call_is_not_taken_for_one_of_unpickl
         for _ in range(20):
             with pytest.raises(ValueError, match="raised by the handler"):
                 signal.setitimer(signal.ITIMER_REAL, 0.001)
-                q.get(timeout=60)
+                q.get(timeout=LONG_S)
             q.put(Trap())
             with pytest.raises(slipring.errors.CorruptBatch, match="cannot be unpickled here: ValueError"):
                 q.get()

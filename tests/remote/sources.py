@@ -4,6 +4,7 @@ import slipring
 from slipring import images
 from slipring.arrow import TableDataset
 from tests.support.options import grouped
+from tests.support.processes import LONG_S
 
 CROP = images.CenterCrop(20)
 
@@ -24,7 +25,7 @@ def source(kind, root, **options):
 
 def rows(data, **options):
     """Return the batches of a loader in a form for comparison."""
-    with slipring.Loader(data, 8, timeout=100, seed=3, **grouped(**options)) as loader:
+    with slipring.Loader(data, 8, timeout=LONG_S, seed=3, **grouped(**options)) as loader:
         return [plain(batch) for batch in loader]
 
 

@@ -10,6 +10,7 @@ from slipring import Workers
 from slipring.errors import LoaderTimeout, RemoteError
 from tests.remote.sources import rows, source
 from tests.support.inside import read_of
+from tests.support.processes import LONG_S
 from tests.support.signals import handling
 
 local = pytest.importorskip("fsspec.implementations.local")
@@ -99,7 +100,7 @@ def test_credentials_that_a_constructor_does_not_find_are_not_tried_again(folder
 def test_a_worker_that_does_not_find_the_file_of_its_key_skips_no_image(folder):
     data = source("Folder", f"flaky://{folder}", storage=slipring.Storage(**QUICK), on_error="skip")
     Flaky.errors = [FileNotFoundError(2, "No such file or directory", "key.json")] * 100
-    loader = slipring.Loader(data, 8, num_workers=1, timeout=100, workers=Workers(start_method="fork"))
+    loader = slipring.Loader(data, 8, num_workers=1, timeout=LONG_S, workers=Workers(start_method="fork"))
     with loader, pytest.raises(RemoteError, match=r"key\.json") as caught:
         next(iter(loader))
     assert caught.value.index == 0 and not caught.value.missing

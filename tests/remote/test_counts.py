@@ -10,6 +10,7 @@ import slipring
 from slipring.monitor import prometheus
 from tests.support.inside import read_of
 from tests.support.options import grouped
+from tests.support.processes import LONG_S
 
 SIZE = 1000  # bytes per sample
 WORKERS = [{"num_workers": 0, "fetch_threads": 3}, {"num_workers": 2}, {"num_workers": 2, "start_method": "thread"}]
@@ -67,7 +68,7 @@ def failed(stats):
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 def test_every_attempt_of_every_worker_is_counted(ranges, workers):
     data, server = ranges(fail=0.3, seed=5)
-    with slipring.Loader(data, 5, timeout=100, **grouped(**workers)) as loader:
+    with slipring.Loader(data, 5, timeout=LONG_S, **grouped(**workers)) as loader:
         assert sorted(i for batch in loader for i in batch.tolist()) == list(range(60))
         live = loader.report().reads
         stats = loader.stats()
@@ -97,7 +98,7 @@ def test_a_workers_counts_stay_after_its_death(ranges, tmp_path):
     data, server = ranges(kind=Deadly)
     data.marker = str(tmp_path / "dead")
     workers = slipring.Workers(on_death="respawn", start_method="fork")
-    with slipring.Loader(data, 10, num_workers=1, timeout=100, workers=workers) as loader:
+    with slipring.Loader(data, 10, num_workers=1, timeout=LONG_S, workers=workers) as loader:
         assert sum(len(batch) for batch in loader) == 60
         stats = loader.stats()
     assert stats.respawns == 1
@@ -106,7 +107,7 @@ def test_a_workers_counts_stay_after_its_death(ranges, tmp_path):
 
 def test_stalls_are_counted_as_timeouts_and_a_missing_file_as_rejected(ranges):
     data, server = ranges(n=12, stall=0.2, seed=1, storage={"attempts": 30, "attempt_timeout": 0.5, "timeout": 100.0})
-    with slipring.Loader(data, 4, timeout=100) as loader:
+    with slipring.Loader(data, 4, timeout=LONG_S) as loader:
         assert len(list(loader)) == 3
         assert loader.stats().remote_timeouts >= 1 and loader.stats().remote_reads >= 13
         data.url = f"{server.url}/nowhere"
@@ -118,7 +119,7 @@ def test_stalls_are_counted_as_timeouts_and_a_missing_file_as_rejected(ranges):
 def test_failures_that_take_the_time_are_the_cause_of_a_verdict(ranges):
     data, _ = ranges(fail=0.4, seed=3)
     assert data[0] == 0  # so that forked workers need not import fsspec, which takes longer than 60 reads
-    with slipring.Loader(data, 4, num_workers=2, timeout=100) as loader:
+    with slipring.Loader(data, 4, num_workers=2, timeout=LONG_S) as loader:
         assert len(list(loader)) == 15
         report = loader.report()
     assert report.verdict.cause == "retries" and report.verdict.data_bound
@@ -134,7 +135,7 @@ def test_a_server_that_answers_is_no_cause_and_prometheus_has_the_counts_of_all_
     data, _ = ranges()
     registry = CollectorRegistry()
     with (
-        slipring.Loader(data, 10, num_workers=1, timeout=100) as loader,
+        slipring.Loader(data, 10, num_workers=1, timeout=LONG_S) as loader,
         prometheus(None, loaders={"train": loader}, registry=registry),
     ):
         for _ in range(2):
@@ -150,7 +151,7 @@ def test_the_first_failure_of_a_kind_and_every_tenfold_of_them_is_logged_without
     data, _ = ranges(fail=0.5, seed=2, query="?X-Amz-Signature=hidden&part=3")
     data.url = data.url.replace("://", "://me:hidden@")
     workers = grouped(num_workers=2, start_method="thread")
-    with caplog.at_level(logging.WARNING, "slipring"), slipring.Loader(data, 5, timeout=100, **workers) as loader:
+    with caplog.at_level(logging.WARNING, "slipring"), slipring.Loader(data, 5, timeout=LONG_S, **workers) as loader:
         assert len(list(loader)) == 12
         stats = loader.stats()
     lines = [record.getMessage() for record in caplog.records if "are repeated" in record.getMessage()]

@@ -11,6 +11,7 @@ from slipring import images
 from slipring.errors import RemoteError
 from tests.remote.sources import CROP, plain
 from tests.support.options import grouped
+from tests.support.processes import LONG_S
 from tests.support.shards import files, shard
 
 pytest.importorskip("s3fs")
@@ -58,7 +59,7 @@ def read(kind, storage, workers, change, threads=None):
     got = []
     data = dataset(kind, "s3://shards", storage)
     options = {"num_workers": workers, "prefetch_factor": 1, "fetch_threads": threads}
-    with slipring.Loader(data, 4, timeout=100, **grouped(**options)) as loader:
+    with slipring.Loader(data, 4, timeout=LONG_S, **grouped(**options)) as loader:
         try:
             for batch in loader:
                 got.append(plain(batch))
@@ -82,7 +83,6 @@ def by_process(folder, key, seconds):
     (folder / "config").write_text(f"[default]\ncredential_process = {folder / 'provide'}\n")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("kind", "workers"), [("Tar", 0), ("TarStream", 1)])
 def test_credentials_that_expire_in_mid_epoch_are_named_after_one_attempt(bucket, server, tmp_path, kind, workers):
     storage = slipring.Storage(storage_options={"endpoint_url": server.url, **OWN})
@@ -92,7 +92,6 @@ def test_credentials_that_expire_in_mid_epoch_are_named_after_one_attempt(bucket
     assert error.attempts == 1 and not error.missing and error.url.startswith("s3://shards/")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("seconds", "workers", "threads"), [(EARLY, 0, None), (LATE, 1, 8)], ids=["expires early", "expires late, threads"]
 )

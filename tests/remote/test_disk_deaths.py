@@ -14,7 +14,7 @@ from tests.support.signals import handling
 
 pytestmark = pytest.mark.fault
 
-SLOW = [pytest.mark.slow, pytest.mark.timeout(900)]
+SLOW = [pytest.mark.slow]
 
 
 def hold_before_the_rename(folder, report):

@@ -12,6 +12,7 @@ from slipring.errors import ImageError, RemoteError
 from tests.remote.sources import CROP, plain, rows, source
 from tests.support.http_server import Running
 from tests.support.inside import read_of
+from tests.support.processes import LONG_S
 from tests.support.shards import files, shard
 
 SEED = int(os.environ.get("SLIPRING_TEST_SEED", "5"))
@@ -145,7 +146,7 @@ def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_contin
         data = read_on(kind, server.url, slipring.Storage(**HASTY))
         want = rows(read_on(kind, long))
         loader = slipring.Loader(
-            data, 8, seed=3, num_workers=1, prefetch_factor=1, timeout=100, workers=Workers(fetch_threads=threads)
+            data, 8, seed=3, num_workers=1, prefetch_factor=1, timeout=LONG_S, workers=Workers(fetch_threads=threads)
         )
         with loader:
             iterator = iter(loader)
@@ -175,7 +176,7 @@ def test_when_the_server_goes_away_the_error_says_where_and_the_iteration_contin
 @pytest.mark.parametrize("kind", ["Tar", "TarStream"])
 def test_a_state_from_before_the_server_went_away_resumes_at_the_failed_batch(long, kind):
     def loader_of(data):
-        return slipring.Loader(data, 8, num_workers=1, prefetch_factor=1, timeout=100)
+        return slipring.Loader(data, 8, num_workers=1, prefetch_factor=1, timeout=LONG_S)
 
     with Running(long) as server:
         port = server.port

@@ -13,6 +13,7 @@ import pytest
 import slipring
 from slipring import Workers
 from tests.remote.sources import TableDataset, plain, rows, source
+from tests.support.processes import LONG_S
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_fetch_threads_request_concurrently(folder, serve, kind):
     each = 1 if kind == "Tar" else 4  # rows of a group
     order = {"sampler": range(0, 8 * each, each), "batch_size": 8}
     server.tells("gather")
-    with slipring.Loader(data, **order, num_workers=1, timeout=100, workers=Workers(fetch_threads=8)) as loader:
+    with slipring.Loader(data, **order, num_workers=1, timeout=LONG_S, workers=Workers(fetch_threads=8)) as loader:
         (batch,) = loader
     with slipring.Loader(source(kind, folder), **order) as loader:
         assert plain(batch) == plain(next(iter(loader)))

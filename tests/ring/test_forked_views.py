@@ -15,7 +15,7 @@ from slipring import Loader, Memory, Queue, Workers
 from tests.support.datasets import Squares, numbers
 from tests.support.inside import count_of, engine_of
 from tests.support.kinds import kinds, loading
-from tests.support.processes import in_child
+from tests.support.processes import LONG_S, in_child
 from tests.support.trip import address
 
 
@@ -224,7 +224,7 @@ def test_messages_of_a_queue_too_and_the_child_can_use_the_queue():
         del first
         for i in range(6):  # every slot, including the one that the child has copied
             q.put(np.full(5000, i))
-            assert (q.get(timeout=60)[[0, -1]] == (9 if i == 0 else i - 1)).all()
+            assert (q.get(timeout=LONG_S)[[0, -1]] == (9 if i == 0 else i - 1)).all()
         return (got == 7).all()
 
     child_in = Meeting(child)

@@ -18,7 +18,7 @@ module, name, *attributes = sys.argv[1:]
 kind = getattr(importlib.import_module(module), name)
 for attribute in attributes:
     if (pid := os.fork()) == 0:
-        signal.alarm(60)
+        signal.alarm(600)
         try:
             made = kind.__new__(kind)
         except TypeError:

@@ -29,7 +29,7 @@ from tests.soak.lives import Lives, residents
 from tests.soak.watch import QUANTITIES, at_rest
 from tests.support.leaks import Snapshot
 
-TURN_S = 300  # a turn that takes longer hangs
+TURN_S = 1200  # a turn that takes longer hangs
 EPOCHS = 2  # per resident and turn
 WRONG = ("lost", "doubled", "reordered", "changed")
 # Leaks on purpose, one per turn, which must be noticed.

@@ -9,6 +9,7 @@ import pytest
 import slipring
 from slipring.errors import BlockError
 from tests.support.options import grouped
+from tests.support.processes import LONG_S
 
 pa = pytest.importorskip("pyarrow")
 
@@ -54,7 +55,7 @@ def all_of(blocks, batch_size=4, **way):
     """Read to the end, past errors; return the rows of x, and the errors."""
     source = (lambda worker, workers: Failing(blocks)) if "start_method" in way else Failing(blocks)
     got, errors = [], []
-    with slipring.stream(source, batch_size, timeout=60 if way else 0, **grouped(**way)) as loader:
+    with slipring.stream(source, batch_size, timeout=LONG_S if way else 0, **grouped(**way)) as loader:
         iterator = iter(loader)
         while True:
             try:

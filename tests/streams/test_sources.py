@@ -14,6 +14,7 @@ from slipring import Workers
 from slipring.streams import Stream
 from tests.support.datasets import patiently
 from tests.support.options import grouped
+from tests.support.processes import LONG_S
 
 
 def parts(worker, num_workers):
@@ -29,7 +30,7 @@ def batches_of_worker(worker, num_workers, batch_size):
 
 @pytest.mark.parametrize("method", ["fork", "thread"])
 def test_each_worker_reads_its_part_and_they_take_turns(method):
-    with slipring.stream(parts, 8, num_workers=3, timeout=60, workers=Workers(start_method=method)) as loader:
+    with slipring.stream(parts, 8, num_workers=3, timeout=LONG_S, workers=Workers(start_method=method)) as loader:
         for _ in range(2):
             batches = list(loader)
             got = [[], [], []]
@@ -143,7 +144,7 @@ class Numbers(flight.FlightServerBase):
 server, seen = Numbers("grpc://127.0.0.1:0"), []
 with flight.connect(("127.0.0.1", server.port)) as client:
     def stream(ticket):
-        return slipring.stream(client.do_get(flight.Ticket(ticket)).to_reader(), 64, num_workers=1, timeout=60)
+        return slipring.stream(client.do_get(flight.Ticket(ticket)).to_reader(), 64, num_workers=1, timeout=600)
 
     with stream(b"breaks") as loader:
         try:

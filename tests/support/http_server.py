@@ -107,7 +107,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         if state.is_one_of("damaged"):
             part = part[:-1] + bytes([part[-1] ^ 1])
         if state.barrier is not None:
-            state.barrier.wait(timeout=60)
+            state.barrier.wait(timeout=600)
         self.end_headers()
         state.count(len(part))
         if fault in ("reset", "short", "stall"):
@@ -205,7 +205,7 @@ class Running:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def tells(self, what):
-        with urllib.request.urlopen(f"{self.url}/{what}", timeout=60) as answer:
+        with urllib.request.urlopen(f"{self.url}/{what}", timeout=600) as answer:
             return json.load(answer)
 
     def kill(self):

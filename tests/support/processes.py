@@ -19,7 +19,7 @@ from tests.support.leaks import parent, pids, read
 ROOT = pathlib.Path(__file__).parents[2]
 FUTEX = (b"202", b"98")  # the number of the system call on x86-64 and arm64
 FUTEX_PRIVATE_FLAG = 128
-LONG_S = 120.0  # more than any wait needs on a loaded machine
+LONG_S = 600.0  # more than any wait needs on a loaded machine, and half of the limit of a test
 
 
 def until(condition, what, seconds=LONG_S):
@@ -134,13 +134,10 @@ def told(module, *args):
     return run.returncode, json.loads(said.splitlines()[-1])
 
 
-def run(module, *args, seconds=220):
+def run(module, *args):
     """Run `python -m tests.fault.module args`; return its standard output, or fail with its output."""
     command = [sys.executable, "-m", f"tests.fault.{module}", *map(str, args)]
-    try:
-        done = warm.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired as error:
-        raise AssertionError(f"not done in {seconds} s: {error.stdout} {error.stderr}") from None
+    done = warm.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 

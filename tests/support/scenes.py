@@ -104,7 +104,7 @@ class Gate:
     def __reduce__(self):
         return Gate, (self.path,)
 
-    def arrived(self, seconds=60):
+    def arrived(self, seconds=600):
         """Wait until a process arrives; return its pid."""
         if not select.select([self._at], [], [], seconds)[0]:
             raise TimeoutError(f"nobody came to {self.path} within {seconds} s")

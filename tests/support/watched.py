@@ -21,7 +21,7 @@ from slipring._cli.main import main as command
 from tests.support import warm
 from tests.support.inside import SERVING, engine_of
 from tests.support.options import grouped
-from tests.support.processes import ROOT, until
+from tests.support.processes import LONG_S, ROOT, until
 from tests.support.scenes import Gate, Rows
 
 # ---- the program
@@ -305,7 +305,7 @@ class Watched:
         """Let the program end; return its exit code."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        code = self.process.wait(60)
+        code = self.process.wait(LONG_S)
         self.process.stdout.close()
         return code
 

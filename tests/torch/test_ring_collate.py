@@ -5,7 +5,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import time
 import warnings
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from slipring.torch import RingCollate, ring_collate  # noqa: E402
 from tests.support.inside import queue_of  # noqa: E402
 from tests.support.parts import slow  # noqa: E402
+from tests.support.processes import LONG_S, until  # noqa: E402
 from tests.support.torch_datasets import assert_same  # noqa: E402
 
 
@@ -128,16 +128,14 @@ def test_two_loops_at_once_are_whole_with_too_few_slots_and_the_log_names_the_ar
 
 
 def wait_until_full(collate):
-    deadline = time.monotonic() + 60
-    while not queue_of(collate).full() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(queue_of(collate).full, "the queue is full")
 
 
 def in_a_child(function, *args, method="fork"):
     """Run a function in a child process; return its exit code, None if it does not end."""
     process = multiprocessing.get_context(method).Process(target=function, args=args)
     process.start()
-    process.join(60)
+    process.join(LONG_S)
     process.kill()
     code = process.exitcode
     process.join()

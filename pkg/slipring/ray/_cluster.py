@@ -6,7 +6,7 @@ from functools import partial
 from slipring._core.ring.process import Owner
 from slipring.errors import LoaderTimeout, shown
 
-ANSWER_S = 30  # limit for an answer of the coordinator
+ANSWER_S = 300  # limit for an answer of the coordinator, which a busy machine may delay
 END_S = 5  # limit for ending an execution in an orderly way
 
 
