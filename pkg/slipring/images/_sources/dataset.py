@@ -16,8 +16,8 @@ from slipring._core.ring.sample_marks import failed_among
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.errors import shown
-from slipring.images._render import MAX_PIXELS
 from slipring.images._render.backend import backend
+from slipring.images._render.decode import MAX_PIXELS
 from slipring.images._render.draws import Draws
 from slipring.images._sources.indexed import IndexedSamples
 from slipring.images._sources.options import suggests_options
