@@ -146,7 +146,7 @@ STRINGS = re.compile(rf"(?<![\w\"'])(?:{STRING}\s*)+", re.I)
 FOREIGN = {
     "use_distributed_sampler": "Lightning", "antialias": "torchvision", "min_area": "torchvision",
     "num_layers": "timm", "num_splits": "timm", "ops": "timm", "depth": "timm", "m": "timm",
-    "concurrency": "Ray", "override_num_blocks": "Ray", "style": "HTML",
+    "concurrency": "Ray", "override_num_blocks": "Ray", "style": "HTML", "daemon": "multiprocessing",
 }  # fmt: skip
 
 

@@ -76,7 +76,9 @@ def short(text: str, most: int) -> str:
 def escape_surrogates(record: logging.LogRecord) -> bool:
     """Escape the bytes of file names that are not UTF-8, which a handler that writes strict UTF-8 would refuse."""
     text = record.getMessage()
-    if not text.isascii():
+    try:
+        text.encode()
+    except UnicodeEncodeError:
         record.msg, record.args = text.encode("utf-8", "backslashreplace").decode(), ()
     return True
 
