@@ -40,9 +40,9 @@ def _system_problem():
 
 
 def _extension_problem():
-    if importlib.util.find_spec(f"{__package__}._core._ring"):
+    if importlib.util.find_spec(f"{__package__}._core.ring._ring"):
         return None
-    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_core")
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_core", "ring")
     wanted = f"_ring{importlib.machinery.EXTENSION_SUFFIXES[0]}"
     others = sorted(name for name in os.listdir(here) if name.startswith("_ring.") and name.endswith(".so"))
     built = f"; built for other interpreters: {', '.join(others)}" if others else ""

@@ -16,6 +16,7 @@ from slipring._core.ring.sample_marks import counts
 from slipring.errors import RemoteError, told
 from slipring.redaction import redacted
 
+BLOCK = 1 << 18  # bytes that a reader of headers requests at least, and the disk cache's unit for them
 FIRST_S, LONGEST_S = 0.1, 5.0  # to wait before the second attempt, and before any later one
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 # Before Python 3.11, these three are different classes.

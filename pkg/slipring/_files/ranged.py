@@ -4,7 +4,7 @@ from fsspec.caching import BaseCache
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import merge_offset_ranges
 
-from slipring._files.storage import BLOCK
+from slipring._files.attempts import BLOCK
 from slipring.redaction import redacted
 
 MOST = 1 << 22  # bytes that are read at most beyond the request

@@ -15,7 +15,7 @@ from urllib.request import url2pathname
 from slipring._core.options.arguments import file_path, integer, iterable, seconds, size_in_bytes
 from slipring._core.ring._ring import from_handler
 from slipring._core.ring.process import Owner
-from slipring._files.attempts import Short, is_refused, persist
+from slipring._files.attempts import BLOCK, Short, is_refused, persist
 from slipring._files.identity import name_of, token_of
 from slipring.errors import RemoteError, shown, told
 from slipring.redaction import redacted
@@ -23,7 +23,6 @@ from slipring.redaction import redacted
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 # Bytes of one request: a larger range is requested in pieces, each of which has the time of an attempt.
 PIECE = 1 << 23
-BLOCK = 1 << 18  # bytes that a reader of headers requests at least, and the disk cache's unit for them
 _NOT_FORKED = ("s3", "gcs", "abfs", "hdfs")  # pyarrow's file systems with threads of their own
 
 
