@@ -289,7 +289,7 @@ def test_a_dataset_for_which_there_is_no_memory_is_refused_before_it_is_written(
 def test_a_limit_on_file_sizes_is_reported():
     def limited():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-        with pytest.raises(SegmentFull, match="free within the limit on file size .RLIMIT_FSIZE"):
+        with pytest.raises(SegmentFull, match=r"free within the limit on file size \(RLIMIT_FSIZE"):
             pickling.SharedPickle(np.zeros(4 << 20, np.uint8))
 
     in_child(limited)

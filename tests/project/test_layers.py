@@ -76,21 +76,20 @@ FOR_CHECKERS = re.compile(r"^if TYPE_CHECKING:\n(?:(?: +.*)?\n)*", re.MULTILINE)
 
 @functools.cache
 def imports_of(path):
-    """Return (line, dots, module, names, at module level) for each import statement of a source file."""
+    """Return (line, dots, module, names) for each import statement of a source file."""
     return list(imports_in(FOR_CHECKERS.sub(lambda block: "\n" * block[0].count("\n"), text_of(path))))
 
 
 def imports_in(text):
     for found in IMPORT.finditer(text):
         line = text.count("\n", 0, found.start()) + 1
-        top = not found["indent"]
         if found["plain"] is not None:
             for name in found["plain"].split(","):
-                yield line, 0, name.split()[0], [], top
+                yield line, 0, name.split()[0], []
         else:
             names = re.sub(r"#[^\n]*", "", found["names"]).strip("()").split(",")
             names = [name.split()[0] for name in names if name.strip()]
-            yield line, len(found["dots"]), found["module"], names, top
+            yield line, len(found["dots"]), found["module"], names
 
 
 def ours(path, dots, module, names):
@@ -111,12 +110,12 @@ def ours(path, dots, module, names):
 
 
 def uses():
-    """Yield (file, line, module, used module, at module level) for each use of our modules by our modules."""
+    """Yield (file, line, module, used module) for each use of our modules by our modules."""
     for path in SOURCES:
-        for line, dots, module, names, top in imports_of(path):
+        for line, dots, module, names in imports_of(path):
             for used in ours(path, dots, module, names):
                 if used != module_name(path):
-                    yield path.relative_to(ROOT), line, module_name(path), used, top
+                    yield path.relative_to(ROOT), line, module_name(path), used
 
 
 def test_every_module_has_a_layer():
@@ -137,7 +136,7 @@ def test_the_page_names_modules_that_there_are_and_a_layer_uses_those_above_it()
 
 def test_modules_use_only_the_layers_below():
     wrong = []
-    for path, line, module, used, _ in uses():
+    for path, line, module, used in uses():
         layer, target = layer_of(module), layer_of(used)
         if layer is None or target is None:
             continue  # the test above reports it
@@ -149,7 +148,7 @@ def test_modules_use_only_the_layers_below():
 
 def test_no_module_needs_itself():
     graph = {}
-    for _, _, module, used, _ in uses():
+    for _, _, module, used in uses():
         graph.setdefault(module, set()).add(used)
 
     try:
@@ -162,7 +161,7 @@ def test_only_two_modules_call_the_c_of_the_ring_and_the_cache():
     wrong = []
     c_headers = {path.name for path in (ROOT / "csrc").glob("*.h")}
     for path in SOURCES:
-        for line, dots, module, names, _ in imports_of(path):
+        for line, dots, module, names in imports_of(path):
             if "_core.ring._cring" in ours(path, dots, module, names) and module_name(path) not in MAY_CROSS:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} uses _cring")
         headers = c_headers & set(re.findall(r'cdef extern from "([^"]+)"', text_of(path)))
@@ -229,7 +228,7 @@ def test_the_package_uses_neither_bench_nor_tests_nor_examples():
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {module}"
         for path in SOURCES
-        for line, dots, module, _, _ in imports_of(path)
+        for line, dots, module, _ in imports_of(path)
         if not dots and module.split(".")[0] in ("bench", "tests", "examples")
     ]
     assert not wrong, "\n".join(wrong)
