@@ -66,7 +66,7 @@ def text_of(path):
 
 
 IMPORT = re.compile(
-    r"^(?P<indent>[ \t]*)"
+    r"^[ \t]*"
     r"(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+c?import[ \t]+(?P<names>\([^)]*\)|[^\n#]*)"
     r"|c?import[ \t]+(?P<plain>[^\n#]*))",
     re.MULTILINE,
