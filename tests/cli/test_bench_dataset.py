@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from slipring import images
-from slipring._cli import bench_dataset, limits, sweep
-from slipring._cli.sweep import Case, Row
 from tests.support import warm
+from tests.support.inside import Case, Row, bench_dataset, limits, sweep
 
 DATASETS = """
 import threading, time

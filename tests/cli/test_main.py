@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from slipring._cli import main as cli
 from slipring.errors import SegmentFull
 from tests.support import warm
+from tests.support.inside import main as cli
 from tests.support.watched import watched
 
 

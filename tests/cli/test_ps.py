@@ -4,8 +4,7 @@ import json
 import os
 import subprocess
 
-from slipring._cli import view
-from tests.support.inside import observing
+from tests.support.inside import observing, view
 from tests.support.processes import descendants
 from tests.support.watched import run, watched
 

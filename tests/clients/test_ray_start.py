@@ -12,8 +12,8 @@ import pytest
 ray = pytest.importorskip("ray", reason="pip install -r requirements-ray.txt")
 pytest.importorskip("ray.data")
 
-from slipring.ray._blocks import join  # noqa: E402
 from tests.clients.rays import MARKS, cluster_of_one  # noqa: E402
+from tests.support.inside import join  # noqa: E402
 
 pytestmark = MARKS
 

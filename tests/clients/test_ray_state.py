@@ -23,10 +23,13 @@ data = pytest.importorskip("ray.data")
 
 import slipring  # noqa: E402
 import slipring.ray  # noqa: E402
-from slipring.ray import _cluster as cluster_of  # noqa: E402
-from slipring.ray._blocks import Coming  # noqa: E402
 from tests.clients.rays import MARKS, WAIT, cluster  # noqa: E402, F401
-from tests.support.inside import coordinator_of, ingest_of  # noqa: E402
+from tests.support.inside import (  # noqa: E402
+    Coming,
+    coordinator_of,
+    ingest_of,
+)
+from tests.support.inside import _cluster as cluster_of  # noqa: E402
 from tests.support.processes import until  # noqa: E402
 
 pytestmark = MARKS

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import slipring
-from slipring._files.disk import DiskCache
+from tests.support.inside import DiskCache
 
 KEPT = Path(__file__).parent
 

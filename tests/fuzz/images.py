@@ -18,9 +18,7 @@ import numpy as np
 
 from slipring import images
 from slipring.errors import ImageError
-from slipring.images._render.decode import ImageReading, render
-from slipring.images._render.draws import Draws
-from slipring.images._render.recipe import Recipe
+from tests.support.inside import Draws, ImageReading, Recipe, render
 from tests.support.pictures import any_jpeg
 
 LAST = Path("build/fuzz/last.jpg")

@@ -1,9 +1,6 @@
 """A recipe that records what transforms add to it, for tests of their draws."""
 
-from slipring.images import _decode
-from slipring.images._render.draws import Draws
-from slipring.images._render.parts import Boxes
-from slipring.images._render.recipe import Recipe
+from tests.support.inside import Boxes, Draws, Recipe, _decode
 
 NAMES = {value: name for name, value in vars(_decode).items() if name.startswith("OP_")}
 

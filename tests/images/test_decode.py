@@ -13,8 +13,8 @@ from PIL import Image, ImageOps
 
 from slipring import images
 from slipring.errors import ImageError
-from slipring.images._render import backend as _backend
 from tests.images.exact import off
+from tests.support.inside import backend as _backend
 from tests.support.parts import slow
 from tests.support.pictures import any_jpeg, box_in, by_pillow, encoded, error, pixels
 from tests.support.signals import handling

@@ -7,11 +7,9 @@ import pytest
 from PIL import Image
 
 from slipring import images
-from slipring.images._render.draws import Draws
-from slipring.images._render.parts import Boxes
-from slipring.images._render.recipe import Recipe
 from tests.images.recorded import recorded
 from tests.images.test_distributions import counted, follows, names, uniform
+from tests.support.inside import Boxes, Draws, Recipe
 from tests.support.pictures import error, pixels
 
 GRID = np.array([(x, y, x + 1, y + 1) for y in range(0, 200, 20) for x in range(0, 300, 20)], float)

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from slipring import images
-from slipring.images._render.draws import Draws
-from slipring.images._render.recipe import Recipe
 from tests.images.recorded import recorded
+from tests.support.inside import Draws, Recipe
 
 
 def follows(values, distribution):

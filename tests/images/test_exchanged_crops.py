@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from slipring import images
-from slipring.images import _decode
-from slipring.images._render.draws import Draws
-from slipring.images._render.recipe import Recipe
+from tests.support.inside import Draws, Recipe, _decode
 from tests.support.pictures import encoded, pixels
 
 

@@ -131,7 +131,6 @@ def run(order):
 ALONE = """
 import os, sys
 from slipring import images
-from slipring.images import _render
 from tests.images import test_one_decoder as test
 images.functional
 for at in range(len(test.CASES)):  # each in a fork of a process that has decoded nothing

@@ -8,10 +8,8 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from slipring import images
-from slipring.images._render.draws import Draws
-from slipring.images._render.recipe import Recipe, apply
 from tests.images.recorded import recorded
-from tests.support.inside import augmented
+from tests.support.inside import Draws, Recipe, apply, augmented
 from tests.support.pictures import encoded, error, pixels
 
 

@@ -9,8 +9,7 @@ from PIL import Image
 
 from slipring import images
 from slipring.images import functional
-from slipring.images._render.draws import Draws
-from slipring.images._render.recipe import Recipe
+from tests.support.inside import Draws, Recipe
 from tests.support.pictures import encoded, error, pixels
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import slipring
 from slipring import images
-from slipring.images._render import scratch as _scratch
+from tests.support.inside import scratch as _scratch
 from tests.support.options import grouped
 from tests.support.pictures import encoded, pixels
 

@@ -8,7 +8,10 @@ TESTS = Path(__file__).resolve().parents[1]
 INSIDE = TESTS / "support" / "inside.py"
 PACKAGE = TESTS.parent / "pkg" / "slipring"
 # Programs that need a module's own name, and one that type checkers read.
-NAME_MODULES = "fault/points.py fault/test_interrupt.py fuzz/codec.py loader/test_forks.py typing/loader.py"
+NAME_MODULES = (
+    "cli/test_main.py cli/test_top.py fault/points.py fault/test_interrupt.py fuzz/codec.py loader/test_forks.py "
+    "remote/test_storage.py typing/loader.py"
+)
 # Private attributes that single tests still use themselves. Only ever shorten this list.
 STILL_USED = (
     "_attach _begun _change _choose _division _draw _early _end _kept _line _loader _mine _open _open_here "
@@ -22,15 +25,15 @@ OF_OTHERS = (
 
 
 def sources():
-    """Yield (its name, the text) of each test file but inside.py and the tests of the project itself."""
+    """Yield (its name, the text) of each test file but those of tests/support and the tests of the project itself."""
     for path in TESTS.rglob("*.py"):
-        if path != INSIDE and path.parent != Path(__file__).parent:
+        if path.parent not in (INSIDE.parent, Path(__file__).parent):
             yield str(path.relative_to(TESTS)), path.read_text()
 
 
 def private_modules(text):
     """Return the private modules of slipring that a source names, in programs in strings too."""
-    return re.findall(r"slipring\.(?:_core\b|_observe\b|monitor\._)\S*|from slipring import .*\b_\w+", text)
+    return re.findall(r"\bslipring(?:\.\w+)*\._[a-z]\w*|from slipring[\w.]* import [^\n;]*\b_[a-z]\w*", text)
 
 
 def private_attributes(text):

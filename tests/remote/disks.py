@@ -8,7 +8,7 @@ import signal
 import traceback
 from pathlib import Path
 
-from slipring._files.disk import DiskCache
+from tests.support.inside import DiskCache
 
 LARGE = 1 << 30
 SIZE = 10_000  # bytes of data per entry

@@ -7,11 +7,9 @@ import os
 import pytest
 
 import slipring
-from slipring._files.answers import check
-from slipring._files.attempts import Damaged
 from slipring.errors import RemoteError
 from tests.remote.sources import source
-from tests.support.inside import info_of, read_of
+from tests.support.inside import Damaged, check, info_of, read_of
 
 DATA = b"the bytes of a file"
 HASTY = {"attempts": 3, "timeout": 30.0, "attempt_timeout": 5.0}

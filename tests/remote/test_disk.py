@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 import slipring
-from slipring._files.disk import DiskCache
 from tests.remote.disks import LARGE, SIZE, bytes_below, data_of, entry_of, exit_of, files_below, forked
-from tests.support.inside import read_of
+from tests.support.inside import DiskCache, read_of
 
 # ---- contents
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from slipring._files.disk import DiskCache
 from tests.remote.disks import LARGE, SIZE, bytes_below, data_of, entry_of, exit_of, files_below, forked
+from tests.support.inside import DiskCache
 from tests.support.signals import handling
 
 pytestmark = pytest.mark.fault

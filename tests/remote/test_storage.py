@@ -11,10 +11,9 @@ import pytest
 
 import slipring
 from slipring import images
-from slipring._files.attempts import is_transient
 from slipring.errors import RemoteError
 from tests.remote.sources import rows, source
-from tests.support.inside import info_of, read_of
+from tests.support.inside import info_of, is_transient, read_of
 from tests.support.processes import until
 
 

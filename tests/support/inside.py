@@ -46,11 +46,22 @@ _NAMES = {
     "slipring._observe.recording": "Recording",
     "slipring._observe.snapshot": "PARTS RETIRED EmptySnapshot Snapshot bucket_of durations states",
     "slipring._observe.verdict": "Known starting verdict",
+    "slipring._cli": "bench_dataset limits main sweep view",
+    "slipring._cli.sweep": "Case Row",
+    "slipring._files.answers": "check",
+    "slipring._files.attempts": "Damaged is_transient",
+    "slipring._files.disk": "DiskCache",
     "slipring.images": "_decode",
     "slipring.images._sources": "renderer",
+    "slipring.images._render": "backend scratch",
+    "slipring.images._render.decode": "ImageReading render",
+    "slipring.images._render.draws": "Draws",
+    "slipring.images._render.parts": "Boxes",
     "slipring.images._decode": "Operations",
-    "slipring.images._render.recipe": "_OP",
+    "slipring.images._render.recipe": "_OP Recipe apply",
     "slipring.monitor._callbacks": "loaders_in",
+    "slipring.ray": "_cluster",
+    "slipring.ray._blocks": "Coming join",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
