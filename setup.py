@@ -43,6 +43,11 @@ if KIND not in FLAGS:
 # Add an extension by adding a line; if it calls csrc, add it to CALL_C too. It links the members of the C library that
 # it calls.
 EXTENSIONS = [
+    "_core.ring._check",
+    "_core.ring._order",
+    "_core.ring._segment",
+    "_core.ring._fd",
+    "_core.ring._slot",
     "_core.ring._ring",
     "_core.codec._codec",
     "_core.codec._collate",
@@ -53,13 +58,14 @@ EXTENSIONS = [
     "_core.codec._cache",
     "images._decode",
 ]
-CALL_C = {"_core.ring._ring", "_core.codec._cache", "images._decode"}
-FUZZED = {"_core.ring._ring", "_core.codec._codec", "images._decode"}  # other modules need no instrumentation
+CALL_C = {"_core.ring._segment", "_core.ring._order", "_core.codec._cache", "images._decode"}
+# Other modules need no instrumentation.
+FUZZED = {"_core.ring._segment", "_core.ring._slot", "_core.ring._ring", "_core.codec._codec", "images._decode"}
 C_SOURCES = sorted(glob.glob("csrc/**/*.c", recursive=True))
 C_HEADERS = sorted(glob.glob("csrc/**/*.h", recursive=True))
 INCLUDES = ["csrc", "csrc/images"]
 if KIND == "steps":
-    EXTENSIONS = ["_core.ring._ring"]
+    EXTENSIONS = ["_core.ring._segment"]
     C_HEADERS.append("tests/steps/steps.h")
 
 CFLAGS = [
@@ -94,7 +100,7 @@ def extension(name):
         c_sources = ["tools/line_coverage/counters.c"]
     flags = FLAGS["mutants"] if KIND == "fuzz" and name not in FUZZED else FLAGS[KIND]
     linked = [flag for flag in flags if flag.startswith(("-fsanitize", "--coverage"))]
-    told = [("SR_BUILD", f'"{KIND}"')] if name == "_core.ring._ring" else []  # by `python -m slipring`
+    told = [("SR_BUILD", f'"{KIND}"')] if name == "_core.ring._segment" else []  # by `python -m slipring`
     return Extension(
         f"slipring.{name}",
         sources=[f"pkg/slipring/{name.replace('.', '/')}.pyx", *c_sources],

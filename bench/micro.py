@@ -49,7 +49,8 @@ def per_call(function: Callable[[], object], calls: int = 5000) -> float:
 def round_trip() -> float:
     """Dispatch, claim, publish and take an empty batch."""
     from slipring._core.codec._codec import Encoder, receive
-    from slipring._core.ring._ring import IndexOrder, Ring, Slices
+    from slipring._core.ring._order import IndexOrder, Slices
+    from slipring._core.ring._ring import Ring
 
     ring, encoder, indices = Ring(20, 3), Encoder(), Slices(IndexOrder(64), 64)
     indices.advance()
@@ -102,7 +103,7 @@ def collating() -> float:
 
 def copying(way: str, workers: int = 2, row: int = 3 * 224 * 224, rows: int = 256, slots: int = 5) -> float:
     """Copy batches of ready images into shared memory; return batches per second of all processes."""
-    from slipring._core.ring._ring import copy_bytes
+    from slipring._core.ring._segment import copy_bytes
 
     receiver, sender = os.pipe()
     source = np.ones((2 * rows, row), np.uint8)
@@ -183,7 +184,7 @@ def without_loader(key: str, rate: float, workers: int = 2, seconds: float = 2.0
 
 def main() -> None:
     """Measure and print."""
-    from slipring._core.ring._ring import copy_ways
+    from slipring._core.ring._segment import copy_ways
 
     parser = argparse.ArgumentParser(prog="python -m bench.micro")
     option(parser)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slipring._core.options.arguments import integer, memory_place
 from slipring._core.passes._queue import QueueCore, Slot, how_to_copy
-from slipring._core.ring._ring import MAX_SLOTS, MAX_WORKERS, Event, Segment
+from slipring._core.ring._fd import Event
+from slipring._core.ring._ring import MAX_SLOTS, MAX_WORKERS
+from slipring._core.ring._segment import Segment
 from slipring._core.ring.text import message_refused
 from slipring.errors import SegmentFull
 

@@ -15,7 +15,7 @@ from collections import Counter
 
 ROOT = pathlib.Path(__file__).parents[2]
 STRIKES, MOST_STEPS = 4, 1024  # as in tests/steps/steps.c
-MODULE = "slipring._core.ring._ring"
+MODULE = "slipring._core.ring._segment"
 ANY_WORKER = -1
 CONSUMER = 0
 
@@ -30,7 +30,7 @@ def build():
     )
     if done.returncode != 0:
         raise RuntimeError(f"the steps build failed:\n{done.stdout[-1000:]}\n{done.stderr[-4000:]}")
-    return lib / "slipring" / "_core" / "ring" / f"_ring{tag}"
+    return lib / "slipring" / "_core" / "ring" / f"_segment{tag}"
 
 
 class _Finder:
@@ -127,8 +127,8 @@ def load(path):
         raise RuntimeError("slipring has been imported already: load the points before")
     sys.meta_path.insert(0, _Finder(path))
     points = Points(path)
-    import slipring._core.ring._ring
+    import slipring._core.ring._segment
 
-    if slipring._core.ring._ring.__file__ != os.fspath(path):
-        raise RuntimeError(f"{MODULE} came from {slipring._core.ring._ring.__file__}, not from {path}")
+    if slipring._core.ring._segment.__file__ != os.fspath(path):
+        raise RuntimeError(f"{MODULE} came from {slipring._core.ring._segment.__file__}, not from {path}")
     return points

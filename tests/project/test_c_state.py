@@ -12,4 +12,4 @@ def test_c_code_with_state_of_its_own_is_in_one_extension_module():
     for module in PACKAGE.rglob("*.so"):
         symbols = subprocess.run(["nm", "--defined-only", module], capture_output=True, text=True, check=True)
         having[module.name.split(".")[0]] = WITH_STATE & set(symbols.stdout.split())
-    assert {name: found for name, found in having.items() if found} == {"_ring": WITH_STATE}
+    assert {name: found for name, found in having.items() if found} == {"_segment": WITH_STATE}

@@ -51,7 +51,7 @@ def test_a_module_can_be_read_in_one_sitting():
 # The places that catch BaseException and do not raise it again: threads that pass it on, and code that must end first.
 # Only ever shorten this list.
 PASS_ON = {
-    "_core/ring/_ring_check.pxi",  # the first exception of several handlers is raised when all have run
+    "_core/ring/_check.pyx",  # the first exception of several handlers is raised when all have run
     "_core/workers/_rng_guard.pyx",  # likewise
     "_core/passes/ahead.py",  # two threads
     "_core/workers/concurrency.py",  # the result of a coroutine, and of a thread

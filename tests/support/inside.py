@@ -9,7 +9,7 @@ import importlib
 # Module -> the names that tests use. The import happens when a test asks for a name: torch may be missing, and
 # tests/fault/points.py replaces a module before anything imports it.
 _NAMES = {
-    "slipring._core.ring": "_ring process rates sample_marks text",
+    "slipring._core.ring": "_check _ring process rates sample_marks text",
     "slipring._core.codec": "_codec cache_names pytree tensors",
     "slipring._core.workers": "deaths heap local_pool memory pickling process_pool seeding worker worker_main",
     "slipring._core.passes": "ahead engine reporting tuning",
@@ -19,10 +19,11 @@ _NAMES = {
     ),
     "slipring._core.codec._collate": "NO_SAMPLES NUMPY TORCH RowWriter default_collate",
     "slipring._core.passes._iteration": "Position",
-    "slipring._core.ring._ring": (
-        "FINISH MAX_RANGES READ_COUNTS SERVING Event IndexOrder Lease Pickled Poll Ring "
-        "Slices copy_bytes copy_ways memory_available mix now pickled"
-    ),
+    "slipring._core.ring._fd": "Event Poll",
+    "slipring._core.ring._order": "IndexOrder Slices",
+    "slipring._core.ring._ring": "FINISH MAX_RANGES SERVING Pickled Ring mix pickled",
+    "slipring._core.ring._segment": "READ_COUNTS copy_bytes copy_ways memory_available now",
+    "slipring._core.ring._slot": "Lease",
     "slipring._core.passes.ahead": "Prefetcher",
     "slipring._core.options.arguments": "function instance integer seconds",
     "slipring._core.codec.cache_names": "find label_of",

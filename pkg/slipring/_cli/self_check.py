@@ -13,7 +13,8 @@ import time
 import numpy as np
 
 from slipring import Loader, SlipringError, __version__
-from slipring._core.ring._ring import MAX_SLOTS, MAX_WORKERS, build, memory_available
+from slipring._core.ring._ring import MAX_SLOTS, MAX_WORKERS
+from slipring._core.ring._segment import build, memory_available
 from slipring._core.ring.text import megabytes
 
 PACKAGES = ("numpy", "torch", "pyarrow", "pillow")

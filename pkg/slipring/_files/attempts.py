@@ -11,7 +11,8 @@ import random
 import time
 import traceback
 
-from slipring._core.ring._ring import READ_COUNTS, from_handler
+from slipring._core.ring._check import from_handler
+from slipring._core.ring._segment import READ_COUNTS
 from slipring._core.ring.sample_marks import counts
 from slipring.errors import RemoteError, told
 from slipring.redaction import redacted

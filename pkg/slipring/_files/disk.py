@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from slipring._core.ring import process
-from slipring._core.ring._ring import from_handler
+from slipring._core.ring._check import from_handler
 
 VERSION = b"slipring cache 1"  # each entry begins with it, and with a digest; entries of other versions are not used
 DIGEST = 16  # bytes

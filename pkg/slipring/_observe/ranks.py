@@ -15,7 +15,7 @@ import sys
 import time
 
 from slipring._core.ring import process
-from slipring._core.ring._ring import now
+from slipring._core.ring._segment import now
 from slipring._core.ring.text import digits, seconds
 from slipring._observe.causes import BOUND
 from slipring._observe.rates import Figures

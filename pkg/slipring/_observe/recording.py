@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from slipring._core.ring._ring import now
+from slipring._core.ring._segment import now
 from slipring._observe.snapshot import ENDED, empty, states
 
 LEAST_S, MOST_S = 0.001, 0.01  # between two looks: the recorder of a job that is idle may be full 20 ms later

@@ -10,7 +10,8 @@ from slipring import Loader, Memory, Workers
 from slipring._core.options.arguments import flag, integer, iterable, seconds
 from slipring._core.passes.ahead import Prefetcher, ReadHere
 from slipring._core.ring import process
-from slipring._core.ring._ring import current, now
+from slipring._core.ring._segment import now
+from slipring._core.ring._slot import current
 from slipring._core.workers import fetch
 from slipring._core.workers import memory as growth
 from slipring._public import publish

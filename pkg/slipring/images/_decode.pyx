@@ -4,7 +4,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED, PyBUF_WRITABLE, PyBuffe
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from slipring._core.ring._ring cimport augmented, clock
+from slipring._core.ring._segment cimport clock
+from slipring._core.ring._slot cimport augmented
 from slipring.errors import ImageError
 from slipring.images._cimages cimport (
     JMSG_LENGTH_MAX, SR_BAD_BOX, SR_BAD_IMAGE, SR_BFLOAT16, SR_FLOAT16, SR_FLOAT32, SR_NOT_A_JPEG_FOR_US,

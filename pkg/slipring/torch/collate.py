@@ -8,7 +8,7 @@ from slipring._core.codec._codec import empty
 from slipring._core.codec._collate import ODD, collate_plain, is_stock
 from slipring._core.codec.pytree import is_namedtuple
 from slipring._core.codec.tensors import stack_alike
-from slipring._core.ring._ring import current
+from slipring._core.ring._slot import current
 from slipring.torch.private import collate as _theirs
 
 # The entries that torch itself registers. With others, types may be collated differently.

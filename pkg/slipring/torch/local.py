@@ -6,7 +6,7 @@ from torch.utils.data.graph_settings import apply_sharding
 from slipring._core.codec._collate import LIST, RowWriter
 from slipring._core.passes._iteration import END_OF_STREAM
 from slipring._core.ring import sample_marks
-from slipring._core.ring._ring import now
+from slipring._core.ring._segment import now
 from slipring._core.ring.sample_marks import count_in, counted_in, take_position
 from slipring._core.workers import seeding
 from slipring._core.workers._rng_guard import RngGuard

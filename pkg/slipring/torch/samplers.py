@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DistributedSampler, RandomSampler
 
 from slipring._core.passes.reshard import position_of
-from slipring._core.ring._ring import IndexOrder
+from slipring._core.ring._order import IndexOrder
 from slipring.sampler import BatchSampler
 
 _CHUNK = 4096  # indices that become ints at once

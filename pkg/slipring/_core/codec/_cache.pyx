@@ -12,7 +12,8 @@ from libc.string cimport memset, strncpy
 from slipring._core.codec cimport _ccache as c
 from slipring._core.codec cimport _cwatch as w
 from slipring._core.codec._codec cimport Packed, decode, pack
-from slipring._core.ring._ring cimport check, looked_up
+from slipring._core.ring._check cimport check
+from slipring._core.ring._slot cimport looked_up
 from slipring._core.ring._cring cimport SR_BACKING_DIR, SR_LIMIT_NONE, sr_result, sr_alloc_error
 
 cdef extern from "<errno.h>" nogil:
@@ -25,7 +26,9 @@ cdef extern from "<errno.h>" nogil:
 import numpy as np
 
 from slipring.errors import CacheMismatch, Closed, CorruptBatch, shown
-from slipring._core.ring._ring import BACKINGS, EPOCH_BITS, LIMITS, READ_COUNTS, from_handler
+from slipring._core.ring._check import BACKINGS, LIMITS, from_handler
+from slipring._core.ring._ring import EPOCH_BITS
+from slipring._core.ring._segment import READ_COUNTS
 from slipring._core.ring.text import cache_refused, descriptor_closed, not_in_memory
 
 # How long a process waits for an entry that another process makes. If this takes longer, that process may be stopped.

@@ -1,7 +1,9 @@
 cimport numpy as cnp
 from libc.stdint cimport uint32_t, uint64_t
 
-from slipring._core.ring._ring cimport Fill, Lease, Ring, Room, sr_result
+from slipring._core.ring._ring cimport Ring
+from slipring._core.ring._segment cimport sr_result
+from slipring._core.ring._slot cimport Fill, Lease, Room
 
 
 cdef extern from "numpy/arrayobject.h":

@@ -20,13 +20,15 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from slipring._core.ring._ring cimport (
-    SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, WITH_STATE, Lease, Ring, clock, sr_leaf, sr_result, take,
+from slipring._core.ring._ring cimport Ring
+from slipring._core.ring._segment cimport (
+    SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, WITH_STATE, clock, sr_leaf, sr_result,
 )
+from slipring._core.ring._slot cimport Lease, take
 
 import numpy as np
 
-from slipring._core.ring._ring import from_handler
+from slipring._core.ring._check import from_handler
 
 from slipring._core.codec import pytree
 from slipring.errors import CorruptBatch, shown

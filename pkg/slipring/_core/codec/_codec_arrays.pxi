@@ -11,7 +11,8 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from slipring._core.codec._dlpack cimport DL_CPU
-from slipring._core.ring._ring cimport SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE, Fill, copy_large, current_fill
+from slipring._core.ring._segment cimport SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE, copy_large
+from slipring._core.ring._slot cimport Fill, current_fill
 
 import numpy as np
 

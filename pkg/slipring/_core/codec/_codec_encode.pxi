@@ -17,10 +17,11 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free as give_back
 from libc.string cimport memcpy, memset
 
-from slipring._core.ring._ring cimport (
+from slipring._core.ring._segment cimport (
     SET_APART, SR_BATCH, SR_EMPTY, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS,
-    WITH_STATE, Fill, Room, sr_leaf, sr_result,
+    WITH_STATE, sr_leaf, sr_result,
 )
+from slipring._core.ring._slot cimport Fill, Room
 
 cdef extern from "<stdlib.h>" nogil:
     void *aligned_alloc(size_t alignment, size_t size)

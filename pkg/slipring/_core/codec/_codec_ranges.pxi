@@ -4,7 +4,8 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from slipring._core.ring._ring cimport SR_ERROR, SR_WHOLE, Fill, sr_result
+from slipring._core.ring._segment cimport SR_ERROR, SR_WHOLE, sr_result
+from slipring._core.ring._slot cimport Fill
 
 from slipring.errors import CorruptBatch
 

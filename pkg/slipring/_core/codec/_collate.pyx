@@ -11,7 +11,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t
 
 from slipring._core.codec._codec cimport all_of, copy_rows, is_fixed, is_foreign_array, is_tensor
-from slipring._core.ring._ring cimport Fill, current_fill
+from slipring._core.ring._slot cimport Fill, current_fill
 
 import numpy as np
 

@@ -16,13 +16,14 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from slipring._core.codec._codec cimport array_over, copy_row, is_fixed, is_foreign_array, tensor_class
 from slipring._core.codec._dlpack cimport DLApi, DLTensor, describe, exchange, is_ambiguous, single_float
-from slipring._core.ring._ring cimport SR_LEAF_ALIGN, Fill, clock, current_fill, has_slow_samples
+from slipring._core.ring._segment cimport SR_LEAF_ALIGN, clock
+from slipring._core.ring._slot cimport Fill, current_fill, has_slow_samples
 
 import numpy as np
 
 from slipring._core.codec import _codec, pytree
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
-from slipring._core.ring._ring import from_handler
+from slipring._core.ring._check import from_handler
 from slipring._core.options.arguments import listed_samples
 from slipring._core.ring.sample_marks import failed_at
 

@@ -11,10 +11,13 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.unistd cimport getpid
 
-from slipring._core.ring._ring cimport (
-    NOT_FREE, NOT_INTS, SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Lease,
-    Meter, Pickled, Ring, Slices, clock, sr_result, take,
+from slipring._core.ring._order cimport Slices
+from slipring._core.ring._ring cimport NOT_INTS, Pickled, Ring
+from slipring._core.ring._segment cimport (
+    NOT_FREE, SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Meter, clock,
+    sr_result,
 )
+from slipring._core.ring._slot cimport Lease, take
 from slipring._core.codec._codec cimport state_in, unpack
 
 from slipring._core.workers import error_record

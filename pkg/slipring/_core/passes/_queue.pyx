@@ -6,7 +6,8 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint32_t, uint64_t
 
 from slipring._core.codec._codec cimport in_slot, is_fixed, unpack
-from slipring._core.ring._ring cimport SR_FOREVER, SR_WHOLE, Fill, Lease, Meter, Segment, clock, forks, make_fill, take
+from slipring._core.ring._segment cimport SR_FOREVER, SR_WHOLE, Meter, Segment, clock, forks
+from slipring._core.ring._slot cimport Fill, Lease, make_fill, take
 
 import numpy as np
 
@@ -54,7 +55,7 @@ cdef class QueueCore:
     cdef readonly Segment ring
     cdef list encoders       # idle ones: an encoder makes one message at a time
     cdef int copy
-    cdef readonly object event  # Event of _ring_descriptors.pxi
+    cdef readonly object event  # a `slipring._core.ring._fd.Event`
     cdef int inside          # calls that wait or have claimed a slot
     cdef readonly bint closed
     cdef uint64_t generation, looked_at  # of forks; when this process last checked for dead processes

@@ -14,12 +14,12 @@ from libc.string cimport memcpy
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_INCREF
 from slipring._core.codec._codec cimport copy_in, copy_rows
-from slipring._core.ring._ring cimport current_fill
+from slipring._core.ring._slot cimport current_fill
 
 import numpy as np
 
 from slipring._core.codec._codec import empty
-from slipring._core.ring._ring import from_handler
+from slipring._core.ring._check import from_handler
 from slipring.errors import BlockError
 
 cdef extern from "numpy/arrayobject.h":

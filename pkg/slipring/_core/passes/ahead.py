@@ -9,7 +9,7 @@ import traceback
 
 from slipring._core.passes.engine import stay_if_exiting, stop_at_exit
 from slipring._core.passes.source import grouped
-from slipring._core.ring._ring import now
+from slipring._core.ring._segment import now
 from slipring._core.ring.process import Owner
 from slipring._core.workers.stateful import attempt
 from slipring.errors import Closed, LoaderTimeout

@@ -8,7 +8,8 @@ import os
 import threading
 import weakref
 
-from slipring._core.ring._ring import Meter, Ring
+from slipring._core.ring._ring import Ring
+from slipring._core.ring._segment import Meter
 from slipring._core.ring.process import ForkLock, Owner, lock_held_by_forks
 from slipring._core.ring.signals import no_interrupt
 from slipring._core.ring.weak_registry import WeakRegistry

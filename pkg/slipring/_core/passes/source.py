@@ -8,7 +8,8 @@ from slipring._core.passes._iteration import Failed, Listed, SamplerDraws, Strea
 from slipring._core.passes._iteration import Grouped as grouped
 from slipring._core.passes.reshard import SavedSampler, rank_of, ranks_of, saved_sampler
 from slipring._core.ring import process
-from slipring._core.ring._ring import IndexOrder, Slices, mix
+from slipring._core.ring._order import IndexOrder, Slices
+from slipring._core.ring._ring import mix
 from slipring._core.ring.process import ForkLock, Owner
 from slipring._core.workers.fetch import shorter
 from slipring._core.workers.seeding import Share

@@ -24,7 +24,7 @@ from slipring._core.passes.tuning_window import (
     with_fewer,
 )
 from slipring._core.ring import process
-from slipring._core.ring._ring import memory_available, now
+from slipring._core.ring._segment import memory_available, now
 from slipring._core.ring.text import digits, megabytes
 from slipring._core.workers.memory import ROOT, private_bytes
 

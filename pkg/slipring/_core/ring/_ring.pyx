@@ -1,38 +1,29 @@
-"""The binding of the C ring. Python modules import everything about segments and slots from here.
+"""The binding of the C ring.
 
-`Ring` is the whole handle on a segment. The included files have the parts: error codes as exceptions, the calls of the
-C ring, leases and slot writers, and file descriptors.
+`Ring` is the whole handle on a segment. Its parts are modules: `_check` (error codes as exceptions), `_segment` (the
+calls of the C ring), `_slot` (leases and slot writers), `_order` and `_fd` (file descriptors).
 """
 
 import copyreg
 import io
-import os
 import pickle
 
 cimport cython
-cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from slipring._core.ring._order cimport Slices
+from slipring._core.ring._segment cimport (
+    SINGLE, SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_MAX_PARTICIPANTS, SR_MAX_RANGES, SR_MAX_SLOTS,
+    SR_PARTICIPANT_JOINED, SR_PARTICIPANT_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment,
+    clock, sr_task,
+)
+from slipring._core.ring._slot cimport Fill, make_fill
 
 from slipring.errors import shown, told
 from slipring._core.ring.text import task_too_large
-
-include "_ring_check.pxi"
-include "_ring_order.pxi"
-include "_ring_segment.pxi"
-include "_ring_slot.pxi"
-include "_ring_descriptors.pxi"
-
-cnp.import_array()
-
-__all__ = [
-    "DIRECT", "EPOCH_BITS", "FINISH", "JOINED", "MAX_RANGES", "MAX_SLOTS", "MAX_WORKERS", "POISON", "SERVING",
-    "STAGED", "TASK_NEXT", "WHOLE", "IndexOrder", "Lease", "Meter", "Own", "Pickled", "Ring", "copy_bytes",
-    "copy_ways", "current", "forking_worker", "mix", "now", "reductions",
-]
 
 # Type -> function, as in `copyreg.dispatch_table`: reduces values of other libraries among indices.
 reductions = {}
@@ -47,21 +38,6 @@ MAX_SLOTS = SR_MAX_SLOTS
 MAX_WORKERS = SR_MAX_PARTICIPANTS - 1
 TASK_NEXT = SR_TASK_NEXT
 EPOCH_BITS = 32  # the low bits of a task's epoch are its number; the others may have a position, see `seeding.Share`
-
-
-def copy_ways():
-    """Return the names of this processor's ways to copy large batches; `copy_bytes` takes one."""
-    return COPY_WAYS[1 : copy_widest() + 1]
-
-
-def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, way):
-    """Copy bytes as collation does, for benchmarks and tests."""
-    cdef uint64_t n = min(to.shape[0], source.shape[0])
-    if way not in copy_ways():
-        raise ValueError(f"this processor copies by {', '.join(copy_ways())}, not {way!r}")
-    cdef uint32_t number = COPY_WAYS.index(way)
-    with nogil:
-        copy_by(number, &to[0], &source[0], n)
 
 
 def mix(*words):
@@ -254,19 +230,3 @@ cdef class Own:
     def unfinished(self):
         """Return the interrupted `Fill`; None if there is none."""
         return None if self.fill is None or self.fill.done else self.fill
-
-
-def attach(cls, duplicate, record, limited_by):
-    """Make a handle from the descriptors that a new process has received."""
-    cdef Segment segment
-    fd = duplicate.detach()
-    also = -1
-    try:
-        also = -1 if record is None else record.detach()
-        segment = cls(fd=fd, record=also)
-    finally:
-        os.close(fd)
-        if also >= 0:
-            os.close(also)
-    segment.limited_by = limited_by
-    return segment

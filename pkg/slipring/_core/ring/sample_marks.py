@@ -2,7 +2,8 @@
 
 import threading
 
-from slipring._core.ring._ring import Meter, current, skip
+from slipring._core.ring._segment import Meter
+from slipring._core.ring._slot import current, skip
 
 _NAME = "_slipring_position"
 

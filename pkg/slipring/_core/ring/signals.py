@@ -5,7 +5,7 @@ import gc
 import signal
 import threading
 
-from slipring._core.ring._ring import hand_back, put_handlers
+from slipring._core.ring._check import hand_back, put_handlers
 
 
 @contextlib.contextmanager

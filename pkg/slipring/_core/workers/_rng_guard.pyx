@@ -6,7 +6,7 @@ left with the generators of the batch.
 
 cimport cython
 
-from slipring._core.ring._ring import from_handler
+from slipring._core.ring._check import from_handler
 from slipring._core.workers import seeding
 from slipring._core.ring.worker_info import get_worker_info, swap_thread_info
 

@@ -18,7 +18,8 @@ from functools import partial
 
 from slipring._core.codec._collate import LIST, RowWriter
 from slipring._core.ring import sample_marks
-from slipring._core.ring._ring import Reading, end_reading, now, wait_for_row
+from slipring._core.ring._segment import now
+from slipring._core.ring._slot import Reading, end_reading, wait_for_row
 from slipring._core.ring.process import Owner
 from slipring._core.ring.sample_marks import count_in, counts, failed_at
 from slipring._core.ring.signals import no_interrupt

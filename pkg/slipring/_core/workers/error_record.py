@@ -6,7 +6,7 @@ import pickle
 import traceback
 
 from slipring._core.ring import process
-from slipring._core.ring._ring import LIMITS
+from slipring._core.ring._check import LIMITS
 from slipring._core.ring.text import batch_too_large, segment_full
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, WorkerError, brief, shown
 from slipring.redaction import redacted

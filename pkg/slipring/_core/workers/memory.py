@@ -13,7 +13,7 @@ import warnings
 import numpy as np
 
 from slipring._core.ring import process
-from slipring._core.ring._ring import memory_available
+from slipring._core.ring._segment import memory_available
 from slipring._core.ring.process import ROOT, Owner
 from slipring._core.ring.text import megabytes
 from slipring.errors import WorkerMemoryWarning

@@ -19,7 +19,8 @@ from multiprocessing.reduction import DupFd, ForkingPickler
 
 import numpy as np
 
-from slipring._core.ring._ring import Descriptor, identity, memory_available
+from slipring._core.ring._fd import Descriptor, identity
+from slipring._core.ring._segment import memory_available
 from slipring._core.ring.text import FILE_SIZE, dataset_refused
 
 ALIGNMENT = 64  # bytes: a cache line, and Arrow's alignment of buffers

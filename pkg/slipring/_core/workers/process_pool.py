@@ -26,7 +26,9 @@ from multiprocessing.reduction import ForkingPickler
 
 import numpy.random  # noqa: F401  numpy imports it at its first use: a fork in that instant would hang the worker
 
-from slipring._core.ring._ring import SERVING, Descriptor, Poll, forking_worker
+from slipring._core.ring._fd import Descriptor, Poll
+from slipring._core.ring._ring import SERVING
+from slipring._core.ring._segment import forking_worker
 from slipring._core.ring.signals import no_collection, no_interrupt
 from slipring._core.workers.deaths import StartupWatchdog, left_behind, likely, manner, state_of, task_text
 from slipring._core.workers.pickling import SharedPickle

@@ -6,7 +6,7 @@ import inspect
 import pickle
 import traceback
 
-from slipring._core.ring._ring import from_handler
+from slipring._core.ring._check import from_handler
 
 
 def is_stateful(thing):

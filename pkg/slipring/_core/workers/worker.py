@@ -6,7 +6,9 @@ from functools import partial
 
 from slipring._core.codec._codec import BATCH, EMPTY, END, ERROR, Encoder
 from slipring._core.codec._collate import DROP, LIST, NO_SAMPLES, NUMPY, RowWriter
-from slipring._core.ring._ring import FINISH, TASK_NEXT, from_handler, mix, now
+from slipring._core.ring._check import from_handler
+from slipring._core.ring._ring import FINISH, TASK_NEXT, mix
+from slipring._core.ring._segment import now
 from slipring._core.ring.sample_marks import take_position
 from slipring._core.ring.worker_info import WorkerInfo, inform_torch, set_worker_info
 from slipring._core.workers import error_record, ranges, seeding

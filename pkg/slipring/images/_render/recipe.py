@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring._core.ring._ring import USER, part_begun, spent
+from slipring._core.ring._slot import USER, part_begun, spent
 from slipring.errors import shown
 from slipring.images import _decode
 from slipring.images._render.scratch import scratch

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slipring._core.options.arguments import one_each, one_of
 from slipring._core.ring import sample_marks
-from slipring._core.ring._ring import READ, at_row, from_handler, part_begun, spent
+from slipring._core.ring._check import from_handler
+from slipring._core.ring._slot import READ, at_row, part_begun, spent
 from slipring._core.ring.sample_marks import failed_at
 from slipring._core.workers import seeding
 from slipring._offered import read_ahead

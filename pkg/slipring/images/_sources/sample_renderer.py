@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from slipring._core.ring._ring import DECODE, from_handler, part_begun, spent
+from slipring._core.ring._check import from_handler
+from slipring._core.ring._slot import DECODE, part_begun, spent
 from slipring.errors import ImageError, shown
 from slipring.images._render.boxes import valid
 from slipring.images._render.decode import crop, render

@@ -7,7 +7,8 @@ import random
 from typing import TYPE_CHECKING, Any, Literal
 
 from slipring._core.options.arguments import flag, integer
-from slipring._core.ring._ring import from_handler, mix
+from slipring._core.ring._check import from_handler
+from slipring._core.ring._ring import mix
 from slipring._core.workers.shards import Sharded, ShardedPass, here
 from slipring.errors import ImageError, RemoteError
 from slipring.images._sources.options import suggests_options

@@ -1,6 +1,8 @@
-# Part of _ring.pyx: a process's handle on a segment. Only this file calls the C ring. `Segment` has the calls of
-# participants and the consumer, and those that leases and slot writers (_ring_slot.pxi) need. `Ring` (_ring.pyx) is the
-# whole handle.
+"""A process's handle on a segment. Only this module calls the C ring.
+
+`Segment` has the calls of participants and the consumer, and those that leases and slot writers (`_slot`) need. `Ring`
+(`_ring`) is the whole handle.
+"""
 
 import contextlib
 import os
@@ -10,6 +12,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
 from slipring._core.ring cimport _cring as c
+from slipring._core.ring._check cimport check, refuse
 
 cdef extern from "<errno.h>" nogil:
     enum:
@@ -32,6 +35,7 @@ cdef extern from *:
     const char *SR_BUILD
     const char *SR_COMPILER
 
+from slipring._core.ring._check import BACKING_NAMES, BACKINGS, COPY_WAYS, LIMITS
 from slipring.errors import Closed, CorruptBatch
 from slipring._core.ring.text import (
     batch_too_large,
@@ -84,6 +88,21 @@ cdef void copy_by(uint32_t way, void *to, const void *source, uint64_t nbytes) n
 
 cdef uint32_t copy_widest() noexcept nogil:
     return c.sr_copy_widest()
+
+
+def copy_ways():
+    """Return the names of this processor's ways to copy large batches; `copy_bytes` takes one."""
+    return COPY_WAYS[1 : copy_widest() + 1]
+
+
+def copy_bytes(unsigned char[::1] to, const unsigned char[::1] source, way):
+    """Copy bytes as collation does, for benchmarks and tests."""
+    cdef uint64_t n = min(to.shape[0], source.shape[0])
+    if way not in copy_ways():
+        raise ValueError(f"this processor copies by {', '.join(copy_ways())}, not {way!r}")
+    cdef uint32_t number = COPY_WAYS.index(way)
+    with nogil:
+        copy_by(number, &to[0], &source[0], n)
 
 
 cdef uint64_t clock() noexcept nogil:
@@ -223,8 +242,6 @@ cdef class Segment:
         # Only while a process is being started: the descriptor is sent, never a name.
         from multiprocessing.context import assert_spawning
         from multiprocessing.reduction import DupFd
-
-        from slipring._core.ring._ring import attach
 
         assert_spawning(self)
         cdef int record = c.sr_record_fd(self.ptr)
@@ -685,3 +702,19 @@ cdef class Segment:
     cdef int settle(self, uint32_t participant, uint32_t slot, uint64_t gen, int layout,
                     const c.sr_result *result) except -1:
         return check(c.sr_layout_settle(self.ptr, participant, slot, gen, layout, result))
+
+
+def attach(cls, duplicate, record, limited_by):
+    """Make a handle from the descriptors that a new process has received."""
+    cdef Segment segment
+    fd = duplicate.detach()
+    also = -1
+    try:
+        also = -1 if record is None else record.detach()
+        segment = cls(fd=fd, record=also)
+    finally:
+        os.close(fd)
+        if also >= 0:
+            os.close(also)
+    segment.limited_by = limited_by
+    return segment

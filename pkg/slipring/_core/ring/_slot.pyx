@@ -1,4 +1,4 @@
-# Part of _ring.pyx: the two ways to own a slot: a consumer's lease, and a worker's slot writer (`Fill`).
+"""The two ways to own a slot: a consumer's lease, and a worker's slot writer (`Fill`)."""
 
 import pickle
 
@@ -9,6 +9,11 @@ from cpython.object cimport PyTypeObject, newfunc
 from cpython.ref cimport PyObject, Py_REFCNT
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
+
+from slipring._core.ring._segment cimport (
+    HELD, SET_APART, SINGLE, SR_FINISH, SR_MAX_RANGES, SR_TASK_OBJECT, SR_WHOLE, WITH_STATE, Segment, clock,
+    coarse_clock, forks, sr_parts, sr_result,
+)
 
 
 cdef extern from *:

@@ -1,5 +1,4 @@
-# Part of _ring.pyx: turns the return codes of the C ring into exceptions, and finds out which exceptions come from
-# signal handlers.
+"""Return codes of the C ring as exceptions, and which exceptions come from signal handlers."""
 
 import _signal
 import os

@@ -1,4 +1,4 @@
-# Part of _ring.pyx: the orders that slipring itself sets, of any length in constant memory (csrc/index_order.h).
+"""The orders that slipring itself sets, of any length in constant memory (csrc/index_order.h)."""
 
 cimport cython
 cimport numpy as cnp
@@ -9,6 +9,8 @@ from slipring._core.ring._cring cimport (
 )
 
 import numpy as np
+
+cnp.import_array()
 
 _MOST_STORED = 1 << 16  # indices; 512 kB
 

@@ -1,5 +1,8 @@
-# Part of _ring.pyx: slipring's file descriptors. If other code (os.closerange) has closed one, its next use raises
-# DescriptorClosed. Another file that has the number by then is neither used nor closed.
+"""slipring's file descriptors.
+
+If other code (os.closerange) has closed one, its next use raises DescriptorClosed. Another file that has the number by
+then is neither used nor closed.
+"""
 
 import os
 
@@ -8,7 +11,9 @@ from libc.errno cimport EINTR, ENOENT, errno
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 from posix.stat cimport fstat, struct_stat
-from posix.unistd cimport close, read
+from posix.unistd cimport close as close_fd, read
+
+from slipring._core.ring._segment cimport clock
 
 from slipring._core.ring.text import descriptor_closed
 
@@ -100,7 +105,7 @@ cdef class Descriptor:
     cpdef void close(self) noexcept:
         """Close it, unless another file has its number by now. A second call does nothing."""
         if self.intact():
-            close(self.fd)
+            close_fd(self.fd)
         self.fd = -1
 
 

@@ -1,0 +1,103 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+# Other modules cimport these from here: only this one, _check and _order cross into C.
+from slipring._core.ring._cring cimport (
+    SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FINISH, SR_FOREVER, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED,
+    SR_LEAF_ALIGN, SR_MAX_DIMS, SR_MAX_PARTICIPANTS, SR_MAX_RANGES, SR_MAX_SLOTS, SR_PARTICIPANT_JOINED,
+    SR_PARTICIPANT_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, sr_alloc_error, sr_index_order,
+    sr_leaf, sr_parts, sr_result, sr_ring, sr_task,
+)
+
+
+cdef extern from "<stdint.h>" nogil:
+    # Returned in place of a generation: no task was put, because the slot's memory is being released.
+    uint64_t NOT_FREE "UINT64_MAX"
+
+# sr_result.flags
+cdef enum:
+    HELD = 1       # worker code keeps an array of this slot
+    SET_APART = 2  # therefore the batch has been copied within the slot
+    WITH_STATE = 4  # the last leaf record is the worker's state, and belongs to no leaf of the tree
+
+# sr_task.flags
+cdef enum:
+    SINGLE = 1  # one sample, not a list of them (batch_size=None)
+
+
+cdef class Meter:
+    cdef public uint64_t batches, bytes, copied_batches, copied_bytes, pickled_leaves, pickled_tasks
+    cdef public uint64_t kept_batches, skipped_samples
+    cdef public uint64_t fetch_ns, collate_ns, idle_ns, wait_ns
+    cdef public uint64_t unpickle_ns  # of decoding batches with pickled leaves
+    cdef public uint64_t spent_ns  # of passes over batches in no slot
+    cdef public uint64_t last_ready_ns  # how long the last batch had been ready when it was taken
+    cdef uint64_t taken_at  # time of the last take, ns of `clock`; 0: none yet in this iteration
+    cdef uint64_t remote[8]  # reads outside of any segment, as in `sr_header.reads`
+    cdef uint64_t told_wait_ns  # the part of wait_ns that is recorded with taken batches
+
+
+cdef class Segment:
+    cdef sr_ring *ptr
+    cdef uint64_t fork_generation, capacity
+    cdef readonly uint32_t n_slots, n_participants
+    cdef readonly Meter meter
+    cdef readonly bint poison
+    cdef str limited_by  # the limit that made the capacity smaller than requested, or None
+    cdef bint over  # no more batches: returned slots release their memory
+    cdef int own_number  # queue mode: this process's participant number, -1: none yet
+    cdef int made(self) except -1
+    cdef int usable(self) except -1
+    cdef int refuse_use(self) except -1
+    cpdef int pick_free(self) except -2
+    cdef int in_circulation(self, int enough) noexcept
+    cdef int await_ready(self, int slot, uint64_t deadline, int death_fd) except -2
+    cdef int interrupt(self, bint on) except -1
+
+    # The calls of the C ring that Ring, leases and fills (`_ring`, `_slot`) need.
+    cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL
+    cdef uint64_t put_task(self, uint32_t slot, const sr_task *task) except? 0
+    cdef const sr_task *task_of(self, uint32_t slot) noexcept
+    cdef uint64_t claimed_at(self, uint32_t slot) noexcept
+    cdef char *task_area(self, uint32_t slot) noexcept
+    cdef char *payload(self, uint32_t slot) noexcept
+    cdef uint64_t committed(self, uint32_t slot) noexcept
+    cdef const sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept
+    cdef bint find_owned(self, uint32_t participant, uint32_t *slot) noexcept
+    cdef int take(self, uint32_t participant, uint32_t slot, uint64_t *gen, sr_result *result) except -1
+    cdef void release(self, uint32_t slot, uint64_t gen) noexcept
+    cdef void use(self, uint32_t slot) noexcept
+    cdef bint unuse(self, uint32_t slot) noexcept
+    cdef bint stays(self, uint32_t slot) noexcept
+    cdef void unpin(self, uint32_t participant, uint32_t slot, uint64_t gen) noexcept
+    cdef int claim_task(self, uint32_t participant, double seconds, uint32_t *slot, uint32_t *which,
+                        uint64_t *gen) except -1
+    cdef int claim_slot(self, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1
+    cdef int park(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1
+    cdef uint64_t alloc(self, uint32_t participant, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1
+    cdef int commit_later(self, uint32_t participant, uint32_t slot, uint64_t nbytes, sr_alloc_error *why) except 1
+    cdef int rewind(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1
+    cdef void note(self, uint32_t slot, uint64_t begun, uint64_t fetched, uint64_t skipped) noexcept
+    cdef void note_parts(self, uint32_t slot, const sr_parts *parts) noexcept
+    cdef void note_row(self, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since) noexcept
+    cdef int publish(self, uint32_t participant, uint32_t slot, uint64_t gen, const sr_result *result,
+                     bint held) except -1
+    cdef int abort(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1
+    cdef int range_done(self, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen,
+                        const sr_result *result) except -1
+    cdef int propose(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1
+    cdef int settle(self, uint32_t participant, uint32_t slot, uint64_t gen, int layout,
+                    const sr_result *result) except -1
+
+    # Queue mode: processes come and go.
+    cdef int number(self) except -1
+    cdef int recover_dead(self) noexcept
+    cdef void count(self, uint32_t *ready, uint32_t *free_slots) noexcept
+    cdef bint polled(self, bint from_now_on=*) noexcept
+
+
+cdef uint64_t forks() noexcept
+cdef uint64_t clock() noexcept nogil
+cdef uint64_t coarse_clock() noexcept
+cdef void copy_large(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept nogil
+cdef void copy_by(uint32_t way, void *to, const void *source, uint64_t nbytes) noexcept nogil
+cdef uint32_t copy_widest() noexcept nogil

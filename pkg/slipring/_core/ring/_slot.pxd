@@ -1,0 +1,73 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from slipring._core.ring._segment cimport Segment, sr_parts, sr_result, sr_task
+
+
+cdef class Lease:
+    cdef readonly Segment ring
+    cdef uint32_t slot
+    cdef uint64_t gen, fork_generation, limit
+    cdef bint active
+    cdef sr_result result
+    cdef char *payload
+    cdef void release(self) noexcept
+
+
+cdef class Hold:
+    cdef Segment ring
+    cdef uint32_t participant, slot
+    cdef uint64_t gen, fork_generation
+    cdef bint published
+
+
+cdef class Room:
+    cdef char *payload
+    cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL
+    cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept
+
+
+cdef class Fill(Room):
+    cdef readonly Segment ring
+    cdef readonly uint32_t participant, slot
+    cdef uint32_t range
+    cdef readonly uint64_t gen
+    cdef uint64_t fork_generation, end, skipped
+    cdef const sr_task *task
+    cdef Hold hold
+    cdef readonly bint done  # this worker is done with the slot
+    cdef Fill outer
+    cdef object rows
+    cdef sr_parts parts      # of the fetching time
+    cdef uint64_t row_since  # when reading of the current sample began; 0: none is being read
+    cdef int64_t row_index
+    cdef int overflow
+    cdef bint by_rows        # each sample is copied to its row as it is read
+    cdef bint whole(self) noexcept
+    cdef int check(self) except -1
+    cdef void begin_row(self, uint32_t row, object index) noexcept
+    cdef uint32_t of_batch(self, uint32_t row) noexcept
+    cdef int64_t shown_index(self, uint32_t row, object index) noexcept
+    cdef void end_row(self, uint64_t now) noexcept
+    cdef void end_rows(self) noexcept
+    cdef bint is_kept(self) noexcept
+    cdef uint64_t limit(self) noexcept
+    cdef Hold holder(self)
+    cdef void note(self, uint64_t begun, uint64_t fetched) noexcept
+    cdef int publish(self, sr_result *result) except -1
+    cdef int give_back(self) except -1
+    cdef int range_done(self, const sr_result *result) except -1
+    cdef int settle(self, int layout, const sr_result *result) except -1
+    cdef const sr_result *result_of(self, uint32_t which) except NULL
+
+
+cdef class Reading:
+    cdef sr_parts parts
+    cdef uint64_t begun, ended, skipped
+
+
+cdef Lease take(Segment ring, uint32_t participant, uint32_t slot)
+cdef Fill make_fill(Segment ring, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen)
+cdef Fill current_fill()
+cdef bint has_slow_samples() noexcept
+cdef int looked_up(bint hit) noexcept
+cdef int augmented(uint64_t ns) noexcept
