@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -193,6 +194,26 @@ def test_a_state_of_another_sequence_of_a_users_class_is_refused():
     for other in (Mixture(10, lambda i: 3 * i % 10), Mixture(10, lambda i: str(saved[i])), range(10)):
         with pytest.raises(ValueError, match="other indices"):
             BatchSampler(other, 2).load_state_dict(state)
+
+
+KINDS_OF_INDICES = {
+    "arrays of floats": lambda order: np.array(order, np.float32),
+    "bytes": lambda order: [bytes([i]) for i in order],
+    "bytes in an array": lambda order: np.array([bytes([i + 1]) for i in order]),
+    "paths": lambda order: [Path(str(i)) for i in order],
+    "times": lambda order: np.array(order, "datetime64[D]"),
+    "tuples": lambda order: [(np.int64(i), 0) for i in order],
+    "single numbers in arrays": lambda order: [np.array([i]) for i in order],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_INDICES)
+def test_a_state_of_other_indices_of_any_kind_is_refused(kind):
+    indices = KINDS_OF_INDICES[kind]
+    state = json.loads(json.dumps(after(BatchSampler(indices([5, 3, 1, 0]), 2), 1)))
+    BatchSampler(indices([5, 3, 1, 0]), 2).load_state_dict(state)
+    with pytest.raises(ValueError, match="other indices"):
+        BatchSampler(indices([5, 3, 0, 1]), 2).load_state_dict(state)
 
 
 def test_a_fingerprint_identifies_a_users_sequence_which_is_not_read():

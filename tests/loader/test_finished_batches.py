@@ -1,7 +1,7 @@
 """A `__getitems__` that returns a finished batch in place of samples: its parts never become samples."""
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import pytest
 import slipring
 from tests.support.kinds import kinds, loaded
 
+Columns = namedtuple("Columns", ["x", "y"])
 FINISHED = {
     "a dict": lambda indices: {"x": np.array(indices), "name": [str(i) for i in indices]},
     "an ordered dict": lambda indices: OrderedDict(x=np.array(indices), name=str(indices)),
@@ -16,6 +17,7 @@ FINISHED = {
     "a text": lambda indices: "".join(str(i) for i in indices),
     "bytes": bytes,
     "a set": set,
+    "a named tuple": lambda indices: Columns([float(i) for i in indices], indices),
     "a number": len,
     "nothing": lambda indices: None,
     "an array without rows": lambda indices: np.array(len(indices)),

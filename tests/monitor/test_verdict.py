@@ -198,7 +198,8 @@ CAUSES = [
         ["takes 4,000 page faults, about 50% of the time"], ["slipring.empty"],
     ),
     (
-        CACHED | {"missed": misses(0.6)}, {"cache_full": "its budget of 1 MB is used up", "cache_bytes": 5_000_000},
+        CACHED | {"missed": misses(0.6)},
+        {"cache_full": "its budget of 1 MB is used up", "cache_bytes": 5_000_000, "cached_images": True},
         "cache", True,
         ["60% of the lookups miss", "its budget of 1 MB is used up; all samples would take 5.0 MB"],
         ["Give `cache=5000000`"],
@@ -258,6 +259,7 @@ NOT_AGAIN = [
     (AUGMENTING, {}, "augmentation cheaper", "smaller files"),
     (AUGMENTING | {"workers": 4}, {}, "augmentation cheaper", "num_workers=4"),
     (CACHED | {"missed": misses(0.6)}, {"cache_full": "too little memory left"}, "more memory", "budget"),
+    (CACHED | {"missed": misses(0.6)}, {"cache_full": "its budget is used up"}, "smaller entries", "side="),
     (MINE, {}, "NumPy", "Python's lock"),
     (MINE | {"cpu": WAITS}, {}, "It waits for something", "NumPy"),
     (MINE | {"threads": True, "workers": 1}, {}, "Threads share Python's lock", "waits"),

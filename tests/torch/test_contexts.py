@@ -3,6 +3,7 @@
 import functools
 import multiprocessing
 import os
+import re
 import threading
 from multiprocessing.context import ForkContext, ForkProcess, SpawnContext, SpawnProcess
 
@@ -138,6 +139,10 @@ def test_a_daemonic_process_is_told_to_use_threads_which_work(method):
     said = receiver.recv()
     process.join()
     if isinstance(method, str):
-        assert "Use threads, multiprocessing_context= with a context whose Process is threading.Thread" in said
+        code = re.search("multiprocessing_context=Threads.. with ``(.+?)``", said)[1]
+        names = {"multiprocessing": multiprocessing, "threading": threading}
+        exec(code, names)
+        with DataLoader(list(range(2)), num_workers=1, multiprocessing_context=names["Threads"]()) as loader:
+            assert [batch.tolist() for batch in loader] == [[0], [1]]
     else:
         assert said == [[0, 1], [2, 3]]

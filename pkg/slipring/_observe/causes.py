@@ -247,10 +247,13 @@ def _cache(f, known):
     remedy = "Give the job more memory"
     if "budget" in known.cache_full:
         remedy = f"Give {f'`cache={known.cache_bytes}`' if known.cache_bytes else 'a larger budget'}"
+    smaller = "with the rest of the work after the cache (`slipring.cached(dataset, budget).map(function)`)"
+    if known.cached_images:
+        smaller = "scaled images (`side=256`), or the files (`what='encoded'`)"
     return (
         "cache",
         f"The cache is too small: {misses / again:.0%} of the lookups miss in later epochs ({known.cache_full}{need}).",
-        f"{remedy}, or keep smaller entries: scaled images (`side=256`), or the files (`what='encoded'`).",
+        f"{remedy}, or keep smaller entries: {smaller}.",
     )
 
 

@@ -81,6 +81,7 @@ class Known:
     parent_bytes: int | None = None  # memory of the consumer's process alone
     cache_full: str = ""  # why a cache has refused entries; empty: it has not
     cache_bytes: int | None = None  # the size of all samples in the cache
+    cached_images: bool = False  # whether the cache belongs to a dataset of slipring.images
     forked: bool = False  # whether workers began with their parent's memory
     faults: float | None = None  # page faults per batch, in its worker
     own_collate: bool | None = None  # whether a `collate_fn` was given

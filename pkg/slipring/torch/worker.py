@@ -28,7 +28,10 @@ class TorchJob(Job):
     """The description of a loader's work for every worker, with the additions of torch's loader."""
 
     method_argument = "multiprocessing_context={!r}"
-    threads = "multiprocessing_context= with a context whose Process is threading.Thread"
+    threads = (
+        "multiprocessing_context=Threads() with ``class Threads(type(multiprocessing.get_context('fork'))): Process = "
+        "threading.Thread``"
+    )
 
     def not_sent(self, error):
         """Warn in torch's words."""

@@ -86,7 +86,8 @@ def real(name: str, value: Any, what: str = "a number") -> float:
 
 def listed_samples(samples: Any) -> list[Any]:
     """Return samples as a new list; raise TypeError if they are a finished batch, whose parts are not samples."""
-    if not isinstance(samples, (Mapping, Set, str, bytes, bytearray)) and not hasattr(samples, "__dataframe__"):
+    is_one = isinstance(samples, (Mapping, Set, str, bytes, bytearray)) or hasattr(samples, "__dataframe__")
+    if not is_one and not (isinstance(samples, tuple) and hasattr(samples, "_fields")):  # of a namedtuple
         try:
             each = iter(samples)
         except TypeError:

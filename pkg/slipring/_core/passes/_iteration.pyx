@@ -15,11 +15,9 @@ from slipring._core.ring._order cimport Slices
 from slipring._core.ring._ring cimport NOT_INTS, Pickled, Ring
 from slipring._core.ring._segment cimport (
     NOT_FREE, SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Meter, clock,
-    sr_result,
-)
+    sr_result)
 from slipring._core.ring._slot cimport Lease, take
 from slipring._core.codec._codec cimport state_in, unpack
-
 from slipring._core.workers import error_record
 from slipring._core.codec._codec import COPY
 from slipring._core.workers.deaths import log_replay
@@ -353,7 +351,7 @@ cdef class Iteration:
         if not self.stopped:
             stay_if_exiting()
             if self._engine is None:
-                raise Closed("the loader was closed while a batch was waited for") from error
+                raise Closed("another thread ended the iteration while a batch was awaited") from error
         raise error
 
     @cython.final
@@ -769,7 +767,7 @@ cdef class Iteration:
         if self.stopped:
             raise Closed("another thread has ended the iteration")
         if self._engine is None:
-            raise Closed("the loader was closed while a batch was waited for")
+            raise Closed("another thread ended the iteration while a batch was awaited")
         return 0
 
     def hand_over_timeout(self):

@@ -440,4 +440,4 @@ def _forget_batches(error):
 
 
 def _closed():
-    return Closed("the loader was closed while a batch was waited for")
+    return Closed("another thread ended the iteration while a batch was awaited")

@@ -1,7 +1,11 @@
 """Digests of the indices and weights of a sampler: a state has them, to be recognized as one of the same order."""
 
+import datetime
+import decimal
 import hashlib
 import json
+import os
+import uuid
 
 import numpy as np
 
@@ -19,15 +23,18 @@ def digest_of(indices):
         return digest(f"fingerprint {told}".encode())
     n = len(indices)
     if isinstance(indices, (list, tuple, range, np.ndarray, StringList)):
-        return earlier_digest_of(indices)
+        return earlier_digest_of(indices, _plain)
     if n <= _READ:
-        return earlier_digest_of([indices[place] for place in range(n)])
+        return earlier_digest_of([indices[place] for place in range(n)], _plain)
     spaced = [indices[place * (n - 1) // (_SPACED - 1)] for place in range(_SPACED)]
-    return digest(f"{earlier_digest_of(spaced)} of {n}".encode())
+    return digest(f"{earlier_digest_of(spaced, _plain)} of {n}".encode())
 
 
-def earlier_digest_of(indices):
-    """Return the digest in states of earlier versions: of a user's sequence, that of its length."""
+def earlier_digest_of(indices, plain=None):
+    """Return the digest in states of earlier versions, which have the length alone of what JSON does not write.
+
+    ``plain(value)`` returns a value that JSON writes.
+    """
     if isinstance(indices, StringList):
         indices = list(indices)
     if isinstance(indices, (list, tuple)):
@@ -45,8 +52,8 @@ def earlier_digest_of(indices):
         return digest(f"{len(indices)} from {indices.start} by {indices.step}".encode())
     if isinstance(indices, (list, tuple, np.ndarray)):
         try:
-            return digest(json.dumps(list(indices)).encode())
-        except TypeError:  # values that JSON lacks may be written differently in another process
+            return digest(json.dumps(list(indices), default=plain).encode())
+        except TypeError:  # other objects may be written differently in another process
             pass
     return digest(f"{len(indices)}".encode())
 
@@ -54,3 +61,16 @@ def earlier_digest_of(indices):
 def digest(written):
     """Return the digest of bytes, or of an array's."""
     return hashlib.blake2b(written, digest_size=16).hexdigest()
+
+
+def _plain(value):
+    """Return a value that JSON lacks as one that it writes: numbers and arrays of any library, bytes, paths, times."""
+    if callable(tolist := getattr(value, "tolist", None)):
+        return [str(getattr(value, "dtype", "")), tolist()]
+    if isinstance(value, (bytes, bytearray)):
+        return ["bytes", value.hex()]
+    if isinstance(value, os.PathLike):
+        return ["path", os.fspath(value)]
+    if isinstance(value, (complex, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)):
+        return [type(value).__name__, str(value)]
+    raise TypeError(f"{type(value).__name__} has no form that is the same in any process")

@@ -110,7 +110,7 @@ def cache_refused(needed: int, free: int, limit: str) -> SegmentFull:
     """Return the SegmentFull for a cache without memory for its first pages."""
     text = (
         f"no room for a cache's first pages: {megabytes(needed)} ({needed} bytes) are needed, {megabytes(free)} "
-        f"({free} bytes) may be taken within {limit}"
+        f"({free} bytes) may be taken within {limit}; raise that limit, or close caches and loaders that are not in use"
     )
     return SegmentFull(text, needed=needed, free=free, limit=limit)
 
