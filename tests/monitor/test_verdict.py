@@ -258,7 +258,7 @@ NOT_AGAIN = [
     (ALONE | {"cpu": 1}, FOUND, "hardly anything", "a lock"),
     (AUGMENTING, {}, "augmentation cheaper", "smaller files"),
     (AUGMENTING | {"workers": 4}, {}, "augmentation cheaper", "num_workers=4"),
-    (CACHED | {"missed": misses(0.6)}, {"cache_full": "too little memory left"}, "more memory", "budget"),
+    (CACHED | {"missed": misses(0.6)}, {"cache_full": "too little memory left"}, "more memory", "larger budget"),
     (CACHED | {"missed": misses(0.6)}, {"cache_full": "its budget is used up"}, "smaller entries", "side="),
     (MINE, {}, "NumPy", "Python's lock"),
     (MINE | {"cpu": WAITS}, {}, "It waits for something", "NumPy"),
