@@ -1,11 +1,18 @@
 """The interpreter's exit with loaders in use: exit code 0, nothing on stderr, no process left."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
+
+from slipring import Loader, Workers
+from tests.support.datasets import Waiting
+from tests.support.inside import engine, engine_of
+from tests.support.processes import in_child, until
 
 BEGIN = """
 import gc, os, sys, threading
@@ -165,3 +172,28 @@ def test_a_child_of_multiprocessing_ends_with_a_loader_in_use(tmp_path, method, 
     path.write_text(RANK)
     done = subprocess.run([sys.executable, str(path), method, workers], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, [*batches, "0"], "")
+
+
+def test_a_daemon_thread_in_the_loop_does_not_report_workers_that_the_exit_has_ended(tmp_path):
+    def child():
+        raised = []
+        threading.excepthook = raised.append
+        loader = Loader(Waiting(tmp_path / "never"), 4, num_workers=1, workers=Workers(start_method="fork"))
+        iterator = iter(loader)
+        thread = threading.Thread(target=next, args=(iterator,), daemon=True)
+        thread.start()
+        process = until(lambda: engine_of(loader) and engine_of(loader).pool.pids(), "the worker")[0][1]
+        engine.exiting.__self__.set()  # as at the exit, before it ends the workers
+        os.kill(process, signal.SIGKILL)
+        stays = engine.stay_if_exiting.__code__
+
+        def stayed():
+            frame = sys._current_frames().get(thread.ident)
+            while frame is not None and frame.f_code is not stays:
+                frame = frame.f_back
+            return frame is not None or raised
+
+        until(stayed, "the thread")
+        return len(raised)
+
+    assert in_child(child) == 0

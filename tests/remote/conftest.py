@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(folder):
     """A server without faults for all tests, which count by differences."""
     with Running(folder) as server:

@@ -798,8 +798,8 @@ cdef class Iteration:
             self.change_workers(engine)
         error = attempt(engine.pool.check, self.state_for if self.respawns else None)[1]
         if error is not None:
-            if isinstance(error, WorkerDied):
-                error = self.worded(error)
+            stay_if_exiting()  # which ends the workers
+            error = self.worded(error) if isinstance(error, WorkerDied) else error
             self.fail(error)
             raise error
         self.death_fd = engine.pool.death_fd
