@@ -48,6 +48,7 @@ EXTENSIONS = [
     "_core.ring._segment",
     "_core.ring._fd",
     "_core.ring._slot",
+    "_core.ring._watch",
     "_core.ring._ring",
     "_core.codec._codec",
     "_core.codec._collate",
@@ -58,7 +59,7 @@ EXTENSIONS = [
     "_core.codec._cache",
     "images._decode",
 ]
-CALL_C = {"_core.ring._segment", "_core.ring._order", "_core.codec._cache", "images._decode"}
+CALL_C = {"_core.ring._segment", "_core.ring._order", "_core.ring._watch", "_core.codec._cache", "images._decode"}
 # Other modules need no instrumentation.
 FUZZED = {"_core.ring._segment", "_core.ring._slot", "_core.ring._ring", "_core.codec._codec", "images._decode"}
 C_SOURCES = sorted(glob.glob("csrc/**/*.c", recursive=True))

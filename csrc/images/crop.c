@@ -55,19 +55,16 @@ int sr_crop_settle(sr_settled_crop *settled, const sr_crop *crop, const sr_targe
 {
     settled->crop = *crop, settled->target = *target;
     settled->exchanged = orientation >= 5;
-    if (settled->exchanged)
-        exchange(&width, &height); /* now those of the displayed image */
+    int shown_height = settled->exchanged ? width : height, shown_width = settled->exchanged ? height : width;
     sr_crop *c = &settled->crop;
     if (c->width == 0)
-        c->top = 0, c->left = 0, c->height = height, c->width = width;
+        c->top = 0, c->left = 0, c->height = shown_height, c->width = shown_width;
     if (c->to_width == 0)
         c->to_height = target->height, c->to_width = target->width;
-    if (c->top < 0 || c->left < 0 || c->height < 1 || c->width < 1 || c->height > height - c->top
-        || c->width > width - c->left || c->window_top < 0 || c->window_left < 0
+    if (c->top < 0 || c->left < 0 || c->height < 1 || c->width < 1 || c->height > shown_height - c->top
+        || c->width > shown_width - c->left || c->window_top < 0 || c->window_left < 0
         || target->height > c->to_height - c->window_top || target->width > c->to_width - c->window_left)
         return SR_BAD_BOX;
-    if (settled->exchanged)
-        exchange(&width, &height);
     orient(settled, orientation, width, height);
     return 0;
 }

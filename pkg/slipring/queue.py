@@ -210,7 +210,7 @@ class Queue(QueueCore):
 
     def report(self) -> Report:
         """Return the `slipring.monitor.Report` of all messages in the queue so far, in all processes."""
-        from slipring._core.codec._cache import Watch
+        from slipring._core.ring._watch import Watch
         from slipring._observe.report import Report
         from slipring._observe.snapshot import Snapshot
 

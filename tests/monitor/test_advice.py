@@ -31,7 +31,7 @@ from tests.support.inside import IF_BOUND, IF_NOT, READ_COUNTS, EmptySnapshot, F
 
 OBSERVE = Path(slipring.__file__).parent / "_observe"
 CODE = re.compile(r"`([^`]+)`")
-# What looks like code: an argument, a call, a dotted or a long name, an option of a command.
+# Code outside backticks: an argument, a call, a name with a dot or an underscore, or a command's option.
 UNMARKED = re.compile(r"\w=|\w\(|\b[a-z]\w*\.[a-z]|\b[a-z]+_[a-z]|--\w")
 CPUS = 4
 MORE = [  # jobs for advice that the thresholds do not need

@@ -13,7 +13,6 @@ _NAMES = {
     "slipring._core.codec": "_codec cache_names pytree tensors",
     "slipring._core.workers": "deaths heap local_pool memory pickling process_pool seeding worker worker_main",
     "slipring._core.passes": "ahead engine reporting tuning",
-    "slipring._core.codec._cache": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES NoSegment Watch",
     "slipring._core.codec._codec": (
         "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe receive view"
     ),
@@ -24,6 +23,7 @@ _NAMES = {
     "slipring._core.ring._ring": "FINISH MAX_RANGES SERVING Pickled Ring mix pickled",
     "slipring._core.ring._segment": "READ_COUNTS copy_bytes copy_ways memory_available now",
     "slipring._core.ring._slot": "Lease",
+    "slipring._core.ring._watch": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES NoSegment Watch",
     "slipring._core.passes.ahead": "Prefetcher",
     "slipring._core.options.arguments": "function instance integer seconds",
     "slipring._core.codec.cache_names": "find label_of",

@@ -6,7 +6,7 @@ import os
 import numpy as np
 
 from slipring._cli.main import USAGE, Failure
-from slipring._core.codec._cache import KINDS, NO_INDEX, Watch
+from slipring._core.ring._watch import KINDS, NO_INDEX, Watch
 from slipring._core.ring.text import count, mb, millis, seconds
 from slipring._observe.activity import activities
 from slipring._observe.jobs import attach, lives, one_line

@@ -7,8 +7,8 @@ import os
 import sys
 
 from slipring._cli.main import USAGE, Failure, ended_by_signals
-from slipring._core.codec._cache import STAGES, STATES
 from slipring._core.ring._segment import now
+from slipring._core.ring._watch import STAGES, STATES
 from slipring._core.ring.text import mb, share, short
 from slipring._observe.activity import Activity, activities
 from slipring._observe.jobs import Ending, attach, command_of, environ_of, is_alive, jobs, last_busy, process_of

@@ -16,8 +16,8 @@ import time
 import numpy as np
 
 from slipring._cli.main import USAGE, Failure, ended_by_signals
-from slipring._core.codec._cache import KINDS, NO_INDEX
 from slipring._core.ring import process
+from slipring._core.ring._watch import KINDS, NO_INDEX
 from slipring._core.ring.text import count, mb
 from slipring._observe.activity import activities
 from slipring._observe.jobs import Ending, attach

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from slipring._core.codec._cache import NO_INDEX, NO_SLOT
+from slipring._core.ring._watch import NO_INDEX, NO_SLOT
 from slipring._core.ring.text import seconds
 from slipring._observe.jobs import lives, namespace, state_of
 from slipring._observe.snapshot import index_text, state_name

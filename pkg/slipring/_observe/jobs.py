@@ -10,8 +10,8 @@ import stat
 import struct
 from typing import NamedTuple
 
-from slipring._core.codec._cache import InRecordFile, NoSegment, Watch
 from slipring._core.ring import process
+from slipring._core.ring._watch import InRecordFile, NoSegment, Watch
 from slipring._core.ring.text import short
 from slipring.errors import SlipringError
 from slipring.redaction import program_of

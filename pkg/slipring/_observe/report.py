@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring._core.codec._cache import NO_INDEX
+from slipring._core.ring._watch import NO_INDEX
 from slipring._core.ring.text import count, mb, megabytes, seconds
 from slipring._observe.ranks import gather, judged
 from slipring._observe.rates import Figures

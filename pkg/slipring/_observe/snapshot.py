@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from slipring._core.codec._cache import NO_INDEX, PARTICIPANT, RECORD, SLOT, STAGES, STATES
 from slipring._core.ring import process
 from slipring._core.ring._segment import now
+from slipring._core.ring._watch import NO_INDEX, PARTICIPANT, RECORD, SLOT, STAGES, STATES
 
 RETIRED = 2  # a participant's `retiring`: it claims nothing more
 FIRST_NS, PER_OCTAVE = 256, 8  # buckets of the segment's histograms, as in csrc/record.c

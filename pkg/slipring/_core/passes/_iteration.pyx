@@ -13,11 +13,11 @@ from posix.unistd cimport getpid
 
 from slipring._core.ring._order cimport Slices
 from slipring._core.ring._ring cimport NOT_INTS, Pickled, Ring
-from slipring._core.ring._segment cimport (
-    NOT_FREE, SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FOREVER, SR_WHOLE, WITH_STATE, Meter, clock,
-    sr_result)
+from slipring._core.ring._segment cimport NOT_FREE, SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FOREVER
+from slipring._core.ring._segment cimport SR_WHOLE, WITH_STATE, Meter, clock, sr_result
 from slipring._core.ring._slot cimport Lease, take
 from slipring._core.codec._codec cimport state_in, unpack
+
 from slipring._core.workers import error_record
 from slipring._core.codec._codec import COPY
 from slipring._core.workers.deaths import log_replay

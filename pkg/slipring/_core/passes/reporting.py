@@ -2,9 +2,9 @@
 
 import logging
 
-from slipring._core.codec._cache import Watch
 from slipring._core.ring import process
 from slipring._core.ring._segment import memory_available
+from slipring._core.ring._watch import Watch
 from slipring._core.ring.text import megabytes, seconds
 from slipring._core.workers.memory import ROOT, copied_bytes, private_bytes
 from slipring._observe.activity import at_work, sentence_of

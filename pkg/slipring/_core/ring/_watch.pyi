@@ -1,0 +1,29 @@
+"""A segment as any process sees it."""
+
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+STAGES: tuple[str, ...]
+STATES: tuple[str, ...]
+KINDS: tuple[str, ...]
+NO_INDEX: int
+NO_SLOT: int
+VERSION: int
+RECORD: np.dtype[np.void]
+SLOT: np.dtype[np.void]
+PARTICIPANT: np.dtype[np.void]
+
+class NoSegment(ValueError): ...
+class InRecordFile(NoSegment): ...
+
+@final
+class Watch:
+    def __new__(cls, fd: int, copy: bool = ...) -> Watch: ...
+    def segment_info(self) -> dict[str, Any]: ...
+    def records(self, first: int = ...) -> NDArray[np.void]: ...
+    def slowest(self, samples: bool = ...) -> NDArray[np.void]: ...
+    def totals(self) -> tuple[dict[str, int], dict[str, tuple[int, int, NDArray[np.int64]]]]: ...
+    def slots(self) -> NDArray[np.void]: ...
+    def participants(self) -> NDArray[np.void]: ...
