@@ -52,6 +52,7 @@ EXTENSIONS = [
     "_core.ring._ring",
     "_core.codec._codec",
     "_core.codec._collate",
+    "_core.codec._rows",
     "_core.workers._rng_guard",
     "_core.passes._iteration",
     "_core.passes._rebatch",

@@ -29,7 +29,7 @@ ONLY_IN = {
     "asking for a handler's exception": (
         r"(?<!def )\bfrom_handler\(",
         "_core/codec/_cache.pyx _core/workers/stateful.py _core/workers/fetch.py _core/codec/_codec_encode.pxi "
-        "_core/codec/_collate_rows.pxi _core/passes/_rebatch.pyx _core/workers/_rng_guard.pyx _core/workers/worker.py",
+        "_core/codec/_rows.pyx _core/passes/_rebatch.pyx _core/workers/_rng_guard.pyx _core/workers/worker.py",
     ),
 }
 

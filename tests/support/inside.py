@@ -16,7 +16,8 @@ _NAMES = {
     "slipring._core.codec._codec": (
         "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe receive view"
     ),
-    "slipring._core.codec._collate": "NO_SAMPLES NUMPY TORCH RowWriter default_collate",
+    "slipring._core.codec._collate": "default_collate",
+    "slipring._core.codec._rows": "NO_SAMPLES NUMPY TORCH RowWriter",
     "slipring._core.passes._iteration": "Position",
     "slipring._core.ring._fd": "Event Poll",
     "slipring._core.ring._order": "IndexOrder Slices",

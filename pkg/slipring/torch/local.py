@@ -3,7 +3,7 @@
 from torch.utils.data import IterDataPipe, MapDataPipe, default_collate, default_convert
 from torch.utils.data.graph_settings import apply_sharding
 
-from slipring._core.codec._collate import LIST, RowWriter
+from slipring._core.codec._rows import LIST, RowWriter
 from slipring._core.passes._iteration import END_OF_STREAM
 from slipring._core.ring import sample_marks
 from slipring._core.ring._segment import now

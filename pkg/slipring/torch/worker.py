@@ -12,7 +12,7 @@ from torch.utils.data import IterDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_random_seed
 
 from slipring._core.codec._codec import empty
-from slipring._core.codec._collate import LIST, TORCH
+from slipring._core.codec._rows import LIST, TORCH
 from slipring._core.ring._ring import mix
 from slipring._core.ring.worker_info import get_worker_info
 from slipring._core.workers import seeding

@@ -22,7 +22,7 @@ from slipring._core.workers import error_record
 from slipring._core.codec._codec import COPY
 from slipring._core.workers.deaths import log_replay
 from slipring._core.passes.engine import exiting, stay_if_exiting
-from slipring._core.codec._collate import NO_SAMPLES
+from slipring._core.codec._rows import NO_SAMPLES
 from slipring._core.workers.stateful import attempt
 from slipring.errors import (
     BatchTooLarge, Closed, CorruptBatch, DescriptorClosed, LoaderTimeout, SegmentFull, WorkerDied, closed_in_a_step,

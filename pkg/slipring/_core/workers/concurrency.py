@@ -16,7 +16,7 @@ import weakref
 from concurrent.futures import Future
 from functools import partial
 
-from slipring._core.codec._collate import LIST, RowWriter
+from slipring._core.codec._rows import LIST, RowWriter
 from slipring._core.ring import sample_marks
 from slipring._core.ring._segment import now
 from slipring._core.ring._slot import Reading, end_reading, wait_for_row

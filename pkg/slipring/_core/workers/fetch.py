@@ -6,7 +6,8 @@ from functools import partial
 from types import MethodType
 
 from slipring._core.codec._codec import empty
-from slipring._core.codec._collate import DROP, NO_SAMPLES, RowWriter, default_collate, draw, read_samples
+from slipring._core.codec._collate import default_collate
+from slipring._core.codec._rows import DROP, NO_SAMPLES, RowWriter, draw, read_samples
 from slipring._core.options.arguments import one_each
 from slipring._core.ring._check import from_handler
 from slipring._core.workers import seeding

@@ -1,6 +1,8 @@
-# Part of _collate.pyx: copies each sample into its row of the batch as soon as it is read. The first sample determines
-# the layout. If a later sample does not match it, the writer reads the copied samples back from their rows and collates
-# the list. docs/architecture.md says why.
+"""Collation row by row: each sample is copied into its row of the batch as soon as it is read.
+
+The first sample determines the layout. If a later sample does not match it, the writer reads the copied samples back
+from their rows and collates the list. docs/architecture.md says why.
+"""
 
 import copy
 import dataclasses
@@ -15,6 +17,7 @@ from cpython.object cimport PyObject, PyObject_GetItem
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from slipring._core.codec._codec cimport array_over, copy_row, is_fixed, is_foreign_array, tensor_class
+from slipring._core.codec._collate cimport as_tensor, collate, collate_torch, filled, has_tensor, native, within
 from slipring._core.codec._dlpack cimport DLApi, DLTensor, describe, exchange, is_ambiguous, single_float
 from slipring._core.ring._segment cimport SR_LEAF_ALIGN, clock
 from slipring._core.ring._slot cimport Fill, current_fill, has_slow_samples
@@ -22,10 +25,13 @@ from slipring._core.ring._slot cimport Fill, current_fill, has_slow_samples
 import numpy as np
 
 from slipring._core.codec import _codec, pytree
-from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
-from slipring._core.ring._check import from_handler
+from slipring._core.codec._collate import ODD
 from slipring._core.options.arguments import listed_samples
+from slipring._core.ring._check import from_handler
 from slipring._core.ring.sample_marks import failed_at
+from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError
+
+cnp.import_array()
 
 cdef extern from "Python.h":
     PyObject *PyIter_Next(object iterator) except? NULL
@@ -41,6 +47,8 @@ cdef enum:
 LIST, NUMPY, TORCH, DROP = AS_LIST, AS_NUMPY, AS_TORCH, NOT_KEPT
 NO_SAMPLES = object()  # in place of a batch, if `skip_none` leaves no sample; the loader goes on to the next batch
 
+cdef object odd = ODD
+cdef int MAX_DEPTH = pytree.MAX_DEPTH
 cdef int MAX_DIMS = 16  # arrays with as many dimensions have no rows
 cdef Py_ssize_t TIMED = 16  # one of this many fast copies is timed
 cdef object ARRAYS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
@@ -322,7 +330,7 @@ cdef bint write_tensor(Column column, value, Py_ssize_t at) except -1:
     cdef DLTensor tensor
     cdef int d
     if column.api == NULL or not describe(column.api, value, &tensor) or value.requires_grad or (
-            single_float(&tensor) and value.is_neg()):  # see stack_tensors in _collate_torch.pxi
+            single_float(&tensor) and value.is_neg()):  # see torch_stack_tensors in _collate.pyx
         return _codec.foreign_module("tensor").write_row(column.row_array(at), value, column.dtype)
     if tensor.dtype.code != column.type_code or tensor.dtype.bits != column.type_bits or tensor.ndim != column.ndim:
         return False
