@@ -51,6 +51,7 @@ EXTENSIONS = [
     "_core.ring._watch",
     "_core.ring._ring",
     "_core.codec._codec",
+    "_core.codec._encode",
     "_core.codec._collate",
     "_core.codec._rows",
     "_core.workers._rng_guard",

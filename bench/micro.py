@@ -48,7 +48,8 @@ def per_call(function: Callable[[], object], calls: int = 5000) -> float:
 
 def round_trip() -> float:
     """Dispatch, claim, publish and take an empty batch."""
-    from slipring._core.codec._codec import Encoder, receive
+    from slipring._core.codec._codec import receive
+    from slipring._core.codec._encode import Encoder
     from slipring._core.ring._order import IndexOrder, Slices
     from slipring._core.ring._ring import Ring
 

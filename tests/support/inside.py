@@ -13,10 +13,9 @@ _NAMES = {
     "slipring._core.codec": "_codec cache_names pytree tensors",
     "slipring._core.workers": "deaths heap local_pool memory pickling process_pool seeding worker worker_main",
     "slipring._core.passes": "ahead engine reporting tuning",
-    "slipring._core.codec._codec": (
-        "BATCH COPY_ALWAYS COPY_AUTO COPY_NEVER ERROR Encoder empty layout probe receive view"
-    ),
+    "slipring._core.codec._codec": "COPY_ALWAYS COPY_AUTO COPY_NEVER empty probe receive",
     "slipring._core.codec._collate": "default_collate",
+    "slipring._core.codec._encode": "BATCH ERROR Encoder layout view",
     "slipring._core.codec._rows": "NO_SAMPLES NUMPY TORCH RowWriter",
     "slipring._core.passes._iteration": "Position",
     "slipring._core.ring._fd": "Event Poll",

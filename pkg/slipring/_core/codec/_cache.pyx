@@ -9,7 +9,8 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset, strncpy
 
 from slipring._core.codec cimport _ccache as c
-from slipring._core.codec._codec cimport Packed, decode, pack
+from slipring._core.codec._codec cimport decode
+from slipring._core.codec._encode cimport Packed, pack
 from slipring._core.ring._check cimport check
 from slipring._core.ring._slot cimport looked_up
 from slipring._core.ring._cring cimport SR_BACKING_DIR, SR_LIMIT_NONE, sr_result, sr_alloc_error

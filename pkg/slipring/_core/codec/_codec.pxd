@@ -96,12 +96,3 @@ cdef object decode(char *payload, uint64_t limit, const sr_result *result, objec
 cdef object unpack(Lease lease, int copy)
 cdef bytes state_in(char *payload, uint64_t limit, const sr_result *result)
 cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind)
-
-
-cdef class Packed(Room):
-    cdef uint64_t used, size
-    cdef sr_result result
-    cdef object value(self)
-
-
-cdef Packed pack(value)

@@ -1,8 +1,8 @@
-"""The codec: encode a batch into a slot, and decode a slot into a batch of views.
+"""The decoder turns a slot into a batch of views.
 
-The decoder trusts nothing: a faulty worker may have written anything, and may still be writing. It copies each record
-first, and checks the copy against the slot's committed bytes before it uses it. The encoder, and the arrays that
-`slipring.empty` makes in a slot, are in included files.
+It trusts nothing: a faulty worker may have written anything, and may still be writing. It copies each record first, and
+checks the copy against the slot's committed bytes before it uses it. The arrays that `slipring.empty` makes in a slot
+are in an included file.
 """
 
 import importlib
@@ -27,8 +27,6 @@ from slipring._core.ring._segment cimport (
 from slipring._core.ring._slot cimport Lease, take
 
 import numpy as np
-
-from slipring._core.ring._check import from_handler
 
 from slipring._core.codec import pytree
 from slipring.errors import CorruptBatch, shown
@@ -555,8 +553,3 @@ def probe(data, uint64_t table_off, uint32_t n_leaves, uint64_t def_off, uint32_
         result.def_hash = hash_bytes(payload + def_off, def_bytes)
     value = decode(payload, n, &result, data, False)
     return (value, state_in(payload, n, &result)) if with_state else value
-
-
-include "_codec_sources.pxi"
-include "_codec_encode.pxi"
-include "_codec_ranges.pxi"

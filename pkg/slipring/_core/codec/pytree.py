@@ -1,6 +1,6 @@
 """The treedef of a batch: its pytree's containers, in bytes that any process can read.
 
-The encoder (_codec_encode.pxi) writes treedefs, and this module reads them; docs/protocol.md has the format. A process
+The encoder (_encode.pyx) writes treedefs, and this module reads them; docs/protocol.md has the format. A process
 reads each treedef once and then finds it by its hash, so this module is seldom called.
 
 A node is a tuple ``(kind, data, children)``:

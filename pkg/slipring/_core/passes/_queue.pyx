@@ -13,7 +13,8 @@ import numpy as np
 
 cimport numpy as cnp
 
-from slipring._core.codec._codec import COPY, Encoder
+from slipring._core.codec._codec import COPY
+from slipring._core.codec._encode import Encoder
 from slipring.errors import Closed, SegmentFull, ShutDown
 from slipring._core.options.arguments import one_of, real
 from slipring._core.ring.text import message_refused

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from slipring._core.codec._codec import BATCH, ERROR, layout, lost, publish_range, range_done, range_lost, view
+from slipring._core.codec._encode import BATCH, ERROR, layout, lost, publish_range, range_done, range_lost, view
 from slipring._core.codec._rows import LIST, RowWriter
 from slipring._core.ring._ring import DIRECT, STAGED
 from slipring._core.workers import error_record

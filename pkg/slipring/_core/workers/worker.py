@@ -4,7 +4,7 @@ import contextlib
 import pickle
 from functools import partial
 
-from slipring._core.codec._codec import BATCH, EMPTY, END, ERROR, Encoder
+from slipring._core.codec._encode import BATCH, EMPTY, END, ERROR, Encoder
 from slipring._core.codec._rows import DROP, LIST, NO_SAMPLES, NUMPY, RowWriter
 from slipring._core.ring._check import from_handler
 from slipring._core.ring._ring import FINISH, TASK_NEXT, mix

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from slipring._core.codec._codec import END, ERROR
+from slipring._core.codec._encode import END, ERROR
 from slipring._core.ring._ring import FINISH, TASK_NEXT
 from slipring._core.ring.sample_marks import count_process_in
 from slipring._core.workers import error_record

@@ -1,5 +1,7 @@
-# Part of _codec.pyx: the encoder. It flattens a pytree into leaf records, and copies the leaves that are not in the
-# slot yet.
+"""The encoder flattens a pytree into leaf records, and copies the leaves that are not in the slot yet.
+
+Also here: batches that several workers make, one range of rows each, and values packed in memory of their own.
+"""
 
 import dataclasses
 import pickle
@@ -17,9 +19,14 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free as give_back
 from libc.string cimport memcpy, memset
 
+from slipring._core.codec._codec cimport (
+    DTYPE_DEFINED, LEAF_ARRAY, LEAF_ARROW, LEAF_BOOL, LEAF_BYTES, LEAF_BYTESTRINGS, LEAF_FLOAT, LEAF_FLOATS, LEAF_INT,
+    LEAF_INTS, LEAF_OBJECT, LEAF_SCALAR, LEAF_STR, LEAF_STRINGS, LEAF_TENSOR, NPY_HALF, REQUIRES_GRAD, AsTensor, all_of,
+    array_over, copy_in, decode, hash_bytes, is_fixed, is_tensor, order_of, tensor_class,
+)
 from slipring._core.ring._segment cimport (
     SET_APART, SR_BATCH, SR_EMPTY, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS,
-    WITH_STATE, sr_leaf, sr_result,
+    SR_WHOLE, WITH_STATE, sr_leaf, sr_result,
 )
 from slipring._core.ring._slot cimport Fill, Room
 
@@ -29,10 +36,106 @@ cdef extern from "<stdlib.h>" nogil:
 import numpy as np
 
 from slipring._core.codec import pytree
+from slipring._core.codec._codec import foreign_module, reserve
+from slipring._core.ring._check import from_handler
+from slipring.errors import CorruptBatch
+
+cnp.import_array()
 
 cdef uint64_t NOWHERE = <uint64_t> -1
+cdef uint32_t NOTHING = <uint32_t> -1
 cdef int MAX_DEPTH = pytree.MAX_DEPTH
 BATCH, ERROR, END, EMPTY = SR_BATCH, SR_ERROR, SR_END, SR_EMPTY
+
+
+# ---- the sources of a value's leaves: a leaf that occurs twice is written once
+
+
+cdef struct Source:
+    PyObject *owner     # the user's array, tensor or object; a reference to it is kept
+    const char *data    # of a dense array or tensor; NULL: only the same object is the same source
+    PyObject *dtype     # NULL without data; else the array's dtype, or the name of the tensor's
+    uint64_t key
+    uint32_t leaf, kind
+    uint32_t next       # number of another source in the same bucket; NOTHING: there is none
+
+
+@cython.final
+cdef class Sources:
+    """The objects from which the leaves of a value were made: an object that occurs again is no new leaf.
+
+    It keeps a reference to each owner. Otherwise its memory could be freed and become another owner's.
+    """
+
+    cdef Source *sources
+    cdef uint32_t *buckets  # each has the number of a source, or NOTHING
+    cdef uint32_t n, room   # of sources; there are as many buckets
+
+    def __cinit__(self):
+        self.sources, self.buckets = NULL, NULL
+
+    def __dealloc__(self):
+        self.forget()
+        PyMem_Free(self.sources)
+        PyMem_Free(self.buckets)
+
+    cdef Source *first(self, uint64_t key) except? NULL:
+        """Return a source with that key, or NULL; `next_of` returns the others."""
+        if self.n == self.room:
+            self.grow()
+        return self.at(self.buckets[key % self.room], key)
+
+    cdef Source *next_of(self, Source *source) noexcept:
+        return self.at(source.next, source.key)
+
+    cdef Source *at(self, uint32_t number, uint64_t key) noexcept:
+        while number != NOTHING and self.sources[number].key != key:
+            number = self.sources[number].next
+        return NULL if number == NOTHING else self.sources + number
+
+    cdef void add(self, Source *new) noexcept:
+        """Add a source; there is room after `first`."""
+        Py_INCREF(<object> new.owner)
+        if new.dtype != NULL:
+            Py_INCREF(<object> new.dtype)
+        self.sources[self.n] = new[0]
+        self.chain(self.n)
+        self.n += 1
+
+    cdef void chain(self, uint32_t number) noexcept:
+        cdef uint32_t *bucket = self.buckets + self.sources[number].key % self.room
+        self.sources[number].next = bucket[0]
+        bucket[0] = number
+
+    cdef int grow(self) except -1:
+        cdef uint32_t room = max(16, 4 * self.room), i
+        cdef Source *sources = <Source *> PyMem_Realloc(self.sources, room * sizeof(Source))
+        if sources == NULL:
+            raise MemoryError()
+        self.sources = sources
+        cdef uint32_t *buckets = <uint32_t *> PyMem_Realloc(self.buckets, room * sizeof(uint32_t))
+        if buckets == NULL:
+            raise MemoryError()
+        self.buckets, self.room = buckets, room
+        memset(buckets, 0xFF, room * sizeof(uint32_t))
+        for i in range(self.n):
+            self.chain(i)
+        return 0
+
+    cdef int forget(self) except -1:
+        """Drop all references."""
+        cdef uint32_t n = self.n, i
+        self.n = 0
+        for i in range(n):
+            self.buckets[self.sources[i].key % self.room] = NOTHING
+        for i in range(n):
+            Py_DECREF(<object> self.sources[i].owner)
+            if self.sources[i].dtype != NULL:
+                Py_DECREF(<object> self.sources[i].dtype)
+        return 0
+
+
+# ---- the encoder
 
 
 cdef class Definition:
@@ -592,6 +695,59 @@ cdef class Encoder(Definition):
     def settle_staged(self, Fill fill not None):
         """Record that each range stages its samples."""
         fill.settle(SR_LAYOUT_STAGED, NULL)
+
+
+# ---- batches that several workers make, one range of rows each: it ends a range, and records the errors for the
+# ---- worker that publishes the slot
+
+
+def range_done(Fill fill not None, uint64_t begun, uint64_t fetched):
+    """End a range whose rows lie in place; return True if this worker must finish the slot."""
+    fill.note(begun, fetched)
+    return fill.range_done(NULL) == 1
+
+
+def range_lost(Fill fill not None, uint32_t why, uint64_t needed, uint64_t free):
+    """End a range whose error has no room in the slot: keep three numbers. Return the same as `range_done`."""
+    cdef sr_result result
+    memset(&result, 0, sizeof(result))
+    result.kind, result.pickled, result.table_off, result.def_off = SR_ERROR, why, needed, free
+    return fill.range_done(&result) == 1
+
+
+def lost(Fill fill not None, which):
+    """Return the numbers that `range_lost` kept; None for any other range."""
+    cdef sr_result result = fill.result_of(which)[0]
+    if result.kind != SR_ERROR or result.def_bytes:
+        return None
+    return result.pickled, result.table_off, result.def_off
+
+
+def view(Fill fill not None, which=None):
+    """Return (kind, value) that a range has staged, or of the settled layout (`which` None), as views."""
+    cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
+    if result.kind == 0:
+        return 0, None
+    return result.kind, decode(fill.payload, fill.limit(), &result, fill.holder(), False)
+
+
+def layout(Fill fill not None):
+    """Return (value, codes) of the layout that `Encoder.settle_direct` recorded; the value consists of views."""
+    cdef sr_result result = fill.result_of(SR_WHOLE)[0]
+    cdef uint64_t at = result.bytes, limit = fill.limit()
+    cdef uint32_t length
+    if at + 4 > limit:
+        raise CorruptBatch("a worker sent a layout without its codes")
+    memcpy(&length, fill.payload + at, 4)
+    if length > limit - at - 4:
+        raise CorruptBatch(f"a worker sent {length} codes of a layout, for which there is no room in the slot")
+    return view(fill)[1], fill.payload[at + 4:at + 4 + length]
+
+
+def publish_range(Fill fill not None, which=None):
+    """Publish the error that a range has staged, or the settled layout (`which` None), as the slot's batch."""
+    cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
+    fill.publish(&result)
 
 
 # ---- values in memory of their own
