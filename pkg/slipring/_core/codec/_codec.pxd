@@ -1,9 +1,8 @@
 cimport numpy as cnp
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 
-from slipring._core.ring._ring cimport Ring
-from slipring._core.ring._segment cimport sr_result
-from slipring._core.ring._slot cimport Fill, Lease, Room
+from slipring._core.ring._segment cimport SR_LEAF_ALIGN, sr_result
+from slipring._core.ring._slot cimport Fill, Lease
 
 
 cdef extern from "numpy/arrayobject.h":
@@ -16,6 +15,13 @@ cdef inline bint all_of(list values, kind) noexcept:
         if type(value) is not kind:
             return False
     return True
+
+cdef inline uint64_t padded(uint64_t n) noexcept:
+    """Return the next boundary at which a leaf may begin."""
+    return (n + SR_LEAF_ALIGN - 1) // SR_LEAF_ALIGN * SR_LEAF_ALIGN
+
+cdef enum:
+    STREAMING = 4 << 20  # bytes; a copy of this size or more leaves the caches before the consumer reads it
 
 cdef class AsTensor:
     cdef readonly cnp.ndarray array
@@ -32,8 +38,6 @@ cdef void copy_in(char *to, const char *source, uint64_t nbytes) noexcept
 cdef void copy_row(char *to, const char *source, uint64_t nbytes, bint large) noexcept
 cdef void copy_rows(char *to, const char **sources, uint64_t n, uint64_t nbytes) noexcept
 cdef bint order_of(cnp.ndarray value, cnp.npy_intp *strides, uint64_t *order) noexcept
-cdef bint strides_in(uint64_t order, int ndim, const cnp.npy_intp *shape, cnp.npy_intp itemsize,
-                     cnp.npy_intp *strides) noexcept
 
 
 # Leaf kinds: sr_leaf.kind. docs/protocol.md describes the contents of each.
@@ -52,7 +56,6 @@ cdef enum:
     LEAF_ARROW = 12     # Arrow IPC stream
     LEAF_INTS = 13      # list of ints: extra of them (int64)
     LEAF_FLOATS = 14    # list of floats: extra of them (double)
-    LEAF_LAST = 14
 
 # sr_leaf.dtype: numpy's type number if it describes the dtype completely; otherwise the definition has the dtype.
 cdef enum:
@@ -62,37 +65,8 @@ cdef enum:
 cdef enum:
     REQUIRES_GRAD = 1  # LEAF_TENSOR
 
-# Kinds of nodes, as in pytree.py.
-cdef enum:
-    NODE_LEAF = 0
-    NODE_NONE = 1
-    NODE_DICT = 2
-    NODE_ODICT = 3
-    NODE_LIST = 4
-    NODE_TUPLE = 5
-    NODE_NAMED = 6
-    NODE_DATACLASS = 7
-    NODE_SAME = 8
-
-
-cdef class Node:
-    cdef int kind
-    cdef int carrier     # of a tensor: number of the numpy dtype that identifies torch's; -1 if none does; or UNKNOWN
-    cdef object data     # see pytree.py
-    cdef tuple children  # nodes; None: a leaf
-
-
-cdef class Tree:
-    cdef bytes definition
-    cdef uint64_t key    # its hash
-    cdef Node root
-    cdef uint32_t leaves
-    cdef bint repeats    # a leaf occurs more than once
-    cdef bint has(self, const char *data, uint64_t n) noexcept
-
 
 cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil
 cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint fixed)
 cdef object unpack(Lease lease, int copy)
 cdef bytes state_in(char *payload, uint64_t limit, const sr_result *result)
-cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind)

@@ -61,14 +61,11 @@ FOREIGN = {
     "tensor objects": "slipring._core.codec.tensor_objects",
 }
 
-cdef uint64_t BIG_COPY = 1 << 16   # bytes; a copy of this size or more releases the GIL
-cdef uint64_t STREAMING = 4 << 20  # bytes; a copy of this size or more leaves the caches before anybody reads it
+cdef uint64_t BIG_COPY = 1 << 16  # bytes; a copy of this size or more releases the GIL
 # torch's names of dtypes. numpy computes `dtype.name` again at each access.
 cdef dict _NAMES = {np.dtype(kind).num: np.dtype(kind).name for kind in "?bBhHiIlLqQefdFD"}
 cdef object make_tuple = tuple.__new__
 cdef object _from_numpy = None  # torch.from_numpy, after the first tensor
-cdef enum:
-    UNKNOWN = -2  # Node.carrier
 cdef dict _foreign = {}
 cdef dict _text_dtypes = {}  # (type number, itemsize) -> dtype of fixed-width text
 cdef uint64_t LARGEST = <uint64_t> 1 << 62  # bytes; numpy's own computations of sizes overflow beyond it
@@ -198,7 +195,7 @@ cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
         dims[i] = PyNumber_AsSsize_t(shape[i], OverflowError)
         if dims[i] < 0:
             raise ValueError(f"negative dimensions are not allowed: {shape}")
-        if dims[i] and nbytes > (<uint64_t> 1 << 62) // <uint64_t> dims[i]:
+        if dims[i] and nbytes > LARGEST // <uint64_t> dims[i]:
             raise ValueError(f"an array of shape {shape} is too large")
         nbytes *= <uint64_t> dims[i]
     return array_over(fill.alloc(nbytes, SR_LEAF_ALIGN), n, dims, NULL, descr, fill.holder())
@@ -336,6 +333,21 @@ cdef bint strides_in(uint64_t order, int ndim, const cnp.npy_intp *shape, cnp.np
 
 # ---- known trees: each definition is parsed once, and then found by its hash
 
+# Kinds of nodes, as in pytree.py.
+cdef enum:
+    NODE_LEAF = 0
+    NODE_NONE = 1
+    NODE_DICT = 2
+    NODE_ODICT = 3
+    NODE_LIST = 4
+    NODE_TUPLE = 5
+    NODE_NAMED = 6
+    NODE_DATACLASS = 7
+    NODE_SAME = 8
+
+cdef enum:
+    UNKNOWN = -2  # Node.carrier
+
 cdef dict _known = {}           # hash -> Tree
 cdef uint64_t _known_bytes = 0  # of their definitions; the parsed trees take about twenty times as much
 cdef uint64_t KNOWN_BYTES = 256 << 10
@@ -348,12 +360,23 @@ cdef Tree _last = None          # the tree of the last lookup: usually the next 
 cdef class Node:
     """A container, or the position of a leaf."""
 
+    cdef int kind
+    cdef int carrier     # of a tensor: number of the numpy dtype that identifies torch's; -1 if none does; or UNKNOWN
+    cdef object data     # see pytree.py
+    cdef tuple children  # nodes; None: a leaf
+
 
 @cython.final
 @cython.no_gc
 @cython.auto_pickle(False)
 cdef class Tree:
     """A treedef, and its parsed form."""
+
+    cdef bytes definition
+    cdef uint64_t key    # its hash
+    cdef Node root
+    cdef uint32_t leaves
+    cdef bint repeats    # a leaf occurs more than once
 
     cdef bint has(self, const char *data, uint64_t n) noexcept:
         return (<uint64_t> PyBytes_GET_SIZE(self.definition) == n
@@ -567,7 +590,7 @@ cdef class Decoder:
         cdef list parts = []
         for i in range(count + 1):
             length = lengths[i]
-            offset = (offset + SR_LEAF_ALIGN - 1) // SR_LEAF_ALIGN * SR_LEAF_ALIGN
+            offset = padded(offset)
             if offset > record.nbytes or length > record.nbytes - offset:
                 raise CorruptBatch(f"a worker sent an object whose part {i} has {length} bytes")
             parts.append(memory(self.base, at + offset, length, self.fixed))
@@ -775,16 +798,9 @@ def receive(Ring ring, uint32_t slot, int copy):
     The kind is one of `enum sr_kind`. The value is the batch, or the error's fields; END and EMPTY have none.
     COPY_AUTO copies if a lease would leave fewer than two slots circulating.
     """
-    cdef int kind = 0
-    value = receive_kind(ring, slot, copy, &kind)
-    return kind, value
-
-
-cdef object receive_kind(Ring ring, uint32_t slot, int copy, int *kind):
-    """Take a READY slot as `receive` does; store the kind in `*kind`."""
     cdef Lease lease = take(ring, SR_CONSUMER, slot)
-    kind[0] = lease.result.kind
-    return unpack(lease, copy)
+    cdef int kind = lease.result.kind
+    return kind, unpack(lease, copy)
 
 
 cdef object unpack(Lease lease, int copy):

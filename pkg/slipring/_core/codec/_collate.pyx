@@ -11,9 +11,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint64_t
 
-from slipring._core.codec._codec cimport (
-    AsTensor, all_of, copy_rows, is_fixed, is_foreign_array, is_tensor,
-)
+from slipring._core.codec._codec cimport AsTensor, all_of, copy_rows, is_fixed, is_foreign_array, is_tensor
 from slipring._core.codec._dlpack cimport DLApi, DLTensor, alike, describe, exchange, is_ambiguous, single_float
 from slipring._core.ring._slot cimport Fill, current_fill
 
@@ -332,14 +330,8 @@ cdef Py_ssize_t next_different(list values):
 
 cdef int check_shapes(list values, str path) except -1:
     cdef Py_ssize_t i
-    cdef int d, ndim = cnp.PyArray_NDIM(<cnp.ndarray> values[0])
-    cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(<cnp.ndarray> values[0])
-    cdef bint fits
     for i in range(1, len(values)):
-        fits = cnp.PyArray_NDIM(<cnp.ndarray> values[i]) == ndim
-        for d in range(ndim):
-            fits = fits and cnp.PyArray_DIM(<cnp.ndarray> values[i], d) == shape[d]
-        if not fits:
+        if not cnp.PyArray_SAMESHAPE(<cnp.ndarray> values[i], <cnp.ndarray> values[0]):
             raise mismatch(path, "shape", 0, values[0].shape, i, values[i].shape)
     return 0
 
@@ -436,7 +428,6 @@ cdef object collate_torch(list values, bint transposed, int depth):
 cdef object torch_stack(list values):
     cdef cnp.ndarray first = <cnp.ndarray> values[0], other
     cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(first)
-    cdef int ndim = cnp.PyArray_NDIM(first), d
     cdef Py_ssize_t i, n = len(values)
     if not has_tensor(descr):
         return odd
@@ -445,11 +436,8 @@ cdef object torch_stack(list values):
         if cnp.PyArray_DESCR(other) is not cnp.PyArray_DESCR(first):
             if not cnp.PyArray_EquivTypes(<cnp.dtype> cnp.PyArray_DESCR(other), descr):
                 return odd
-        if cnp.PyArray_NDIM(other) != ndim:
+        if not cnp.PyArray_SAMESHAPE(other, first):
             return odd
-        for d in range(ndim):
-            if cnp.PyArray_DIM(other, d) != cnp.PyArray_DIM(first, d):
-                return odd
     out = empty((n, *(<object> first).shape), descr)
     write_rows(<cnp.ndarray> out, values, True)
     return as_tensor(out)

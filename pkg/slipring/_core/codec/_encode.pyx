@@ -22,7 +22,7 @@ from libc.string cimport memcpy, memset
 from slipring._core.codec._codec cimport (
     DTYPE_DEFINED, LEAF_ARRAY, LEAF_ARROW, LEAF_BOOL, LEAF_BYTES, LEAF_BYTESTRINGS, LEAF_FLOAT, LEAF_FLOATS, LEAF_INT,
     LEAF_INTS, LEAF_OBJECT, LEAF_SCALAR, LEAF_STR, LEAF_STRINGS, LEAF_TENSOR, NPY_HALF, REQUIRES_GRAD, AsTensor, all_of,
-    array_over, copy_in, decode, hash_bytes, is_fixed, is_tensor, order_of, tensor_class,
+    array_over, copy_in, decode, hash_bytes, is_fixed, is_tensor, order_of, padded, tensor_class,
 )
 from slipring._core.ring._segment cimport (
     SET_APART, SR_BATCH, SR_EMPTY, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS,
@@ -807,7 +807,3 @@ cdef bint says_all(cnp.dtype descr) except *:
     if (num < cnp.NPY_OBJECT or num == NPY_HALF) and descr is cnp.PyArray_DescrFromType(num):
         return True
     return pytree.is_plain_dtype(descr)
-
-
-cdef uint64_t padded(uint64_t n) noexcept:
-    return (n + SR_LEAF_ALIGN - 1) // SR_LEAF_ALIGN * SR_LEAF_ALIGN

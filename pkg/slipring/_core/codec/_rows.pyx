@@ -16,7 +16,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject, PyObject_GetItem
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from slipring._core.codec._codec cimport array_over, copy_row, is_fixed, is_foreign_array, tensor_class
+from slipring._core.codec._codec cimport STREAMING, array_over, copy_row, is_fixed, is_foreign_array, tensor_class
 from slipring._core.codec._collate cimport as_tensor, collate, collate_torch, filled, has_tensor, native, within
 from slipring._core.codec._dlpack cimport DLApi, DLTensor, describe, exchange, is_ambiguous, single_float
 from slipring._core.ring._segment cimport SR_LEAF_ALIGN, clock
@@ -229,16 +229,13 @@ cdef bint allocate(Column column, Py_ssize_t n, Fill fill) except -1:
         return True
     if column.nbytes and n > (<Py_ssize_t> 1 << 62) // column.nbytes:
         return False
-    column.large = n * column.nbytes >= LARGE
+    column.large = n * column.nbytes >= STREAMING
     if fill is None:
         column.owner = np.empty((n, *column.shape()), column.descr)
         column.data = <char *> cnp.PyArray_DATA(<cnp.ndarray> column.owner)
     else:
         column.data = fill.alloc(n * column.nbytes, SR_LEAF_ALIGN)
     return True
-
-
-cdef int LARGE = 4 << 20  # bytes: such rows leave the caches before the consumer reads them
 
 
 # ---- one sample
@@ -309,16 +306,14 @@ cdef bint write(Column column, value, Py_ssize_t i, Py_ssize_t at, int rules) ex
 
 
 cdef bint write_array(Column column, cnp.ndarray value, Py_ssize_t at) except -1:
-    cdef int d
     cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(value)
     cdef bint same = descr is column.descr or cnp.PyArray_EquivTypes(descr, column.descr)
     if not same and not cnp.PyArray_EquivTypes(native(descr), column.descr):
         return False
     if cnp.PyArray_NDIM(value) != column.ndim:
         return False
-    for d in range(column.ndim):
-        if cnp.PyArray_DIM(value, d) != column.dims[d]:
-            return False
+    if not cnp.PyArray_CompareLists(cnp.PyArray_DIMS(value), column.dims, column.ndim):
+        return False
     if same and cnp.PyArray_IS_C_CONTIGUOUS(value):
         copy_row(column.row(at), <const char *> cnp.PyArray_DATA(value), column.nbytes, column.large)
     else:
@@ -485,7 +480,7 @@ cdef Column shared_column(value, codes, int rules):
             describe_as(column, value.dtype)
         value = _codec.foreign_module("tensor").array_of(value)
     lie_as(column, code, value.shape[1:], value.dtype)
-    column.large = value.nbytes >= LARGE
+    column.large = value.nbytes >= STREAMING
     column.owner = value
     column.data = <char *> cnp.PyArray_DATA(<cnp.ndarray> value)
     column.kind = {
