@@ -32,7 +32,7 @@ def main(workers):
             total = sum(int(images.sum()) for images, labels in loader)
             print(f"epoch {epoch}: {len(loader)} batches, sum {total}")  # the same for any number of workers
         stats = loader.stats()
-        print(f"{stats.bytes / 1e6:.0f} MB, {stats.copied_batches} batches copied, {stats.backing}")
+        print(f"{stats.bytes / 1e6:.0f} MB, {stats.copied_batches} batches copied")
 
 
 if __name__ == "__main__":

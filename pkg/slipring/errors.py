@@ -28,7 +28,6 @@ import collections
 import queue
 import reprlib
 import sys
-import types
 from typing import TYPE_CHECKING
 
 from slipring.redaction import redacted
@@ -322,23 +321,20 @@ def closed_in_a_step() -> RuntimeError:
     )
 
 
-def generator_ended(iterator: Any, error: BaseException) -> SlipringError | None:
-    """Return the exception for later requests to a generator that `error` has ended; None for other iterators."""
-    if type(iterator) is not types.GeneratorType or iterator.gi_frame is not None:
-        return None
-    return SlipringError(
-        f"the generator {iterator.__qualname__} was ended by the {type(error).__name__} that came while it ran, and "
-        "its remaining values are lost: begin a new iteration, or resume from a state. An iterator that is an "
-        "object with __next__ can continue"
+def ended_by(error: BaseException, where: str) -> str:
+    """Return why an iteration is over that an exception such as KeyboardInterrupt has ended in user code."""
+    return (
+        f"a {type(error).__name__} that was raised while this process ran {where} has ended the iteration: begin a new "
+        "one, or resume from state_dict()"
     )
 
 
 def state_half_made() -> RuntimeError:
-    """Return the exception for a request for a state after a signal handler has interrupted `next`."""
+    """Return the exception for a request for a state after `next` was interrupted."""
     return RuntimeError(
-        "state_dict() was called after a signal handler (Ctrl-C, a timer) interrupted next(): a Stateful object has "
-        "given samples of a batch that was not delivered. Call next() once more, which returns that batch, and then "
-        "call state_dict()"
+        "state_dict() after next() was interrupted (Ctrl-C, a timer) while a batch was made: a Stateful object has "
+        "given samples of a batch that was not delivered, and cannot say where the batch before ended. If the "
+        "iteration can continue, call next() once more, and then state_dict(). If not, resume from an earlier state"
     )
 
 

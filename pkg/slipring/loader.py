@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from slipring._core.options.arguments import epoch_number
 from slipring._core.options.option_values import Options
 from slipring._core.options.worker_count import warn_of_many_workers
 from slipring._core.passes.loader import LoaderCore
@@ -15,11 +16,11 @@ from slipring.options import LoaderOptions, declares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import TypeAlias
+    from typing import SupportsIndex, TypeAlias
 
     from typing_extensions import TypeVar, Unpack
 
-    from slipring._core.passes._iteration import Iteration
+    from slipring._core.passes._pass import Pass
     from slipring.typing import BatchDataset, ListDataset, MapDataset
 
     _Batch = TypeVar("_Batch", covariant=True, default=Any)
@@ -150,8 +151,42 @@ class Loader(LoaderCore, Generic[_Batch]):
         self.epoch = 0
         self._prepare()
 
-    def __iter__(self) -> Iteration[_Batch]:
-        return self._iterate()
+    def __iter__(self) -> Pass[_Batch]:
+        return self.begin_pass()
+
+    @property
+    def epoch(self) -> int:
+        """int: the number of the next pass."""
+        return self.__dict__["epoch"]
+
+    @epoch.setter
+    def epoch(self, value: SupportsIndex) -> None:
+        self.__dict__["epoch"] = epoch_number(value)
+
+    def _check_length(self):
+        try:
+            len(self.dataset)
+        except TypeError as error:
+            raise TypeError(
+                f"dataset ({type(self.dataset).__name__}) has __getitem__ but no __len__: give it one, or "
+                "give a sampler or batch_sampler that says which indices to read"
+            ) from error
+
+    def __len__(self) -> int:
+        """Return the number of batches per epoch.
+
+        Raises
+        ------
+        TypeError
+            The dataset or sampler has no length.
+        """
+        o = self.options
+        if o.batch_sampler is not None:
+            return len(o.batch_sampler)
+        n = len(self.dataset if o.sampler is None else o.sampler)
+        if o.batch_size is None:
+            return n
+        return n // o.batch_size if o.drop_last else -(-n // o.batch_size)
 
     def __repr__(self) -> str:
         given = {name: getattr(self.options, name) for name in self.options.__dataclass_fields__}

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.support.inside import attach, judged, observing, rank_of
+from tests.support.inside import attach, environ_of, judged, observing, process, rank_of
 from tests.support.processes import state, until
 from tests.support.watched import run, watched
 
@@ -68,11 +68,9 @@ def test_ps_shows_ranks_and_top_names_the_one_that_is_slow_or_stopped_to_all(cap
     assert [row["file"] for row in of[several.pid]] == [job.path for job in chosen]
 
 
-def test_advice_counts_the_cpus_of_the_jobs_ranks_and_not_of_the_command(capsys):
-    environment = {"LOCAL_WORLD_SIZE": "1000"}
-    with watched("running", environment, subprocess.Popen, num_workers=0) as program:
-        verdict = seen(capsys, program.pid)["verdict"]
-    assert "Use `num_workers=1`:" in verdict
+def test_the_cpus_of_a_job_are_its_ranks_share_and_not_the_commands():
+    with watched("asked", {"LOCAL_WORLD_SIZE": "1000"}, subprocess.Popen, num_workers=1) as program:
+        assert process.cpus(program.pid, environ_of(program.pid)) == 1
 
 
 # ---- the rules

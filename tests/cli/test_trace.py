@@ -132,7 +132,6 @@ def test_copies_to_a_device_have_a_track(tmp_path):
     "options",
     [
         {"num_workers": 2, "start_method": "thread"},
-        {"num_workers": 0},
         {"num_workers": 2, "chunk_size": 64},
         {"num_workers": 1, "start_method": "fork", "photos": True},
     ],

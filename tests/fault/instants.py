@@ -4,9 +4,9 @@
 
 Python's handlers run between two instructions, so these are all places where a handler's exception can occur.
 After it the loader must continue: no batch is lost, repeated or out of order, no slot stays in use, and another
-iteration is complete; nothing leaks. Within a sampler's code the exception counts as the
-sampler's, and within an object's unpickling it takes the batch's place. ``--stride`` skips instructions,
-from a random one on.
+iteration is complete; nothing leaks. Within user code of this process (a sampler, a dataset without workers) the
+exception ends the iteration, and a new one continues from its state. Within an object's unpickling it takes the batch's
+place. ``--stride`` skips instructions, from a random one on.
 """
 
 import argparse
@@ -28,6 +28,7 @@ import numpy as np
 
 import slipring
 from slipring import Memory
+from slipring.errors import Closed
 from tests.support.leaks import Snapshot, name_semaphores
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -302,6 +303,9 @@ class Instants:
                     failed = True
                 except Raised:
                     break
+                except Closed:  # the signal came in code of the user's, and ended the iteration
+                    got += self.resumed(loader, len(got))
+                    break
             if box[0] is not None or failed:
                 got.append(None if failed else listed(box[0]))
             elif before is came or not came:
@@ -316,6 +320,14 @@ class Instants:
         del it, one
         self.afterwards(loader)
         return came
+
+    def resumed(self, loader, count):
+        """Return the batches after the position of an iteration that has ended after `count` batches."""
+        try:
+            loader.load_state_dict(loader.state_dict())
+        except RuntimeError:  # a Stateful object was interrupted in the middle of a batch
+            return self.expected[count:]
+        return delivered(iter(loader))
 
     def iter(self, make, n):
         """Send the signal in iter()."""

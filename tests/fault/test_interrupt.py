@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from slipring import Loader, Workers
+from slipring.errors import Closed
 from tests.support.inside import engine_of, no_interrupt
 from tests.support.parts import slow
 from tests.support.processes import Program, circulating, until, wait_dead, waits, worker_pids
@@ -157,13 +158,14 @@ class InterruptedOnce:
         return [self.given]
 
 
-def test_an_iteration_can_continue_after_ctrl_c_in_its_sampler():
+def test_ctrl_c_in_a_sampler_ends_the_iteration_after_the_batches_that_were_dispatched():
     with Loader(range(10), batch_sampler=InterruptedOnce()) as loader:
         it, got = iter(loader), []
         with pytest.raises(KeyboardInterrupt):
             got.extend(batch.item() for batch in it)
-        got.extend(batch.item() for batch in it)
-    assert got == [1, 2, 3, 4, 5]
+        with pytest.raises(Closed, match="ran the sampler"):
+            got.extend(batch.item() for batch in it)
+    assert got == [1, 2]
 
 
 def interrupt_when_waiting(pids):

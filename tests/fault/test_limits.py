@@ -36,14 +36,14 @@ def fill_up(size, run=None, **options):
 
 
 def workers(method):
-    return {"num_workers": 0} if method == "none" else {"num_workers": 2, "start_method": method}
+    return {"num_workers": 2, "start_method": method}
 
 
 # ---- limits of the process
 
 
-@pytest.mark.parametrize("method", ["none", "fork"])
-def test_a_limit_on_file_size_lowers_the_reserve_and_says_so(method):
+def test_a_limit_on_file_size_lowers_the_reserve_and_says_so():
+    method = "fork"
     limit = {"RLIMIT_FSIZE": (64 * MB, -1)}
     told = fill_up(100 * KB, limits=limit, slots=8, **workers(method))
     assert "RLIMIT_FSIZE" in told["stats"]["slot_bytes_limited_by"]
@@ -58,7 +58,7 @@ def test_a_limit_on_file_size_lowers_the_reserve_and_says_so(method):
 
 @pytest.mark.parametrize(
     ("limit", "value", "options"),
-    [("RLIMIT_FSIZE", 64 * KB, {"num_workers": 2, "slots": 8}), ("RLIMIT_AS", GB, {"num_workers": 0, "slots": 16384})],
+    [("RLIMIT_FSIZE", 64 * KB, {"num_workers": 2, "slots": 8}), ("RLIMIT_AS", GB, {"num_workers": 1, "slots": 16384})],
 )
 def test_a_limit_that_leaves_nothing_refuses_the_segment(limit, value, options):
     told = fill_up(KB, limits={limit: (value, -1)}, **options)
@@ -68,7 +68,7 @@ def test_a_limit_that_leaves_nothing_refuses_the_segment(limit, value, options):
         assert "memory for" not in told["text"] and "raise that limit" in told["text"]
 
 
-@pytest.mark.parametrize("method", ["none", "fork", slow("spawn"), "thread"])
+@pytest.mark.parametrize("method", ["fork", slow("spawn"), "thread"])
 def test_a_limit_on_address_space_lowers_the_reserve_and_leaves_room_for_the_rest(method):
     limit = 3 * GB
     told = fill_up(MB, limits={"RLIMIT_AS": (limit, -1)}, batch_size=4, **workers(method))
@@ -98,7 +98,7 @@ def test_if_exit_codes_are_lost_deaths_are_noticed_nevertheless():
 
 
 @pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
-@pytest.mark.parametrize(("nested", "method"), [(False, "none"), (True, "fork")])
+@pytest.mark.parametrize(("nested", "method"), [(False, "thread"), (True, "fork")])
 def test_a_full_memory_cgroup_is_an_error_and_no_process_is_killed(cgroup, nested, method):
     limit, size = 300 * MB, 4 * MB
     with cgroup(limit, nested) as (procs, limited):

@@ -124,7 +124,8 @@ import os, signal, sys, threading
 import slipring
 
 def numbers():
-    with slipring.Loader(range(8), 4, num_workers=0) as loader:
+    workers = slipring.Workers(start_method="thread")
+    with slipring.Loader(range(8), 4, num_workers=1, workers=workers) as loader:
         return [batch.tolist() for batch in loader]
 
 class Finder:  # a thread is importing the module during the fork

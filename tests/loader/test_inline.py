@@ -6,7 +6,7 @@ import random
 import pytest
 
 import slipring
-from slipring import Memory, Workers
+from slipring import Workers
 from tests.support.datasets import Numbers, outcomes, throw
 from tests.support.processes import LONG_S
 
@@ -53,51 +53,20 @@ def test_out_of_order_a_slow_worker_does_not_end_up_with_all_tasks():
 
 
 @pytest.mark.parametrize("chunk_size", [None, 1])
-def test_after_ctrl_c_the_interrupted_batch_is_made_again_and_no_slot_is_lost(chunk_size):
+def test_ctrl_c_in_the_dataset_ends_the_iteration_and_the_state_says_where(chunk_size):
     armed = []
     dataset = Numbers(4, {2: lambda: armed and throw(armed.pop())})
-    with slipring.Loader(dataset, 2, workers=Workers(chunk_size=chunk_size), memory=Memory(slots=2)) as loader:
-        for epoch in range(5):
+    with slipring.Loader(dataset, 2, workers=Workers(chunk_size=chunk_size)) as loader:
+        for _ in range(3):
             armed.append(KeyboardInterrupt)
             iterator = iter(loader)
             assert next(iterator).tolist() == [0, 1]
             with pytest.raises(KeyboardInterrupt):
                 next(iterator)
-            if epoch % 2:
-                assert values(iterator) == [[2, 3]]
-
-
-class KeepingThenInterrupted:
-    """Keeps every array that it makes in a slot, and raises KeyboardInterrupt after the second one."""
-
-    def __init__(self):
-        self.kept = []
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, i):
-        array = slipring.empty(100, int)
-        array[:] = len(self.kept)
-        self.kept.append(array)
-        if len(self.kept) == 2:
-            raise KeyboardInterrupt
-        return array
-
-
-@pytest.mark.parametrize("go_on", [True, False])
-def test_an_array_kept_by_an_interrupted_batch_is_not_overwritten(go_on):
-    dataset = KeepingThenInterrupted()
-    with slipring.Loader(dataset, None) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        with pytest.raises(KeyboardInterrupt):
-            next(iterator)
-        if go_on:
-            assert len(list(iterator)) == 3
-        for _ in range(2):
-            list(loader)
-    assert [set(array.tolist()) for array in dataset.kept] == [{k} for k in range(len(dataset.kept))]
+            with pytest.raises(slipring.errors.Closed, match=r"KeyboardInterrupt that was raised .* ran the dataset"):
+                next(iterator)
+            loader.load_state_dict(loader.state_dict())
+            assert values(loader) == [[2, 3]]
 
 
 class Closing:

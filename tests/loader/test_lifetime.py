@@ -15,7 +15,7 @@ import slipring
 from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
 from tests.support.datasets import Made, Shard, Squares, Waiting, Where, batches_of, numbers, wait_for_file
-from tests.support.inside import local_pool
+from tests.support.inside import thread_pool
 from tests.support.kinds import KINDS, kinds, loaded, loading
 from tests.support.leaks import read, started_by_us
 
@@ -143,7 +143,7 @@ def test_a_loader_inside_a_dataset_has_slots_and_generators_of_its_own():
 
 def test_a_thread_worker_that_does_not_end_is_left_alone(tmp_path, monkeypatch):
     """The next iteration has new threads: one that is stuck in the dataset does not return to it."""
-    monkeypatch.setattr(local_pool, "GRACE_S", 0.05)
+    monkeypatch.setattr(thread_pool, "GRACE_S", 0.05)
     gate = tmp_path / "gate"
     before = set(threading.enumerate())  # other tests may have left threads
     with loading(AlwaysWaiting(gate, n=4), 2, num_workers=1, start_method="thread", persistent_workers=False) as loader:

@@ -106,7 +106,7 @@ def test_indices_arrive_as_the_very_type_they_are(num_workers, indices, pickled)
         [(types, texts)] = list(loader)
         assert types == [f"{type(i).__module__}.{type(i).__name__}" for i in indices]
         assert texts == [repr(i) for i in indices]
-        assert loader.stats().pickled_tasks == pickled
+        assert loader.stats().pickled_tasks == (pickled if num_workers else 0)
 
 
 def test_a_sampler_may_be_anything_iterable():
@@ -162,9 +162,8 @@ def test_lists_of_indices_may_be_huge():
             assert loader.stats().pickled_tasks == (type(indices) is list)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_index_that_cannot_be_pickled_is_an_error_at_its_turn(num_workers):
-    with Loader(Squares(), sampler=[0, 1, NoPickle(), 3], num_workers=num_workers) as loader:
+def test_an_index_that_cannot_be_pickled_is_an_error_at_its_turn():
+    with Loader(Squares(), sampler=[0, 1, NoPickle(), 3], num_workers=2) as loader:
         for _ in range(2):
             iterator = iter(loader)
             assert numbers([next(iterator), next(iterator)]) == [[0], [1]]

@@ -237,7 +237,9 @@ class Job:
     def snapshot(self, later=0.0, waits=False):
         """Return the `Snapshot` of the job, `later` than its end; `waits`: meanwhile the loop waits for a batch."""
         at_ns = self.clock + int(later * MS)
-        return Snapshot(SimulatedWatch(self, at_ns, waits), at_ns)
+        snapshot = Snapshot(SimulatedWatch(self, at_ns, waits), at_ns)
+        snapshot.inline = self.inline  # as of an `EmptySnapshot`
+        return snapshot
 
     def verdict(self, later=0.0, waits=False, **known):
         """Return the real `Verdict` on the job."""

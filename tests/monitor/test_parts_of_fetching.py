@@ -56,7 +56,6 @@ def stacked(samples):
 WAYS = {
     "a whole batch": {},
     "threads": {"start_method": "thread", "num_workers": 2},
-    "no worker": {"num_workers": 0},
     "ranges": {"chunk_size": 2, "num_workers": 2},
     "sample by sample": {"collate_fn": stacked},
     "sample by sample, concurrently": {"collate_fn": stacked, "fetch_threads": 2},

@@ -21,7 +21,7 @@ def test_the_very_same_objects_come_in_each_step(num_workers):
         assert len(steps) == len(replayed) == 5
         assert all(step is steps[0] for step in steps)
         rows, which = steps[0]
-        assert not rows.flags.owndata and loader.stats().copied_batches == 0
+        assert rows.flags.owndata == (num_workers == 0) and loader.stats().copied_batches == 0
         assert which.tolist() == [0, 1, 2, 3]
         rows += 1  # a later step sees the change
         assert replayed.batch[0][1, 0] == 2

@@ -164,15 +164,6 @@ def test_workers_that_share_a_processor_wait_for_it():
     assert snapshot.participants["queued_ns"].sum() > 0
 
 
-def test_a_loop_that_makes_its_batches_itself_waits_for_all_of_them():
-    with loader(Data(40, lambda i: time.sleep(0.001)), num_workers=0) as mine:
-        assert sum(1 for _ in mine) == 10
-        snapshot = look(engine_of(mine).ring)
-    table = snapshot.taken
-    assert snapshot.inline and len(table) == 10
-    assert (table["fetch_ns"] >= 4 * MS).all() and (table["waited_ns"] >= table["fetch_ns"]).all()
-
-
 def test_slots_that_the_program_keeps_are_leased_and_batches_beyond_them_are_copied(judged):
     with loader(Data(120, lambda i: None), slots=6) as mine:
         kept = list(mine)

@@ -28,8 +28,8 @@ ONLY_IN = {
     # Code that substitutes something for an exception asks whether a signal handler raised it.
     "asking for a handler's exception": (
         r"(?<!def )\bfrom_handler\(",
-        "_core/codec/_cache.pyx _core/workers/stateful.py _core/workers/fetch.py _core/codec/_encode.pyx "
-        "_core/codec/_rows.pyx _core/passes/_rebatch.pyx _core/workers/_rng_guard.pyx _core/workers/worker.py",
+        "_core/codec/_cache.pyx _core/workers/stateful.py _core/codec/_rows.pyx "
+        "_core/passes/_rebatch.pyx _core/workers/_rng_guard.pyx",
     ),
 }
 

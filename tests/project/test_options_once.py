@@ -100,7 +100,7 @@ def test_the_options_arrive(name):
     if "torch.DataLoader" in LOADERS:
         loader = LOADERS["torch.DataLoader"][0]([1, 2], num_workers=1, **{"rng": "batch", **value})
         assert getattr(loader, name) == wanted
-        reached = loader._core_options()
+        reached = loader._options_now
         workers = dataclasses.replace(reached.workers, start_method=None)  # multiprocessing_context sets it
         assert getattr(dataclasses.replace(reached, workers=workers), name) == wanted
 
@@ -135,7 +135,7 @@ def test_a_new_common_option_takes_one_declaration(tmp_path):
     code = NEW
     if "torch.DataLoader" in LOADERS:
         code += "from slipring.torch import DataLoader\n"
-        code += "assert DataLoader([1], skip_odd=True)._core_options().skip_odd\n"
+        code += "assert DataLoader([1], skip_odd=True)._options_now.skip_odd\n"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert place and done.returncode == 0, done.stderr

@@ -222,7 +222,7 @@ def test_a_state_of_an_epochs_end_begins_the_next_epoch_with_another_shuffle():
         assert values(loader) == whole and loader.epoch == 2
 
 
-def test_a_signal_before_the_first_batch_costs_an_iterator_nothing():
+def test_a_signal_before_the_first_batch_costs_the_next_iteration_nothing():
     class Interrupted:
         def __init__(self):
             self.blocks = None
@@ -242,7 +242,7 @@ def test_a_signal_before_the_first_batch_costs_an_iterator_nothing():
         iterator = iter(loader)
         with pytest.raises(KeyboardInterrupt):
             next(iterator)
-        assert values(iterator) == whole
+        assert values(loader) == whole
 
 
 @pytest.mark.fault

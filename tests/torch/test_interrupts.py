@@ -119,7 +119,7 @@ def test_the_kept_workers_are_lent_again_where_an_iteration_did_not_begin(monkey
 
     with DataLoader(range(12), 4, num_workers=1, persistent_workers=True) as loader:
         with monkeypatch.context() as patched:
-            patched.setattr("slipring.torch.iteration.TorchIteration.begin", refuse)
+            patched.setattr("slipring.torch.iterators.TorchIteration.begin", refuse)
             with pytest.raises(KeyboardInterrupt):
                 iter(loader)
         it = iter(loader)

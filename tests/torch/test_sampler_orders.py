@@ -68,7 +68,7 @@ def test_a_subclass_with_an_order_of_its_own_is_asked_for_it():
     assert flat(DataLoader(range(N), sampler=Backwards(range(N)), batch_size=100)) == list(range(N - 1, -1, -1))
 
 
-def test_ctrl_c_amid_the_first_draw_ends_the_order_with_an_error(monkeypatch):
+def test_ctrl_c_amid_the_first_draw_ends_the_epoch_with_an_error(monkeypatch):
     """It would end torch's generator, too: an epoch that seems complete would be worse."""
     loader = DataLoader(range(N), shuffle=True, batch_size=100)
     drawn = torch.randperm
@@ -82,7 +82,7 @@ def test_ctrl_c_amid_the_first_draw_ends_the_order_with_an_error(monkeypatch):
         patch.setattr(torch, "randperm", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
-    with pytest.raises(SlipringError, match="generator _random was ended by the KeyboardInterrupt"):
+    with pytest.raises(SlipringError, match="KeyboardInterrupt that was raised while this process ran the sampler"):
         next(batches)
     assert sorted(flat(loader)) == list(range(N))
 

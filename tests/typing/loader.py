@@ -9,7 +9,7 @@ from typing_extensions import assert_type
 
 import slipring
 from slipring import Memory
-from slipring._core.passes._iteration import Iteration
+from slipring._core.passes._pass import Pass
 from slipring.typing import Empty
 
 Floats = NDArray[np.float32]
@@ -95,7 +95,7 @@ for images, labels in loader:
     assert_type(labels, NDArray[np.int64])
 for a, b, c in loader:  # type: ignore[misc]
     pass
-assert_type(iter(loader), Iteration[Pair])
+assert_type(iter(loader), Pass[Pair])
 assert_type(next(iter(loader)), Pair)
 iter(loader).close()
 

@@ -18,7 +18,7 @@ LETTERS = {"T": "stopped", "t": "traced", "Z": "dead", "X": "dead", "D": "in the
 class Activity:
     """The activity of a participant now, or when its job ended."""
 
-    name: str  # "consumer", "worker 0", "made by the loop", or "participant 3" of a queue
+    name: str  # "consumer", "worker 0", or "participant 3" of a queue
     pid: int  # as this PID namespace numbers it; if that is unknown, as the job does
     state: str  # the process's letter in /proc/<pid>/stat; "" if there is no such process
     # "not begun", "idle", "reading", "making", "collating", "waiting for memory", "waiting for a batch", "waiting for
@@ -102,19 +102,17 @@ def activities(snapshot, job=None):
         int(slot["batch"]["participant"]): slot for slot in snapshot.slots if state_name(slot["state"]) == "claimed"
     }
     by_rows = bool((snapshot.table["slowest_ns"] > 0).any())
-    found = [] if push else [_consumer(snapshot, job, claimed)]
+    found = [] if push else [_consumer(snapshot, job)]
     told = snapshot.told if job is None else snapshot.there
     for number, participant in enumerate(snapshot.participants):
         pid = int(participant["pid"])
-        if (number == 0 and not push) or not (pid or snapshot.inline):
+        if (number == 0 and not push) or not pid:
             continue
-        if not (participant["status"] if push else told[number] or snapshot.inline):
+        if not (participant["status"] if push else told[number]):
             continue  # it has left
         name = f"participant {number}" if push else f"worker {number - 1}"
-        if snapshot.inline:
-            name, pid = "made by the loop", snapshot.consumer_pid
         here = job.number(pid) if job is not None else pid
-        state = state_of(here, 0 if snapshot.inline else int(participant["started"]))
+        state = state_of(here, int(participant["started"]))
         work = _at_work(snapshot, job, number, participant, lying, claimed, by_rows)
         found.append(Activity(name, here or pid, state, **work))
     return found
@@ -146,7 +144,7 @@ def _at_work(snapshot, job, number, participant, lying, claimed, by_rows):
         by_rows = (by_rows or read_at >= claimed_at) and int(slot["task_kind"]) == INDICES
         what, begun = ("collating", max(claimed_at, read_at)) if by_rows else ("making", claimed_at)
         return {"what": what, "since_s": _ago(snapshot, begun), **_batch(slot["batch"], slot["task_rows"])}
-    if not snapshot.segment_info["push"] and not snapshot.inline and int(participant["status"]) < SERVING:
+    if not snapshot.segment_info["push"] and int(participant["status"]) < SERVING:
         return {"what": "not begun", "since_s": since}
     return {"what": "idle" if participant["waiting"] else "between tasks"}
 
@@ -172,7 +170,7 @@ def _ago(snapshot, stamp):
     return (snapshot.at_ns - int(stamp)) / 1e9 if 0 < int(stamp) <= snapshot.at_ns else None
 
 
-def _consumer(snapshot, job, claimed):
+def _consumer(snapshot, job):
     participant = snapshot.participants[0]
     pid = int(participant["pid"])
     here = job.number(pid) if job is not None else pid
@@ -183,12 +181,7 @@ def _consumer(snapshot, job, claimed):
         told["since_s"] = _ago(snapshot, last)
     slots = snapshot.slots[snapshot.slots["batch"]["run"] == snapshot.segment_info["run"]]
     late = snapshot.participants[snapshot.there & (snapshot.participants["status"] < SERVING)]
-    if snapshot.inline and claimed:  # it makes the batch that it has requested
-        slot = next(iter(claimed.values()))
-        its = _batch(slot["batch"], slot["task_rows"])
-        told["since_s"] = _ago(snapshot, slot["batch"]["claimed_at"])
-        told.update(what="waiting for a batch", **{name: its[name] for name in ("seq", "epoch", "rows")})
-    elif snapshot.segment_info["ready_waiters"] and not snapshot.inline and len(late) == snapshot.there.sum():
+    if snapshot.segment_info["ready_waiters"] and len(late) == snapshot.there.sum():
         # A worker that imports modules or unpickles the dataset has not joined the segment yet.
         begun = late["at_since"] if len(late) else slots["batch"]["dispatched_at"]
         told = {"what": "waiting for workers", "since_s": _ago(snapshot, begun.min(initial=snapshot.at_ns))}
@@ -218,7 +211,7 @@ def is_here(snapshot):
 
 def living(snapshot):
     """Return the `Activity` of each living participant; none if all workers have left."""
-    if not len(snapshot.participants) or not (snapshot.inline or snapshot.there.any()):
+    if not len(snapshot.participants) or not snapshot.there.any():
         return []
     here = is_here(snapshot)
     return [each for each in activities(snapshot) if not here or lives(each.state)]

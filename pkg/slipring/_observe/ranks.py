@@ -69,7 +69,7 @@ def times_of(f):
     elif steady.any():
         batch = float((f.waited + f.step)[steady].mean()) / 1e9
     if steady.any():
-        made = float(f.made_in[steady].mean()) / (1 if f.snapshot.inline else f.n_workers)
+        made = float(f.made_in[steady].mean()) / f.n_workers
         supply = max(made, f.asking_share * float(f.waited[steady].mean())) / 1e9
     elif stages["fetch"].count:  # batches that lie in no slot
         supply = (stages["fetch"].total_s + stages["collate"].total_s) / stages["fetch"].count

@@ -43,7 +43,7 @@ class Figures:
     def _under_way(self):
         """Return the ns of the wait and of the step that have not ended: one of them is 0, or both if no loop runs."""
         snapshot, table = self.snapshot, self.table
-        if not len(table) or snapshot.inline or snapshot.segment_info["push"]:
+        if not len(table) or snapshot.segment_info["push"]:
             return 0.0, 0.0
         since = float(max(0, snapshot.at_ns - int(table["taken_at"][-1])))
         if snapshot.segment_info["ready_waiters"]:  # after a step whose end is not known

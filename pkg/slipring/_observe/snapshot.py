@@ -185,6 +185,8 @@ class Snapshot:
     `at_ns` is the moment, by CLOCK_MONOTONIC; for a record file it is the newest stamp in it.
     """
 
+    inline = False  # whether the loop makes the batches itself
+
     def __init__(self, watch, at_ns=None):
         self.at_ns = now() if at_ns is None else at_ns
         self.participants = watch.participants()  # first: the table then has the batches that they have published
@@ -257,16 +259,6 @@ class Snapshot:
     def consumer_pid(self):
         """int: the process that takes the batches; 0 for a queue's segment, where any process may take them."""
         return 0 if self.segment_info["push"] else int(self.participants[0]["pid"])
-
-    @property
-    def inline(self):
-        """bool: whether the consumer makes the batches itself, when it requests them.
-
-        The segment of a loader without workers has one participant besides the consumer. With workers it has more,
-        which have no pid before the processes have imported their modules.
-        """
-        few = len(self.participants) <= 2 and not self.segment_info["push"]
-        return few and not (self.workers["pid"] > 0).any()
 
     @property
     def threads(self):

@@ -276,18 +276,22 @@ class _Pipe:
 
     def __init__(self, transform, each, collate, every):
         self.transform, self.each, self.collate, self.every = transform, each, collate, every
+        self.made, self.begun = 0, now()  # without workers
 
     def __call__(self, samples):
         read = now()
         samples = [self.transform(one) for one in samples] if self.each else self.transform(samples)
         transformed = now()
         batch = self.collate(samples)
-        if self.every and (fill := current()).seq % self.every == 0:
-            times = read - fill.claimed_at, transformed - read, now() - transformed
+        fill = current()
+        seq, begun = (self.made, self.begun) if fill is None else (fill.seq, fill.claimed_at)
+        if self.every and seq % self.every == 0:
+            times = read - begun, transformed - read, now() - transformed
             _say(
-                f"pid: {process.pid()}, idx: {fill.seq}, dataset_time: {times[0] / 1e9:.6f}, "
+                f"pid: {process.pid()}, idx: {seq}, dataset_time: {times[0] / 1e9:.6f}, "
                 f"transform_time: {times[1] / 1e9:.6f}, collate_time: {times[2] / 1e9:.6f}"
             )
+        self.made, self.begun = self.made + 1, now()
         return batch
 
 

@@ -89,7 +89,7 @@ class StreamWorker(Worker):
     """A worker whose number MegEngine's own get_worker_info() returns too. (For maps, MegEngine returns None.)"""
 
     def begin(self, base_seed):
-        if self.kind == "process":
+        if self.owns_process:
             prepare_workers()  # a spawned process has not inherited the import
         super().begin(base_seed)
 

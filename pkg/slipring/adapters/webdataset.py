@@ -148,7 +148,7 @@ class _Worker(Worker):
     """A worker whose process is not a daemon, so that its dataset may start processes."""
 
     def begin(self, base_seed):
-        if self.kind == "process":
+        if self.owns_process:
             multiprocessing.current_process().daemon = False
         super().begin(base_seed)
 

@@ -125,10 +125,10 @@ def replay(loader: Iterable[T], n: int | None = None) -> Replay[T]:
 
 def _end(loader: Any, iterator: Any) -> None:
     """End an iteration, and the workers that would wait for the next one."""
-    rest = getattr(loader, "_rest", None)
+    end = getattr(loader, "_end_all", None)
     close = getattr(iterator, "close", None)
-    if callable(rest):
-        rest()
+    if callable(end):
+        end()
     elif callable(close) and iterator is not loader:  # a generator as an argument is the caller's
         close()
 

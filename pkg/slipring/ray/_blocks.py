@@ -19,7 +19,7 @@ from slipring._core.workers.worker import Worker
 from slipring.errors import BlockError, ImageError
 from slipring.ray import _cluster as cluster
 from slipring.streams._blocks import Feed
-from slipring.streams._source import Pass, Stream
+from slipring.streams._source import Stream, StreamPass
 
 
 def join(address, namespace, worker):
@@ -96,7 +96,7 @@ def _no_blocks(worker, num_workers):
     return ()
 
 
-class BlockPass(Pass):
+class BlockPass(StreamPass):
     """One pass of a worker over its blocks.
 
     Its state has "waits": the ns spent so far waiting for references, waiting for blocks, copying, and collating.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipring._core.options.arguments import MAX_COUNT, flag, function, instance, integer
 from slipring._core.options.declare import refuse
-from slipring._core.passes.loader import MASK_62
+from slipring._core.passes.frontend import MASK_62
 from slipring._core.passes.state import unpickled
 from slipring._core.ring._ring import MAX_WORKERS, mix
 from slipring.loader import Loader as CoreLoader
@@ -174,14 +174,16 @@ class Loader(CoreLoader[Any]):
 
     # ---- iteration
 
-    def _iterate(self, iterator=None):
-        self._check_open()
+    def _numbers(self, iterator, loaded):
         if (self.seed, self.epoch) in self._ingest.begun:
             self._reset()
+        return super()._numbers(iterator, loaded)
+
+    def _begin_in(self, iterator, arguments, hooks):
         times = self._times()
-        iterator = super()._iterate(iterator)
+        begun = super()._begin_in(iterator, arguments, hooks)
         self._past = times
-        return iterator
+        return begun
 
     def __iter__(self) -> Iterator[Any]:
         iterator = super().__iter__()
@@ -191,7 +193,7 @@ class Loader(CoreLoader[Any]):
 
         return on_device(iterator, self._device)
 
-    def _at_end(self, on_end):
+    def _on_end(self, on_end):
         run = self.seed, self.epoch
         over = self._ingest.begin(run, (self.dataset.generation, pass_seed(*run)))
 
@@ -206,7 +208,7 @@ class Loader(CoreLoader[Any]):
     def _reset(self):
         self._ingest.reset(self.options.timeout)
         self.dataset.generation = self._ingest.generation
-        self._rest()  # the workers still have the previous generation
+        self._end_all()  # the workers still have the previous generation
 
     # ---- state
 

@@ -10,7 +10,7 @@ from slipring._core.passes._rebatch import ShardRebatcher
 from slipring._core.workers.shards import Sharded, ShardedPass
 from slipring.errors import shown
 from slipring.streams._blocks import Feed
-from slipring.streams._source import Pass, Stream, _blocks_of, _check_source
+from slipring.streams._source import Stream, StreamPass, _blocks_of, _check_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,7 +100,7 @@ class ShardStream(Sharded, Stream):
             raise ValueError(f"{len(self.shards)} shards are too few for {world_size} ranks: each needs one at least")
         self._divide(len(self.shards), shuffle, rank, world_size)
 
-    def __iter__(self) -> Pass:
+    def __iter__(self) -> StreamPass:
         self._passes += 1
         return ShardPass(self)
 
@@ -115,7 +115,7 @@ class ShardStream(Sharded, Stream):
         return f"ShardStream({len(self.shards)} shards, batch_size={self.batch_size})"
 
 
-class ShardPass(ShardedPass, Pass):
+class ShardPass(ShardedPass, StreamPass):
     """One pass of a worker over its part of a `ShardStream`.
 
     Parameters
@@ -126,7 +126,7 @@ class ShardPass(ShardedPass, Pass):
     _bad = -1, 0  # (piece, number of its blocks up to the last that raised)
 
     def _begin(self, seed, rows=0, pieces=None):
-        Pass._begin(self, seed, 0)
+        StreamPass._begin(self, seed, 0)
         ShardedPass._begin(self, seed, pieces)
 
     def state_dict(self) -> dict[str, Any]:

@@ -102,9 +102,9 @@ class Stream(IterableSource):
         """bool: whether the source is an iterator."""
         return hasattr(self.batches, "__next__")
 
-    def __iter__(self) -> Pass:
+    def __iter__(self) -> StreamPass:
         self._passes += 1
-        return Pass(self)
+        return StreamPass(self)
 
     def check_place(self, state: Mapping[str, Any], since: int) -> None:
         """Raise ValueError if a state does not fit this stream; loaders call it when they load a state.
@@ -156,7 +156,7 @@ class Stream(IterableSource):
         return blocks
 
 
-class Pass(BlockReading):
+class StreamPass(BlockReading):
     """One pass of a worker over its part of a `Stream`."""
 
     continues_after_errors = True  # its state has the place to read on from after an exception

@@ -13,7 +13,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from slipring._core.passes._iteration import SamplerDraws
+from slipring._core.passes._plan import SamplerDraws
 from slipring._core.passes.reshard import saved_sampler
 from slipring._core.passes.source import SamplerSource, opened, share_of
 from slipring._core.passes.state import Described

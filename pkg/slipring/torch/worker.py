@@ -70,7 +70,7 @@ class TorchWorker(Worker):
     """A `slipring._core.workers.worker.Worker` that seeds and collates as torch's loader expects."""
 
     def begin(self, base_seed):
-        if self.kind == "process":
+        if self.owns_process:
             collate_in_slot()
         if self.options.collate_fn is default_collate:
             into = whole_batches(batch_maker(self.job.dataset), self.job.share is not None)

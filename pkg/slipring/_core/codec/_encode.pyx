@@ -28,6 +28,7 @@ from slipring._core.ring._segment cimport (
     SET_APART, SR_BATCH, SR_EMPTY, SR_END, SR_ERROR, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_LEAF_ALIGN, SR_MAX_DIMS,
     SR_WHOLE, WITH_STATE, sr_leaf, sr_result,
 )
+from slipring._core.ring._segment cimport Meter
 from slipring._core.ring._slot cimport Fill, Room
 
 cdef extern from "<stdlib.h>" nogil:
@@ -37,7 +38,6 @@ import numpy as np
 
 from slipring._core.codec import pytree
 from slipring._core.codec._codec import foreign_module, reserve
-from slipring._core.ring._check import from_handler
 from slipring.errors import CorruptBatch
 
 cnp.import_array()
@@ -576,11 +576,10 @@ cdef class Encoder(Definition):
                     bytes state=None) except -1:
         """Flatten ``box.pop()`` into a room; store the fields for a publish in `*result`.
 
-        If a signal handler raises, the value is put back into the box. `apart` is the room's `Fill` if worker code may
-        still have arrays in the slot: the batch then gets bytes of its own. `state` is the worker's state (`state_in`).
+        `apart` is the room's `Fill` if worker code may still have arrays in the slot: the batch then gets bytes of its
+        own. `state` is the worker's state (`state_in`).
         """
         cdef char *at
-        cdef bint emptied = not box
         if self.room is not None:
             raise RuntimeError("this Encoder is at work already: each worker needs its own")
         self.room = room
@@ -596,16 +595,12 @@ cdef class Encoder(Definition):
                 self.write_bytes(LEAF_BYTES, state)
                 result.flags |= WITH_STATE
             at = self.room_for_table()
-            value, emptied = None, True  # from here on no handler raises, unless other code keeps an array
+            value = None
             if apart is not None and self.low != NOWHERE and apart.is_kept():
                 self.set_apart()
                 result.flags |= SET_APART
                 at = self.room_for_table()
             self.table(result, at)
-        except BaseException as error:
-            if not emptied and (not isinstance(error, Exception) or from_handler(error)):
-                box.append(value)
-            raise
         finally:
             self.sources.forget()
             self.room = None
@@ -794,6 +789,14 @@ cdef Packed pack(value):
     encoder.encode(packed, [value], SR_BATCH, &packed.result)
     idle.append(encoder)
     return packed
+
+
+def detached(value, Meter meter not None):
+    """Return a value as a slot would deliver it, in memory of its own; count its bytes and pickled leaves."""
+    cdef Packed packed = pack(value)
+    meter.bytes += packed.used
+    meter.pickled_leaves += packed.result.pickled
+    return decode(packed.payload, packed.used, &packed.result, packed, False)
 
 
 cdef bint is_complete(tuple value) except *:

@@ -551,10 +551,7 @@ cdef class RowWriter:
     cdef bint was_given
     cdef bint is_made         # `given` is the batch itself
     cdef set beyond           # rows after `count` that have arrived
-    cdef object pending       # a sample that was drawn and is not in its row yet
-    cdef bint has_pending
     cdef object model         # the sample that determines the layout, while `share` runs
-    cdef uint64_t taken       # bytes of the slot that the rows take
 
     def __init__(self, Py_ssize_t first, Py_ssize_t end, int rules, share=None, bint skip_none=False):
         self.first, self.end, self.rules, self.share, self.skip_none = first, end, rules, share, skip_none
@@ -661,14 +658,12 @@ cdef class RowWriter:
             if isinstance(error, SlipringError) or from_handler(error):
                 raise
             return False  # raised by the sample's own code: collating the list raises it again
-        if self.fill is not None:
-            self.taken = self.fill.end
         self.root = root
         return True
 
     def give_up(self):
         """Start a list: the samples have no rows."""
-        self.samples, self.root, self.taken = [], None, 0
+        self.samples, self.root = [], None
         if self.share is None and self.fill is not None:
             self.fill.rewind()
 
@@ -679,23 +674,15 @@ cdef class RowWriter:
         for row in range(last):
             if row < self.count or row in self.beyond:
                 samples[row] = read(self.root, row, self.first + row if self.share is not None else row)
-        # No Python code runs below: an interrupt happens before all of it or after all of it.
-        self.samples, self.root, self.taken = samples, None, 0
+        self.samples, self.root = samples, None
         if self.share is None and self.fill is not None:
             self.fill.rewind()
         return 0
 
-    def bytes_in(self, Fill fill):
-        """Return how many bytes at the beginning of that slot are rows of this writer."""
-        return self.taken if fill is self.fill else 0
-
     # ---- the batch
 
     def batch(self, collate_fn):
-        """Return the batch, or `NO_SAMPLES`; without rows, `collate_fn` of the list.
-
-        It can be called again after an exception from a signal handler.
-        """
+        """Return the batch, or `NO_SAMPLES`; without rows, `collate_fn` of the list."""
         if self.is_made:
             return self.given
         if self.fill is not None:
@@ -804,28 +791,15 @@ def read_samples(dataset, list asked, RowWriter rows not None):
 
 
 def draw(iterator, RowWriter rows not None, Py_ssize_t most):
-    """Draw samples until `rows` has `most`; return False if the iterator ends earlier.
-
-    No Python code runs between drawing a sample and storing it, so an exception from a signal handler loses none.
-    """
+    """Draw samples until `rows` has `most`; return False if the iterator ends earlier."""
     cdef PyObject *drawn
-    if rows.has_pending:
-        put_pending(rows)
     while rows.count < most:
         drawn = PyIter_Next(iterator)
         if drawn == NULL:
             return False
-        rows.pending = <object> drawn
-        rows.has_pending = True
+        sample = <object> drawn
         Py_DECREF(drawn)
-        put_pending(rows)
+        if sample is not None or not rows.skip_none:
+            rows.put(rows.count, sample)
+        sample = None
     return True
-
-
-cdef int put_pending(RowWriter rows) except -1:
-    sample = rows.pending
-    if sample is not None or not rows.skip_none:
-        rows.put(rows.count, sample)
-    rows.has_pending = False
-    rows.pending = None
-    return 0

@@ -13,6 +13,7 @@ from slipring._core.ring._segment import Meter
 from slipring._core.ring.process import ForkLock, Owner, lock_held_by_forks
 from slipring._core.ring.signals import no_interrupt
 from slipring._core.ring.weak_registry import WeakRegistry
+from slipring._core.workers.concurrency import Concurrency
 from slipring._core.workers.deaths import Restarts
 from slipring.errors import Closed, DescriptorClosed
 from slipring.stats import Counters
@@ -26,12 +27,9 @@ _importing = lock_held_by_forks()  # a forked child would wait forever for a hal
 class Engine:
     """A segment and its workers. The segment is made at once, the workers when an iteration begins."""
 
-    fetcher = None  # see `LocalEngine`
-
     def __init__(self, options, job, counters):
         self.options = options
         self.counters = counters
-        self.inline = options.num_workers == 0
         self.worker_capacity = options.room
         self.ring = Ring(
             options.n_slots,
@@ -68,14 +66,12 @@ class Engine:
         # ABC when they are imported, as numpy's do, swallow exceptions of signal handlers. So Ctrl-C is deferred.
         with _importing, no_interrupt():
             from slipring._core.passes.reporting import look
-            from slipring._core.workers.local_pool import InlinePool, ThreadPool
             from slipring._core.workers.process_pool import ProcessPool
+            from slipring._core.workers.thread_pool import ThreadPool
 
         self.look = look
 
         options = self.options
-        if self.inline:
-            return InlinePool(self.ring, job)
         # No reference to the engine itself: a cycle would keep the workers of a dropped loader.
         restarts = Restarts(options.workers.max_restarts if options.respawns else None, self.counters.respawned)
         if options.method == "thread":
@@ -97,7 +93,7 @@ class Engine:
         """
         if not self.alive or self.options == options:
             return self.alive
-        if self.inline or not 0 < options.num_workers <= self.worker_capacity:
+        if not 0 < options.num_workers <= self.worker_capacity:
             return False
         needed = options.look_ahead + options.ahead + SPARE_SLOTS
         if needed > self.ring.n_slots and options.memory.slots is None:
@@ -109,24 +105,19 @@ class Engine:
         """bool: whether a batch depends on the worker that makes it, so that workers take batches in turn."""
         return self.options.rng == "worker" or self.pool.job.by_worker
 
-    @property
-    def fixed(self):
-        """bool: whether the number of workers is fixed during an iteration."""
-        return self.inline or self.by_turns
-
     def resize(self, num_workers):
         """Change the number of workers during an iteration; return False if only the next one can have it.
 
         Surplus workers retire after their batch. The caller does not wait for them.
         """
         with self.lock.here():
-            if self.fixed or not self.started or self.ring.closed or num_workers > self.worker_capacity:
+            if self.by_turns or not self.started or self.ring.closed or num_workers > self.worker_capacity:
                 return False
             self.pool.resize(num_workers)
             return True
 
     def _has(self, num_workers):
-        return self.inline or self.pool.target == num_workers or self.resize(num_workers)
+        return self.pool.target == num_workers or self.resize(num_workers)
 
     def begin_iteration(self, base_seed):
         """Start workers if necessary, make the tasks of earlier iterations stale, and return the iteration's number."""
@@ -169,9 +160,7 @@ class Engine:
         for task in tasks:
             if not self.ring.cancel(task.slot, task.gen):
                 self.left_behind = task.slot
-        if self.inline:
-            self.pool.end_iteration()
-        elif not self.options.persistent_workers:
+        if not self.options.persistent_workers:
             if self.memory is not None:
                 self.memory.measure()
             self.stop_workers()
@@ -319,8 +308,9 @@ class EngineCache:
     def __init__(self):
         self.counters = Counters()
         self.moves = DeviceCounters()
-        self.inline = Meter()  # batches that were made without workers
-        self.counters.add(self.inline)
+        self.local = Meter()  # batches that were made without workers
+        self.counters.add(self.local)
+        self._concurrency = None  # of such batches
         self._lock = ForkLock()
         self.engine = None  # the one that is kept
         self._loan = None  # weak reference to an iteration's `EngineLease`
@@ -360,11 +350,11 @@ class EngineCache:
             self._loan = weakref.ref(loan)
             return kept, loan
 
-    def forget_workers(self):
-        """End persistent workers: the next iteration starts new ones, with seeds of its own."""
-        with self.locked():
-            if self.engine is not None and not self.lent and not self.engine.foreign:
-                self.engine.stop_workers()
+    def concurrency(self, fetch_threads):
+        """Return the `Concurrency` of iterations without workers."""
+        if self._concurrency is None or self._concurrency.most != fetch_threads:
+            self._concurrency = Concurrency(fetch_threads)
+        return self._concurrency
 
     def take_back(self, engine):
         """Take the engine back when its iteration ends. An engine that failed is not kept."""
@@ -401,6 +391,8 @@ class EngineCache:
             if self.engine is not None:
                 self.engine.shut_down()
             self.engine = self._loan = None  # only now, so that an interrupted close can be repeated
+            if self._concurrency is not None:
+                self._concurrency.close()
 
 
 def _shut_down(engine):

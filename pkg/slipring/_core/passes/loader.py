@@ -1,57 +1,173 @@
-"""`LoaderMethods`, which all loaders have, and `LoaderCore`, the base of `slipring.Loader` and its subclasses."""
+"""`LoaderCore`: passes over a dataset and their states, for all loaders."""
 
 from __future__ import annotations
 
 import dataclasses
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import epoch_number, integer
-from slipring._core.passes import reshard
-from slipring._core.passes import state as core
-from slipring._core.passes._iteration import Iteration, Position
+from slipring._core.options.arguments import integer
+from slipring._core.passes import state as states
+from slipring._core.passes._inflight import Position
 from slipring._core.passes.engine import EngineCache
-from slipring._core.passes.source import StreamPlan, map_plan, place_of, rank_that_draws, share_of
+from slipring._core.passes.frontend import Frontend
+from slipring._core.passes.reshard import places_of
+from slipring._core.passes.source import StreamPlan
 from slipring._core.passes.tuning import Tuner
-from slipring._core.ring._ring import MAX_WORKERS, mix
+from slipring._core.ring._ring import MAX_WORKERS
 from slipring._core.ring.weak_registry import register
-from slipring._core.workers import error_record
-from slipring._core.workers.job import Job
+from slipring._core.workers.fetch import load_ended
+from slipring._core.workers.local_worker import LocalWorker
 from slipring._core.workers.seeding import Share
-from slipring._core.workers.stateful import is_stateful
-from slipring._core.workers.worker import Worker
 from slipring.errors import Closed
-from slipring.sampler import BatchSampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import SupportsIndex
 
     from typing_extensions import Self
 
-    from slipring._core.options.option_values import Options
     from slipring._core.passes.tuning import Tuning
     from slipring._observe.report import Report
     from slipring.stats import Stats
 
+OWN = frozenset({"_engines", "_tuner", "_closed", "_newest"})  # attributes that a copy makes anew
 
-class LoaderMethods:
-    """The number of workers, the figures and the end of a loader."""
 
-    dataset: Any
-    _engines: EngineCache
-    _tuner: Tuner | None
-    _closed = False
+@dataclasses.dataclass
+class NewestPass:
+    """A loader's knowledge of its newest pass, kept after the iterator is gone.
 
-    if TYPE_CHECKING:  # each loader has its own
+    Attributes
+    ----------
+    described : Described
+        The loader when the pass began.
+    position : Position
+    source : SamplerSource or None
+    seed, epoch : int
+        The loader's numbers when the pass began; see `PassNumbers`.
+    own : object
+        What else the frontend must know.
+    iterator : weakref.ref
+    """
 
-        @property
-        def _options_now(self) -> Options: ...
-        @property
-        def _makes_batches_itself(self) -> bool: ...
-        def _put_num_workers(self, num_workers: int) -> None: ...
-        def close(self) -> None: ...
+    described: states.Described
+    position: Position
+    source: Any
+    seed: int
+    epoch: int
+    own: Any
+    iterator: weakref.ref[Any]
+
+    def state(self, fields):
+        """Return the `State` of the pass's position; `fields` is `Frontend._fields`."""
+        iterator = self.iterator()
+        if iterator is not None:
+            iterator.ask_state()
+        position, more = (self.position.copy(), {}) if self.source is None else self.source.state()
+        return states.built(self.described, position, **{**more, **fields(self, position)})
+
+
+class LoaderCore(Frontend):
+    """Passes over a dataset, and their states: everything that loaders have in common."""
+
+    def _prepare(self):
+        self._engines = EngineCache()
+        self._tuner = None if self._tuned is None else Tuner(*self._tuned)
+        self._closed = False
+        self._loaded = None  # a `State` for the next pass
+        self._newest = None  # `NewestPass`, or an exception to raise when its state is requested
+        register(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, here or in another process, has workers and figures of its own.
+        return {name: value for name, value in self.__dict__.items() if name not in OWN | self._not_copied}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+        self._loaded = state.get("_loaded")
+
+    # ---- iteration
+
+    def begin_pass(self, iterator: Any = None) -> Any:
+        """Begin the next pass and return its iterator; `iterator`: the pass begins in this one."""
+        with self._engines.locked():
+            self._check_open()
+            if iterator is not None:
+                self._end_pass(iterator)
+            tuner = None if self._engines.lent else self._tuner
+            if tuner is not None and tuner.workers != self._options_now.num_workers:
+                self._put_num_workers(tuner.workers)
+            o, loaded = self._options_now, self._loaded
+            if iterator is None:
+                iterator = self._new_iterator(o)
+            if loaded is not None and not o.num_workers and (ended := states.ended_places(0, loaded)):
+                load_ended(self.dataset, ended[0], loaded.kind == "iterable")
+            numbers = self._numbers(iterator, loaded)
+            seed, epoch, resume, own = numbers
+            job = self._job(iterator, o)
+            places, live_on = self._worker_places(o, resume, loaded) if job.tracked else ({}, False)
+            if places:
+                job = dataclasses.replace(job, resume=states.loadable(places))
+            engine, on_end = self._engines.lend(o, job, live_on) if o.num_workers else (None, _nothing)
+            source, origin, beyond, next_worker = None, 0, (), 0
+            if resume is not None:
+                beyond, next_worker = resume.beyond, resume.next_worker
+            if job.is_stream:  # workers count the batches that they have delivered
+                first = (0 if resume is None else resume.delivered or 0) + len(beyond)
+                plan, beyond = StreamPlan(job.num_workers, o.in_order, next_worker), ()
+            else:
+                plan, source, first, origin = self._order(iterator, o, numbers)
+            word = epoch if o.rng != "sample" else Share.epoch(epoch, origin)
+            workers = states.positions_of(o.num_workers, places) if job.tracked else None
+            position = Position(word, first, beyond, workers, next_worker)
+            if source is not None:
+                source.position = position
+            hooks = self._hooks(iterator, o)
+            if engine is not None:
+                hooks["tuner"] = tuner
+            else:
+                engine = LocalWorker(
+                    *(job, self._engines.local, self._engines.concurrency(o.workers.fetch_threads)),
+                    *(seed, word, self._sends_states),
+                )
+            described = self._described()
+            begun = self._begin_in(iterator, (o, engine, seed, plan, position, self._on_end(on_end)), hooks)
+            if resume is not None and self._skips_empty_rest:
+                begun.next_pass = states.next_pass(described, resume, self._begin_next)
+            self._engines.iterators.add(iterator)
+            self._newest = NewestPass(described, position, source, seed, epoch, own, weakref.ref(iterator))
+            self._loaded = None
+            self._count_pass(iterator, self._newest)
+            return iterator
+
+    def _begin_next(self, iterator):
+        """Begin the pass after one whose rest, after a resume, has no batch."""
+        if self._newest is None or self._newest.iterator() is not iterator:
+            raise StopIteration  # the next pass is another iterator's
+        self.begin_pass(iterator)
+
+    def _worker_places(self, options, resume, loaded):
+        """Return ({number: place} with which workers begin, whether persistent workers know it already)."""
+        if resume is not None:
+            return places_of(resume), False
+        if not (options.num_workers and options.persistent_workers):
+            return {}, False  # workers begin with the dataset as the loader has it
+        if loaded is not None and loaded.finished:
+            return states.ended_places(options.num_workers, loaded), False
+        newest = self._newest
+        if not isinstance(newest, NewestPass) or not newest.position.finished:
+            return {}, False
+        if newest.described.num_workers != options.num_workers:
+            return {}, False
+        return states.at_end(states.raw_places(newest.position)), True
+
+    @property
+    def _engine(self):
+        return self._engines.engine
+
+    # ---- the number of workers, and the figures
 
     def resize(self, num_workers: int) -> None:
         """Change the number of workers, also in the middle of an iteration.
@@ -80,7 +196,7 @@ class LoaderMethods:
         )
         with self._engines.locked():
             self._check_open()
-            if self._makes_batches_itself:
+            if self._options_now.num_workers == 0 and any(one.is_live for one in self._engines.iterators):
                 raise ValueError(
                     f"num_workers={num_workers} for an iteration that makes its batches itself: end it first, or make "
                     "the loader with workers"
@@ -130,209 +246,9 @@ class LoaderMethods:
         self._add_waits(made)
         return made.gathered() if ranks else made  # last: the other ranks get the verdict
 
-    def _add_waits(self, made: Report) -> None:
-        """Hook: add the figures to a report that only one kind of loader has."""
-
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the loader has been closed; make a new one")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
-
-
-class _Pass(NamedTuple):
-    """A loader's newest iteration."""
-
-    epoch: int
-    num_workers: int
-    position: Position
-    source: Any  # the `SamplerSource`, or None
-    iterator: Any  # a weak reference
-
-
-class LoaderCore(LoaderMethods):
-    """Passes over a dataset, and their states: the part of `slipring.Loader` that has no arguments."""
-
-    options: Options
-    is_stream: bool
-    seed: int
-
-    _keeps_states = True  # the states of workers' datasets travel with the batches
-
-    # An adapter may have its own worker class, and its own way to rebuild exceptions; see `Job` and `Iteration`.
-    _worker_class, _rebuild = Worker, staticmethod(error_record.rebuild)
-
-    @property
-    def epoch(self) -> int:
-        """int: the number of the next pass."""
-        return self.__dict__["epoch"]
-
-    @epoch.setter
-    def epoch(self, value: SupportsIndex) -> None:
-        self.__dict__["epoch"] = epoch_number(value)
-
-    def _prepare(self):
-        self._engines = EngineCache()
-        o = self.options
-        self._tuner = Tuner(o.num_workers, *o.bounds) if o.auto else None
-        self._closed = False
-        self._loaded = None  # a state for the next pass
-        self._newest = None  # `_Pass`
-        register(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy, here or in another process, has workers and figures of its own.
-        kept = ("options", "dataset", "is_stream", "seed", "epoch", "_loaded")
-        return {name: getattr(self, name) for name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._prepare()
-        self._loaded = state["_loaded"]
-
-    # ---- iteration
-
-    def _iterate(self, iterator=None):
-        """Return the `Iteration` of the next pass, which begins in `iterator` if that is given."""
-        with self._engines.locked():
-            self._check_open()
-            if iterator is not None and (self._newest is None or self._newest.iterator() is not iterator):
-                raise StopIteration  # the next pass is another iterator's
-            tuner = None if self._engines.lent else self._tuner
-            if tuner is not None and tuner.workers != self.options.num_workers:
-                self.options = dataclasses.replace(self.options, num_workers=tuner.workers)
-            o, seed = self.options, mix(self.seed, self.epoch) & MASK_62
-            resume, source = self._resume, None
-            job = self._job()
-            places, live_on = self._places(resume) if job.tracked else ({}, False)
-            engine, on_end = self._engines.lend(
-                o, dataclasses.replace(job, resume=core.loadable(places)) if places else job, live_on
-            )
-            if self.is_stream:
-                plan = StreamPlan(job.num_workers, o.in_order, 0 if resume is None else resume.next_worker)
-            else:
-                plan, source = map_plan(o, self.dataset, seed, resume)
-            position = self._begun_at(resume, places, job.tracked)  # the batch sampler has begun its pass
-            if source is not None:
-                source.position = position
-            on_end = self._at_end(on_end)
-            arguments, hooks = (o, engine, seed, plan, position, on_end), {"rebuild": self._rebuild, "tuner": tuner}
-            if iterator is None:
-                iterator = Iteration(*arguments, **hooks)
-                self._engines.iterators.add(iterator)
-            else:
-                iterator.begin(*arguments, **hooks)
-            if resume is not None:
-                iterator.next_pass = core.next_pass(self._described(), resume, self._iterate)
-            self._newest = _Pass(self.epoch, o.num_workers, position, source, weakref.ref(iterator))
-            self._loaded = None
-            self.epoch += 1
-            return iterator
-
-    def _at_end(self, on_end):
-        """Return the callback for the end of the new pass; its argument, the engine, must be passed to `on_end`."""
-        return on_end
-
-    @property
-    def _resume(self):
-        """dict or None: the state within which the next pass begins; setting `epoch` to another one drops it."""
-        loaded = self._loaded
-        return loaded if loaded is not None and not loaded.finished and loaded.epoch == self.epoch else None
-
-    def _places(self, resume):
-        """Return ({number: place} with which workers begin, whether persistent workers know it already)."""
-        if resume is not None:
-            return reshard.places_of(resume), False
-        if self._loaded is not None and self._loaded.finished:
-            return core.ended_places(self.options.num_workers, self._loaded), False
-        newest = self._newest
-        if newest is None or not (newest.position.finished and self.options.persistent_workers):
-            return {}, False  # workers begin with the dataset as the loader has it
-        return core.at_end(core.raw_places(newest.position)), True
-
-    def _begun_at(self, resume, places, tracked):
-        """Return the `Position` at which the next pass begins."""
-        workers = core.positions_of(self.options.num_workers, places) if tracked else None
-        first, origin = place_of(self.options.batch_sampler)  # of a resumed epoch
-        beyond, next_worker = (), 0
-        if resume is not None:
-            if not isinstance(self.options.batch_sampler, BatchSampler):
-                first, origin = resume.delivered or 0, resume.origin or 0
-            beyond, next_worker = resume.beyond, resume.next_worker
-            if self.is_stream:  # workers count the batches that they have delivered
-                first, beyond = first + len(beyond), ()
-        word = self.epoch if self.options.rng != "sample" else Share.epoch(self.epoch, origin)
-        return Position(word, first, beyond, workers, next_worker)
-
-    @property
-    def _engine(self):
-        return self._engines.engine
-
-    def _job(self):
-        o = self.options
-        rank = rank_that_draws(o.rank, o.batch_sampler, o.sampler)
-        tracked = self._keeps_states and (self.is_stream or is_stateful(self.dataset))
-        return Job(
-            self.dataset,
-            self.is_stream,
-            o.for_worker(),
-            self._worker_class,
-            rank,
-            self._share,
-            tracked=tracked,
-        )
-
-    @property
-    def _share(self):
-        o = self.options
-        if o.rng != "sample" or self.is_stream:
-            return None
-        return share_of(o.batch_sampler, o.sampler, o.batch_size, o.rank)
-
-    def _check_length(self):
-        try:
-            len(self.dataset)
-        except TypeError as error:
-            raise TypeError(
-                f"dataset ({type(self.dataset).__name__}) has __getitem__ but no __len__: give it one, or "
-                "give a sampler or batch_sampler that says which indices to read"
-            ) from error
-
-    def __len__(self) -> int:
-        """Return the number of batches per epoch.
-
-        Raises
-        ------
-        TypeError
-            The dataset or sampler has no length.
-        """
-        o = self.options
-        if o.batch_sampler is not None:
-            return len(o.batch_sampler)
-        n = len(self.dataset if o.sampler is None else o.sampler)
-        if o.batch_size is None:
-            return n
-        return n // o.batch_size if o.drop_last else -(-n // o.batch_size)
-
-    # ---- hooks of `LoaderMethods`
-
-    @property
-    def _options_now(self):
-        return self.options
-
-    @property
-    def _makes_batches_itself(self):
-        return self.options.num_workers == 0 and any(one.is_live for one in self._engines.iterators)
-
-    def _put_num_workers(self, num_workers):
-        self.options = dataclasses.replace(self.options, num_workers=num_workers)
 
     # ---- state
 
@@ -369,33 +285,23 @@ class LoaderCore(LoaderMethods):
         True
         """
         with self._engines.locked():
-            loaded, newest, epoch = self._loaded, self._newest, self.epoch
-        if loaded is not None and loaded.epoch == epoch:
+            loaded, newest = self._loaded, self._newest
+        if loaded is not None and self._is_current(loaded):
             return loaded.dict()
-        described = self._described()
+        if isinstance(newest, Exception):
+            raise newest
         if newest is None:
-            return core.initial(described, epoch=epoch, seed=self.seed).dict()
-        iterator = newest.iterator()
-        if iterator is not None:
-            iterator.ask_state()
-        if newest.source is None:
-            position, more = newest.position.copy(), {}
-        else:
-            position, more = newest.source.state()
-        if isinstance(sampler := self.options.batch_sampler, BatchSampler):
-            more = dict(sampler_iterator=(sampler._state_at(position.delivered),))
-        epoch = epoch if position.finished else newest.epoch
-        described = dataclasses.replace(described, num_workers=newest.num_workers)  # resize() may have changed it
-        return core.built(described, position, epoch=epoch, seed=self.seed, **more).dict()
+            return states.initial(self._described(), **self._fields(None, None)).dict()
+        return newest.state(self._fields).dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Let the next iteration continue where `state_dict` was taken; ``{}`` starts from the beginning.
 
         The batches are the same as without the interruption. Current iterations end: `next` of their iterators
         raises `slipring.errors.Closed`. If no batch of the epoch is left, the next iteration continues with the
-        epoch after it. `seed` and `epoch` are set from the state; if you change `epoch` afterwards, that epoch
-        is read from its beginning. A sampler without ``state_dict`` is read again from its beginning, and must
-        give the same indices. A state that is refused changes nothing.
+        epoch after it. `seed` and `epoch` of a `slipring.Loader` are set from the state; if you change `epoch`
+        afterwards, that epoch is read from its beginning. A sampler without ``state_dict`` is read again from its
+        beginning, and must give the same indices. A state that is refused changes nothing.
 
         Parameters
         ----------
@@ -415,50 +321,38 @@ class LoaderCore(LoaderMethods):
         """
         with self._engines.locked():
             self._check_open()
-            if isinstance(state_dict, Mapping) and not state_dict:
-                self._engines.close(core.ENDED_BY_LOAD)
-                self._loaded = self._newest = None
-                return
-            state = core.checked(self._described(), state_dict, self._tuner is not None)
-            reshard.begin_source(self.options.batch_sampler, state)
-            self._engines.close(core.ENDED_BY_LOAD)
-            if self._tuner is not None and (workers := core.workers_of(state)):
-                self._tuner.begin_with(workers, "the state that was loaded is of as many")
-                self._put_num_workers(workers)
-            if state.seed is not None:
-                self.seed = int(state.seed)
-            if state.epoch is not None:
-                self.epoch = state.epoch
-            self._loaded, self._newest = dataclasses.replace(state, epoch=self.epoch), None
-
-    def _described(self):
-        o = self.options
-        source = o.sampler if o.batch_sampler is None else o.batch_sampler
-        size = (o.batch_size or 0) if o.batch_sampler is None else getattr(source, "batch_size", None)
-        order = None
-        if source is None and not self.is_stream:
-            order = f"shuffled, {len(self.dataset)} samples" if o.shuffle else "ascending"
-        return core.Described(
-            is_stream=self.is_stream,
-            dataset=self.dataset,
-            num_workers=o.num_workers,
-            rank=o.rank,
-            in_order=o.in_order,
-            source=source,
-            group=(o.batch_size or 1) if o.batch_sampler is None else 0,
-            batch_size=size if type(size) is int else None,
-            order=order,
-        )
+            state = None
+            if not isinstance(state_dict, Mapping) or state_dict:
+                checked = self._checked(state_dict, self._tuner is not None)
+                state = self._put_state(checked)
+                if self._tuner is not None and (workers := states.workers_of(state)):
+                    self._tuner.begin_with(workers, "the state that was loaded is of as many")
+                    self._put_num_workers(workers)
+            self._end_all(states.ENDED_BY_LOAD)
+            self._loaded, self._newest = state, None
 
     # ---- the end
 
-    def close(self) -> None:
-        """End workers and iterations. Batches that are still in use stay valid. Safe to call twice."""
-        with self._engines.locked():
-            self._closed = True
-            self._engines.close()
-
-    def _rest(self):
+    def _end_all(self, reason=None):
         """End workers and iterations; the next pass starts others."""
         with self._engines.locked():
-            self._engines.close()
+            self._forget_iterator()
+            self._engines.close(reason)
+
+    def close(self) -> None:
+        """End workers and iterations. Batches that are still in use stay valid. Safe to call twice.
+
+        A `slipring.torch.DataLoader` can be used again.
+        """
+        self._closed = not self._is_reusable
+        self._end_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _nothing(worker):
+    """Do nothing: there is no engine to take back."""

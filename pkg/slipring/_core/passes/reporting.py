@@ -37,7 +37,7 @@ def report(loader, name, headroom):
     engines, stats, tuning = loader._engines, loader.stats(), loader.tuning
     engine = engines.engine
     alive = engine is not None and engine.alive
-    snapshot = look(engine.ring) if alive else engines.counters.seen or EmptySnapshot(engines.inline)
+    snapshot = look(engine.ring) if alive else engines.counters.seen or EmptySnapshot(engines.local)
     cache = _cache_of(loader.dataset)
     pool, options = (engine.pool, engine.options) if alive else (None, None)
     forks = bool(getattr(pool, "forks", False))

@@ -4,8 +4,8 @@ import collections
 import contextlib
 import itertools
 
-from slipring._core.passes._iteration import Failed, Listed, SamplerDraws, StreamPlan
-from slipring._core.passes._iteration import Grouped as grouped
+from slipring._core.passes._plan import Failed, Listed, SamplerDraws, StreamPlan
+from slipring._core.passes._plan import Grouped as grouped
 from slipring._core.passes.reshard import SavedSampler, rank_of, ranks_of, saved_sampler
 from slipring._core.ring import process
 from slipring._core.ring._order import IndexOrder, Slices
@@ -14,7 +14,7 @@ from slipring._core.ring.process import ForkLock, Owner
 from slipring._core.workers.fetch import shorter
 from slipring._core.workers.seeding import Share
 from slipring._core.workers.stateful import attempt, copied, is_stateful
-from slipring.errors import state_in_a_step
+from slipring.errors import state_half_made, state_in_a_step
 from slipring.sampler import BatchSampler
 
 __all__ = ["SamplerSource", "StreamPlan", "grouped", "map_plan", "opened"]
@@ -164,7 +164,7 @@ class SamplerSource:
         self.check = None  # called with each list's length
 
     def lists(self):
-        """Return an iterator with a list of indices per task, or a `Failed`; see `slipring._core.passes._iteration`."""
+        """Return an iterator with a list of indices per task, or a `Failed`; see `slipring._core.passes._plan`."""
         return map(self._next, itertools.repeat(None))  # no generator: an exception would end it
 
     def _next(self, _):
@@ -306,6 +306,8 @@ class SamplerSource:
             position = self.position.copy()
             if self.resume is None and self.is_stateful is None:
                 self.open()
+            if self.is_stateful and self.draws.is_interrupted and self.drawn:
+                raise state_half_made()
             if self.is_stateful:  # its state is from after the lists that it has given, even if a resume skips more
                 position = position.before(self.seq)
             return position, self._samplers(position)

@@ -13,7 +13,7 @@ from functools import partial
 
 from slipring._core.options.arguments import MAX_EPOCH, flag, integer
 from slipring._core.passes import reshard
-from slipring._core.passes._iteration import WorkerPosition
+from slipring._core.passes._inflight import WorkerPosition
 from slipring._core.passes.reshard import places_of, saved_sampler
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring._core.workers.stateful import StateError, attempt, copied, is_stateful

@@ -20,7 +20,7 @@ from slipring._core.ring._segment cimport (
     SR_PARTICIPANT_JOINED, SR_PARTICIPANT_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment,
     clock, sr_task,
 )
-from slipring._core.ring._slot cimport Fill, make_fill
+from slipring._core.ring._slot cimport make_fill
 
 from slipring.errors import shown, told
 from slipring._core.ring.text import task_too_large
@@ -205,28 +205,3 @@ cdef class Ring(Segment):
         if not self.claim_slot(participant, deadline, &slot, &gen):
             return None
         return make_fill(self, participant, slot, SR_WHOLE, gen)
-
-
-cdef class Own:
-    """The task that a consumer without workers makes itself: one `Fill`, kept until it is published.
-
-    A signal handler may raise between any two steps of Python code, but not within `next`.
-    """
-
-    cdef Ring ring
-    cdef Fill fill
-
-    def __init__(self, Ring ring not None):
-        self.ring = ring
-
-    def next(self):
-        """Return the `Fill` to work on, the interrupted one or a new one; None if there is nothing to do."""
-        if self.fill is not None and self.fill.done:
-            self.fill = None
-        if self.fill is None and self.ring is not None:
-            self.fill = self.ring.claim(1, 0)
-        return self.fill
-
-    def unfinished(self):
-        """Return the interrupted `Fill`; None if there is none."""
-        return None if self.fill is None or self.fill.done else self.fill

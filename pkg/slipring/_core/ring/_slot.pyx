@@ -257,11 +257,11 @@ cdef class Fill(Room):
             self.hold = hold
         return hold
 
-    def rewind(self, bint hard=False, uint64_t keep=0):
+    def rewind(self, bint hard=False):
         """Forget all allocations, to write an error in place of a batch.
 
         Arrays that worker code keeps stay as they are, unless `hard`: then they must not be used any more, and there is
-        room for the error even if no memory is left. The first `keep` bytes stay in any case.
+        room for the error even if no memory is left.
         """
         self.check()
         cdef Hold hold = self.hold
@@ -274,7 +274,8 @@ cdef class Fill(Room):
             for which in range(self.task.n_ranges):
                 self.end = max(self.end, min(self.result_of(which).bytes, limit))
         self.ring.rewind(self.participant, self.slot, self.gen)
-        self.end = max(self.end, keep) if kept else keep
+        if not kept:
+            self.end = 0
         if self.end:
             self.ring.alloc(self.participant, self.slot, self.end, 1)
 

@@ -9,7 +9,6 @@ from slipring._core.codec._codec import empty
 from slipring._core.codec._collate import default_collate
 from slipring._core.codec._rows import DROP, NO_SAMPLES, RowWriter, draw, read_samples
 from slipring._core.options.arguments import one_each
-from slipring._core.ring._check import from_handler
 from slipring._core.workers import seeding
 from slipring._core.workers.concurrency import is_async, is_awaitable, is_subset, reads_in_one_call
 from slipring._core.workers.seeding import BySample
@@ -21,7 +20,7 @@ from slipring._core.workers.stateful import (
     stateful_parts,
     states_of,
 )
-from slipring.errors import generator_ended, shown
+from slipring.errors import shown
 
 _log = logging.getLogger("slipring")
 # Classes that are iterated although they inherit a __getitem__, which only raises.
@@ -102,8 +101,7 @@ class Fetcher:
     def box(self, rows):
         """Return a list with the value to deliver, for `Encoder.publish`.
 
-        A sample that is delivered unchanged has no other reference then. If a signal handler raises in `publish`, the
-        sample is in `rows` again.
+        A sample that is delivered unchanged has no other reference then.
         """
         if self.single and self.collate_fn is None and not self.skip_none:
             return rows.read_back()
@@ -288,6 +286,14 @@ def load_stream(dataset, place):
     return iterator
 
 
+def load_ended(dataset, place, is_stream=True):
+    """Load what a dataset keeps from the epoch that ended at `place`."""
+    if not is_stream or hasattr(dataset, "check_place"):
+        load_dataset(dataset, place)  # its iterators do not depend on earlier passes
+    elif place["states"]:
+        load_stream(dataset, place)
+
+
 def load_iterator(iterator, place):
     """Load the state of a Stateful iterator, if the worker's position has one."""
     states = place["states"] or {}
@@ -311,10 +317,7 @@ def open_stream(dataset, place):
     if place is None:
         return iter(dataset), 0
     if place.get("ended"):
-        if hasattr(dataset, "check_place"):
-            load_dataset(dataset, place)  # its iterators do not depend on earlier passes
-        elif place["states"]:
-            load_stream(dataset, place)
+        load_ended(dataset, place)
         return iter(dataset), place["batches"]
     return load_stream(dataset, place), 0 if place["states"] else place["batches"]
 
@@ -368,7 +371,7 @@ class StreamFetcher(Fetcher):
         super().__init__(collate_fn, batch_size is None, skip_none)
         self.number, self.num_workers, self.before = number, num_workers, before
         self.iterator, skip = open_stream(dataset, place)
-        self.rows, self.failed = None, None
+        self.rows = None
         self.parts = stateful_parts(None if shared else dataset, self.iterator)
         self.continues_after_errors = getattr(self.iterator, "continues_after_errors", False)
         self.every = SnapshotInterval(every)
@@ -409,29 +412,19 @@ class StreamFetcher(Fetcher):
             states["last"] = True
         return states or None
 
-    def read(self, rules, again=False):
+    def read(self, rules):
         """Read the samples of the next batch (without batching: one sample) into `rows`; return False at the end.
 
-        `rules` are the `RowWriter`'s. `again`: continue the same batch after a signal handler raised an exception;
-        `rows` still has the samples that were read before.
+        `rules` are the `RowWriter`'s.
         """
         want = self.batch_size
-        if not again:
-            rows = RowWriter(0, want, rules, skip_none=self.skip_none)
-            # No call between these lines, so no handler can raise.
-            self.rows = rows
-            self.position += 1
-        if self.failed is not None:
-            raise self.failed.with_traceback(None)
-        if self.rows.count < want and not self.ended:
+        self.rows = RowWriter(0, want, rules, skip_none=self.skip_none)
+        self.position += 1
+        if not self.ended:
             try:
-                more = draw(self.iterator, self.rows, want)
-            except BaseException as error:
-                if isinstance(error, Exception) and not from_handler(error):
-                    self.rows = RowWriter(0, 0, DROP)
-                else:
-                    self.failed = generator_ended(self.iterator, error)
+                self.ended = not draw(self.iterator, self.rows, want)
+            except BaseException:
+                self.rows = RowWriter(0, 0, DROP)
                 raise
-            self.ended = not more
         count = self.rows.count
         return count > 0 and (count == want or not self.drop_last)

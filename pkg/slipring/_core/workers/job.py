@@ -23,6 +23,10 @@ class Job:
     resume: dict | None = None
     resume_iteration: int = 1
 
+    # Without workers, as torch: batches and exceptions are passed on as they are, and datasets whose generators are not
+    # seeded for each batch draw from the caller's.
+    local_as_torch: bool = False
+
     method_argument = "Workers(start_method={!r})"  # how users give this loader the start method
     threads = "Workers(start_method='thread')"  # how users ask for worker threads
 
@@ -59,8 +63,8 @@ class Job:
         """See `Worker.environment`."""
         return self.worker_class.environment(self)
 
-    def worker(self, ring, number, kind, inherited=None):
+    def worker(self, ring, number, owns_process, inherited=None):
         """Return the worker of that number; for the parameters see `Worker`."""
-        made = self.worker_class(ring, number, self, kind)
+        made = self.worker_class(ring, number, self, owns_process)
         made.inherited = inherited
         return made

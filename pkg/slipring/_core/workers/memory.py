@@ -275,5 +275,5 @@ class WorkerMemory:
             "slipring.StringList and numbers in arrays, not in lists; or use fewer workers, or raise the "
             "limit (docs/workers.md)",
             WorkerMemoryWarning,
-            stacklevel=3,
+            stacklevel=4,
         )

@@ -33,12 +33,17 @@ def staged(rows, n, dataset, finishes=False):
     These are the leaves that have no rows, or the samples themselves. If the dataset `finishes` batches, there always
     is a list, so that a worker puts the ranges together.
     """
-    if rows.count != n:
-        raise ValueError(f"{type(dataset).__name__}.__getitems__ returned {rows.count} samples for {n} indices")
+    check_count(rows.count, n, dataset)
     if not rows.in_place:
         return [rows.read_back()]
     kept = rows.kept()
     return [{"kept": kept}] if kept or finishes else None
+
+
+def check_count(found, n, dataset):
+    """Raise ValueError if a dataset's ``__getitems__`` has returned another number of samples than `n`."""
+    if found != n:
+        raise ValueError(f"{type(dataset).__name__}.__getitems__ returned {found} samples for {n} indices")
 
 
 def end_range(encoder, fill, box, begun, fetched):

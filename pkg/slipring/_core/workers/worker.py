@@ -6,13 +6,11 @@ from functools import partial
 
 from slipring._core.codec._encode import BATCH, EMPTY, END, ERROR, Encoder
 from slipring._core.codec._rows import DROP, LIST, NO_SAMPLES, NUMPY, RowWriter
-from slipring._core.ring._check import from_handler
 from slipring._core.ring._ring import FINISH, TASK_NEXT, mix
 from slipring._core.ring._segment import now
 from slipring._core.ring.sample_marks import take_position
 from slipring._core.ring.worker_info import WorkerInfo, inform_torch, set_worker_info
 from slipring._core.workers import error_record, ranges, seeding
-from slipring._core.workers._rng_guard import AsWorker, RngGuard
 from slipring._core.workers.concurrency import Concurrency
 from slipring._core.workers.fetch import (
     MapFetcher,
@@ -23,12 +21,12 @@ from slipring._core.workers.fetch import (
     shorter,
 )
 from slipring._core.workers.heap import Heap
-from slipring._core.workers.stateful import SnapshotInterval, StateError, copied, is_stateful, pickled_states
-from slipring.errors import SlipringError, state_half_made
+from slipring._core.workers.stateful import SnapshotInterval, StateError, pickled_states
+from slipring.errors import SlipringError
 
 
 class Worker:
-    """A worker that fills slots, in a process of its own, in a thread, or in the consumer itself.
+    """A worker that fills slots, in a process of its own or in a thread.
 
     Parameters
     ----------
@@ -36,7 +34,8 @@ class Worker:
     number : int
         From 0; the worker is participant ``number + 1`` of the segment.
     job : Job
-    kind : {'process', 'thread', 'inline'}
+    owns_process : bool
+        Whether the worker is a process of its own. A thread shares the global generators and the dataset with others.
 
     Attributes
     ----------
@@ -60,12 +59,12 @@ class Worker:
         """Return environment variables that a worker process starts with, besides those of the program."""
         return {}
 
-    def __init__(self, ring, number, job, kind):
+    def __init__(self, ring, number, job, owns_process):
         self.ring = ring
         self.number = number
         self.participant = number + 1
         self.job, self.options = job, job.options
-        self.kind = kind
+        self.owns_process = owns_process
         self.encoder = Encoder()
         self.concurrency = Concurrency(job.options.workers.fetch_threads)
         self.fetcher = MapFetcher(
@@ -76,24 +75,18 @@ class Worker:
         self.iteration = None
         self.epoch = 0  # of the current iteration, for seeds
         self.base_seed = 0
-        self.states = None  # inline: the generators' states between two batches of a stream
-        self.place = seeding.NOWHERE  # inline: the context from which slipring.rng() continues
-        self.errors = {}  # inline: sequence number -> the exception itself, for which its error record stands
-        self.is_guest = (
-            kind == "inline" and job.options.collate_fn is None and getattr(job.dataset, "draws_as_caller", False)
-        )
 
     # ---- life
 
     def begin(self, base_seed):
         """Set the worker's info and seeds, run `worker_init_fn`, and report that the worker serves."""
         self._introduce(base_seed)
-        if self.kind == "process":
+        if self.owns_process:
             self._seed_process(base_seed)
         if self.options.worker_init_fn is not None:
             self.options.worker_init_fn(self.number)
         if self.job.share is not None:
-            self.fetcher.dataset.seeds_globals = self.kind != "thread"
+            self.fetcher.dataset.seeds_globals = self.owns_process
         self.ring.serve(self.participant)
 
     def _seed_process(self, base_seed):
@@ -102,13 +95,12 @@ class Worker:
     def _introduce(self, base_seed):
         self.base_seed = base_seed
         self.info = WorkerInfo(self.number, self.job.num_workers, base_seed + self.number, self.job.dataset)
-        if self.kind != "inline":
-            set_worker_info(self.info, whole_process=self.kind == "process")
-            inform_torch()
+        set_worker_info(self.info, whole_process=self.owns_process)
+        inform_torch()
 
     def serve(self):
         """Work until the segment is closed."""
-        heap = Heap() if self.kind == "process" else None
+        heap = Heap() if self.owns_process else None
         while (fill := self.ring.claim(self.participant, -1)) is not None:
             self.work(fill)
             if heap is not None:
@@ -140,32 +132,20 @@ class Worker:
         try:
             make(fill, begun)
         except Exception as error:
-            if self.kind == "inline" and from_handler(error):
-                take_position(error)  # the caller does not need it
-                raise  # not the dataset's exception: the next call makes the batch again
             last = self._fail(fill, error)
         except BaseException as error:
-            if self.kind != "thread":
-                raise  # SystemExit ends a worker's process, Ctrl-C the consumer's loop
+            if self.owns_process:
+                raise  # SystemExit ends it
             last = self._fail(fill, error)
         else:
             return
         if last:
             self._attempt(self._finish, fill, now())
 
-    def give_up(self, fill):
-        """Release a fill of an iteration that has ended. No abort: worker code may keep arrays in the slot."""
-        if fill.range in (None, FINISH):
-            fill.rewind()
-            self.encoder.publish(fill, [None], END)
-        else:
-            self.encoder.stage(fill, [None], END)
-
     def forget_iteration(self):
         """Drop everything that belongs to the current iteration."""
-        self.iteration = self.stream = self.states = None
+        self.iteration = self.stream = None
         self.turn = 0
-        self.errors = {}
         self.every = SnapshotInterval(self.options.snapshot_interval)  # of a map dataset
 
     def _enter_iteration(self, fill):
@@ -177,18 +157,13 @@ class Worker:
         if self.options.rng == "worker" or self.job.is_stream:
             # Once per worker and iteration.
             seed = fill.seed + self.number
-            with self._guard():
-                seeding.set_batch_seed(seed, stream=mix(fill.seed, self.epoch))
-                # With rng="worker" generators stay as worker_init_fn has left them.
-                own = (
-                    self.kind == "process" and self.options.rng == "worker" and self.options.worker_init_fn is not None
-                )
-                if self.kind != "thread" and not own and not self.is_guest:
-                    seeding.seed_globals(seed)
-                if self.kind == "inline" and not self.is_guest:
-                    self.states = seeding.save_globals()
+            seeding.set_batch_seed(seed, stream=mix(fill.seed, self.epoch))
+            # With rng="worker" generators stay as worker_init_fn has left them.
+            own = self.options.rng == "worker" and self.options.worker_init_fn is not None
+            if self.owns_process and not own:
+                seeding.seed_globals(seed)
         self._resume_dataset(fill)
-        self.iteration = fill.iteration  # last: if a handler raises before, all of this is repeated
+        self.iteration = fill.iteration
 
     def _resume_dataset(self, fill):
         """Load the state of a map dataset, in the first iteration that has a task for this worker."""
@@ -225,26 +200,19 @@ class Worker:
         if first_row:
             seed = seeding.batch_seed(fill.seed, self.epoch, seq, first_row, self.job.rank)
         seeding.set_batch_seed(seed, batch, first_row)
-        if self.kind != "thread":
+        if self.owns_process:
             seeding.seed_globals(seed)
         if self.job.share is not None:
             self.job.share.begin(fill.seed, fill.epoch, seq, first_row)
-
-    def _guard(self):
-        """Return a context that, inline, restores the caller's global generators or leaves them to the dataset."""
-        if self.kind != "inline":
-            return contextlib.nullcontext()
-        return AsWorker(self, self.info) if self.is_guest else RngGuard(self)
 
     def _map(self, fill, begun):
         """Make a range of a batch's rows. A whole batch is the range from 0 to its length."""
         indices, whole = fill.indices(), fill.range is None
         first, end = (0, len(indices)) if whole else fill.rows_of(fill.range)
-        with self._guard():
-            rows = self._read(fill, fill.seq, indices, first, end, None if whole else self.encoder)
-            fetched = rows.fetched_at(begun)
-            box = self.fetcher.box(rows) if whole else None
+        rows = self._read(fill, fill.seq, indices, first, end, None if whole else self.encoder)
+        fetched = rows.fetched_at(begun)
         if whole:
+            box = self.fetcher.box(rows)
             del rows  # no other reference keeps samples when the batch is published
             self._publish(fill, box, begun, fetched, self._state_of_dataset(fill))
         else:
@@ -279,7 +247,7 @@ class Worker:
 
     def _state_of_dataset(self, fill):
         """Return the state of a map dataset after this batch, as bytes; None if none is due."""
-        if self.kind == "inline" or not self.job.tracked or not self.every.due(fill.seq):
+        if not self.job.tracked or not self.every.due(fill.seq):
             return None
         return pickled_states([("dataset", self.job.dataset)])
 
@@ -289,24 +257,21 @@ class Worker:
 
     def _stream(self, fill, begun):
         self._turn_to(fill)
-        with self._guard():
-            if self.stream is None:
-                self.stream = self._begin_stream(fill)
-            # `behind` batches were read after the loaded states. A dead worker's replacement also reads again all that
-            # the dead worker has published.
-            behind = -self.stream.position
-            while not self.stream.ended and self.stream.position < fill.sequence:
-                self._repeat(fill)
-            if self.stream.position < 0:
-                raise shorter(behind, behind + self.stream.position)
-            # `again`: inline, a handler has raised while this batch was being made.
-            rules = LIST if self.options.batch_size is None else self.rules()
-            more = self.stream.read(rules, again=self.stream.position > fill.sequence)
-            fetched = self.stream.rows.fetched_at(begun)
-            box = self.stream.box(self.stream.rows) if more else [None]
-            if self.kind != "inline":
-                self.stream.rows = None  # no other reference keeps samples when the batch is published
-            state = self._state_of_stream(not more)
+        if self.stream is None:
+            self.stream = self._begin_stream(fill)
+        # `behind` batches were read after the loaded states. A dead worker's replacement also reads again all that the
+        # dead worker has published.
+        behind = -self.stream.position
+        while not self.stream.ended and self.stream.position < fill.sequence:
+            self._repeat(fill)
+        if self.stream.position < 0:
+            raise shorter(behind, behind + self.stream.position)
+        more = self.stream.read(LIST if self.options.batch_size is None else self.rules())
+        rows, self.stream.rows = self.stream.rows, None
+        fetched = rows.fetched_at(begun)
+        box = self.stream.box(rows) if more else [None]
+        del rows  # no other reference keeps samples when the batch is published
+        state = self._state_of_stream(not more)
         if more:
             self._publish(fill, box, begun, fetched, state)
         else:
@@ -314,36 +279,12 @@ class Worker:
 
     def _state_of_stream(self, always):
         """Return the state to send with a batch, an error or the stream's end: bytes, or None if none is due."""
-        if self.kind == "inline" or not (self.job.tracked or self.options.respawns):
-            return None  # without workers, `state_dict` queries it
+        if not (self.job.tracked or self.options.respawns):
+            return None
         return self.stream.states(always, self._generators if self.options.respawns else None)
 
-    def states_now(self, half_made):
-        """Return (True, states of dataset and iterator), without workers; None as states: neither is Stateful.
-
-        (False, None): nothing has been read in this iteration, so the loaded state still holds. `half_made`: samples
-        were read for a batch that has not been delivered; raise RuntimeError if the states would count them.
-        """
-        stream, dataset = self.stream, self.job.dataset
-        if self.job.is_stream:
-            if stream is None or stream.position < 0:
-                return False, None
-            states = copied(stream.states_now())
-        else:
-            if not is_stateful(dataset) or (self.job.resume is not None and not self.loaded):
-                return False, None
-            states = {"dataset": copied(dataset.state_dict())}
-        if states and half_made:
-            raise state_half_made()
-        return True, states
-
     def _generators(self):
-        return seeding.position(self.kind == "process" and self.keeps_globals)
-
-    def kept_in(self, fill):
-        """Return how many bytes of a slot have samples of a stream's interrupted batch, which continues with them."""
-        rows = self.stream.rows if self.stream is not None else None
-        return 0 if rows is None else rows.bytes_in(fill)
+        return seeding.position(self.owns_process and self.keeps_globals)
 
     def _turn_to(self, fill):
         """Raise an error if a batch would be skipped although no worker has died: it would be lost silently."""
@@ -382,7 +323,7 @@ class Worker:
         o = self.options
         return StreamFetcher(
             *(self.job.dataset, o.collate_fn, o.batch_size, bool(o.drop_last)),
-            *(place, self.kind == "thread", o.snapshot_interval, self.number, self.job.num_workers, before),
+            *(place, not self.owns_process, o.snapshot_interval, self.number, self.job.num_workers, before),
             o.skip_none,
         )
 
@@ -401,9 +342,8 @@ class Worker:
             return
         rows = ranges.assembled(fill, parts, self.rules(), self.options.skip_none)
         del parts
-        with self._guard():
-            self._seed(fill, fill.seq, fill.n_rows)
-            box = self.fetcher.box(rows)
+        self._seed(fill, fill.seq, fill.n_rows)
+        box = self.fetcher.box(rows)
         in_place = rows.in_place
         del rows
         if not in_place:
@@ -421,12 +361,7 @@ class Worker:
         return asked[row], first + row
 
     def _describe(self, fill, error):
-        culprit = self._culprit(fill, error)
-        if self.kind != "inline":
-            return error_record.record(error, self.number, fill.seq, fill.asked_for, culprit=culprit)
-        # Of several ranges' errors, that of the first rows counts; debuggers need the frames as they were.
-        self.errors.setdefault(fill.seq, error)
-        return error_record.record(error, self.number, fill.seq, fill.asked_for, clear=False, culprit=culprit)
+        return error_record.record(error, self.number, fill.seq, fill.asked_for, culprit=self._culprit(fill, error))
 
     def _fail(self, fill, error):
         """Publish an exception; return whether this worker must now put the ranges of the batch together."""

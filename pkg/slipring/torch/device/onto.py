@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import torch
 
-from slipring._core.passes._iteration import DeviceIteration
+from slipring._core.passes._device import DeviceIteration
 from slipring._core.passes.ahead import Ahead
 from slipring._core.passes.engine import DeviceCounters
 from slipring.errors import shown
@@ -65,7 +65,7 @@ def _ahead(core, device, convert):
     mover = Mover(places, device.memory_format, device.transform, device.non_blocking, DeviceCounters())
     core.finish_batch = convert
     engine = core._engine
-    if mover.host is not None and engine is not None:
+    if mover.host is not None and getattr(engine, "ring", None) is not None:
         mover.pins = engine.pinned_slots = engine.pinned_slots or RegisteredSlots(engine.ring, mover.host)
     depth = 1 if device.preload is None else device.preload
     return Ahead(core, mover, depth, core.hand_over_timeout() or None)

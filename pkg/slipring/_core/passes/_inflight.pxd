@@ -1,24 +1,6 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 
-cdef class Failed:
-    cdef readonly object error
-
-
-cdef class SamplerDraws:
-    cdef object iterator
-    cdef readonly Failed failed  # None: the iterator has not failed
-    cdef object draw(self)
-    cpdef bint take(self, list items, Py_ssize_t n) except -1
-
-
-cdef class StreamPlan:
-    cdef readonly list turn, sequence, pending
-    cdef readonly bint in_order
-    cdef int came(self, worker) except -1
-    cdef int ended(self, worker) except -1
-
-
 cdef class Task:
     cdef readonly uint64_t seq, gen, sequence
     cdef readonly uint32_t slot
@@ -34,7 +16,7 @@ cdef class InFlight:
     cdef int add(self, Task task) except -1
     cdef Task remove(self, uint32_t slot)
     cdef Task oldest(self)
-    cdef list all(self)
+    cpdef list all(self)
 
 
 cdef class WorkerPosition:
@@ -56,12 +38,4 @@ cdef class Position:
     cdef int add(self, Task task, object state, dict indices) except -1
 
 
-cdef class ReentrantLock:
-    cdef unsigned long holder  # the thread that has it, or 0
-    cdef int waiting           # number of threads that wait for it
-    cdef object queue          # the waiting threads block on it
-    cdef unsigned long acquire(self) except? 1
-    cdef unsigned long acquire_as(self, unsigned long me) except? 1
-    cdef bint is_mine(self) noexcept
-    cdef int release(self, unsigned long before) except -1
-    cdef int wait(self) except -1
+cdef int least_busy(InFlight tasks, uint32_t workers) except -1

@@ -1,70 +1,15 @@
-"""Worker pools inside the consumer's process: `ThreadPool`, and `InlinePool` for `num_workers=0`."""
+"""The pool of workers that are threads of the consumer's process."""
 
 import threading
 import time
 
 from slipring._core.ring import process
-from slipring._core.ring._ring import SERVING, Own
+from slipring._core.ring._ring import SERVING
 from slipring._core.ring.signals import no_interrupt
 from slipring._core.workers.deaths import task_text
 from slipring._core.workers.worker_main import run
-from slipring._core.workers.worker_pool import GRACE_S, ResizablePool, WorkerPool, is_busy, processor_ns_of
+from slipring._core.workers.worker_pool import GRACE_S, ResizablePool, is_busy, processor_ns_of
 from slipring.errors import WorkerDied
-
-
-class InlinePool(WorkerPool):
-    """A pool without workers: the consumer fills a slot itself when it needs one."""
-
-    def __init__(self, ring, job):
-        self.ring = ring
-        self.job = job
-        self.worker = None
-        self.own = Own(ring)  # the current task, or the one that Ctrl-C interrupted
-        self.thread = None  # the thread that makes it
-
-    def start(self, base_seed):
-        """Make the worker that lives in the consumer."""
-        self.worker = self.job.worker(self.ring, 0, "inline")
-
-    def advance(self):
-        """Make the dispatched tasks. If Ctrl-C interrupts one, the next call continues it."""
-        self.thread = threading.get_ident()
-        try:
-            while (fill := self.own.next()) is not None:
-                if fill.range is None:
-                    fill.rewind(keep=self.worker.kept_in(fill))
-                self.worker.work(fill)
-        finally:
-            self.thread = None
-
-    def error_of(self, seq):
-        """Return the exception for the error record of a task."""
-        return self.worker.errors.get(seq)
-
-    def states_now(self, received):
-        """Return `Worker.states_now`; `received`: a batch that was made has not been delivered."""
-        if self.worker is None:
-            return False, None
-        return self.worker.states_now(received or self.own.unfinished() is not None)
-
-    def begin_iteration(self):
-        """Release the tasks that were interrupted while the last iteration ended."""
-        self.end_iteration()
-
-    def stop(self, overdue=False):
-        """Release interrupted tasks, and close the worker that reads samples for the consumer."""
-        self.end_iteration()
-        if self.worker is not None and self.thread in (None, threading.get_ident()):
-            self.worker.close()
-
-    def end_iteration(self):
-        """Release interrupted tasks, and let the worker drop the dataset's iterator."""
-        if self.thread not in (None, threading.get_ident()):
-            return  # the other thread ends its task itself
-        while (fill := self.own.unfinished()) is not None:
-            self.worker.give_up(fill)
-        if self.worker is not None:
-            self.worker.forget_iteration()
 
 
 class ThreadPool(ResizablePool):
@@ -156,4 +101,4 @@ class ThreadPool(ResizablePool):
 
 def _thread_main(ring, number, job, base_seed, inherited):
     ring.join(number + 1)
-    run(job.worker(ring, number, "thread", inherited), base_seed)
+    run(job.worker(ring, number, False, inherited), base_seed)

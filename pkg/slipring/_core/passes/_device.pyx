@@ -1,18 +1,25 @@
-# Part of _iteration.pyx: batches on devices.
+"""Batches on devices."""
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 
+from slipring._core.passes._turnstile cimport Turnstile
+
+from slipring._core.passes.engine import exiting
+from slipring.errors import Closed, state_in_a_step
+
+cdef object _exiting = exiting  # see slipring._core.passes.engine
+
 
 @cython.auto_pickle(False)
-cdef class DeviceIteration:
+cdef class DeviceIteration(Turnstile):
     """An iterator over batches on one or more devices, to which `ahead` moves them before they are requested.
 
     Several threads may call next(). A batch counts as delivered when next() returns it, not when `ahead` receives it.
 
     Parameters
     ----------
-    core : Iteration
+    core : Pass
         Or another object with its ``take``, ``set_aside``, ``commit_upto``, ``finish``, ``raise_end``, ``reason``,
         ``next_pass``, ``is_live`` and ``close``.
     ahead : Ahead
@@ -21,12 +28,6 @@ cdef class DeviceIteration:
     cdef object __weakref__
     cdef readonly object core
     cdef readonly object ahead
-    cdef ReentrantLock lock
-    cdef ReentrantLock restarts  # held by the thread that runs `restart`
-    cdef int restarting  # calls of `restart` that have not returned
-
-    def __cinit__(self, *_, **__):
-        self.lock, self.restarts = ReentrantLock(), ReentrantLock()
 
     def __init__(self, core, ahead):
         self.begin(core, ahead)
@@ -41,11 +42,8 @@ cdef class DeviceIteration:
     def __next__(self):
         cdef unsigned long before
         while True:
-            ahead = self.ahead
-            ahead.check_owner()  # first: in a forked child, a thread that does not exist there may hold the lock
-            if self.lock.is_mine():
-                raise reentered()
-            before = self.lock.acquire()
+            self.ahead.check_owner()  # first: in a forked child, a thread that does not exist there may hold the lock
+            before = self.enter()
             try:
                 try:
                     return self.next_step()
@@ -54,9 +52,7 @@ cdef class DeviceIteration:
             except Closed:
                 if not self.restarting:
                     raise
-                if self.restarts.is_mine():
-                    raise reentered() from None
-                self.restarts.release(self.restarts.acquire())  # as in `Iteration`
+                self.await_restart()
 
     cdef object next_step(self):
         ahead, core = self.ahead, self.core
@@ -84,25 +80,10 @@ cdef class DeviceIteration:
             raise error
         return step.value
 
-    def restart(self, begin):
-        """See `Iteration.restart`."""
-        cdef unsigned long before, turn
-        if self.lock.is_mine():
-            raise reentered()
-        self.restarting += 1
-        try:
-            turn = self.restarts.acquire()
-            try:
-                self.ahead.stop()
-                before = self.lock.acquire()
-                try:
-                    return begin()
-                finally:
-                    self.lock.release(before)
-            finally:
-                self.restarts.release(turn)
-        finally:
-            self.restarting -= 1
+    def interrupt(self, on=True):
+        """End the thread that prepares batches, for `restart`."""
+        if on:
+            self.ahead.stop()
 
     @property
     def position(self):
@@ -120,7 +101,7 @@ cdef class DeviceIteration:
         return self.core.foreign
 
     def ask_state(self):
-        """See `Iteration.ask_state`."""
+        """See `LocalIteration.ask_state`."""
         if self.lock.is_mine():
             raise state_in_a_step()
         self.core.ask_state()

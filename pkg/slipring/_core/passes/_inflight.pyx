@@ -1,7 +1,90 @@
-# Part of _iteration.pyx: the position of a pass. `Iteration.commit` and `commit_upto` alone move it.
+"""What a pass has dispatched and delivered: its tasks in flight, and its position.
+
+`Pass.commit` and `Pass.commit_upto` alone move the position.
+"""
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from slipring._core.ring._segment cimport SR_END
+
+
+# ---- tasks in flight
+#
+# A linked list through the slots. A dict by sequence number would run about forty more cache lines of code per batch,
+# which no other code has loaded.
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(16)
+@cython.auto_pickle(False)
+cdef class Task:
+    """One dispatched task."""
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class InFlight:
+    """The `n` tasks in flight, in the order in which they were dispatched; `slots` is the segment's number of slots."""
+
+    def __init__(self, slots):
+        self.by_slot = [None] * slots
+        self.first = self.last = -1
+
+    cdef int add(self, Task task) except -1:
+        """Add the task that has just been dispatched."""
+        task.before, task.behind = self.last, -1
+        if self.last < 0:
+            self.first = <int> task.slot
+        else:
+            (<Task> self.by_slot[self.last]).behind = <int> task.slot
+        self.last = <int> task.slot
+        self.by_slot[task.slot] = task
+        self.n += 1
+        return 0
+
+    cdef Task remove(self, uint32_t slot):
+        """Remove and return the task that lies in a slot; None if there is none."""
+        cdef Task task = <Task> self.by_slot[slot]
+        if task is None:
+            return None
+        if task.before < 0:
+            self.first = task.behind
+        else:
+            (<Task> self.by_slot[task.before]).behind = task.behind
+        if task.behind < 0:
+            self.last = task.before
+        else:
+            (<Task> self.by_slot[task.behind]).before = task.before
+        self.by_slot[slot] = None
+        self.n -= 1
+        return task
+
+    cdef Task oldest(self):
+        """Return the task that was dispatched first; None if there is none."""
+        return None if self.first < 0 else <Task> self.by_slot[self.first]
+
+    cpdef list all(self):
+        """Return all tasks as a new list."""
+        cdef list found = []
+        cdef int slot = self.first
+        while slot >= 0:
+            found.append(self.by_slot[slot])
+            slot = (<Task> self.by_slot[slot]).behind
+        return found
+
+
+cdef int least_busy(InFlight tasks, uint32_t workers) except -1:
+    """Return the least busy of the workers. If they took turns, all tasks would pile up at a slow one."""
+    cdef list busy = [0] * workers
+    cdef Task task
+    for task in tasks.all():
+        busy[task.worker] += 1
+    return busy.index(min(busy))
+
+
+# ---- the position
 
 
 @cython.final
