@@ -83,4 +83,7 @@ def core_collate(function):
     """Return the function that workers use for a loader's `collate_fn`."""
     if function is _theirs.default_collate:
         return default_collate
-    return convert if function is _theirs.default_convert else function
+    if function is _theirs.default_convert:
+        return convert
+    with_tensors = getattr(function, "with_tensors", None)  # of the collators of slipring.tokens
+    return function if with_tensors is None else with_tensors()

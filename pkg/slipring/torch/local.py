@@ -14,7 +14,7 @@ from slipring._core.workers.fetch import MapFetcher, StreamFetcher, load_dataset
 from slipring._core.workers.stateful import attempt, copied, is_stateful, stateful_parts, states_of
 from slipring.errors import state_half_made
 from slipring.torch import private
-from slipring.torch.collate import convert
+from slipring.torch.collate import core_collate
 
 
 def load_epoch_before(loader, place):
@@ -59,7 +59,7 @@ class LocalFetcher:
         if isinstance(dataset, (IterDataPipe, MapDataPipe)):
             apply_sharding(dataset, iterator._world_size, iterator._rank)
         collate = iterator._collate_fn
-        self.collate_fn = convert if collate is default_convert else collate
+        self.collate_fn = collate if collate is default_collate else core_collate(collate)
         self.batched = iterator._auto_collation
         self.skip_none = loader.skip_none
         self.is_seeded = loader.rng != "worker" and iterator._dataset_kind == private.DatasetKind.Map
@@ -113,7 +113,10 @@ class LocalFetcher:
         reader, begun, skipped = self.reader, now(), sample_marks.apart.skipped
         rows = RowWriter(0, len(indices), LIST, skip_none=self.skip_none)
         try:
-            reader.read(indices, rows)
+            if reader.into is None:
+                reader.read(indices, rows)
+            else:
+                rows.take_batch(reader.whole(indices))
         except Exception as error:
             take_position(error)  # the caller has no use for it
             raise

@@ -1,0 +1,298 @@
+"""One field of a batch's documents: where the rows of each lie, and how they become one array.
+
+The loops take no Python object per document. They read token ids of any integer type and write int64, if asked to.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+cnp.import_array()
+
+# The same names as in _documents.pyi.
+__all__ = ["Documents", "count", "from_samples", "from_spans", "number", "set_first"]
+
+cdef Py_ssize_t WITHOUT_GIL = 1 << 16  # bytes; a copy of this size or more releases the GIL
+
+ctypedef fused token:
+    int8_t
+    uint8_t
+    int16_t
+    uint16_t
+    int32_t
+    uint32_t
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Documents:
+    """The rows of one field, document by document, in memory that others own.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+    shape : tuple of int
+        The shape of one row: () for a field of numbers.
+    lengths : numpy.ndarray of int64
+        The number of rows of each document.
+    """
+
+    cdef readonly cnp.dtype dtype
+    cdef readonly tuple shape
+    cdef readonly cnp.ndarray lengths
+    cdef object owner          # keeps the memory alive
+    cdef const char **rows     # the first row of each document
+    cdef Py_ssize_t n, row     # documents; items of a row
+
+    def __cinit__(self, Py_ssize_t n, first):
+        self.dtype, self.shape, self.n, self.row = first.dtype, first.shape[1:], n, 1
+        for size in self.shape:
+            self.row *= size
+        self.lengths = np.empty(n, np.int64)
+        self.rows = <const char **> PyMem_Malloc(max(n, 1) * sizeof(char *))
+        if self.rows == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        PyMem_Free(self.rows)
+
+    def write(self, cnp.ndarray out not None, cnp.ndarray at not None, pad=0, bint shift=False):
+        """Write each document to its place, and `pad` to the rest.
+
+        Parameters
+        ----------
+        out : numpy.ndarray
+            C-contiguous, of this field's dtype, or int64 for a field of integers.
+        at : numpy.ndarray of int64
+            The rows of `out` where the documents begin, and the number of its rows.
+        pad : number
+        shift : bool
+            Leave out the first row of each document: the labels of a causal model.
+        """
+        cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(out)
+        cdef Py_ssize_t itemsize = descr.itemsize, total = cnp.PyArray_SIZE(out)
+        cdef int num = self.dtype.type_num
+        cdef const int64_t *starts = <const int64_t *> cnp.PyArray_DATA(at)
+        cdef const int64_t *lengths = <const int64_t *> cnp.PyArray_DATA(self.lengths)
+        cdef char *to = <char *> cnp.PyArray_DATA(out)
+        cdef cnp.ndarray item = np.full(1, pad, descr)
+        cdef const char *fill = <const char *> cnp.PyArray_DATA(item)
+        cdef Py_ssize_t i
+        if not cnp.PyArray_IS_C_CONTIGUOUS(out) or cnp.PyArray_SIZE(at) != self.n + 1:
+            raise ValueError("out must be C-contiguous, and at must have an element for each document and the end")
+        if cnp.PyArray_EquivTypes(descr, self.dtype):
+            num = -1  # the bytes stay as they are
+        elif descr.type_num != cnp.NPY_LONG or num == cnp.NPY_BOOL or num > cnp.NPY_UINT:
+            raise ValueError(f"rows of {self.dtype} cannot be written to an array of {descr}")
+        for i in range(self.n):
+            if starts[i] < 0 or starts[i] + max(lengths[i] - shift, 0) > starts[i + 1]:
+                raise ValueError(f"document {i} of {lengths[i]} rows does not fit in {starts[i]}:{starts[i + 1]}")
+        if starts[self.n] * self.row != total:
+            raise ValueError(f"{total} items are not {starts[self.n]} rows of {self.row}")
+        if total * itemsize < WITHOUT_GIL:
+            write_all(to, starts, self.rows, lengths, self.n, self.row, itemsize, self.dtype.itemsize, num, fill, shift)
+        else:
+            with nogil:
+                write_all(
+                    to, starts, self.rows, lengths, self.n, self.row, itemsize, self.dtype.itemsize, num, fill, shift)
+
+
+cdef void write_all(char *to, const int64_t *starts, const char **rows, const int64_t *lengths, Py_ssize_t n,
+                    Py_ssize_t row, Py_ssize_t itemsize, Py_ssize_t source, int num, const char *fill,
+                    bint shift) noexcept nogil:
+    cdef Py_ssize_t i, items
+    cdef char *at
+    for i in range(n):
+        items = max(lengths[i] - shift, 0) * row
+        at = to + starts[i] * row * itemsize
+        if num < 0:
+            memcpy(at, rows[i] + shift * row * source, items * itemsize)
+        else:
+            widen_any(rows[i] + shift * row * source, <int64_t *> at, items, num)
+        repeat(at + items * itemsize, fill, itemsize, (starts[i + 1] - starts[i]) * row - items)
+
+
+cdef void widen(const token *values, int64_t *to, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        to[i] = values[i]
+
+
+cdef void widen_any(const char *values, int64_t *to, Py_ssize_t n, int num) noexcept nogil:
+    if num == cnp.NPY_INT:
+        widen(<const int32_t *> values, to, n)
+    elif num == cnp.NPY_USHORT:
+        widen(<const uint16_t *> values, to, n)
+    elif num == cnp.NPY_UINT:
+        widen(<const uint32_t *> values, to, n)
+    elif num == cnp.NPY_SHORT:
+        widen(<const int16_t *> values, to, n)
+    elif num == cnp.NPY_UBYTE:
+        widen(<const uint8_t *> values, to, n)
+    else:
+        widen(<const int8_t *> values, to, n)
+
+
+cdef void repeat(char *to, const char *item, Py_ssize_t itemsize, Py_ssize_t n) noexcept nogil:
+    """Write `n` copies of an item."""
+    cdef Py_ssize_t i, done
+    cdef bint same = True
+    if n <= 0:
+        return
+    for i in range(1, itemsize):
+        same = same and item[i] == item[0]
+    if same:
+        memset(to, item[0], n * itemsize)
+        return
+    memcpy(to, item, itemsize)
+    done = 1
+    while done < n:
+        memcpy(to + done * itemsize, to, min(done, n - done) * itemsize)
+        done *= 2
+
+
+# ---- sources
+
+
+def from_samples(list values not None, str field not None, where):
+    """Return the `Documents` of a field of samples.
+
+    Parameters
+    ----------
+    values : list
+        An array, tensor or list for each document.
+    field : str
+        Its name, for errors.
+    where : callable
+        ``where(i)`` returns the name of a sample, for errors.
+    """
+    cdef Py_ssize_t i, n = len(values)
+    cdef Documents made
+    cdef cnp.ndarray array
+    cdef list arrays = [None] * n
+    cdef bint same = True
+    for i in range(n):
+        value = values[i]
+        if type(value) is not np.ndarray:
+            # An empty list would be an array of floats.
+            value = np.empty(0, np.int64) if type(value) is list and not value else np.asarray(value)
+        if value.ndim == 0 or value.dtype.hasobject:
+            raise ValueError(
+                f"field {field!r} of {where(i)} is a {type(values[i]).__name__}: the fields of a document must be "
+                "arrays or lists of numbers, one row per token. Name the fields to collate in fields="
+            )
+        same = same and value.dtype == (<cnp.ndarray> arrays[0]).dtype if i else value.dtype.isnative
+        if i and value.shape[1:] != arrays[0].shape[1:]:
+            raise ValueError(
+                f"field {field!r}: the rows of {where(0)} have shape {arrays[0].shape[1:]}, those of {where(i)} "
+                f"{value.shape[1:]}; make them alike in the dataset"
+            )
+        arrays[i] = value
+    dtype = arrays[0].dtype
+    if not same:
+        dtype = np.result_type(*({array.dtype for array in arrays if array.size} or {dtype})).newbyteorder("=")
+    for i in range(n):
+        arrays[i] = np.ascontiguousarray(arrays[i], dtype)
+    made = Documents(n, arrays[0])
+    made.owner = arrays
+    for i in range(n):
+        array = <cnp.ndarray> arrays[i]
+        made.rows[i] = <const char *> cnp.PyArray_DATA(array)
+        (<int64_t *> cnp.PyArray_DATA(made.lengths))[i] = cnp.PyArray_DIM(array, 0)
+    return made
+
+
+def from_spans(flat, starts, stops, str field not None):
+    """Return the `Documents` of a field of a dataset's ``spans``.
+
+    Parameters
+    ----------
+    flat : numpy.ndarray, or list of them
+        The rows of all documents, C-contiguous and in native byte order. Those of several arrays are numbered on, and
+        no document lies in two of them.
+    starts, stops : numpy.ndarray
+        The first row of each document, and the row after its last one.
+    field : str
+        Its name, for errors.
+    """
+    cdef list chunks = [np.asarray(part) for part in (flat if isinstance(flat, (list, tuple)) else [flat])]
+    cdef cnp.ndarray begins = np.ascontiguousarray(starts, np.int64), ends = np.ascontiguousarray(stops, np.int64)
+    cdef const int64_t *first = <const int64_t *> cnp.PyArray_DATA(begins)
+    cdef const int64_t *after = <const int64_t *> cnp.PyArray_DATA(ends)
+    cdef Py_ssize_t i, n = cnp.PyArray_SIZE(begins), chunk = 0, rowbytes
+    cdef int64_t start, stop, size
+    cdef Documents made
+    cdef cnp.ndarray bounds, array
+    cdef const int64_t *bound
+    for array in chunks:
+        if array.ndim == 0 or array.dtype.hasobject or not array.dtype.isnative or not array.flags.c_contiguous:
+            raise ValueError(
+                f"spans of field {field!r}: an array of {array.dtype} and shape {(<object> array).shape} must have "
+                "rows of numbers, C-contiguous and in native byte order"
+            )
+        if array.dtype != chunks[0].dtype or (<object> array).shape[1:] != chunks[0].shape[1:]:
+            raise ValueError(f"spans of field {field!r}: the arrays differ in dtype, or in the shape of a row")
+    if not chunks or cnp.PyArray_SIZE(ends) != n:
+        raise ValueError(f"spans of field {field!r}: {n} starts, {cnp.PyArray_SIZE(ends)} stops, {len(chunks)} arrays")
+    bounds = np.cumsum([0] + [len(array) for array in chunks], dtype=np.int64)
+    bound = <const int64_t *> cnp.PyArray_DATA(bounds)
+    size = bound[len(chunks)]
+    made = Documents(n, chunks[0])
+    made.owner = chunks
+    rowbytes = made.row * made.dtype.itemsize
+    for i in range(n):
+        start, stop = first[i], after[i]
+        if not 0 <= start <= stop <= size:
+            raise ValueError(f"spans of field {field!r}: {start}:{stop} is not a part of {size} rows")
+        if not bound[chunk] <= start < bound[chunk + 1]:
+            chunk = min(<Py_ssize_t> np.searchsorted(bounds, start, "right") - 1, len(chunks) - 1)
+        if stop > bound[chunk + 1]:
+            raise ValueError(f"spans of field {field!r}: {start}:{stop} lies in two arrays")
+        made.rows[i] = <const char *> cnp.PyArray_DATA(<cnp.ndarray> chunks[chunk]) + (start - bound[chunk]) * rowbytes
+        (<int64_t *> cnp.PyArray_DATA(made.lengths))[i] = stop - start
+    return made
+
+
+# ---- what an output says about its documents
+
+
+def count(cnp.ndarray[cnp.int64_t, mode="c"] out not None, cnp.ndarray[cnp.int64_t, mode="c"] bounds not None):
+    """Number the rows of each document from 0: document *i* has rows ``bounds[i]:bounds[i + 1]``."""
+    cdef Py_ssize_t i, j
+    check_bounds(bounds, out.shape[0])
+    for i in range(bounds.shape[0] - 1):
+        for j in range(bounds[i + 1] - bounds[i]):
+            out[bounds[i] + j] = j
+
+
+def number(cnp.ndarray[cnp.int32_t, mode="c"] out not None, cnp.ndarray[cnp.int64_t, mode="c"] bounds not None):
+    """Write the number of its document to each row."""
+    cdef Py_ssize_t i, j
+    check_bounds(bounds, out.shape[0])
+    for i in range(bounds.shape[0] - 1):
+        for j in range(bounds[i], bounds[i + 1]):
+            out[j] = <int32_t> i
+
+
+def set_first(cnp.ndarray[cnp.int64_t, mode="c"] out not None, cnp.ndarray[cnp.int64_t, mode="c"] bounds not None,
+              int64_t value):
+    """Write `value` to the first row of each document."""
+    cdef Py_ssize_t i
+    check_bounds(bounds, out.shape[0])
+    for i in range(bounds.shape[0] - 1):
+        if bounds[i] < bounds[i + 1]:
+            out[bounds[i]] = value
+
+
+cdef int check_bounds(cnp.ndarray[cnp.int64_t, mode="c"] bounds, Py_ssize_t rows) except -1:
+    cdef Py_ssize_t i, n = bounds.shape[0]
+    for i in range(n - 1):
+        if bounds[i] > bounds[i + 1]:
+            raise ValueError("bounds must not decrease")
+    if n == 0 or bounds[0] < 0 or bounds[n - 1] > rows:
+        raise ValueError(f"bounds must be parts of {rows} rows")
+    return 0

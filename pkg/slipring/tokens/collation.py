@@ -1,0 +1,305 @@
+"""Collation of documents: each field is written into the slot, in an array of its final shape."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slipring._core.codec._codec import empty
+from slipring._core.options.arguments import flag, integer, listed_samples, mask_name, names
+from slipring.errors import shown
+from slipring.tokens._documents import from_samples, from_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import ArrayLike
+    from typing_extensions import Self
+
+IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
+IGNORED = -100  # a label without loss, in torch, transformers and TRL
+
+
+class Collation:
+    """Base class: finds the fields of documents in samples or spans, and checks their lengths.
+
+    The first of `fields`, or else "input_ids" or a sample's first field, has the tokens.
+    """
+
+    length_names: dict[str, str]
+
+    def __init__(self, fields, length_names, lengths, pad_values, tensors):
+        self.fields = names("fields", fields, "field", "all of them")
+        self.length_names = _mapping("length_names", length_names)
+        self.pad_values = {LABELS: IGNORED, **_mapping("pad_values", pad_values)}
+        self.lengths = None if lengths is None else np.asanyarray(lengths)
+        if self.lengths is not None and (self.lengths.ndim != 1 or self.lengths.dtype.kind not in "iu"):
+            raise TypeError(f"lengths must be a one-dimensional array of ints, not {shown(lengths)}")
+        flag("tensors", tensors)
+        self.tensors = tensors
+
+    def __call__(self, samples: Iterable[Any], indices: Sequence[Any] | None = None) -> Any:
+        """Return the batch of samples.
+
+        Parameters
+        ----------
+        samples : list
+            Dicts of fields, or arrays, which are the field "input_ids".
+        indices : sequence, optional
+            The samples' indices, for errors and the check of `lengths`. slipring's loaders give them.
+        """
+        samples = listed_samples(samples)
+        if indices is not None and len(indices) != len(samples):  # a stream, or samples were left out
+            indices = None
+
+        def where(i):
+            return f"document {i}" if indices is None else f"index {shown(indices[i])}"
+
+        samples = [sample if isinstance(sample, Mapping) else {IDS: sample} for sample in samples]
+        documents = {}
+        for name in self._names(samples[0] if samples else ()):
+            for i, sample in enumerate(samples):
+                if name not in sample:
+                    raise ValueError(f"{where(i)} has no field {name!r}; it has {', '.join(map(shown, sample))}")
+            documents[name] = from_samples([sample[name] for sample in samples], name, where)
+        return self._checked(documents, indices, where)
+
+    def gather(self, spans: Mapping[str, Any], indices: Sequence[Any]) -> Any:
+        """Return the batch of documents in flat memory.
+
+        Parameters
+        ----------
+        spans : dict of str to tuple
+            Returned by the dataset's ``spans(indices)``.
+        indices : sequence
+        """
+        documents = {}
+        for name in self._names(spans):
+            if name not in spans:
+                raise ValueError(
+                    f"the dataset's spans have no field {name!r}; they have {', '.join(map(shown, spans))}"
+                )
+            documents[name] = from_spans(*spans[name], name)
+        return self._checked(documents, indices, lambda i: f"index {shown(indices[i])}")
+
+    def with_tensors(self) -> Self:
+        """Return a collator like this one that returns torch tensors."""
+        made = copy.copy(self)
+        made.tensors = True
+        return made
+
+    def _names(self, sample):
+        """Return the fields to collate. The given mask of a document is all ones."""
+        return self.fields or [name for name in sample if name != MASK]
+
+    def _checked(self, documents, indices, where):
+        """Check the lengths of all fields; return the batch."""
+        if not documents or not len(next(iter(documents.values())).lengths):
+            raise ValueError("there are no documents to collate: the batch or the samples are empty")
+        main = IDS if IDS in documents and self.fields is None else next(iter(documents))
+        found = documents[main].lengths
+        if self.lengths is not None and indices is not None:
+            said = self.lengths[np.asarray(indices)]
+            for i in np.flatnonzero(found > said)[:1]:
+                raise ValueError(
+                    f"index {shown(indices[i])} has {found[i]} tokens in field {main!r}, and lengths says {said[i]}: "
+                    "batches may exceed their budget. Make lengths from the dataset that is loaded"
+                )
+        first = {None: main}  # name of a length -> the first field of it
+        for name, field in documents.items():
+            like = first.setdefault(self._length_name(name), name)
+            for i in np.flatnonzero(field.lengths != documents[like].lengths)[:1]:
+                raise ValueError(
+                    f"{where(i)} has {documents[like].lengths[i]} rows in field {like!r} and {field.lengths[i]} in "
+                    f"{name!r}. If they count something else, name it: length_names={{{name!r}: 'patches'}}"
+                )
+        made = self._made(documents, main)
+        return as_tensors(made, {}) if self.tensors else made
+
+    def _length_name(self, name):
+        """Return what the rows of a field are; None for tokens."""
+        return self.length_names.get(name)
+
+    def _pad(self, name):
+        return self.pad_values.get(name, 0)
+
+    def _own_lengths(self, documents):
+        """Return {name of a length: lengths} of the fields whose rows are not tokens."""
+        found = {}
+        for name, field in documents.items():
+            if (of := self._length_name(name)) is not None:
+                found.setdefault(of, field.lengths)
+        return found
+
+    def _made(self, documents, main):
+        raise NotImplementedError
+
+
+class Padded(Collation):
+    """Stack documents, each padded to the longest of the batch: fields of shape [documents, longest, ...].
+
+    For ``collate_fn=``, with samples and datasets as for `Flat`. The batch is a dict of the fields, in their own dtypes
+    and in this order, and of "attention_mask" (int64: 1 for tokens, 0 for padding).
+
+    Parameters
+    ----------
+    fields, length_names, lengths, tensors
+        As of `Flat`. Each other length has its own longest document, and a mask such as `patches_mask`.
+    pad_values : dict of str to number, optional
+        The padding of a field: by default 0, and -100 for "labels".
+    pad_to_multiple_of : int
+        Pad to a multiple of this number.
+
+    Raises
+    ------
+    ValueError
+        From a call: fields differ in length or shape, or a sample is longer than its entry in `lengths`.
+
+    Examples
+    --------
+    >>> from slipring import tokens
+    >>> batch = tokens.Padded(pad_values={"input_ids": 9})([{"input_ids": [5, 6, 7]}, {"input_ids": [8]}])
+    >>> batch["input_ids"].tolist(), batch["attention_mask"].tolist()
+    ([[5, 6, 7], [8, 9, 9]], [[1, 1, 1], [1, 0, 0]])
+    """
+
+    def __init__(
+        self,
+        *,
+        fields: Sequence[str] | None = None,
+        length_names: Mapping[str, str] | None = None,
+        lengths: ArrayLike | None = None,
+        pad_values: Mapping[str, float] | None = None,
+        pad_to_multiple_of: int = 1,
+        tensors: bool = False,
+    ) -> None:
+        super().__init__(fields, length_names, lengths, pad_values, tensors)
+        self.pad_to_multiple_of = integer("pad_to_multiple_of", pad_to_multiple_of, 1)
+
+    def _made(self, documents, main):
+        made = {}
+        for name, field in documents.items():
+            width = self._width(field.lengths)
+            made[name] = empty((len(field.lengths), width, *field.shape), field.dtype)
+            field.write(made[name], np.arange(len(field.lengths) + 1) * width, self._pad(name))
+        made[MASK] = self._mask(documents[main].lengths)
+        for of, lengths in self._own_lengths(documents).items():
+            made[mask_name(of)] = self._mask(lengths)
+        return made
+
+    def _width(self, lengths):
+        return rounded_up(int(lengths.max()), self.pad_to_multiple_of)
+
+    def _mask(self, lengths):
+        width = self._width(lengths)
+        return np.less(np.arange(width), lengths[:, None], out=empty((len(lengths), width), np.int64))
+
+
+class Jagged(Collation):
+    """Join the documents of each field, which has its own lengths: values and offsets of nested tensors.
+
+    For ``collate_fn=``, with samples and datasets as for `Flat`. The batch is a dict of dicts: the arguments of
+    ``torch.nested.nested_tensor_from_jagged`` for each field, which makes a nested tensor of the slot's bytes.
+    `values` are [rows, ...] in the field's dtype, `offsets` int64 [documents + 1], `min_seqlen` and `max_seqlen` ints.
+
+    Parameters
+    ----------
+    fields, lengths, tensors
+        As of `Flat`.
+
+    Raises
+    ------
+    ValueError
+        From a call: a field's rows differ in shape, or a sample is longer than its entry in `lengths`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from slipring import tokens
+    >>> batch = tokens.Jagged(tensors=True)([{"notes": [1, 2], "bars": [7]}, {"notes": [3], "bars": []}])
+    >>> batch["bars"]["offsets"].tolist()
+    [0, 1, 1]
+    >>> [part.tolist() for part in torch.nested.nested_tensor_from_jagged(**batch["notes"]).unbind()]
+    [[1, 2], [3]]
+    """
+
+    def __init__(
+        self,
+        *,
+        fields: Sequence[str] | None = None,
+        lengths: ArrayLike | None = None,
+        tensors: bool = False,
+    ) -> None:
+        super().__init__(fields, None, lengths, None, tensors)
+
+    def _length_name(self, name):
+        return name
+
+    def _made(self, documents, main):
+        offsets = {}  # one array for all fields of the same lengths
+        made = {}
+        for name, field in documents.items():
+            bounds = offsets.setdefault(field.lengths.tobytes(), in_slot(starts_of(field.lengths), np.int64))
+            made[name] = jagged(joined(field, bounds), bounds)
+        return made
+
+
+# ---- parts of batches
+
+
+def joined(field, at, dtype=None, pad=0, shift=False):
+    """Return the rows of a field's documents in one array; document *i* begins at row ``at[i]``."""
+    out = empty((int(at[-1]), *field.shape), dtype or field.dtype)
+    field.write(out, at, pad, shift)
+    return out
+
+
+def jagged(values, offsets):
+    """Return the arguments of torch's nested_tensor_from_jagged."""
+    lengths = np.diff(offsets)
+    return {
+        "values": values,
+        "offsets": offsets,
+        "min_seqlen": int(lengths.min()),
+        "max_seqlen": int(lengths.max()),
+    }
+
+
+def starts_of(lengths, multiple=1):
+    """Return where each document begins, and where the last one ends, if each takes a multiple of rows."""
+    starts = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths if multiple == 1 else rounded_up(lengths, multiple), out=starts[1:])
+    return starts
+
+
+def rounded_up(n, multiple):
+    return -(-n // multiple) * multiple
+
+
+def in_slot(values, dtype):
+    """Return a copy of an array, in the slot if there is one."""
+    out = empty(values.shape, dtype)
+    out[...] = values
+    return out
+
+
+def as_tensors(value, known):
+    """Return a batch with tensors over its arrays; an array that occurs twice is one tensor."""
+    import torch
+
+    if isinstance(value, np.ndarray):
+        if id(value) not in known:
+            known[id(value)] = torch.from_numpy(value)
+        return known[id(value)]
+    if isinstance(value, dict):
+        return {key: as_tensors(part, known) for key, part in value.items()}
+    return tuple([as_tensors(part, known) for part in value]) if isinstance(value, tuple) else value
+
+
+def _mapping(name, value):
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a dict with names of fields as keys, or None, not {shown(value)}")
+    return dict(value or {})
