@@ -9,13 +9,24 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
+from slipring._core.codec._codec cimport is_fixed
+
+import bisect
+from collections.abc import Mapping
+
 import numpy as np
+
+from slipring.errors import shown
 
 cnp.import_array()
 
 # The same names as in _documents.pyi.
-__all__ = ["Documents", "count", "from_samples", "from_spans", "number", "set_first"]
+__all__ = ["Documents", "count", "from_samples", "from_spans", "longest", "number", "set_first", "starts_of"]
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void *at) noexcept nogil
+
+cdef Py_ssize_t AHEAD = 1 << 12  # bytes of the next document to prefetch: its first page
 cdef Py_ssize_t WITHOUT_GIL = 1 << 16  # bytes; a copy of this size or more releases the GIL
 
 ctypedef fused token:
@@ -52,13 +63,27 @@ cdef class Documents:
         self.dtype, self.shape, self.n, self.row = first.dtype, first.shape[1:], n, 1
         for size in self.shape:
             self.row *= size
-        self.lengths = np.empty(n, np.int64)
+        self.lengths = int64_array(n)
         self.rows = <const char **> PyMem_Malloc(max(n, 1) * sizeof(char *))
         if self.rows == NULL:
             raise MemoryError()
 
     def __dealloc__(self):
         PyMem_Free(self.rows)
+
+    cdef void set(self, Py_ssize_t i, const char *rows, int64_t length) noexcept:
+        self.rows[i] = rows
+        (<int64_t *> cnp.PyArray_DATA(self.lengths))[i] = length
+
+    def differs(self, Documents other not None):
+        """Return the number of the first document that has another length in another field; None if there is none."""
+        cdef const int64_t *here = <const int64_t *> cnp.PyArray_DATA(self.lengths)
+        cdef const int64_t *there = <const int64_t *> cnp.PyArray_DATA(other.lengths)
+        cdef Py_ssize_t i
+        for i in range(min(self.n, other.n)):
+            if here[i] != there[i]:
+                return i
+        return None if self.n == other.n else min(self.n, other.n)
 
     def write(self, cnp.ndarray out not None, cnp.ndarray at not None, pad=0, bint shift=False):
         """Write each document to its place, and `pad` to the rest.
@@ -79,20 +104,24 @@ cdef class Documents:
         cdef const int64_t *starts = <const int64_t *> cnp.PyArray_DATA(at)
         cdef const int64_t *lengths = <const int64_t *> cnp.PyArray_DATA(self.lengths)
         cdef char *to = <char *> cnp.PyArray_DATA(out)
-        cdef cnp.ndarray item = np.full(1, pad, descr)
-        cdef const char *fill = <const char *> cnp.PyArray_DATA(item)
-        cdef Py_ssize_t i
+        cdef cnp.ndarray item
+        cdef const char *fill = NULL
+        cdef Py_ssize_t i, used = 0
         if not cnp.PyArray_IS_C_CONTIGUOUS(out) or cnp.PyArray_SIZE(at) != self.n + 1:
             raise ValueError("out must be C-contiguous, and at must have an element for each document and the end")
         if cnp.PyArray_EquivTypes(descr, self.dtype):
             num = -1  # the bytes stay as they are
         elif descr.type_num != cnp.NPY_LONG or num == cnp.NPY_BOOL or num > cnp.NPY_UINT:
-            raise ValueError(f"rows of {self.dtype} cannot be written to an array of {descr}")
+            raise TypeError(f"token ids and labels must be int64 or integers of fewer bits, not {self.dtype}")
         for i in range(self.n):
             if starts[i] < 0 or starts[i] + max(lengths[i] - shift, 0) > starts[i + 1]:
                 raise ValueError(f"document {i} of {lengths[i]} rows does not fit in {starts[i]}:{starts[i + 1]}")
+            used += max(lengths[i] - shift, 0)
         if starts[self.n] * self.row != total:
             raise ValueError(f"{total} items are not {starts[self.n]} rows of {self.row}")
+        if used < starts[self.n]:
+            item = np.full(1, pad, descr)
+            fill = <const char *> cnp.PyArray_DATA(item)
         if total * itemsize < WITHOUT_GIL:
             write_all(to, starts, self.rows, lengths, self.n, self.row, itemsize, self.dtype.itemsize, num, fill, shift)
         else:
@@ -104,12 +133,17 @@ cdef class Documents:
 cdef void write_all(char *to, const int64_t *starts, const char **rows, const int64_t *lengths, Py_ssize_t n,
                     Py_ssize_t row, Py_ssize_t itemsize, Py_ssize_t source, int num, const char *fill,
                     bint shift) noexcept nogil:
-    cdef Py_ssize_t i, items
+    cdef Py_ssize_t i, items, j
     cdef char *at
     for i in range(n):
+        if i + 1 < n:
+            for j in range(0, min(AHEAD, lengths[i + 1] * row * source), 64):
+                prefetch(rows[i + 1] + j)
         items = max(lengths[i] - shift, 0) * row
         at = to + starts[i] * row * itemsize
-        if num < 0:
+        if not items:
+            pass
+        elif num < 0:
             memcpy(at, rows[i] + shift * row * source, items * itemsize)
         else:
             widen_any(rows[i] + shift * row * source, <int64_t *> at, items, num)
@@ -158,52 +192,76 @@ cdef void repeat(char *to, const char *item, Py_ssize_t itemsize, Py_ssize_t n) 
 # ---- sources
 
 
-def from_samples(list values not None, str field not None, where):
+def from_samples(list samples not None, str field not None, where):
     """Return the `Documents` of a field of samples.
 
     Parameters
     ----------
-    values : list
-        An array, tensor or list for each document.
+    samples : list
+        A mapping for each document; its value is an array, a tensor or a list.
     field : str
-        Its name, for errors.
+        The key.
     where : callable
         ``where(i)`` returns the name of a sample, for errors.
     """
-    cdef Py_ssize_t i, n = len(values)
-    cdef Documents made
-    cdef cnp.ndarray array
+    cdef Py_ssize_t i, n = len(samples), model = 0
+    cdef cnp.ndarray array, first = None
     cdef list arrays = [None] * n
     cdef bint same = True
     for i in range(n):
-        value = values[i]
+        sample = samples[i]
+        if type(sample) is not dict and not isinstance(sample, Mapping):
+            raise TypeError(f"{where(i)} is a {type(sample).__name__}, {where(0)} a {type(samples[0]).__name__}")
+        if field not in sample:
+            raise ValueError(f"{where(i)} has no field {field!r}; it has {', '.join(map(shown, sample))}")
+        value = sample[field]
+        if type(value) is list and not value:  # it says nothing about the dtype and the shape of a row
+            continue
         if type(value) is not np.ndarray:
-            # An empty list would be an array of floats.
-            value = np.empty(0, np.int64) if type(value) is list and not value else np.asarray(value)
-        if value.ndim == 0 or value.dtype.hasobject:
+            value = np.asarray(value)
+        array = <cnp.ndarray> value
+        if first is None:
+            first, model, same = array, i, not cnp.PyArray_ISBYTESWAPPED(array)
+        if cnp.PyArray_NDIM(array) == 0 or not is_fixed(<cnp.dtype> cnp.PyArray_DESCR(array)):
             raise ValueError(
-                f"field {field!r} of {where(i)} is a {type(values[i]).__name__}: the fields of a document must be "
-                "arrays or lists of numbers, one row per token. Name the fields to collate in fields="
+                f"field {field!r} of {where(i)} is a {type(sample[field]).__name__}: the fields of a document must "
+                "be arrays or lists of numbers, with a row for each token. Name the fields to collate in fields="
             )
-        same = same and value.dtype == (<cnp.ndarray> arrays[0]).dtype if i else value.dtype.isnative
-        if i and value.shape[1:] != arrays[0].shape[1:]:
+        if cnp.PyArray_DESCR(array) is not cnp.PyArray_DESCR(first):
+            same = same and cnp.PyArray_EquivTypes(
+                <cnp.dtype> cnp.PyArray_DESCR(array), <cnp.dtype> cnp.PyArray_DESCR(first))
+        if not same_rows(array, first):
             raise ValueError(
-                f"field {field!r}: the rows of {where(0)} have shape {arrays[0].shape[1:]}, those of {where(i)} "
-                f"{value.shape[1:]}; make them alike in the dataset"
+                f"field {field!r}: the rows of {where(model)} have shape {(<object> first).shape[1:]}, those of "
+                f"{where(i)} {value.shape[1:]}; make them alike in the dataset"
             )
-        arrays[i] = value
-    dtype = arrays[0].dtype
+        arrays[i] = array
+    if first is None:
+        first = np.empty(0, np.int64)
     if not same:
-        dtype = np.result_type(*({array.dtype for array in arrays if array.size} or {dtype})).newbyteorder("=")
+        dtype = np.result_type(*{part.dtype for part in arrays if part is not None}).newbyteorder("=")
+    cdef Documents made = Documents.__new__(Documents, n, first if same else np.empty((<object> first).shape, dtype))
     for i in range(n):
-        arrays[i] = np.ascontiguousarray(arrays[i], dtype)
-    made = Documents(n, arrays[0])
-    made.owner = arrays
-    for i in range(n):
+        if arrays[i] is None:
+            made.set(i, NULL, 0)
+            continue
         array = <cnp.ndarray> arrays[i]
-        made.rows[i] = <const char *> cnp.PyArray_DATA(array)
-        (<int64_t *> cnp.PyArray_DATA(made.lengths))[i] = cnp.PyArray_DIM(array, 0)
+        if not same or not cnp.PyArray_IS_C_CONTIGUOUS(array):
+            array = arrays[i] = np.ascontiguousarray(array, made.dtype)
+        made.set(i, <const char *> cnp.PyArray_DATA(array), cnp.PyArray_DIM(array, 0))
+    made.owner = arrays
     return made
+
+
+cdef bint same_rows(cnp.ndarray a, cnp.ndarray b) noexcept:
+    """Return whether the rows of two arrays have the same shape."""
+    cdef int d
+    if cnp.PyArray_NDIM(a) != cnp.PyArray_NDIM(b):
+        return False
+    for d in range(1, cnp.PyArray_NDIM(a)):
+        if cnp.PyArray_DIM(a, d) != cnp.PyArray_DIM(b, d):
+            return False
+    return True
 
 
 def from_spans(flat, starts, stops, str field not None):
@@ -219,49 +277,71 @@ def from_spans(flat, starts, stops, str field not None):
     field : str
         Its name, for errors.
     """
-    cdef list chunks = [np.asarray(part) for part in (flat if isinstance(flat, (list, tuple)) else [flat])]
+    cdef list chunks = list(flat) if isinstance(flat, (list, tuple)) else [flat]
     cdef cnp.ndarray begins = np.ascontiguousarray(starts, np.int64), ends = np.ascontiguousarray(stops, np.int64)
     cdef const int64_t *first = <const int64_t *> cnp.PyArray_DATA(begins)
     cdef const int64_t *after = <const int64_t *> cnp.PyArray_DATA(ends)
-    cdef Py_ssize_t i, n = cnp.PyArray_SIZE(begins), chunk = 0, rowbytes
-    cdef int64_t start, stop, size
-    cdef Documents made
-    cdef cnp.ndarray bounds, array
-    cdef const int64_t *bound
-    for array in chunks:
-        if array.ndim == 0 or array.dtype.hasobject or not array.dtype.isnative or not array.flags.c_contiguous:
+    cdef Py_ssize_t i, n = cnp.PyArray_SIZE(begins), last = len(chunks) - 1, rowbytes
+    cdef int64_t start, stop, low = 0, high = 0, size = 0
+    cdef cnp.ndarray array
+    cdef list bounds = [0]
+    if last < 0 or cnp.PyArray_SIZE(ends) != n:
+        raise ValueError(f"spans of field {field!r}: {n} starts, {cnp.PyArray_SIZE(ends)} stops, {len(chunks)} arrays")
+    for i in range(last + 1):
+        array = chunks[i] = np.asarray(chunks[i])
+        if cnp.PyArray_NDIM(array) == 0 or not cnp.PyArray_ISCARRAY_RO(array) or not is_fixed(array.dtype):
             raise ValueError(
                 f"spans of field {field!r}: an array of {array.dtype} and shape {(<object> array).shape} must have "
                 "rows of numbers, C-contiguous and in native byte order"
             )
-        if array.dtype != chunks[0].dtype or (<object> array).shape[1:] != chunks[0].shape[1:]:
+        if array.dtype != chunks[0].dtype or not same_rows(array, chunks[0]):
             raise ValueError(f"spans of field {field!r}: the arrays differ in dtype, or in the shape of a row")
-    if not chunks or cnp.PyArray_SIZE(ends) != n:
-        raise ValueError(f"spans of field {field!r}: {n} starts, {cnp.PyArray_SIZE(ends)} stops, {len(chunks)} arrays")
-    bounds = np.cumsum([0] + [len(array) for array in chunks], dtype=np.int64)
-    bound = <const int64_t *> cnp.PyArray_DATA(bounds)
-    size = bound[len(chunks)]
-    made = Documents(n, chunks[0])
-    made.owner = chunks
+        size += cnp.PyArray_DIM(array, 0)
+        bounds.append(size)
+    cdef Documents made = Documents.__new__(Documents, n, chunks[0])
     rowbytes = made.row * made.dtype.itemsize
     for i in range(n):
         start, stop = first[i], after[i]
         if not 0 <= start <= stop <= size:
             raise ValueError(f"spans of field {field!r}: {start}:{stop} is not a part of {size} rows")
-        if not bound[chunk] <= start < bound[chunk + 1]:
-            chunk = min(<Py_ssize_t> np.searchsorted(bounds, start, "right") - 1, len(chunks) - 1)
-        if stop > bound[chunk + 1]:
+        if not low <= start < high:
+            chunk = min(bisect.bisect_right(bounds, start) - 1, last)
+            low, high, array = bounds[chunk], bounds[chunk + 1], chunks[chunk]
+        if stop > high:
             raise ValueError(f"spans of field {field!r}: {start}:{stop} lies in two arrays")
-        made.rows[i] = <const char *> cnp.PyArray_DATA(<cnp.ndarray> chunks[chunk]) + (start - bound[chunk]) * rowbytes
-        (<int64_t *> cnp.PyArray_DATA(made.lengths))[i] = stop - start
+        made.set(i, <const char *> cnp.PyArray_DATA(array) + (start - low) * rowbytes, stop - start)
+    made.owner = chunks
     return made
 
 
 # ---- what an output says about its documents
 
 
+cdef cnp.ndarray int64_array(cnp.npy_intp n):
+    return cnp.PyArray_EMPTY(1, &n, cnp.NPY_INT64, 0)
+
+
+def starts_of(cnp.ndarray[cnp.int64_t, mode="c"] lengths not None, int64_t multiple=1):
+    """Return where each document begins, and where the last one ends, if each takes a multiple of rows."""
+    cdef cnp.ndarray[cnp.int64_t, mode="c"] starts = int64_array(lengths.shape[0] + 1)
+    cdef Py_ssize_t i
+    starts[0] = 0
+    for i in range(lengths.shape[0]):
+        starts[i + 1] = starts[i] + (lengths[i] + multiple - 1) // multiple * multiple
+    return starts
+
+
+def longest(cnp.ndarray[cnp.int64_t, mode="c"] bounds not None):
+    """Return the length of the longest document: document *i* has rows ``bounds[i]:bounds[i + 1]``."""
+    cdef int64_t most = 0
+    cdef Py_ssize_t i
+    for i in range(bounds.shape[0] - 1):
+        most = max(most, bounds[i + 1] - bounds[i])
+    return most
+
+
 def count(cnp.ndarray[cnp.int64_t, mode="c"] out not None, cnp.ndarray[cnp.int64_t, mode="c"] bounds not None):
-    """Number the rows of each document from 0: document *i* has rows ``bounds[i]:bounds[i + 1]``."""
+    """Number the rows of each document from 0."""
     cdef Py_ssize_t i, j
     check_bounds(bounds, out.shape[0])
     for i in range(bounds.shape[0] - 1):

@@ -11,7 +11,7 @@ import numpy as np
 from slipring._core.codec._codec import empty
 from slipring._core.options.arguments import flag, integer, listed_samples, mask_name, names
 from slipring.errors import shown
-from slipring.tokens._documents import from_samples, from_spans
+from slipring.tokens._documents import from_samples, from_spans, longest, starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,13 +58,11 @@ class Collation:
         def where(i):
             return f"document {i}" if indices is None else f"index {shown(indices[i])}"
 
-        samples = [sample if isinstance(sample, Mapping) else {IDS: sample} for sample in samples]
+        if samples and not isinstance(samples[0], Mapping):
+            samples = [{IDS: sample} for sample in samples]
         documents = {}
         for name in self._names(samples[0] if samples else ()):
-            for i, sample in enumerate(samples):
-                if name not in sample:
-                    raise ValueError(f"{where(i)} has no field {name!r}; it has {', '.join(map(shown, sample))}")
-            documents[name] = from_samples([sample[name] for sample in samples], name, where)
+            documents[name] = from_samples(samples, name, where)
         return self._checked(documents, indices, where)
 
     def gather(self, spans: Mapping[str, Any], indices: Sequence[Any]) -> Any:
@@ -111,7 +109,7 @@ class Collation:
         first = {None: main}  # name of a length -> the first field of it
         for name, field in documents.items():
             like = first.setdefault(self._length_name(name), name)
-            for i in np.flatnonzero(field.lengths != documents[like].lengths)[:1]:
+            if like != name and (i := field.differs(documents[like])) is not None:
                 raise ValueError(
                     f"{where(i)} has {documents[like].lengths[i]} rows in field {like!r} and {field.lengths[i]} in "
                     f"{name!r}. If they count something else, name it: length_names={{{name!r}: 'patches'}}"
@@ -259,20 +257,8 @@ def joined(field, at, dtype=None, pad=0, shift=False):
 
 def jagged(values, offsets):
     """Return the arguments of torch's nested_tensor_from_jagged."""
-    lengths = np.diff(offsets)
-    return {
-        "values": values,
-        "offsets": offsets,
-        "min_seqlen": int(lengths.min()),
-        "max_seqlen": int(lengths.max()),
-    }
-
-
-def starts_of(lengths, multiple=1):
-    """Return where each document begins, and where the last one ends, if each takes a multiple of rows."""
-    starts = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths if multiple == 1 else rounded_up(lengths, multiple), out=starts[1:])
-    return starts
+    shortest = int(np.diff(offsets).min())
+    return {"values": values, "offsets": offsets, "min_seqlen": shortest, "max_seqlen": longest(offsets)}
 
 
 def rounded_up(n, multiple):

@@ -8,8 +8,8 @@ import numpy as np
 
 from slipring._core.codec._codec import empty
 from slipring._core.options.arguments import integer, one_of
-from slipring.tokens._documents import count, number, set_first
-from slipring.tokens.collation import IDS, IGNORED, LABELS, Collation, in_slot, jagged, joined, starts_of
+from slipring.tokens._documents import count, longest, number, set_first, starts_of
+from slipring.tokens.collation import IDS, IGNORED, LABELS, Collation, in_slot, jagged, joined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,12 +153,12 @@ class Flat(Collation):
             at[-1] = self.max_tokens
             if end < self.max_tokens:
                 bounds = np.append(starts, self.max_tokens)
-        longest = int(np.diff(starts if self.format == "megatron" else bounds).max())
+        most = longest(starts if self.format == "megatron" else bounds)
         if self.max_documents is not None:
             if n > self.max_documents:
                 raise ValueError(f"a batch has {n} documents, more than max_documents={self.max_documents}")
-            bounds, longest = _filled(bounds, self.max_documents + 2), self.max_tokens
-        return Layout(lengths, starts, at, bounds, longest)
+            bounds, most = _filled(bounds, self.max_documents + 2), self.max_tokens
+        return Layout(lengths, starts, at, bounds, most)
 
     def _fields(self, documents, layout, batched=False):
         """Return the fields joined, and the bounds of those whose rows are not tokens."""
@@ -230,11 +230,11 @@ def _positions(layout):
     return out
 
 
-def _ends(layout, ends, longest):
+def _ends(layout, ends, most):
     """Return the cumulative lengths and the longest one, for queries and for keys."""
     bounds = in_slot(layout.bounds, np.int32)
     made: dict[str, Any] = {ends.format(of): bounds for of in "qk"}
-    return made | {longest.format(of): layout.longest for of in "qk"}
+    return made | {most.format(of): layout.longest for of in "qk"}
 
 
 def _filled(bounds, size):
