@@ -142,7 +142,9 @@ def main(rounds: int = 5, seconds: float = 0.4) -> dict[str, list[float]]:
     for name, figures in us.items():
         ratios = [figure / one for figure, one in zip(figures, base)]
         least, most = min(ratios), max(ratios)
-        print(f"{name:46} {statistics.median(figures):8.0f} µs {statistics.median(ratios):8.2f} ({least:.2f}-{most:.2f})")
+        print(
+            f"{name:46} {statistics.median(figures):8.0f} µs {statistics.median(ratios):8.2f} ({least:.2f}-{most:.2f})"
+        )
     return us
 
 

@@ -1,5 +1,7 @@
 """Collation of documents: the values of each format, in the slot of every kind of loader."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -86,7 +88,7 @@ def documents(*lengths, **fields):
     """Samples of these lengths, with ids 1, 2, ... over all of them."""
     ends = np.cumsum([0, *lengths])
     ids = np.arange(1, ends[-1] + 1)
-    return [{"input_ids": ids[a:b], **{k: v[i] for k, v in fields.items()}} for i, (a, b) in enumerate(zip(ends, ends[1:]))]
+    return [{"input_ids": ids[a:b], **{k: v[i] for k, v in fields.items()}} for i, (a, b) in enumerate(pairwise(ends))]
 
 
 def test_documents_are_joined_with_their_cumulative_lengths_for_varlen_attention():
@@ -271,7 +273,11 @@ def test_a_sample_longer_than_the_sampler_knows_is_an_error_with_index_and_both_
         (tokens.Flat(max_tokens=9, max_documents=1), documents(3, 2), "2 documents, more than max_documents=1"),
         (tokens.Flat(), documents(3, 2, labels=[[1] * 3, [1]]), "document 1 has 2 rows in field 'input_ids' and 1 in"),
         (tokens.Flat(), [{"input_ids": [1]}, {"labels": [1]}], "document 1 has no field 'input_ids'; it has 'labels'"),
-        (tokens.Flat(), [{"x": np.ones((1, 2))}, {"x": np.ones((1, 3))}], r"have shape \(2,\), those of document 1 \(3"),
+        (
+            tokens.Flat(),
+            [{"x": np.ones((1, 2))}, {"x": np.ones((1, 3))}],
+            r"have shape \(2,\), those of document 1 \(3",
+        ),
         (tokens.Flat("transformers"), [{"x": [1]}], "needs a field 'input_ids'; there are x"),
         (tokens.Flat("transformers"), [{"input_ids": [1.5]}], "token ids and labels must be int64"),
         (tokens.Flat(), [], "there are no documents"),

@@ -50,7 +50,9 @@ def samples(request):
     """Documents of text."""
     draw = np.random.default_rng(0)
     made = [{"input_ids": draw.integers(0, 999, n)} for n in LENGTHS]
-    return [{**one, "labels": draw.integers(-100, 999, len(one["input_ids"]))} for one in made] if request.param else made
+    return (
+        [{**one, "labels": draw.integers(-100, 999, len(one["input_ids"]))} for one in made] if request.param else made
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -94,7 +96,7 @@ def test_torch_own_loader_gets_tensors_if_it_is_asked_for():
 
 def test_a_sample_longer_than_the_sampler_knows_is_an_error_without_workers_too():
     for data in (Long(), FlatLong()):
-        with pytest.raises(ValueError, match="index 1 has 50001 .* lengths says 50000"):
+        with pytest.raises(ValueError, match=r"index 1 has 50001 .* lengths says 50000"):
             list(DataLoader(data, 2, collate_fn=tokens.Flat(lengths=[50_000, 50_000])))
 
 
