@@ -98,11 +98,13 @@ def best_fit(const int64_t[:, ::1] sizes, const int64_t[::1] most, Py_ssize_t mo
     if chains == NULL:
         raise MemoryError
     memset(chains.head, -1, sizeof(chains.head))
-    while most[0] >> chains.shift >= CHAINS:
+    while most[0] - 1 >> chains.shift >= CHAINS:  # a pack in a chain has a document
         chains.shift += 1
     with nogil:
         for i in range(n):
-            at, pack, fits, tries = next_chain(chains, <int> (sizes[0, i] >> chains.shift)), -1, False, 0
+            # Each pack in this chain and the later ones has room for the tokens.
+            at = next_chain(chains, <int> ((sizes[0, i] + (<int64_t> 1 << chains.shift) - 1) >> chains.shift))
+            pack, fits, tries = -1, False, 0
             while at >= 0 and not fits and tries < TRIES:
                 pack = chains.head[at]
                 while pack >= 0 and tries < TRIES:

@@ -35,8 +35,6 @@ class Packs:
         The members, pack after pack, and their tokens.
     cut : ndarray of bool
         Whether a member is not its whole document.
-    rounded : ndarray of int64
-        The tokens of each member with its padding.
     costs : ndarray of float64
         Of each member.
     bounds : ndarray of int64
@@ -49,7 +47,6 @@ class Packs:
     starts: np.ndarray
     stops: np.ndarray
     cut: np.ndarray
-    rounded: np.ndarray
     costs: np.ndarray
     bounds: np.ndarray
     sums: np.ndarray
@@ -220,7 +217,7 @@ class TokenLengths:
             pack_of = IndexOrder.shuffled(count, key).part(0, count).astype(np.int32)[pack_of]
         costs = self._costs(documents, (stops - starts) / whole, self._padded_to(pack_of, count, rounded))
         members, bounds, sums = grouped(pack_of, count, costs)
-        of = (documents, starts, stops, cut, rounded, costs)
+        of = (documents, starts, stops, cut, costs)
         return Packs(*(array[members] for array in of), bounds, sums), counts
 
     def _sizes(self, documents):

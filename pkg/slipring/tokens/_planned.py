@@ -17,7 +17,7 @@ from slipring.tokens._arguments import compare, cost_of, digest_of_array, limits
 from slipring.tokens._plan import EpochPlan, StepWindow, TokenLengths
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 _PLAN = 0x544F4B454E53  # keeps these plans apart from all else that is drawn from the same seed
 _CHECKED_AT_ONCE = 1 << 24  # lengths
@@ -95,10 +95,37 @@ class Planned(BatchSampler):
     _PADDED = False
     _has_positions = False  # a row of a batch has no position in the order
 
+    max_tokens: int | None
+    max_documents: int | None
+    overflow: str
+    document_multiple_of: int
+    limits: dict[str, tuple[NDArray[Any], int]]
+    cost: tuple[float, float] | NDArray[Any]
+    batches_per_step: int
+    last: str
+    window: int
+    check_ranks: bool
+
     def __init__(
-        self, lengths, max_tokens, max_documents, *, cumulative, overflow, limits, document_multiple_of, cost,
-        batches_per_step, last, window, shuffle, rank, world_size, seed, check_ranks,
-    ):  # fmt: skip
+        self,
+        lengths: ArrayLike,
+        max_tokens: int | None,
+        max_documents: int | None,
+        *,
+        cumulative: bool,
+        overflow: str,
+        limits: Mapping[str, tuple[ArrayLike, int]] | None,
+        document_multiple_of: int,
+        cost: tuple[float, float] | ArrayLike,
+        batches_per_step: int,
+        last: str,
+        window: int,
+        shuffle: bool,
+        rank: int,
+        world_size: int,
+        seed: int | None,
+        check_ranks: bool,
+    ) -> None:
         flag("cumulative", cumulative)
         flag("check_ranks", check_ranks)
         one_of("overflow", overflow, ("error", "drop", "truncate", "split"))
@@ -163,9 +190,10 @@ class Planned(BatchSampler):
             of, bounds = window.packs, window.packs.bounds
             sizes = np.diff(bounds)[window.sequence]
             members = _ranges(bounds[window.sequence], sizes)
-            own = int((of.stops - of.starts)[members].sum())
-            longest = np.maximum.reduceat(of.rounded, bounds[:-1])[window.sequence]
-            padded = int((longest * sizes).sum() if self._PADDED else of.rounded[members].sum())
+            lengths = of.stops - of.starts
+            rounded = -(-lengths // self.document_multiple_of) * self.document_multiple_of
+            own, longest = int(lengths[members].sum()), np.maximum.reduceat(rounded, bounds[:-1])[window.sequence]
+            padded = int((longest * sizes).sum() if self._PADDED else rounded[members].sum())
             tokens, packs, padding = tokens + own, packs + len(window.sequence), padding + padded - own
             room += padded if self._PADDED else len(window.sequence) * (self.max_tokens or 0)
             repeated += window.repeated

@@ -159,7 +159,6 @@ class TokenBatchSampler(Planned):
     """
 
     _PADDED = True
-    max_documents: int | None
 
     def __init__(
         self,
