@@ -134,6 +134,12 @@ def test_the_last_step_is_divided_dropped_or_repeated():
     assert counts["drop"] + 1 == counts["split"] == counts["repeat"]
 
 
+def test_documents_without_costs_are_divided_among_the_ranks_of_the_last_step_too():
+    steps = steps_of([*map(iter, ranks_of(tokens.PackedSampler, [1] * 40, 8, cost=(0.0, 0.0)))])
+    assert sorted(flat(steps)) == list(range(40))
+    assert len(steps) == 1 and all(batch for batch in steps[0])
+
+
 def test_fewer_documents_than_ranks_are_repeated_and_that_is_reported():
     steps = steps_of([*map(iter, ranks_of(tokens.PackedSampler, [5, 6, 7], 8))])
     assert len(steps) == 1 and set(flat(steps)) == {0, 1, 2}

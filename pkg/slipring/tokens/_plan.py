@@ -4,13 +4,14 @@ Documents are packed in parts of about `PART` documents, each of which is a pure
 number). The packs of all parts follow one another. A *window* of them is sorted by cost: neighbours form a step, and
 the steps are shuffled. So nothing depends on a rank, and a position is found without the plan of what precedes it.
 
-Best fit with a limited number of open packs is that of E. G. Coffman and others, *Approximation algorithms for bin
-packing: a survey* (1997); a second pass over what it leaves is best fit decreasing, as TRL's ``pack_dataset`` has it.
-Sorting by cost within a window is torchtune's and Megatron's way to balance ranks, here over packs of all ranks.
+Best fit with a limited number of open packs: J. Csirik and D. S. Johnson, Bounded space on-line bin packing: best is
+better than first, SODA 1991. A second pass over what it leaves is best fit decreasing, as in TRL's ``pack_dataset``.
+Neighbours of a sorted window as a step: transformers' LengthGroupedSampler, there by length.
 """
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -72,6 +73,8 @@ class Packs:
     @staticmethod
     def joined(parts):
         """Return the packs of several objects, in their order."""
+        if len(parts) == 1:
+            return parts[0]
         found = [np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Packs)[:-2]]
         sizes = np.concatenate([np.diff(part.bounds) for part in parts])
         bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -378,25 +381,27 @@ class StepWindow:
 
     def _divided(self, packs, count):
         """Return `count` packs of the documents of fewer: the dearest that has several is halved again and again."""
-        members = {int(pack): [*self.packs.members(pack)] for pack in packs}
-        costs, halves = self.packs.costs, []
-        cost = {pack: float(self.packs.sums[pack]) for pack in members}
-        while len(members) < count:
-            several = [pack for pack in members if len(members[pack]) > 1]
-            if not several:
-                break
-            dearest = max(several, key=cost.__getitem__)
+        costs, halves, found = self.packs.costs, [], {*packs.tolist()}
+        members = {pack: [*self.packs.members(pack)] for pack in found}
+        several = [(-self.packs.sums[pack], pack) for pack in found if len(members[pack]) > 1]
+        heapq.heapify(several)
+        while len(found) < count and several:
+            _, dearest = heapq.heappop(several)
+            found.remove(dearest)
             parts, sums = ([], []), [0.0, 0.0]
-            for member in sorted(members.pop(dearest), key=lambda member: (-costs[member], member)):
-                lighter = int(sums[1] < sums[0])
+            for member in sorted(members[dearest], key=lambda member: (-costs[member], member)):
+                lighter = int((sums[1], len(parts[1])) < (sums[0], len(parts[0])))
                 parts[lighter].append(member)
                 sums[lighter] += costs[member]
             for part, total in zip(parts, sums):
                 new = len(self.packs) + len(halves)
                 halves.append(part)
-                members[new], cost[new] = part, total
+                found.add(new)
+                members[new] = part
+                if len(part) > 1:
+                    heapq.heappush(several, (-total, new))
         if halves:
             bounds = np.cumsum([0, *map(len, halves)])
             flat = np.array([member for half in halves for member in half])
             self.packs = Packs.joined([self.packs, self.packs.taken(flat, bounds)])
-        return np.array([*members])
+        return np.array(sorted(found))

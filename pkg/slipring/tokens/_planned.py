@@ -195,7 +195,7 @@ class Planned(BatchSampler):
             own, longest = int(lengths[members].sum()), np.maximum.reduceat(rounded, bounds[:-1])[window.sequence]
             padded = int((longest * sizes).sum() if self._PADDED else rounded[members].sum())
             tokens, packs, padding = tokens + own, packs + len(window.sequence), padding + padded - own
-            room += padded if self._PADDED else len(window.sequence) * (self.max_tokens or 0)
+            room += padded if self._PADDED else len(window.sequence) * self.max_tokens
             repeated += window.repeated
             left_out += int(np.diff(bounds)[window.left_out].sum())
             costs = of.sums[window.sequence].reshape(-1, self.batches_per_step, self.world_size).sum(1)
