@@ -355,7 +355,7 @@ def share_of(batch_sampler, sampler, batch_size, rank=None):
         The position of a sample in the order of all ranks is unknown.
     """
     source = sampler if batch_sampler is None else batch_sampler
-    if batch_sampler is not None and not isinstance(batch_sampler, BatchSampler):
+    if batch_sampler is not None and not getattr(batch_sampler, "_has_positions", False):
         raise ValueError(
             f"rng='sample' seeds by a sample's position in the order, which batch_sampler "
             f"({type(batch_sampler).__name__}) does not tell: use slipring.BatchSampler, or batch_size= with "
