@@ -251,6 +251,49 @@ def test_a_subclass_with_samples_of_its_own_is_not_read_through_inherited_spans(
     assert loaded(Doubled(), 2, collate_fn=tokens.Flat())[0]["input_ids"].tolist() == [0, 0, 1, 1]
 
 
+# ---- documents that a sampler cuts
+
+
+class Cut(Texts):
+    """Documents that are longer than the budget, as the sampler asks for them."""
+
+    def __getitem__(self, index):
+        number, start, stop = index if isinstance(index, tokens.Piece) else (index, None, None)
+        return {"input_ids": Texts.__getitem__(self, number)["input_ids"][start:stop]}
+
+
+class FlatCut(FlatTexts):
+    """The same through spans, which know nothing of pieces."""
+
+    def spans(self, indices):
+        assert all(isinstance(index, int) for index in indices)
+        return {"input_ids": super().spans(indices)["input_ids"]}
+
+
+@pytest.mark.parametrize("overflow", ["split", "truncate"])
+@pytest.mark.parametrize("data", [Cut, FlatCut])
+@kinds("inline", "fork")
+def test_the_packs_of_a_sampler_have_the_tokens_that_it_plans(kind, data, overflow):
+    texts, most = data(), 8
+    lengths = np.maximum(LENGTHS, 1)  # the sampler refuses empty documents
+    packs = tokens.PackedSampler(lengths, most, overflow=overflow, seed=0)
+    batches = loaded(texts, batch_sampler=packs, collate_fn=tokens.Flat(lengths=lengths), **kind)
+    assert all(len(batch["input_ids"]) <= most for batch in batches)
+    parts = [texts.ids[a : min(b, a + most) if overflow == "truncate" else b] for a, b in pairwise(ENDS)]
+    found = np.concatenate([batch["input_ids"] for batch in batches])
+    assert sorted(found) == sorted(np.concatenate(parts))
+
+
+def test_more_tokens_than_a_piece_says_are_an_error_also_without_lengths():
+    with pytest.raises(ValueError, match=r"index Piece\(index=9, start=0, stop=2\) has 3 tokens .* the piece says 2"):
+        tokens.Flat()([{"input_ids": [1, 2, 3]}], [tokens.Piece(9, 0, 2)])
+
+
+def test_fields_that_have_no_row_per_token_cannot_be_cut():
+    with pytest.raises(ValueError, match="the rows of field 'patches' are not tokens"):
+        COLLATORS["flash"].gather(FlatTexts().spans, [tokens.Piece(3, 0, 1)])
+
+
 # ---- errors
 
 
@@ -305,7 +348,7 @@ def test_documents_that_do_not_fit_together_are_errors_that_name_them(collate, s
 )
 def test_spans_outside_of_their_array_are_refused(spans, message):
     with pytest.raises(ValueError, match=message):
-        tokens.Flat().gather({"input_ids": spans}, list(range(len(spans[1]))))
+        tokens.Flat().gather(lambda indices: {"input_ids": spans}, list(range(len(spans[1]))))
 
 
 @pytest.mark.parametrize(

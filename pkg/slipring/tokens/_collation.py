@@ -12,9 +12,10 @@ from slipring._core.codec._codec import empty
 from slipring._core.options.arguments import flag, integer, listed_samples, mask_name, names
 from slipring.errors import shown
 from slipring.tokens._documents import from_samples, from_spans, longest, starts_of
+from slipring.tokens._planned import Piece
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import ArrayLike
     from typing_extensions import Self
@@ -65,23 +66,41 @@ class Collation:
             documents[name] = from_samples(samples, name, where)
         return self._checked(documents, indices, where)
 
-    def gather(self, spans: Mapping[str, Any], indices: Sequence[Any]) -> Any:
+    def gather(self, spans: Callable[[list[Any]], Mapping[str, Any]], indices: Sequence[Any]) -> Any:
         """Return the batch of documents in flat memory.
 
         Parameters
         ----------
-        spans : dict of str to tuple
-            Returned by the dataset's ``spans(indices)``.
+        spans : callable
+            The dataset's method. Of a `Piece` it gets the index, and the collator takes the part.
         indices : sequence
         """
+        pieces = {i: index for i, index in enumerate(indices) if isinstance(index, Piece)}
+        found = spans([index.index if i in pieces else index for i, index in enumerate(indices)])
         documents = {}
-        for name in self._names(spans):
-            if name not in spans:
+        for name in self._names(found):
+            if name not in found:
                 raise ValueError(
-                    f"the dataset's spans have no field {name!r}; they have {', '.join(map(shown, spans))}"
+                    f"the dataset's spans have no field {name!r}; they have {', '.join(map(shown, found))}"
                 )
-            documents[name] = from_spans(*spans[name], name)
+            flat, starts, stops = found[name]
+            if pieces:
+                starts, stops = self._cut(pieces, name, starts, stops)
+            documents[name] = from_spans(flat, starts, stops, name)
         return self._checked(documents, indices, lambda i: f"index {shown(indices[i])}")
+
+    def _cut(self, pieces, name, starts, stops):
+        """Return the spans of a field with the parts that pieces say."""
+        if self._length_name(name) is not None:
+            raise ValueError(
+                f"{shown(next(iter(pieces.values())))} is a number of tokens, and the rows of field {name!r} are not "
+                "tokens: return the parts of this field from __getitem__, or use overflow='drop'"
+            )
+        starts, stops = np.array(starts, np.int64), np.array(stops, np.int64)
+        for i, (_, start, stop) in pieces.items():
+            stops[i] = min(stops[i], starts[i] + stop)
+            starts[i] = min(stops[i], starts[i] + start)
+        return starts, stops
 
     def with_tensors(self) -> Self:
         """Return a collator like this one that returns torch tensors."""
@@ -99,13 +118,8 @@ class Collation:
             raise ValueError("there are no documents to collate: the batch or the samples are empty")
         main = IDS if IDS in documents and self.fields is None else next(iter(documents))
         found = documents[main].lengths
-        if self.lengths is not None and indices is not None:
-            said = self.lengths[np.asarray(indices)]
-            for i in np.flatnonzero(found > said)[:1]:
-                raise ValueError(
-                    f"index {shown(indices[i])} has {found[i]} tokens in field {main!r}, and lengths says {said[i]}: "
-                    "batches may exceed their budget. Make lengths from the dataset that is loaded"
-                )
+        if indices is not None:
+            self._check_lengths(found, indices, main)
         first = {None: main}  # name of a length -> the first field of it
         for name, field in documents.items():
             like = first.setdefault(self._length_name(name), name)
@@ -116,6 +130,24 @@ class Collation:
                 )
         made = self._made(documents, main)
         return as_tensors(made, {}) if self.tensors else made
+
+    def _check_lengths(self, found, indices, main):
+        """Raise ValueError if a document is longer than `lengths` or a `Piece` says."""
+        if self.lengths is None and not any(isinstance(index, Piece) for index in indices):
+            return
+        for index, tokens in zip(indices, found.tolist()):
+            if isinstance(index, Piece):
+                said, by = index.stop - index.start, "the piece"
+            elif self.lengths is not None:
+                said, by = int(self.lengths[index]), "lengths"
+            else:
+                continue
+            if tokens > said:
+                raise ValueError(
+                    f"index {shown(index)} has {tokens} tokens in field {main!r}, and {by} says {said}: batches may "
+                    "exceed their budget. Make lengths from the dataset that is loaded, and let it return what a "
+                    "slipring.tokens.Piece says"
+                )
 
     def _length_name(self, name):
         """Return what the rows of a field are; None for tokens."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from slipring._core.codec._codec import empty
 from slipring._core.options.arguments import integer, one_of
-from slipring.tokens._documents import count, longest, number, set_first, starts_of
 from slipring.tokens._collation import IDS, IGNORED, LABELS, Collation, in_slot, jagged, joined
+from slipring.tokens._documents import count, longest, number, set_first, starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

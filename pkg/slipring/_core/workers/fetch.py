@@ -254,7 +254,7 @@ def gathered(dataset, collate_fn):
     spans = own_method(dataset, "spans")
     if spans is None or not hasattr(collate_fn, "gather"):
         return None
-    return lambda indices, empty: collate_fn.gather(spans(indices), indices)
+    return lambda indices, empty: collate_fn.gather(spans, indices)
 
 
 def is_own_collate(collate_fn, maker):
