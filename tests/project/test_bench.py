@@ -103,3 +103,11 @@ def test_plans_of_tokens_are_measured(tmp_path):
     subprocess.run([sys.executable, "-m", "bench.tokens", "plans", *few], check=True, cwd=ROOT, capture_output=True)
     tables = json.loads((tmp_path / "found.json").read_text())["tables"]
     assert [len(table["rows"]) for table in tables.values()] == [5, 5, 1]
+
+
+def test_collation_of_tokens_is_measured(tmp_path):
+    short = ["--rounds", "1", "--seconds", "0.01", "--record", str(tmp_path / "found.json")]
+    subprocess.run(
+        [sys.executable, "-m", "bench.tokens", "collation", *short], check=True, cwd=ROOT, capture_output=True
+    )
+    assert len(json.loads((tmp_path / "found.json").read_text())["tables"]["collation"]["rows"]) >= 18
