@@ -11,7 +11,7 @@ import numpy as np
 from slipring._core.codec._codec import empty
 from slipring._core.options.arguments import flag, integer, listed_samples, mask_name, names
 from slipring.errors import shown
-from slipring.tokens._documents import from_samples, from_spans, longest, starts_of
+from slipring.tokens._documents import are_numbers, from_samples, from_spans, longest, starts_of
 from slipring.tokens._planned import Piece
 
 if TYPE_CHECKING:
@@ -75,8 +75,12 @@ class Collation:
             The dataset's method. Of a `Piece` it gets the index, and the collator takes the part.
         indices : sequence
         """
-        pieces = {i: index for i, index in enumerate(indices) if isinstance(index, Piece)}
-        found = spans([index.index if i in pieces else index for i, index in enumerate(indices)])
+        pieces = {}
+        if are_numbers(indices):
+            found = spans(indices)
+        else:
+            pieces = {i: index for i, index in enumerate(indices) if isinstance(index, Piece)}
+            found = spans([index.index if i in pieces else index for i, index in enumerate(indices)])
         documents = {}
         for name in self._names(found):
             if name not in found:
@@ -133,7 +137,7 @@ class Collation:
 
     def _check_lengths(self, found, indices, main):
         """Raise ValueError if a document is longer than `lengths` or a `Piece` says."""
-        if self.lengths is None and not any(isinstance(index, Piece) for index in indices):
+        if self.lengths is None and are_numbers(indices):
             return
         for index, tokens in zip(indices, found.tolist()):
             if isinstance(index, Piece):

@@ -6,7 +6,17 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Documents", "count", "from_samples", "from_spans", "longest", "number", "set_first", "starts_of"]
+__all__ = [
+    "Documents",
+    "are_numbers",
+    "count",
+    "from_samples",
+    "from_spans",
+    "longest",
+    "number",
+    "set_first",
+    "starts_of",
+]
 
 @final
 class Documents:
@@ -20,6 +30,7 @@ class Documents:
     def write(self, out: NDArray[Any], at: NDArray[np.int64], pad: float = 0, shift: bool = False) -> None: ...
 
 def from_samples(samples: list[Any], field: str, where: Callable[[int], str]) -> Documents: ...
+def are_numbers(indices: object) -> bool: ...
 def from_spans(
     flat: NDArray[Any] | Sequence[NDArray[Any]], starts: ArrayLike, stops: ArrayLike, field: str
 ) -> Documents: ...

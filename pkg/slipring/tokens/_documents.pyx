@@ -9,7 +9,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
-from slipring._core.codec._codec cimport is_fixed
+from slipring._core.codec._codec cimport all_of, is_fixed
 
 import bisect
 from collections.abc import Mapping
@@ -21,7 +21,9 @@ from slipring.errors import shown
 cnp.import_array()
 
 # The same names as in _documents.pyi.
-__all__ = ["Documents", "count", "from_samples", "from_spans", "longest", "number", "set_first", "starts_of"]
+__all__ = [
+    "Documents", "are_numbers", "count", "from_samples", "from_spans", "longest", "number", "set_first", "starts_of",
+]
 
 cdef extern from *:
     void prefetch "__builtin_prefetch"(const void *at) noexcept nogil
@@ -251,6 +253,11 @@ def from_samples(list samples not None, str field not None, where):
         made.set(i, <const char *> cnp.PyArray_DATA(array), cnp.PyArray_DIM(array, 0))
     made.owner = arrays
     return made
+
+
+def are_numbers(indices):
+    """Return whether the indices of a batch are plain numbers, all of them."""
+    return type(indices) is list and all_of(<list> indices, int)
 
 
 cdef bint same_rows(cnp.ndarray a, cnp.ndarray b) noexcept:
