@@ -276,8 +276,9 @@ class Jagged(Collation):
         offsets = {}  # one array for all fields of the same lengths
         made = {}
         for name, field in documents.items():
-            bounds = offsets.setdefault(field.lengths.tobytes(), in_slot(starts_of(field.lengths), np.int64))
-            made[name] = jagged(joined(field, bounds), bounds)
+            if (key := field.lengths.tobytes()) not in offsets:
+                offsets[key] = jagged_offsets(in_slot(starts_of(field.lengths), np.int64))
+            made[name] = {"values": joined(field, offsets[key]["offsets"]), **offsets[key]}
         return made
 
 
@@ -291,10 +292,10 @@ def joined(field, at, dtype=None, pad=0, shift=False):
     return out
 
 
-def jagged(values, offsets):
-    """Return the arguments of torch's nested_tensor_from_jagged."""
+def jagged_offsets(offsets):
+    """Return the arguments of torch's nested_tensor_from_jagged besides the values."""
     shortest = int(np.diff(offsets).min())
-    return {"values": values, "offsets": offsets, "min_seqlen": shortest, "max_seqlen": longest(offsets)}
+    return {"offsets": offsets, "min_seqlen": shortest, "max_seqlen": longest(offsets)}
 
 
 def rounded_up(n, multiple):

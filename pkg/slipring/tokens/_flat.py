@@ -8,7 +8,7 @@ import numpy as np
 
 from slipring._core.codec._codec import empty
 from slipring._core.options.arguments import integer, one_of
-from slipring.tokens._collation import IDS, IGNORED, LABELS, Collation, in_slot, jagged, joined
+from slipring.tokens._collation import IDS, IGNORED, LABELS, Collation, in_slot, jagged_offsets, joined
 from slipring.tokens._documents import count, longest, number, set_first, starts_of
 
 if TYPE_CHECKING:
@@ -212,15 +212,14 @@ class Flat(Collation):
         }
 
     def _nested(self, documents, layout):
-        offsets = in_slot(layout.bounds, np.int64)
-        own = {of: in_slot(starts_of(lengths), np.int64) for of, lengths in self._own_lengths(documents).items()}
+        found = {None: jagged_offsets(in_slot(layout.bounds, np.int64))}
+        for of, lengths in self._own_lengths(documents).items():
+            found[of] = jagged_offsets(in_slot(starts_of(lengths), np.int64))
         made = {}
         for name, field in documents.items():
-            if name in self.length_names:
-                bounds = own[self.length_names[name]]
-                made[name] = jagged(joined(field, bounds), bounds)
-            else:
-                made[name] = jagged(joined(field, layout.at, None, self._pad(name)), offsets)
+            of = self._length_name(name)
+            at = layout.at if of is None else found[of]["offsets"]
+            made[name] = {"values": joined(field, at, None, self._pad(name)), **found[of]}
         return made
 
 
