@@ -291,7 +291,7 @@ def test_more_tokens_than_a_piece_says_are_an_error_also_without_lengths():
 
 def test_fields_that_have_no_row_per_token_cannot_be_cut():
     with pytest.raises(ValueError, match="the rows of field 'patches' are not tokens"):
-        COLLATORS["flash"].gather(FlatTexts().spans, [tokens.Piece(3, 0, 1)])
+        COLLATORS["flash"].gather_spans(FlatTexts().spans, [tokens.Piece(3, 0, 1)])
 
 
 # ---- errors
@@ -348,7 +348,7 @@ def test_documents_that_do_not_fit_together_are_errors_that_name_them(collate, s
 )
 def test_spans_outside_of_their_array_are_refused(spans, message):
     with pytest.raises(ValueError, match=message):
-        tokens.Flat().gather(lambda indices: {"input_ids": spans}, list(range(len(spans[1]))))
+        tokens.Flat().gather_spans(lambda indices: {"input_ids": spans}, list(range(len(spans[1]))))
 
 
 @pytest.mark.parametrize(

@@ -45,16 +45,6 @@ def assert_same(found, expected):
         assert found == expected and type(found) is type(expected)
 
 
-@pytest.fixture(params=[True, False], ids=["labels", "no labels"])
-def samples(request):
-    """Documents of text."""
-    draw = np.random.default_rng(0)
-    made = [{"input_ids": draw.integers(0, 999, n)} for n in LENGTHS]
-    return (
-        [{**one, "labels": draw.integers(-100, 999, len(one["input_ids"]))} for one in made] if request.param else made
-    )
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("data", [Texts, FlatTexts])
 @pytest.mark.parametrize("name", COLLATORS)
@@ -98,28 +88,6 @@ def test_a_sample_longer_than_the_sampler_knows_is_an_error_without_workers_too(
     for data in (Long(), FlatLong()):
         with pytest.raises(ValueError, match=r"index 1 has 50001 .* lengths says 50000"):
             list(DataLoader(data, 2, collate_fn=tokens.Flat(lengths=[50_000, 50_000])))
-
-
-# ---- equal to others
-
-
-def test_batches_equal_those_of_transformers_own_collator(samples):
-    transformers = pytest.importorskip("transformers", reason="pip install -r requirements-clients.txt")
-    theirs = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
-    assert_same(tokens.Flat("transformers", tensors=True)(samples), theirs(samples, return_tensors="pt"))
-    as_lists = [{key: value.tolist() for key, value in sample.items()} for sample in samples]
-    assert_same(tokens.Flat("transformers", tensors=True)(as_lists), theirs(as_lists, return_tensors="pt"))
-
-
-def test_batches_equal_those_of_the_collator_of_trl(samples):
-    trainer = pytest.importorskip("trl.trainer.sft_trainer", reason="pip install trl")
-    theirs = trainer.DataCollatorForLanguageModeling(pad_token_id=7, padding_free=True)(samples)
-    found = tokens.Flat("transformers", tensors=True)(samples)
-    assert_same({key: found[key] for key in theirs}, theirs)
-    if "labels" in samples[0]:  # TRL makes them of the ids otherwise
-        theirs = trainer.DataCollatorForLanguageModeling(pad_token_id=7, pad_to_multiple_of=4)(samples)
-        found = tokens.Padded(pad_values={"input_ids": 7}, pad_to_multiple_of=4, tensors=True)(samples)
-        assert_same({key: found[key] for key in theirs}, theirs)
 
 
 def test_nested_tensors_are_made_of_the_batch_without_a_copy():

@@ -66,7 +66,7 @@ class Collation:
             documents[name] = from_samples(samples, name, where)
         return self._checked(documents, indices, where)
 
-    def gather(self, spans: Callable[[list[Any]], Mapping[str, Any]], indices: Sequence[Any]) -> Any:
+    def gather_spans(self, spans: Callable[[list[Any]], Mapping[str, Any]], indices: Sequence[Any]) -> Any:
         """Return the batch of documents in flat memory.
 
         Parameters

@@ -146,7 +146,7 @@ class MapFetcher(Fetcher):
             self.own_collate = own_method(maker, "collate_samples")
         if collate_fn is None:
             self.collate_fn = self.own_collate
-        self.collator = collate_fn if hasattr(collate_fn, "gather") and not single else None  # of slipring.tokens
+        self.collator = collate_fn if hasattr(collate_fn, "gather_spans") and not single else None  # of slipring.tokens
 
     def read(self, indices, rows):
         """Read the samples at `indices`, and write each to its row as soon as it is read.
@@ -252,9 +252,9 @@ def whole_batches(dataset, by_sample):
 def gathered(dataset, collate_fn):
     """Return a ``fetch_into`` that collates a dataset's ``spans``, for a collator of `slipring.tokens`; or None."""
     spans = own_method(dataset, "spans")
-    if spans is None or not hasattr(collate_fn, "gather"):
+    if spans is None or not hasattr(collate_fn, "gather_spans"):
         return None
-    return lambda indices, empty: collate_fn.gather(spans, indices)
+    return lambda indices, empty: collate_fn.gather_spans(spans, indices)
 
 
 def is_own_collate(collate_fn, maker):
