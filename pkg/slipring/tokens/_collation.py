@@ -17,7 +17,7 @@ from slipring.tokens._planned import Piece
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
     from typing_extensions import Self
 
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
@@ -30,9 +30,20 @@ class Collation:
     The first of `fields`, or else "input_ids" or a sample's first field, has the tokens.
     """
 
+    fields: list[str] | None
     length_names: dict[str, str]
+    pad_values: dict[str, float]
+    lengths: NDArray[Any] | None
+    tensors: bool
 
-    def __init__(self, fields, length_names, lengths, pad_values, tensors):
+    def __init__(
+        self,
+        fields: Sequence[str] | None,
+        length_names: Mapping[str, str] | None,
+        lengths: ArrayLike | None,
+        pad_values: Mapping[str, float] | None,
+        tensors: bool,
+    ) -> None:
         self.fields = names("fields", fields, "field", "all of them")
         self.length_names = _mapping("length_names", length_names)
         self.pad_values = {LABELS: IGNORED, **_mapping("pad_values", pad_values)}
@@ -199,6 +210,8 @@ class Padded(Collation):
     >>> batch["input_ids"].tolist(), batch["attention_mask"].tolist()
     ([[5, 6, 7], [8, 9, 9]], [[1, 1, 1], [1, 0, 0]])
     """
+
+    pad_to_multiple_of: int
 
     def __init__(
         self,

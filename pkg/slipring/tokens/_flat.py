@@ -98,6 +98,11 @@ class Flat(Collation):
     (array([5, 6, 7, 8, 9]), array([0, 3, 5], dtype=int32), 3)
     """
 
+    format: Literal["flash", "transformers", "torchtitan", "megatron", "nested"]
+    max_tokens: int | None
+    max_documents: int | None
+    document_multiple_of: int
+
     def __init__(
         self,
         format: Literal["flash", "transformers", "torchtitan", "megatron", "nested"] = "flash",
