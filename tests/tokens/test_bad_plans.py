@@ -123,14 +123,12 @@ class Divider:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_library_that_would_divide_a_ranks_packs_again_is_refused(library):
+def test_a_library_that_would_divide_packs_is_refused(library):
     module = types.ModuleType(library)
     exec(DIVIDER.replace("ranks", LIBRARIES[library]), vars(module))
-    with pytest.raises(ValueError, match="PackedSampler has rank=1 and world_size=2, and its part would be divided"):
-        module.Divider().read(tokens.PackedSampler(SIZES, 256, rank=1, world_size=2))
-    assert module.Divider().read(tokens.PackedSampler(SIZES, 256, seed=0))
-    with pytest.raises(ValueError, match="PackedSampler has seed=None"):
-        module.Divider().read(tokens.PackedSampler(SIZES, 256))
+    for options in ({"rank": 1, "world_size": 2}, {"seed": 0}, {}):
+        with pytest.raises(ValueError, match=r"PackedSampler has rank=. and world_size=., and its batches would be"):
+            module.Divider().read(tokens.PackedSampler(SIZES, 256, **options))
 
 
 CHECKED = """

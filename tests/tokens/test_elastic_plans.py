@@ -146,12 +146,12 @@ def test_a_loader_continues_with_other_ranks_and_workers_with_each_token_once(fa
 
 @pytest.mark.parametrize("face", ["slipring", "torch"])
 def test_a_state_with_batches_that_were_read_ahead_in_another_window_is_exact(face):
-    def make(ranks, workers, window=2):
-        samplers = ranks_of(tokens.PackedSampler, SIZES, ranks, window=window)
+    def make(ranks, workers):
+        samplers = ranks_of(tokens.PackedSampler, SIZES, ranks, window=2, max_tokens=200, overflow="split")
         return [loader_of(face, sampler, workers) for sampler in samplers]
 
     (whole,) = (read(loader) for loader in make(1, 0))
-    for taken in (1, 2, 3, 10):
+    for taken in (1, 2, 3, 10, len(whole) - 1):
         (first,) = make(1, 2)
         iterator = iter(first)
         assert read(iterator, taken) == whole[:taken]
@@ -160,6 +160,8 @@ def test_a_state_with_batches_that_were_read_ahead_in_another_window_is_exact(fa
         (again,) = make(1, 0)
         again.load_state_dict(state)
         assert read(again) == whole[taken:]
+        if taken == len(whole) - 1:  # a single document cannot be divided between two ranks
+            continue
         others = make(2, 0)
         for loader in others:
             loader.load_state_dict(state)

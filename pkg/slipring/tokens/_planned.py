@@ -11,6 +11,7 @@ import numpy as np
 
 from slipring._core.options.arguments import flag, integer, one_of
 from slipring._core.ring._ring import mix
+from slipring._core.workers.redivision import check_divided_once
 from slipring.errors import shown
 from slipring.sampler import BatchSampler, _Pass
 from slipring.tokens._arguments import compare, cost_of, digest_of_array, limits_of, mapping, numbers
@@ -226,6 +227,7 @@ class Planned(BatchSampler):
         super().load_state_dict(state)
 
     def __iter__(self) -> Iterator[list[Any]]:
+        check_divided_once(self, indivisible=True)
         super().__iter__()
         return PlannedPass(self)
 

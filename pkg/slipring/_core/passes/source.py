@@ -326,6 +326,11 @@ class SamplerSource:
         seqs = range(position.delivered, self.seq) if self.is_stateful else ()
         kept = [self.kept[seq] for seq in seqs]
         drawn = (*kept, *drawn, *self.given)
+        place = at.iterator[0] if at.iterator and isinstance(self.source, BatchSampler) else {}
+        if drawn and "position" in place:
+            # The position replaces the lists, whose elements may be of any class.
+            position = place["position"] - len(drawn) * place["batch_size"] * place["world_size"]
+            at, drawn = SavedSampler(at.itself, ({**place, "position": position},)), ()
         return dict(sampler=at.itself, sampler_iterator=at.iterator, sampler_over=at.over, drawn=drawn)
 
 
