@@ -66,6 +66,8 @@ EXTENSIONS = [
     "_core.passes._queue",
     "_core.codec._cache",
     "images._decode",
+    "tokens._documents",
+    "tokens._pack",
 ]
 CALL_C = {"_core.ring._segment", "_core.ring._order", "_core.ring._watch", "_core.codec._cache", "images._decode"}
 # Other modules need no instrumentation.

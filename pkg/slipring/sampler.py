@@ -82,6 +82,8 @@ class BatchSampler:
     [[8], [1]]
     """
 
+    _has_positions = True  # each row of a batch has a position in the order
+
     indices: Any
     batch_size: int
     shuffle: bool

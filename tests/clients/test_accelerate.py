@@ -14,6 +14,7 @@ import torch  # noqa: E402
 
 import slipring.torch  # noqa: E402
 from slipring import BatchSampler  # noqa: E402
+from slipring.tokens import PackedSampler  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.clients.points import EXTRAS, Line, Points, epochs, extras  # noqa: E402
 
@@ -111,6 +112,16 @@ def test_an_undivided_sampler_is_divided_once_and_needs_a_seed(whose):
     for options in ({"shuffle": True}, {"num_samples": 24}):
         with pytest.raises(ValueError, match=r"seed=None.*each of 2 processes has another order.*give it a seed"):
             part(0, **options)
+
+
+@pytest.mark.parametrize("whose", LOADERS)
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"rank": 1, "world_size": 2}])
+def test_packs_are_not_divided_because_accelerate_would_lose_some(whose, options):
+    loader = LOADERS[whose](Points(), batch_sampler=PackedSampler([3] * 24, 8, **options))
+    with pytest.raises(
+        ValueError, match=r"divided among 2 processes, which loses.*prepare\(\), and give PackedSampler"
+    ):
+        next(iter(part_of(1, loader)))
 
 
 def test_the_rank_that_reads_for_all_does_not_read_its_part_alone():

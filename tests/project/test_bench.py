@@ -96,3 +96,18 @@ def test_slipring_makes_batches_of_every_recipe(recipe, photographs):
     pictures = AnnotatedPhotos(str(photographs)) if recipe.parts else Pictures(image_files(str(photographs)))
     levels = recipes.check(recipe, [next(iter(made.loader(recipe, pictures, 0)))])
     assert 0 < levels["mean"] < 255 and levels["deviation"] > 0
+
+
+def test_plans_of_tokens_are_measured(tmp_path):
+    few = ["--documents", "20000", "--mapped", "20000", "--rounds", "1", "--record", str(tmp_path / "found.json")]
+    subprocess.run([sys.executable, "-m", "bench.tokens", "plans", *few], check=True, cwd=ROOT, capture_output=True)
+    tables = json.loads((tmp_path / "found.json").read_text())["tables"]
+    assert [len(table["rows"]) for table in tables.values()] == [5, 5, 1]
+
+
+def test_collation_of_tokens_is_measured(tmp_path):
+    short = ["--rounds", "1", "--seconds", "0.01", "--record", str(tmp_path / "found.json")]
+    subprocess.run(
+        [sys.executable, "-m", "bench.tokens", "collation", *short], check=True, cwd=ROOT, capture_output=True
+    )
+    assert len(json.loads((tmp_path / "found.json").read_text())["tables"]["collation"]["rows"]) >= 18

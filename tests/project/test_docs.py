@@ -20,7 +20,7 @@ def blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
 
 
-FAST = "quickstart datasets randomness workers adapters observing images recipes streams torch errors"
+FAST = "quickstart datasets randomness workers adapters observing images recipes streams tokens torch errors"
 SLOW = "docs/integrations.md"  # other libraries take long to import
 
 

@@ -246,7 +246,7 @@ import importlib, pkgutil, sys
 import slipring
 late = {"torch", "pyarrow", "tqdm", "rich", "prometheus_client", "slipring.monitor"}
 print(sorted(late & set(sys.modules)))
-for module in ("queue", "images", "streams", "cache", "monitor", "typing", "adapters.megengine", "__main__"):
+for module in ("queue", "images", "streams", "tokens", "cache", "monitor", "typing", "adapters.megengine", "__main__"):
     importlib.import_module(f"slipring.{module}")
 assert slipring.__main__.main(["--json"]) == 0
 print(sorted(late & set(sys.modules) - {"slipring.monitor"}))

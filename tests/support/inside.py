@@ -65,6 +65,7 @@ _NAMES = {
     "slipring.monitor._callbacks": "loaders_in",
     "slipring.ray": "_cluster",
     "slipring.ray._blocks": "Coming join",
+    "slipring.tokens._plan": "TokenLengths",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

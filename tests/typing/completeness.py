@@ -15,7 +15,7 @@ from typing import Any
 
 MODULES = (
     "slipring", "slipring.arrow", "slipring.errors", "slipring.images", "slipring.images.functional",
-    "slipring.monitor", "slipring.queue", "slipring.streams", "slipring.torch", "slipring.typing",
+    "slipring.monitor", "slipring.queue", "slipring.streams", "slipring.tokens", "slipring.torch", "slipring.typing",
     "slipring.adapters.di_engine", "slipring.adapters.megengine", "slipring.adapters.paddle",
     "slipring.adapters.torchdata", "slipring.adapters.webdataset",
     *(["slipring.ray"] if find_spec("ray") else []),  # its signatures contain Ray's types

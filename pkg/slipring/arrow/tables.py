@@ -18,11 +18,14 @@ from slipring._offered import read_in_turn, threads
 from slipring.arrow.files import OpenedTables, open_table, remote_stamp
 from slipring.arrow.nulls import fill, value_for
 from slipring.arrow.rows import Rows, empty, one_batch, python_rows, take
+from slipring.arrow.spans import Spans, has_spans
 from slipring.errors import RemoteError
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from slipring._files.storage import Storage
 
@@ -125,6 +128,7 @@ class TableDataset:
         self._survey()
         self._stored = self.schema  # the rows' schema as stored in the files
         self._check_nulls()
+        self._check_spans()
 
     def _forget(self):
         """Forget everything opened, as in a dataset that was just sent to this process."""
@@ -190,6 +194,12 @@ class TableDataset:
                     "that name: leave it out with columns="
                 )
             self.schema = self.schema.append(pa.field(mask_name(name), mask.type))
+
+    def _check_spans(self):
+        """Leave out `spans` if samples are not the rows themselves, or a column does not have lists of numbers."""
+        made = self.decode or self.decode_batch or self.returns != "rows" or self._fills
+        if made or not all(has_spans(field.type) for field in self.schema):
+            self.spans = None
 
     def _counted(self):
         """Yield (file, the rows of its groups) of all files; remote files are counted in parallel."""
@@ -271,16 +281,44 @@ class TableDataset:
         together = pa.concat_tables([table for _, table in pieces]).combine_chunks()
         return one_batch(together if _is_run(order) else take(together, order))
 
+    def spans(self, indices: Sequence[SupportsIndex]) -> dict[str, tuple[list[NDArray[Any]], Any, Any]]:
+        """Return where the lists of rows lie in memory: see `slipring.tokens.Flat`, which calls it.
+
+        It is None if a column has no lists of numbers, or if an option changes the rows; then the collators read the
+        rows as samples.
+
+        Returns
+        -------
+        dict of str to tuple
+            For each column: the arrays that have its values, and int64 arrays of the first value of each row's list,
+            and of the value after its last one, numbered over all of these arrays.
+
+        Raises
+        ------
+        ValueError
+            A list is null or has nulls, or a file has changed since the dataset was made.
+        IndexError
+            As `__getitems__`.
+        """
+        found = {name: Spans(name, len(indices)) for name in self.schema.names}
+        for places, table, at in self._parts(indices):
+            for name, spans in found.items():
+                spans.add(places, table.column(name), at)
+        return {name: (spans.flat, spans.starts, spans.stops) for name, spans in found.items()}
+
     def _pieces(self, indices):
         """Yield (places in the batch, table of their rows) for each row group that has some."""
+        for places, table, at in self._parts(indices):
+            found = table.slice(int(at[0]), len(at)) if _is_run(at - at[0]) else take(table, at)
+            yield places, self._filled(found) if self._fills else found
+
+    def _parts(self, indices):
+        """Yield (places in the batch, a row group's table, the numbers of their rows in it)."""
         rows = self._rows(indices)
         which = np.searchsorted(self._ends, rows, side="right")
         for group, table in self._tables(np.unique(which).tolist()):
             places = np.flatnonzero(which == group)
-            first = self._ends[group - 1] if group else 0
-            at = rows[places] - first
-            found = table.slice(int(at[0]), len(at)) if _is_run(at - at[0]) else take(table, at)
-            yield places, self._filled(found) if self._fills else found
+            yield places, table, rows[places] - (self._ends[group - 1] if group else 0)
 
     def _filled(self, table):
         """Return rows with values in place of nulls, and with the masks."""

@@ -83,4 +83,6 @@ def core_collate(function):
     """Return the function that workers use for a loader's `collate_fn`."""
     if function is _theirs.default_collate:
         return default_collate
-    return convert if function is _theirs.default_convert else function
+    if function is _theirs.default_convert:
+        return convert
+    return function.with_tensors() if hasattr(function, "gather_spans") else function  # of slipring.tokens

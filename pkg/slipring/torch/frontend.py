@@ -27,7 +27,7 @@ from slipring._core.workers.job import Job
 from slipring._core.workers.stateful import is_stateful
 from slipring.options import OF_WORKERS, LoaderOptions, TorchOptions, Workers
 from slipring.torch import private, remote
-from slipring.torch.collate import convert, core_collate
+from slipring.torch.collate import core_collate
 from slipring.torch.contexts import start_of
 from slipring.torch.generators import as_state, as_text, generator_of, seed_generator_of, state_of, text_of
 from slipring.torch.iterators import TorchDeviceIteration, TorchIteration, TorchLocalIteration, check_length, fields
@@ -281,12 +281,12 @@ class TorchFrontend(Frontend):
 
     def _local_collate(self):
         """Return the function that makes batches in this process."""
-        if self.collate_fn is default_convert:
-            return convert
+        if self.collate_fn is not default_collate:
+            return core_collate(self.collate_fn)
         own = None
-        if self._is_map and self._auto_collation and self.collate_fn is default_collate:
+        if self._is_map and self._auto_collation:
             own = own_method(batch_maker(self.dataset), "collate_samples")
-        return self.collate_fn if own is None else lambda samples: default_convert(own(samples))
+        return default_collate if own is None else lambda samples: default_convert(own(samples))
 
     def _order(self, iterator, options, numbers):
         resume = numbers.resume

@@ -328,6 +328,11 @@ class SamplerSource:
         seqs = range(position.delivered, self.seq) if self.is_stateful else ()
         kept = [self.kept[seq] for seq in seqs]
         drawn = (*kept, *drawn, *self.given)
+        place = at.iterator[0] if at.iterator and isinstance(self.source, BatchSampler) else {}
+        if drawn and "position" in place:
+            # The position replaces the lists, whose elements may be of any class.
+            position = place["position"] - len(drawn) * place["batch_size"] * place["world_size"]
+            at, drawn = SavedSampler(at.itself, ({**place, "position": position},)), ()
         return dict(sampler=at.itself, sampler_iterator=at.iterator, sampler_over=at.over, drawn=drawn)
 
 
@@ -357,7 +362,7 @@ def share_of(batch_sampler, sampler, batch_size, rank=None):
         The position of a sample in the order of all ranks is unknown.
     """
     source = sampler if batch_sampler is None else batch_sampler
-    if batch_sampler is not None and not isinstance(batch_sampler, BatchSampler):
+    if batch_sampler is not None and not getattr(batch_sampler, "_has_positions", False):
         raise ValueError(
             f"rng='sample' seeds by a sample's position in the order, which batch_sampler "
             f"({type(batch_sampler).__name__}) does not tell: use slipring.BatchSampler, or batch_size= with "

@@ -34,6 +34,7 @@ _ITERATED = {
 
 # Packages whose base classes of datasets have a __getitem__ that only raises.
 _WITH_BASES = "torch.", "paddle."
+_IN_PLACE_OF_ITEMS = "fetch_into", "spans"  # methods that a subclass with a __getitem__ of its own does not inherit
 _OF_PYTHON_CODE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: not a generator, zip, a file
 
 
@@ -139,10 +140,12 @@ class MapFetcher(Fetcher):
         stock = collate_fn is None or is_own_collate(collate_fn, maker)
         self.into = whole_batches(maker, by_sample) if stock and not single else None
         if not single:
+            self.into = self.into or gathered(maker, collate_fn)
             self.finish_batch = own_method(maker, "finish_batch")
             self.own_collate = own_method(maker, "collate_samples")
         if collate_fn is None:
             self.collate_fn = self.own_collate
+        self.collator = collate_fn if hasattr(collate_fn, "gather_spans") and not single else None  # of slipring.tokens
 
     def read(self, indices, rows):
         """Read the samples at `indices`, and write each to its row as soon as it is read.
@@ -150,6 +153,8 @@ class MapFetcher(Fetcher):
         ``__getitems__`` gets the same `indices` object.
         """
         beside, row = self.concurrency, seeding.row()
+        if self.collator is not None:
+            self.collate_fn = partial(self.collator, indices=indices)
         if self.getitems is not None:
             with beside.offered():
                 samples = self.getitems(indices)
@@ -196,26 +201,34 @@ class SubsetBatches:
         self.seeds_samples = getattr(maker, "seeds_samples", False)
         self.finish_batch = own_method(maker, "finish_batch")
         self.collate_samples = own_method(maker, "collate_samples")
-        if own_method(maker, "fetch_into") is None:
-            self.fetch_into = None
+        for name in ("fetch_into", "spans"):
+            if own_method(maker, name) is None:
+                setattr(self, name, None)
 
     def fetch_into(self, indices, empty):
+        return self.maker.fetch_into(self._inner(indices), empty)
+
+    def spans(self, indices):
+        return self.maker.spans(self._inner(indices))
+
+    def _inner(self, indices):
         of = self.subset.indices
-        return self.maker.fetch_into([int(of[index]) for index in indices], empty)
+        return [int(of[index]) for index in indices]
 
 
 def own_method(dataset, name):
     """Return a dataset's optional method, such as its ``collate_samples``, or None.
 
     A wrapper whose ``__getattr__`` returns the attributes of another dataset does not have that dataset's methods: it
-    may change the samples. So may a subclass that has a ``__getitem__`` of its own and inherits ``fetch_into``.
+    may change the samples. So may a subclass that has a ``__getitem__`` of its own and inherits ``fetch_into`` or
+    ``spans``.
     """
     if name in getattr(dataset, "__dict__", ()):
         return getattr(dataset, name)
     for kind in type(dataset).__mro__:
         if name in vars(kind):
             return getattr(dataset, name)
-        if name == "fetch_into" and "__getitem__" in vars(kind) and not kind.__module__.startswith(_WITH_BASES):
+        if name in _IN_PLACE_OF_ITEMS and "__getitem__" in vars(kind) and not kind.__module__.startswith(_WITH_BASES):
             return None
     return None
 
@@ -225,7 +238,7 @@ def batch_maker(dataset):
     if not is_subset(dataset):
         return dataset
     maker = batch_maker(dataset.dataset)
-    has_hooks = any(own_method(maker, name) is not None for name in ("fetch_into", "collate_samples"))
+    has_hooks = any(own_method(maker, name) is not None for name in ("fetch_into", "collate_samples", "spans"))
     return SubsetBatches(dataset, maker) if has_hooks else dataset
 
 
@@ -233,6 +246,14 @@ def whole_batches(dataset, by_sample):
     """Return a dataset's ``fetch_into``, if it has one that may be used; see `MapFetcher`."""
     into = own_method(dataset, "fetch_into")
     return into if not by_sample or getattr(dataset, "seeds_samples", False) else None
+
+
+def gathered(dataset, collate_fn):
+    """Return a ``fetch_into`` that collates a dataset's ``spans``, for a collator of `slipring.tokens`; or None."""
+    spans = own_method(dataset, "spans")
+    if spans is None or not hasattr(collate_fn, "gather_spans"):
+        return None
+    return lambda indices, empty: collate_fn.gather_spans(spans, indices)
 
 
 def is_own_collate(collate_fn, maker):

@@ -12,13 +12,13 @@ _REMEDIES = {
 }
 
 
-def check_divided_once(divided, has_own_order=False):
+def check_divided_once(divided, has_own_order=False, indivisible=False):
     """Raise ValueError if a library divides what the caller reads of `divided` among several ranks.
 
     `divided` has `world_size`. With a `world_size` of 1, this is an error only if it `has_own_order`, which the other
-    ranks do not have.
+    ranks do not have, or if it is `indivisible`: its batches differ in their numbers of samples.
     """
-    if divided.world_size == 1 and not has_own_order:
+    if divided.world_size == 1 and not has_own_order and not indivisible:
         return
     frame = sys._getframe(1)
     while frame is not None:
@@ -26,7 +26,7 @@ def check_divided_once(divided, has_own_order=False):
         remedy = _REMEDIES.get(frame.f_globals.get("__name__"))
         ranks = 1 if remedy is None else _ranks_of(frame.f_locals.get("self"))
         if ranks > 1:
-            raise _refused(divided, ranks, remedy)
+            raise _refused(divided, ranks, remedy, indivisible)
         frame = frame.f_back
 
 
@@ -49,8 +49,14 @@ def _ranks_of(divider):
     return next((count for count in counts if isinstance(count, int)), 1)
 
 
-def _refused(divided, ranks, remedy):
+def _refused(divided, ranks, remedy, indivisible):
     name = type(divided).__name__
+    if indivisible:
+        return ValueError(
+            f"{name} has rank={divided.rank} and world_size={divided.world_size}, and its batches would be divided "
+            f"among {ranks} processes, which loses batches of other than batch_size samples: {remedy}, and give {name} "
+            "the rank and the world_size"
+        )
     if divided.world_size == 1:
         return ValueError(
             f"{name} has seed=None, so each of {ranks} processes has another order, and some samples would be read "
