@@ -83,6 +83,8 @@ def test_class_folders_are_found_at_the_root_of_a_file_system_and_by_a_url_of_it
     import fsspec
 
     here, memory = images.Folder(folder / "classes"), fsspec.filesystem("memory")
+    for left in memory.ls("/", detail=False):  # of other tests in this process
+        memory.rm(left, recursive=True)
     for root, storage in roots(str(folder / "classes")):
         try:
             if storage is None:

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from slipring import BatchSampler  # noqa: E402
-from slipring.adapters.torchdata import StatefulDataLoader, torchdata_state  # noqa: E402
+from slipring.adapters.torchdata import torchdata_state  # noqa: E402
 from tests.support.stateful import Backwards  # noqa: E402
 from tests.support.states import wrong_states  # noqa: E402
 from tests.support.torch_datasets import Counting, as_lists  # noqa: E402
@@ -69,11 +69,10 @@ def test_a_number_of_workers_that_cannot_be_is_refused(make, num_workers):
 
 
 def test_a_tuned_loader_takes_the_number_of_workers_from_a_state_that_fits(make):
-    one = make(Counting(), batch_size=4, num_workers=2)
+    one, other = make(Counting(), batch_size=4, num_workers=2), make(Counting(), batch_size=4, num_workers=(1, 3))
     batches = iter(one)
     next(batches)
-    with StatefulDataLoader(Counting(), batch_size=4, num_workers=(1, 3)) as other:
-        for state in (one.state_dict(), torchdata_state(one)):
-            other.load_state_dict(state)
-            assert other.num_workers == 2 == other.tuning.workers
-        assert as_lists(other) == as_lists(batches)
+    for state in (one.state_dict(), torchdata_state(one)):
+        other.load_state_dict(state)
+        assert other.num_workers == 2 == other.tuning.workers
+    assert as_lists(other) == as_lists(batches)

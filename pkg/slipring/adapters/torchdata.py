@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
@@ -13,11 +12,11 @@ from torch.utils.data import IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from slipring._core.options.arguments import instance
-from slipring._core.passes.state import State, header
-from slipring.adapters.torchdata_states import in_their_form, is_theirs, translated
+from slipring._core.passes.state import State
 from slipring.errors import shown
 from slipring.options import OF_WORKERS, Workers
 from slipring.torch import DataLoader
+from slipring.torch.torchdata_states import in_their_form
 
 __all__ = ["RandomSampler", "Stateful", "StatefulDataLoader", "StatefulDistributedSampler", "torchdata_state"]
 
@@ -263,11 +262,6 @@ else:
         """
 
         _skips_empty_rest = False
-
-        def _checked(self, state_dict, takes_number):
-            if isinstance(state_dict, Mapping) and is_theirs(state_dict):
-                state_dict = translated(self, header(self._described()), state_dict)
-            return super()._checked(state_dict, takes_number)
 
         def __init__(self, *args, **kwargs):
             try:

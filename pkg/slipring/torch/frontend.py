@@ -32,6 +32,7 @@ from slipring.torch.contexts import start_of
 from slipring.torch.generators import as_state, as_text, generator_of, seed_generator_of, state_of, text_of
 from slipring.torch.iterators import TorchDeviceIteration, TorchIteration, TorchLocalIteration, check_length, fields
 from slipring.torch.order import Order, described, end_epoch_before, share, source_of
+from slipring.torch.torchdata_states import is_theirs, translated
 from slipring.torch.worker import TorchJob, TorchWorker, init_thread
 
 REFUSED = {"workers.start_method": "torch has multiprocessing_context= for it"}
@@ -358,11 +359,10 @@ class TorchFrontend(Frontend):
         return True
 
     def _checked(self, state_dict, takes_number):
-        if isinstance(state_dict, Mapping) and "_iterator_finished" in state_dict:
-            raise ValueError(
-                "this is a state of torchdata's loader: load it with slipring.adapters.torchdata.StatefulDataLoader"
-            )
-        found = states.checked(described(self), state_dict, takes_number)
+        here = described(self)
+        if isinstance(state_dict, Mapping) and is_theirs(state_dict):
+            state_dict = translated(self, states.header(here), state_dict)
+        found = states.checked(here, state_dict, takes_number)
         _check_generators(generator_of(self), found.rng, found.rng_before_iter, found.rng_next)
         if (seeds := seed_generator_of(self)) is not None:
             _check_generators(seeds, found.rng_seeds)

@@ -21,11 +21,14 @@ def fields(newest, position):
 
 def read_again(iterator, count):
     """Drop the batches delivered before, if the state has only their total and not each worker's number."""
+    core = iterator._iteration
+    begin_next = core.next_pass
     for done in range(count):
         try:
             next(iterator)
         except StopIteration:
             raise shorter(count, done) from None
+    core.next_pass = begin_next  # a pass that has no further batch is still an empty rest
 
 
 class TorchPass:

@@ -306,8 +306,8 @@ class LoaderCore(Frontend):
         Parameters
         ----------
         state_dict : mapping, or sequence of mappings
-            From ``state_dict()``, of any rank if a `BatchSampler` divides the samples. A list of the states of all
-            ranks is checked, and lets ranks divide the rest of an iterable dataset that has ``rest_of``; see
+            From ``state_dict()``, of any rank if a `slipring.BatchSampler` divides the samples. A list of the states
+            of all ranks is checked, and lets ranks divide the rest of an iterable dataset that has ``rest_of``; see
             ``docs/randomness.md``.
 
         Raises
