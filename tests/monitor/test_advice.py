@@ -67,7 +67,7 @@ def of_rules():
 def of_others():
     """Return {where: advice} of verdicts that come from no rule."""
     found = {name: job.verdict(later=1e6, waits=True).advice for name, job in HANGS.items()}
-    meter = SimpleNamespace(batches=8, fetch_ns=9, collate_ns=0, spent_ns=10, reads=NO_READS)
+    meter = SimpleNamespace(batches=8, bytes=0, fetch_ns=9, collate_ns=0, wait_ns=9, spent_ns=10, reads=NO_READS)
     found["no segment"] = verdict(EmptySnapshot(meter)).advice
     found["ranks"] = judged(told(0, own=0.02), told(1, own=0.1), told(2, 0.03, own=0.018))[2]
     seen = Job(batches=9, of=20).snapshot(waits=True)

@@ -290,9 +290,11 @@ def test_a_report_counts_the_pickled_leaves_of_each_batch(monkeypatch):
 
 def test_batches_made_in_torchs_loop_are_named():
     def made(fetch_ns, batches=8):
+        none = dict.fromkeys(("bytes", "collate_ns"), 0)
         meter = SimpleNamespace(
-            batches=batches, fetch_ns=fetch_ns, collate_ns=0, spent_ns=1_000_000, reads=dict.fromkeys(READ_COUNTS, 0)
-        )
+            **none, batches=batches, fetch_ns=fetch_ns, wait_ns=fetch_ns, spent_ns=1_000_000,
+            reads=dict.fromkeys(READ_COUNTS, 0),
+        )  # fmt: skip
         return verdict(EmptySnapshot(meter))
 
     assert (made(110_000).cause, made(110_000).data_bound) == ("no_workers", True)

@@ -9,6 +9,7 @@ from tests.support.options import grouped
 
 torch = pytest.importorskip("torch")
 
+from slipring.errors import Closed  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.support.inside import ahead_of, engine_of, engines_of, source_of_pass  # noqa: E402
 from tests.support.signals import Raised, handling  # noqa: E402
@@ -135,3 +136,39 @@ def test_indices_that_come_as_an_iterator_are_drawn_once():
     order.open()
     assert order._draw() == order._draw() == [0, 1]  # as if a handler raises after the first call
     assert rest(it) == [[0, 1], [2, 3]]
+
+
+class InterruptedOrder(torch.utils.data.Sampler):
+    """Six indices; Ctrl-C comes before the fourth, once."""
+
+    def __init__(self, armed):
+        self.armed = armed
+
+    def __iter__(self):
+        for i in range(6):
+            if i == 3 and self.armed:
+                self.armed.clear()
+                raise KeyboardInterrupt
+            yield i
+
+    def __len__(self):
+        return 6
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_interrupted_sampler_loses_no_batch_of_a_step_on_several_devices(num_workers):
+    def loader(armed):
+        order = InterruptedOrder(armed)
+        return DataLoader(range(6), 1, sampler=order, device=["cpu", "cpu"], num_workers=num_workers)
+
+    with loader([True]) as one:
+        it = iter(one)
+        with pytest.raises(KeyboardInterrupt):
+            list(it)
+        with pytest.raises(Closed):
+            list(it)
+        state = one.state_dict()
+    assert state["delivered"] in (0, 2) and not state["finished"]
+    with loader([]) as other:
+        other.load_state_dict(state)
+        assert [part.item() for step in other for part in step] == [*range(state["delivered"], 6)]

@@ -282,8 +282,8 @@ class EmptySnapshot:
         self.there = self.told = np.empty(0, bool)
         made = meter.fetch_ns + meter.collate_ns
         spent = meter.spent_ns
-        names = ("bytes", "rows", "errors", *PARTS.values(), "hits", "misses")
-        self.sums = {"batches": meter.batches, **dict.fromkeys(names, 0)}
+        names = ("rows", "errors", *PARTS.values(), "hits", "misses")
+        self.sums = {"batches": meter.batches, "bytes": meter.bytes, **dict.fromkeys(names, 0)}
         self.segment_info = {
             **dict.fromkeys(("n_slots", "used_slots", "recorded", "run"), 0),
             **{
@@ -297,5 +297,6 @@ class EmptySnapshot:
         }
         nothing = stage_of(0, 0, np.zeros(1, np.int64))
         self.stages = dict.fromkeys(STAGES, nothing)
-        for name, total in (("fetch", meter.fetch_ns), ("collate", meter.collate_ns)):
+        for name in ("fetch", "collate", "waited"):
+            total = meter.wait_ns if name == "waited" else getattr(meter, f"{name}_ns")
             self.stages[name] = dataclasses.replace(nothing, count=meter.batches, total_s=total / 1e9)

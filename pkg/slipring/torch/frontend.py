@@ -22,7 +22,7 @@ from slipring._core.passes.frontend import Frontend, PassNumbers, PassOrder
 from slipring._core.passes.loader import NewestPass
 from slipring._core.passes.reshard import begin_source
 from slipring._core.passes.source import rank_that_draws
-from slipring._core.workers.fetch import batch_maker, own_method
+from slipring._core.workers.fetch import batch_maker, load_ended, own_method
 from slipring._core.workers.job import Job
 from slipring._core.workers.stateful import is_stateful
 from slipring.options import OF_WORKERS, LoaderOptions, TorchOptions, Workers
@@ -36,6 +36,7 @@ from slipring.torch.torchdata_states import is_theirs, translated
 from slipring.torch.worker import TorchJob, TorchWorker, init_thread
 
 REFUSED = {"workers.start_method": "torch has multiprocessing_context= for it"}
+OWN = frozenset({"_engines", "_tuner", "_closed", "_newest", "_iterator", "_epochs"})  # of each copy of a loader
 OF_THE_CORE = [name for name in TorchOptions.__annotations__ if name in LoaderOptions.__annotations__]
 
 
@@ -109,7 +110,6 @@ class TorchFrontend(Frontend):
     num_workers: int
     prefetch_factor: int | None
     _is_reusable = True
-    _not_copied = frozenset({"_iterator", "_epochs"})
     _iterator: Any = None  # as in torch: that of persistent workers
     _epochs = 0  # number of epochs begun
     _bounds: tuple[int, int] | None = None  # (least, most), if the loader tunes the number of workers
@@ -372,6 +372,12 @@ class TorchFrontend(Frontend):
         if state.finished:
             begin_source(source_of(self)[0], state)
         return state
+
+    def _load_ended(self, place, is_stream):
+        load_ended(self.dataset, place, is_stream)  # it may restore generators, from which torch draws afterwards
+
+    def _is_copied(self, name):
+        return name not in OWN
 
     def _forget_iterator(self):
         self._iterator = None

@@ -22,7 +22,7 @@ def fields(newest, position):
 def read_again(iterator, count):
     """Drop the batches delivered before, if the state has only their total and not each worker's number."""
     core = iterator._iteration
-    begin_next = core.next_pass
+    begin_next, core.next_pass = core.next_pass, None
     for done in range(count):
         try:
             next(iterator)

@@ -217,6 +217,13 @@ cdef int lie_as(Column column, char code, tuple shape, cnp.dtype descr) except -
     return 0
 
 
+cdef uint64_t bytes_of(Column column) except? 0:
+    """Return the bytes of a row."""
+    if column.parts is None:
+        return 0 if column.code == b"k" else column.nbytes
+    return sum([bytes_of(<Column> part) for part in column.parts])
+
+
 cdef bint allocate(Column column, Py_ssize_t n, Fill fill) except -1:
     """Allocate `n` rows; return False if they exceed any slot."""
     if column.parts is not None:
@@ -730,6 +737,12 @@ cdef class RowWriter:
     def in_place(self):
         """bool: whether all samples are in their rows."""
         return self.root is not None
+
+    @property
+    def nbytes(self):
+        """int: bytes of the rows."""
+        self.laid_out()
+        return bytes_of(self.root) * self.count
 
     def kept(self):
         """Return a list for each leaf without rows."""

@@ -13,6 +13,7 @@ from slipring._core.ring._segment cimport SR_BATCH, SR_EMPTY, SR_END, SR_ERROR, 
 from slipring._core.codec._rows import NO_SAMPLES
 from slipring._core.passes._inflight import WorkerPosition as _WorkerPosition
 from slipring._core.passes.engine import exiting
+from slipring._core.ring.sample_marks import take_position
 from slipring._core.workers.local_worker import END_OF_STREAM
 from slipring._core.workers.stateful import attempt
 from slipring.errors import Closed, closed_in_a_step, ended_by, state_in_a_step
@@ -118,8 +119,10 @@ cdef class LocalIteration(Pass):
 
     @cython.final
     cdef object described(self, Task task, error):
-        record = self._engine.record(error, task.seq)
-        return error if self.rebuild is None else self.rebuild(record, error)
+        if self.rebuild is None:
+            take_position(error)  # the caller has no use for it
+            return error
+        return self.rebuild(self._engine.record(error, task.seq), error)
 
     @property
     def foreign(self):

@@ -55,6 +55,7 @@ cdef class Pass(Turnstile):
     cpdef int announce(self, Task task) except -1
     cdef object commit(self, Task task)
     cdef int leave(self, Task task) except -1
+    cdef int end_if_interrupted(self) except -1
     cdef int plan_next(self) except -1
     cdef object drawn(self)
     cdef void end_with(self, error)

@@ -16,6 +16,7 @@ from slipring._core.passes._turnstile cimport Turnstile
 from slipring._core.ring._order cimport Slices
 from slipring._core.ring._segment cimport SR_BATCH, SR_END, SR_ERROR, SR_FOREVER, clock
 
+from slipring._core.passes._plan import Interrupted
 from slipring.errors import Closed
 
 
@@ -209,16 +210,21 @@ cdef class Pass(Turnstile):
 
     def finish(self, of=None):
         """End after everything has been delivered; raise the sampler's exception, or as `raise_end` does."""
+        self.end_if_interrupted()
         self.last_error, self.plan_error = self.plan_error, None
-        if isinstance(self.last_error, Closed):  # the sampler was interrupted: this is not its end
-            self.reason, self.last_error = str(self.last_error), None
-            self.close()
-            self.raise_end(of)
         self.at_end = True
         self.position.finished = self.last_error is None
         self.keep_state()
         self.close()
         self.raise_end(of)
+
+    @cython.final
+    cdef int end_if_interrupted(self) except -1:
+        """End before the sampler's end if Ctrl-C has interrupted it: then batches that are aside are not delivered."""
+        if isinstance(self.plan_error, Interrupted):
+            self.close(str(self.plan_error))
+            raise Closed(self.reason)
+        return 0
 
     @property
     def is_live(self):
@@ -245,6 +251,7 @@ cdef class Pass(Turnstile):
             while True:
                 task = self.receive()
                 if task is None:
+                    self.end_if_interrupted()
                     return None
                 if task.kind == SR_BATCH or task.kind == SR_ERROR:
                     return self.value, -1 if self.ring is None else task.slot, task.kind == SR_ERROR

@@ -12,6 +12,11 @@ from slipring._core.ring._ring cimport Pickled
 from slipring._core.workers.stateful import attempt
 from slipring.errors import Closed, LoaderTimeout, ended_by
 
+
+class Interrupted(Closed):
+    """Why a plan has ended before its sampler did."""
+
+
 cdef object END = object()  # in place of an item: there is none
 
 
@@ -62,7 +67,7 @@ cdef class SamplerDraws:
 
     cdef int interrupted(self, error) except -1:
         """End the iterator after Ctrl-C: it may have lost what it was drawing."""
-        self.fail(Closed(ended_by(error, "the sampler")))
+        self.fail(Interrupted(ended_by(error, "the sampler")))
         self.is_interrupted = True
         return 0
 

@@ -12,6 +12,8 @@ from slipring._core.passes._local import LocalIteration
 from slipring._core.passes.source import map_plan, place_of, rank_that_draws, share_of
 from slipring._core.ring._ring import mix
 from slipring._core.workers import error_record
+from slipring._core.workers._rng_guard import RngGuard
+from slipring._core.workers.fetch import load_ended
 from slipring._core.workers.job import Job
 from slipring._core.workers.stateful import is_stateful
 from slipring._core.workers.worker import Worker
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from slipring._core.passes.state import Described, State
     from slipring._observe.report import Report
 
+COPIED = frozenset({"options", "dataset", "is_stream", "seed", "epoch", "_loaded"})
 MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
 
@@ -66,7 +69,6 @@ class Frontend:
     _is_reusable = False  # close() leaves the loader usable
     _skips_empty_rest = True  # a pass that resumes after the last batch continues with the next epoch
     _sends_states = False  # without workers: query the dataset's state with each batch
-    _not_copied: frozenset[str] = frozenset()  # attributes that a copy of the loader does not have
 
     # An adapter may have its own worker class, and its own way to rebuild exceptions; see `Job` and `Iteration`.
     _worker_class, _rebuild = Worker, staticmethod(error_record.rebuild)
@@ -192,7 +194,16 @@ class Frontend:
             self.epoch = state.epoch
         return dataclasses.replace(state, epoch=self.epoch)
 
+    def _load_ended(self, place: dict[str, Any], is_stream: bool) -> None:
+        """Let a dataset of this process load what it keeps from the epoch that ended at `place`."""
+        with RngGuard():
+            load_ended(self.dataset, place, is_stream)
+
     # ---- the rest
+
+    def _is_copied(self, name: str) -> bool:
+        """Return whether a copy of the loader, here or in another process, has this attribute."""
+        return name in COPIED
 
     def _forget_iterator(self) -> None:
         """Drop an iterator that the loader would use again."""

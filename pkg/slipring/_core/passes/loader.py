@@ -17,7 +17,6 @@ from slipring._core.passes.source import StreamPlan
 from slipring._core.passes.tuning import Tuner
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring._core.ring.weak_registry import register
-from slipring._core.workers.fetch import load_ended
 from slipring._core.workers.local_worker import LocalWorker
 from slipring._core.workers.seeding import Share
 from slipring.errors import Closed
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from slipring._core.passes.tuning import Tuning
     from slipring._observe.report import Report
     from slipring.stats import Stats
-
-OWN = frozenset({"_engines", "_tuner", "_closed", "_newest"})  # attributes that a copy makes anew
 
 
 @dataclasses.dataclass
@@ -81,7 +78,7 @@ class LoaderCore(Frontend):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, here or in another process, has workers and figures of its own.
-        return {name: value for name, value in self.__dict__.items() if name not in OWN | self._not_copied}
+        return {name: value for name, value in self.__dict__.items() if self._is_copied(name)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -92,10 +89,10 @@ class LoaderCore(Frontend):
 
     def begin_pass(self, iterator: Any = None) -> Any:
         """Begin the next pass and return its iterator; `iterator`: the pass begins in this one."""
+        if iterator is not None:
+            self._end_pass(iterator)  # it may wait for workers; close() ends that wait
         with self._engines.locked():
             self._check_open()
-            if iterator is not None:
-                self._end_pass(iterator)
             tuner = None if self._engines.lent else self._tuner
             if tuner is not None and tuner.workers != self._options_now.num_workers:
                 self._put_num_workers(tuner.workers)
@@ -103,13 +100,14 @@ class LoaderCore(Frontend):
             if iterator is None:
                 iterator = self._new_iterator(o)
             if loaded is not None and not o.num_workers and (ended := states.ended_places(0, loaded)):
-                load_ended(self.dataset, ended[0], loaded.kind == "iterable")
+                self._load_ended(ended[0], loaded.kind == "iterable")
             numbers = self._numbers(iterator, loaded)
             seed, epoch, resume, own = numbers
             job = self._job(iterator, o)
             places, live_on = self._worker_places(o, resume, loaded) if job.tracked else ({}, False)
-            if places:
-                job = dataclasses.replace(job, resume=states.loadable(places))
+            loadable = states.loadable(places)
+            if loadable and (o.num_workers or resume is not None):
+                job = dataclasses.replace(job, resume=loadable)
             engine, on_end = self._engines.lend(o, job, live_on) if o.num_workers else (None, _nothing)
             source, origin, beyond, next_worker = None, 0, (), 0
             if resume is not None:
@@ -120,7 +118,7 @@ class LoaderCore(Frontend):
             else:
                 plan, source, first, origin = self._order(iterator, o, numbers)
             word = epoch if o.rng != "sample" else Share.epoch(epoch, origin)
-            workers = states.positions_of(o.num_workers, places) if job.tracked else None
+            workers = states.positions_of(o.num_workers, places if o.num_workers else loadable) if job.tracked else None
             position = Position(word, first, beyond, workers, next_worker)
             if source is not None:
                 source.position = position
@@ -144,15 +142,16 @@ class LoaderCore(Frontend):
 
     def _begin_next(self, iterator):
         """Begin the pass after one whose rest, after a resume, has no batch."""
-        if self._newest is None or self._newest.iterator() is not iterator:
-            raise StopIteration  # the next pass is another iterator's
-        self.begin_pass(iterator)
+        with self._engines.locked():
+            if self._newest is None or self._newest.iterator() is not iterator:
+                raise StopIteration  # the next pass is another iterator's
+            self.begin_pass(iterator)
 
     def _worker_places(self, options, resume, loaded):
         """Return ({number: place} with which workers begin, whether persistent workers know it already)."""
         if resume is not None:
             return places_of(resume), False
-        if not (options.num_workers and options.persistent_workers):
+        if options.num_workers and not options.persistent_workers:
             return {}, False  # workers begin with the dataset as the loader has it
         if loaded is not None and loaded.finished:
             return states.ended_places(options.num_workers, loaded), False
@@ -345,6 +344,7 @@ class LoaderCore(Frontend):
         A `slipring.torch.DataLoader` can be used again.
         """
         self._closed = not self._is_reusable
+        self._engines.end_iterations()  # first: a thread that begins a pass may wait for workers
         self._end_all()
 
     def __enter__(self) -> Self:

@@ -4,7 +4,6 @@ import contextlib
 
 from slipring._core.codec._encode import detached
 from slipring._core.codec._rows import LIST, NO_SAMPLES, NUMPY, RowWriter
-from slipring._core.codec.pytree import leaves_of
 from slipring._core.ring import sample_marks
 from slipring._core.ring._ring import mix
 from slipring._core.ring._segment import now
@@ -20,7 +19,7 @@ END_OF_STREAM = object()  # in place of a batch
 
 
 class LocalWorker:
-    """The maker of one pass's batches. A dataset sees no difference to a worker, except for the process.
+    """The maker of one pass's batches: as a worker's, but in the caller's process, which no `worker_init_fn` prepares.
 
     Parameters
     ----------
@@ -120,7 +119,7 @@ class LocalWorker:
     def _read(self, seq, indices):
         """Return a `RowWriter` with the samples of a batch."""
         fetcher, n, skip_none = self.fetcher, len(indices), self.options.skip_none
-        size = self.options.workers.chunk_size
+        size = None if self.job.local_as_torch else self.options.workers.chunk_size
         self._seed(seq, 0)
         if size is None or size >= n:
             rows = RowWriter(0, n, _rules(fetcher), skip_none=skip_none)
@@ -167,7 +166,7 @@ class LocalWorker:
         (batch,) = fetcher.box(rows)
         if batch is NO_SAMPLES:
             return batch
-        batch = self._own(batch, rows)
+        batch = self._own(batch, rows, fetcher)
         there = now()
         meter.fetch_ns += read - begun
         meter.skipped_samples += sample_marks.apart.skipped - skipped
@@ -177,13 +176,13 @@ class LocalWorker:
         self.spent_from = there
         return batch
 
-    def _own(self, batch, rows):
+    def _own(self, batch, rows, fetcher):
         """Return a batch that no other code writes to: a dataset or collate_fn may use its arrays again."""
         if self.job.local_as_torch:
             return batch
-        if not rows.in_place or any(rows.kept()):
+        if not rows.in_place or any(rows.kept()) or fetcher.finish_batch is not None:
             return detached(batch, self.meter)
-        self.meter.bytes += sum(leaf.nbytes for leaf in leaves_of(batch))
+        self.meter.bytes += rows.nbytes
         return batch
 
     def record(self, error, seq):
