@@ -26,7 +26,7 @@ COVERAGE_STAMP := $(VENV)/.stamp-coverage
 BUILD_STAMPS := build/.stamp-$(subst /,_,$(VENV))
 BUILD_STAMP := $(BUILD_STAMPS)-$(SLIPRING_BUILD)
 
-CYTHON := $(foreach kind,pyx pxd pxi,$(wildcard pkg/slipring/*/*.$(kind) pkg/slipring/*/*/*.$(kind)))
+CYTHON := $(foreach kind,pyx pxd,$(wildcard pkg/slipring/*/*.$(kind) pkg/slipring/*/*/*.$(kind)))
 BUILD_INPUTS := setup.py $(wildcard csrc/*.[ch] csrc/*/*.[ch]) $(CYTHON)
 PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 

@@ -54,7 +54,7 @@ def catcher_of(patch):
 
 def changes_cython(patch):
     """Return whether a module must be compiled again."""
-    return re.search(r"^\+\+\+ .*\.p(?:yx|xi|xd)$", patch.read_text(), re.MULTILINE) is not None
+    return re.search(r"^\+\+\+ .*\.p(?:yx|xd)$", patch.read_text(), re.MULTILINE) is not None
 
 
 def command(kind, arguments, tree):

@@ -138,7 +138,7 @@ def test_classes_that_install_does_not_reach_are_named_once(adapter):
 # ---- all messages
 
 PACKAGE = Path(slipring.__file__).parent
-SOURCES = sorted(path for ending in ("py", "pyx", "pxi") for path in PACKAGE.rglob(f"*.{ending}"))
+SOURCES = sorted(path for ending in ("py", "pyx") for path in PACKAGE.rglob(f"*.{ending}"))
 COMMENTS = re.compile(r'""".*?"""|^\s*#[^\n]*', re.S | re.M)
 STRING = r"""[bfr]{0,2}("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
 STRINGS = re.compile(rf"(?<![\w\"'])(?:{STRING}\s*)+", re.I)

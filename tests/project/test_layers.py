@@ -36,16 +36,11 @@ MIRRORS = {
     "_cwatch.pxd": {"watch.h"},
 }
 
-SOURCES = sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyx", ".pxd", ".pxi"))
+SOURCES = sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyx", ".pxd"))
 
 
 def module_name(path):
-    """'torch.wrap' for pkg/slipring/torch/wrap.py; a folder's own __init__.py has the folder's name.
-
-    A .pxi is a part of the .pyx whose name starts its own.
-    """
-    if path.suffix == ".pxi":
-        path = path.with_name(f"_{path.stem.split('_')[1]}.pyx")
+    """'torch.wrap' for pkg/slipring/torch/wrap.py; a folder's own __init__.py has the folder's name."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 

@@ -49,7 +49,7 @@ def private_attributes(text):
 
 def own_attributes():
     """Return the private attributes, methods and functions that slipring defines."""
-    kinds = (".py", ".pyx", ".pxi", ".pxd")
+    kinds = (".py", ".pyx", ".pxd")
     texts = [path.read_text() for path in PACKAGE.rglob("*") if path.suffix in kinds]
     return {name for text in texts for name in re.findall(r"(?:self\.|def |cdef \w+ )(_[a-z]\w*)", text, re.M)}
 

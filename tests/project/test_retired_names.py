@@ -15,7 +15,7 @@ NO_CODE = {
 }
 FOLDERS = {
     "c": (["csrc", "tests/c", "tests/model", "tests/steps"], (".c", ".h")),
-    "python": (["pkg/slipring"], (".py", ".pyi", ".pyx", ".pxd", ".pxi")),
+    "python": (["pkg/slipring"], (".py", ".pyi", ".pyx", ".pxd")),
 }
 
 
