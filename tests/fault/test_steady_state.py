@@ -121,7 +121,8 @@ def test_a_batch_causes_no_traffic_no_mapping_and_next_to_no_faults(tmp_path, wh
         grown = {k: after[who][k] - before[who][k] for k in after[who]}
         # The gate itself reads once and writes once.
         assert grown["reads"] <= 4 + looks[who] and grown["writes"] <= 4, (who, grown)
-        assert grown["descriptors"] == grown["major faults"] == 0, (who, grown)
+        # One that opened the gate may be closed meanwhile.
+        assert grown["descriptors"] <= 0 == grown["major faults"], (who, grown)
         assert grown["minor faults"] < max(0.1 * batches, 40), (who, grown)
         assert abs(grown["mappings"]) <= 4, (who, grown)
     calls = collections.Counter(re.findall(r"^\d+ +(\w+)\(", log.read_text() if log.exists() else "", re.M))
