@@ -338,13 +338,7 @@ class _Pass:
 
     def __next__(self):
         sampler = self.sampler
-        if self.order is None:
-            if self.place is None:
-                self.place = sampler._next_pass
-            self._count()
-            self.seed = sampler.seed
-            # Last: a call that a handler interrupts before this line can be repeated.
-            self.order = sampler.order(self.place[0])
+        self._begin(sampler.order)
         epoch, position = self.place
         ranks, step = sampler.world_size, sampler.batch_size * sampler.world_size
         left = len(self.order) - position
@@ -368,6 +362,16 @@ class _Pass:
         self.place, self.order = self.sampler._checked(state), None
         self.sampler.seed = self.seed = int(state["seed"])
         self._count()
+
+    def _begin(self, order_of):
+        """Begin the pass at its first request; `order_of` returns the order of an epoch."""
+        if self.order is not None:
+            return
+        if self.place is None:
+            self.place = self.sampler._next_pass
+        self._count()
+        self.seed = self.sampler.seed
+        self.order = order_of(self.place[0])  # last: a call that a handler interrupts before this line can be repeated
 
     def _count(self):
         sampler = self.sampler

@@ -64,7 +64,7 @@ class PlanReport(NamedTuple):
     padding : int
         Tokens that `document_multiple_of` and padded batches add.
     dropped, truncated, split : int
-        Documents above a limit, by what was done with them.
+        The number of documents above a limit, for each `overflow` policy.
     repeated : int
         Packs of the last step that were delivered before, because it lacked documents.
     left_out : int
@@ -308,6 +308,11 @@ class Planned(BatchSampler):
         epoch, position = super()._checked(state)
         return epoch, position, _until(_entries(state["windows"], position), position)
 
+    def _compared_plan(self, epoch):
+        """Return `_epoch_plan`, after a comparison with other ranks."""
+        self._compare_ranks(epoch)
+        return self._epoch_plan(epoch)
+
     def _compare_ranks(self, epoch):
         """Raise an error in all ranks if one has another plan."""
         if not self.check_ranks or self._compared:
@@ -333,14 +338,7 @@ class PlannedPass(_Pass):
 
     def __next__(self):
         sampler = self.sampler
-        if self.order is None:
-            if self.place is None:
-                self.place = sampler._next_pass
-            self._count()
-            self.seed = sampler.seed
-            sampler._compare_ranks(self.place[0])
-            # Last: a call that a handler interrupts before this line can be repeated.
-            self.order = sampler._epoch_plan(self.place[0])
+        self._begin(sampler._compared_plan)
         epoch, position = self.place[:2]
         window = self._window_at(position)
         packs, pack = window.packs, window.sequence[position - window.first + sampler.rank]
