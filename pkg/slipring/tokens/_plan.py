@@ -23,7 +23,7 @@ from slipring.tokens._pack import best_fit, grouped, in_sequence
 PART = 1 << 18  # documents
 OPEN = 16  # packs, so that a pack mixes documents that are near to each other in the order
 LOOSE = 512  # packs with more room than this part of each limit are packed again
-_PARTS, _STEPS = 0x5041525453, 0x5354455053  # keep what is drawn for parts and for steps apart
+_PARTS, _STEPS = 0x5041525453, 0x5354455053  # different seeds for the packs of a part and for the order of steps
 
 
 @dataclass

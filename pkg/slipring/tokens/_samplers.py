@@ -33,8 +33,9 @@ class PackedSampler(Planned):
     cumulative : bool
         `lengths` are the n + 1 bounds of documents in a flat array, such as Arrow's offsets or ``cu_seqlens``.
     overflow : str
-        What to do with a document above the budget: "error", "drop", "truncate", or "split" into several. The dataset
-        gets a `Piece` as the index of what is left. `report` has the numbers.
+        What to do with a document above the budget: "error", "drop", "truncate", or "split" into several. The
+        dataset gets the remaining part, or each of several, as an index of class `Piece`. `report` counts such
+        documents.
     max_documents : int, optional
         A pack never has more documents.
     limits : dict, optional

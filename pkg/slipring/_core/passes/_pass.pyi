@@ -1,4 +1,4 @@
-"""The part of a pass that does not depend on who makes the batches."""
+"""The base class of passes with and without workers."""
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar

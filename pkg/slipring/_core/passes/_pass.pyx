@@ -1,4 +1,4 @@
-"""The part of a pass that does not depend on who makes the batches: the plan, the delivery and the end.
+"""The base class of passes with and without workers: the plan, the delivery and the end.
 
 A batch stays due until `commit`, which is one step in C. If a signal handler raises before that step, the caller can
 repeat `next`.
