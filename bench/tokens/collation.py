@@ -5,7 +5,8 @@ Purpose
     through ``spans`` and through ``__getitem__``, by ``torch.cat``, and by transformers' collator.
 Data
     Lognormal lengths (6.5, 0.8), 70 of them scaled to the budget; random int64 ids, 100 MB in one array per field. The
-    samples of ``__getitem__`` are views. Documents are read in order, and shuffled.
+    samples of ``__getitem__`` are views. Documents are read in order, and shuffled. A second table is about batches
+    that stay lists of 70 arrays or tensors: the CPU time of the training process for each.
 Baseline
     One new array of numpy per field, copied from the same memory in one piece, in order; and arrays of
     ``slipring.empty``, which are written in the slot, so that nothing is copied a second time.
@@ -135,6 +136,59 @@ def seconds_per_batch(dataset: Documents, collate: Any, shuffled: bool, least: f
         return used / made
 
 
+def as_list(samples: list[Any]) -> list[Any]:
+    """Leave a batch a list."""
+    return samples
+
+
+class Ragged(Documents):
+    """One field of the documents, as arrays."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.flat["input_ids"][self.ends[index] : self.ends[index + 1]]
+
+
+class RaggedTensors(Ragged):
+    """The same as tensors."""
+
+    def __getitem__(self, index: int) -> Any:
+        import torch
+
+        return torch.from_numpy(super().__getitem__(index))
+
+
+def seconds_per_array(loader: Any) -> float:
+    """Return the consumer's CPU time for an array or tensor of a list, in the second epoch."""
+    for _ in loader:
+        pass
+    began, count = time.thread_time(), 0
+    for batch in loader:
+        count += len(batch)
+    return (time.thread_time() - began) / count
+
+
+def lists(rounds: int) -> Table:
+    """Return the table of batches that stay lists."""
+    options: dict[str, Any] = {"batch_size": DOCUMENTS, "collate_fn": as_list, "num_workers": 1}
+    rows: dict[str, Callable[[], Any]] = {"slipring.Loader, arrays": lambda: slipring.Loader(Ragged(), **options)}
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        from slipring.torch import DataLoader
+
+        options_of_torch = {**options, "persistent_workers": True}
+        rows["slipring.torch.DataLoader, tensors"] = lambda: DataLoader(RaggedTensors(), **options_of_torch)
+        rows["torch's DataLoader, tensors"] = lambda: torch.utils.data.DataLoader(RaggedTensors(), **options_of_torch)
+    spent: dict[str, list[float]] = {name: [] for name in rows}
+    for _ in range(rounds):
+        for name, make in rows.items():
+            spent[name].append(seconds_per_array(make()))
+    table = Table("loader", "consumer's CPU µs per array")
+    for name, figures in spent.items():
+        table.add(name, spread(figures, 1e6))
+    return table
+
+
 def _of_worker() -> float:
     return cpu.of_job(os.getpid()) - time.process_time()
 
@@ -161,7 +215,7 @@ def main() -> None:
     for figures, (name, order, *_) in zip(spent, rows, strict=True):
         ratios = [[one / base for one, base in zip(figures, spent[at], strict=True)] for at in (0, 1)]
         table.add(name, order, spread(figures, 1e6), *map(spread, ratios))
-    finish(options.record, about, {"collation": table})
+    finish(options.record, about, {"collation": table, "lists": lists(options.rounds)})
 
 
 if __name__ == "__main__":
