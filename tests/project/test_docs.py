@@ -116,3 +116,12 @@ def test_the_example_prints_the_same_for_any_number_of_workers(tmp_path, name, n
     alone = example(name, *options, 0)
     assert alone.count(marker) == times
     assert example(name, *options, 2) == alone
+
+
+def test_packed_training_has_the_loss_per_token_of_padded_training():
+    pytest.importorskip("torch")
+    packed, padded, alone = (example("train_packed.py", *options) for options in ((), ("--padded",), ("--workers", 0)))
+    losses, same = (re.findall(r"loss per token (.*)", output) for output in (packed, padded))
+    assert len(losses) == 20 and float(losses[-1]) < 0.6 * float(losses[0])
+    assert [float(loss) for loss in losses] == pytest.approx([float(loss) for loss in same], rel=1e-3)
+    assert packed == alone
