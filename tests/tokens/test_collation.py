@@ -305,8 +305,27 @@ def test_a_sample_longer_than_the_sampler_knows_is_an_error_with_index_and_both_
     collate = tokens.Flat(fields=["input_ids"], lengths=said)
     with pytest.raises(ValueError, match=rf"index 13 has {LENGTHS[13]} tokens .* lengths says {said[13]}"):
         loaded(data(), 8, collate_fn=collate, **kind)
-    said[13] += 5  # a shorter one fits
-    assert len(loaded(data(), 8, collate_fn=tokens.Flat(fields=["input_ids"], lengths=said), **kind)) == 5
+
+
+@kinds("inline", "fork")
+def test_lengths_are_checked_in_batches_that_several_workers_make(kind):
+    said = LENGTHS.copy()
+    said[13] -= 1
+    collate = tokens.Flat(fields=["input_ids"], lengths=said)
+    with pytest.raises(ValueError, match=rf"index 13 has {LENGTHS[13]} tokens"):
+        loaded(Texts(), 8, collate_fn=collate, chunk_size=3, **kind)
+
+
+def test_samples_shorter_than_the_sampler_knows_are_counted_in_the_log(caplog):
+    said = LENGTHS.copy()
+    said[[4, 13, 20]] += 5
+    collate = tokens.Flat(fields=["input_ids"], lengths=said)
+    assert len(loaded(Texts(), 8, collate_fn=collate)) == 5
+    assert collate.shorter == 3
+    assert [record.args for record in caplog.records] == [
+        (1, "4", LENGTHS[4], said[4]),
+        (2, "13", LENGTHS[13], said[13]),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from typing_extensions import Self
 
+_log = logging.getLogger("slipring")
+
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
 IGNORED = -100  # a label without loss, in torch, transformers and TRL
 
@@ -35,6 +38,7 @@ class Collation:
     pad_values: dict[str, float]
     lengths: NDArray[Any] | None
     tensors: bool
+    shorter: int
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class Collation:
             raise TypeError(f"lengths must be a one-dimensional array of ints, not {shown(lengths)}")
         flag("tensors", tensors)
         self.tensors = tensors
+        self.shorter = 0
 
     def __call__(self, samples: Iterable[Any], indices: Sequence[Any] | None = None) -> Any:
         """Return the batch of samples.
@@ -147,7 +152,7 @@ class Collation:
         return as_tensors(made, {}) if self.tensors else made
 
     def _check_lengths(self, found, indices, main):
-        """Raise ValueError if a document is longer than `lengths` or a `Piece` says."""
+        """Raise ValueError if a document is longer than `lengths` or a `Piece` says; count those that are shorter."""
         if self.lengths is None and are_numbers(indices):
             return
         for index, tokens in zip(indices, found.tolist()):
@@ -157,12 +162,23 @@ class Collation:
                 said, by = int(self.lengths[index]), "lengths"
             else:
                 continue
-            if tokens > said:
+            if tokens < said:
+                self._count_shorter(index, tokens, said)
+            elif tokens > said:
                 raise ValueError(
                     f"index {shown(index)} has {tokens} tokens in field {main!r}, and {by} says {said}: batches may "
                     "exceed their budget. Make lengths from the dataset that is loaded, and let it return what a "
                     "slipring.tokens.Piece says"
                 )
+
+    def _count_shorter(self, index, tokens, said):
+        """Count a document that is shorter than planned; log the first one, the second, the fourth, ..."""
+        self.shorter += 1
+        if self.shorter & (self.shorter - 1) == 0:
+            _log.warning(
+                "documents shorter than planned, which leaves a part of their batches empty: %d in this process; the "
+                "newest is index %s with %d tokens in place of %d", self.shorter, shown(index), tokens, said,
+            )  # fmt: skip
 
     def _length_name(self, name):
         """Return what the rows of a field are; None for tokens."""

@@ -70,7 +70,8 @@ class Flat(Collation):
         What the rows of a field are, if not tokens, such as ``{"pixel_values": "patches"}``. The batch then also has
         `cu_seqlens_patches` and `max_seqlen_patches`.
     lengths : array of int, optional
-        The number of tokens of each sample that the sampler knows. A longer sample is an error.
+        The number of tokens of each sample that the sampler knows. A longer sample is an error, a shorter one is
+        counted: each process logs the count at 1, 2, 4, 8, ... documents.
     max_tokens : int, optional
         Pad each batch to so many tokens; a longer one is an error. The padding is one more document, because attention
         kernels leave rows outside of all documents uninitialised. Megatron clears them: there it is outside.

@@ -99,23 +99,27 @@ class Fetcher:
     def __init__(self, collate_fn, single, skip_none):
         self.collate_fn, self.single, self.skip_none = collate_fn, single, skip_none
 
-    def box(self, rows):
+    def box(self, rows, indices=None):
         """Return a list with the value to deliver, for `Encoder.publish`.
 
         A sample that is delivered unchanged has no other reference then.
         """
         if self.single and self.collate_fn is None and not self.skip_none:
             return rows.read_back()
-        return [self.collate(rows)]
+        return [self.collate(rows, indices)]
 
-    def collate(self, rows):
-        """Return the batch of the samples in `rows`, or `NO_SAMPLES`."""
+    def collate(self, rows, indices=None):
+        """Return the batch of the samples in `rows`, or `NO_SAMPLES`.
+
+        `indices`: those of the whole batch, for a collator of `slipring.tokens`.
+        """
         if self.single:
             (sample,) = rows.read_back()
             if sample is None and self.skip_none:
                 return NO_SAMPLES
             return sample if self.collate_fn is None else self.collate_fn(sample)
-        batch = rows.batch(default_collate if self.collate_fn is None else self.collate_fn)
+        collate_fn = default_collate if self.collate_fn is None else self.collate_fn
+        batch = rows.batch(partial(collate_fn, indices=indices) if hasattr(collate_fn, "gather_spans") else collate_fn)
         if self.finish_batch is None or batch is NO_SAMPLES:
             return batch
         return self.finish_batch(batch, seeding.sample_seed())
@@ -145,7 +149,6 @@ class MapFetcher(Fetcher):
             self.own_collate = own_method(maker, "collate_samples")
         if collate_fn is None:
             self.collate_fn = self.own_collate
-        self.collator = collate_fn if hasattr(collate_fn, "gather_spans") and not single else None  # of slipring.tokens
 
     def read(self, indices, rows):
         """Read the samples at `indices`, and write each to its row as soon as it is read.
@@ -153,8 +156,6 @@ class MapFetcher(Fetcher):
         ``__getitems__`` gets the same `indices` object.
         """
         beside, row = self.concurrency, seeding.row()
-        if self.collator is not None:
-            self.collate_fn = partial(self.collator, indices=indices)
         if self.getitems is not None:
             with beside.offered():
                 samples = self.getitems(indices)

@@ -163,7 +163,7 @@ class LocalWorker:
 
     def _collated(self, fetcher, rows, begun, skipped):
         meter, read = self.meter, rows.fetched_at(begun)
-        (batch,) = fetcher.box(rows)
+        (batch,) = fetcher.box(rows, None if self.stream is not None else self.asked)
         if batch is NO_SAMPLES:
             return batch
         batch = self._own(batch, rows, fetcher)

@@ -185,7 +185,7 @@ class Worker:
         try:
             for seq, indices in batches:
                 with contextlib.suppress(Exception):  # it was raised when the batch was delivered
-                    self.fetcher.box(self._read(fill, seq, indices, 0, len(indices), None))
+                    self.fetcher.box(self._read(fill, seq, indices, 0, len(indices), None), indices)
         finally:
             fill.__enter__()
 
@@ -212,7 +212,7 @@ class Worker:
         rows = self._read(fill, fill.seq, indices, first, end, None if whole else self.encoder)
         fetched = rows.fetched_at(begun)
         if whole:
-            box = self.fetcher.box(rows)
+            box = self.fetcher.box(rows, indices)
             del rows  # no other reference keeps samples when the batch is published
             self._publish(fill, box, begun, fetched, self._state_of_dataset(fill))
         else:
@@ -343,7 +343,7 @@ class Worker:
         rows = ranges.assembled(fill, parts, self.rules(), self.options.skip_none)
         del parts
         self._seed(fill, fill.seq, fill.n_rows)
-        box = self.fetcher.box(rows)
+        box = self.fetcher.box(rows, fill.asked_for)
         in_place = rows.in_place
         del rows
         if not in_place:
