@@ -31,8 +31,7 @@ import numpy as np
 
 import slipring
 from bench import cpu
-from bench.machine import describe
-from bench.record import Table, finish, option, spread
+from bench.record import Table, spread
 from slipring import tokens
 
 DOCUMENTS, BUDGET, BATCHES = 70, 1 << 16, 64
@@ -193,14 +192,13 @@ def _of_worker() -> float:
     return cpu.of_job(os.getpid()) - time.process_time()
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser("python -m bench.tokens collation", description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this part."""
     parser.add_argument("--seconds", type=float, default=0.4, help="of CPU time per candidate and round (0.4)")
-    option(parser)
-    options = parser.parse_args()
-    about = describe((), "torch", "transformers")
+
+
+def tables(options: argparse.Namespace) -> dict[str, Table]:
+    """Measure, and return the tables."""
     rows = [
         (name, order, *made)
         for name, made in candidates().items()
@@ -215,8 +213,4 @@ def main() -> None:
     for figures, (name, order, *_) in zip(spent, rows, strict=True):
         ratios = [[one / base for one, base in zip(figures, spent[at], strict=True)] for at in (0, 1)]
         table.add(name, order, spread(figures, 1e6), *map(spread, ratios))
-    finish(options.record, about, {"collation": table, "lists": lists(options.rounds)})
-
-
-if __name__ == "__main__":
-    main()
+    return {"collation": table, "lists": lists(options.rounds)}

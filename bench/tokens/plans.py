@@ -29,8 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import describe
-from bench.record import Table, finish, option, spread
+from bench.record import Table, spread
 from slipring.tokens import PackedSampler
 from slipring.tokens._pack import best_fit
 
@@ -130,19 +129,14 @@ def child(path: str) -> None:
     print(json.dumps([*found, peak() - before]))
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser("python -m bench.tokens plans", description=__doc__.partition("\n")[0])
-    parser.add_argument("--documents", type=int, default=10**6, metavar="N")
-    parser.add_argument("--mapped", type=int, nargs="*", default=[10**6, 10**8], metavar="N")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    option(parser)
-    options = parser.parse_args()
-    if options.child:
-        child(options.child)
-        return
-    about = describe((), "trl", "grain")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this part."""
+    parser.add_argument("--documents", type=int, default=10**6, metavar="N", help="of the plans (1,000,000)")
+    parser.add_argument("--mapped", type=int, nargs="*", default=[10**6, 10**8], metavar="N", help="mapped lengths")
+
+
+def tables(options: argparse.Namespace) -> dict[str, Table]:
+    """Measure, and return the tables."""
     packs = Table(
         "budget", "waste, %", "ns", "waste of the whole set, %", "ns of it", "TRL's waste, %", "TRL's ns",
         "Grain's waste, %", "Grain's ns",
@@ -178,12 +172,12 @@ def main() -> None:
             _write(path, n)
             results: list[Any] = []
             for _ in range(options.rounds):
-                command = [sys.executable, "-m", "bench.tokens", "plans", "--child", path]
+                command = [sys.executable, "-m", "bench.tokens.plans", path]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 results.append(json.loads(done.stdout.splitlines()[-1]))
             first, resumed, used = zip(*results, strict=True)
             starts.add(n, spread(first, 1e3), spread(resumed, 1e3), spread(used, 1e-6))
-    finish(options.record, about, {"packs": packs, "balance": balance, "starts": starts})
+    return {"packs": packs, "balance": balance, "starts": starts}
 
 
 def _write(path: str, n: int) -> None:
@@ -196,4 +190,4 @@ def _write(path: str, n: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    child(sys.argv[1])
