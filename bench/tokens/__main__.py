@@ -1,4 +1,4 @@
-"""Measure plans and batches of documents: ``python -m bench.tokens``, or only parts: ``python -m bench.tokens plans``."""
+"""Measure plans and batches of documents: ``python -m bench.tokens``, or parts: ``python -m bench.tokens plans``."""
 
 import argparse
 from importlib import import_module

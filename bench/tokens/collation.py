@@ -127,11 +127,11 @@ def seconds_per_batch(dataset: Documents, collate: Any, shuffled: bool, least: f
         iterator = iter(loader)
         for _ in range(BATCHES):  # every slot has its pages then
             next(iterator)
-        before, made = _of_worker(), 0
-        while (used := _of_worker() - before) < least:
+        before, made, used = _of_worker(), 0, 0.0
+        while used < least:
             for _ in range(4):
                 next(iterator)
-            made += 4
+            made, used = made + 4, _of_worker() - before
         return used / made
 
 
