@@ -354,7 +354,7 @@ class PlannedPass(_Pass):
     def state_dict(self):
         if self.order is None:
             return super().state_dict()
-        return {**self.sampler._state(*self.place, self.log), "seed": self.seed}
+        return {**self.sampler._state(*self.place[:2], self.log), "seed": self.seed}
 
     def _count(self):
         super()._count()
