@@ -35,6 +35,8 @@ class Renderer:
         The number of crops of each group, and their steps.
     shapes : tuple of tuples of int, or None
         The shape of each array of a sample; None: it depends on the image.
+    size : (int, int) or None
+        Height and width of the results, if a sample is one array and they do not depend on the image.
     is_single : bool
         A sample is one array, not a tuple of them.
     reading, whole : ImageReading
@@ -63,6 +65,7 @@ class Renderer:
             self.steps = tuple(transform.steps)
             self.groups, sizes = transform.groups, transform.sizes
         self._check(self.steps)
+        self.size = sizes[0] if self.is_single else None
         counts = [() if self.is_single else (count,) for count, _ in self.groups]
         self.shapes = None
         if None not in sizes:

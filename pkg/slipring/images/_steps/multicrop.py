@@ -9,8 +9,8 @@ from slipring.errors import shown
 from slipring.images._steps.base import chain, final_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import TypeAlias
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any, TypeAlias
 
     from slipring.images._steps.base import Step, Transform
 
@@ -77,4 +77,5 @@ class MultiCrop:
         return f"MultiCrop({[(count, list(steps)) for count, steps in self.groups]})"
 
 
-Transforms: TypeAlias = "Step | Sequence[Step] | MultiCrop | None"  # what a dataset takes
+Transforms: TypeAlias = "Step | Sequence[Step] | MultiCrop | None"  # for images of one size
+SizedTransforms: TypeAlias = "Transforms | Mapping[Any, Transforms]"  # what a dataset takes; keys are sizes

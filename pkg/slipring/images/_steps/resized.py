@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from slipring._core.options.arguments import flag
 from slipring.errors import shown
 from slipring.images._render.view import INTERPOLATIONS, interpolation_name
 from slipring.images._steps.base import Transform, pair, pixels, positive_range, probability_of
@@ -205,6 +206,69 @@ class CenterCrop(Transform):
 
     def __repr__(self) -> str:
         return f"CenterCrop({self.size})"
+
+
+class CoverCrop(Transform):
+    """Scale the image until it covers a size, with its aspect, and crop what is left over.
+
+    So the result shows as much of the image as the aspect of `size` allows, as Pillow's ``ImageOps.fit`` does.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Height and width of the result; one number for both.
+    random : bool
+        Draw the place of the crop; otherwise it is in the middle.
+    interpolation : {'bilinear', 'bicubic', 'nearest'}
+
+    See Also
+    --------
+    LetterBox : Keeps the whole image, and adds a border.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", images.CoverCrop((24, 64)))[0]
+    >>> pixels.shape
+    (24, 64, 3)
+    """
+
+    size: tuple[int, int]
+    random: bool
+    interpolation: Interpolation
+    resizes: bool = True
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        random: bool = False,
+        interpolation: Interpolation | enum.Enum = "bilinear",
+    ) -> None:
+        self.size = pair("size", size)
+        flag("random", random)
+        self.random = bool(random)
+        self.is_random: bool = self.random
+        self.interpolation = interpolation_name(interpolation)
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        height, width = self.size
+        ratio = max(height / recipe.height, width / recipe.width)
+        rows, columns = max(height, round(recipe.height * ratio)), max(width, round(recipe.width * ratio))
+        recipe.resize(rows, columns, self.interpolation)
+        top, left = (self._place(over, draws) for over in (rows - height, columns - width))
+        recipe.crop(top, left, height, width)
+
+    def _place(self, over, draws):
+        """Return the first row or column of the crop, as RandomCrop and CenterCrop do."""
+        if self.random:
+            return draws.below(over + 1) if over else 0
+        return round(over / 2)
+
+    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
+        return self.size
+
+    def __repr__(self) -> str:
+        return self._shown("size", "random", "interpolation")
 
 
 class RandomHorizontalFlip(Transform):
