@@ -207,8 +207,8 @@ def test_an_index_whose_size_the_recipe_does_not_know_is_refused(transform, inde
         ({"large": []}, ValueError, "each size in transform must be a number of pixels from 1 to"),
         ({(8, 8): None}, ValueError, "transform[(8, 8)] leaves images of different sizes, which fit no batch"),
         ({(8, 8): images.Resize(8)}, ValueError, "transform[(8, 8)] leaves images of different sizes"),
-        ({(8, 9): images.CoverCrop((9, 8))}, ValueError, "transform[(8, 9)] makes (9, 8) (height, width): it must"),
-        ({8: images.CenterCrop(9)}, ValueError, "transform[8] makes (9, 9) (height, width): it must make the size 8"),
+        ({(8, 9): images.CoverCrop((9, 8))}, ValueError, "transform[(8, 9)] makes the size (9, 8): it must"),
+        ({8: images.CenterCrop(9)}, ValueError, "transform[8] makes the size (9, 9): it must be the same"),
         ({8: images.MixUp()}, TypeError, "transform must not have MixUp"),
     ],
 )

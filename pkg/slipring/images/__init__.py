@@ -33,6 +33,7 @@ from slipring.images._steps.detection import RandomIoUCrop, RandomPhotometricDis
 from slipring.images._steps.erasing import RandomErasing
 from slipring.images._steps.mosaic import Mosaic
 from slipring.images._steps.multicrop import MultiCrop
+from slipring.images._steps.patches import Patches
 from slipring.images._steps.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from slipring.images._steps.resized import CenterCrop, CoverCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from slipring.images._steps.sample_mixup import SampleMixUp
@@ -73,6 +74,7 @@ __all__ = [
     "PILGaussianBlur",
     "Pad",
     "Parquet",
+    "Patches",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",

@@ -22,7 +22,7 @@ from slipring.images._render.decode import MAX_PIXELS
 from slipring.images._render.draws import Draws
 from slipring.images._sources.indexed import IndexedSamples
 from slipring.images._sources.options import suggests_options
-from slipring.images._sources.renderer import Renderer
+from slipring.images._sources.patch_renderer import renderer_of
 from slipring.images._sources.sized import renderers_of
 from slipring.images._sources.step_times import StepTimes
 from slipring.images._steps.batch import as_batch_transform, labels_of
@@ -150,7 +150,7 @@ class ImageDataset(IndexedSamples):
                 "and as a whole: leave it out, or give side="
             )
         make = functools.partial(
-            Renderer, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
+            renderer_of, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
             truncated=truncated, grey16=grey16, max_pixels=max_pixels, side=side,
         )  # fmt: skip
         self._use(renderers_of(transform, make))
@@ -161,7 +161,7 @@ class ImageDataset(IndexedSamples):
         if self._renderer.shapes is None:
             self.fetch_into = None  # samples of different sizes are not one array
         if self.batch_transform is not None and not all(one.is_single for one in self._renderers.values()):
-            raise ValueError(f"batch_transform mixes one image per sample, and transform={transform} makes several")
+            raise ValueError(f"batch_transform mixes one image per sample, which transform={transform} does not make")
 
     # ---- methods of subclasses
 
@@ -192,16 +192,16 @@ class ImageDataset(IndexedSamples):
         Outside of a slipring worker the transform's numbers come from Python's ``random``, which other loaders seed in
         each worker.
         """
-        image, target = self._made(*self._asked(index))
-        return self._renderer.shown(image), target
+        index, renderer = self._asked(index)
+        image, target = self._made(index, renderer)
+        return renderer.shown(image), target
 
     def fetch_into(self, indices: Sequence[int | Sized], empty: Empty) -> tuple[Any, Any]:
         """Return a batch of (images, targets), decoded into arrays that `empty` makes in the slot."""
         plain, renderer = self._asked_batch(indices)
-        arrays = [empty((len(plain), *shape), renderer.storage) for shape in renderer.shapes]
+        arrays = [empty((len(plain), *shape), dtype) for shape, dtype in zip(renderer.shapes, renderer.storages)]
         targets = [target for _, target in self._made_in(plain, renderer, arrays)]
-        images = arrays[0] if renderer.is_single else tuple(arrays)
-        return renderer.shown(images), default_collate(targets)
+        return renderer.shown(renderer.sample_of(arrays)), default_collate(targets)
 
     def finish_batch(self, batch: tuple[Any, Any], seed: int | None) -> tuple[Any, Any]:
         """Return a batch of (images, targets) after `batch_transform`, whose numbers are drawn from `seed`."""
@@ -221,8 +221,9 @@ class ImageDataset(IndexedSamples):
 
     def try_sample(self, index: int | Sized, seed: int) -> tuple[Any, Any] | None:
         """Return (image, target) with the transform's numbers drawn from `seed`, or None to skip the image."""
-        made = self._tried(*self._asked(index), None, seed)
-        return made and (self._renderer.shown(made[0]), made[1])
+        index, renderer = self._asked(index)
+        made = self._tried(index, renderer, None, seed)
+        return made and (renderer.shown(made[0]), made[1])
 
     def view(self, index: int | Sized, seed: int) -> View:
         """Return the values that the transforms draw from `seed` for the image at `index`.

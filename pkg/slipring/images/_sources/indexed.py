@@ -103,7 +103,7 @@ class IndexedSamples(abc.ABC):
         """
         made, renderers = copy.copy(self), self._renderers
         if not all(renderer.is_single for renderer in renderers.values()):
-            raise ValueError("map() adds a step to a list of transforms: add it to the lists of MultiCrop")
+            raise ValueError("map() adds a step to a list of transforms: add it to those of MultiCrop or Patches")
         lists = {size: [*renderer.steps, function] for size, renderer in renderers.items()}
         made.transform = lists.get(None, lists)
         made._use({size: renderer.with_steps(lists[size]) for size, renderer in renderers.items()})

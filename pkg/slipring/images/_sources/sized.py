@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slipring.errors import shown
 from slipring.images._steps.base import pair, pixels
-from slipring.images._steps.multicrop import MultiCrop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,9 +55,9 @@ def renderers_of(transform: Any, make: Callable[[Any], Renderer]) -> dict[Size |
                 f"transform[{key!r}] leaves images of different sizes, which fit no batch: end with CoverCrop, "
                 "RandomResizedCrop, or another transform that gives one size"
             )
-        made = None if isinstance(steps, MultiCrop) else renderer.size
+        made = renderer.size
         if made is not None and made not in (size, (size, size)):
-            raise ValueError(f"transform[{key!r}] makes {shown(made)} (height, width): it must make the size {key!r}")
+            raise ValueError(f"transform[{key!r}] makes the size {made}: it must be the same")
     first = next(iter(found.values()))
     for renderer in found.values():
         renderer.whole = first.whole  # a cache keeps an image once for all sizes

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from slipring.images._steps.base import Step, Transform
+    from slipring.images._steps.patches import Patches
 
 
 class MultiCrop:
@@ -77,5 +78,5 @@ class MultiCrop:
         return f"MultiCrop({[(count, list(steps)) for count, steps in self.groups]})"
 
 
-Transforms: TypeAlias = "Step | Sequence[Step] | MultiCrop | None"  # for images of one size
+Transforms: TypeAlias = "Step | Sequence[Step] | MultiCrop | Patches | None"  # for images of one size
 SizedTransforms: TypeAlias = "Transforms | Mapping[Any, Transforms]"  # what a dataset takes; keys are sizes

@@ -68,7 +68,7 @@ class RandomResizedCrop(Transform):
         self.interpolation = interpolation_or_random(interpolation)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.crop(*self._box(recipe.height, recipe.width, draws))
+        recipe.crop(*random_box(recipe.height, recipe.width, self.scale, self.ratio, draws))
         name = INTERPOLATIONS[draws.below(2)] if self.interpolation == RANDOM else self.interpolation
         recipe.resize(*self.size, name)
         if draws.uniform(0, 1) < self.flip:
@@ -77,27 +77,31 @@ class RandomResizedCrop(Transform):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
         return self.size
 
-    def _box(self, height, width, draws):
-        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
-        for _ in range(10):
-            area = height * width * draws.uniform(*self.scale)
-            ratio = math.exp(draws.uniform(low, high))
-            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < w <= width and 0 < h <= height:
-                return draws.below(height - h + 1), draws.below(width - w + 1), h, w
-        # None of them has fitted: take the largest box of an allowed aspect, in the middle.
-        w, h = width, height
-        if width < self.ratio[0] * height:
-            h = max(1, round(width / self.ratio[0]))
-        elif width > self.ratio[1] * height:
-            w = max(1, round(height * self.ratio[1]))
-        return (height - h) // 2, (width - w) // 2, h, w
-
     def __repr__(self) -> str:
         return (
             f"RandomResizedCrop({self.size}, scale={self.scale}, ratio={self.ratio}, flip={self.flip}, "
             f"interpolation={self.interpolation!r})"
         )
+
+
+def random_box(
+    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], draws: Draws
+) -> tuple[int, int, int, int]:
+    """Return a box (top, left, height, width) of random area and aspect; see `RandomResizedCrop`."""
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for _ in range(10):
+        area = height * width * draws.uniform(*scale)
+        drawn = math.exp(draws.uniform(low, high))
+        w, h = round(math.sqrt(area * drawn)), round(math.sqrt(area / drawn))
+        if 0 < w <= width and 0 < h <= height:
+            return draws.below(height - h + 1), draws.below(width - w + 1), h, w
+    # None of them has fitted: take the largest box of an allowed aspect, in the middle.
+    w, h = width, height
+    if width < ratio[0] * height:
+        h = max(1, round(width / ratio[0]))
+    elif width > ratio[1] * height:
+        w = max(1, round(height * ratio[1]))
+    return (height - h) // 2, (width - w) // 2, h, w
 
 
 def size_of_shorter(height: int, width: int, shorter: int, most: int | None = None) -> tuple[int, int]:
