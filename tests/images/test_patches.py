@@ -136,33 +136,6 @@ def test_random_patches_are_the_same_from_every_kind_of_worker(options):
     assert batches(**options) == batches()
 
 
-@pytest.mark.parametrize("face", ["slipring", "torch"])
-def test_a_loader_continues_with_other_ranks_and_workers_with_each_image_once(face):
-    if face == "torch":
-        make = pytest.importorskip("slipring.torch", exc_type=ImportError).DataLoader
-    else:
-        make = slipring.Loader
-    seen, state = [], None
-    for ranks, workers, most in ((2, 2, 2), (3, 0, 1), (2, 1, None)):
-        states, counts = [], set()
-        for rank in range(ranks):
-            sized = sampler(rank=rank, world_size=ranks)
-            loader = make(images.Bytes(ROWS, recipes()), batch_sampler=sized, num_workers=workers)
-            if state is not None:
-                loader.load_state_dict(state)
-            batches = iter(loader)
-            targets = [targets.tolist() for _, targets in itertools.islice(batches, most)]
-            seen += itertools.chain.from_iterable(targets)
-            states.append(loader.state_dict())
-            counts.add(len(targets))
-            del batches
-            if hasattr(loader, "close"):
-                loader.close()
-        assert len(counts) == 1
-        state = states[ranks - 1]
-    assert sorted(seen) == list(range(N))
-
-
 def test_bfloat16_has_its_dtype_in_the_patches_alone():
     torch = pytest.importorskip("torch")
     data = images.Bytes(ROWS, recipes(), **{**FLOATS, "dtype": "bfloat16"})

@@ -1,5 +1,7 @@
 """Recipes for the size of a batch: the pixels are those of the plain recipe of that size, from every source."""
 
+import importlib.util
+import itertools
 import re
 
 import numpy as np
@@ -114,6 +116,14 @@ def test_random_crops_are_the_same_from_every_kind_of_worker(options):
     assert batches(**options) == batches()
 
 
+def table(path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"image": [data for data, _ in ROWS[:6]], "label": range(6)}), path)
+    return path
+
+
 def test_every_source_knows_sizes(tmp_path):
     path = shard(tmp_path / "0.tar", files(6))
     (tmp_path / "train" / "one").mkdir(parents=True)
@@ -125,6 +135,9 @@ def test_every_source_knows_sizes(tmp_path):
         lambda transform, **options: images.Tar(path, transform, **options),
         lambda transform: images.Annotated(rows, transform, masks="mask"),
     ]
+    if importlib.util.find_spec("pyarrow") is not None:
+        written = table(tmp_path / "rows.parquet")
+        makers.append(lambda transform: images.Parquet(written, transform))
     batch = [Sized(index, (24, 16)) for index in (3, 0, 5)]
     for make in makers:
         data, plain = make(RANDOM), make(RANDOM[24, 16])
@@ -136,6 +149,33 @@ def test_every_source_knows_sizes(tmp_path):
         pairs = zip(made.values(), want.values()) if isinstance(made, dict) else zip(made, want)
         assert all(np.array_equal(one, two) for one, two in pairs)
         assert "(24, 16)" in repr(data)
+
+
+@pytest.mark.parametrize("face", ["slipring", "torch"])
+def test_a_loader_continues_with_other_ranks_and_workers_with_each_image_once(face):
+    if face == "torch":
+        make = pytest.importorskip("slipring.torch", exc_type=ImportError).DataLoader
+    else:
+        make = slipring.Loader
+    seen, state = [], None
+    for ranks, workers, most in ((2, 2, 2), (3, 0, 1), (2, 1, None)):
+        states, counts = [], set()
+        for rank in range(ranks):
+            sized = sampler(rank=rank, world_size=ranks)
+            loader = make(images.Bytes(ROWS, FIXED), batch_sampler=sized, num_workers=workers)
+            if state is not None:
+                loader.load_state_dict(state)
+            batches = iter(loader)
+            taken = [same(batch, batch[0].shape[1:3]) for batch in itertools.islice(batches, most)]
+            seen += itertools.chain.from_iterable(taken)
+            states.append(loader.state_dict())
+            counts.add(len(taken))
+            del batches
+            if hasattr(loader, "close"):
+                loader.close()
+        assert len(counts) == 1
+        state = states[ranks - 1]
+    assert sorted(seen) == list(range(N))
 
 
 @pytest.mark.parametrize("options", [{"what": "pixels"}, {"side": 18}, {"what": "encoded"}], ids=str)
