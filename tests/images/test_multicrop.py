@@ -87,8 +87,8 @@ def test_crops_of_a_kept_image_are_those_of_the_file():
         (lambda: images.MultiCrop([]), TypeError, "groups must be a list of"),
         (lambda: images.MultiCrop([(0, images.CenterCrop(3))]), ValueError, "the number of crops"),
         (lambda: images.MultiCrop([(2, images.Resize(9))]), ValueError, "different sizes"),
-        (lambda: photos(CROPS, batch_transform=images.MixUp(num_classes=2)), ValueError, "makes several"),
-        (lambda: photos(CROPS).map(print), ValueError, "add it to the lists of MultiCrop"),
+        (lambda: photos(CROPS, batch_transform=images.MixUp(num_classes=2)), ValueError, "does not make"),
+        (lambda: photos(CROPS).map(print), ValueError, "add it to those of MultiCrop"),
         (lambda: photos([CROPS, images.CenterCrop(4)]), TypeError, "transform must be"),
     ],
 )

@@ -187,3 +187,14 @@ def test_torchs_own_loader_reads_the_packs():
     loader = torch.utils.data.DataLoader(Documents(SIZES), batch_sampler=sampler, collate_fn=np.concatenate)
     assert len(loader) == len(sampler)
     assert sum(sum(batch.values()) for batch in read(loader)) == SIZES.sum()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_that_is_resumed_at_the_end_has_a_state(kind):
+    (sampler,) = ranks_of(kind, SIZES, 1)
+    batches = iter(sampler)
+    count = len(list(batches))
+    (resumed,) = ranks_of(kind, SIZES, 1)
+    resumed.load_state_dict(saved(batches.state_dict()))
+    rest = iter(resumed)
+    assert list(rest) == [] and rest.state_dict() == batches.state_dict() and count

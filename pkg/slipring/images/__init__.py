@@ -9,6 +9,8 @@ from slipring.images._sources.annotated import Annotated
 from slipring.images._sources.dataset import ImageDataset
 from slipring.images._sources.folder import Folder
 from slipring.images._sources.parquet import Parquet
+from slipring.images._sources.sized import Sized
+from slipring.images._sources.sized_batches import SizedBatchSampler
 from slipring.images._sources.tar import Tar
 from slipring.images._sources.tar_stream import TarStream
 from slipring.images._sources.wrapped import Bytes
@@ -31,8 +33,9 @@ from slipring.images._steps.detection import RandomIoUCrop, RandomPhotometricDis
 from slipring.images._steps.erasing import RandomErasing
 from slipring.images._steps.mosaic import Mosaic
 from slipring.images._steps.multicrop import MultiCrop
+from slipring.images._steps.patches import Patches
 from slipring.images._steps.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
-from slipring.images._steps.resized import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from slipring.images._steps.resized import CenterCrop, CoverCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from slipring.images._steps.sample_mixup import SampleMixUp
 from slipring.images._steps.sizes import FixedSizeCrop, LetterBox, RandomResize, RandomShortestSize, ScaleJitter
 from slipring.images._steps.timm import auto_augment_transform, rand_augment_transform
@@ -56,6 +59,7 @@ __all__ = [
     "CenterCrop",
     "ColorJitter",
     "CopyPaste",
+    "CoverCrop",
     "CutMix",
     "ElasticTransform",
     "FixedSizeCrop",
@@ -70,6 +74,7 @@ __all__ = [
     "PILGaussianBlur",
     "Pad",
     "Parquet",
+    "Patches",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",
@@ -97,6 +102,8 @@ __all__ = [
     "Resize",
     "SampleMixUp",
     "ScaleJitter",
+    "Sized",
+    "SizedBatchSampler",
     "Tar",
     "TarStream",
     "TrivialAugmentWide",

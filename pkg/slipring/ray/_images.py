@@ -56,7 +56,7 @@ class ColumnDecoder(ImageDataset):
             raise ValueError("image_options has cache=, but rows of Ray Data have no index to be kept by: leave it out")
         if self.target_transform is not None:
             raise ValueError("image_options has target_transform=, but a column of images has no targets: leave it out")
-        if self._renderer.shapes is None or not self._renderer.is_single:
+        if None not in self._renderers or self._renderer.shapes is None or not self._renderer.is_single:
             raise ValueError(
                 f"images[{name!r}] = {transform!r} leaves images of different sizes, which fit no array: end with "
                 "RandomResizedCrop, CenterCrop or Resize((height, width))"

@@ -231,6 +231,10 @@ class Planned(BatchSampler):
         super().__iter__()
         return PlannedPass(self)
 
+    def _finished(self, indices, packs, members):
+        """Return the indices that the dataset gets for the members of a pack."""
+        return indices
+
     def _windows(self, plan):
         """Yield the windows of an epoch from its beginning, except empty ones."""
         place, first = (0, 0), 0
@@ -296,9 +300,9 @@ class Planned(BatchSampler):
 
     def _checked(self, state):
         """Return (epoch, position, entries of windows) of a state that is one of this plan."""
-        name = type(self).__name__
+        name = f"{type(self).__module__}.{type(self).__name__}"
         if isinstance(state, Mapping) and not state.keys() >= {"options", "windows"}:
-            raise ValueError(f"this is no state of slipring.tokens.{name}; its keys are {sorted(map(str, state))[:8]}")
+            raise ValueError(f"this is no state of {name}; its keys are {sorted(map(str, state))[:8]}")
         if isinstance(state, Mapping):
             saved = {"lengths": [state.get("samples"), state.get("indices")], "order": state.get("order")}
             why = "other documents would be skipped than were delivered"
@@ -348,13 +352,14 @@ class PlannedPass(_Pass):
             for at in np.flatnonzero(cut).tolist():
                 start, stop = packs.starts[members][at], packs.stops[members][at]
                 indices[at] = Piece(indices[at], int(start), int(stop))
+        indices = sampler._finished(indices, packs, members)
         self.place = epoch, position + sampler.world_size
         return indices
 
     def state_dict(self):
         if self.order is None:
             return super().state_dict()
-        return {**self.sampler._state(*self.place, self.log), "seed": self.seed}
+        return {**self.sampler._state(*self.place[:2], self.log), "seed": self.seed}
 
     def _count(self):
         super()._count()

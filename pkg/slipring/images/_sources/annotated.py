@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,8 +20,8 @@ from slipring.images._render.decode import MAX_PIXELS, decode
 from slipring.images._sources.folder import read_file
 from slipring.images._sources.indexed import IndexedSamples, OtherFailed
 from slipring.images._sources.sample_renderer import SampleRenderer
+from slipring.images._sources.sized import renderers_of
 from slipring.images._sources.wrapped import encoded_bytes
-from slipring.images._steps.base import final_size
 from slipring.images._steps.checks import not_negative
 from slipring.images._steps.sample import Sample
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
     from slipring.images._render.boxes import BoxFormat
     from slipring.images._render.draws import Draws
-    from slipring.images._steps.base import Step
+    from slipring.images._sources.sized import Sized
+    from slipring.images._steps.multicrop import SizedTransforms
     from slipring.typing import Empty, MapDataset
 
 _ADDED = "sizes", "padding"  # the keys of a padded batch that no sample has
@@ -55,8 +57,9 @@ class Annotated(IndexedSamples):
         An image in a sample is encoded (bytes-like), the path of a file, or a height × width × 3 array of uint8. A mask
         is encoded (a PNG's palette numbers and 16 bits are kept), a path, or an array of integers or bools: height ×
         width, or boxes × height × width.
-    transform : Transform, callable, or list of these, optional
-        torchvision's, in the order of the list. A callable gets the image only and must not move its pixels.
+    transform : Transform, callable, list of these, or dict of lists, optional
+        torchvision's, in the order of the list. A callable gets the image only and must not move its pixels. A dict has
+        the transforms of each size, which is then a part of the index: see `Sized`.
     images : str or sequence of str
         Keys of the images. They have one size and get the same random numbers.
     masks : str or sequence of str
@@ -110,7 +113,7 @@ class Annotated(IndexedSamples):
     """
 
     dataset: MapDataset[Mapping[str, Any]]
-    transform: Step | Sequence[Step] | None
+    transform: SizedTransforms
     images: tuple[str, ...]
     masks: tuple[str, ...]
     rows: tuple[str, ...]
@@ -126,7 +129,7 @@ class Annotated(IndexedSamples):
     def __init__(
         self,
         dataset: MapDataset[Mapping[str, Any]],
-        transform: Step | Sequence[Step] | None = None,
+        transform: SizedTransforms = None,
         *,
         images: str | Sequence[str] = "image",
         masks: str | Sequence[str] = (),
@@ -168,14 +171,15 @@ class Annotated(IndexedSamples):
         self.batch = batch
         self.multiple_of: int = integer("multiple_of", multiple_of, 1, 1 << 20)
         self.mask_fill: int = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
-        self._renderer = SampleRenderer(
-            transform, followers=[*self.masks, *filter(None, (boxes, keypoints))], mask_fill=self.mask_fill,
+        make = functools.partial(
+            SampleRenderer, followers=[*self.masks, *filter(None, (boxes, keypoints))], mask_fill=self.mask_fill,
             flip_order=_order(flip_order), min_box_size=not_negative("min_box_size", min_box_size),
             invalid_boxes=invalid_boxes, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap,
             exif=exif, truncated=truncated, grey16=grey16, max_pixels=max_pixels,
         )  # fmt: skip
+        self._use(renderers_of(transform, make))
         self.layout, self.dtype = layout, self._renderer.dtype
-        self._size = final_size(self._renderer.steps)
+        self._size = self._renderer.size
         if self._size is None or batch == "list":
             self.fetch_into = None  # `collate_samples` makes the batch
 
@@ -233,17 +237,17 @@ class Annotated(IndexedSamples):
 
     # ---- finished samples
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int | Sized) -> dict[str, Any]:
         """Return a sample, as an ordinary dataset does; see `ImageDataset.__getitem__` for its random numbers."""
-        return self._made(self._checked(index))
+        return self._made(*self._asked(index))
 
-    def try_sample(self, index: int, seed: int) -> dict[str, Any] | None:
+    def try_sample(self, index: int | Sized, seed: int) -> dict[str, Any] | None:
         """Return the sample at `index` with random numbers drawn from `seed`, or None if it is skipped."""
-        return self._tried(self._checked(index), None, seed)
+        return self._tried(*self._asked(index), None, seed)
 
-    def _make(self, index, out, draws, sample):
+    def _make(self, index, renderer, out, draws, sample):
         stored = self._read_one(index) if sample is None else sample
-        made = self._finished(index, stored, lambda parsed: self._renderer.finish(parsed, out, draws, self._another))
+        made = self._finished(index, stored, lambda parsed: renderer.finish(parsed, out, draws, self._another))
         result = dict(stored)
         result.update({key: self._renderer.shown(image) for key, image in made.images.items()})
         result.update(made.masks)
@@ -277,11 +281,11 @@ class Annotated(IndexedSamples):
 
     # ---- batches
 
-    def fetch_into(self, indices: Sequence[int], empty: Empty) -> dict[str, Any]:
+    def fetch_into(self, indices: Sequence[int | Sized], empty: Empty) -> dict[str, Any]:
         """Return a batch whose images are decoded into arrays that `empty` makes in the slot."""
-        shape = (len(indices), *self._renderer.shapes[0])
-        arrays = [empty(shape, self._renderer.storage) for _ in self.images]
-        samples = list(self._made_in(indices, arrays))
+        plain, renderer = self._asked_batch(indices)
+        arrays = [empty((len(plain), *renderer.shapes[0]), renderer.storage) for _ in self.images]
+        samples = list(self._made_in(plain, renderer, arrays))
         return self._collated(samples, dict(zip(self.images, map(self._renderer.shown, arrays))))
 
     def collate_samples(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import os
 import random
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +22,8 @@ from slipring.images._render.decode import MAX_PIXELS
 from slipring.images._render.draws import Draws
 from slipring.images._sources.indexed import IndexedSamples
 from slipring.images._sources.options import suggests_options
-from slipring.images._sources.renderer import Renderer
+from slipring.images._sources.patch_renderer import renderer_of
+from slipring.images._sources.sized import renderers_of
 from slipring.images._sources.step_times import StepTimes
 from slipring.images._steps.batch import as_batch_transform, labels_of
 from slipring.images._steps.batch_images import Images
@@ -35,9 +37,10 @@ if TYPE_CHECKING:
 
     from slipring.cache import Cache
     from slipring.images._render.view import View
+    from slipring.images._sources.sized import Sized
     from slipring.images._steps.base import BatchTransform
     from slipring.images._steps.combine import RandomChoice
-    from slipring.images._steps.multicrop import Transforms
+    from slipring.images._steps.multicrop import SizedTransforms
     from slipring.typing import Empty
 
 MAX_SEED = (1 << 64) - 1
@@ -50,8 +53,9 @@ class ImageDataset(IndexedSamples):
 
     Parameters
     ----------
-    transform : Transform or list of Transform, optional
-        torchvision's, in the order of the list. None: the whole image, unchanged.
+    transform : Transform, list of Transform, or dict of them, optional
+        torchvision's, in the order of the list. None: the whole image, unchanged. A dict has those of each size, which
+        is then a part of the index: see `Sized`.
     layout : {'NHWC', 'NCHW'}
         Channels last or first.
     dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
@@ -105,7 +109,7 @@ class ImageDataset(IndexedSamples):
     (24, 24, 3)
     """
 
-    transform: Transforms
+    transform: SizedTransforms
     layout: Literal["NHWC", "NCHW"]
     dtype: str
     on_error: Literal["raise", "skip"]
@@ -115,7 +119,7 @@ class ImageDataset(IndexedSamples):
 
     def __init__(
         self,
-        transform: Transforms = None,
+        transform: SizedTransforms = None,
         *,
         layout: Literal["NHWC", "NCHW"] = "NHWC",
         dtype: DTypeLike | torch.dtype = "uint8",
@@ -145,18 +149,19 @@ class ImageDataset(IndexedSamples):
                 "reducing_gap is for pictures that are decoded for each crop; those that are kept are decoded once, "
                 "and as a whole: leave it out, or give side="
             )
-        self._renderer = Renderer(
-            transform, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
+        make = functools.partial(
+            renderer_of, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
             truncated=truncated, grey16=grey16, max_pixels=max_pixels, side=side,
         )  # fmt: skip
+        self._use(renderers_of(transform, make))
         self.layout, self.dtype = layout, self._renderer.dtype
         self._side, self._what, self._bound = side, what, False
         self._token = os.urandom(16).hex()
         self.cache = None if cache is None else as_cache(cache)
         if self._renderer.shapes is None:
             self.fetch_into = None  # samples of different sizes are not one array
-        if self.batch_transform is not None and not self._renderer.is_single:
-            raise ValueError(f"batch_transform mixes one image per sample, and transform={transform} makes several")
+        if self.batch_transform is not None and not all(one.is_single for one in self._renderers.values()):
+            raise ValueError(f"batch_transform mixes one image per sample, which transform={transform} does not make")
 
     # ---- methods of subclasses
 
@@ -177,26 +182,26 @@ class ImageDataset(IndexedSamples):
     @property
     def is_random(self) -> bool:
         """Whether a transform draws random numbers, so that an image differs in each epoch."""
-        return any(step.is_random for step in self._renderer.steps)
+        return any(step.is_random for renderer in self._renderers.values() for step in renderer.steps)
 
     # ---- samples
 
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
+    def __getitem__(self, index: int | Sized) -> tuple[Any, Any]:
         """Return (image, target), as an ordinary dataset does.
 
         Outside of a slipring worker the transform's numbers come from Python's ``random``, which other loaders seed in
         each worker.
         """
-        image, target = self._made(self._checked(index))
-        return self._renderer.shown(image), target
+        index, renderer = self._asked(index)
+        image, target = self._made(index, renderer)
+        return renderer.shown(image), target
 
-    def fetch_into(self, indices: Sequence[int], empty: Empty) -> tuple[Any, Any]:
+    def fetch_into(self, indices: Sequence[int | Sized], empty: Empty) -> tuple[Any, Any]:
         """Return a batch of (images, targets), decoded into arrays that `empty` makes in the slot."""
-        renderer = self._renderer
-        arrays = [empty((len(indices), *shape), renderer.storage) for shape in renderer.shapes]
-        targets = [target for _, target in self._made_in(indices, arrays)]
-        images = arrays[0] if renderer.is_single else tuple(arrays)
-        return renderer.shown(images), default_collate(targets)
+        plain, renderer = self._asked_batch(indices)
+        arrays = [empty((len(plain), *shape), dtype) for shape, dtype in zip(renderer.shapes, renderer.storages)]
+        targets = [target for _, target in self._made_in(plain, renderer, arrays)]
+        return renderer.shown(renderer.sample_of(arrays)), default_collate(targets)
 
     def finish_batch(self, batch: tuple[Any, Any], seed: int | None) -> tuple[Any, Any]:
         """Return a batch of (images, targets) after `batch_transform`, whose numbers are drawn from `seed`."""
@@ -214,19 +219,21 @@ class ImageDataset(IndexedSamples):
 
         return images, torch.from_numpy(mixed)
 
-    def try_sample(self, index: int, seed: int) -> tuple[Any, Any] | None:
+    def try_sample(self, index: int | Sized, seed: int) -> tuple[Any, Any] | None:
         """Return (image, target) with the transform's numbers drawn from `seed`, or None to skip the image."""
-        made = self._tried(index, None, seed)
-        return made and (self._renderer.shown(made[0]), made[1])
+        index, renderer = self._asked(index)
+        made = self._tried(index, renderer, None, seed)
+        return made and (renderer.shown(made[0]), made[1])
 
-    def view(self, index: int, seed: int) -> View:
+    def view(self, index: int | Sized, seed: int) -> View:
         """Return the values that the transforms draw from `seed` for the image at `index`.
 
         ``try_sample(index, seed)`` returns the corresponding image. Only the image's header is decoded here. With
         `side`, the box lies in the shrunk image.
         """
-        data, _ = self.read(self._checked(index))
-        return self._renderer.view(data, Draws(integer("seed", seed, 0, MAX_SEED)))
+        index, renderer = self._asked(index)
+        data, _ = self.read(index)
+        return renderer.view(data, Draws(integer("seed", seed, 0, MAX_SEED)))
 
     def step_times(self, samples: int = 32, seed: int = 0) -> dict[str, float]:
         """Measure in this process how long each step takes.
@@ -254,6 +261,8 @@ class ImageDataset(IndexedSamples):
         """
         samples = min(integer("samples", samples, 1), len(self))
         integer("seed", seed, 0, MAX_SEED)
+        if None not in self._renderers:
+            raise ValueError("step_times() measures one size, and transform is a dict: give a dataset transform[size]")
         in_memory = self.cache is not None and self._what == "pixels"
         times = StepTimes(self._renderer, "crop" if in_memory else "decode + crop")
         for n in range(samples):
@@ -277,19 +286,19 @@ class ImageDataset(IndexedSamples):
             raise
         return [read.get(index) for index in indices]
 
-    def _tried(self, index, out, seed, sample=None):
-        made = super()._tried(index, out, seed, sample)
+    def _tried(self, index, renderer, out, seed, sample=None):
+        made = super()._tried(index, renderer, out, seed, sample)
         if made is None or self.target_transform is None:
             return made
         return made[0], self.target_transform(made[1])
 
-    def _make(self, index, out, draws, sample):
-        return (self._fresh if self.cache is None else self._from_cache)(index, out, draws, sample)
+    def _make(self, index, renderer, out, draws, sample):
+        return (self._fresh if self.cache is None else self._from_cache)(index, renderer, out, draws, sample)
 
-    def _fresh(self, index, out, draws, sample):
+    def _fresh(self, index, renderer, out, draws, sample):
         """Return (array, target) from the file."""
         data, target = self._read_one(index) if sample is None else sample
-        return self._renderer.render(data, out, draws), target
+        return renderer.render(data, out, draws), target
 
     # ---- the cache
 
@@ -326,18 +335,18 @@ class ImageDataset(IndexedSamples):
         """Return the object that the samples come from, and a text for the part of them that is used."""
         return self, ""
 
-    def _from_cache(self, index, out, draws, sample):
+    def _from_cache(self, index, renderer, out, draws, sample):
         """Return (array, target) from the cache; a missing entry is made first if there is room."""
         self._bind_cache()
         entry = self.cache._peek(index, None)
         if entry is None:
             if self.cache._missed():
-                return self._fresh(index, out, draws, sample)
+                return self._fresh(index, renderer, out, draws, sample)
             entry = self.cache.get_or_make(index, lambda: self._entry(index, sample))
         if self._what == "pixels":
-            sample = self._renderer.crop(entry[0], entry[1], out, draws)
+            sample = renderer.crop(entry[0], entry[1], out, draws)
         else:
-            sample = self._renderer.render(entry[0], out, draws)
+            sample = renderer.render(entry[0], out, draws)
         return sample, entry[2] if len(entry) == 3 else self._target(index)
 
     def _entry(self, index, sample):

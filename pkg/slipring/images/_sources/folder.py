@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from slipring._files.storage import Storage
     from slipring.images._sources.options import ImageOptions
-    from slipring.images._steps.multicrop import Transforms
+    from slipring.images._steps.multicrop import SizedTransforms
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -86,7 +86,7 @@ class Folder(ImageDataset):
     def __init__(
         self,
         root: str | os.PathLike[str],
-        transform: Transforms = None,
+        transform: SizedTransforms = None,
         *,
         extensions: str | tuple[str, ...] = EXTENSIONS,
         is_valid_file: Callable[[str], bool] | None = None,
@@ -138,7 +138,7 @@ class Folder(ImageDataset):
         classes: list[str],
         class_to_idx: dict[str, int],
         samples: Iterable[tuple[str, int]],
-        transform: Transforms = None,
+        transform: SizedTransforms = None,
         **options: Unpack[ImageOptions],
     ) -> Self:
         """Return a folder whose samples are given as a list: pairs of path and number of the class."""

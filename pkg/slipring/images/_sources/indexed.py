@@ -19,6 +19,7 @@ from slipring._offered import read_ahead
 from slipring.errors import ImageError, RemoteError
 from slipring.images._render.draws import Draws
 from slipring.images._render.recipe import WrongResult
+from slipring.images._sources.sized import renderer_for
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from slipring.images._sources.renderer import Renderer
+    from slipring.images._steps.base import Size
 
 _log = logging.getLogger("slipring")
 # Errors of the system that concern a single file. All others (no descriptor, no memory, a failing disk) concern the
@@ -62,6 +64,7 @@ class IndexedSamples(abc.ABC):
     on_error: Literal["raise", "skip"]
     transform: Any
     _renderer: Renderer
+    _renderers: dict[Size | None, Renderer]
     seeds_samples = True  # for each sample, `fetch_into` draws the same numbers as `__getitem__`
 
     def __init__(self, on_error: Literal["raise", "skip"]) -> None:
@@ -76,7 +79,7 @@ class IndexedSamples(abc.ABC):
         """Return the sample at `index` as it is stored."""
 
     @abc.abstractmethod
-    def _make(self, index: int, out: Any, draws: Draws, sample: Any) -> Any:
+    def _make(self, index: int, renderer: Renderer, out: Any, draws: Draws, sample: Any) -> Any:
         """Return the finished sample at `index`, its images in `out`; `sample` is the stored one, or None."""
 
     def map(self, function: Callable[[NDArray[np.uint8]], Any]) -> Self:
@@ -98,12 +101,18 @@ class IndexedSamples(abc.ABC):
         >>> int(pixels[..., 0].max())
         0
         """
-        if not self._renderer.is_single:
-            raise ValueError("map() adds a step to a list of transforms: add it to the lists of MultiCrop")
-        made = copy.copy(self)
-        made.transform = [*self._renderer.steps, function]
-        made._renderer = self._renderer.with_steps(made.transform)
+        made, renderers = copy.copy(self), self._renderers
+        if not all(renderer.is_single for renderer in renderers.values()):
+            raise ValueError("map() adds a step to a list of transforms: add it to those of MultiCrop or Patches")
+        lists = {size: [*renderer.steps, function] for size, renderer in renderers.items()}
+        made.transform = lists.get(None, lists)
+        made._use({size: renderer.with_steps(lists[size]) for size, renderer in renderers.items()})
         return made
+
+    def _use(self, renderers):
+        """Use the renderers of all sizes. What they share is read from the first one, `_renderer`."""
+        self._renderers = renderers
+        self._renderer = next(iter(renderers.values()))
 
     def read_many(self, indices: list[int]) -> Sequence[Any] | None:
         """Return several samples, read by the worker's threads; None for those that `read` must read."""
@@ -120,27 +129,26 @@ class IndexedSamples(abc.ABC):
         """Return the image's origin for messages, such as its path."""
         return None
 
-    def _made(self, index, out=None, sample=None):
+    def _made(self, index, renderer, out=None, sample=None):
         """Return the finished sample at a checked index, or at the next one that can be read."""
         seed = seeding.sample_seed()
         seed = random.getrandbits(64) if seed is None else seed
         for used in range(index, index + len(self)):
-            made = self._tried(used % len(self), out, seed, sample)
+            made = self._tried(used % len(self), renderer, out, seed, sample)
             if made is not None:
                 return made
             sample = None
         raise ImageError(f"none of the {len(self)} images can be read, from index {index} on", index=index)
 
-    def _made_in(self, indices, arrays):
+    def _made_in(self, indices, renderer, arrays):
         """Make the samples of a batch, each in its row of `arrays`; yield the results of `_made`."""
-        indices = [self._checked(index) for index in indices]
         begun = part_begun()
         ahead = self._read_ahead(indices)
         spent(READ, begun)
         for n, (index, sample) in enumerate(zip(indices, ahead)):
             at_row(n, index)
             try:
-                yield self._made(index, [array[n] for array in arrays], sample)
+                yield self._made(index, renderer, [array[n] for array in arrays], sample)
             except Exception as error:
                 failed_at(n, error)
                 raise
@@ -157,13 +165,13 @@ class IndexedSamples(abc.ABC):
         spent(READ, begun)
         return sample
 
-    def _tried(self, index, out, seed, sample=None):
+    def _tried(self, index, renderer, out, seed, sample=None):
         """Return the finished sample at `index`, or None if it cannot be decoded and must be skipped."""
 
         def make():
             if isinstance(sample, RemoteError):
                 raise sample
-            return self._make(index, out, Draws(seed), sample)
+            return self._make(index, renderer, out, Draws(seed), sample)
 
         return self._attempted(index, make)
 
@@ -192,6 +200,20 @@ class IndexedSamples(abc.ABC):
     def _where(self, index):
         path = self.name(index)
         return f"{path} (index {index})" if path else f"index {index}"
+
+    def _asked(self, index):
+        """Return (checked index, renderer) for an index, which may be a `Sized`."""
+        index, renderer = renderer_for(self._renderers, index, self.transform)
+        return self._checked(index), renderer
+
+    def _asked_batch(self, indices):
+        """Return (checked indices, renderer) for the indices of a batch, which must have one size."""
+        asked = [self._asked(index) for index in indices]
+        renderer = asked[0][1] if asked else self._renderer
+        for index, (_, other) in zip(indices, asked):
+            if other is not renderer:
+                raise ValueError(f"a batch has the indices {indices[0]} and {index}: its images must have one size")
+        return [index for index, _ in asked], renderer
 
     def _checked(self, index):
         n = len(self)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer, Unpack
 
     from slipring.images._sources.options import ImageOptions
-    from slipring.images._steps.multicrop import Transforms
+    from slipring.images._steps.multicrop import SizedTransforms
 
 
 @suggests_options
@@ -64,7 +64,7 @@ class Parquet(ImageDataset):
     def __init__(
         self,
         paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        transform: Transforms = None,
+        transform: SizedTransforms = None,
         *,
         image: str = "image",
         target: str | Sequence[str] = "label",

@@ -35,6 +35,11 @@ class Renderer:
         The number of crops of each group, and their steps.
     shapes : tuple of tuples of int, or None
         The shape of each array of a sample; None: it depends on the image.
+    storages : tuple of str
+        The dtype of each array's memory.
+    size : (int, int), int or None
+        Height and width of the results, if a sample is one array and they do not depend on the image; or the number of
+        patches.
     is_single : bool
         A sample is one array, not a tuple of them.
     reading, whole : ImageReading
@@ -63,10 +68,12 @@ class Renderer:
             self.steps = tuple(transform.steps)
             self.groups, sizes = transform.groups, transform.sizes
         self._check(self.steps)
+        self.size = sizes[0] if self.is_single else None
         counts = [() if self.is_single else (count,) for count, _ in self.groups]
         self.shapes = None
         if None not in sizes:
             self.shapes = tuple((*count, *self._arranged(*size)) for count, size in zip(counts, sizes))
+        self.storages = (self.storage,) * len(counts)
         self.reading = ImageReading("bilinear", reducing_gap, exif, truncated, max_pixels, grey16)
         ways = (step.interpolation for step in self.steps if step.resizes)
         way = next((name for name in ways if name in INTERPOLATIONS), "bilinear")  # it may be drawn
@@ -117,7 +124,7 @@ class Renderer:
         else:
             self._run_together(data, recipes, out)
         spent(DECODE, begun)
-        return self._sample(out)
+        return self.sample_of(out)
 
     def decode(self, data):
         """Return (pixels, orientation) of a whole image as it is stored, shrunk to `side`."""
@@ -137,7 +144,7 @@ class Renderer:
         begun = part_begun()
         self._run(recipes, out, lambda *where: crop(pixels, *where[:-2], orientation, self.reading, *where[-2:]))
         spent(RESIZE, begun)
-        return self._sample(out)
+        return self.sample_of(out)
 
     def view(self, data, draws):
         """Return the `View` of an encoded image; of the first crop, if a sample has several."""
@@ -185,7 +192,7 @@ class Renderer:
         """Return memory for the arrays of a sample."""
         if self.shapes is None:
             return [self.memory_for(recipes[0])]
-        return [np.empty(shape, self.storage) for shape in self.shapes]
+        return list(map(np.empty, self.shapes, self.storages))
 
     def memory_for(self, recipe):
         """Return memory for one crop."""
@@ -217,8 +224,9 @@ class Renderer:
 
     # ---- values
 
-    def _sample(self, out):
-        return out[0] if self.is_single else tuple(out)
+    def sample_of(self, arrays):
+        """Return the arrays of a sample or a batch in the form that users get."""
+        return arrays[0] if self.is_single else tuple(arrays)
 
     def shown(self, arrays):
         """Return the arrays of a sample or a batch with the dtype that users see."""

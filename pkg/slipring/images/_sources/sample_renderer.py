@@ -18,6 +18,7 @@ from slipring.images._render.recipe import Recipe
 from slipring.images._sources.renderer import Renderer
 from slipring.images._steps.base import UserStep
 from slipring.images._steps.multicrop import MultiCrop
+from slipring.images._steps.patches import Patches
 from slipring.images._steps.sample import Sample
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ class SampleRenderer(Renderer):
     has_parts = True
 
     def __init__(self, transform, *, followers, mask_fill, flip_order, min_box_size, invalid_boxes, **options):
-        if isinstance(transform, MultiCrop):
-            raise TypeError("images.Annotated cannot have MultiCrop: masks and boxes follow one crop of an image")
+        if isinstance(transform, (MultiCrop, Patches)):
+            name = type(transform).__name__
+            raise TypeError(f"images.Annotated cannot have {name}: masks and boxes follow one crop of an image")
         self.followers = followers  # the keys of the parts that follow the image
         super().__init__(transform, side=None, **options)
         self.mask_fill, self.flip_order = mask_fill, flip_order

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from slipring._files.storage import Storage
     from slipring.images._sources.options import ImageOptions
-    from slipring.images._steps.multicrop import Transforms
+    from slipring.images._steps.multicrop import SizedTransforms
 
 _RECORD = np.dtype(
     [
@@ -112,7 +112,7 @@ class Tar(ImageDataset):
     def __init__(
         self,
         shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        transform: Transforms = None,
+        transform: SizedTransforms = None,
         *,
         image: str = "jpg;jpeg;png;webp",
         target: str | None = "cls",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from slipring._core.options.arguments import flag, integer
@@ -107,6 +108,8 @@ class TarStream(Sharded):
             raise ValueError(
                 "cache is for datasets with numbered samples: a stream has none. images.Tar reads shards so"
             )
+        if isinstance(transform, Mapping):
+            raise TypeError("transform must not be a dict of sizes: a stream has no sampler that chooses them. Use Tar")
         self._samples = Tar(
             self.paths[0], transform, image=image, target=target, index=index, storage=storage, **options
         )

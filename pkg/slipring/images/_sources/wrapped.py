@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer, Unpack
 
     from slipring.images._sources.options import ImageOptions
-    from slipring.images._steps.multicrop import Transforms
+    from slipring.images._steps.multicrop import SizedTransforms
     from slipring.typing import MapDataset
 
 
@@ -54,7 +54,7 @@ class Bytes(ImageDataset):
     def __init__(
         self,
         dataset: MapDataset[Any],
-        transform: Transforms = None,
+        transform: SizedTransforms = None,
         *,
         image: int | str = 0,
         target: int | str = 1,

@@ -143,6 +143,7 @@ class Seeded:
         return repr(self.step)
 
 
+Size: TypeAlias = "int | tuple[int, int]"  # of the images of a batch
 Step: TypeAlias = "Transform | Callable[[NDArray[np.uint8]], Any]"  # in a list of transforms
 
 

@@ -9,10 +9,11 @@ from slipring.errors import shown
 from slipring.images._steps.base import chain, final_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import TypeAlias
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any, TypeAlias
 
     from slipring.images._steps.base import Step, Transform
+    from slipring.images._steps.patches import Patches
 
 
 class MultiCrop:
@@ -77,4 +78,5 @@ class MultiCrop:
         return f"MultiCrop({[(count, list(steps)) for count, steps in self.groups]})"
 
 
-Transforms: TypeAlias = "Step | Sequence[Step] | MultiCrop | None"  # what a dataset takes
+Transforms: TypeAlias = "Step | Sequence[Step] | MultiCrop | Patches | None"  # for images of one size
+SizedTransforms: TypeAlias = "Transforms | Mapping[Any, Transforms]"  # what a dataset takes; keys are sizes

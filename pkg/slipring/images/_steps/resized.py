@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from slipring._core.options.arguments import flag
 from slipring.errors import shown
 from slipring.images._render.view import INTERPOLATIONS, interpolation_name
 from slipring.images._steps.base import Transform, pair, pixels, positive_range, probability_of
@@ -67,7 +68,7 @@ class RandomResizedCrop(Transform):
         self.interpolation = interpolation_or_random(interpolation)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.crop(*self._box(recipe.height, recipe.width, draws))
+        recipe.crop(*random_box(recipe.height, recipe.width, self.scale, self.ratio, draws))
         name = INTERPOLATIONS[draws.below(2)] if self.interpolation == RANDOM else self.interpolation
         recipe.resize(*self.size, name)
         if draws.uniform(0, 1) < self.flip:
@@ -76,27 +77,31 @@ class RandomResizedCrop(Transform):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
         return self.size
 
-    def _box(self, height, width, draws):
-        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
-        for _ in range(10):
-            area = height * width * draws.uniform(*self.scale)
-            ratio = math.exp(draws.uniform(low, high))
-            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < w <= width and 0 < h <= height:
-                return draws.below(height - h + 1), draws.below(width - w + 1), h, w
-        # None of them has fitted: take the largest box of an allowed aspect, in the middle.
-        w, h = width, height
-        if width < self.ratio[0] * height:
-            h = max(1, round(width / self.ratio[0]))
-        elif width > self.ratio[1] * height:
-            w = max(1, round(height * self.ratio[1]))
-        return (height - h) // 2, (width - w) // 2, h, w
-
     def __repr__(self) -> str:
         return (
             f"RandomResizedCrop({self.size}, scale={self.scale}, ratio={self.ratio}, flip={self.flip}, "
             f"interpolation={self.interpolation!r})"
         )
+
+
+def random_box(
+    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], draws: Draws
+) -> tuple[int, int, int, int]:
+    """Return a box (top, left, height, width) of random area and aspect; see `RandomResizedCrop`."""
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for _ in range(10):
+        area = height * width * draws.uniform(*scale)
+        drawn = math.exp(draws.uniform(low, high))
+        w, h = round(math.sqrt(area * drawn)), round(math.sqrt(area / drawn))
+        if 0 < w <= width and 0 < h <= height:
+            return draws.below(height - h + 1), draws.below(width - w + 1), h, w
+    # None of them has fitted: take the largest box of an allowed aspect, in the middle.
+    w, h = width, height
+    if width < ratio[0] * height:
+        h = max(1, round(width / ratio[0]))
+    elif width > ratio[1] * height:
+        w = max(1, round(height * ratio[1]))
+    return (height - h) // 2, (width - w) // 2, h, w
 
 
 def size_of_shorter(height: int, width: int, shorter: int, most: int | None = None) -> tuple[int, int]:
@@ -205,6 +210,69 @@ class CenterCrop(Transform):
 
     def __repr__(self) -> str:
         return f"CenterCrop({self.size})"
+
+
+class CoverCrop(Transform):
+    """Scale the image until it covers a size, with its aspect, and crop what is left over.
+
+    So the result shows as much of the image as the aspect of `size` allows, as Pillow's ``ImageOps.fit`` does.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Height and width of the result; one number for both.
+    random : bool
+        Draw the place of the crop; otherwise it is in the middle.
+    interpolation : {'bilinear', 'bicubic', 'nearest'}
+
+    See Also
+    --------
+    LetterBox : Keeps the whole image, and adds a border.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", images.CoverCrop((24, 64)))[0]
+    >>> pixels.shape
+    (24, 64, 3)
+    """
+
+    size: tuple[int, int]
+    random: bool
+    interpolation: Interpolation
+    resizes: bool = True
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        random: bool = False,
+        interpolation: Interpolation | enum.Enum = "bilinear",
+    ) -> None:
+        self.size = pair("size", size)
+        flag("random", random)
+        self.random = bool(random)
+        self.is_random: bool = self.random
+        self.interpolation = interpolation_name(interpolation)
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        height, width = self.size
+        ratio = max(height / recipe.height, width / recipe.width)
+        rows, columns = max(height, round(recipe.height * ratio)), max(width, round(recipe.width * ratio))
+        recipe.resize(rows, columns, self.interpolation)
+        top, left = (self._place(over, draws) for over in (rows - height, columns - width))
+        recipe.crop(top, left, height, width)
+
+    def _place(self, over, draws):
+        """Return the first row or column of the crop, as RandomCrop and CenterCrop do."""
+        if self.random:
+            return draws.below(over + 1) if over else 0
+        return round(over / 2)
+
+    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
+        return self.size
+
+    def __repr__(self) -> str:
+        return self._shown("size", "random", "interpolation")
 
 
 class RandomHorizontalFlip(Transform):
