@@ -65,14 +65,6 @@ def test_workers_end_with_a_killed_parent(tmp_path):
         wait_dead(pid)
 
 
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
 def test_no_torch_is_needed():
     code = (
         "import sys; from slipring.adapters import megengine, paddle, webdataset; "
