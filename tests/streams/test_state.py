@@ -222,29 +222,6 @@ def test_a_state_of_an_epochs_end_begins_the_next_epoch_with_another_shuffle():
         assert values(loader) == whole and loader.epoch == 2
 
 
-def test_a_signal_before_the_first_batch_costs_the_next_iteration_nothing():
-    class Interrupted:
-        def __init__(self):
-            self.blocks = None
-
-        def __iter__(self):
-            if self.blocks is None:
-                self.blocks = blocks(0, 1)
-                raise KeyboardInterrupt
-            return self
-
-        def __next__(self):
-            return next(self.blocks)
-
-    with slipring.stream(blocks, 10) as loader:
-        whole = values(loader)
-    with slipring.stream(Interrupted(), 10) as loader:
-        iterator = iter(loader)
-        with pytest.raises(KeyboardInterrupt):
-            next(iterator)
-        assert values(loader) == whole
-
-
 @pytest.mark.fault
 def test_a_killed_workers_bad_block_is_reported_once(tmp_path):
     once = tmp_path / "killed"
