@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from slipring.errors import Closed  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
-from tests.support.inside import ahead_of, engine_of, engines_of, source_of_pass  # noqa: E402
+from tests.support.inside import ahead_of, engine_of, engines_of  # noqa: E402
 from tests.support.signals import Raised, handling  # noqa: E402
 from tests.support.stateful import OwnIterator  # noqa: E402
 
@@ -127,15 +127,6 @@ def test_the_kept_workers_are_lent_again_where_an_iteration_did_not_begin(monkey
         assert engine_of(it) is engines_of(loader).engine
         assert len(rest(it)) == 3
         del it
-
-
-def test_indices_that_come_as_an_iterator_are_drawn_once():
-    lists = [iter([0, 1]), iter([2, 3])]
-    loader = DataLoader(range(12), batch_sampler=lists)
-    it, order = iter(loader), source_of_pass(loader)
-    order.open()
-    assert order._draw() == order._draw() == [0, 1]  # as if a handler raises after the first call
-    assert rest(it) == [[0, 1], [2, 3]]
 
 
 class InterruptedOrder(torch.utils.data.Sampler):
