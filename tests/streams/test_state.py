@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import signal
 
 import numpy as np
@@ -71,18 +70,6 @@ def test_a_state_of_rows_continues_with_another_batch_size():
         rest = [x for batch in values(loader) for x in batch]
     with slipring.stream(blocks, 1000) as loader:
         assert [seen + rest] == values(loader)
-
-
-def test_a_loader_that_was_pickled_with_a_state_continues_from_it():
-    with slipring.stream(blocks, 10) as loader:
-        whole = values(loader)
-        loader.epoch = 0
-        iterator = iter(loader)
-        next(iterator), next(iterator)
-        loader.load_state_dict(loader.state_dict())
-        copy = pickle.loads(pickle.dumps(loader))
-    with copy:
-        assert values(copy) == whole[2:]
 
 
 @pytest.mark.parametrize("way", [*WAYS, {**WAYS[1], "persistent_workers": True}], ids=str)
