@@ -10,6 +10,7 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
+from tests.fault.test_respawn import undisturbed
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 from tests.support.parts import slow
@@ -20,11 +21,6 @@ from tests.support.scenes import respawning as options
 pytestmark = pytest.mark.fault
 
 SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
-
-
-def undisturbed(data, **changed):
-    with Loader(data, **grouped(**options(**changed))) as loader:
-        return [plain(batch) for batch in loader]
 
 
 @pytest.mark.parametrize(("method", "chunk_size"), [("fork", None), ("fork", 2), slow("spawn", None)])
