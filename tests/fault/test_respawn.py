@@ -258,33 +258,6 @@ def test_a_loop_that_keeps_every_batch_keeps_the_delivered_values(tmp_path, mode
     assert sorted(then) == sorted(undisturbed(Rows(400), **KEPT[mode]))
 
 
-def test_a_fork_of_the_users_with_leases_kept_is_not_disturbed_by_deaths(tmp_path):
-    """The child reads its parent's batches and ends; then workers die, and the batches stay unchanged."""
-    data = dies(160, tmp_path, (100,))
-    with Loader(data, **grouped(**options())) as loader:
-        it = iter(loader)
-        held = [next(it) for _ in range(3)]
-        want = [plain(batch) for batch in held]
-        child = os.fork()
-        if child == 0:
-            same = [plain(batch) for batch in held] == want
-            del held
-            gc.collect()
-            os._exit(0 if same else 1)
-        pids = worker_pids(loader)
-        for number, pid in pids.items():
-            kill_worker(loader, number)
-            wait_dead(pid)
-        rest = [plain(batch) for batch in it]
-        assert os.waitpid(child, 0)[1] == 0
-        assert [plain(batch) for batch in held] == want
-        assert want + rest == undisturbed(Rows(160))
-        assert loader.stats().respawns >= len(pids)
-        ring = engine_of(loader).ring
-        del held
-        assert circulating(ring) == (ring.n_slots, ring.n_slots)
-
-
 @pytest.mark.parametrize(("death", "end"), [("raise", "close"), ("raise", "drop"), ("respawn", "next epoch")])
 def test_a_program_that_never_takes_a_batch_can_end_with_dead_workers(death, end):
     loader = Loader(Rows(400), **grouped(**options(on_death=death)))
