@@ -125,21 +125,18 @@ def test_ctrl_c_while_the_pool_is_imported_comes_after_it():
 def test_the_programs_handlers_do_not_run_in_workers():
     """A scheduler ends a job by a signal to all its processes; one of them writes the checkpoint."""
     ran, told = os.pipe()
-    number = signal.SIGTERM
-    before = signal.signal(number, lambda signum, frame: os.write(told, b"%d " % os.getpid()))
-    try:
-        with Loader(Rows(40), 8, num_workers=2, workers=Workers(start_method="fork")) as loader:
-            it = iter(loader)
-            next(it)
-            for pid in worker_pids(loader).values():
-                os.kill(pid, number)
-            assert len(list(it)) == 4
-            os.kill(os.getpid(), number)
-        assert os.read(ran, 100) == b"%d " % os.getpid()
-    finally:
-        signal.signal(number, before)
-        os.close(ran)
-        os.close(told)
+    with (
+        handling(lambda *_: os.write(told, b"%d " % os.getpid()), signal.SIGTERM),
+        Loader(Rows(40), 8, num_workers=2, workers=Workers(start_method="fork")) as loader,
+    ):
+        it = iter(loader)
+        next(it)
+        for pid in (*worker_pids(loader).values(), os.getpid()):
+            os.kill(pid, signal.SIGTERM)
+        assert len(list(it)) == 4
+    os.close(told)
+    with os.fdopen(ran, "rb") as said:
+        assert said.read() == b"%d " % os.getpid()
 
 
 def interrupt_when_waiting(pids):
@@ -184,8 +181,7 @@ def test_signals_during_a_workers_start_are_handled_after_it_each_once(raises):
             raise raises(number)
 
     numbers = (signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
+    with handling(handler), handling(handler, signal.SIGUSR2):
         with (
             ThreadPoolExecutor(1) as executor,
             pytest.raises(raises) if raises else contextlib.nullcontext(),
@@ -198,9 +194,6 @@ def test_signals_during_a_workers_start_are_handled_after_it_each_once(raises):
         assert during == []
         assert sorted(seen) == sorted(numbers)
         assert [signal.getsignal(number) for number in numbers] == [handler, handler]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def test_system_calls_that_continue_after_a_signal_still_do_after_a_workers_start():
