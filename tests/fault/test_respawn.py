@@ -236,18 +236,15 @@ def test_only_the_dead_workers_ranges_are_done_again(tmp_path, method):
     assert sorted(read) == list(range(64)) and max(read.values()) == 2
 
 
-KEPT = {"whole": {}, "chunks": {"chunk_size": 2}, "as completed": {"in_order": False}}
-
-
 def dies(n, path, at):
     return Rows(n, on={i: Once(path / f"died-{i}", Death("SIGKILL")) for i in at})
 
 
-@pytest.mark.parametrize(("mode", "slots"), [("whole", 4), ("chunks", 4), ("as completed", None)])
+@pytest.mark.parametrize(("mode", "slots"), [("dynamic", 4), ("chunks", 4), ("as completed", None)])
 def test_a_loop_that_keeps_every_batch_keeps_the_delivered_values(tmp_path, mode, slots):
     """A new worker overwrites no batch: neither in a leased slot nor in a copy."""
     data = dies(400, tmp_path, (5, 100, 203, 398))
-    with Loader(data, **grouped(**options(slots=slots, **KEPT[mode]))) as loader:
+    with Loader(data, **grouped(**options(slots=slots, **MODES[mode]))) as loader:
         kept, then = [], []
         for batch in loader:
             kept.append(batch)
@@ -255,7 +252,7 @@ def test_a_loop_that_keeps_every_batch_keeps_the_delivered_values(tmp_path, mode
         assert loader.stats().respawns == 4
         assert loader.stats().copied_batches >= (0 if slots is None else 40)
     assert [plain(batch) for batch in kept] == then
-    assert sorted(then) == sorted(undisturbed(Rows(400), **KEPT[mode]))
+    assert sorted(then) == sorted(undisturbed(Rows(400), **MODES[mode]))
 
 
 @pytest.mark.parametrize(("death", "end"), [("raise", "close"), ("raise", "drop"), ("respawn", "next epoch")])
