@@ -354,6 +354,13 @@ def _refuse_to_load():
     raise RuntimeError("it does not come back")
 
 
+class Unshowable:
+    """Its repr raises."""
+
+    def __repr__(self):
+        raise ZeroDivisionError("no repr")
+
+
 class Awkward(Exception):
     """Its constructor does not accept its `args`."""
 
