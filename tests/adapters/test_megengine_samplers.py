@@ -15,7 +15,6 @@ from slipring.adapters.megengine import (
     RandomSampler,
     ReplacementSampler,
     SequentialSampler,
-    StreamSampler,
 )
 from tests.support.adapters import Images, labels
 from tests.support.datasets import flat
@@ -65,21 +64,13 @@ def test_ranks_share_the_indices_and_the_first_are_used_again(kind):
         ({"batch_size": 3, "num_samples": 2}, "batch_size must be at most the 2 samples, not 3"),
         ({"weights": np.ones(7)}, "weights must be a list.*array"),
         ({"world_size": 2, "rank": 2}, "rank.*1"),
-        ({"world_size": 2, "rank": 0.5}, r"rank.*0\.5"),
-        ({"num_samples": 1.5}, r"num_samples.*1\.5"),
-        ({"world_size": 0}, "world_size.*0"),
-        ({"num_samples": 0}, "num_samples.*0"),
         ({"weights": [1, 2]}, "weights.*7.*2"),
         ({"weights": [0] * 7}, "weights"),
-        ({"weights": [-1, 2, 0, 0, 0, 0, 0]}, "weights"),
     ],
 )
 def test_bad_arguments_of_samplers_are_refused(arguments, said):
     with pytest.raises(ValueError, match=said):
         ReplacementSampler(Images(7), **arguments)
-    if said.startswith("batch_size.*"):
-        with pytest.raises(ValueError, match=said):
-            StreamSampler(arguments["batch_size"])
 
 
 @pytest.mark.parametrize("kind", [SequentialSampler, RandomSampler])

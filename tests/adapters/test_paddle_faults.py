@@ -1,6 +1,5 @@
 """slipring.adapters.paddle: faults of Paddle's loader that ours must not have; errors and deaths."""
 
-import signal
 import subprocess
 import sys
 
@@ -9,7 +8,6 @@ import pytest
 from slipring import LoaderTimeout, WorkerDied
 from slipring.adapters.paddle import DataLoader
 from tests.support.adapters import Images, die, fail
-from tests.support.processes import wait_dead
 
 WORKERS = [0, 2]
 
@@ -42,35 +40,6 @@ def test_a_dead_worker_is_named(kind):
     with pytest.raises(RuntimeError, match=r"exit unexpectedly, pids: \d+") as caught:
         next(iter(DataLoader(Images(at=0, act=die), num_workers=2)))
     assert isinstance(caught.value, WorkerDied)
-
-
-def test_workers_end_with_a_killed_parent(tmp_path):
-    code = (
-        "import multiprocessing, os, signal, numpy as np\n"
-        "multiprocessing.set_start_method('fork')\n"
-        "from slipring.adapters import paddle as adapter, paddle_own\n"
-        "paddle_own.installed = lambda: None\n"
-        "class D:\n"
-        "    __len__ = lambda self: 100\n"
-        "    __getitem__ = lambda self, i: np.int64(os.getpid())\n"
-        "it = iter(adapter.DataLoader(D(), num_workers=2))\n"
-        "print(*{int(next(it)[0]) for _ in range(20)}, flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert out.returncode == -signal.SIGKILL, out.stderr
-    pids = [int(word) for word in out.stdout.split()]
-    assert pids
-    for pid in pids:
-        wait_dead(pid)
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 def test_no_torch_is_needed():

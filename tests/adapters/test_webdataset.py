@@ -233,8 +233,6 @@ def test_a_copy_has_workers_of_its_own():
 @pytest.mark.parametrize(
     ("arguments", "kind", "text"),
     [
-        ((5,), TypeError, "dataset must be an iterable of samples, not 5"),
-        (([1], -1), ValueError, "^workers must be from 0"),
         (([1], {"chunk_size": 2}), TypeError, r"'chunk_size'. Give worker_options=slipring.Workers\(chunk_size="),
         (([1], {"workers": Workers()}), TypeError, r"not Workers\(\); give slipring.Workers as worker_options="),
     ],

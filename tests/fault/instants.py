@@ -35,8 +35,7 @@ SOURCE = Path(__file__).with_suffix(".c")
 ROWS, SIZE = 24, 4
 WHOLE = [list(range(first, first + SIZE)) for first in range(0, ROWS, SIZE)]
 FAILURES = slipring.WorkerError, slipring.errors.CorruptBatch, ValueError
-BAD = 2  # the batch that an exception replaces in "failing", "refusing" and "ending"
-UNPICKLED = ("pickled", "refusing")  # user code runs while these batches are received
+BAD = 2  # the batch that an exception replaces in "failing" and "ending"
 SAMPLED = ("sampler", "told sampler")  # user code runs while batches of these are dispatched
 WATCHDOG_S = 600  # for one instant
 LEAK_GRACE_S = 60.0
@@ -144,15 +143,6 @@ class Pickled:
         return self.values
 
 
-class Refusing(Pickled):
-    """The same, but one cannot be unpickled."""
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        if self.values == WHOLE[BAD]:
-            raise ValueError("not this one")
-
-
 class Failing(Values):
     """One of its rows raises an exception."""
 
@@ -164,7 +154,7 @@ class Failing(Values):
 
 def expected(name):
     """Return the batches of a loader, and None for an exception."""
-    if name in ("refusing", "failing"):
+    if name == "failing":
         return [*WHOLE[:BAD], None, *WHOLE[BAD + 1 :]]
     return [*WHOLE[:BAD], None] if name == "ending" else WHOLE
 
@@ -187,10 +177,6 @@ def delivered(iterator):
 
 def as_pickle(samples):
     return Pickled([int(s) for s in samples])
-
-
-def as_refusing(samples):
-    return Refusing([int(s) for s in samples])
 
 
 def loaders(adapter, workers):
@@ -230,7 +216,6 @@ def loaders(adapter, workers):
         "sampler": lambda: Loader(Values(), batch_sampler=Batches(), **kind),
         "copied": lambda: Loader(Values(), SIZE, memory=Memory(copy="always"), **kind),
         "failing": lambda: Loader(Failing(), SIZE, **kind),
-        "refusing": lambda: Loader(Values(), SIZE, collate_fn=as_refusing, **kind),
         "ending": lambda: Loader(Values(), batch_sampler=EndingBatches(), **kind),
         **({} if workers else {"stream": lambda: Loader(Stream(), SIZE), "blocks": lambda: stream(BLOCKS, SIZE)}),
     }
@@ -312,7 +297,7 @@ class Instants:
                 break
         box[0] = None
         right = sorted(got) == WHOLE if unordered(loader) else got == self.expected
-        if self.kind is Raised and self.name in UNPICKLED:
+        if self.kind is Raised and self.name == "pickled":  # user code runs while these batches are received
             right = right or [*got[:BAD], self.expected[BAD], *got[BAD + 1 :]] == self.expected
         if self.kind is Raised and self.name in SAMPLED:
             right = right or (got == self.expected[: len(got)] and next(it, None) is None)

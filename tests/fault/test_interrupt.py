@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from slipring import Loader, Workers
-from slipring.errors import Closed
 from tests.support.inside import engine_of, no_interrupt
 from tests.support.parts import slow
 from tests.support.processes import Program, circulating, until, wait_dead, waits, worker_pids
@@ -29,19 +28,23 @@ ROUND_S = {"fork": 0.15, "spawn": 0.8, "forkserver": 0.8, "thread": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("method", "persistent", "dataset"),
+    "arguments",
     [
-        ("fork", "temporary", "stream"),
-        slow("spawn", "persistent", "map"),
-        slow("forkserver", "persistent", "map"),
-        ("thread", "persistent", "map"),
+        ("loop", "fork", "temporary", "stream"),
+        slow(("loop", "spawn", "persistent", "map")),
+        slow(("loop", "forkserver", "persistent", "map")),
+        ("loop", "thread", "persistent", "map"),
+        ("resizing", "fork"),
+        ("resizing", "thread"),
+        slow(("resizing", "spawn")),
     ],
+    ids=lambda arguments: " ".join(arguments[:2]),
 )
-def test_ctrl_c_at_a_random_instant_gives_one_traceback_and_ends_all(method, persistent, dataset):
-    seed = os.environ.get("SLIPRING_TEST_SEED", "1")
-    rng = random.Random(f"{method} {persistent} {dataset} {seed}")
+def test_ctrl_c_at_a_random_instant_gives_one_traceback_and_ends_all(arguments):
+    method, seed = arguments[1], os.environ.get("SLIPRING_TEST_SEED", "1")
+    rng = random.Random(f"{' '.join(arguments)} {seed}")
     for _ in range(TIMES):
-        with Program("loop", method, persistent, dataset) as program:
+        with Program(*arguments) as program:
             assert "begun" in program.line()
             after = rng.random() * ROUND_S[method]
             threading.Event().wait(after)
@@ -122,50 +125,18 @@ def test_ctrl_c_while_the_pool_is_imported_comes_after_it():
 def test_the_programs_handlers_do_not_run_in_workers():
     """A scheduler ends a job by a signal to all its processes; one of them writes the checkpoint."""
     ran, told = os.pipe()
-    number = signal.SIGTERM
-    before = signal.signal(number, lambda signum, frame: os.write(told, b"%d " % os.getpid()))
-    try:
-        with Loader(Rows(40), 8, num_workers=2, workers=Workers(start_method="fork")) as loader:
-            it = iter(loader)
-            next(it)
-            for pid in worker_pids(loader).values():
-                os.kill(pid, number)
-            assert len(list(it)) == 4
-            os.kill(os.getpid(), number)
-        assert os.read(ran, 100) == b"%d " % os.getpid()
-    finally:
-        signal.signal(number, before)
-        os.close(ran)
-        os.close(told)
-
-
-class InterruptedOnce:
-    """Yields batches of indices; Ctrl-C comes before the third."""
-
-    def __init__(self):
-        self.given, self.interrupted = 0, False
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self.given == 2 and not self.interrupted:
-            self.interrupted = True
-            raise KeyboardInterrupt
-        if self.given == 5:
-            raise StopIteration
-        self.given += 1
-        return [self.given]
-
-
-def test_ctrl_c_in_a_sampler_ends_the_iteration_after_the_batches_that_were_dispatched():
-    with Loader(range(10), batch_sampler=InterruptedOnce()) as loader:
-        it, got = iter(loader), []
-        with pytest.raises(KeyboardInterrupt):
-            got.extend(batch.item() for batch in it)
-        with pytest.raises(Closed, match="ran the sampler"):
-            got.extend(batch.item() for batch in it)
-    assert got == [1, 2]
+    with (
+        handling(lambda *_: os.write(told, b"%d " % os.getpid()), signal.SIGTERM),
+        Loader(Rows(40), 8, num_workers=2, workers=Workers(start_method="fork")) as loader,
+    ):
+        it = iter(loader)
+        next(it)
+        for pid in (*worker_pids(loader).values(), os.getpid()):
+            os.kill(pid, signal.SIGTERM)
+        assert len(list(it)) == 4
+    os.close(told)
+    with os.fdopen(ran, "rb") as said:
+        assert said.read() == b"%d " % os.getpid()
 
 
 def interrupt_when_waiting(pids):
@@ -210,8 +181,7 @@ def test_signals_during_a_workers_start_are_handled_after_it_each_once(raises):
             raise raises(number)
 
     numbers = (signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
+    with handling(handler), handling(handler, signal.SIGUSR2):
         with (
             ThreadPoolExecutor(1) as executor,
             pytest.raises(raises) if raises else contextlib.nullcontext(),
@@ -224,9 +194,6 @@ def test_signals_during_a_workers_start_are_handled_after_it_each_once(raises):
         assert during == []
         assert sorted(seen) == sorted(numbers)
         assert [signal.getsignal(number) for number in numbers] == [handler, handler]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def test_system_calls_that_continue_after_a_signal_still_do_after_a_workers_start():

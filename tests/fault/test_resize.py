@@ -10,21 +10,17 @@ import pytest
 
 from slipring import Loader, Workers
 from slipring.errors import Closed, WorkerDied
+from tests.fault.test_respawn import undisturbed
 from tests.support.inside import engine_of
 from tests.support.options import grouped
 from tests.support.parts import slow
-from tests.support.processes import Program, circulating, kill_worker, until, worker_pids
+from tests.support.processes import circulating, kill_worker, until, worker_pids
 from tests.support.scenes import Gate, Rows, plain
 from tests.support.scenes import respawning as options
 
 pytestmark = pytest.mark.fault
 
 SEED = os.environ.get("SLIPRING_TEST_SEED", "1")
-
-
-def undisturbed(data, **changed):
-    with Loader(data, **grouped(**options(**changed))) as loader:
-        return [plain(batch) for batch in loader]
 
 
 @pytest.mark.parametrize(("method", "chunk_size"), [("fork", None), ("fork", 2), slow("spawn", None)])
@@ -99,19 +95,6 @@ def test_a_loader_closed_by_another_thread_while_it_is_resized_ends_all_workers(
                 break
         closer.join()
         assert not pool.workers
-
-
-@pytest.mark.parametrize("method", ["fork", "thread", slow("spawn")])
-def test_ctrl_c_while_workers_come_and_go_gives_one_traceback_and_ends_all(method):
-    rng = random.Random(f"{method} {SEED}")
-    for _ in range(3):
-        with Program("resizing", method) as program:
-            assert "begun" in program.line()
-            threading.Event().wait(rng.random() * 0.2)
-            program.signal_all(signal.SIGINT)
-            code, _, err = program.end()
-            assert err.rstrip().endswith("KeyboardInterrupt") and "Exception ignored" not in err, err
-            assert code == -signal.SIGINT or (method, code) == ("thread", 1), err
 
 
 class Interrupted:

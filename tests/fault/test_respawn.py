@@ -236,18 +236,15 @@ def test_only_the_dead_workers_ranges_are_done_again(tmp_path, method):
     assert sorted(read) == list(range(64)) and max(read.values()) == 2
 
 
-KEPT = {"whole": {}, "chunks": {"chunk_size": 2}, "as completed": {"in_order": False}}
-
-
 def dies(n, path, at):
     return Rows(n, on={i: Once(path / f"died-{i}", Death("SIGKILL")) for i in at})
 
 
-@pytest.mark.parametrize(("mode", "slots"), [("whole", 4), ("chunks", 4), ("as completed", None)])
+@pytest.mark.parametrize(("mode", "slots"), [("dynamic", 4), ("chunks", 4), ("as completed", None)])
 def test_a_loop_that_keeps_every_batch_keeps_the_delivered_values(tmp_path, mode, slots):
     """A new worker overwrites no batch: neither in a leased slot nor in a copy."""
     data = dies(400, tmp_path, (5, 100, 203, 398))
-    with Loader(data, **grouped(**options(slots=slots, **KEPT[mode]))) as loader:
+    with Loader(data, **grouped(**options(slots=slots, **MODES[mode]))) as loader:
         kept, then = [], []
         for batch in loader:
             kept.append(batch)
@@ -255,34 +252,7 @@ def test_a_loop_that_keeps_every_batch_keeps_the_delivered_values(tmp_path, mode
         assert loader.stats().respawns == 4
         assert loader.stats().copied_batches >= (0 if slots is None else 40)
     assert [plain(batch) for batch in kept] == then
-    assert sorted(then) == sorted(undisturbed(Rows(400), **KEPT[mode]))
-
-
-def test_a_fork_of_the_users_with_leases_kept_is_not_disturbed_by_deaths(tmp_path):
-    """The child reads its parent's batches and ends; then workers die, and the batches stay unchanged."""
-    data = dies(160, tmp_path, (100,))
-    with Loader(data, **grouped(**options())) as loader:
-        it = iter(loader)
-        held = [next(it) for _ in range(3)]
-        want = [plain(batch) for batch in held]
-        child = os.fork()
-        if child == 0:
-            same = [plain(batch) for batch in held] == want
-            del held
-            gc.collect()
-            os._exit(0 if same else 1)
-        pids = worker_pids(loader)
-        for number, pid in pids.items():
-            kill_worker(loader, number)
-            wait_dead(pid)
-        rest = [plain(batch) for batch in it]
-        assert os.waitpid(child, 0)[1] == 0
-        assert [plain(batch) for batch in held] == want
-        assert want + rest == undisturbed(Rows(160))
-        assert loader.stats().respawns >= len(pids)
-        ring = engine_of(loader).ring
-        del held
-        assert circulating(ring) == (ring.n_slots, ring.n_slots)
+    assert sorted(then) == sorted(undisturbed(Rows(400), **MODES[mode]))
 
 
 @pytest.mark.parametrize(("death", "end"), [("raise", "close"), ("raise", "drop"), ("respawn", "next epoch")])

@@ -1,15 +1,12 @@
 """Failures in slipring.torch, with torch's messages; tests/parity compares more of them with torch's own."""
 
-import subprocess
-import sys
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from slipring import LoaderTimeout, WorkerError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
-from tests.support.datasets import Numbers, patiently  # noqa: E402
+from tests.support.datasets import Numbers  # noqa: E402
 from tests.support.scenes import Death, Gate, Once, Raise  # noqa: E402
 
 pytestmark = pytest.mark.fault
@@ -58,40 +55,3 @@ def test_a_death_is_a_runtime_error_with_torchs_words_and_ours(tmp_path, how, te
                 next(iterator)
             del iterator
             assert [batch[0].item() for batch in loader] == list(range(0, 24, 4))  # new workers are started
-
-
-def test_a_timeout_is_a_runtime_error_with_torchs_words(tmp_path):
-    with (
-        Gate(tmp_path / "gate") as gate,
-        DataLoader(Numbers(24, {5: gate}), batch_size=4, num_workers=2, timeout=0.3) as loader,
-    ):
-        iterator = iter(loader)
-        patiently(iterator)
-        with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.3 seconds"):
-            next(iterator)
-        gate.open()
-        assert [patiently(iterator)[0].item() for _ in range(5)][-1] == 20
-
-
-EXITS = """
-import sys
-from slipring.torch import DataLoader
-
-def make(**options):
-    return DataLoader(range(1000), batch_size=2, num_workers=2, **options)
-
-kept = iter(make(persistent_workers=True))
-batches = [next(kept) for _ in range(30)]
-loader = make()
-loader.me = loader
-first, second = loader.its = iter(loader), iter(loader)
-next(first)
-if sys.argv[1]:
-    sys.exit(sys.argv[1])
-"""
-
-
-@pytest.mark.parametrize("said", ["", "the reason"])
-def test_an_interpreter_ends_cleanly_with_live_iterators(said):
-    done = subprocess.run([sys.executable, "-c", EXITS, said], capture_output=True, text=True)
-    assert (done.returncode, done.stderr.strip()) == (bool(said), said)

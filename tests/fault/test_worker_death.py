@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -80,18 +79,6 @@ def test_an_idle_worker_that_is_killed_is_noticed_when_its_batch_is_awaited(tmp_
                 for _ in it:
                     pass
             assert (caught.value.worker, caught.value.pid) == (1, pids[1])
-
-
-def test_a_death_is_noticed_while_the_consumer_waits(tmp_path):
-    with (
-        Gate(tmp_path / "gate") as gate,
-        Loader(Rows(8, on={0: gate}), 4, num_workers=1, workers=Workers(start_method="fork")) as loader,
-        ThreadPoolExecutor(1) as executor,
-    ):
-        waiting = executor.submit(next, iter(loader))
-        os.kill(gate.arrived(), signal.SIGKILL)
-        with pytest.raises(WorkerDied):
-            waiting.result()
 
 
 def test_a_forked_child_takes_no_descriptor_out_of_the_consumers_epoll():

@@ -106,10 +106,8 @@ def test_a_shard_that_has_changed_since_is_noticed(shards):
 def test_a_file_that_is_no_shard_is_refused(tmp_path):
     text = tmp_path / "text.tar"
     text.write_text("no archive" * 1000)
-    packed = shard(tmp_path / "packed.tar.gz", files(2), "w:gz")
-    for path in (text, packed):
-        with pytest.raises(ValueError, match=f"{path.name} is no tar file, or a compressed or damaged one"):
-            images.Tar(path)
+    with pytest.raises(ValueError, match=r"text\.tar is no tar file, or a compressed or damaged one"):
+        images.Tar(text)
     with pytest.raises(FileNotFoundError):
         images.Tar(tmp_path / "none.tar")
     with pytest.raises(ValueError, match="at least one shard"):

@@ -117,16 +117,34 @@ def test_labels_of_all_kinds_are_mixed_as_class_numbers_are(mix, kind, way):
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_tensors_as_labels_are_mixed_in_torchs_loader(mix):
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
+def test_tensors_as_labels_are_mixed_in_torchs_loader(mix, dtype):
     torch = pytest.importorskip("torch")
     from slipring.torch import DataLoader
 
-    data = photos(batch_transform=MIXES[mix], target_transform=torch.tensor)
-    for options in ({}, {"num_workers": 2}, {"num_workers": 2, **grouped(chunk_size=1)}):
-        for (image, target), (_, label) in zip(unmixed(), DataLoader(data, 8, **options), strict=True):
-            assert isinstance(label, torch.Tensor) and label.dtype == torch.float32 and label.shape == (8, CLASSES)
-            assert torch.allclose(label.sum(1), torch.ones(8)) and len(image) == len(label)
-            assert ((label.numpy() > 0).sum(1) <= 2).all() and (label.numpy()[0, target[[0, -1]]] >= 0).all()
+    def epoch(rng="batch", chunk_size=None, seed=3, **options):
+        torch.manual_seed(seed)
+        with DataLoader(data, 8, rng=rng, **options, **grouped(chunk_size=chunk_size)) as loader:
+            return [(image.clone(), label.clone()) for image, label in loader]
+
+    data = photos(batch_transform=MIXES[mix], target_transform=torch.tensor, dtype=dtype, layout="NCHW")
+    wanted = epoch()
+    for options in ({"num_workers": 2}, {"num_workers": 2, "chunk_size": 1}):
+        for (image, label), (its, its_label) in zip(wanted, epoch(**options), strict=True):
+            assert torch.equal(image, its) and torch.equal(label, its_label), options
+    for (_, target), (image, label) in zip(unmixed(), wanted, strict=True):
+        assert image.dtype is getattr(torch, dtype)
+        assert label.dtype == torch.float32 and label.shape == (8, CLASSES)
+        assert torch.allclose(label.sum(1), torch.ones(8)) and ((label.numpy() > 0).sum(1) <= 2).all()
+        assert (label.numpy()[0, target[[0, -1]]] >= 0).all()
+
+
+def test_a_subset_of_torchs_mixes_its_batches():
+    subset_of = pytest.importorskip("torch.utils.data").Subset
+    data, order = photos(batch_transform=MIXES["mixup"]), [5, 3, 9, 11, 2, 20]
+    subset = subset_of(subset_of(data, range(1, 24)), [n - 1 for n in order])
+    for (image, label), (its, its_label) in zip(batches(data, 3, sampler=order), batches(subset, 3), strict=True):
+        assert np.array_equal(image, its) and np.array_equal(label, its_label) and label.shape == (3, CLASSES)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 4.0])

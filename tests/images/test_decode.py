@@ -75,24 +75,6 @@ def test_a_box_that_keeps_its_size_has_the_images_own_pixels(interpolation, flip
         assert np.array_equal(row, expected[:, ::-1] if flip else expected), box
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize(("flip", "format"), [(False, "JPEG"), (True, "PNG")])
-def test_exif_turns_the_image_and_the_box_is_meant_as_it_is_shown(orientation, flip, format):
-    exif = Image.Exif()
-    exif[ORIENTATION] = orientation
-    data = encoded(pixels(60, 90), format, exif=exif)
-    shown = ImageOps.exif_transpose(Image.open(io.BytesIO(data)).convert("RGB"))
-    assert images.size(data, exif=True) == (shown.height, shown.width)
-    assert images.size(data) == (60, 90)
-    top, left, height, width = box = (5, 11, shown.height - 20, shown.width - 30)
-    theirs = shown.crop((left, top, left + width, top + height)).resize((37, 41), Image.Resampling.BILINEAR)
-    if flip:
-        theirs = theirs.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    out = np.empty((41, 37, 3), np.uint8)
-    images.decode_into(data, out, box, flip, exif=True)
-    assert error(out, np.asarray(theirs)) <= 1
-
-
 def test_a_tiff_that_pillow_turns_itself_is_turned_once():
     exif = Image.Exif()
     exif[ORIENTATION] = 6

@@ -120,14 +120,33 @@ def test_a_random_crop_has_every_place_equally_often(padding):
     counted([ops[0][1][:2] for ops in added], dict.fromkeys(itertools.product(tops, lefts), 1))
 
 
-def test_erased_boxes_have_uniform_areas_aspects_and_places():
-    size = 1000, 2000
-    added = recorded(images.RandomErasing(1, (0.1, 0.3), (0.5, 2)), 2000, size, seed=4)
-    boxes = [ops[0][1] for ops in added]
-    follows([h * w / (size[0] * size[1]) for _, _, h, w in boxes], uniform(0.1, 0.3))
+def check_boxes(boxes):
+    """Assert that boxes in 1000 x 2000 pixels have uniform areas, from 0.1 to 0.2, aspects and places."""
+    follows([h * w / 2_000_000 for _, _, h, w in boxes], uniform(0.1, 0.2))
     follows([math.log(h / w) for _, _, h, w in boxes], uniform(math.log(0.5), math.log(2)))
-    follows([top / (size[0] - h) for top, _, h, _ in boxes], uniform(0, 1))
-    follows([left / (size[1] - w) for _, left, _, w in boxes], uniform(0, 1))
+    follows([top / (1000 - h) for top, _, h, _ in boxes], uniform(0, 1))
+    follows([left / (2000 - w) for _, left, _, w in boxes], uniform(0, 1))
+
+
+def test_erased_boxes_have_uniform_areas_aspects_and_places():
+    added = recorded(images.RandomErasing(1, (0.1, 0.2), (0.5, 2)), 2000, (1000, 2000), seed=4)
+    check_boxes([ops[0][1] for ops in added])
+
+
+def recipes(step, size, times):
+    """Return the recipes of a step for images of a size."""
+    draws, found = Draws(1), [Recipe(*size) for _ in range(times)]
+    for recipe in found:
+        step.apply(recipe, draws)
+    return found
+
+
+def test_random_resized_crops_have_uniform_areas_aspects_and_places():
+    step = images.RandomResizedCrop(32, (0.1, 0.2), (0.5, 2), flip=0.25)
+    views = [recipe.view for recipe in recipes(step, (1000, 2000), 2000)]
+    assert {(view.to, view.window) for view in views} == {((32, 32), (0, 0, 32, 32))}
+    check_boxes([view.box for view in views])
+    counted([view.flip for view in views], {True: 1, False: 3})
 
 
 def test_erased_boxes_reach_every_side_of_the_image_and_stay_inside():
@@ -200,12 +219,8 @@ def test_a_random_interpolation_is_bilinear_or_bicubic(step):
 
 
 def test_a_random_interpolation_of_a_crop_is_bilinear_or_bicubic():
-    seen = []
-    for seed in range(1000):
-        recipe = Recipe(20, 30)
-        images.RandomResizedCrop(8, interpolation="random").apply(recipe, Draws(seed))
-        seen.append(recipe.filter)
-    counted(seen, {0: 1, 1: 1})
+    found = recipes(images.RandomResizedCrop(8, interpolation="random"), (20, 30), 1000)
+    counted([recipe.filter for recipe in found], {0: 1, 1: 1})
 
 
 COLORS = "brightness", "saturation", "contrast", "sharpness", "posterize", "solarize", "autocontrast", "equalize"

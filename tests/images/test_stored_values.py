@@ -51,9 +51,12 @@ def assert_same_as_pillow(data):
         assert images.size(data, exif=exif) == want.shape[:2]
         whole = images.decode(data, exif=exif)
         assert whole.shape == want.shape and np.abs(whole.astype(int) - want).max() <= 1
-        out = np.empty((7, 9, 3), np.uint8)
-        images.decode_into(data, out, (2, 3, 7, 9), exif=exif)
-        assert np.abs(out.astype(int) - want[2:9, 3:12]).max() <= 1
+        part = Image.fromarray(want).crop((3, 2, 12, 9))
+        for flip, size in ((False, (7, 9)), (True, (5, 4))):
+            out = np.empty((*size, 3), np.uint8)
+            images.decode_into(data, out, (2, 3, 7, 9), flip, exif=exif)
+            scaled = np.asarray(part.resize(size[::-1], Image.Resampling.BILINEAR))
+            assert np.abs(out.astype(int) - scaled[:, :: -1 if flip else 1]).max() <= 1
         sample, _ = images.Bytes([(data, 0)], exif=exif)[0]
         assert np.array_equal(sample, whole)
 

@@ -1,14 +1,12 @@
-"""Steps for detection, compared with torchvision's own: their results, and the distributions of their draws."""
+"""Steps for detection, compared with torchvision's own for the same draws. test_detection.py tests the draws."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from slipring import images
-from tests.images.recorded import recorded
 from tests.images.test_detection import drawn, made, sample_of
 from tests.support.inside import augmented
 from tests.support.pictures import error, pixels
@@ -20,53 +18,6 @@ DISTORT = "brightness", "contrast", "saturation", "hue"
 @pytest.fixture(autouse=True)
 def real():
     return torchvision() or pytest.skip("torchvision does not load here")
-
-
-def two_samples(ours, theirs):
-    """Assert that two lists of numbers come from one distribution (Kolmogorov and Smirnov, p = 0.001)."""
-    ours, theirs = np.sort(np.asarray(ours, float)), np.sort(np.asarray(theirs, float))
-    every = np.concatenate([ours, theirs])
-    shares = [np.searchsorted(part, every, "right") / len(part) for part in (ours, theirs)]
-    assert len(every) >= 400
-    assert np.abs(shares[0] - shares[1]).max() < 1.95 * math.sqrt(1 / len(ours) + 1 / len(theirs))
-
-
-def test_draws_have_the_distributions_of_torchvisions_own():
-    import torch
-    from torchvision import tv_tensors
-    from torchvision.transforms import v2
-
-    torch.manual_seed(5)
-    corners = np.array([(20, 30, 90, 120), (150, 20, 280, 180), (100, 100, 140, 190)], float)
-    boxes = tv_tensors.BoundingBoxes(torch.tensor(corners), format="XYXY", canvas_size=(200, 300))
-    flat = [tv_tensors.Image(torch.zeros((3, 200, 300), dtype=torch.uint8)), boxes]
-
-    def both(name, *arguments, **options):
-        theirs = getattr(v2, name)(*arguments, **options)
-        ours = recorded(getattr(images, name)(*arguments, **options), 1200, boxes=corners)
-        return ours, [theirs.make_params(flat) for _ in range(1200)]
-
-    whole = {"top": 0, "left": 0, "height": 200, "width": 300}
-    ours, theirs = both("RandomIoUCrop")
-    for place, name in enumerate(whole):
-        crops = [ops[0][1] if ops else tuple(whole.values()) for ops in ours]
-        two_samples([crop[place] for crop in crops], [(params or whole)[name] for params in theirs])
-    ours, theirs = both("RandomZoomOut", p=1)
-    paddings = [params["padding"] for params in theirs]
-    two_samples([-ops[0][1][1] for ops in ours], [padding[0] for padding in paddings])
-    two_samples([-ops[0][1][0] for ops in ours], [padding[1] for padding in paddings])
-    two_samples([ops[0][1][3] for ops in ours], [padding[0] + 300 + padding[2] for padding in paddings])
-    for name, arguments in (
-        ("ScaleJitter", ((500, 400),)), ("RandomShortestSize", ((100, 150, 250), 300)), ("RandomResize", (50, 90)),
-    ):  # fmt: skip
-        ours, theirs = both(name, *arguments)
-        two_samples([min(ops[0][1]) for ops in ours], [min(params["size"]) for params in theirs])
-    ours, theirs = both("RandomPhotometricDistort")
-    for name in DISTORT:
-        factors = [params[f"{name}_factor"] for params in theirs]
-        two_samples([any(op[0] == name for op in ops) for ops in ours], [factor is not None for factor in factors])
-        found = [v[0] for ops in ours for added, _, v in ops if added == name]
-        two_samples(found, [factor for factor in factors if factor is not None])
 
 
 def params_of(step, added, sample):

@@ -133,21 +133,14 @@ def filled(*steps, sizes=((40, 50),) * 12):
     return images.Bytes([(encoded(array, "PNG"), n) for n, array in enumerate(arrays)], list(steps))
 
 
-def test_a_step_gets_the_memory_of_the_image_before():
-    seen = []
-    dataset = filled(lambda image: seen.append(address(image)))
-    for n in range(12):
-        assert (dataset[n][0] == 10 * n).all()
-    assert len(set(seen)) == 1
-
-
-def test_two_steps_have_memory_of_their_own():
+@pytest.mark.parametrize("between", [[], [images.RandomInvert(1)]], ids=["one array", "two"])
+def test_steps_get_the_memory_of_the_image_before_and_each_its_own(between):
     seen = []
     step = lambda image: seen.append(address(image))  # noqa: E731
-    dataset = filled(step, images.RandomInvert(1), step)
+    dataset = filled(step, *between, *[step] * len(between))
     for n in range(12):
-        assert (dataset[n][0] == 255 - 10 * n).all()
-    assert len(set(seen)) == 2
+        assert (dataset[n][0] == (255 - 10 * n if between else 10 * n)).all()
+    assert len(set(seen)) == 1 + len(between)
 
 
 KEEPERS = {

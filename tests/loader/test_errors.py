@@ -1,6 +1,5 @@
 """Errors: in the dataset, in collate_fn, in worker_init_fn, in a sampler; timeouts."""
 
-import multiprocessing
 import threading
 import traceback
 from functools import partial
@@ -28,6 +27,7 @@ from tests.support.datasets import (
     raise_stop,
 )
 from tests.support.kinds import KINDS, kinds, loading
+from tests.support.processes import from_a_daemon
 
 
 def sorts(found):
@@ -271,18 +271,6 @@ def load_in_a_daemon(sender, options):
             sender.send([batch.tolist() for batch in loader])
         except AssertionError as error:
             sender.send(str(error))
-
-
-def from_a_daemon(function, *args):
-    """Return what a function sends from a daemonic process."""
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=function, args=(sender, *args), daemon=True)
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    finally:
-        process.join()
 
 
 @kinds("fork", "spawn", "forkserver")

@@ -5,7 +5,7 @@ import pytest
 
 from slipring import Loader, Memory
 from slipring.errors import shown
-from tests.support.datasets import Into, Squares, Stream
+from tests.support.datasets import Into, Squares, Stream, Unshowable
 from tests.support.options import grouped
 
 
@@ -110,11 +110,6 @@ def test_numbers_may_be_numpy_integers():
         assert len(loader) == 3
     found = Loader(Squares(10), num_workers=[np.int64(2), np.int64(3)]).options
     assert [type(n) for n in (found.num_workers, *found.bounds)] == [int] * 3 and found.bounds == (2, 3)
-
-
-class Unshowable:
-    def __repr__(self):
-        raise ZeroDivisionError
 
 
 def test_the_text_of_a_value_in_a_message_is_bounded():

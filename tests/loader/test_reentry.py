@@ -12,6 +12,7 @@ from slipring.errors import Closed
 from tests.support.datasets import Made, Waiting, ids
 from tests.support.options import grouped
 from tests.support.processes import LONG_S
+from tests.support.signals import handling
 
 N = 60
 MAIN = os.getpid()
@@ -21,14 +22,6 @@ def alarm():
     """Send a signal; its handler runs before this returns."""
     if os.getpid() == MAIN:
         signal.raise_signal(signal.SIGALRM)
-
-
-@pytest.fixture
-def on_alarm():
-    """A function that sets the handler."""
-    before = signal.getsignal(signal.SIGALRM)
-    yield lambda handler: signal.signal(signal.SIGALRM, lambda *_: handler())
-    signal.signal(signal.SIGALRM, before)
 
 
 class Key:
@@ -70,7 +63,7 @@ def numbers_of(batches):
 
 
 @pytest.mark.parametrize(("asks", "num_workers"), [("pickles", 2), ("draws", 0), ("draws", 1)])
-def test_a_handler_that_asks_while_the_next_task_is_made_has_an_error_and_no_batch_is_lost(asks, num_workers, on_alarm):
+def test_a_handler_that_asks_while_the_next_task_is_made_has_an_error_and_no_batch_is_lost(asks, num_workers):
     errors = []
     options = {
         "pickles": {"sampler": [Key(i, alarm if i in (20, 30) else None) for i in range(N)], "batch_size": 1},
@@ -78,15 +71,15 @@ def test_a_handler_that_asks_while_the_next_task_is_made_has_an_error_and_no_bat
     }[asks]
     with Loader(NUMBERS, num_workers=num_workers, **grouped(**options)) as loader:
         iterator = iter(loader)
-        on_alarm(refused(iterator, errors))
-        assert numbers_of(iterator) == list(range(N))
+        with handling(refused(iterator, errors), signal.SIGALRM):
+            assert numbers_of(iterator) == list(range(N))
     assert len(errors) == 2
 
 
 def refused(iterator, errors):
-    """Return a function that calls next(), and records its exception."""
+    """Return a handler that calls next(), and records its exception."""
 
-    def ask():
+    def ask(*_):
         with pytest.raises(RuntimeError, match=r"next\(\) is not reentrant.*set a flag") as caught:
             next(iterator)
         errors.append(caught.value)
@@ -98,22 +91,20 @@ KINDS = [{"num_workers": 0}, {"num_workers": 1}]
 
 
 @pytest.mark.parametrize("options", KINDS, ids=["inline", "process"])
-def test_a_handler_that_asks_while_a_batch_is_waited_for_has_an_error_and_the_wait_continues(
-    options, on_alarm, tmp_path
-):
+def test_a_handler_that_asks_while_a_batch_is_waited_for_has_an_error_and_the_wait_continues(options, tmp_path):
     errors = []
     with Loader(Waiting(tmp_path / "go on", at=5, n=N), 1, collate_fn=ids, **grouped(**options)) as loader:
         iterator = iter(loader)
         ask = refused(iterator, errors)
 
-        def handler():
+        def handler(*_):
             ask()
             (tmp_path / "go on").touch()
 
-        on_alarm(handler)
         got = numbers_of(itertools.islice(iterator, 5))
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        assert got + numbers_of(iterator) == list(range(N))
+        with handling(handler, signal.SIGALRM):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            assert got + numbers_of(iterator) == list(range(N))
     assert len(errors) == 1
 
 

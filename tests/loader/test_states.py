@@ -5,7 +5,6 @@ import multiprocessing
 import pickle
 from functools import partial
 
-import numpy as np
 import pytest
 
 import slipring
@@ -131,16 +130,6 @@ def test_an_iterator_from_before_a_load_raises(kind, num_workers, persistent, wh
             assert loader.state_dict() == state
             assert len(taken(iter(loader))) == len(whole) - 2
         assert taken(iter(loader)) and loader.state_dict()["finished"]
-
-
-def test_an_iterator_of_a_stream_from_before_a_load_raises():
-    with slipring.stream([{"x": np.arange(10)}], 2) as loader:
-        batches = iter(loader)
-        next(batches)
-        loader.load_state_dict(loader.state_dict())
-        with pytest.raises(slipring.errors.Closed, match="make a new one"):
-            next(batches)
-        assert [batch["x"].tolist() for batch in loader] == [[2, 3], [4, 5], [6, 7], [8, 9]]
 
 
 @pytest.mark.parametrize("order", ["own", "batch-sampler", "stateful-sampler"])

@@ -14,15 +14,10 @@ import slipring
 from slipring.errors import shown
 from slipring.options import LoaderOptions, Memory, StreamOptions, TorchOptions, Workers
 from slipring.streams import ShardStream, Stream
+from tests.support.datasets import Unshowable
 from tests.support.inside import Group, function, group_rules, instance, integer, rules, seconds, worker_count
 
 NAN, HUGE = float("nan"), 10**400
-
-
-class Unshowable:
-    def __repr__(self):
-        raise ZeroDivisionError
-
 
 NUMBERS = [1.5, NAN, float("inf"), 1j, np.float64(2), np.array([1, 2])]
 OTHERS = ["3", b"3", [], {}, object(), np.True_, Unshowable()]

@@ -6,23 +6,9 @@ import pytest
 
 import slipring
 from slipring import images
-
-
-class Unshowable:
-    """Its repr raises."""
-
-    def __repr__(self):
-        raise ZeroDivisionError("no repr")
-
-    def __hash__(self):
-        return 7
-
-    def __eq__(self, other):
-        return isinstance(other, Unshowable)
-
+from tests.support.datasets import Unshowable
 
 SAID = "whose repr raises ZeroDivisionError"
-
 
 WRONG = {
     "a transform": (lambda: images.Bytes([], Unshowable()), "transform must be of slipring.images"),

@@ -1,6 +1,5 @@
 """The end of a queue, and its processes: forks, numbers, signals, threads."""
 
-import gc
 import multiprocessing
 import os
 import signal
@@ -100,24 +99,6 @@ def test_a_program_that_a_process_executes_does_not_get_the_queues_descriptors()
     process.start()
     process.join()
     assert process.exitcode == 0
-
-
-def test_a_forked_child_has_a_number_of_its_own_and_leaves_its_parents_views_alone():
-    q = Queue(4)
-    q.put(np.arange(3))
-    kept = q.get()
-
-    def child():
-        nonlocal kept
-        q.put("from the child")
-        value = kept.tolist()
-        kept = None
-        gc.collect()
-        return value, count_of(q)()
-
-    assert in_child(child) == ([0, 1, 2], (1, 2))
-    assert q.get() == "from the child" and kept.tolist() == [0, 1, 2]
-    assert count_of(q)() == (0, 3)
 
 
 def test_a_child_forked_inside_a_slots_block_leaves_it_to_its_parent():

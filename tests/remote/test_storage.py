@@ -31,10 +31,7 @@ def test_local_files_are_read_without_fsspec(folder):
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"attempts": 0}, ValueError, "attempts must be at least 1"),
         ({"timeout": 0}, ValueError, "timeout must be above 0"),
-        ({"attempt_timeout": "1"}, TypeError, "attempt_timeout must be a number"),
-        ({"disk_cache_bytes": "much"}, ValueError, "disk_cache_bytes must be a size"),
         ({"filesystem": 3}, TypeError, "fsspec's or of pyarrow.fs"),
     ],
     ids=str,

@@ -11,6 +11,7 @@ import slipring
 from slipring.errors import BlockError
 from tests.support.options import grouped
 from tests.support.processes import LONG_S
+from tests.support.signals import Raised, handling
 
 pa = pytest.importorskip("pyarrow")
 
@@ -133,10 +134,6 @@ def test_an_exception_of_the_source_comes_as_it_is_and_the_stream_continues(way)
     assert [re.search(r"server \d", str(error))[0] for error in errors] == ["server 1", "server 2", "server 3"]
 
 
-class Late(Exception):
-    """The exception of the handler below."""
-
-
 @pytest.mark.parametrize(("shuffle_buffer", "text"), [(0, False), (40, True)])
 # pyarrow's calls import modules: Python drops a handler's exceptions in the callbacks of the import locks.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -147,29 +144,29 @@ def test_a_signals_handler_that_raises_ends_the_iteration_and_costs_the_next_no_
     late = 0
 
     def handler(*_):
-        raise Late
+        raise Raised
 
-    before = signal.signal(signal.SIGVTALRM, handler)
-    try:
-        with slipring.stream(lambda worker, workers: Listed(blocks), 10, shuffle_buffer=shuffle_buffer) as loader:
-            for _ in range(10):
-                iterator = iter(loader)
-                next(iterator)
-                try:
-                    signal.setitimer(signal.ITIMER_VIRTUAL, 0.002)
-                    for _ in iterator:
-                        pass
-                    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-                except Late:
-                    late += 1
-                    with contextlib.suppress(slipring.errors.Closed):  # the exception came in the loop, not in next()
-                        next(iterator)
-            got = np.zeros(6 * len(blocks), np.int64)
-            for batch in loader:
-                got[batch["x"]] += 1
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+    with (
+        handling(handler, signal.SIGVTALRM),
+        contextlib.ExitStack() as stack,
+        slipring.stream(lambda worker, workers: Listed(blocks), 10, shuffle_buffer=shuffle_buffer) as loader,
+    ):
+        stack.callback(signal.setitimer, signal.ITIMER_VIRTUAL, 0)
+        for _ in range(10):
+            iterator = iter(loader)
+            next(iterator)
+            try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.002)
+                for _ in iterator:
+                    pass
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            except Raised:
+                late += 1
+                with contextlib.suppress(slipring.errors.Closed):  # the exception came in the loop, not in next()
+                    next(iterator)
+        got = np.zeros(6 * len(blocks), np.int64)
+        for batch in loader:
+            got[batch["x"]] += 1
     assert late
     assert np.flatnonzero(got != 1).tolist() == []
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import signal
 
 import numpy as np
@@ -71,18 +70,6 @@ def test_a_state_of_rows_continues_with_another_batch_size():
         rest = [x for batch in values(loader) for x in batch]
     with slipring.stream(blocks, 1000) as loader:
         assert [seen + rest] == values(loader)
-
-
-def test_a_loader_that_was_pickled_with_a_state_continues_from_it():
-    with slipring.stream(blocks, 10) as loader:
-        whole = values(loader)
-        loader.epoch = 0
-        iterator = iter(loader)
-        next(iterator), next(iterator)
-        loader.load_state_dict(loader.state_dict())
-        copy = pickle.loads(pickle.dumps(loader))
-    with copy:
-        assert values(copy) == whole[2:]
 
 
 @pytest.mark.parametrize("way", [*WAYS, {**WAYS[1], "persistent_workers": True}], ids=str)
@@ -220,29 +207,6 @@ def test_a_state_of_an_epochs_end_begins_the_next_epoch_with_another_shuffle():
         whole = values(loader)
         loader.load_state_dict(state)
         assert values(loader) == whole and loader.epoch == 2
-
-
-def test_a_signal_before_the_first_batch_costs_the_next_iteration_nothing():
-    class Interrupted:
-        def __init__(self):
-            self.blocks = None
-
-        def __iter__(self):
-            if self.blocks is None:
-                self.blocks = blocks(0, 1)
-                raise KeyboardInterrupt
-            return self
-
-        def __next__(self):
-            return next(self.blocks)
-
-    with slipring.stream(blocks, 10) as loader:
-        whole = values(loader)
-    with slipring.stream(Interrupted(), 10) as loader:
-        iterator = iter(loader)
-        with pytest.raises(KeyboardInterrupt):
-            next(iterator)
-        assert values(loader) == whole
 
 
 @pytest.mark.fault

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import dataclasses
 import itertools
 import os
 import random
@@ -226,19 +225,6 @@ class Waiting(Squares):
         return super().__getitem__(i)
 
 
-class Counting(Squares):
-    """Writes each index that is read to a file."""
-
-    def __init__(self, path, n=100):
-        super().__init__(n)
-        self.path = os.fspath(path)
-
-    def __getitem__(self, i):
-        with open(self.path, "a") as file:
-            file.write(f"{i}\n")
-        return super().__getitem__(i)
-
-
 _never = threading.Event()
 
 
@@ -337,12 +323,6 @@ class RandomStream:
 Point = collections.namedtuple("Point", "x y")
 
 
-@dataclasses.dataclass
-class Record:
-    a: object
-    b: object
-
-
 class Opaque:
     """Travels as a pickle."""
 
@@ -372,6 +352,13 @@ class NoUnpickle:
 
 def _refuse_to_load():
     raise RuntimeError("it does not come back")
+
+
+class Unshowable:
+    """Its repr raises."""
+
+    def __repr__(self):
+        raise ZeroDivisionError("no repr")
 
 
 class Awkward(Exception):

@@ -112,11 +112,6 @@ def ahead_of(iterator):
     return iterator.ahead
 
 
-def source_of_pass(loader):
-    """Return the source of indices of the newest iteration of torch's loader."""
-    return loader._newest.source
-
-
 def count_of(queue):
     """Return the method of a slipring.Queue that counts its slots: (READY, FREE)."""
     return queue._count

@@ -1,7 +1,6 @@
 """Pictures for the tests: smooth ones with sharp edges, noise, and Pillow's results for them."""
 
 import io
-import random
 import struct
 
 import numpy as np
@@ -129,7 +128,3 @@ def any_jpeg(draw, large=False):
     if blocks is not None:
         data, (height, width) = resampled(data, blocks, exact)
     return data, height, width, options | {"sampling": sampling}
-
-
-def rng(seed):
-    return random.Random(seed)

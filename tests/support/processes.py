@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import pathlib
 import pickle
@@ -175,3 +176,15 @@ class Program:
         """Wait for the program's end; return (exit code, stdout, stderr)."""
         out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out, err
+
+
+def from_a_daemon(function, *args):
+    """Return what a function sends from a daemonic process."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=function, args=(sender, *args), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    finally:
+        process.join()

@@ -18,6 +18,7 @@ from torch.utils import data  # noqa: E402
 import slipring  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.parts import slow  # noqa: E402
+from tests.support.processes import from_a_daemon  # noqa: E402
 from tests.support.torch_datasets import Stream  # noqa: E402
 
 
@@ -132,12 +133,7 @@ def load_in_a_daemon(sender, method):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", context(threading.Thread)], ids=["fork", "spawn", "thread"])
 def test_a_daemonic_process_is_told_to_use_threads_which_work(method):
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=load_in_a_daemon, args=(sender, method), daemon=True)
-    process.start()
-    sender.close()
-    said = receiver.recv()
-    process.join()
+    said = from_a_daemon(load_in_a_daemon, method)
     if isinstance(method, str):
         code = re.search("multiprocessing_context=Threads.. with ``(.+?)``", said)[1]
         names = {"multiprocessing": multiprocessing, "threading": threading}

@@ -11,20 +11,9 @@ torch = pytest.importorskip("torch")
 
 from slipring.errors import Closed  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
-from tests.support.inside import ahead_of, engine_of, engines_of, source_of_pass  # noqa: E402
-from tests.support.signals import Raised, handling  # noqa: E402
+from tests.support.inside import ahead_of, engine_of, engines_of  # noqa: E402
+from tests.support.signals import Raised, handling, raising_once  # noqa: E402
 from tests.support.stateful import OwnIterator  # noqa: E402
-
-
-@pytest.fixture
-def interrupt():
-    """A function that sends a signal, whose handler raises."""
-
-    def handler(number, frame):
-        raise Raised
-
-    with handling(handler):
-        yield lambda: signal.raise_signal(signal.SIGUSR1)
 
 
 def rest(iterator):
@@ -68,17 +57,15 @@ def test_a_batch_that_cannot_be_brought_to_a_device_is_not_brought_again(num_wor
         assert rest(loader) == [[8, 9, 10, 11]]
 
 
-def test_a_batch_that_a_handler_has_interrupted_on_its_way_to_a_device_is_brought_again(interrupt):
-    left = [interrupt]
-
+def test_a_batch_that_a_handler_has_interrupted_on_its_way_to_a_device_is_brought_again():
     def transform(batch):
-        if batch[0] == 4 and left:
-            left.pop()()
+        if batch[0] == 4:
+            signal.raise_signal(signal.SIGUSR1)
         return batch
 
     for arguments in ({}, {"num_workers": 2, "preload": 0}):
-        left[:] = [interrupt]
-        with DataLoader(range(12), 4, **grouped(transform=transform, device="cpu", **arguments)) as loader:
+        loader = DataLoader(range(12), 4, **grouped(transform=transform, device="cpu", **arguments))
+        with handling(raising_once(Raised)), loader:
             it = iter(loader)
             assert next(it).tolist() == [0, 1, 2, 3]
             with pytest.raises(Raised):
@@ -127,15 +114,6 @@ def test_the_kept_workers_are_lent_again_where_an_iteration_did_not_begin(monkey
         assert engine_of(it) is engines_of(loader).engine
         assert len(rest(it)) == 3
         del it
-
-
-def test_indices_that_come_as_an_iterator_are_drawn_once():
-    lists = [iter([0, 1]), iter([2, 3])]
-    loader = DataLoader(range(12), batch_sampler=lists)
-    it, order = iter(loader), source_of_pass(loader)
-    order.open()
-    assert order._draw() == order._draw() == [0, 1]  # as if a handler raises after the first call
-    assert rest(it) == [[0, 1], [2, 3]]
 
 
 class InterruptedOrder(torch.utils.data.Sampler):

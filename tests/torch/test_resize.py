@@ -13,7 +13,6 @@ from tests.support import datasets  # noqa: E402
 from tests.support.inside import engines_of  # noqa: E402
 from tests.support.parts import slow  # noqa: E402
 from tests.support.resizing import plain, resized  # noqa: E402
-from tests.support.stateful import Reads  # noqa: E402
 from tests.support.torch_datasets import Made  # noqa: E402
 
 pytestmark = [
@@ -29,17 +28,6 @@ def drawn(i):
 
 class Numbered(datasets.Numbered, torch.utils.data.IterableDataset):
     """The stream as an IterableDataset."""
-
-
-class Counted(Reads):
-    """A map dataset of 80 samples with a state."""
-
-    def __init__(self):
-        super().__init__(80)
-
-    def __getitem__(self, i):
-        super().__getitem__(i)
-        return i, torch.utils.data.get_worker_info().num_workers
 
 
 @pytest.mark.parametrize(
@@ -62,15 +50,6 @@ def test_every_byte_is_that_of_a_fixed_number(method, more):
     with made(1, method) as loader:
         assert [resized(loader, {4: 3, 30: 1, 50: 4}) for _ in range(2)] == want
         assert loader.num_workers == 4
-
-
-@pytest.mark.parametrize(("data", "persistent"), [(Numbered, True), (Counted, False)])
-def test_values_that_depend_on_the_workers_change_with_the_next_epoch(data, persistent):
-    with DataLoader(data(), 2, num_workers=2, persistent_workers=persistent) as loader:
-        for workers, change in ((2, 3), (3, 1), (1, 1)):
-            got = resized(loader, {4: change})
-            assert {n for batch in got for n in batch[1]} == {workers}
-            assert sorted(i for batch in got for i in batch[0]) == list(range(len(got) * 2))
 
 
 def test_with_torchs_seeds_it_changes_with_the_next_epoch():

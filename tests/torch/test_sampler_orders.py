@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DistributedSampler, RandomSampler  # noqa: E402
 
-from slipring.errors import SlipringError  # noqa: E402
 from slipring.torch import DataLoader  # noqa: E402
 from tests.support.datasets import flat  # noqa: E402
 from tests.support.inside import pickled  # noqa: E402
@@ -66,25 +65,6 @@ def test_a_subclass_with_an_order_of_its_own_is_asked_for_it():
             return iter(range(N - 1, -1, -1))
 
     assert flat(DataLoader(range(N), sampler=Backwards(range(N)), batch_size=100)) == list(range(N - 1, -1, -1))
-
-
-def test_ctrl_c_amid_the_first_draw_ends_the_epoch_with_an_error(monkeypatch):
-    """It would end torch's generator, too: an epoch that seems complete would be worse."""
-    loader = DataLoader(range(N), shuffle=True, batch_size=100)
-    drawn = torch.randperm
-
-    def interrupted(*given, **more):
-        drawn(*given, **more)
-        raise KeyboardInterrupt
-
-    batches = iter(loader)
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "randperm", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            next(batches)
-    with pytest.raises(SlipringError, match="KeyboardInterrupt that was raised while this process ran the sampler"):
-        next(batches)
-    assert sorted(flat(loader)) == list(range(N))
 
 
 @pytest.mark.slow
