@@ -324,7 +324,6 @@ coverage: build $(CLIENTS) $(COVERAGE_STAMP) ## the lines of C and Python that `
 	gcc -O2 -Wall -Wextra -Werror -fPIC -c -o $(COVERED)/counters.o tools/line_coverage/counters.c
 	-$(COUNTING) $(MAKE) --no-print-directory -C tests/c run OUT=$(COVERED)/c VARIANT_plain='$(COUNTED)'
 	-$(COUNTING) COVERAGE_PROCESS_START=$(CURDIR)/tools/line_coverage/coverage.ini PYTHONPATH=$(CURDIR)/$(call LIB,coverage) \
-	    PYTEST_ADDOPTS='--deselect tests/streams/test_bad_blocks.py::test_a_signals_handler_that_raises_costs_no_row' \
 	    $(MAKE) --no-print-directory pytest-fast
 	$(PY) -m tools.line_coverage
 
