@@ -131,3 +131,8 @@ def test_packs_in_batches_are_refused():
         pytest.raises(TypeError, match="load a stream of packs with batch_size=None"),
     ):
         next(iter(loader))
+
+
+def test_steps_of_a_loader_without_states_cannot_be_equal():
+    with pytest.raises(TypeError, match=r"loader must be a slipring\.Loader"):
+        next(tokens.equal_steps([1, 2]))

@@ -5,7 +5,7 @@ from slipring.tokens._collation import Jagged, Padded
 from slipring.tokens._flat import Flat
 from slipring.tokens._planned import Piece, Plan, PlanReport
 from slipring.tokens._samplers import PackedSampler, TokenBatchSampler
-from slipring.tokens._streams import PackedStream, pack
+from slipring.tokens._streams import PackedStream, equal_steps, pack
 
 __all__ = [
     "Flat",
@@ -17,6 +17,7 @@ __all__ = [
     "Plan",
     "PlanReport",
     "TokenBatchSampler",
+    "equal_steps",
     "pack",
 ]
 

@@ -1,7 +1,9 @@
-"""Packs of a stream, whose lengths only a worker learns: online best fit."""
+"""Packs of a stream, whose lengths only a worker learns: online best fit, and steps that are equal in all ranks."""
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -77,6 +79,10 @@ def pack(
     ------
     TypeError, ValueError
         An argument is wrong; the text names the argument, its value and the rule.
+
+    See Also
+    --------
+    equal_steps : Stop all ranks when the first one has no more packs.
 
     Notes
     -----
@@ -232,3 +238,87 @@ def _same_of_ranks(left):
             "the same step of all ranks"
         )
     return left[0]
+
+
+# ---- steps that are equal in all ranks
+
+
+def equal_steps(loader: Any, least: Callable[[int], int] | None = None) -> Iterator[Any]:
+    """Yield the batches of a loader of packs, until the first rank has no more.
+
+    A training that communicates in each step hangs if one rank has fewer batches than the others. The states of a
+    rank's workers say how many packs they are filling, and all of these will be delivered. The ranks compare these
+    numbers, and then take as many steps as the smallest without communication.
+
+    Parameters
+    ----------
+    loader : slipring.Loader or slipring.torch.DataLoader
+        Of `pack`.
+    least : callable, optional
+        Called with an int in all ranks at the same steps; returns the smallest of theirs. By default
+        torch.distributed's default group is used, if it is initialized.
+
+    Yields
+    ------
+    object
+        A batch.
+
+    Raises
+    ------
+    TypeError
+        The loader has no state.
+
+    Notes
+    -----
+    Documents that the other ranks still have are not read in this epoch. A job that resumes from the states of this
+    step reads them. Only if a rank has no pack at all, the others have taken one before they learn it, which is lost.
+
+    Examples
+    --------
+    >>> import slipring
+    >>> from slipring import tokens
+    >>> class Documents:
+    ...     def __iter__(self):
+    ...         return iter([[1] * 5, [2] * 2, [3] * 4, [4] * 3])
+    >>> loader = slipring.Loader(tokens.pack(Documents(), max_tokens=8), batch_size=None)
+    >>> len(list(tokens.equal_steps(loader)))
+    2
+    """
+    if not hasattr(loader, "state_dict"):
+        raise TypeError(f"loader must be a slipring.Loader or slipring.torch.DataLoader, not {shown(loader)}")
+    least = _least_of_ranks if least is None else least
+    batches = iter(loader)
+    while True:
+        sure, is_all = _surely_left(loader.state_dict())
+        first = []
+        if not sure and not is_all:  # such as before the first batch
+            first = [*itertools.islice(batches, 1)]
+            sure = len(first) and 1 + _surely_left(loader.state_dict())[0]
+        steps = least(sure)
+        if not steps:
+            return
+        for _ in range(steps):
+            yield first.pop() if first else next(batches)
+
+
+def _surely_left(state):
+    """Return (how many batches a loader of packs will deliver at least, whether there are no more)."""
+    count = ended = 0
+    for place in state["workers"]:
+        # Until a worker's first batch, its place may be that of the end of the pass before.
+        states = None if place is None or place.get("ended") else place["states"]
+        if states and "packs" in states.get("iterator", ()):
+            own = states["iterator"]
+            packs = len(own["packs"]) if own["left"] is None else min(len(own["packs"]), own["left"])
+            count += max(0, packs - place.get("since", 0))
+            ended += own["ended"] or own["left"] == 0
+    return count, ended == max(1, state["num_workers"])
+
+
+def _least_of_ranks(own):
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        return own
+    found = [None] * distributed.get_world_size()
+    distributed.all_gather_object(found, own)
+    return min(found)
