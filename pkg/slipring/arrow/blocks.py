@@ -102,6 +102,19 @@ def as_numpy(column):
     return values if order is None else values.transpose(0, *(axis + 1 for axis in order))
 
 
+def first_of(column):
+    """Return the first row of an Arrow array: numbers of a list as a numpy array, anything else as Python's value.
+
+    Raise Unfit if some of the numbers are null.
+    """
+    row = column[0]
+    if row.is_valid and isinstance(row, pa.ListScalar):
+        values = as_numpy(row.values)
+        if values is not None:
+            return values
+    return row.as_py()
+
+
 def _no_nulls(column):
     if column.null_count:
         raise Unfit(f"{column.null_count} of {len(column)} values are null")

@@ -261,6 +261,17 @@ def _seen(column, name):
     return column if array is None else array
 
 
+def first_of(column, name):
+    """Return the first row of a batch's column as a value of its own: an array, a number, text."""
+    if isinstance(column, np.ndarray):
+        return column[0]
+    arrow = _arrow_blocks()
+    try:
+        return arrow.first_of(column)
+    except arrow.Unfit as error:
+        raise _error(name, f"column {name!r} has lists of numbers, but {error}") from None
+
+
 def _kind(column):
     if isinstance(column, (np.ndarray, Written)):
         return column.dtype, column.shape[1:]

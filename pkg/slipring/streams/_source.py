@@ -12,7 +12,7 @@ from slipring._core.passes._rebatch import BlockReading, Rebatcher, Shuffler
 from slipring._core.ring._ring import mix
 from slipring._core.workers.shards import IterableSource, here
 from slipring.errors import BlockError, shown
-from slipring.streams._blocks import Feed
+from slipring.streams._blocks import Feed, first_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -194,6 +194,10 @@ class StreamPass(BlockReading):
         made.skip(self.behind)
         made.raised = self._raised
         self.made = made
+
+    def next_document(self) -> dict[str, Any]:
+        """Return the next row as a sample, for `slipring.tokens.pack`. The stream has ``batch_size=1``."""
+        return {name: first_of(column, name) for name, column in next(self).items()}
 
     def catch_up(self) -> None:
         """Read the rows that were delivered before again, and drop them."""

@@ -5,7 +5,20 @@ from slipring.tokens._collation import Jagged, Padded
 from slipring.tokens._flat import Flat
 from slipring.tokens._planned import Piece, Plan, PlanReport
 from slipring.tokens._samplers import PackedSampler, TokenBatchSampler
+from slipring.tokens._streams import PackedStream, equal_steps, pack
 
-__all__ = ["Flat", "Jagged", "PackedSampler", "Padded", "Piece", "Plan", "PlanReport", "TokenBatchSampler"]
+__all__ = [
+    "Flat",
+    "Jagged",
+    "PackedSampler",
+    "PackedStream",
+    "Padded",
+    "Piece",
+    "Plan",
+    "PlanReport",
+    "TokenBatchSampler",
+    "equal_steps",
+    "pack",
+]
 
 publish(__name__)

@@ -75,6 +75,8 @@ class Collation:
         def where(i):
             return f"document {i}" if indices is None else f"index {shown(indices[i])}"
 
+        if samples and type(samples[0]) is list and samples[0] and isinstance(samples[0][0], Mapping):
+            raise TypeError("a sample is a list of documents: load a stream of packs with batch_size=None")
         if samples and not isinstance(samples[0], Mapping):
             samples = [{IDS: sample} for sample in samples]
         documents = {}

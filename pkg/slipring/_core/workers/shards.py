@@ -130,6 +130,12 @@ class ShardedPass:
         """Return the position after the last delivered row or sample."""
         return self._place
 
+    def last_read(self) -> list[int]:
+        """Return [shard, sample, seed] of the sample that was read last: a piece that begins with it."""
+        at, sample = self._reached()
+        number, _, seed = self._pieces[at]
+        return [number, sample - 1, self._seed if seed is None else seed]
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last delivered row or sample."""
         shard, sample = self._reached()
