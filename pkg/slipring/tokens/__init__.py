@@ -3,6 +3,7 @@
 from slipring._public import publish
 from slipring.tokens._chunks import Chunk, Chunks, ChunkSampler
 from slipring.tokens._collation import Jagged, Padded
+from slipring.tokens._corpus import Corpus
 from slipring.tokens._flat import Flat
 from slipring.tokens._planned import Piece, Plan, PlanReport
 from slipring.tokens._samplers import PackedSampler, TokenBatchSampler
@@ -11,6 +12,7 @@ __all__ = [
     "Chunk",
     "ChunkSampler",
     "Chunks",
+    "Corpus",
     "Flat",
     "Jagged",
     "PackedSampler",
