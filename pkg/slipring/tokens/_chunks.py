@@ -261,8 +261,8 @@ class Chunks(Collation):
         """Return where documents begin in the joined rows, with their end; and the labels of no or another document."""
         if indices is None or not all(isinstance(index, Chunk) for index in indices):
             raise ValueError(
-                "bounds= needs the place of each chunk among all tokens: use slipring's loaders, with the indices of "
-                "a slipring.tokens.ChunkSampler"
+                "bounds= needs the place of each chunk among all tokens: use slipring's loaders without chunk_size, "
+                "and the indices of a slipring.tokens.ChunkSampler"
             )
         kind = self.bounds.dtype  # of another one, numpy would convert all bounds
         starts = np.array([chunk.start for chunk in indices], np.int64)
