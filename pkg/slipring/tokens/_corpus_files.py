@@ -10,8 +10,6 @@ import struct
 
 import numpy as np
 
-from slipring.errors import shown
-
 TOKENS = "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64"
 _AT_ONCE = 1 << 24  # tokens that are compared with the end token, and bounds that are checked when they are given
 _SPACED = 1024  # documents of an index that are checked when it is opened
@@ -177,13 +175,16 @@ def _array(source, what):
     if isinstance(source, str):
         name = source
         try:
-            array = np.load(source, mmap_mode="r")
+            array = np.lib.format.open_memmap(source, mode="r")
         except (ValueError, EOFError) as error:
             size = os.path.getsize(source)
             raise ValueError(f"{source} ({size} bytes) cannot be read as a .npy file: {error}") from None
-    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.name not in kinds:
-        found = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else shown(array)
-        raise ValueError(f"{what} must be one-dimensional integers ({', '.join(kinds)}), and {name} has {found}")
+    if array.ndim != 1 or array.dtype.name not in kinds or not array.flags.c_contiguous or not array.dtype.isnative:
+        gaps = "" if array.flags.c_contiguous else ", with gaps"
+        raise ValueError(
+            f"{what} must be a contiguous row of native integers ({', '.join(kinds)}), and {name} has "
+            f"{array.dtype if array.dtype.isnative else array.dtype.str} of shape {array.shape}{gaps}"
+        )
     return np.asarray(array)
 
 
