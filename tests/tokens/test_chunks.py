@@ -229,6 +229,12 @@ def test_chunks_of_samples_may_be_dicts_lists_and_need_no_indices():
         (lambda: tokens.Chunks(4)([]), "there are no chunks to collate"),
         (lambda: tokens.Chunks(4, bounds=[0, 9])([IDS[:4]]), "bounds= needs the place of each chunk"),
         (lambda: tokens.Chunks(4, bounds=[0, 9])([IDS[:4]], [3]), "bounds= needs the place of each chunk"),
+        (
+            lambda: tokens.Chunks(4)([IDS[:3]], [tokens.Chunk(0, 4)]),
+            "the dataset has 3 tokens for Chunk(start=0, stop=4): it must return as many",
+        ),
+        (lambda: tokens.Chunks(4)([{"text": IDS[:4]}]), "chunks need the field 'input_ids'; there are 'text'"),
+        (lambda: tokens.Chunks(4).gather_spans(lambda _: {"x": 0}, [1]), "chunks need the field 'input_ids'"),
         (lambda: tokens.Chunks(4, "flash"), "format must be one of 'transformers', 'torchtitan', 'megatron'"),
         (lambda: tokens.Chunks(4, bounds=[0.5]), "bounds must be integers"),
     ],

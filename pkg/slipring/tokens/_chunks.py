@@ -207,10 +207,10 @@ class Chunks(Collation):
         self.bounds = None if bounds is None else numbers("bounds", bounds)
 
     def __call__(self, samples: Iterable[Any], indices: Sequence[Any] | None = None) -> Any:
-        rows = [sample[IDS] if isinstance(sample, Mapping) else sample for sample in listed_samples(samples)]
+        rows = [_ids_of(sample) if isinstance(sample, Mapping) else sample for sample in listed_samples(samples)]
         if indices is not None and len(indices) != len(rows):  # samples were left out
             indices = None
-        self._check([*map(len, rows)])
+        self._check(np.array([*map(len, rows)]), indices)
 
         def part(first):
             cut = [{IDS: row[first : first + self.chunk_tokens]} for row in rows]
@@ -219,9 +219,9 @@ class Chunks(Collation):
         return self._batch(part, indices)
 
     def gather_spans(self, spans: Callable[[list[Any]], Mapping[str, Any]], indices: Sequence[Any]) -> Any:
-        flat, starts, stops = spans(list(indices))[IDS]
+        flat, starts, stops = _ids_of(spans(list(indices)))
         starts, stops = np.asarray(starts), np.asarray(stops)
-        self._check(stops - starts)
+        self._check(stops - starts, indices)
 
         def part(first):
             begin = np.minimum(starts + first, stops)
@@ -229,14 +229,17 @@ class Chunks(Collation):
 
         return self._batch(part, indices)
 
-    def _check(self, lengths):
+    def _check(self, lengths, indices):
         if not len(lengths):
             raise ValueError("there are no chunks to collate: the batch or the samples are empty")
-        if (most := int(max(lengths))) > self.chunk_tokens + 1:
+        if (most := int(lengths.max())) > self.chunk_tokens + 1:
             raise ValueError(
                 f"a chunk has {most} tokens, more than chunk_tokens={self.chunk_tokens} and one for the last label: "
                 "give the sampler the same chunk_tokens, and overlap=1"
             )
+        for index, found in zip(() if indices is None else indices, lengths.tolist()):
+            if isinstance(index, Chunk) and found != index.stop - index.start:
+                raise ValueError(f"the dataset has {found} tokens for {index}: it must return as many as this says")
 
     def _batch(self, part, indices):
         """Return the batch; ``part(first)`` has the tokens of each chunk from that one on, at most a row of them."""
@@ -294,3 +297,9 @@ class Chunks(Collation):
             packed = {"qkv_format": "thd", "cu_seqlens_q": ends, "cu_seqlens_kv": ends}
             made["packed_seq_params"] = packed | {"max_seqlen_q": most, "max_seqlen_kv": most}
         return made
+
+
+def _ids_of(fields):
+    if IDS not in fields:
+        raise ValueError(f"chunks need the field {IDS!r}; there are {', '.join(map(shown, fields))}")
+    return fields[IDS]

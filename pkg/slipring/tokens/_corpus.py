@@ -264,6 +264,8 @@ class Corpus:
         start, stop = at.astype(np.int64).T
         if ((start < 0) | (start > stop) | (stop > self.num_tokens)).any():
             raise IndexError(f"chunk {shown(at.tolist())} of a Corpus of {self.num_tokens} tokens")
+        if len(self._parts) == 1:  # half of the time of small batches
+            return [self._parts[0].tokens], start, stop
         which = np.minimum(self._token_ends.searchsorted(start, "right"), len(self._parts) - 1)
         flat, rows = [], 0
         starts, stops = np.empty(len(at), np.int64), np.empty(len(at), np.int64)
