@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-PARTS = ("plans", "collation")
+PARTS = ("plans", "collation", "corpus")
 
 if __name__ == "__main__":
     chosen = sys.argv.pop(1) if sys.argv[1:2] and not sys.argv[1].startswith("-") else None
