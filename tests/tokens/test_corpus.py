@@ -236,6 +236,7 @@ def test_an_index_outside_is_an_index_error(index):
         ({"lengths": [4, 5], "end_token": 3}, "lengths and end_token exclude each other"),
         ({"end_token": 60_001}, "the array has 9 tokens, and end_token=60001 is none of them"),
         ({"dtype": "float32"}, "dtype must be one of 'uint8'"),
+        ({"dtype": "uint16"}, "dtype='uint16' is of .bin files without an index, and there is none in sources"),
     ],
 )
 def test_a_bad_argument_is_named(options, text):
@@ -320,6 +321,16 @@ def test_damaged_files_of_megatron_are_named_with_what_is_expected_and_found(dam
     damage({"idx": tmp_path / "m.idx", "bin": tmp_path / "m.bin"})
     with pytest.raises(ValueError, match=text):
         tokens.Corpus(tmp_path / "m")
+
+
+def test_a_document_whose_length_is_damaged_is_an_error_when_it_is_read(tmp_path):
+    write_megatron(tmp_path / "m", np.ones(5000, int), np.arange(5000, dtype=np.int32))
+    patch(tmp_path / "m.idx", 34 + 4 + 3, 0x80)  # of document 1: not all of so many are checked when it is opened
+    corpus = tokens.Corpus(tmp_path / "m")
+    with pytest.raises(ValueError, match=r"document 1 of .*m.bin has tokens 1:-\d+ of 5000"):
+        corpus[1]
+    with pytest.raises(ValueError, match=r"1:-\d+ is not a part of 5000 rows"):
+        tokens.Flat().gather_spans(corpus.spans, [0, 1])
 
 
 def patch(path, at, value):

@@ -31,7 +31,8 @@ class Corpus:
 
     A map-style dataset. ``corpus[i]`` is a view of document i, ``corpus[piece]`` of a part of it (see `Piece`), and
     ``corpus[chunk]`` has tokens of all documents, one after the other (see `ChunkSampler`). The collators of this
-    package read it by `spans`. A pickle has the paths, so worker processes map the same files, without a copy.
+    package read it by `spans`. A pickle has the paths, so worker processes map the same files, without a copy. A
+    process keeps a descriptor of each file, but none of Arrow files.
 
     Parameters
     ----------
@@ -121,6 +122,8 @@ class Corpus:
                 name = data if isinstance(data, str) else "the array"
                 (part,) = reader(data, kind, None)
                 self._recipes[-1] = reader, (data, kind, divided(part.tokens, end_token, name))
+        if dtype is not None and not any(args[1] for reader, args in self._recipes if reader is read_flat):
+            raise ValueError(f"dtype={dtype!r} is of .bin files without an index, and there is none in sources")
         self._open()
 
     def _read_by(self, source, dtype, column, bounds, given):
@@ -223,6 +226,8 @@ class Corpus:
         which = bisect.bisect_right(self._document_ends, number)
         part = self._parts[which]
         start, stop = map(int, part.span(number - (self._document_ends[which] - len(part))))
+        if not 0 <= start <= stop <= len(part.tokens):  # many bounds are not checked when they are given
+            raise ValueError(f"document {number} of {part.name} has tokens {start}:{stop} of {len(part.tokens)}")
         if isinstance(index, Piece):
             start, stop = _piece(index, start, stop)
         return part.tokens[start:stop]
