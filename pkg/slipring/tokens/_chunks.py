@@ -46,7 +46,7 @@ class ChunkSampler(BatchSampler):
     Parameters
     ----------
     num_tokens : int
-        The number of tokens of all documents, such as `Corpus.num_tokens`.
+        The number of tokens of all documents, such as ``corpus.num_tokens`` of a `Corpus`.
     chunk_tokens : int
         Tokens from the beginning of a chunk to that of the next one.
     batch_size : int
