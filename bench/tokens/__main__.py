@@ -6,7 +6,7 @@ from importlib import import_module
 from bench.machine import describe
 from bench.record import Table, finish, option
 
-PARTS = "plans", "collation"
+PARTS = "plans", "collation", "corpus"
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("python -m bench.tokens", description=__doc__)

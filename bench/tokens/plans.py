@@ -132,7 +132,7 @@ def child(path: str) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this part."""
     parser.add_argument("--documents", type=int, default=10**6, metavar="N", help="of the plans (1,000,000)")
-    parser.add_argument("--mapped", type=int, nargs="*", default=[10**6, 10**8], metavar="N", help="mapped lengths")
+    parser.add_argument("--mapped", type=int, nargs="*", default=[10**6, 10**8], metavar="N", help="mapped documents")
 
 
 def tables(options: argparse.Namespace) -> dict[str, Table]:

@@ -111,3 +111,13 @@ def test_collation_of_tokens_is_measured(tmp_path):
         [sys.executable, "-m", "bench.tokens", "collation", *short], check=True, cwd=ROOT, capture_output=True
     )
     assert len(json.loads((tmp_path / "found.json").read_text())["tables"]["collation"]["rows"]) >= 18
+
+
+def test_chunks_of_a_corpus_are_measured(tmp_path):
+    few = ["--tokens", "4000000", "--mapped", "100000", "--rounds", "1", "--seconds", "0.01"]
+    record = ["--record", str(tmp_path / "found.json")]
+    subprocess.run(
+        [sys.executable, "-m", "bench.tokens", "corpus", *few, *record], check=True, cwd=ROOT, capture_output=True
+    )
+    tables = json.loads((tmp_path / "found.json").read_text())["tables"]
+    assert len(tables["chunks"]["rows"]) >= 6 and len(tables["chunk starts"]["rows"]) == 1
