@@ -115,9 +115,7 @@ class MixedSampler(BatchSampler):
         self.sizes, self._means = _sizes_of(sources, by)
         self.samples_per_step = integer("samples_per_step", samples_per_step, 1, _STEP, optional=True)
         if callable(weights) and samples_per_step is None:
-            raise TypeError(
-                "weights are a function of the step: give samples_per_step, the size of a step"
-            )
+            raise TypeError("weights are a function of the step: give samples_per_step, the size of a step")
         if not callable(weights) and samples_per_step is not None:
             raise TypeError("samples_per_step needs a function of the step as weights")
         self._weights_of = weights if callable(weights) else None
@@ -181,11 +179,12 @@ class MixedSampler(BatchSampler):
 
     def _order_of(self, seed, epoch, saved=None):
         """Return the `MixedOrder` of an epoch, also for a sampler that takes its documents from this mixture."""
-        rates_at = self._rates_at if self._rates is None else lambda step: self._rates
         key = mix(seed, epoch, _MIXED)
-        return MixedOrder(self.sizes, rates_at, self.samples_per_step, self.stop, self.shuffle, key, saved)
+        return MixedOrder(self.sizes, self._rates_at, self.samples_per_step, self.stop, self.shuffle, key, saved)
 
     def _rates_at(self, step):
+        if self._rates is not None:
+            return self._rates
         return rates_of(self._weights_of(step), self._means, f"weights of step {step}")
 
     def _batches_after(self, position):
@@ -201,6 +200,13 @@ class MixedSampler(BatchSampler):
         return _MixedPass(self)
 
     # ---- the state
+
+    @property
+    def _identity(self):
+        """dict: what a plan of documents from this mixture must have in common with that of a state."""
+        unused = [] if self._rates is None else [source for source, rate in enumerate(self._rates) if not rate]
+        stop = [self.stop, *(unused if self.stop == "last" else ())]
+        return {"sizes": [*self.sizes], "stop": stop, "shuffle": self.shuffle}
 
     @property
     def _drawn(self):

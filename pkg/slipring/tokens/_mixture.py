@@ -122,6 +122,7 @@ class MixedOrder:
         """Return what continues the order from place `first`, with the same rates until place `last`."""
         first = max(first, self._start_of(0))
         start, stop = self._time_of(first), self._time_of(max(first, last)) + CELL
+        stop = max(stop, int(self._saved.get("until", 0)))
         totals = self._totals(start)
         self._extend(stop)
         at = bisect_right(self._times, start) - 1
