@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -59,7 +60,9 @@ def test_any_ranks_continue_at_any_step_with_the_documents_of_the_mixture(kind, 
         states = [iterator.state_dict() for iterator in iterators]
         assert len({str({**each, "rank": 0}) for each in states}) == 1
         state = saved(draw.choice(states))
-    assert sorted(seen) == sorted(of.order(0))
+    seen, expected = Counter(seen), Counter(of.order(0)[:])
+    # If the last step lacks documents, packs of it are repeated.
+    assert seen >= expected and seen - expected <= Counter(flat(steps[-4:]))
 
 
 LARGE = [500_000, 300_000]

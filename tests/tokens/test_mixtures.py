@@ -3,6 +3,8 @@
 import itertools
 import random
 import re
+import threading
+import types
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import slipring
 from slipring import tokens
 from tests.support.parts import slow
 from tests.tokens.planned import flat, saved, steps_of
+from tests.tokens.test_bad_plans import DIVIDER, LIBRARIES
 
 SIZES = [300, 1000, 40, 7]
 WEIGHTS = [0.5, 0.3, 0.15, 0.05]
@@ -129,7 +132,7 @@ def test_ranks_divide_the_same_order_in_equally_many_batches(ranks, drop_last):
 
 
 def curriculum(step):
-    return [1 + step, 5, 100 / (1 + step), 1]
+    return [1 + step % 9, 5, 4 / (1 + step % 9), 1]
 
 
 @pytest.mark.parametrize("stop", ["first", "last", "never"])
@@ -370,3 +373,38 @@ def test_states_of_other_mixtures_are_refused():
     ]:
         with pytest.raises((TypeError, ValueError), match=re.escape(text)):
             sampler.load_state_dict(wrong)
+
+
+def test_a_state_that_another_thread_asks_for_does_not_disturb_the_order():
+    def make(**options):
+        return mixed([10**6, 10**5], lambda step: [1 + step % 7, 1], batch_size=64, stop="never", **options)[0]
+
+    expected, sampler = list(itertools.islice(make(samples_per_step=8), 1500)), make(samples_per_step=8)
+    batches, states, over = iter(sampler), [], threading.Event()
+    found = [next(batches)]
+
+    def ask():
+        while not over.is_set():
+            states.append(batches.state_dict())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    found += itertools.islice(batches, 1499)
+    over.set()
+    asking.join()
+    assert found == expected and states
+    for state in (states[0], states[-1]):
+        other = make(samples_per_step=8)
+        other.load_state_dict(saved(state))
+        at = state["position"] // 64
+        assert next(iter(other)) == (expected[at] if at < 1500 else next(batches))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_that_would_divide_a_ranks_part_of_a_mixture_is_refused(library):
+    module = types.ModuleType(library)
+    exec(DIVIDER.replace("ranks", LIBRARIES[library]), vars(module))
+    for options in ({"rank": 1, "world_size": 2}, {}):
+        with pytest.raises(ValueError, match="MixedSampler has "):
+            module.Divider().read(tokens.MixedSampler(SIZES, WEIGHTS, **options))
+    assert module.Divider().read(tokens.MixedSampler(SIZES, WEIGHTS, seed=0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from slipring._core.options.arguments import epoch_number, flag, integer, one_of
 from slipring._core.ring._ring import mix
 from slipring._core.ring.digests import digest
+from slipring._core.workers.redivision import hint_for
 from slipring.errors import shown
 from slipring.sampler import BatchSampler, _EpochIndices, _Pass
 from slipring.tokens._arguments import numbers
@@ -195,7 +196,7 @@ class MixedSampler(BatchSampler):
         step = self.batch_size * self.world_size
         return self._counted[1] // step if self.drop_last else -(-self._counted[1] // step)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[list[Any]]:
         super().__iter__()
         return _MixedPass(self)
 
@@ -294,8 +295,9 @@ def check_sizes(sizes, ours):
 
 def _sizes_of(sources, by):
     """Return the number of samples of each source, and their mean lengths (ones if they do not matter)."""
-    if isinstance(sources, (str, bytes, Mapping)) or not hasattr(sources, "__len__") or not len(sources):
-        raise TypeError(f"sources must be a number of samples or an array of lengths for each, not {shown(sources)}")
+    if isinstance(sources, (str, bytes, Mapping)) or not hasattr(sources, "__getitem__") or not len(sources):
+        what = f"{shown(sources)}{hint_for(sources)}"
+        raise TypeError(f"sources must be a number of samples or an array of lengths for each, not {what}")
     sizes, means = [], []
     for source, given in enumerate(sources):
         name, mean = f"sources[{source}]", 1.0

@@ -17,6 +17,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 
@@ -119,14 +120,27 @@ class MixedOrder:
         return np.concatenate(found)
 
     def saved(self, first, last):
-        """Return what continues the order from place `first`, with the same rates until place `last`."""
+        """Return what continues the order from place `first`, with the same rates until place `last`.
+
+        Another thread, or the function that a signal handler interrupts, may be reading the order.
+        """
+        return self._copy()._saved_from(first, last)
+
+    def _copy(self):
+        found = MixedOrder(self.sizes, self.rates_at, self.step_size, self.stop, self.shuffle, self.key, self._saved)
+        known = self._known  # before the pieces, of which another thread may add one
+        pieces = [piece for piece in self._pieces.copy() if piece[0] < known]
+        if pieces:
+            found._pieces, found._known = pieces, known
+        return found
+
+    def _saved_from(self, first, last):
         first = max(first, self._start_of(0))
         start, stop = self._time_of(first), self._time_of(max(first, last)) + CELL
         stop = max(stop, int(self._saved.get("until", 0)))
         totals = self._totals(start)
         self._extend(stop)
-        at = bisect_right(self._times, start) - 1
-        rates = [[max(start, piece[0]), *piece[2]] for piece in self._pieces[at:] if piece[0] < stop]
+        rates = [[max(start, piece[0]), *piece[2]] for piece in self._between(start, stop)]
         return {
             "from": start,
             "until": stop,
@@ -140,21 +154,22 @@ class MixedOrder:
     def _forget(self):
         """Begin at the saved totals; rates after them are requested again."""
         totals = [whole << _BITS | fraction for whole, fraction in zip(self._saved["whole"], self._saved["fraction"])]
-        self._pieces, self._times = [], []
+        self._pieces = []  # (time, the totals there, the rates from there on)
         for time, *rates in self._saved["rates"]:
             if self._pieces:
                 totals = self._after(time)
-            self._add(int(time), totals, rates)
+            self._pieces.append((int(time), totals, rates))
         self._totals_there = totals
         self._known = int(self._saved.get("until", 0))
 
-    def _add(self, time, totals, rates):
-        self._pieces.append((time, totals, rates))
-        self._times.append(time)
+    def _between(self, begin, stop):
+        """Return the pieces of a range of times."""
+        first, end = (bisect_right(self._pieces, time, key=itemgetter(0)) for time in (begin, stop - 1))
+        return self._pieces[first - 1 : end]
 
-    def _after(self, time, at=-1):
-        """Return the totals at a time, by the rates of a piece."""
-        begin, totals, rates = self._pieces[at]
+    def _after(self, time, piece=None):
+        """Return the totals at a time, by the rates of a piece (default: the last one)."""
+        begin, totals, rates = piece or self._pieces[-1]
         return [total + rate * (time - begin) for total, rate in zip(totals, rates)]
 
     def _extend(self, time):
@@ -165,18 +180,18 @@ class MixedOrder:
             rates = self.rates_at(step)
             if not self._pieces or rates != self._pieces[-1][2]:
                 if len(self._pieces) > _MOST_PIECES:
-                    del self._pieces[: _MOST_PIECES // 2], self._times[: _MOST_PIECES // 2]
-                self._add(known, self._after(known) if self._pieces else self._totals_there, rates)
+                    del self._pieces[: _MOST_PIECES // 2]
+                self._pieces.append((known, self._after(known) if self._pieces else self._totals_there, rates))
             self._known = (step + 1) * size if size else ENDLESS
 
     def _totals(self, time):
         """Return the total of each source at a time."""
-        if self._times and time < self._times[0]:
+        if self._pieces and time < self._pieces[0][0]:
             if time < self.begin:
                 raise ValueError(f"the state continues from sample {self.begin}, and sample {time} is before it")
             self._forget()
         self._extend(max(time, 1))
-        return self._after(time, bisect_right(self._times, time) - 1)
+        return self._after(time, self._between(time, time + 1)[0])
 
     def _counts(self, time):
         """Return how many draws of each source are before a time."""
@@ -223,11 +238,11 @@ class MixedOrder:
     def _drawn(self, begin):
         stop = begin + _CHUNK
         counts, totals, stops = self._counts(begin), self._totals(begin), self._counts(stop)
-        at, end = bisect_right(self._times, begin) - 1, bisect_right(self._times, stop - 1)
-        pieces = self._pieces[at:end]
+        pieces = self._between(begin, stop)
         # A draw's moment is relative to the beginning of its cell, wherever the chunk begins.
-        edges = np.union1d(np.arange(begin, stop + 1, CELL), [max(begin, piece[0]) for piece in pieces])
-        of_edge = np.searchsorted(self._times[at:end], edges[:-1], side="right") - 1
+        times = [max(begin, piece[0]) for piece in pieces]
+        edges = np.union1d(np.arange(begin, stop + 1, CELL), times)
+        of_edge = np.searchsorted(times, edges[:-1], side="right") - 1
         rates = np.array([piece[2] for piece in pieces], np.int64)[of_edge]
         passed = np.concatenate([rates[:1] * 0, np.cumsum(rates * np.diff(edges)[:, None], axis=0)])
         found, lasts, cells, moments = [], [], [], []
