@@ -32,6 +32,7 @@ _CHUNK = 64 * CELL  # samples that are computed at once
 _BITS = 40
 _ONE, _FRACTION = 1 << _BITS, (1 << _BITS) - 1
 _MOST_PIECES = 1 << 17
+_SHORT = 256  # samples of a source
 _DRAWS, _ROUNDS = 0x4452415753, 0x524F554E4453  # different seeds for the moments of draws and for the sources' orders
 
 
@@ -54,7 +55,7 @@ def rates_of(weights, means, what):
         raise ValueError(f"{what} sum to 0: at least one source needs a weight")
     shares = [value / most / mean for value, mean in zip(values, means)]
     total = math.fsum(shares)
-    rates = [max(int(share / total * _ONE), value > 0) for share, value in zip(shares, values)]
+    rates = [max(int(share / total * _ONE), int(value > 0)) for share, value in zip(shares, values)]
     rates[rates.index(max(rates))] += _ONE - sum(rates)
     return rates
 
@@ -263,6 +264,13 @@ class MixedOrder:
     def _samples(self, source, first, count):
         """Return the indices of consecutive draws of a source."""
         n, found = self.sizes[source], [np.empty(0, np.int64)]
+        if not self.shuffle:
+            return (first % n + np.arange(count)) % n + self.first_of[source]
+        if n <= _SHORT:  # many rounds at once
+            begin, stop = first // n * n, -(-(first + count) // n) * n
+            drawn = IndexOrder.drawn(ENDLESS, ENDLESS, mix(self.key, _ROUNDS, source)).part(begin, stop - begin)
+            order = np.argsort(drawn.reshape(-1, n), axis=1, kind="stable")
+            return order.reshape(-1)[first - begin :][:count] + self.first_of[source]
         while count:
             number, place = divmod(first, n)
             taken = min(count, n - place)
@@ -273,8 +281,8 @@ class MixedOrder:
     def _round(self, source, number):
         """Return a source's order in a round."""
         if self._rounds.get(source, (None,))[0] != number:
-            n, key = self.sizes[source], mix(self.key, _ROUNDS, source, number)
-            self._rounds[source] = number, IndexOrder.shuffled(n, key) if self.shuffle else IndexOrder(n)
+            key = mix(self.key, _ROUNDS, source, number)
+            self._rounds[source] = number, IndexOrder.shuffled(self.sizes[source], key)
         return self._rounds[source][1]
 
     # ---- the end
