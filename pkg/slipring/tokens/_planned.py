@@ -304,10 +304,9 @@ class Planned(BatchSampler):
         epoch, beginning, *more = self._beginning
         position = delivered * self.world_size + beginning % self.world_size
         if self._begun is not None:
-            more = [
-                self._log,
-                *(more[1:] if self._newest is None else [self._saved_mixture(self._newest, self._log, position)]),
-            ]
+            more[:1] = [self._log]
+            if self._newest is not None:
+                more[1:] = [self._saved_mixture(self._newest, self._log, position)]
         return self._state(epoch, position, *more)
 
     def _saved_mixture(self, order, log, position):
