@@ -293,7 +293,7 @@ class _EpochIndices(Sequence):
         return len(self._order)
 
     def __getitem__(self, at):
-        places = range(len(self))[at]
+        places = self._places[at]
         if isinstance(at, slice):
             return self.part(places.start, len(places), places.step)
         return self.part(places, 1)[0]
@@ -302,8 +302,16 @@ class _EpochIndices(Sequence):
         return np.array(self[:], dtype)
 
     def __iter__(self):
-        for first in range(0, len(self), 1024):
+        for first in self._places[::1024]:
             yield from self[first : first + 1024]
+
+    @property
+    def _places(self):
+        return range(len(self))
+
+    def left(self, position, most):
+        """Return how many of the next `most` places belong to the epoch."""
+        return max(0, min(most, len(self) - position))
 
     def part(self, first, count, step=1):
         """Return a list of the indices at `count` places: first, first + step, ... Place 0 follows the last one."""
@@ -339,10 +347,10 @@ class _Pass:
     def __next__(self):
         sampler = self.sampler
         self._begin(sampler.order)
-        epoch, position = self.place
+        epoch, position = self.place[:2]
         ranks, step = sampler.world_size, sampler.batch_size * sampler.world_size
-        left = len(self.order) - position
-        if left <= 0 or (sampler.drop_last and left < step):
+        left = self.order.left(position, step)
+        if not left or (sampler.drop_last and left < step):
             raise StopIteration
         size = min(sampler.batch_size, -(-left // ranks))
         indices = self.order.part(position + sampler.rank, size, ranks)

@@ -5,6 +5,7 @@ from slipring.tokens._chunks import Chunk, Chunks, ChunkSampler
 from slipring.tokens._collation import Jagged, Padded
 from slipring.tokens._corpus import Corpus
 from slipring.tokens._flat import Flat
+from slipring.tokens._mixed import MixedSampler
 from slipring.tokens._planned import Piece, Plan, PlanReport
 from slipring.tokens._samplers import PackedSampler, TokenBatchSampler
 from slipring.tokens._streams import PackedStream, equal_steps, pack
@@ -16,6 +17,7 @@ __all__ = [
     "Corpus",
     "Flat",
     "Jagged",
+    "MixedSampler",
     "PackedSampler",
     "PackedStream",
     "Padded",

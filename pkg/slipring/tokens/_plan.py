@@ -18,6 +18,7 @@ import numpy as np
 
 from slipring._core.ring._order import IndexOrder
 from slipring._core.ring._ring import mix
+from slipring.tokens._mixture import MixedOrder
 from slipring.tokens._pack import best_fit, grouped, in_sequence
 
 PART = 1 << 18  # documents
@@ -92,16 +93,25 @@ class EpochPlan:
 
     def __init__(self, documents, order, key):
         self.documents, self.order, self.key = documents, order, key
-        self.parts = max(1, round(len(order) / PART)) if len(order) else 0
         self.read, self.counts = {}, {}
 
+    def places(self, part):
+        """Return (the place of a part's first document in the order, the number of its documents)."""
+        if isinstance(self.order, MixedOrder):  # its length may be unknown, and other weights may change it
+            return part * PART, self.order.left(part * PART, PART)
+        n = len(self.order)
+        parts = max(1, round(n / PART))
+        first = min(part, parts) * n // parts
+        return first, min(part + 1, parts) * n // parts - first
+
     def packs_of(self, part):
-        """Return the `Packs` of a part."""
+        """Return the `Packs` of a part; None after the last part."""
         if part not in self.read:
-            n, parts = len(self.order), self.parts
-            first, stop = part * n // parts, (part + 1) * n // parts
+            first, count = self.places(part)
+            if not count:
+                return None
             key = mix(self.key, _PARTS, part)
-            found, self.counts[part] = self.documents.packed(self.order.part(first, stop - first), key)
+            found, self.counts[part] = self.documents.packed(self.order.part(first, count), key)
             self.read[part] = found
         return self.read[part]
 
@@ -110,8 +120,7 @@ class EpochPlan:
         for read in [number for number in self.read if number < part]:
             del self.read[read]
         found = []
-        while part < self.parts and count:
-            packs = self.packs_of(part)
+        while count and (packs := self.packs_of(part)) is not None:
             stop = min(pack + count, len(packs))
             if stop > pack:
                 found.append(packs.part(pack, stop))
@@ -121,10 +130,12 @@ class EpochPlan:
 
     def __len__(self):
         """Return the number of packs."""
-        count = 0
-        for part in range(self.parts):
-            count += len(self.packs_of(part))
+        len(self.order)  # TypeError if it is endless
+        count = part = 0
+        while (packs := self.packs_of(part)) is not None:
+            count += len(packs)
             del self.read[part]
+            part += 1
         return count
 
 

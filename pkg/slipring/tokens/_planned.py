@@ -15,7 +15,9 @@ from slipring._core.workers.redivision import check_divided_once
 from slipring.errors import shown
 from slipring.sampler import BatchSampler, _Pass
 from slipring.tokens._arguments import compare, cost_of, digest_of_array, limits_of, mapping, numbers
-from slipring.tokens._plan import EpochPlan, StepWindow, TokenLengths
+from slipring.tokens._mixed import MixedSampler
+from slipring.tokens._mixture import checked_saved
+from slipring.tokens._plan import PART, EpochPlan, StepWindow, TokenLengths
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -106,6 +108,7 @@ class Planned(BatchSampler):
     last: str
     window: int
     check_ranks: bool
+    mixture: MixedSampler | None
 
     def __init__(
         self,
@@ -126,6 +129,7 @@ class Planned(BatchSampler):
         world_size: int,
         seed: int | None,
         check_ranks: bool,
+        mixture: MixedSampler | None,
     ) -> None:
         flag("cumulative", cumulative)
         flag("check_ranks", check_ranks)
@@ -147,6 +151,9 @@ class Planned(BatchSampler):
         if self.limits and overflow == "split":
             raise ValueError("overflow='split' cannot be used with limits: the numbers of a piece are unknown")
         self.cost = cost_of(cost, n)
+        self.mixture = mixture
+        if mixture is not None:
+            _check_mixture(mixture, n, shuffle)
         super().__init__(n, 1, shuffle=shuffle, rank=rank, world_size=world_size, seed=seed)
         self._documents = TokenLengths(
             lengths, bool(cumulative), self.max_tokens, self.max_documents, self.limits, overflow, multiple, self.cost,
@@ -156,6 +163,7 @@ class Planned(BatchSampler):
             self._documents.check()
         self._counted = self._compared = self._lengths_digest = None
         self._log = []  # of the newest pass: the entries of windows, as a state has them
+        self._newest = None  # the order of the newest pass
 
     def plan(self, epoch: int | None = None) -> Plan:
         """Return all batches of an epoch, as these ranks read it from its beginning.
@@ -237,6 +245,7 @@ class Planned(BatchSampler):
 
     def _windows(self, plan):
         """Yield the windows of an epoch from its beginning, except empty ones."""
+        len(plan.order)  # TypeError if it is endless
         place, first = (0, 0), 0
         while place is not None:
             entry = (*place, (self.world_size, self.batches_per_step, first))
@@ -245,10 +254,10 @@ class Planned(BatchSampler):
             if window.packs is not None:
                 yield window
 
-    def _epoch_plan(self, epoch=None):
-        """Return the `EpochPlan` of an epoch; default: of the next pass."""
+    def _epoch_plan(self, epoch=None, mixture=None):
+        """Return the `EpochPlan` of an epoch; default: of the next pass. `mixture` is a state's."""
         epoch = self.epoch if epoch is None else epoch
-        order = self.order(epoch)._order
+        order = self.order(epoch)._order if self.mixture is None else self.mixture._order_of(self.seed, epoch, mixture)
         return EpochPlan(self._documents, order, mix(self.seed, epoch if self.shuffle else 0, _PLAN))
 
     def _batches_after(self, position):
@@ -278,25 +287,38 @@ class Planned(BatchSampler):
         limits = {name: [digest_of_array(numbers), most] for name, (numbers, most) in self.limits.items()}
         cost = [*self.cost] if isinstance(self.cost, tuple) else digest_of_array(self.cost)
         names = "max_tokens", "max_documents", "overflow", "document_multiple_of", "last", "window"
-        return {**{name: getattr(self, name) for name in names}, "limits": limits, "cost": cost}
+        mixture = None if self.mixture is None else self.mixture._identity
+        return {**{name: getattr(self, name) for name in names}, "limits": limits, "cost": cost, "mixture": mixture}
 
     @property
     def _identity(self):
         """dict: what another plan must have in common with this one."""
         return {"lengths": [len(self._documents), self._digests["indices"]], "order": self._drawn, **self._options}
 
-    def _state(self, epoch, position, log=()):
+    def _state(self, epoch, position, log=(), mixture=None):
         return {
             **super()._state(epoch, position),
             "options": self._options,
             "batches_per_step": self.batches_per_step,
             "windows": [[*entry[:2], *map(list, entry[2:])] for entry in _until(log, position)],
+            "mixture": mixture,
         }
 
     def _state_at(self, delivered):
-        epoch, beginning, *log = self._beginning
+        epoch, beginning, *more = self._beginning
         position = delivered * self.world_size + beginning % self.world_size
-        return self._state(epoch, position, *([self._log] if self._begun is not None else log))
+        if self._begun is not None:
+            more[:1] = [self._log]
+            if self._newest is not None:
+                more[1:] = [self._saved_mixture(self._newest, self._log, position)]
+        return self._state(epoch, position, *more)
+
+    def _saved_mixture(self, order, log, position):
+        """Return what a state has of the mixture: from the windows' first part on, as far as it has been read."""
+        if self.mixture is None:
+            return None
+        windows = _until(log, position)
+        return order.saved(windows[0][0] * PART if windows else 0, order.furthest - 1)
 
     def _checked(self, state):
         """Return (epoch, position, entries of windows) of a state that is one of this plan."""
@@ -310,12 +332,15 @@ class Planned(BatchSampler):
                 self._identity, {**saved, **mapping("options", state["options"])}, ("this sampler", "the state"), why
             )
         epoch, position = super()._checked(state)
-        return epoch, position, _until(_entries(state["windows"], position), position)
+        windows, mixture = _until(_entries(state["windows"], position), position), state.get("mixture")
+        if self.mixture is None or (mixture is None and not position):
+            return epoch, position, windows, None
+        return epoch, position, windows, checked_saved(mixture, self.mixture.sizes)
 
-    def _compared_plan(self, epoch):
+    def _compared_plan(self, epoch, mixture=None):
         """Return `_epoch_plan`, after a comparison with other ranks."""
         self._compare_ranks(epoch)
-        return self._epoch_plan(epoch)
+        return self._epoch_plan(epoch, mixture)
 
     def _compare_ranks(self, epoch):
         """Raise an error in all ranks if one has another plan."""
@@ -326,6 +351,7 @@ class Planned(BatchSampler):
             raise RuntimeError("check_ranks=True compares ranks by torch.distributed, which is not initialized")
         own = {**self._identity, "seed": self.seed, "epoch": epoch, "world_size": self.world_size}
         own["batches_per_step"] = self.batches_per_step
+        own["weights of the first step"] = None if self.mixture is None else self.mixture._rates_at(0)
         found = [None] * distributed.get_world_size()
         distributed.all_gather_object(found, own)
         for rank, other in enumerate(found):
@@ -342,7 +368,8 @@ class PlannedPass(_Pass):
 
     def __next__(self):
         sampler = self.sampler
-        self._begin(sampler._compared_plan)
+        self._begin(lambda epoch: sampler._compared_plan(epoch, *self.place[3:]))
+        sampler._newest = self.order.order
         epoch, position = self.place[:2]
         window = self._window_at(position)
         packs, pack = window.packs, window.sequence[position - window.first + sampler.rank]
@@ -359,10 +386,13 @@ class PlannedPass(_Pass):
     def state_dict(self):
         if self.order is None:
             return super().state_dict()
-        return {**self.sampler._state(*self.place[:2], self.log), "seed": self.seed}
+        epoch, position = self.place[:2]
+        mixture = self.sampler._saved_mixture(self.order.order, self.log, position)
+        return {**self.sampler._state(epoch, position, self.log, mixture), "seed": self.seed}
 
     def _count(self):
         super()._count()
+        self.sampler._newest = None
         self.log, self.window = [*self.place[2]] if len(self.place) > 2 else [], None
         self.sampler._log = self.log
 
@@ -387,6 +417,15 @@ class PlannedPass(_Pass):
             reach = position - _BEHIND * sampler.world_size
             kept = [entry for entry, newer in zip(self.log, self.log[1:]) if newer[2][2] > reach]
             self.log[:] = [*kept, self.log[-1], (*after, (*division, position))]
+
+
+def _check_mixture(mixture, n, shuffle):
+    if not isinstance(mixture, MixedSampler):
+        raise TypeError(f"mixture must be a slipring.tokens.MixedSampler, not {shown(mixture)}")
+    if sum(mixture.sizes) != n:
+        raise ValueError(f"mixture has {sum(mixture.sizes)} samples in all sources, lengths are of {n} documents")
+    if not shuffle:
+        raise ValueError("shuffle=False cannot be used with a mixture, which sets the order: give shuffle to it")
 
 
 def _until(log, position):

@@ -11,6 +11,8 @@ from slipring.tokens._planned import MOST, Planned
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from slipring.tokens._mixed import MixedSampler
+
 
 class PackedSampler(Planned):
     """Packs of whole documents, each of at most `max_tokens` tokens, for ``DataLoader(batch_sampler=...)``.
@@ -63,6 +65,10 @@ class PackedSampler(Planned):
         Must be the same in all ranks. None: 0 if there are several ranks, otherwise a new seed from the system.
     check_ranks : bool
         Compare lengths, options, seed and epoch of all ranks before the first batch, by torch.distributed.
+    mixture : MixedSampler, optional
+        Take the documents in the order of this mixture; `lengths` are those of its sources, one after the other. The
+        epoch ends as the mixture does. Its `batch_size`, `rank`, `world_size` and `seed` have no effect. Weights that
+        are changed at a resume hold after the documents that have been planned: at most about 262,144.
 
     Attributes
     ----------
@@ -106,12 +112,14 @@ class PackedSampler(Planned):
         world_size: int = 1,
         seed: int | None = None,
         check_ranks: bool = False,
+        mixture: MixedSampler | None = None,
     ) -> None:
         integer("max_tokens", max_tokens, 1)
         super().__init__(
             lengths, max_tokens, max_documents, cumulative=cumulative, overflow=overflow, limits=limits,
             document_multiple_of=document_multiple_of, cost=cost, batches_per_step=batches_per_step, last=last,
             window=window, shuffle=shuffle, rank=rank, world_size=world_size, seed=seed, check_ranks=check_ranks,
+            mixture=mixture,
         )  # fmt: skip
 
 
@@ -132,7 +140,7 @@ class TokenBatchSampler(Planned):
         A batch never has more tokens, with its padding: its longest document times its number of documents.
     cumulative, overflow, limits, batches_per_step, last, window, shuffle
         As in `PackedSampler`.
-    rank, world_size, seed, check_ranks
+    rank, world_size, seed, check_ranks, mixture
         As in `PackedSampler`.
     document_multiple_of : int
         The padded length of a batch is rounded up to a multiple of this number.
@@ -180,6 +188,7 @@ class TokenBatchSampler(Planned):
         world_size: int = 1,
         seed: int | None = None,
         check_ranks: bool = False,
+        mixture: MixedSampler | None = None,
     ) -> None:
         if integer("batch_size", batch_size, 1, MOST, optional=True) is None and max_tokens is None:
             raise ValueError("give batch_size, max_tokens, or both: they limit a batch")
@@ -187,4 +196,5 @@ class TokenBatchSampler(Planned):
             lengths, max_tokens, batch_size, cumulative=cumulative, overflow=overflow, limits=limits,
             document_multiple_of=document_multiple_of, cost=cost, batches_per_step=batches_per_step, last=last,
             window=window, shuffle=shuffle, rank=rank, world_size=world_size, seed=seed, check_ranks=check_ranks,
+            mixture=mixture,
         )  # fmt: skip

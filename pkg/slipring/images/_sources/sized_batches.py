@@ -119,8 +119,8 @@ class SizedBatchSampler(Planned):
             lengths = np.broadcast_to(np.int32(1), integer("images", images, 0, MOST, hint=hint))
         super().__init__(
             lengths, None, None, cumulative=False, overflow="error", limits=None, document_multiple_of=1,
-            cost=(1.0, 0.0), batches_per_step=batches_per_step, last="drop" if drop_last else "split", window=window,
-            shuffle=shuffle, rank=rank, world_size=world_size, seed=seed, check_ranks=check_ranks,
+            cost=(1.0, 0.0), mixture=None, batches_per_step=batches_per_step, last="drop" if drop_last else "split",
+            window=window, shuffle=shuffle, rank=rank, world_size=world_size, seed=seed, check_ranks=check_ranks,
         )  # fmt: skip
         self._documents = _SizedImages(lengths, numbers, costs, self.batch_sizes, bool(drop_last))
 
