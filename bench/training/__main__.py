@@ -120,7 +120,7 @@ def main() -> None:
         for row in found
         if "missing" in row
     ]
-    note = [f"{done} rounds of {options.seconds:g} s, {options.workers} workers", *dict.fromkeys(missing)]
+    note = [f"rounds: {done} of {options.seconds:g} s; workers: {options.workers}", *dict.fromkeys(missing)]
     finish(options.record, about, tables, "; ".join(note))
 
 
