@@ -34,7 +34,8 @@ PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 .DELETE_ON_ERROR:
 .PHONY: help venv libraries build quick lint types test test-sample test-all pytest slow test-cuda ctest
 .PHONY: test-arm64 test-arm64-python .arm64-tools tsan asan tsan-pytest asan-pytest model mutants fuzz fault steps soak
-.PHONY: coverage bench bench-device bench-adapters bench-queue bench-recipes docs wheel check-wheel check-sdist clean
+.PHONY: coverage bench bench-device bench-adapters bench-queue bench-recipes bench-training docs wheel check-wheel
+.PHONY: check-sdist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -339,6 +340,9 @@ bench-queue: build $(BENCH_STAMP) ## slipring.Queue and other queues; ARGS='--ro
 
 bench-recipes: build $(BENCH_IMAGES_STAMP) ## whole training recipes, by CPU time; ARGS='--only trivial --rounds 5'
 	$(PY) -m bench.recipes $(if $(DATA),--data "$(DATA)") $(ARGS)
+
+bench-training: build $(BENCH_IMAGES_STAMP) ## what a training gains: images/s, waiting, cores; QUICK=1, ARGS='--rounds 5'
+	$(PY) -m bench.training $(if $(filter-out 0,$(QUICK)),--quick) $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 bench-device: build $(BENCH_STAMP) ## onto a device: copies, waiting, preload's cost; ARGS='--workers 8'
 	$(PY) -m bench.device $(ARGS)

@@ -29,7 +29,7 @@ STYLE = {
     "ytick.color": INK,
     "svg.fonttype": "none",  # text stays text
 }
-ROOFLINES = ("roofline (no hand-over)", "roofline", "decoding alone, no loader")
+ROOFLINES = ("roofline (no hand-over)", "roofline", "decoding alone, no loader", "the same batch again")
 WIDTH, HEAD, ROW = 6.8, 0.8, 0.185  # inches
 
 

@@ -1,4 +1,4 @@
-"""The figures of the benchmark pages and the README's chart: ``python -m bench.pages``.
+"""The figures of the benchmark pages, and the charts: ``python -m bench.pages``.
 
 A page has tables that this program writes after a marker, from the results in ``docs/benchmarks/results``::
 
@@ -25,7 +25,7 @@ from typing import Any
 from bench.record import RECORDED, ROOT, Cell, head, line, load, number
 
 DOCS = ROOT / "docs"
-CHART = DOCS / "bench.png"
+CHART, TRAINING_CHART = DOCS / "bench.png", DOCS / "benchmarks" / "training.png"
 PAGES = (DOCS / "benchmarks.md", *sorted((DOCS / "benchmarks").glob("*.md")), RECORDED / "README.md")
 BLOCK = re.compile(r"^(<!-- (table|losses|runs)(?:: ([^>]*?))? -->\n)(?:\|.*\n)*", re.M)
 NAMES = {"pillow": "Pillow", "opencv-python-headless": "OpenCV", "av": "PyAV"}  # of packages, in text
@@ -85,6 +85,7 @@ class Loss:
 RATE = "batches/s"
 SHARE = "≥ this share of the roofline, %"
 TARGET = "≤ µs of the consumer's CPU per batch"
+BOUND = "≥ this share of the bound, %"
 TORCH = "slipring.torch.DataLoader"
 FIRST, STREAMS = "[first batch](benchmarks/first-batch.md)", "[rebatching a stream](benchmarks/streams.md)"
 
@@ -113,6 +114,8 @@ LOSSES = (
          f"1, {TORCH}", "1, torch", named="torch", less=True, ratio="end, at rest, ÷ torch"),
     Loss("a [GPU](benchmarks/device.md) with a step of 50 ms, images/s", "device-gpu", "loops", "images/s",
          "50 ms, slipring, `device=`", "50 ms, torch", named="torch"),
+    Loss("a [training](benchmarks/training.md) on a CPU: share of the rate without a loader, %", "training-cpu",
+         "targets", "measured", f"small, {BOUND}", f"small, {BOUND}", other_column="bound", named="target"),
     Loss("[Ray's](benchmarks/streams.md#ray-data) tasks make the blocks meanwhile, batches/s", "ray", "ray", RATE,
          "made, slipring", "made, iter_torch_batches", named="Ray's iterator", ratio="rate ÷ Ray's"),
     Loss("[Ray](benchmarks/streams.md#ray-data): short epochs of text, batches/s", "ray-short-text", "ray", RATE,
@@ -135,10 +138,12 @@ LOSSES = (
          named='`rng="batch"`', less=True),
 )  # fmt: skip
 
+GREY = "The roofline does the same work and delivers nothing."
 RECIPES = "recipes + recipes-more + recipes-once + recipes-parts + recipes-objects"
 
 # Title, result, table, column, slipring's rows, column of ratios.
-PANELS: tuple[tuple[str, str, str, str, Sequence[str] | None, str | None], ...] = (
+Panels = tuple[tuple[str, str, str, str, Sequence[str] | None, str | None], ...]
+PANELS: Panels = (
     ("Training crops of photographs, batches of 256 per second", "crops", "f", RATE,
      ("slipring.images", "slipring.images, threads"), "× torch"),
     ("Datasets that make new arrays, batches of 256 per second", "new-arrays", "b2", RATE,
@@ -148,6 +153,12 @@ PANELS: tuple[tuple[str, str, str, str, Sequence[str] | None, str | None], ...] 
     ("2 ms of Python per sample, batches of 32 per second", "new-arrays", "i", RATE,
      ("slipring", "slipring.torch, numpy samples"), "× torch"),
 )  # fmt: skip
+
+TRAINED = ("slipring.torch, images.Folder", "slipring.torch, from_torchvision")
+TRAINING_PANELS: Panels = (
+    ("A small network on one core, images per second", "training-cpu", "small", "images/s", TRAINED, None),
+    ("Time that it waits for data, % of the step", "training-cpu", "small", "device waits, %", TRAINED, None),
+)
 
 
 def value(table: Mapping[str, Any], row: str, column: str) -> float:
@@ -244,25 +255,23 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(";") if part.strip()]
 
 
-def small_print(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return the text under a chart."""
+def small_print(results: Iterable[Mapping[str, Any]], grey: str = GREY) -> str:
+    """Return the text under a chart; `grey` explains its grey bars."""
     sources = dict.fromkeys(f"{r['machine']['date'][:10]}, {_machine(r['machine'])}." for r in results)
-    first = (
-        "Bars: median of the rounds; whiskers: lowest and highest round. The roofline does the same work and delivers"
-    )
-    return "\n".join([f"{first} nothing.", *sources])
+    first = "Bars: median of the rounds; whiskers: lowest and highest round."
+    return "\n".join([f"{first} {grey}", *sources])
 
 
-def draw(path: Path = CHART) -> None:
-    """Draw the README's chart."""
+def draw(path: Path, title: str, asked: Panels, grey: str = GREY) -> None:
+    """Draw a chart of recorded results."""
     from bench.chart import Panel, draw
 
     panels, results = [], []
-    for title, name, table, column, ours, ratio in PANELS:
-        results += (found := joined(name))
-        rows = [row for result in found for row in result["tables"][table]["rows"]]
-        panels.append(Panel(title, found[0]["tables"][table] | {"rows": rows}, column, ours, ratio))
-    draw(panels, "slipring and other loaders, 2 workers", small_print(results), [path])
+    for name, result, table, column, ours, ratio in asked:
+        results += (found := joined(result))
+        rows = [row for one in found for row in one["tables"][table]["rows"]]
+        panels.append(Panel(name, found[0]["tables"][table] | {"rows": rows}, column, ours, ratio))
+    draw(panels, title, small_print(results, grey), [path])
 
 
 def commands() -> list[str]:
@@ -291,7 +300,9 @@ def main() -> int:
             path.write_text(regenerated(path.read_text()))
     if options.check:
         return 1 if different else 0
-    draw()
+    draw(CHART, "slipring and other loaders, 2 workers", PANELS)
+    grey = "The same batch again: without a loader."
+    draw(TRAINING_CHART, "Training from JPEGs, TrivialAugmentWide", TRAINING_PANELS, grey)
     return 0
 
 

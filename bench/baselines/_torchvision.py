@@ -1,11 +1,11 @@
-"""torchvision's v2 transforms, also where its C library was compiled for another torch: import them from here."""
+"""torchvision, also where its C library was compiled for another torch: import its modules from here."""
 
 from __future__ import annotations
 
 import torch
 
 try:
-    from torchvision import tv_tensors
+    from torchvision import datasets, io, tv_tensors
     from torchvision.transforms import v2
 except RuntimeError:  # an operator does not exist
     # torchvision's import needs three operators of its C library, which a library for another torch does not define.
@@ -17,7 +17,7 @@ except RuntimeError:  # an operator does not exist
         "roi_align(Tensor input, Tensor rois, float scale, int height, int width, int ratio, bool aligned) -> Tensor",
     ):
         _library.define(_operator)
-    from torchvision import tv_tensors
+    from torchvision import datasets, io, tv_tensors
     from torchvision.transforms import v2
 
-__all__ = ["tv_tensors", "v2"]
+__all__ = ["datasets", "io", "tv_tensors", "v2"]

@@ -1,0 +1,1 @@
+"""What does the training of an image network gain? ``python -m bench.training``."""
