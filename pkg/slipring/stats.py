@@ -134,6 +134,7 @@ _COUNTERS = (
     "pickled_tasks",
     "skipped_samples",
 )
+_OWN = ("respawns", "resumed_streams", "replayed_batches", "moved_batches", "staged_batches")  # of all segments
 _TIMES = {
     "fetch_s": "fetch_ns",
     "collate_s": "collate_ns",
@@ -159,6 +160,7 @@ class Counters:
     def __init__(self):
         self.meters = []
         self.respawns = self.resumed_streams = self.replayed_batches = 0
+        self.moved_batches = self.staged_batches = 0  # `Mover` counts them
         self.memory = WorkerMemory()
         self.last = None  # the `info` of the last closed segment
         self.seen = None  # its last `slipring._observe.snapshot.Snapshot`
@@ -213,5 +215,5 @@ class Counters:
                 "slot_bytes_committed": info["committed"],
                 "large_copies": info["large_copies"],
             }
-        deaths = {name: getattr(self, name) for name in ("respawns", "resumed_streams", "replayed_batches")}
-        return Stats(**sums, **place, **deaths, worker_private_bytes=self.memory.measure())
+        own = {name: getattr(self, name) for name in _OWN}
+        return Stats(**sums, **place, **own, worker_private_bytes=self.memory.measure())

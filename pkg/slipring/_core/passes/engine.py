@@ -7,6 +7,7 @@ import multiprocessing.util  # its exit handler terminates workers; handlers tha
 import os
 import threading
 import weakref
+from functools import partial
 
 from slipring._core.ring._ring import Ring
 from slipring._core.ring._segment import Meter
@@ -279,25 +280,6 @@ def _abandon_all():
 os.register_at_fork(after_in_child=_abandon_all)
 
 
-class DeviceCounters:
-    """Counters of the batches that move to devices."""
-
-    moved_batches = staged_batches = 0
-
-
-class EngineLease:
-    """A callable that returns the kept engine to the cache when the iteration ends.
-
-    If an iteration is dropped with its engine, the lease ends without a call.
-    """
-
-    def __init__(self, engines):
-        self.engines = engines
-
-    def __call__(self, engine):
-        self.engines.take_back(engine)
-
-
 class EngineCache:
     """The engine that is kept from epoch to epoch, and temporary engines for concurrent iterations.
 
@@ -307,13 +289,13 @@ class EngineCache:
 
     def __init__(self):
         self.counters = Counters()
-        self.moves = DeviceCounters()
         self.local = Meter()  # batches that were made without workers
         self.counters.add(self.local)
         self._concurrency = None  # of such batches
         self._lock = ForkLock()
         self.engine = None  # the one that is kept
-        self._loan = None  # weak reference to an iteration's `EngineLease`
+        # Weak reference to the function that returns the kept engine; an iteration that is dropped drops it.
+        self._loan = None
         self.iterators = WeakRegistry()  # `close` closes these; each iteration adds itself
 
     def locked(self):
@@ -336,7 +318,7 @@ class EngineCache:
             if kept is not None and kept.foreign:
                 kept, self.engine, self._loan = None, None, None  # it is the parent's: this process makes its own
             if self.lent:
-                return Engine(options, job, self.counters), _shut_down
+                return Engine(options, job, self.counters), Engine.shut_down
             if kept is not None and not kept.serves(options):
                 kept.shut_down()
                 kept = None
@@ -346,7 +328,7 @@ class EngineCache:
                 kept.stop_workers()  # persistent workers do not know the position to resume from
             kept.options = options
             kept.pool.job = job.begun_in(kept.running + 1)
-            loan = EngineLease(self)
+            loan = partial(self.take_back)
             self._loan = weakref.ref(loan)
             return kept, loan
 
@@ -373,8 +355,6 @@ class EngineCache:
         pins = engine.pinned_slots if alive else None
         return dataclasses.replace(
             stats,
-            moved_batches=self.moves.moved_batches,
-            staged_batches=self.moves.staged_batches,
             registered_bytes=0 if pins is None else pins.registered_bytes,
             registration_refused=None if pins is None else pins.refused,
         )
@@ -393,7 +373,3 @@ class EngineCache:
             self.engine = self._loan = None  # only now, so that an interrupted close can be repeated
             if self._concurrency is not None:
                 self._concurrency.close()
-
-
-def _shut_down(engine):
-    engine.shut_down()

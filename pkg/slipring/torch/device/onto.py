@@ -8,8 +8,8 @@ import torch
 
 from slipring._core.passes._device import DeviceIteration
 from slipring._core.passes.ahead import Ahead
-from slipring._core.passes.engine import DeviceCounters
 from slipring.errors import shown
+from slipring.stats import Counters
 from slipring.torch.device import cuda as _device
 from slipring.torch.device.mover import Mover, each_leaf
 from slipring.torch.device.registered import RegisteredSlots
@@ -62,7 +62,7 @@ def _next_pass(begin, device, convert, iterator):
 
 def _ahead(core, device, convert):
     places = [_device.open_device(device.device)]
-    mover = Mover(places, device.memory_format, device.transform, device.non_blocking, DeviceCounters())
+    mover = Mover(places, device.memory_format, device.transform, device.non_blocking, Counters())
     core.finish_batch = convert
     engine = core._engine
     if mover.host is not None and getattr(engine, "ring", None) is not None:
