@@ -39,7 +39,7 @@ _NAMES = {
     "slipring._core.ring.signals": "no_interrupt",
     "slipring._core.passes.tuning": "BATCHES LONG_WINDOW NEVER WINDOW Tuner Tuning",
     "slipring._core.options.worker_count": "worker_count",
-    "slipring._core.workers.worker_pool": "ResizablePool",
+    "slipring._core.workers.worker_pool": "WorkerPool",
     "slipring._observe.causes": "IF_BOUND IF_NOT",
     "slipring._observe.activity": "Activity activities at_work",
     "slipring._observe.jobs": "NoJob attach environ_of jobs",

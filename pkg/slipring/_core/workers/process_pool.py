@@ -33,7 +33,7 @@ from slipring._core.ring.signals import no_collection, no_interrupt
 from slipring._core.workers.deaths import StartupWatchdog, left_behind, likely, manner, state_of, task_text
 from slipring._core.workers.pickling import SharedPickle
 from slipring._core.workers.worker_main import PARTS, SentJob, parts_of, process_main
-from slipring._core.workers.worker_pool import GRACE_S, ResizablePool, is_busy, processor_ns_of
+from slipring._core.workers.worker_pool import GRACE_S, WorkerPool, is_busy, processor_ns_of
 from slipring.errors import DescriptorClosed, SlipringError, WorkerDied, shown
 
 TERM_S = 2.0  # for a worker to end after SIGTERM, before it is killed
@@ -43,7 +43,7 @@ LACK_S = 60.0  # if it only lacks a processor
 log = logging.getLogger("slipring")
 
 
-class ProcessPool(ResizablePool):
+class ProcessPool(WorkerPool):
     """Workers as processes, each watched by a pidfd.
 
     `context` must have the start method `method`; None selects multiprocessing's own context of that method.

@@ -8,11 +8,11 @@ from slipring._core.ring._ring import SERVING
 from slipring._core.ring.signals import no_interrupt
 from slipring._core.workers.deaths import task_text
 from slipring._core.workers.worker_main import run
-from slipring._core.workers.worker_pool import GRACE_S, ResizablePool, is_busy, processor_ns_of
+from slipring._core.workers.worker_pool import GRACE_S, WorkerPool, is_busy, processor_ns_of
 from slipring.errors import WorkerDied
 
 
-class ThreadPool(ResizablePool):
+class ThreadPool(WorkerPool):
     """Workers as threads of the consumer's process, for datasets whose work releases the GIL."""
 
     def _begin(self, number):
