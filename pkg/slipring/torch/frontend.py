@@ -33,7 +33,7 @@ from slipring.torch.generators import as_state, as_text, generator_of, seed_gene
 from slipring.torch.iterators import TorchDeviceIteration, TorchIteration, TorchLocalIteration, check_length, fields
 from slipring.torch.order import Order, described, end_epoch_before, share, source_of
 from slipring.torch.torchdata_states import is_theirs, translated
-from slipring.torch.worker import TorchJob, TorchWorker, init_thread
+from slipring.torch.worker import TorchWorker, init_thread
 
 REFUSED = {"workers.start_method": "torch has multiprocessing_context= for it"}
 OWN = frozenset({"_engines", "_tuner", "_closed", "_newest", "_iterator", "_epochs"})  # of each copy of a loader
@@ -244,40 +244,29 @@ class TorchFrontend(Frontend):
             newest.source.release()
 
     def _job(self, iterator, options):
-        rank = rank_that_draws(self.rank, self.batch_sampler, self.sampler)
+        init, epoch_seeds = self.worker_init_fn, self.rng == "sample"
         is_pipe = isinstance(self.dataset, (IterDataPipe, MapDataPipe))
-        tracked = not self._is_map or is_stateful(self.dataset)
         if options.num_workers == 0:
+            collate_fn = self._local_collate()
             if is_pipe:
                 apply_sharding(self.dataset, iterator._world_size, iterator._rank)
-            return Job(
-                self.dataset,
-                not self._is_map,
-                options.for_worker(collate_fn=self._local_collate(), drop_last=bool(self.drop_last)),
-                TorchWorker,
-                rank,
-                share(self),
-                epoch_seeds=self.rng == "sample",
-                tracked=tracked,
-                local_as_torch=True,
-            )
-        init = self.worker_init_fn
-        if init is not None and options.method == "thread":
-            init = functools.partial(init_thread, init)
-        if is_pipe:
-            init = functools.partial(private.sharding_worker_init_fn, init, iterator._world_size, iterator._rank)
-        keeps_seed = bool(self.persistent_workers) and self.rng == "worker"
-        return TorchJob(
+        else:
+            collate_fn = core_collate(self.collate_fn)
+            keeps_seed = bool(self.persistent_workers) and self.rng == "worker"
+            epoch_seeds = epoch_seeds or keeps_seed or isinstance(self.dataset, IterDataPipe)
+            if init is not None and options.method == "thread":
+                init = functools.partial(init_thread, init)
+            if is_pipe:
+                init = functools.partial(private.sharding_worker_init_fn, init, iterator._world_size, iterator._rank)
+        return Job(
             dataset=self.dataset,
             is_stream=not self._is_map,
-            options=options.for_worker(
-                collate_fn=core_collate(self.collate_fn), worker_init_fn=init, drop_last=bool(self.drop_last)
-            ),
-            rank=rank,
+            options=options.for_worker(collate_fn=collate_fn, worker_init_fn=init, drop_last=bool(self.drop_last)),
             worker_class=TorchWorker,
+            rank=rank_that_draws(self.rank, self.batch_sampler, self.sampler),
             share=share(self),
-            tracked=tracked,
-            epoch_seeds=keeps_seed or self.rng == "sample" or isinstance(self.dataset, IterDataPipe),
+            epoch_seeds=epoch_seeds,
+            tracked=not self._is_map or is_stateful(self.dataset),
         )
 
     def _local_collate(self):

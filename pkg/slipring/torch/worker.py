@@ -1,6 +1,5 @@
 """A worker that behaves like torch's: the same seeds, get_worker_info() and sharding of data pipes."""
 
-import dataclasses
 import pickle
 import random
 import threading
@@ -17,34 +16,9 @@ from slipring._core.ring._ring import mix
 from slipring._core.ring.worker_info import get_worker_info
 from slipring._core.workers import seeding
 from slipring._core.workers.fetch import batch_maker, listed, whole_batches
-from slipring._core.workers.job import Job
 from slipring._core.workers.worker import Worker
 from slipring.torch import private
 from slipring.torch.collate import collate_in_slot, default_collate, has_stock_rules
-
-
-@dataclasses.dataclass(frozen=True)
-class TorchJob(Job):
-    """The description of a loader's work for every worker, with the additions of torch's loader."""
-
-    method_argument = "multiprocessing_context={!r}"
-    threads = (
-        "multiprocessing_context=Threads() with ``class Threads(type(multiprocessing.get_context('fork'))): Process = "
-        "threading.Thread``"
-    )
-
-    def not_sent(self, error):
-        """Warn in torch's words."""
-        if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
-            warnings.warn(
-                "Got pickle error when attempting to start a worker Process. "
-                "This might be because the worker Process arguments are not picklable. "
-                "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
-                "to 'forkserver', which requires the worker Process arguments to be picklable. "
-                "You can also try multiprocessing.set_start_method('fork').",
-                stacklevel=2,
-            )
-
 
 _thread_begins = threading.Lock()
 
@@ -68,6 +42,26 @@ def init_thread(worker_init_fn, number):
 
 class TorchWorker(Worker):
     """A `slipring._core.workers.worker.Worker` that seeds and collates as torch's loader expects."""
+
+    method_argument = "multiprocessing_context={!r}"
+    threads = (
+        "multiprocessing_context=Threads() with ``class Threads(type(multiprocessing.get_context('fork'))): Process = "
+        "threading.Thread``"
+    )
+    local_as_torch = True
+
+    @classmethod
+    def not_sent(cls, error):
+        """Warn in torch's words."""
+        if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
+            warnings.warn(
+                "Got pickle error when attempting to start a worker Process. "
+                "This might be because the worker Process arguments are not picklable. "
+                "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+                "to 'forkserver', which requires the worker Process arguments to be picklable. "
+                "You can also try multiprocessing.set_start_method('fork').",
+                stacklevel=2,
+            )
 
     def begin(self, base_seed):
         if self.owns_process:

@@ -93,7 +93,7 @@ def manner(code):
 def likely(code, begun=True, forked=True, *, argument):
     """Return a text with the likely cause of an exit code.
 
-    `begun`: the worker had begun to take tasks. `argument`: see `Job.method_argument`.
+    `begun`: the worker had begun to take tasks. `argument`: see `Worker.method_argument`.
     """
     if code == -signal.SIGKILL:
         return (
@@ -149,7 +149,7 @@ PATIENCE_S = 30.0
 class StartupWatchdog:
     """The worker processes of a segment that have not begun to take tasks yet.
 
-    `argument`: see `Job.method_argument`.
+    `argument`: see `Worker.method_argument`.
     """
 
     def __init__(self, ring, method, argument):

@@ -45,7 +45,7 @@ class LocalWorker:
     def __init__(self, job, meter, concurrency, seed, epoch, sends_states=False):
         self.job, self.options, self.meter, self.concurrency = job, job.options, meter, concurrency
         self.seed, self.epoch_word, self.epoch = seed, epoch, epoch if job.epoch_seeds else 0
-        self.sends_states = sends_states
+        self.sends_states, self.as_torch = sends_states, job.worker_class.local_as_torch
         self.resumed = (job.resume or {}).get(0)
         self.spent_from = 0
         # Whether generators are seeded once per pass, and not for each batch.
@@ -97,7 +97,7 @@ class LocalWorker:
 
     def _guard(self):
         """Return a context that restores the caller's generators, or leaves them to the dataset."""
-        if self.job.local_as_torch and self.is_seeded_once:
+        if self.as_torch and self.is_seeded_once:
             return contextlib.nullcontext()
         if self.is_guest:
             return AsWorker(self, WorkerInfo(0, 1, self.seed, self.job.dataset))
@@ -106,7 +106,7 @@ class LocalWorker:
     def _make(self, seq, indices):
         begun, skipped, self.asked = now(), sample_marks.apart.skipped, indices
         self.spent_from = self.spent_from or begun
-        if self.is_seeded_once and not (self.has_begun or self.job.local_as_torch):
+        if self.is_seeded_once and not (self.has_begun or self.as_torch):
             self._seed_pass()
         self.has_begun = True
         self.open()
@@ -119,7 +119,7 @@ class LocalWorker:
     def _read(self, seq, indices):
         """Return a `RowWriter` with the samples of a batch."""
         fetcher, n, skip_none = self.fetcher, len(indices), self.options.skip_none
-        size = None if self.job.local_as_torch else self.options.workers.chunk_size
+        size = None if self.as_torch else self.options.workers.chunk_size
         self._seed(seq, 0)
         if size is None or size >= n:
             rows = RowWriter(0, n, _rules(fetcher), skip_none=skip_none)
@@ -178,7 +178,7 @@ class LocalWorker:
 
     def _own(self, batch, rows, fetcher):
         """Return a batch that no other code writes to: a dataset or collate_fn may use its arrays again."""
-        if self.job.local_as_torch:
+        if self.as_torch:
             return batch
         if not rows.in_place or any(rows.kept()) or fetcher.finish_batch is not None:
             return detached(batch, self.meter)

@@ -101,4 +101,4 @@ class ThreadPool(WorkerPool):
 
 def _thread_main(ring, number, job, base_seed, inherited):
     ring.join(number + 1)
-    run(job.worker(ring, number, False, inherited), base_seed)
+    run(job.worker_class(ring, number, job, False, inherited), base_seed)

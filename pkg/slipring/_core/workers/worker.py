@@ -36,16 +36,17 @@ class Worker:
     job : Job
     owns_process : bool
         Whether the worker is a process of its own. A thread shares the global generators and the dataset with others.
-
-    Attributes
-    ----------
-    inherited : tuple or None
+    inherited : tuple, optional
         (iteration, batches, state) of a worker that died and whose stream this worker continues: the state is the
         newest that it published in that iteration, after that many batches; None: it published none. `inherited` is
         None if no worker had this number before.
     """
 
-    inherited = None
+    method_argument = "Workers(start_method={!r})"  # how users give this loader the start method
+    threads = "Workers(start_method='thread')"  # how users ask for worker threads
+    # Without workers, as torch: batches and exceptions are passed on as they are, and datasets whose generators are not
+    # seeded for each batch draw from the caller's.
+    local_as_torch = False
     loaded = False  # the map dataset has loaded the state from which it resumes
     keeps_globals = True  # a state has the process's own generators too
     turn = 0  # the batch of its stream that comes next, in this iteration
@@ -59,9 +60,13 @@ class Worker:
         """Return environment variables that a worker process starts with, besides those of the program."""
         return {}
 
-    def __init__(self, ring, number, job, owns_process):
+    @classmethod
+    def not_sent(cls, error):
+        """Hook, called before an exception is raised that prevented the start of a worker."""
+
+    def __init__(self, ring, number, job, owns_process, inherited=None):
         self.ring = ring
-        self.number = number
+        self.number, self.inherited = number, inherited
         self.participant = number + 1
         self.job, self.options = job, job.options
         self.owns_process = owns_process

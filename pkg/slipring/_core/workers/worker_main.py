@@ -87,7 +87,7 @@ def process_main(ring, number, job, base_seed, mask, inherited=None, collects=Tr
     count_process_in(ring)
     one_thread()
     os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(number), str(job.num_workers)
-    run(job.worker(ring, number, True, inherited), base_seed)
+    run(job.worker_class(ring, number, job, True, inherited), base_seed)
 
 
 def run(worker, base_seed):
