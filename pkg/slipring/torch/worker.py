@@ -89,7 +89,7 @@ class TorchWorker(Worker):
         else:
             # The generators were seeded when the worker began, and continue from epoch to epoch.
             self.forget_iteration()
-            self.iteration, self.epoch = fill.iteration, self._epoch_of(fill)
+            self.iteration, self.epoch = fill.iteration, self.job.epoch_of(fill.epoch)
             seeding.set_batch_seed(mix(fill.seed, self.epoch, self.number), stream=mix(fill.seed, self.epoch))
             self._resume_dataset(fill)
         if isinstance(self.job.dataset, IterDataPipe):
@@ -97,8 +97,8 @@ class TorchWorker(Worker):
             shared.manual_seed(fill.epoch)  # the same in all workers
             apply_random_seed(self.job.dataset, shared)
 
-    def rules(self):
-        stock = self.options.collate_fn is default_collate and self.fetcher.own_collate is None
+    def rules(self, fetcher):
+        stock = fetcher.collate_fn is default_collate and not fetcher.single
         return TORCH if stock and has_stock_rules() else LIST
 
     def _collate(self, samples):

@@ -33,6 +33,15 @@ class Job:
         """bool: batches depend on the worker that makes them, apart from random numbers."""
         return self.is_stream or self.tracked
 
+    @property
+    def seeds_once(self):
+        """bool: generators are seeded once per worker and iteration, and not for each range of rows."""
+        return self.options.rng == "worker" or self.is_stream
+
+    def epoch_of(self, word):
+        """Return the epoch for seeds; `word` is the epoch word of the tasks."""
+        return word if self.epoch_seeds else 0
+
     def resized(self, num_workers):
         """Return the same job for another number of workers."""
         return dataclasses.replace(self, options=dataclasses.replace(self.options, num_workers=num_workers))
