@@ -17,6 +17,7 @@ from slipring._core.ring.worker_info import get_worker_info
 from slipring._core.workers import seeding
 from slipring._core.workers.fetch import batch_maker, listed, whole_batches
 from slipring._core.workers.worker import Worker
+from slipring._offered import offered
 from slipring.torch import private
 from slipring.torch.collate import collate_in_slot, default_collate, has_stock_rules
 
@@ -105,5 +106,5 @@ class TorchWorker(Worker):
         return default_convert(self.fetcher.own_collate(samples))
 
     def _whole(self, indices):
-        with self.concurrency.offered():
+        with offered(self.concurrency):
             return default_convert(self.fetcher.into(listed(indices), empty))

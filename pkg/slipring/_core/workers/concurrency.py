@@ -25,7 +25,6 @@ from slipring._core.ring.sample_marks import count_in, counts, failed_at
 from slipring._core.ring.signals import no_interrupt
 from slipring._core.ring.worker_info import swap_thread_info
 from slipring._core.workers import seeding
-from slipring._offered import offered
 from slipring.errors import RemoteError
 
 END_S = 1.0  # wait for threads at the worker's end; a thread that is still reading is abandoned
@@ -81,17 +80,10 @@ class Concurrency:
             with no_interrupt() as mask:
                 # Threads inherit the mask, and so do processes that a dataset starts.
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                self._start(kind)
+                part = self.readers[kind] = EventLoop() if kind == "loop" else FetchThreads(self.most)
+                end = self.ends[kind] = weakref.finalize(self, part.end)
+                end.atexit = False  # they are daemons
         return self.readers[kind]
-
-    def _start(self, kind):
-        if kind == "loop":
-            part = EventLoop()
-        else:
-            part = FetchThreads(self.most)
-        self.readers[kind] = part
-        end = self.ends[kind] = weakref.finalize(self, part.end)
-        end.atexit = False  # they are daemons
 
     def by_threads(self, read, asked, rows):
         """Write ``[read(one) for one in asked]`` to `rows`; the threads read the samples, see `_put_all`.
@@ -145,10 +137,6 @@ class Concurrency:
             for future in futures:
                 future.cancel()
             futures.clear()
-
-    def offered(self):
-        """Return a context in which a dataset that makes a whole batch finds the threads; see `slipring._offered`."""
-        return offered(self)
 
     def by_loop(self, read, asked, rows):
         """Write the results of an async function `read` to `rows`."""

@@ -159,7 +159,8 @@ def where(described, who):
     """Return a text that says where the error of a record was raised, and which indices were requested."""
     indices = described["indices"]
     asked = "a stream" if indices is None else f"indices {brief(_integers(indices))}"
-    return f"{who}, batch {described['seq']}, {asked}{at_fault(described)}"
+    at_fault = f": index {described['index']!r} (row {described['row']} of batch {described['seq']})"
+    return f"{who}, batch {described['seq']}, {asked}{'' if described['row'] is None else at_fault}"
 
 
 def worker_error(text, described):
@@ -206,10 +207,3 @@ def rebuild(described, original=None):
         return cause
     original.__cause__ = cause
     return original
-
-
-def at_fault(described):
-    """Return a text that names the sample that failed, to append to the requested indices; empty if there is none."""
-    if described["row"] is None:
-        return ""
-    return f": index {described['index']!r} (row {described['row']} of batch {described['seq']})"

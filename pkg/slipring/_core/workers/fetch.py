@@ -20,6 +20,7 @@ from slipring._core.workers.stateful import (
     stateful_parts,
     states_of,
 )
+from slipring._offered import offered
 from slipring.errors import shown
 
 _log = logging.getLogger("slipring")
@@ -160,7 +161,7 @@ class MapFetcher(Fetcher):
         if self.collator is not None:
             self.collate_fn = partial(self.collator, indices=indices)
         if self.getitems is not None:
-            with beside.offered():
+            with offered(beside):
                 samples = self.getitems(indices)
             if is_awaitable(samples):
                 samples = beside.one(samples)
@@ -188,7 +189,7 @@ class MapFetcher(Fetcher):
 
     def whole(self, indices):
         """Return a batch that the dataset itself makes inside the slot."""
-        with self.concurrency.offered():
+        with offered(self.concurrency):
             return self.into(listed(indices), empty)
 
 
@@ -307,7 +308,9 @@ def load_stream(dataset, place):
     """Load the states of an iterable dataset and its iterator; return the iterator."""
     load_dataset(dataset, place)
     iterator = iter(dataset)
-    load_iterator(iterator, place)
+    states = place["states"] or {}
+    if "iterator" in states and is_stateful(iterator):
+        iterator.load_state_dict(states["iterator"])
     return iterator
 
 
@@ -317,13 +320,6 @@ def load_ended(dataset, place, is_stream=True):
         load_dataset(dataset, place)  # its iterators do not depend on earlier passes
     elif place["states"]:
         load_stream(dataset, place)
-
-
-def load_iterator(iterator, place):
-    """Load the state of a Stateful iterator, if the worker's position has one."""
-    states = place["states"] or {}
-    if "iterator" in states and is_stateful(iterator):
-        iterator.load_state_dict(states["iterator"])
 
 
 def was_last(place):

@@ -4,7 +4,7 @@ import contextlib
 import pickle
 from functools import partial
 
-from slipring._core.codec._encode import BATCH, EMPTY, END, ERROR, Encoder
+from slipring._core.codec._encode import BATCH, EMPTY, END, ERROR, Encoder, range_done
 from slipring._core.codec._rows import DROP, LIST, NO_SAMPLES
 from slipring._core.ring._ring import FINISH, TASK_NEXT, mix
 from slipring._core.ring._segment import now
@@ -208,7 +208,11 @@ class Worker:
             finishes = self.fetcher.finish_batch is not None
             box = ranges.staged(rows, end - first, self.job.dataset, finishes)
             del rows  # its arrays lie in the slot, which others may publish from now on
-            if ranges.end_range(self.encoder, fill, box, begun, fetched):
+            if box is None:
+                last = range_done(fill, begun, fetched)
+            else:
+                last = self.encoder.stage(fill, box, BATCH, begun, fetched)
+            if last:
                 self._finish(fill, now())
 
     def _read(self, fill, seq, indices, first, end, encoder):
