@@ -369,8 +369,6 @@ def _rates(snapshot):
 
 
 def _rows(snapshot, known):
-    if snapshot.inline:
-        return []
     rows = []
     for number in np.flatnonzero(snapshot.told).tolist():
         participant, number = snapshot.participants[number], number - 1

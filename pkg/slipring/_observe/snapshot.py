@@ -185,8 +185,6 @@ class Snapshot:
     `at_ns` is the moment, by CLOCK_MONOTONIC; for a record file it is the newest stamp in it.
     """
 
-    inline = False  # whether the loop makes the batches itself
-
     def __init__(self, watch, at_ns=None):
         self.at_ns = now() if at_ns is None else at_ns
         self.participants = watch.participants()  # first: the table then has the batches that they have published
@@ -275,7 +273,7 @@ class EmptySnapshot:
 
     def __init__(self, meter):
         self.at_ns = now()
-        self.inline, self.threads, self.consumer_pid = True, False, process.pid()
+        self.threads, self.consumer_pid = False, process.pid()
         self.table = self.taken = self.slowest = self.slowest_samples = empty()
         self.slots, self.participants = np.empty(0, SLOT), np.empty(0, PARTICIPANT)
         self.workers = self.serving = self.participants
