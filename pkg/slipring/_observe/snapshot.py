@@ -278,20 +278,16 @@ class EmptySnapshot:
         self.slots, self.participants = np.empty(0, SLOT), np.empty(0, PARTICIPANT)
         self.workers = self.serving = self.participants
         self.there = self.told = np.empty(0, bool)
-        made = meter.fetch_ns + meter.collate_ns
-        spent = meter.spent_ns
         names = ("rows", "errors", *PARTS.values(), "hits", "misses")
         self.sums = {"batches": meter.batches, "bytes": meter.bytes, **dict.fromkeys(names, 0)}
         self.segment_info = {
             **dict.fromkeys(("n_slots", "used_slots", "recorded", "run"), 0),
-            **{
-                "push": False,
-                "closed": True,
-                "loop_steps": meter.batches,
-                "loop_wait_ns": made,
-                "loop_ns": spent,
-                "reads": meter.reads,
-            },
+            "push": False,
+            "closed": True,
+            "loop_steps": meter.batches,
+            "loop_wait_ns": meter.fetch_ns + meter.collate_ns,
+            "loop_ns": meter.spent_ns,
+            "reads": meter.reads,
         }
         nothing = stage_of(0, 0, np.zeros(1, np.int64))
         self.stages = dict.fromkeys(STAGES, nothing)

@@ -57,10 +57,8 @@ class ThreadPool(WorkerPool):
 
     def _ended(self, number, state_for):
         participant = number + 1
-        serving, in_flight = (
-            self.ring.participant(participant)[1] == SERVING,
-            self.ring.in_flight(participant),
-        )
+        serving = self.ring.participant(participant)[1] == SERVING
+        in_flight = self.ring.in_flight(participant)
         if number in self.retiring and not in_flight:
             self._gone(number)
             return

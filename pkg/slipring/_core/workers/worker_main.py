@@ -11,10 +11,7 @@ from slipring._core.ring._ring import FINISH, TASK_NEXT
 from slipring._core.ring.sample_marks import count_process_in
 from slipring._core.workers import error_record
 
-FUNCTIONS = (
-    "collate_fn",
-    "worker_init_fn",
-)  # options with the program's own objects, which may be large
+FUNCTIONS = ("collate_fn", "worker_init_fn")  # options with the program's own objects, which may be large
 PARTS = ("dataset", *FUNCTIONS)
 
 
