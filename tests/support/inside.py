@@ -89,7 +89,8 @@ def progress_module():
 
 def engine_of(loader):
     """Return the engine (segment and workers) that a loader keeps, or that an iterator uses."""
-    return loader._engine
+    engines = getattr(loader, "_engines", None)
+    return loader._engine if engines is None else engines.engine
 
 
 def ingest_of(loader):

@@ -36,7 +36,6 @@ from slipring.torch.torchdata_states import is_theirs, translated
 from slipring.torch.worker import TorchWorker, init_thread
 
 REFUSED = {"workers.start_method": "torch has multiprocessing_context= for it"}
-OWN = frozenset({"_engines", "_tuner", "_closed", "_newest", "_iterator", "_epochs"})  # of each copy of a loader
 OF_THE_CORE = [name for name in TorchOptions.__annotations__ if name in LoaderOptions.__annotations__]
 
 
@@ -364,9 +363,6 @@ class TorchFrontend(Frontend):
 
     def _load_ended(self, place, is_stream):
         load_ended(self.dataset, place, is_stream)  # it may restore generators, from which torch draws afterwards
-
-    def _is_copied(self, name):
-        return name not in OWN
 
     def _forget_iterator(self):
         self._iterator = None

@@ -91,22 +91,12 @@ def described(loader):
 
 
 def share(loader):
-    """Return this rank's `slipring._core.workers.seeding.Share` of each step, with ``rng="sample"``; else None.
-
-    Raise ValueError if a sample's position in the order of all ranks is unknown, or if there are no single samples.
-    """
+    """Return this rank's `slipring._core.workers.seeding.Share` of each step, with ``rng="sample"``; else None."""
     if loader.rng != "sample":
         return None
     source, group, _ = source_of(loader)
-    name = type(loader.dataset).__name__
-    if loader._dataset_kind or not hasattr(loader.dataset, "__getitem__"):
-        why = "is iterated: its samples have no position" if loader._dataset_kind else "has no __getitem__"
-        raise ValueError(
-            f"rng='sample' reads samples one by one, each with random numbers of its position, but {name} "
-            f"{why}: use rng='batch'"
-        )
-    batched_by_it = loader._auto_collation and not group
-    return share_of(source if batched_by_it else None, source, group, loader.rank)
+    batched_by_it = source if loader._auto_collation and not group else None
+    return share_of(loader.dataset, bool(loader._dataset_kind), batched_by_it, source, group, loader.rank)
 
 
 def end_epoch_before(loader, state):

@@ -78,7 +78,7 @@ class LoaderCore(Frontend):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, here or in another process, has workers and figures of its own.
-        return {name: value for name, value in self.__dict__.items() if self._is_copied(name)}
+        return {name: value for name, value in self.__dict__.items() if name not in self._OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -161,10 +161,6 @@ class LoaderCore(Frontend):
         if newest.described.num_workers != options.num_workers:
             return {}, False
         return states.at_end(states.raw_places(newest.position)), True
-
-    @property
-    def _engine(self):
-        return self._engines.engine
 
     # ---- the number of workers, and the figures
 
