@@ -6,6 +6,7 @@ returns prevents neither the worker nor the program from ending.
 """
 
 import collections
+import contextlib
 import inspect
 import itertools
 import queue
@@ -103,30 +104,24 @@ class Concurrency:
 
         If a result is a `RemoteError` that will be raised, do not wait for the reads after it: their entries are None.
         """
-        threads = self._part("threads")
-        samples = [_Sample(seeding.NOWHERE, None) for _ in asked]
-        futures = [threads.submit(s, read, one) for s, one in zip(samples, asked)]
-        found = [None] * len(futures)
-        try:
-            for n, future in enumerate(futures):
-                found[n] = None if future.exception() is not None else future.result()
-                if isinstance(found[n], RemoteError) and not found[n].missing:
+        found = [None] * len(asked)
+        with contextlib.closing(self.in_turn(read, asked, len(asked))) as results:
+            for n, result in enumerate(results):
+                found[n] = result
+                if isinstance(result, RemoteError) and not result.missing:
                     break
-            return found
-        finally:
-            for future in futures:
-                future.cancel()
-            futures.clear()
+        return found
 
-    def in_turn(self, read, asked):
+    def in_turn(self, read, asked, most=None):
         """Yield the results in order, with None in place of each failed read.
 
-        As many reads are in flight as there are threads. None starts before the first result is requested.
+        `most` reads are in flight; by default, as many as there are threads. None starts before the first result is
+        requested.
         """
         threads, asked, futures = self._part("threads"), iter(asked), collections.deque()
         try:
             while True:
-                for one in itertools.islice(asked, self.most - len(futures)):
+                for one in itertools.islice(asked, (most or self.most) - len(futures)):
                     futures.append(threads.submit(_Sample(seeding.NOWHERE, None), read, one))
                 if not futures:
                     return
