@@ -210,10 +210,6 @@ cdef class Iteration(Pass):
             if self.in_order or self.tasks.by_slot[slot] is not None:
                 return slot
 
-    def note_copy(self, slot, seconds):
-        """Record how long the copy from a slot took."""
-        self.ring.note_copy(slot, seconds)
-
     def note_loop(self, uint64_t begun, uint64_t there, uint64_t before):
         engine = self._engine
         if before:

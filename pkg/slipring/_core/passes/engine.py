@@ -32,19 +32,14 @@ class Engine:
         self.options = options
         self.counters = counters
         self.worker_capacity = options.room
+        size = getattr(options if options.batch_sampler is None else options.batch_sampler, "batch_size", None)
+        by = f"batch_size={size}" if options.batch_sampler is None or type(size) is int else "batch_sampler"
         self.ring = Ring(
             options.n_slots,
             self.worker_capacity + 1,
             os.fspath(options.memory.backing),
             options.memory.slot_bytes or 0,
-            label=f"{type(job.dataset).__name__}, "
-            + (
-                f"batch_size={options.batch_size}"
-                if options.batch_sampler is None
-                else f"batch_size={options.batch_sampler.batch_size}"
-                if type(getattr(options.batch_sampler, "batch_size", None)) is int
-                else "batch_sampler"
-            ),
+            label=f"{type(job.dataset).__name__}, {by}",
         )
         self.meter = self.ring.meter
         counters.add(self.meter)
