@@ -113,7 +113,6 @@ class TorchFrontend(Frontend):
     _epochs = 0  # number of epochs begun
     _bounds: tuple[int, int] | None = None  # (least, most), if the loader tunes the number of workers
     _worker_class = TorchWorker
-    _rebuild = staticmethod(remote.rebuild)
 
     def _options(self, ahead):
         instance("workers", self.workers, Workers, OF_WORKERS)  # users may set it between epochs

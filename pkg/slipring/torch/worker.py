@@ -10,14 +10,12 @@ import torch
 from torch.utils.data import IterDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_random_seed
 
-from slipring._core.codec._codec import empty
 from slipring._core.codec._rows import LIST, TORCH
 from slipring._core.ring._ring import mix
 from slipring._core.ring.worker_info import get_worker_info
 from slipring._core.workers import seeding
-from slipring._core.workers.fetch import batch_maker, listed, whole_batches
+from slipring._core.workers.fetch import batch_maker, whole_batches
 from slipring._core.workers.worker import Worker
-from slipring._offered import offered
 from slipring.torch import private
 from slipring.torch.collate import collate_in_slot, default_collate, has_stock_rules
 
@@ -69,11 +67,10 @@ class TorchWorker(Worker):
             collate_in_slot()
         if self.options.collate_fn is default_collate:
             into = whole_batches(batch_maker(self.job.dataset), self.job.share is not None)
-            if into is not None:
-                self.fetcher.into = into
-                self.fetcher.whole = self._whole  # as torch's default collation: tensors over the same bytes
-            if self.fetcher.own_collate is not None:
-                self.fetcher.collate_fn = self._collate
+            if into is not None:  # as torch's default collation: tensors over the same bytes
+                self.fetcher.into = lambda indices, empty: default_convert(into(indices, empty))
+            if (own := self.fetcher.own_collate) is not None:
+                self.fetcher.collate_fn = lambda samples: default_convert(own(samples))
         super().begin(base_seed)
 
     def _seed_process(self, base_seed):
@@ -101,10 +98,3 @@ class TorchWorker(Worker):
     def rules(self, fetcher):
         stock = fetcher.collate_fn is default_collate and not fetcher.single
         return TORCH if stock and has_stock_rules() else LIST
-
-    def _collate(self, samples):
-        return default_convert(self.fetcher.own_collate(samples))
-
-    def _whole(self, indices):
-        with offered(self.concurrency):
-            return default_convert(self.fetcher.into(listed(indices), empty))
