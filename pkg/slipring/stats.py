@@ -158,7 +158,7 @@ class Counters:
     """The sums of the meters of all segments that a loader has used, closed ones included."""
 
     def __init__(self):
-        self.meters = []
+        self.meters = []  # of the segments that live
         self.respawns = self.resumed_streams = self.replayed_batches = 0
         self.moved_batches = self.staged_batches = 0  # `Mover` counts them
         self.memory = WorkerMemory()
@@ -174,10 +174,6 @@ class Counters:
         """Count a stream that a new worker continues, and the batches that it must read again."""
         self.resumed_streams += by_state
         self.replayed_batches += replayed
-
-    def add(self, meter):
-        """Count a new segment's meter."""
-        self.meters.append(meter)
 
     def fold(self, meter, info, seen=None):
         """Keep the figures of a segment that is closed: its meter's, and those of its memory in `info`."""

@@ -42,7 +42,7 @@ class Engine:
             label=f"{type(job.dataset).__name__}, {by}",
         )
         self.meter = self.ring.meter
-        counters.add(self.meter)
+        counters.meters.append(self.meter)
         self.memory = None  # of worker processes
         self.pool = self._pool(job)
         self.started = False
@@ -99,7 +99,7 @@ class Engine:
     @property
     def by_turns(self):
         """bool: whether a batch depends on the worker that makes it, so that workers take batches in turn."""
-        return self.options.rng == "worker" or self.pool.job.by_worker
+        return self.options.rng == "worker" or self.pool.job.is_stream or self.pool.job.tracked
 
     def resize(self, num_workers):
         """Change the number of workers during an iteration; return False if only the next one can have it.
@@ -112,9 +112,6 @@ class Engine:
             self.pool.resize(num_workers)
             return True
 
-    def _has(self, num_workers):
-        return self.pool.target == num_workers or self.resize(num_workers)
-
     def begin_iteration(self, base_seed):
         """Start workers if necessary, make the tasks of earlier iterations stale, and return the iteration's number."""
         with self.lock.here():
@@ -122,10 +119,11 @@ class Engine:
         self.running += 1
         self.overdue = False
         self.ring.begin_iteration(self.running)
-        self.pool.begin_iteration()
+        self.pool.restarts.begin_iteration()
         if self.pool.resizing and not self.ring.closed:
             self.pool.reap_retired()
-        if self.started and (self.ring.closed or not self._has(self.options.num_workers)):
+        wanted = self.options.num_workers
+        if self.started and (self.ring.closed or not (self.pool.target == wanted or self.resize(wanted))):
             self.stop_workers()  # the start was interrupted, or the workers must learn their new number
             if self.pool.stuck:
                 self.shut_down()
@@ -285,7 +283,7 @@ class EngineCache:
     def __init__(self):
         self.counters = Counters()
         self.local = Meter()  # batches that were made without workers
-        self.counters.add(self.local)
+        self.counters.meters.append(self.local)
         self._concurrency = None  # of such batches
         self._lock = ForkLock()
         self.engine = None  # the one that is kept

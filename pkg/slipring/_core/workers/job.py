@@ -29,11 +29,6 @@ class Job:
         return max(1, self.options.num_workers)
 
     @property
-    def by_worker(self):
-        """bool: batches depend on the worker that makes them, apart from random numbers."""
-        return self.is_stream or self.tracked
-
-    @property
     def seeds_once(self):
         """bool: generators are seeded once per worker and iteration, and not for each range of rows."""
         return self.options.rng == "worker" or self.is_stream

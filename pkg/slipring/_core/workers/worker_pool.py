@@ -29,10 +29,6 @@ class WorkerPool(abc.ABC):
         self.target = self.job.num_workers
         self._match()
 
-    def begin_iteration(self):
-        """Prepare for another pass over the data."""
-        self.restarts.begin_iteration()
-
     def resize(self, num_workers):
         """Change the number of workers. Surplus workers, those with the highest numbers, retire after their batch."""
         self.target = num_workers
