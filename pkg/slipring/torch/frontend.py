@@ -21,7 +21,7 @@ from slipring._core.passes.ahead import Ahead
 from slipring._core.passes.frontend import Frontend, PassNumbers, PassOrder
 from slipring._core.passes.loader import NewestPass
 from slipring._core.passes.reshard import begin_source
-from slipring._core.passes.source import rank_that_draws
+from slipring._core.passes.source import rank_that_draws, share_of
 from slipring._core.workers.fetch import batch_maker, load_ended, own_method
 from slipring._core.workers.job import Job
 from slipring._core.workers.stateful import is_stateful
@@ -31,7 +31,7 @@ from slipring.torch.collate import core_collate
 from slipring.torch.contexts import start_of
 from slipring.torch.generators import as_state, as_text, generator_of, seed_generator_of, state_of, text_of
 from slipring.torch.iterators import TorchDeviceIteration, TorchIteration, TorchLocalIteration, check_length, fields
-from slipring.torch.order import Order, described, end_epoch_before, share, source_of
+from slipring.torch.order import Order, batch_size_of, end_epoch_before, kind_of_order, source_of
 from slipring.torch.torchdata_states import is_theirs, translated
 from slipring.torch.worker import TorchWorker, init_thread
 
@@ -262,10 +262,18 @@ class TorchFrontend(Frontend):
             options=options.for_worker(collate_fn=collate_fn, worker_init_fn=init, drop_last=bool(self.drop_last)),
             worker_class=TorchWorker,
             rank=rank_that_draws(self.rank, self.batch_sampler, self.sampler),
-            share=share(self),
+            share=self._share,
             epoch_seeds=epoch_seeds,
             tracked=not self._is_map or is_stateful(self.dataset),
         )
+
+    @property
+    def _share(self):
+        if self.rng != "sample":
+            return None
+        source, group, _ = source_of(self)
+        batched_by_it = source if self._auto_collation and not group else None
+        return share_of(self.dataset, not self._is_map, batched_by_it, source, group, self.rank)
 
     def _local_collate(self):
         """Return the function that makes batches in this process."""
@@ -334,7 +342,18 @@ class TorchFrontend(Frontend):
     # ---- states
 
     def _described(self):
-        return described(self)
+        source, group, _ = source_of(self)
+        return states.Described(
+            is_stream=not self._is_map,
+            dataset=self.dataset,
+            num_workers=self.num_workers,
+            rank=self.rank,
+            in_order=bool(self.in_order),
+            source=source,
+            group=group,
+            batch_size=batch_size_of(self),
+            order=kind_of_order(self),
+        )
 
     def _fields(self, newest, position):
         if newest is None:
@@ -346,7 +365,7 @@ class TorchFrontend(Frontend):
         return True
 
     def _checked(self, state_dict, takes_number):
-        here = described(self)
+        here = self._described()
         if isinstance(state_dict, Mapping) and is_theirs(state_dict):
             state_dict = translated(self, states.header(here), state_dict)
         found = states.checked(here, state_dict, takes_number)

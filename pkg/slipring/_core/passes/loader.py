@@ -108,7 +108,7 @@ class LoaderCore(Frontend):
             loadable = states.loadable(places)
             if loadable and (o.num_workers or resume is not None):
                 job = dataclasses.replace(job, resume=loadable)
-            engine, on_end = self._engines.lend(o, job, live_on) if o.num_workers else (None, _nothing)
+            engine, on_end = self._engines.lend(o, job, live_on) if o.num_workers else (None, lambda _: None)
             source, origin, beyond, next_worker = None, 0, (), 0
             if resume is not None:
                 beyond, next_worker = resume.beyond, resume.next_worker
@@ -348,7 +348,3 @@ class LoaderCore(Frontend):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _nothing(worker):
-    """Do nothing: there is no engine to take back."""
