@@ -351,12 +351,17 @@ def shown(value: object) -> str:
     return _cut(text)
 
 
-def told(error: BaseException) -> str:
-    """Return the text of an exception, in the same manner."""
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception; if it cannot be had, a text in its place."""
     try:
-        return _cut(str(error))
+        return str(error)
     except Exception as second:
         return f"<str(exception) failed: {shown(second)}>"
+
+
+def told(error: BaseException) -> str:
+    """Return the text of an exception without secrets; a long one is cut."""
+    return _cut(text_of(error))
 
 
 def _cut(text: str) -> str:

@@ -205,7 +205,6 @@ class Device(Group, Generic[_Batch]):
         dataclasses.MISSING,
         """A device, or a sequence of devices: then each step is a list with one batch for each device. If too few
         batches are left for a step, they are dropped.""",
-        lambda name, value: value,
     )
     _: dataclasses.KW_ONLY
     preload: int | None = option(
@@ -223,7 +222,6 @@ class Device(Group, Generic[_Batch]):
         None,
         """Memory format of the tensors with 4 dimensions (``torch.channels_last``) or 5 (``channels_last_3d``) on the
         device.""",
-        lambda name, value: value,
     )
     transform: Callable[[Any], _Batch] | None = option(
         None,
@@ -364,7 +362,6 @@ _DEVICE = Rule(
     None,
     """Where batches go as torch tensors. A device or its name stands for `slipring.torch.Device` with its defaults, and
     a sequence of devices for one batch each.""",
-    lambda name, value: value,
 )
 
 
@@ -377,7 +374,6 @@ class RayOptions(FlowOptions, total=False):
             None,
             """Where batches go as torch tensors. A device or its name stands for `slipring.torch.Device` with its
             defaults. None: batches are numpy arrays.""",
-            lambda name, value: value,
         ),
     ]
 

@@ -12,7 +12,7 @@ import numpy as np
 from slipring._core.options.arguments import MAX_EPOCH, epoch_number, flag, integer
 from slipring._core.ring._order import IndexOrder
 from slipring._core.ring._ring import mix
-from slipring._core.ring.digests import digest, digest_of, earlier_digest_of
+from slipring._core.ring.digests import digest, digest_of
 from slipring._core.workers.redivision import check_divided_once, hint_for
 from slipring._core.workers.seeding import MASK_63
 from slipring.errors import shown
@@ -272,7 +272,7 @@ class BatchSampler:
                     "weights and num_samples"
                 )
         for what, has in self._digests.items():
-            if state[what] != has and not (what == "indices" and state[what] == earlier_digest_of(self.indices)):
+            if state[what] != has:
                 raise ValueError(
                     f"the state is of an epoch with other {what} than this sampler's: other indices would be skipped "
                     f"than were delivered. Resume with the same {what}"
@@ -354,10 +354,7 @@ class _Pass:
             raise StopIteration
         size = min(sampler.batch_size, -(-left // ranks))
         indices = self.order.part(position + sampler.rank, size, ranks)
-        self.place = (
-            epoch,
-            position + step,
-        )  # last: a call that was interrupted before returns this batch again
+        self.place = epoch, position + step  # last: a call that was interrupted before returns this batch again
         return indices
 
     def state_dict(self):

@@ -134,6 +134,7 @@ _COUNTERS = (
     "pickled_tasks",
     "skipped_samples",
 )
+_OWN = ("respawns", "resumed_streams", "replayed_batches", "moved_batches", "staged_batches")  # of all segments
 _TIMES = {
     "fetch_s": "fetch_ns",
     "collate_s": "collate_ns",
@@ -157,8 +158,9 @@ class Counters:
     """The sums of the meters of all segments that a loader has used, closed ones included."""
 
     def __init__(self):
-        self.meters = []
+        self.meters = []  # of the segments that live
         self.respawns = self.resumed_streams = self.replayed_batches = 0
+        self.moved_batches = self.staged_batches = 0  # `Mover` counts them
         self.memory = WorkerMemory()
         self.last = None  # the `info` of the last closed segment
         self.seen = None  # its last `slipring._observe.snapshot.Snapshot`
@@ -172,10 +174,6 @@ class Counters:
         """Count a stream that a new worker continues, and the batches that it must read again."""
         self.resumed_streams += by_state
         self.replayed_batches += replayed
-
-    def add(self, meter):
-        """Count a new segment's meter."""
-        self.meters.append(meter)
 
     def fold(self, meter, info, seen=None):
         """Keep the figures of a segment that is closed: its meter's, and those of its memory in `info`."""
@@ -213,5 +211,5 @@ class Counters:
                 "slot_bytes_committed": info["committed"],
                 "large_copies": info["large_copies"],
             }
-        deaths = {name: getattr(self, name) for name in ("respawns", "resumed_streams", "replayed_batches")}
-        return Stats(**sums, **place, **deaths, worker_private_bytes=self.memory.measure())
+        own = {name: getattr(self, name) for name in _OWN}
+        return Stats(**sums, **place, **own, worker_private_bytes=self.memory.measure())

@@ -192,7 +192,8 @@ class OfLoader:
     def afterwards(self):
         again = list(map(indices, self.loader))
         assert again == WHOLE, f"the next iteration gave {again}"
-        ring = getattr(getattr(self.loader, "_engine", None), "ring", None)
+        engines = getattr(self.loader, "_engines", None)
+        ring = getattr(getattr(engines, "engine", None), "ring", None)
         if ring is not None and not self.forked:  # a batch that could not be copied for a child stays in its slot
             assert ring.circulating == ring.n_slots, "slots are held"
 

@@ -342,7 +342,7 @@ class Instants:
         again = delivered(iter(loader))
         right = sorted(again) == WHOLE if unordered(loader) else again == self.expected
         assert right, f"the next iteration gave {again}"
-        engine = getattr(loader, "_engine", None) or getattr(getattr(loader, "_engines", None), "engine", None)
+        engine = getattr(getattr(loader, "_engines", None), "engine", None)
         if engine is not None:
             assert engine.ring.circulating == engine.ring.n_slots, "slots are held"
         loader.close() if hasattr(loader, "close") else None

@@ -25,7 +25,7 @@ import slipring
 from slipring.errors import LoaderTimeout
 from tests.fault import mortal
 from tests.fault.kills import HANG_S, MODES
-from tests.support.inside import engine_of, engines_of, process_pool
+from tests.support.inside import engine_of, process_pool
 from tests.support.leaks import Snapshot
 from tests.support.options import grouped
 from tests.support.processes import alive
@@ -97,7 +97,7 @@ def noted(batch):
 
 def kept_engine(loader):
     """Return the engine that a loader of either adapter keeps; None if it has none yet."""
-    return engine_of(loader) if hasattr(loader, "_engine") else engines_of(loader).engine
+    return engine_of(loader)
 
 
 def pool_of(loader):

@@ -139,10 +139,14 @@ def test_a_queue_that_is_polled_puts_and_gets_nothing_without_its_descriptors(tm
 
 
 def test_a_cache_without_its_descriptor_says_so_when_it_needs_memory(tmp_path):
+    def caches():
+        links = {int(fd): link(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+        return {fd for fd, name in links.items() if name.startswith("/memfd:slipring-cache")}
+
+    before = caches()  # of other tests' modules
     with contextlib.closing(Cache("64MiB")) as cache:
         assert cache.get_or_make(1, lambda: np.ones(8)).sum() == 8
-        names = {int(fd): link(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
-        (number,) = (fd for fd, name in names.items() if name.startswith("/memfd:slipring-cache"))
+        (number,) = caches() - before
         os.close(number)
         assert os.open(tmp_path / "mine", os.O_CREAT | os.O_RDWR) == number
         with pytest.raises(DescriptorClosed, match="descriptor of a cache"):

@@ -9,7 +9,7 @@ import slipring
 from slipring import Loader, Memory, Workers
 from slipring.errors import Closed
 from tests.support.datasets import Made, Numbered, Numbers, Squares, flat, numbers
-from tests.support.inside import ResizablePool, engine_of
+from tests.support.inside import WorkerPool, engine_of
 from tests.support.kinds import loading
 from tests.support.parts import slow
 from tests.support.resizing import plain, resized
@@ -128,14 +128,14 @@ def test_more_than_the_segment_has_room_for_come_with_the_next_epoch():
 
 def test_a_second_number_that_comes_into_the_midst_of_the_first_is_not_lost(monkeypatch):
     """As a signal handler or another thread may call it."""
-    first = ResizablePool.resize
+    first = WorkerPool.resize
 
     def interrupted(pool, num_workers):
         if num_workers == 3:
             loader.resize(4)
         first(pool, num_workers)
 
-    monkeypatch.setattr(ResizablePool, "resize", interrupted)
+    monkeypatch.setattr(WorkerPool, "resize", interrupted)
     with Loader(Squares(60), 2, num_workers=1, workers=Workers(start_method="thread")) as loader:
         batches = iter(loader)
         next(batches)

@@ -94,8 +94,7 @@ class Job:
         self.sleepy, self.parts = sleepy or {}, parts or {}
         self.keep, self.preload, self.copy, self.rows, self.nbytes = keep, preload, copy, rows, nbytes
         self.persistent, self.prefetch, self.in_order = persistent, prefetch, in_order
-        self.inline, self.threads, self.resized = workers == 0, threads, resized or {}
-        self.workers = max(1, workers)
+        self.threads, self.resized, self.workers = threads, resized or {}, workers
         self.most = max(self.workers, *self.resized.values(), 0)
         self.n_slots = slots or 2 * self.most + 16
         self.clock, self.run, self.copied = BEGIN, 0, 0
@@ -155,7 +154,7 @@ class Job:
         self.workers = wanted
 
     def _dispatch(self, epoch, n, in_flight):
-        ahead = 1 if self.inline else self.prefetch * self.workers
+        ahead = self.prefetch * self.workers
         while len(in_flight) < ahead and self.drawn < n and len(self.taken_slots) < self.n_slots:
             self.clock += self.draw
             in_flight.append(self._task(epoch, self.drawn))
@@ -237,9 +236,7 @@ class Job:
     def snapshot(self, later=0.0, waits=False):
         """Return the `Snapshot` of the job, `later` than its end; `waits`: meanwhile the loop waits for a batch."""
         at_ns = self.clock + int(later * MS)
-        snapshot = Snapshot(SimulatedWatch(self, at_ns, waits), at_ns)
-        snapshot.inline = self.inline  # as of an `EmptySnapshot`
-        return snapshot
+        return Snapshot(SimulatedWatch(self, at_ns, waits), at_ns)
 
     def verdict(self, later=0.0, waits=False, **known):
         """Return the real `Verdict` on the job."""
@@ -324,7 +321,7 @@ class SimulatedWatch:
             participant, its = made[worker + 1], everything[everything["participant"] == worker + 1]
             under_way = its[(its["claimed_at"] <= self.at_ns) & (its["published_at"] > self.at_ns)]
             its = its[its["published_at"] <= self.at_ns]
-            if not job.inline and job.began[worker] <= self.at_ns:
+            if job.began[worker] <= self.at_ns:
                 participant["pid"] = made["pid"][0] if job.threads else PID + worker
                 participant["status"] = SERVING
             if job.left[worker] is not None:

@@ -22,7 +22,7 @@ def test_a_job_is_found_once_by_its_consumer_and_by_its_workers():
         for pid in (program.pid, *program.told["workers"]):
             (job,) = attach(pid)
             assert job.key == found[0].key and job.pid == program.pid
-            assert job.name.endswith("-m tests.support.watched")
+            assert job.named().endswith("-m tests.support.watched")
             assert "tests.support.watched held" in job.named(arguments=True)
 
 

@@ -60,7 +60,7 @@ def test_workers_that_hang_before_they_join_the_segment_are_not_taken_for_the_lo
         assert program.line()["done"]
     assert found.cause == "starting" and "No worker has started after " in found.sentence
     assert "unpickle the dataset" in found.sentence
-    assert does == ["waiting for workers"] and not snapshot.inline
+    assert does == ["waiting for workers"]
 
 
 def forked(data, **options):

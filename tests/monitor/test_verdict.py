@@ -220,8 +220,6 @@ CAUSES = [
         MINE, {}, "your_code", True, ["your code in the list of transforms", "80% your code"],
         ["Change the image in place, replace Python loops by NumPy"],
     ),
-    ({"workers": 0, "fetch": 4, "cpu": WAITS}, {}, "no_workers", True, [], ["num_workers=4"]),
-    ({"workers": 0, "batches": 20, "fetch": 0.1, "step": 80}, {}, "ok", False, ["making batches takes 0.1%"], []),
 ]  # fmt: skip
 
 

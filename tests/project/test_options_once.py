@@ -87,6 +87,8 @@ def another(declared, rule):
         return rule.default + 2.5
     if isinstance(rule.default, Group):
         return VALUES[type(rule.default)]
+    if int in get_args(declared):  # an int or None
+        return 7
     return next(word for word in get_args(declared) if word != rule.default)  # of a Literal
 
 

@@ -39,7 +39,7 @@ _NAMES = {
     "slipring._core.ring.signals": "no_interrupt",
     "slipring._core.passes.tuning": "BATCHES LONG_WINDOW NEVER WINDOW Tuner Tuning",
     "slipring._core.options.worker_count": "worker_count",
-    "slipring._core.workers.worker_pool": "ResizablePool",
+    "slipring._core.workers.worker_pool": "WorkerPool",
     "slipring._observe.causes": "IF_BOUND IF_NOT",
     "slipring._observe.activity": "Activity activities at_work",
     "slipring._observe.jobs": "NoJob attach environ_of jobs",
@@ -89,7 +89,8 @@ def progress_module():
 
 def engine_of(loader):
     """Return the engine (segment and workers) that a loader keeps, or that an iterator uses."""
-    return loader._engine
+    engines = getattr(loader, "_engines", None)
+    return loader._engine if engines is None else engines.engine
 
 
 def ingest_of(loader):

@@ -63,7 +63,9 @@ def of_process(pid):
     told = []
     for job in attach(pid):
         snapshot = Snapshot(job.watch)
-        told.append((f"process {job.pid or '?'}: {job.kind}, {job.name}", False, snapshot, activities(snapshot, job)))
+        told.append(
+            (f"process {job.pid or '?'}: {job.kind}, {job.named()}", False, snapshot, activities(snapshot, job))
+        )
     return told
 
 

@@ -173,7 +173,7 @@ def only_job():
         who = "on this machine" if os.geteuid() == 0 else "of this user"
         raise Failure(f"there is no job of slipring's {who}{why}")
     if len(of) > 1:
-        listed = ", ".join(f"{pid} ({short(its[0].name, 40)})" for pid, its in sorted(of.items()))
+        listed = ", ".join(f"{pid} ({short(its[0].named(), 40)})" for pid, its in sorted(of.items()))
         raise Failure(f"there are several jobs, give the PID of one: {listed}", USAGE)
     (pid,) = of
     return attach(pid) if pid else found
@@ -241,7 +241,7 @@ class Frame:
         found = states(self.snapshot.slots)
         return {
             "pid": self.job.pid,
-            "name": self.job.name,
+            "name": self.job.named(),
             "push": self.job.push,
             "ranks": self.ranks,
             "verdict": self.verdict,

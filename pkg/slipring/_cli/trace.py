@@ -229,7 +229,7 @@ class Tracks:
 
     def _names(self):
         job, slots, pid = self.of_job, self.of_slots, self.job.pid
-        yield from _named(job, f"{self.job.name} (process {pid or '?'})")
+        yield from _named(job, f"{self.job.named()} (process {pid or '?'})")
         yield from _named(slots, f"slots of process {pid or '?'}")
         if not self.push:
             yield from _named(job, "consumer", CONSUMER)

@@ -76,7 +76,7 @@ class FrameView:
     def _draw(self, frame, low, n):
         """Return a frame with n of the participants; on a low screen it has only the necessary lines besides them."""
         width, rates, job = self.screen.width, frame.rates, frame.job
-        title = f"slipring top · {job.kind} of process {job.pid or '?'}{frame.which} · {job.name}"
+        title = f"slipring top · {job.kind} of process {job.pid or '?'}{frame.which} · {job.named()}"
         figures = f"{rates.batches:,.1f} batches/s   {mb(rates.bytes)} MB/s"
         figures += "" if job.push else f"   waiting {share(rates.waiting)}"
         verdict = frame.verdict

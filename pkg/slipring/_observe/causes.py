@@ -32,21 +32,6 @@ FAULTS = 0.2  # the smallest share of a batch's time that page faults must take
 COSTS = 0.05  # of the workers' processor time: copying must take so much
 
 
-def workers_advice(n):
-    """Return the advice for a loop that makes its batches itself."""
-    return f"Use `num_workers={n}`: workers then make batches while the step computes."
-
-
-def _no_workers(f, known):
-    if not f.snapshot.inline or retries(f, known):
-        return None
-    return (
-        "no_workers",
-        "Batches are made by the loop itself, when it asks for them.",
-        workers_advice(min(f.cpus, f.enough or 1)),
-    )
-
-
 def _epoch_start(f, known):
     if f.first_wait < EXPLAINS * f.all_wait or not f.first_wait:
         return None
@@ -411,8 +396,6 @@ def _waiting(f, known):
 
 
 def _consumer(f, known):
-    if f.snapshot.inline:
-        return None
     if f.step_now >= max(LONG, EXPLAINS * f.all):
         return (
             "consumer",
@@ -431,15 +414,12 @@ def _consumer(f, known):
 
 
 def _ok(f, known):
-    if f.snapshot.inline:
-        text = f"making batches takes {f.wait_share:.1%} of the loop's time."
-    else:
-        text = f"the loop waits {f.wait_share:.1%} of its time, the workers are {f.busy:.0%} busy."
+    text = f"the loop waits {f.wait_share:.1%} of its time, the workers are {f.busy:.0%} busy."
     return ("ok", f"Nothing is wrong: {text}", "")
 
 
 IF_BOUND = (
-    *(_no_workers, _memory, _waiting, _epoch_start, _copy, _sampler, _kept, _ray, retries, _sample, _cache, _worker),
+    *(_memory, _waiting, _epoch_start, _copy, _sampler, _kept, _ray, retries, _sample, _cache, _worker),
     *(_slots, _gil, _copying, _tiny, _pickling, _page_faults, _collate, fetching),
 )
 IF_NOT = (_memory, _copying, _gil, _unpickling, _consumer, _ok)

@@ -226,13 +226,8 @@ class WatchedJob:
         alive = [pid for pid in numbers if pid and is_alive(process_of(pid))]
         return next(iter(alive + [pid for pid in numbers if pid]), 0)
 
-    @property
-    def name(self):
-        """str: the segment's label and its process's script; the file, if both are unknown."""
-        return self.named()
-
     def named(self, arguments=False):
-        """Return the name, with the script's arguments if requested."""
+        """Return the segment's label and its process's script, with `arguments` if requested; else the file."""
         label = one_line(self.watch.segment_info()["label"])
         said = filter(None, (label, command_of(self.pid, arguments)))
         return " · ".join(said) or self.path

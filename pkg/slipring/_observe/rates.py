@@ -151,10 +151,8 @@ def rates(snapshot, before=None, window_s=WINDOW_S):
     lasted = max(1e-9, (snapshot.at_ns - begin) / 1e9)
     waiting = _of_loop(snapshot, before)
     if waiting is None and not snapshot.segment_info["push"]:
-        waited, all_of_it = (
-            int(lately["waited_ns"].sum()),
-            int((lately["waited_ns"] + lately["step_ns"]).sum()),
-        )
+        waited = int(lately["waited_ns"].sum())
+        all_of_it = waited + int(lately["step_ns"].sum())
         if snapshot.segment_info["ready_waiters"]:  # it waits just now
             since = snapshot.at_ns - max(begin, int(got["taken_at"][-1]))
             waited, all_of_it = waited + since, all_of_it + since
@@ -164,14 +162,11 @@ def rates(snapshot, before=None, window_s=WINDOW_S):
 
 def _of_loop(snapshot, before):
     """Return the waiting share of a loop for which a thread takes the batches; None if there is no such thread."""
-    now, then = (
-        snapshot.segment_info,
-        before.segment_info if before is not None else {"loop_ns": 0, "loop_wait_ns": 0},
-    )
+    now, then = snapshot.segment_info, {"loop_ns": 0, "loop_wait_ns": 0}
     if not now["loop_steps"]:
         return None
-    if now["loop_ns"] <= then["loop_ns"]:
-        then = {"loop_ns": 0, "loop_wait_ns": 0}
+    if before is not None and now["loop_ns"] > before.segment_info["loop_ns"]:
+        then = before.segment_info
     return (now["loop_wait_ns"] - then["loop_wait_ns"]) / max(1, now["loop_ns"] - then["loop_ns"])
 
 

@@ -6,10 +6,7 @@ from slipring._core.ring._segment import now
 from slipring._observe.snapshot import ENDED, empty, states
 
 LEAST_S, MOST_S = 0.001, 0.01  # between two looks: the recorder of a job that is idle may be full 20 ms later
-FEW, MANY = (
-    128,
-    256,
-)  # records at a look, of 1024: fewer make it look less often, more make it look more often
+FEW, MANY = 128, 256  # records at a look, of 1024: fewer make it look less often, more make it look more often
 
 
 class Recording:

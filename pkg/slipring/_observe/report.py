@@ -369,16 +369,11 @@ def _rates(snapshot):
 
 
 def _rows(snapshot, known):
-    if snapshot.inline:
-        return []
     rows = []
     for number in np.flatnonzero(snapshot.told).tolist():
         participant, number = snapshot.participants[number], number - 1
-        made, n = (
-            float(participant["fetch_ns"] + participant["collate_ns"]),
-            max(1, int(participant["batches"])),
-        )
-        idle = float(participant["idle_ns"])
+        made, idle = float(participant["fetch_ns"] + participant["collate_ns"]), float(participant["idle_ns"])
+        n = max(1, int(participant["batches"]))
         sizes = known.private_bytes
         rows.append(
             WorkerRow(

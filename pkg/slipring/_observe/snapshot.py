@@ -185,8 +185,6 @@ class Snapshot:
     `at_ns` is the moment, by CLOCK_MONOTONIC; for a record file it is the newest stamp in it.
     """
 
-    inline = False  # whether the loop makes the batches itself
-
     def __init__(self, watch, at_ns=None):
         self.at_ns = now() if at_ns is None else at_ns
         self.participants = watch.participants()  # first: the table then has the batches that they have published
@@ -275,25 +273,21 @@ class EmptySnapshot:
 
     def __init__(self, meter):
         self.at_ns = now()
-        self.inline, self.threads, self.consumer_pid = True, False, process.pid()
+        self.threads, self.consumer_pid = False, process.pid()
         self.table = self.taken = self.slowest = self.slowest_samples = empty()
         self.slots, self.participants = np.empty(0, SLOT), np.empty(0, PARTICIPANT)
         self.workers = self.serving = self.participants
         self.there = self.told = np.empty(0, bool)
-        made = meter.fetch_ns + meter.collate_ns
-        spent = meter.spent_ns
         names = ("rows", "errors", *PARTS.values(), "hits", "misses")
         self.sums = {"batches": meter.batches, "bytes": meter.bytes, **dict.fromkeys(names, 0)}
         self.segment_info = {
             **dict.fromkeys(("n_slots", "used_slots", "recorded", "run"), 0),
-            **{
-                "push": False,
-                "closed": True,
-                "loop_steps": meter.batches,
-                "loop_wait_ns": made,
-                "loop_ns": spent,
-                "reads": meter.reads,
-            },
+            "push": False,
+            "closed": True,
+            "loop_steps": meter.batches,
+            "loop_wait_ns": meter.fetch_ns + meter.collate_ns,
+            "loop_ns": meter.spent_ns,
+            "reads": meter.reads,
         }
         nothing = stage_of(0, 0, np.zeros(1, np.int64))
         self.stages = dict.fromkeys(STAGES, nothing)

@@ -12,7 +12,7 @@ import math
 from slipring._core.ring.process import cpus
 from slipring._core.ring.text import FORKED, seconds
 from slipring._observe.activity import activities, at_work, is_here, living, sentence_of
-from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT, workers_advice
+from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT
 from slipring._observe.rates import Figures
 from slipring._observe.retries import retries
 from slipring._observe.snapshot import states
@@ -143,7 +143,8 @@ def _without_segment(f):
         return Verdict(cause, f"Data-bound: the loop waits {share:.0%} of its time. {text}", advice, share, True)
     text = f"Data-bound: the loop waits {share:.0%} of its time. It makes its batches itself, when it asks for them."
     n = min(f.cpus, max(1, math.ceil(share / max(0.01, 1 - share))))
-    return Verdict("no_workers", text, workers_advice(n), share, True)
+    advice = f"Use `num_workers={n}`: workers then make batches while the step computes."
+    return Verdict("no_workers", text, advice, share, True)
 
 
 def _of_queue(snapshot):
@@ -188,7 +189,7 @@ def starting(snapshot, forked=False):
 
     None if all have started, or if nothing waits for a worker. The seconds are those of the worker that began first.
     """
-    if snapshot.segment_info["push"] or snapshot.inline:
+    if snapshot.segment_info["push"]:
         return None
     shows = f"shows where it is{FORKED if forked else ''}."
     late = [each for each in living(snapshot) if each.what == "not begun"]
@@ -203,7 +204,7 @@ def starting(snapshot, forked=False):
         return since, text + "or about to call it.", f"`py-spy dump --pid {late[0].pid}` {shows}"
     tasks = snapshot.slots[snapshot.slots["batch"]["run"] == snapshot.segment_info["run"]]
     tasks = tasks["batch"]["dispatched_at"]
-    if snapshot.there.any() or not snapshot.segment_info["ready_waiters"] or not len(tasks):
+    if snapshot.there.any() or not len(tasks) or not snapshot.segment_info["ready_waiters"]:
         return None
     since = max(0.0, (snapshot.at_ns - int(tasks.min())) / 1e9)
     text = f"No worker has started after {seconds(since)}: worker processes first import modules and unpickle the "

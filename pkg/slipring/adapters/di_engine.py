@@ -197,7 +197,6 @@ class _Ordered:
     def __init__(self, core, source, work, prefetch_depth):
         self.core, self.source, self.work, self.prefetch_depth = core, source, work, prefetch_depth
         core.finish_batch = as_tensors
-        self._engine, self.note_copy, self.timed_out = core._engine, core.note_copy, core.timed_out
         self.order = collections.deque()  # requested of the source and not yet received
         self.next = None  # (kind, value) of the batch to receive next
 
@@ -234,27 +233,8 @@ class _Ordered:
         """Count all that were set aside: no state of this iteration is ever saved."""
         self.core.commit_upto(True)
 
-    @property
-    def is_live(self):
-        """bool: whether the iteration is still running."""
-        return self.core.is_live
-
-    @property
-    def foreign(self):
-        """bool: whether this process has inherited the iteration by a fork."""
-        return self.core.foreign
-
-    def hand_over_timeout(self):
-        """See `Iteration`."""
-        return self.core.hand_over_timeout()
-
-    def raise_end(self, of):
-        """See `Iteration.raise_end`."""
-        self.core.raise_end()
-
-    def finish(self, of):
-        """See `Iteration.finish`."""
-        self.core.finish()
+    def __getattr__(self, name):
+        return getattr(self.core, name)
 
     def interrupt(self):
         """See `Iteration.interrupt`."""

@@ -67,6 +67,7 @@ class BlockStream(Stream):
     """
 
     _keys = ("rows", "shuffled", "divided", "execution", "from")
+    _source_name = "the data"
 
     def __init__(self, address, coordinator, split, batch_size, *, collate_fn, pictures, prefetch, keep, **options):
         super().__init__(_no_blocks, batch_size, **options)
@@ -102,6 +103,7 @@ class BlockPass(StreamPass):
     Its state has "waits": the ns spent so far waiting for references, waiting for blocks, copying, and collating.
     """
 
+    _skipped = BlockError, ImageError
     _copied = _collated = 0
 
     def _begin(self, seed, rows=0, raised=0):
@@ -141,19 +143,8 @@ class BlockPass(StreamPass):
 
     def catch_up(self):
         large, self._blocks.large = self._blocks.large, 0  # many blocks may be skipped: request each in advance
-        while True:
-            try:
-                missing = self.made.catch_up()
-            except (BlockError, ImageError):
-                continue  # this pass has raised it before
-            break
+        super().catch_up()
         self._blocks.large = large
-        if missing:
-            raise ValueError(
-                f"the state says that {self.behind} rows were given out of the data, which now ends after "
-                f"{self.behind - missing}: resume with the data that the state was taken of"
-            )
-        self.behind = 0
 
     def __next__(self):
         if self.made is None:

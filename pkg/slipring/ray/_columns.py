@@ -73,9 +73,7 @@ class Columns(Mapping):
 
 def refused(column, why):
     """Return the error for a column."""
-    error = BlockError(f"column {column!r} {why}")
-    error.column = column
-    return error
+    return BlockError(f"column {column!r} {why}", column=column)
 
 
 def bytes_of(name, column):

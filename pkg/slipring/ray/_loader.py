@@ -168,7 +168,6 @@ class Loader(CoreLoader[Any]):
         self._device = device
         if device is not None and device.preload:
             self.options = dataclasses.replace(self.options, ahead=device.preload)
-        self._turns = turns
         self._ingest = cluster.Ingest(given, keep, turns, threads=num_workers * (prefetch_blocks + 2) + 2)
         data.coordinator = self._ingest.pickled
 
@@ -247,7 +246,7 @@ class Loader(CoreLoader[Any]):
 
     def _check_repeats(self):
         """Raise ValueError if another pass over the data may give other rows."""
-        if not self._turns and self.options.num_workers > 1:
+        if not self.options.in_order and self.options.num_workers > 1:
             raise ValueError(
                 "a state would be of no use: with in_order=False the first worker that is ready takes the next block. "
                 "Give in_order=True, or num_workers=1"

@@ -66,12 +66,9 @@ class Feed:
         try:
             return self._read(given)
         except BlockError as error:
-            placed = BlockError(
-                f"block {number} of {self.within}, for batch {batch} of batch_size={self._batch_size}: {error}. The "
-                "block is skipped: the next request continues after it"
-            )
-            placed.column, placed.block, placed.batch = error.column, number, batch
-            raise placed from error.__cause__
+            text = f"block {number} of {self.within}, for batch {batch} of batch_size={self._batch_size}: {error}. The "
+            text += "block is skipped: the next request continues after it"
+            raise BlockError(text, column=error.column, block=number, batch=batch) from error.__cause__
 
     def _read(self, given):
         if isinstance(given, Mapping):
@@ -89,24 +86,19 @@ class Feed:
 
     def _wanted(self, found):
         """Return the names of the columns to read from a block."""
-        if self._columns is None:
-            return list(found) if self._read_names is None else self._alike(found)
-        for name in self._columns:
+        wanted = self._read_names if self._columns is None else self._columns
+        if wanted is None:  # the first block
+            return list(found)
+        for name in wanted:
             if name not in found:
                 raise _error(name, f"column {name!r} is missing: the block has {', '.join(map(repr, found))}")
-        return self._columns
-
-    def _alike(self, found):
-        for name in self._read_names:
-            if name not in found:
-                raise _error(name, f"column {name!r} is missing: the block has {', '.join(map(repr, found))}")
-        for name in found:
-            if name not in self._read_names:
+        for name in found if self._columns is None else ():
+            if name not in wanted:
                 raise _error(
                     name, f"column {name!r} is one that the first block does not have: name those that are wanted "
                     "in columns="
                 )  # fmt: skip
-        return self._read_names
+        return wanted
 
     def _of_batch(self, batch):
         names = batch.schema.names
@@ -285,9 +277,7 @@ def _said(kind):
 
 
 def _error(column, text):
-    error = BlockError(text)
-    error.column = column
-    return error
+    return BlockError(text, column=column)
 
 
 def _arrow(value):

@@ -98,6 +98,11 @@ class Stream(IterableSource):
         return _is_factory(self.batches)
 
     @property
+    def _source_name(self) -> str:
+        """str: the source's name for messages."""
+        return _named(self.batches)
+
+    @property
     def reads_once(self) -> bool:
         """bool: whether the source is an iterator."""
         return hasattr(self.batches, "__next__")
@@ -160,6 +165,7 @@ class StreamPass(BlockReading):
     """One pass of a worker over its part of a `Stream`."""
 
     continues_after_errors = True  # its state has the place to read on from after an exception
+    _skipped: tuple[type[Exception], ...] = (BlockError,)  # errors of single blocks, which are skipped
 
     made: Any
     behind: int
@@ -176,16 +182,13 @@ class StreamPass(BlockReading):
 
     def _begin(self, seed, rows=0, raised=0):
         self._seed, self.behind, self._raised = seed, rows, raised
-        self._source = self._feed = self.made = None
+        self._feed = self.made = None
 
     def open(self) -> None:
         """Open the source."""
         stream = self._stream
-        source = self._source
-        if source is None:  # else a signal handler interrupted the lines below
-            source = self._source = stream._open(self._worker, self._workers)
         self._feed = Feed(stream)
-        common = source, self._feed, stream.batch_size, stream.drop_last
+        common = stream._open(self._worker, self._workers), self._feed, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
             rng = np.random.Generator(np.random.Philox(key=mix(self._seed, self._worker)))
             made = Shuffler(*common, stream.shuffle_buffer, rng)
@@ -204,13 +207,13 @@ class StreamPass(BlockReading):
         while True:
             try:
                 missing = self.made.catch_up()
-            except BlockError:
+            except self._skipped:
                 continue  # this pass has raised it before
             break
         if missing:
             raise ValueError(
-                f"the state says that {self.behind} rows were given out of {_named(self._stream.batches)}, which now "
-                f"ends after {self.behind - missing}: resume with the source that the state was taken of"
+                f"the state says that {self.behind} rows were given out of {self._stream._source_name}, which now ends "
+                f"after {self.behind - missing}: resume with the source that the state was taken of"
             )
         self.behind = 0
 

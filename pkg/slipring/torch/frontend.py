@@ -21,7 +21,7 @@ from slipring._core.passes.ahead import Ahead
 from slipring._core.passes.frontend import Frontend, PassNumbers, PassOrder
 from slipring._core.passes.loader import NewestPass
 from slipring._core.passes.reshard import begin_source
-from slipring._core.passes.source import rank_that_draws
+from slipring._core.passes.source import rank_that_draws, share_of
 from slipring._core.workers.fetch import batch_maker, load_ended, own_method
 from slipring._core.workers.job import Job
 from slipring._core.workers.stateful import is_stateful
@@ -31,12 +31,11 @@ from slipring.torch.collate import core_collate
 from slipring.torch.contexts import start_of
 from slipring.torch.generators import as_state, as_text, generator_of, seed_generator_of, state_of, text_of
 from slipring.torch.iterators import TorchDeviceIteration, TorchIteration, TorchLocalIteration, check_length, fields
-from slipring.torch.order import Order, described, end_epoch_before, share, source_of
+from slipring.torch.order import Order, batch_size_of, end_epoch_before, kind_of_order, source_of
 from slipring.torch.torchdata_states import is_theirs, translated
-from slipring.torch.worker import TorchJob, TorchWorker, init_thread
+from slipring.torch.worker import TorchWorker, init_thread
 
 REFUSED = {"workers.start_method": "torch has multiprocessing_context= for it"}
-OWN = frozenset({"_engines", "_tuner", "_closed", "_newest", "_iterator", "_epochs"})  # of each copy of a loader
 OF_THE_CORE = [name for name in TorchOptions.__annotations__ if name in LoaderOptions.__annotations__]
 
 
@@ -114,7 +113,6 @@ class TorchFrontend(Frontend):
     _epochs = 0  # number of epochs begun
     _bounds: tuple[int, int] | None = None  # (least, most), if the loader tunes the number of workers
     _worker_class = TorchWorker
-    _rebuild = staticmethod(remote.rebuild)
 
     def _options(self, ahead):
         instance("workers", self.workers, Workers, OF_WORKERS)  # users may set it between epochs
@@ -244,41 +242,38 @@ class TorchFrontend(Frontend):
             newest.source.release()
 
     def _job(self, iterator, options):
-        rank = rank_that_draws(self.rank, self.batch_sampler, self.sampler)
+        init, epoch_seeds = self.worker_init_fn, self.rng == "sample"
         is_pipe = isinstance(self.dataset, (IterDataPipe, MapDataPipe))
-        tracked = not self._is_map or is_stateful(self.dataset)
         if options.num_workers == 0:
+            collate_fn = self._local_collate()
             if is_pipe:
                 apply_sharding(self.dataset, iterator._world_size, iterator._rank)
-            return Job(
-                self.dataset,
-                not self._is_map,
-                options.for_worker(collate_fn=self._local_collate(), drop_last=bool(self.drop_last)),
-                TorchWorker,
-                rank,
-                share(self),
-                epoch_seeds=self.rng == "sample",
-                tracked=tracked,
-                local_as_torch=True,
-            )
-        init = self.worker_init_fn
-        if init is not None and options.method == "thread":
-            init = functools.partial(init_thread, init)
-        if is_pipe:
-            init = functools.partial(private.sharding_worker_init_fn, init, iterator._world_size, iterator._rank)
-        keeps_seed = bool(self.persistent_workers) and self.rng == "worker"
-        return TorchJob(
+        else:
+            collate_fn = core_collate(self.collate_fn)
+            keeps_seed = bool(self.persistent_workers) and self.rng == "worker"
+            epoch_seeds = epoch_seeds or keeps_seed or isinstance(self.dataset, IterDataPipe)
+            if init is not None and options.method == "thread":
+                init = functools.partial(init_thread, init)
+            if is_pipe:
+                init = functools.partial(private.sharding_worker_init_fn, init, iterator._world_size, iterator._rank)
+        return Job(
             dataset=self.dataset,
             is_stream=not self._is_map,
-            options=options.for_worker(
-                collate_fn=core_collate(self.collate_fn), worker_init_fn=init, drop_last=bool(self.drop_last)
-            ),
-            rank=rank,
+            options=options.for_worker(collate_fn=collate_fn, worker_init_fn=init, drop_last=bool(self.drop_last)),
             worker_class=TorchWorker,
-            share=share(self),
-            tracked=tracked,
-            epoch_seeds=keeps_seed or self.rng == "sample" or isinstance(self.dataset, IterDataPipe),
+            rank=rank_that_draws(self.rank, self.batch_sampler, self.sampler),
+            share=self._share,
+            epoch_seeds=epoch_seeds,
+            tracked=not self._is_map or is_stateful(self.dataset),
         )
+
+    @property
+    def _share(self):
+        if self.rng != "sample":
+            return None
+        source, group, _ = source_of(self)
+        batched_by_it = source if self._auto_collation and not group else None
+        return share_of(self.dataset, not self._is_map, batched_by_it, source, group, self.rank)
 
     def _local_collate(self):
         """Return the function that makes batches in this process."""
@@ -347,7 +342,18 @@ class TorchFrontend(Frontend):
     # ---- states
 
     def _described(self):
-        return described(self)
+        source, group, _ = source_of(self)
+        return states.Described(
+            is_stream=not self._is_map,
+            dataset=self.dataset,
+            num_workers=self.num_workers,
+            rank=self.rank,
+            in_order=bool(self.in_order),
+            source=source,
+            group=group,
+            batch_size=batch_size_of(self),
+            order=kind_of_order(self),
+        )
 
     def _fields(self, newest, position):
         if newest is None:
@@ -359,7 +365,7 @@ class TorchFrontend(Frontend):
         return True
 
     def _checked(self, state_dict, takes_number):
-        here = described(self)
+        here = self._described()
         if isinstance(state_dict, Mapping) and is_theirs(state_dict):
             state_dict = translated(self, states.header(here), state_dict)
         found = states.checked(here, state_dict, takes_number)
@@ -375,9 +381,6 @@ class TorchFrontend(Frontend):
 
     def _load_ended(self, place, is_stream):
         load_ended(self.dataset, place, is_stream)  # it may restore generators, from which torch draws afterwards
-
-    def _is_copied(self, name):
-        return name not in OWN
 
     def _forget_iterator(self):
         self._iterator = None

@@ -34,6 +34,11 @@ def read_again(iterator, count):
 class TorchPass:
     """The attributes of torch's iterator that MosaicML, PyG and Lightning use; `newest` is its `NewestPass`."""
 
+    @property
+    def _iteration(self):
+        """Pass: the one that takes the batches."""
+        return self
+
     def state_dict(self):
         """Return the position after the latest delivered batch; see `DataLoader.state_dict`."""
         return self.newest.state(fields).dict()
@@ -72,10 +77,6 @@ class TorchPass:
 class TorchIteration(TorchPass, Iteration, private.BaseIterator):
     """Batches in their slots."""
 
-    @property
-    def _iteration(self):
-        return self
-
     def drain_requested(self, delivered):
         """Let workers make all batches that count as requested, as in torch when an epoch is left early."""
         self.drain()
@@ -83,10 +84,6 @@ class TorchIteration(TorchPass, Iteration, private.BaseIterator):
 
 class TorchLocalIteration(TorchPass, LocalIteration, private.BaseIterator):
     """Batches that this process makes."""
-
-    @property
-    def _iteration(self):
-        return self
 
 
 class TorchDeviceIteration(TorchPass, DeviceIteration, private.BaseIterator):

@@ -22,7 +22,6 @@ from slipring.torch.device.target import DeviceMethods
 from slipring.torch.drop_in.standin import StandIn
 from slipring.torch.frontend import TorchFrontend
 from slipring.torch.iterators import TorchPass, read_again
-from slipring.torch.order import share
 
 DEFAULTS = {"rng": "worker"}  # as in torch's loader
 
@@ -197,7 +196,7 @@ class DataLoader(
         # driver, which must not happen before a process forks.)
         core = self._options(0 if self.device is None else self.device.preload or 0)
         self.rank = core.rank
-        share(self)
+        _ = self._share  # raises the errors of a sampler now
         if self._dataset_kind == private.DatasetKind.Iterable:
             check_threads(core.method, num_workers, multiprocessing_context, dataset)
             core.check_stream(dataset)

@@ -15,8 +15,7 @@ from torch.utils.data import (
 
 from slipring._core.passes._plan import SamplerDraws
 from slipring._core.passes.reshard import saved_sampler
-from slipring._core.passes.source import SamplerSource, opened, share_of
-from slipring._core.passes.state import Described
+from slipring._core.passes.source import SamplerSource, opened
 from slipring._core.ring._ring import reductions
 from slipring.sampler import BatchSampler as OurBatchSampler
 from slipring.torch.generators import OrderRng, as_state, as_text, generator_of
@@ -72,41 +71,6 @@ def kind_of_order(loader):
     how = ", with replacement" if getattr(sampler, "replacement", False) else ""
     n = f" of {len(sampler.data_source)}" if kind is RandomSampler else ""
     return f"{kind.__name__}{n}, {len(sampler)} samples{how}"
-
-
-def described(loader):
-    """Return the `slipring._core.passes.state.Described` of a torch loader."""
-    source, group, _ = source_of(loader)
-    return Described(
-        is_stream=bool(loader._dataset_kind),
-        dataset=loader.dataset,
-        num_workers=loader.num_workers,
-        rank=loader.rank,
-        in_order=bool(loader.in_order),
-        source=source,
-        group=group,
-        batch_size=batch_size_of(loader),
-        order=kind_of_order(loader),
-    )
-
-
-def share(loader):
-    """Return this rank's `slipring._core.workers.seeding.Share` of each step, with ``rng="sample"``; else None.
-
-    Raise ValueError if a sample's position in the order of all ranks is unknown, or if there are no single samples.
-    """
-    if loader.rng != "sample":
-        return None
-    source, group, _ = source_of(loader)
-    name = type(loader.dataset).__name__
-    if loader._dataset_kind or not hasattr(loader.dataset, "__getitem__"):
-        why = "is iterated: its samples have no position" if loader._dataset_kind else "has no __getitem__"
-        raise ValueError(
-            f"rng='sample' reads samples one by one, each with random numbers of its position, but {name} "
-            f"{why}: use rng='batch'"
-        )
-    batched_by_it = loader._auto_collation and not group
-    return share_of(source if batched_by_it else None, source, group, loader.rank)
 
 
 def end_epoch_before(loader, state):

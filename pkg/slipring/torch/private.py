@@ -7,22 +7,11 @@ info in `worker`, and `_observe/ranks` reads the flight recorder in ``torch._C._
 """
 
 import torch
-from torch._utils import KeyErrorMessage
+from torch._utils import KeyErrorMessage as KeyErrorMessage
 from torch.utils.data import dataloader
-from torch.utils.data._utils import collate, pin_memory, worker
-
-__all__ = [
-    "BaseIterator",
-    "DatasetKind",
-    "KeyErrorMessage",
-    "collate",
-    "generate_state",
-    "pin_memory",
-    "profiler_enabled",
-    "sharding_worker_init_fn",
-    "share_dist_seed",
-    "worker",
-]
+from torch.utils.data._utils import collate as collate
+from torch.utils.data._utils import pin_memory as pin_memory
+from torch.utils.data._utils import worker as worker
 
 BaseIterator = dataloader._BaseDataLoaderIter
 DatasetKind = dataloader._DatasetKind

@@ -1,6 +1,5 @@
 """A worker that behaves like torch's: the same seeds, get_worker_info() and sharding of data pipes."""
 
-import dataclasses
 import pickle
 import random
 import threading
@@ -11,40 +10,14 @@ import torch
 from torch.utils.data import IterDataPipe, default_convert
 from torch.utils.data.graph_settings import apply_random_seed
 
-from slipring._core.codec._codec import empty
 from slipring._core.codec._rows import LIST, TORCH
 from slipring._core.ring._ring import mix
 from slipring._core.ring.worker_info import get_worker_info
 from slipring._core.workers import seeding
-from slipring._core.workers.fetch import batch_maker, listed, whole_batches
-from slipring._core.workers.job import Job
+from slipring._core.workers.fetch import batch_maker, whole_batches
 from slipring._core.workers.worker import Worker
 from slipring.torch import private
 from slipring.torch.collate import collate_in_slot, default_collate, has_stock_rules
-
-
-@dataclasses.dataclass(frozen=True)
-class TorchJob(Job):
-    """The description of a loader's work for every worker, with the additions of torch's loader."""
-
-    method_argument = "multiprocessing_context={!r}"
-    threads = (
-        "multiprocessing_context=Threads() with ``class Threads(type(multiprocessing.get_context('fork'))): Process = "
-        "threading.Thread``"
-    )
-
-    def not_sent(self, error):
-        """Warn in torch's words."""
-        if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
-            warnings.warn(
-                "Got pickle error when attempting to start a worker Process. "
-                "This might be because the worker Process arguments are not picklable. "
-                "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
-                "to 'forkserver', which requires the worker Process arguments to be picklable. "
-                "You can also try multiprocessing.set_start_method('fork').",
-                stacklevel=2,
-            )
-
 
 _thread_begins = threading.Lock()
 
@@ -69,16 +42,35 @@ def init_thread(worker_init_fn, number):
 class TorchWorker(Worker):
     """A `slipring._core.workers.worker.Worker` that seeds and collates as torch's loader expects."""
 
+    method_argument = "multiprocessing_context={!r}"
+    threads = (
+        "multiprocessing_context=Threads() with ``class Threads(type(multiprocessing.get_context('fork'))): Process = "
+        "threading.Thread``"
+    )
+    local_as_torch = True
+
+    @classmethod
+    def not_sent(cls, error):
+        """Warn in torch's words."""
+        if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
+            warnings.warn(
+                "Got pickle error when attempting to start a worker Process. "
+                "This might be because the worker Process arguments are not picklable. "
+                "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+                "to 'forkserver', which requires the worker Process arguments to be picklable. "
+                "You can also try multiprocessing.set_start_method('fork').",
+                stacklevel=2,
+            )
+
     def begin(self, base_seed):
         if self.owns_process:
             collate_in_slot()
         if self.options.collate_fn is default_collate:
             into = whole_batches(batch_maker(self.job.dataset), self.job.share is not None)
-            if into is not None:
-                self.fetcher.into = into
-                self.fetcher.whole = self._whole  # as torch's default collation: tensors over the same bytes
-            if self.fetcher.own_collate is not None:
-                self.fetcher.collate_fn = self._collate
+            if into is not None:  # as torch's default collation: tensors over the same bytes
+                self.fetcher.into = lambda indices, empty: default_convert(into(indices, empty))
+            if (own := self.fetcher.own_collate) is not None:
+                self.fetcher.collate_fn = lambda samples: default_convert(own(samples))
         super().begin(base_seed)
 
     def _seed_process(self, base_seed):
@@ -95,7 +87,7 @@ class TorchWorker(Worker):
         else:
             # The generators were seeded when the worker began, and continue from epoch to epoch.
             self.forget_iteration()
-            self.iteration, self.epoch = fill.iteration, self._epoch_of(fill)
+            self.iteration, self.epoch = fill.iteration, self.job.epoch_of(fill.epoch)
             seeding.set_batch_seed(mix(fill.seed, self.epoch, self.number), stream=mix(fill.seed, self.epoch))
             self._resume_dataset(fill)
         if isinstance(self.job.dataset, IterDataPipe):
@@ -103,13 +95,6 @@ class TorchWorker(Worker):
             shared.manual_seed(fill.epoch)  # the same in all workers
             apply_random_seed(self.job.dataset, shared)
 
-    def rules(self):
-        stock = self.options.collate_fn is default_collate and self.fetcher.own_collate is None
+    def rules(self, fetcher):
+        stock = fetcher.collate_fn is default_collate and not fetcher.single
         return TORCH if stock and has_stock_rules() else LIST
-
-    def _collate(self, samples):
-        return default_convert(self.fetcher.own_collate(samples))
-
-    def _whole(self, indices):
-        with self.concurrency.offered():
-            return default_convert(self.fetcher.into(listed(indices), empty))

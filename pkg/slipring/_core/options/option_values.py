@@ -111,12 +111,6 @@ class Options:
             )
         if self.batch_size is None and not is_stream and not hasattr(dataset, "__getitem__"):
             raise ValueError(f"batch_size=None reads samples one by one, but {name} has no __getitem__")
-        if self.rng == "sample" and (is_stream or not hasattr(dataset, "__getitem__")):
-            has = "is iterated, and its samples have no position" if is_stream else "has no __getitem__"
-            raise ValueError(
-                f"rng='sample' reads samples one by one, each with random numbers of its position, but {name} "
-                f"{has}: use rng='batch'"
-            )
         samples = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
         if self.batch_size is not None and not is_stream and not samples:
             whole = f"but {name} has only fetch_into, which makes whole batches; give it __getitem__, or drop that"

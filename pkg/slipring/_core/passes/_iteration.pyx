@@ -210,10 +210,6 @@ cdef class Iteration(Pass):
             if self.in_order or self.tasks.by_slot[slot] is not None:
                 return slot
 
-    def note_copy(self, slot, seconds):
-        """Record how long the copy from a slot took."""
-        self.ring.note_copy(slot, seconds)
-
     def note_loop(self, uint64_t begun, uint64_t there, uint64_t before):
         engine = self._engine
         if before:
@@ -349,7 +345,6 @@ cdef class Iteration(Pass):
     @cython.final
     cdef uint64_t waited(self, uint64_t began, uint64_t give_up, uint64_t warn_at) except? 0:
         """Do what a wait since `began` requires; return when it must log that it is long."""
-        self.go_on()
         self.check()
         if clock() >= warn_at:
             self.supervisor.log_wait(self.ring, self.oldest_seq(), (clock() - began) / SECOND)
@@ -394,13 +389,15 @@ cdef class Iteration(Pass):
     @cython.final
     cdef int check(self) except -1:
         """Check that all workers live, and that there are as many as wanted."""
-        error = attempt(self.supervisor.check, self, self._engine, self.respawns)[1]
+        self.go_on()
+        engine = self._engine  # another thread may end the iteration during the check
+        error = attempt(self.supervisor.check, self, engine, self.respawns)[1]
         if error is not None:
             stay_if_exiting()  # which ends the workers
             error = self.worded(error) if isinstance(error, WorkerDied) else error
             self.fail(error)
             raise error
-        self.death_fd = self._engine.pool.death_fd
+        self.death_fd = engine.pool.death_fd
         return 0
 
     def resize(self, options):

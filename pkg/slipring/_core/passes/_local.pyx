@@ -46,10 +46,8 @@ cdef class LocalIteration(Pass):
         See `Iteration`.
     """
 
-    cdef object seed
     cdef int owner      # the process that last used the lock
     cdef bint making    # a batch is being made
-    cdef bint state_kept  # the state has been stored in the position
 
     def __init__(self, options, worker, seed, plan, position, on_end, **hooks):
         self.begin(options, worker, seed, plan, position, on_end, **hooks)
@@ -60,8 +58,7 @@ cdef class LocalIteration(Pass):
         self.put_hooks(on_end, rebuild, **hooks)
         self.begin_plan(options, plan, position)
         self.meter = worker.meter
-        self.seed = seed
-        self.making = self.state_kept = False
+        self.making = False
         if self.streams is not None and position.workers is None:
             position.workers = [_WorkerPosition()]
         worker.begin()
@@ -159,10 +156,11 @@ cdef class LocalIteration(Pass):
             worker.put(states, 0)
         return 0
 
+    @cython.final
     cdef int keep_state(self) except -1:
         """Store the state before the iteration ends. If this fails, `state_dict` raises the exception."""
         cdef WorkerPosition worker
-        if self.state_kept or self._engine is None or self.position.workers is None:
+        if self._engine is None or self.position.workers is None:
             return 0
         worker = <WorkerPosition> self.position.workers[0]
         if self.lock.holder != 0 and not self.lock.is_mine():
@@ -172,7 +170,6 @@ cdef class LocalIteration(Pass):
                 self.put_state()
             except Exception as error:
                 worker.put(error.with_traceback(None), 0)
-        self.state_kept = True
         return 0
 
     # ---- the end

@@ -48,7 +48,6 @@ cdef class Pass(Turnstile):
     cdef int look(self) except -1
     cdef Task receive(self)
     cdef int dispatch(self, bint patient) except -1
-    cdef int keep_state(self) except -1
     cpdef int raise_end(self, of=*) except -1
     cdef object next_batch(self)
     cdef Task receive_with_hooks(self)

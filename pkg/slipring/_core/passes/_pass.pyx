@@ -69,10 +69,6 @@ cdef class Pass(Turnstile):
         """Dispatch tasks up to the prefetch depth."""
         return 0
 
-    cdef int keep_state(self) except -1:
-        """Store the dataset's state before the pass ends in this process."""
-        return 0
-
     @property
     def foreign(self):
         """bool: whether this process has inherited the iteration by a fork, and cannot continue it."""
@@ -214,7 +210,6 @@ cdef class Pass(Turnstile):
         self.last_error, self.plan_error = self.plan_error, None
         self.at_end = True
         self.position.finished = self.last_error is None
-        self.keep_state()
         self.close()
         self.raise_end(of)
 

@@ -160,9 +160,6 @@ cdef class StreamPlan:
     worker does not end up with all tasks.
     """
 
-    def __cinit__(self, *_, **__):
-        self.turn, self.sequence, self.pending = [], [], []
-
     def __init__(self, num_workers, in_order, first=0):
         self.turn = [(first + k) % num_workers for k in range(num_workers)]
         self.sequence = [0] * num_workers

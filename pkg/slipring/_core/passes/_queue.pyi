@@ -12,8 +12,6 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 _Shape = SupportsIndex | Iterable[SupportsIndex]
 _Copy = Literal["auto", "always", "never"]
 
-def how_to_copy(copy: str) -> int: ...
-
 class QueueCore:
     @property
     def ring(self) -> Any: ...

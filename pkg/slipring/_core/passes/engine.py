@@ -7,6 +7,7 @@ import multiprocessing.util  # its exit handler terminates workers; handlers tha
 import os
 import threading
 import weakref
+from functools import partial
 
 from slipring._core.ring._ring import Ring
 from slipring._core.ring._segment import Meter
@@ -31,22 +32,17 @@ class Engine:
         self.options = options
         self.counters = counters
         self.worker_capacity = options.room
+        size = getattr(options if options.batch_sampler is None else options.batch_sampler, "batch_size", None)
+        by = f"batch_size={size}" if options.batch_sampler is None or type(size) is int else "batch_sampler"
         self.ring = Ring(
             options.n_slots,
             self.worker_capacity + 1,
             os.fspath(options.memory.backing),
             options.memory.slot_bytes or 0,
-            label=f"{type(job.dataset).__name__}, "
-            + (
-                f"batch_size={options.batch_size}"
-                if options.batch_sampler is None
-                else f"batch_size={options.batch_sampler.batch_size}"
-                if type(getattr(options.batch_sampler, "batch_size", None)) is int
-                else "batch_sampler"
-            ),
+            label=f"{type(job.dataset).__name__}, {by}",
         )
         self.meter = self.ring.meter
-        counters.add(self.meter)
+        counters.meters.append(self.meter)
         self.memory = None  # of worker processes
         self.pool = self._pool(job)
         self.started = False
@@ -103,7 +99,7 @@ class Engine:
     @property
     def by_turns(self):
         """bool: whether a batch depends on the worker that makes it, so that workers take batches in turn."""
-        return self.options.rng == "worker" or self.pool.job.by_worker
+        return self.options.rng == "worker" or self.pool.job.is_stream or self.pool.job.tracked
 
     def resize(self, num_workers):
         """Change the number of workers during an iteration; return False if only the next one can have it.
@@ -116,9 +112,6 @@ class Engine:
             self.pool.resize(num_workers)
             return True
 
-    def _has(self, num_workers):
-        return self.pool.target == num_workers or self.resize(num_workers)
-
     def begin_iteration(self, base_seed):
         """Start workers if necessary, make the tasks of earlier iterations stale, and return the iteration's number."""
         with self.lock.here():
@@ -126,10 +119,11 @@ class Engine:
         self.running += 1
         self.overdue = False
         self.ring.begin_iteration(self.running)
-        self.pool.begin_iteration()
+        self.pool.restarts.begin_iteration()
         if self.pool.resizing and not self.ring.closed:
             self.pool.reap_retired()
-        if self.started and (self.ring.closed or not self._has(self.options.num_workers)):
+        wanted = self.options.num_workers
+        if self.started and (self.ring.closed or not (self.pool.target == wanted or self.resize(wanted))):
             self.stop_workers()  # the start was interrupted, or the workers must learn their new number
             if self.pool.stuck:
                 self.shut_down()
@@ -279,25 +273,6 @@ def _abandon_all():
 os.register_at_fork(after_in_child=_abandon_all)
 
 
-class DeviceCounters:
-    """Counters of the batches that move to devices."""
-
-    moved_batches = staged_batches = 0
-
-
-class EngineLease:
-    """A callable that returns the kept engine to the cache when the iteration ends.
-
-    If an iteration is dropped with its engine, the lease ends without a call.
-    """
-
-    def __init__(self, engines):
-        self.engines = engines
-
-    def __call__(self, engine):
-        self.engines.take_back(engine)
-
-
 class EngineCache:
     """The engine that is kept from epoch to epoch, and temporary engines for concurrent iterations.
 
@@ -307,13 +282,13 @@ class EngineCache:
 
     def __init__(self):
         self.counters = Counters()
-        self.moves = DeviceCounters()
         self.local = Meter()  # batches that were made without workers
-        self.counters.add(self.local)
+        self.counters.meters.append(self.local)
         self._concurrency = None  # of such batches
         self._lock = ForkLock()
         self.engine = None  # the one that is kept
-        self._loan = None  # weak reference to an iteration's `EngineLease`
+        # Weak reference to the function that returns the kept engine; an iteration that is dropped drops it.
+        self._loan = None
         self.iterators = WeakRegistry()  # `close` closes these; each iteration adds itself
 
     def locked(self):
@@ -336,7 +311,7 @@ class EngineCache:
             if kept is not None and kept.foreign:
                 kept, self.engine, self._loan = None, None, None  # it is the parent's: this process makes its own
             if self.lent:
-                return Engine(options, job, self.counters), _shut_down
+                return Engine(options, job, self.counters), Engine.shut_down
             if kept is not None and not kept.serves(options):
                 kept.shut_down()
                 kept = None
@@ -346,7 +321,7 @@ class EngineCache:
                 kept.stop_workers()  # persistent workers do not know the position to resume from
             kept.options = options
             kept.pool.job = job.begun_in(kept.running + 1)
-            loan = EngineLease(self)
+            loan = partial(self.take_back)
             self._loan = weakref.ref(loan)
             return kept, loan
 
@@ -373,8 +348,6 @@ class EngineCache:
         pins = engine.pinned_slots if alive else None
         return dataclasses.replace(
             stats,
-            moved_batches=self.moves.moved_batches,
-            staged_batches=self.moves.staged_batches,
             registered_bytes=0 if pins is None else pins.registered_bytes,
             registration_refused=None if pins is None else pins.refused,
         )
@@ -393,7 +366,3 @@ class EngineCache:
             self.engine = self._loan = None  # only now, so that an interrupted close can be repeated
             if self._concurrency is not None:
                 self._concurrency.close()
-
-
-def _shut_down(engine):
-    engine.shut_down()

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from slipring._core.passes.state import Described, State
     from slipring._observe.report import Report
 
-COPIED = frozenset({"options", "dataset", "is_stream", "seed", "epoch", "_loaded"})
 MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
 
@@ -69,6 +68,9 @@ class Frontend:
     _is_reusable = False  # close() leaves the loader usable
     _skips_empty_rest = True  # a pass that resumes after the last batch continues with the next epoch
     _sends_states = False  # without workers: query the dataset's state with each batch
+
+    # Attributes that a copy of the loader, here or in another process, does not take over.
+    _OWN = frozenset({"_engines", "_tuner", "_closed", "_newest", "_iterator", "_epochs"})
 
     # An adapter may have its own worker class, and its own way to rebuild exceptions; see `Job` and `Iteration`.
     _worker_class, _rebuild = Worker, staticmethod(error_record.rebuild)
@@ -117,9 +119,9 @@ class Frontend:
     @property
     def _share(self) -> Any:
         o = self.options
-        if o.rng != "sample" or self.is_stream:
+        if o.rng != "sample":
             return None
-        return share_of(o.batch_sampler, o.sampler, o.batch_size, o.rank)
+        return share_of(self.dataset, self.is_stream, o.batch_sampler, o.sampler, o.batch_size, o.rank)
 
     def _on_end(self, on_end: Any) -> Any:
         """Return the callback for the end of the pass; its argument must be passed to `on_end`."""
@@ -200,10 +202,6 @@ class Frontend:
             load_ended(self.dataset, place, is_stream)
 
     # ---- the rest
-
-    def _is_copied(self, name: str) -> bool:
-        """Return whether a copy of the loader, here or in another process, has this attribute."""
-        return name in COPIED
 
     def _forget_iterator(self) -> None:
         """Drop an iterator that the loader would use again."""

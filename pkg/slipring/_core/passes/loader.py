@@ -78,7 +78,7 @@ class LoaderCore(Frontend):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, here or in another process, has workers and figures of its own.
-        return {name: value for name, value in self.__dict__.items() if self._is_copied(name)}
+        return {name: value for name, value in self.__dict__.items() if name not in self._OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -108,7 +108,7 @@ class LoaderCore(Frontend):
             loadable = states.loadable(places)
             if loadable and (o.num_workers or resume is not None):
                 job = dataclasses.replace(job, resume=loadable)
-            engine, on_end = self._engines.lend(o, job, live_on) if o.num_workers else (None, _nothing)
+            engine, on_end = self._engines.lend(o, job, live_on) if o.num_workers else (None, lambda _: None)
             source, origin, beyond, next_worker = None, 0, (), 0
             if resume is not None:
                 beyond, next_worker = resume.beyond, resume.next_worker
@@ -161,10 +161,6 @@ class LoaderCore(Frontend):
         if newest.described.num_workers != options.num_workers:
             return {}, False
         return states.at_end(states.raw_places(newest.position)), True
-
-    @property
-    def _engine(self):
-        return self._engines.engine
 
     # ---- the number of workers, and the figures
 
@@ -352,7 +348,3 @@ class LoaderCore(Frontend):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _nothing(worker):
-    """Do nothing: there is no engine to take back."""

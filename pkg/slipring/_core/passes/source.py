@@ -346,11 +346,13 @@ def rank_that_draws(given, *samplers):
     return (process.global_rank() or (0,))[0] if rank is None else rank
 
 
-def share_of(batch_sampler, sampler, batch_size, rank=None):
+def share_of(dataset, is_stream, batch_sampler, sampler, batch_size, rank=None):
     """Return a rank's `Share` of each step, as its sampler divides the indices; for ``rng="sample"``.
 
     Parameters
     ----------
+    dataset : object
+    is_stream : bool
     batch_sampler, sampler : iterable or None
     batch_size : int or None
     rank : int, optional
@@ -359,8 +361,14 @@ def share_of(batch_sampler, sampler, batch_size, rank=None):
     Raises
     ------
     ValueError
-        The position of a sample in the order of all ranks is unknown.
+        There are no single samples, or the position of a sample in the order of all ranks is unknown.
     """
+    if is_stream or not hasattr(dataset, "__getitem__"):
+        why = "is iterated: its samples have no position" if is_stream else "has no __getitem__"
+        raise ValueError(
+            f"rng='sample' reads samples one by one, each with random numbers of its position, but "
+            f"{type(dataset).__name__} {why}: use rng='batch'"
+        )
     source = sampler if batch_sampler is None else batch_sampler
     if batch_sampler is not None and not getattr(batch_sampler, "_has_positions", False):
         raise ValueError(

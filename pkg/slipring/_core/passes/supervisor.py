@@ -42,16 +42,11 @@ class Supervisor:
 
     def change_workers(self, iteration, engine):
         """Adapt workers and tasks in flight to the options in `resized`, or leave that to the next iteration."""
-        options = self.resized
-        if options is None:
+        options, self.resized = self.resized, None
+        if options is None or engine.by_turns or options.num_workers > engine.worker_capacity:
             return
-        if not engine.by_turns and options.num_workers <= engine.worker_capacity:
-            iteration.look_ahead = options.look_ahead
-            if self.resized is options:  # another thread may have requested another number meanwhile
-                self.resized = None  # if a signal handler raises from here on, the pool itself continues
-            engine.resize(options.num_workers)
-        if self.resized is options:
-            self.resized = None
+        iteration.look_ahead = options.look_ahead
+        engine.resize(options.num_workers)  # if a signal handler raises in it, the pool itself continues
 
     def check(self, iteration, engine, respawns):
         """Replace dead workers or raise `WorkerDied`."""

@@ -6,6 +6,7 @@ returns prevents neither the worker nor the program from ending.
 """
 
 import collections
+import contextlib
 import inspect
 import itertools
 import queue
@@ -25,7 +26,6 @@ from slipring._core.ring.sample_marks import count_in, counts, failed_at
 from slipring._core.ring.signals import no_interrupt
 from slipring._core.ring.worker_info import swap_thread_info
 from slipring._core.workers import seeding
-from slipring._offered import offered
 from slipring.errors import RemoteError
 
 END_S = 1.0  # wait for threads at the worker's end; a thread that is still reading is abandoned
@@ -81,17 +81,10 @@ class Concurrency:
             with no_interrupt() as mask:
                 # Threads inherit the mask, and so do processes that a dataset starts.
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                self._start(kind)
+                part = self.readers[kind] = EventLoop() if kind == "loop" else FetchThreads(self.most)
+                end = self.ends[kind] = weakref.finalize(self, part.end)
+                end.atexit = False  # they are daemons
         return self.readers[kind]
-
-    def _start(self, kind):
-        if kind == "loop":
-            part = EventLoop()
-        else:
-            part = FetchThreads(self.most)
-        self.readers[kind] = part
-        end = self.ends[kind] = weakref.finalize(self, part.end)
-        end.atexit = False  # they are daemons
 
     def by_threads(self, read, asked, rows):
         """Write ``[read(one) for one in asked]`` to `rows`; the threads read the samples, see `_put_all`.
@@ -111,30 +104,24 @@ class Concurrency:
 
         If a result is a `RemoteError` that will be raised, do not wait for the reads after it: their entries are None.
         """
-        threads = self._part("threads")
-        samples = [_Sample(seeding.NOWHERE, None) for _ in asked]
-        futures = [threads.submit(s, read, one) for s, one in zip(samples, asked)]
-        found = [None] * len(futures)
-        try:
-            for n, future in enumerate(futures):
-                found[n] = None if future.exception() is not None else future.result()
-                if isinstance(found[n], RemoteError) and not found[n].missing:
+        found = [None] * len(asked)
+        with contextlib.closing(self.in_turn(read, asked, len(asked))) as results:
+            for n, result in enumerate(results):
+                found[n] = result
+                if isinstance(result, RemoteError) and not result.missing:
                     break
-            return found
-        finally:
-            for future in futures:
-                future.cancel()
-            futures.clear()
+        return found
 
-    def in_turn(self, read, asked):
+    def in_turn(self, read, asked, most=None):
         """Yield the results in order, with None in place of each failed read.
 
-        As many reads are in flight as there are threads. None starts before the first result is requested.
+        `most` reads are in flight; by default, as many as there are threads. None starts before the first result is
+        requested.
         """
         threads, asked, futures = self._part("threads"), iter(asked), collections.deque()
         try:
             while True:
-                for one in itertools.islice(asked, self.most - len(futures)):
+                for one in itertools.islice(asked, (most or self.most) - len(futures)):
                     futures.append(threads.submit(_Sample(seeding.NOWHERE, None), read, one))
                 if not futures:
                     return
@@ -145,10 +132,6 @@ class Concurrency:
             for future in futures:
                 future.cancel()
             futures.clear()
-
-    def offered(self):
-        """Return a context in which a dataset that makes a whole batch finds the threads; see `slipring._offered`."""
-        return offered(self)
 
     def by_loop(self, read, asked, rows):
         """Write the results of an async function `read` to `rows`."""

@@ -9,6 +9,10 @@ import time
 from slipring._core.ring._ring import JOINED, SERVING
 from slipring.errors import brief
 
+PATIENCE_S = 30.0  # for a worker to begin
+
+log = logging.getLogger("slipring")
+
 
 class Restarts:
     """The decision whether a dead worker is replaced.
@@ -33,12 +37,10 @@ class Restarts:
         """
         if self.limit is None or not self._may_restart(number, serving, in_flight, error):
             raise error
-        import logging
-
         if replaced:
             self.on_respawn()
         then = "Another worker takes its place." if replaced else "It was retiring; other workers make its batches."
-        logging.getLogger("slipring").warning("%s\n%s", error, then)
+        log.warning("%s\n%s", error, then)
 
     def _may_restart(self, number, serving, in_flight, error):
         """Count a death against its batch, or against the worker's start; if there were too many, say so in `error`."""
@@ -63,12 +65,8 @@ class Restarts:
 def log_replay(number, batches, by_state):
     """Log that the new worker of a stream reads `batches` batches again."""
     if batches:
-        import logging
-
         why = "" if by_state else ": neither the dataset nor its iterator has state_dict() and load_state_dict()"
-        logging.getLogger("slipring").warning(
-            "worker %d reads again, and drops, %d batches of its stream%s", number, batches, why
-        )
+        log.warning("worker %d reads again, and drops, %d batches of its stream%s", number, batches, why)
 
 
 def task_text(in_flight):
@@ -93,7 +91,7 @@ def manner(code):
 def likely(code, begun=True, forked=True, *, argument):
     """Return a text with the likely cause of an exit code.
 
-    `begun`: the worker had begun to take tasks. `argument`: see `Job.method_argument`.
+    `begun`: the worker had begun to take tasks. `argument`: see `Worker.method_argument`.
     """
     if code == -signal.SIGKILL:
         return (
@@ -141,15 +139,10 @@ def left_behind(number, pid, seconds):
     )
 
 
-log = logging.getLogger("slipring")
-
-PATIENCE_S = 30.0
-
-
 class StartupWatchdog:
     """The worker processes of a segment that have not begun to take tasks yet.
 
-    `argument`: see `Job.method_argument`.
+    `argument`: see `Worker.method_argument`.
     """
 
     def __init__(self, ring, method, argument):

@@ -8,7 +8,7 @@ import traceback
 from slipring._core.ring import process
 from slipring._core.ring._check import LIMITS
 from slipring._core.ring.text import batch_too_large, segment_full
-from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, WorkerError, brief, shown
+from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, WorkerError, brief, shown, text_of
 from slipring.redaction import redacted
 
 _TOO_LARGE, _UNKNOWN = 1000, 1001  # in addition to the ring's kinds of limits
@@ -34,7 +34,7 @@ def record(error, worker, seq, indices, clear=True, culprit=(None, None)):
         "index": None if culprit[1] is None else _plain(culprit[:1])[0],
         "row": culprit[1],
         "type": f"{type(error).__module__}.{type(error).__qualname__}",
-        "text": redacted(_text_of(error)),
+        "text": redacted(text_of(error)),
         "traceback": redacted(text),
         "class": _class(error),
         "pickle": _pickle(error),
@@ -87,13 +87,6 @@ def _cut(text, first, end):
     return text.encode("utf-8", "surrogatepass")[first:end].decode("utf-8", "ignore")
 
 
-def _text_of(error):
-    try:
-        return str(error)
-    except Exception as second:
-        return f"<str(exception) failed: {shown(second)}>"
-
-
 def _plain(indices):
     """Return the indices in types that every slot can carry."""
     if indices is None:
@@ -109,7 +102,7 @@ def _pickle(error):
             data = pickle.dumps(form(error), pickle.HIGHEST_PROTOCOL)
             made = pickle.loads(data)
             if type(made) is type(error):
-                if _text_of(made) == _text_of(error):
+                if text_of(made) == text_of(error):
                     return data
                 # The constructor has formatted a text that was formatted already.
                 found = found or data
@@ -159,7 +152,8 @@ def where(described, who):
     """Return a text that says where the error of a record was raised, and which indices were requested."""
     indices = described["indices"]
     asked = "a stream" if indices is None else f"indices {brief(_integers(indices))}"
-    return f"{who}, batch {described['seq']}, {asked}{at_fault(described)}"
+    at_fault = f": index {described['index']!r} (row {described['row']} of batch {described['seq']})"
+    return f"{who}, batch {described['seq']}, {asked}{'' if described['row'] is None else at_fault}"
 
 
 def worker_error(text, described):
@@ -206,10 +200,3 @@ def rebuild(described, original=None):
         return cause
     original.__cause__ = cause
     return original
-
-
-def at_fault(described):
-    """Return a text that names the sample that failed, to append to the requested indices; empty if there is none."""
-    if described["row"] is None:
-        return ""
-    return f": index {described['index']!r} (row {described['row']} of batch {described['seq']})"

@@ -7,7 +7,7 @@ from types import MethodType
 
 from slipring._core.codec._codec import empty
 from slipring._core.codec._collate import default_collate
-from slipring._core.codec._rows import DROP, NO_SAMPLES, RowWriter, draw, read_samples
+from slipring._core.codec._rows import DROP, LIST, NO_SAMPLES, NUMPY, RowWriter, draw, read_samples
 from slipring._core.options.arguments import one_each
 from slipring._core.workers import seeding
 from slipring._core.workers.concurrency import is_async, is_awaitable, is_subset, reads_in_one_call
@@ -20,6 +20,7 @@ from slipring._core.workers.stateful import (
     stateful_parts,
     states_of,
 )
+from slipring._offered import offered
 from slipring.errors import shown
 
 _log = logging.getLogger("slipring")
@@ -76,18 +77,12 @@ def is_stream(dataset):
 
 
 class Fetcher:
-    """Base class: makes the values that the loader delivers from samples.
-
-    Parameters
-    ----------
-    collate_fn : callable, optional
-    single : bool
-        Samples are delivered one by one, without batching.
-    skip_none : bool
-        Samples that are None are left out.
+    """Base class: makes the values that the loader delivers from samples, by a job's options.
 
     Attributes
     ----------
+    single : bool
+        Samples are delivered one by one, without batching.
     finish_batch : callable or None
         A map dataset's ``finish_batch(batch, seed)``, which returns the batch to deliver.
     own_collate : callable or None
@@ -96,15 +91,24 @@ class Fetcher:
 
     finish_batch = own_collate = None
 
-    def __init__(self, collate_fn, single, skip_none):
-        self.collate_fn, self.single, self.skip_none = collate_fn, single, skip_none
+    def __init__(self, job):
+        self.options, self.collate_fn = job.options, job.options.collate_fn
+        self.single = job.options.batch_size is None
+
+    def rules(self):
+        """Return how samples become a batch; see `RowWriter`."""
+        return NUMPY if self.collate_fn is None and not self.single else LIST
+
+    def writer(self, first, end, rules, share=None):
+        """Return a `RowWriter` for the samples of rows ``first:end``."""
+        return RowWriter(first, end, rules, share, self.options.skip_none)
 
     def box(self, rows, indices=None):
         """Return a list with the value to deliver, for `Encoder.publish`.
 
         A sample that is delivered unchanged has no other reference then.
         """
-        if self.single and self.collate_fn is None and not self.skip_none:
+        if self.single and self.collate_fn is None and not self.options.skip_none:
             return rows.read_back()
         return [self.collate(rows, indices)]
 
@@ -115,7 +119,7 @@ class Fetcher:
         """
         if self.single:
             (sample,) = rows.read_back()
-            if sample is None and self.skip_none:
+            if sample is None and self.options.skip_none:
                 return NO_SAMPLES
             return sample if self.collate_fn is None else self.collate_fn(sample)
         collate_fn = default_collate if self.collate_fn is None else self.collate_fn
@@ -128,12 +132,13 @@ class Fetcher:
 class MapFetcher(Fetcher):
     """A reader that reads samples by index.
 
-    `by_sample`: each sample is read separately, with generators of its own. The dataset may then make whole batches
-    only if it asks `seeding.sample_seed` for each sample, and declares this with ``seeds_samples``.
+    If the job has a `Share`, each sample is read separately, with generators of its own. The dataset may then make
+    whole batches only if it asks `seeding.sample_seed` for each sample, and declares this with ``seeds_samples``.
     """
 
-    def __init__(self, dataset, collate_fn, concurrency, by_sample=False, single=False, skip_none=False):
-        super().__init__(collate_fn, single, skip_none)
+    def __init__(self, job, concurrency):
+        super().__init__(job)
+        dataset, by_sample, collate_fn, single = job.dataset, job.share is not None, self.collate_fn, self.single
         self.dataset = BySample(dataset) if by_sample else dataset
         self.unseeded = dataset  # for concurrent reads, which cannot use the global generators
         self.concurrency = concurrency
@@ -157,7 +162,7 @@ class MapFetcher(Fetcher):
         """
         beside, row = self.concurrency, seeding.row()
         if self.getitems is not None:
-            with beside.offered():
+            with offered(beside):
                 samples = self.getitems(indices)
             if is_awaitable(samples):
                 samples = beside.one(samples)
@@ -185,7 +190,7 @@ class MapFetcher(Fetcher):
 
     def whole(self, indices):
         """Return a batch that the dataset itself makes inside the slot."""
-        with self.concurrency.offered():
+        with offered(self.concurrency):
             return self.into(listed(indices), empty)
 
 
@@ -304,7 +309,9 @@ def load_stream(dataset, place):
     """Load the states of an iterable dataset and its iterator; return the iterator."""
     load_dataset(dataset, place)
     iterator = iter(dataset)
-    load_iterator(iterator, place)
+    states = place["states"] or {}
+    if "iterator" in states and is_stateful(iterator):
+        iterator.load_state_dict(states["iterator"])
     return iterator
 
 
@@ -314,13 +321,6 @@ def load_ended(dataset, place, is_stream=True):
         load_dataset(dataset, place)  # its iterators do not depend on earlier passes
     elif place["states"]:
         load_stream(dataset, place)
-
-
-def load_iterator(iterator, place):
-    """Load the state of a Stateful iterator, if the worker's position has one."""
-    states = place["states"] or {}
-    if "iterator" in states and is_stateful(iterator):
-        iterator.load_state_dict(states["iterator"])
 
 
 def was_last(place):
@@ -382,24 +382,20 @@ class StreamFetcher(Fetcher):
     """A reader of the batches of one pass over an iterable dataset.
 
     `place` is where to begin; see `open_stream`. `shared`: other workers iterate the same dataset object, so that only
-    the iterator's state belongs to this worker. `every` is the `SnapshotInterval`; `number` and `num_workers` say which
-    of all workers' batches this worker makes. An earlier iteration delivered `before` batches of this pass.
+    the iterator's state belongs to this worker, which has this `number`. An earlier iteration delivered `before`
+    batches of this pass.
     """
 
-    def __init__(
-        self, dataset, collate_fn, batch_size, drop_last, place=None, shared=False, every=1, number=0, num_workers=1,
-        before=0, skip_none=False,
-    ):  # fmt: skip
-        super().__init__(collate_fn, batch_size is None, skip_none)
-        self.number, self.num_workers, self.before = number, num_workers, before
+    def __init__(self, dataset, job, place=None, shared=False, number=0, before=0):
+        super().__init__(job)
+        self.number, self.num_workers, self.before = number, job.num_workers, before
         self.iterator, skip = open_stream(dataset, place)
         self.rows = None
         self.parts = stateful_parts(None if shared else dataset, self.iterator)
         self.continues_after_errors = getattr(self.iterator, "continues_after_errors", False)
-        self.every = SnapshotInterval(every)
+        self.every = SnapshotInterval(self.options.snapshot_interval)
         self.saved_state = None, None  # position, the states there as bytes
-        self.batch_size = 1 if batch_size is None else batch_size
-        self.drop_last = drop_last
+        self.batch_size, self.drop_last = self.options.batch_size or 1, self.options.drop_last
         # Batches read so far, with those whose reading failed. Negative: as many were read after the states of
         # `place`, and must be read again first.
         self.position = 0
@@ -440,7 +436,7 @@ class StreamFetcher(Fetcher):
         `rules` are the `RowWriter`'s.
         """
         want = self.batch_size
-        self.rows = RowWriter(0, want, rules, skip_none=self.skip_none)
+        self.rows = self.writer(0, want, rules)
         self.position += 1
         if not self.ended:
             try:

@@ -23,22 +23,19 @@ class Job:
     resume: dict | None = None
     resume_iteration: int = 1
 
-    # Without workers, as torch: batches and exceptions are passed on as they are, and datasets whose generators are not
-    # seeded for each batch draw from the caller's.
-    local_as_torch: bool = False
-
-    method_argument = "Workers(start_method={!r})"  # how users give this loader the start method
-    threads = "Workers(start_method='thread')"  # how users ask for worker threads
-
     @property
     def num_workers(self):
         """int: the number of workers; this process counts as one."""
         return max(1, self.options.num_workers)
 
     @property
-    def by_worker(self):
-        """bool: batches depend on the worker that makes them, apart from random numbers."""
-        return self.is_stream or self.tracked
+    def seeds_once(self):
+        """bool: generators are seeded once per worker and iteration, and not for each range of rows."""
+        return self.options.rng == "worker" or self.is_stream
+
+    def epoch_of(self, word):
+        """Return the epoch for seeds; `word` is the epoch word of the tasks."""
+        return word if self.epoch_seeds else 0
 
     def resized(self, num_workers):
         """Return the same job for another number of workers."""
@@ -51,20 +48,3 @@ class Job:
     def place_of(self, number, iteration):
         """Return the position from which a worker resumes in an iteration; None: the beginning."""
         return None if self.resume is None or iteration != self.resume_iteration else self.resume.get(number)
-
-    def not_sent(self, error):
-        """Hook, called before an exception is raised that prevented the start of a worker."""
-
-    def check_start(self):
-        """See `Worker.check_start`."""
-        self.worker_class.check_start(self)
-
-    def environment(self):
-        """See `Worker.environment`."""
-        return self.worker_class.environment(self)
-
-    def worker(self, ring, number, owns_process, inherited=None):
-        """Return the worker of that number; for the parameters see `Worker`."""
-        made = self.worker_class(ring, number, self, owns_process)
-        made.inherited = inherited
-        return made

@@ -3,7 +3,7 @@
 import contextlib
 
 from slipring._core.codec._encode import detached
-from slipring._core.codec._rows import LIST, NO_SAMPLES, NUMPY, RowWriter
+from slipring._core.codec._rows import LIST, NO_SAMPLES
 from slipring._core.ring import sample_marks
 from slipring._core.ring._ring import mix
 from slipring._core.ring._segment import now
@@ -44,12 +44,10 @@ class LocalWorker:
 
     def __init__(self, job, meter, concurrency, seed, epoch, sends_states=False):
         self.job, self.options, self.meter, self.concurrency = job, job.options, meter, concurrency
-        self.seed, self.epoch_word, self.epoch = seed, epoch, epoch if job.epoch_seeds else 0
-        self.sends_states = sends_states
+        self.seed, self.epoch_word = seed, epoch
+        self.sends_states, self.as_torch = sends_states, job.worker_class.local_as_torch
         self.resumed = (job.resume or {}).get(0)
         self.spent_from = 0
-        # Whether generators are seeded once per pass, and not for each batch.
-        self.is_seeded_once = job.options.rng == "worker" or job.is_stream
         self.is_guest = job.options.collate_fn is None and getattr(job.dataset, "draws_as_caller", False)
 
     def begin(self):
@@ -63,23 +61,19 @@ class LocalWorker:
         if self.is_open:
             return
         self.is_open = True
-        job, o = self.job, self.options
+        job = self.job
         if job.is_stream:
-            self.stream = StreamFetcher((), None, None, False)  # at its end, unless the dataset begins
+            self.stream = StreamFetcher((), job)  # at its end, unless the dataset begins
             self.stream.ended = True
-            self.stream = StreamFetcher(
-                *(job.dataset, o.collate_fn, o.batch_size, bool(o.drop_last), self.resumed), skip_none=o.skip_none
-            )
+            self.stream = StreamFetcher(job.dataset, job, self.resumed)
             skip_batches(self._read_again, -self.stream.position)
             return
-        self.fetcher = MapFetcher(
-            *(job.dataset, o.collate_fn, self.concurrency, job.share is not None, o.batch_size is None, o.skip_none)
-        )
+        self.fetcher = MapFetcher(job, self.concurrency)
         load_dataset(job.dataset, self.resumed)
 
     def _read_again(self):
         stream = self.stream
-        return (stream.read(_rules(stream)) and [stream.collate(stream.rows)]) or None
+        return (stream.read(stream.rules()) and [stream.collate(stream.rows)]) or None
 
     # ---- batches
 
@@ -97,7 +91,7 @@ class LocalWorker:
 
     def _guard(self):
         """Return a context that restores the caller's generators, or leaves them to the dataset."""
-        if self.job.local_as_torch and self.is_seeded_once:
+        if self.as_torch and self.job.seeds_once:
             return contextlib.nullcontext()
         if self.is_guest:
             return AsWorker(self, WorkerInfo(0, 1, self.seed, self.job.dataset))
@@ -106,23 +100,23 @@ class LocalWorker:
     def _make(self, seq, indices):
         begun, skipped, self.asked = now(), sample_marks.apart.skipped, indices
         self.spent_from = self.spent_from or begun
-        if self.is_seeded_once and not (self.has_begun or self.job.local_as_torch):
+        if self.job.seeds_once and not (self.has_begun or self.as_torch):
             self._seed_pass()
         self.has_begun = True
         self.open()
         if self.stream is None:
             return self._collated(self.fetcher, self._read(seq, indices), begun, skipped)
-        more = self.stream.read(_rules(self.stream))
+        more = self.stream.read(self.stream.rules())
         rows, self.stream.rows = self.stream.rows, None
         return self._collated(self.stream, rows, begun, skipped) if more else END_OF_STREAM
 
     def _read(self, seq, indices):
         """Return a `RowWriter` with the samples of a batch."""
-        fetcher, n, skip_none = self.fetcher, len(indices), self.options.skip_none
-        size = None if self.job.local_as_torch else self.options.workers.chunk_size
+        fetcher, n = self.fetcher, len(indices)
+        size = None if self.as_torch else self.options.workers.chunk_size
         self._seed(seq, 0)
         if size is None or size >= n:
-            rows = RowWriter(0, n, _rules(fetcher), skip_none=skip_none)
+            rows = fetcher.writer(0, n, fetcher.rules())
             if fetcher.into is not None:
                 rows.take_batch(fetcher.whole(indices))
             else:
@@ -132,31 +126,22 @@ class LocalWorker:
         for first in range(0, n, size):  # the same random numbers as if workers made these ranges
             self._seed(seq, first)
             self.asked, self.first_row = indices[first : first + size], first
-            rows = RowWriter(first, first + len(self.asked), LIST)
+            rows = fetcher.writer(first, first + len(self.asked), LIST)
             fetcher.read(self.asked, rows)
             part = rows.read_back()
             ranges.check_count(len(part), len(self.asked), self.job.dataset)
             samples += part
         self.asked, self.first_row = indices, 0
         self._seed(seq, n)
-        rows = RowWriter(0, n, LIST, skip_none=skip_none)
+        rows = fetcher.writer(0, n, LIST)
         rows.take(samples)
         return rows
 
     def _seed(self, seq, first_row):
-        """Seed the generators that are seeded per range of rows, as `Worker` does."""
-        if self.is_seeded_once:
-            return
-        batch = seed = seeding.batch_seed(self.seed, self.epoch, seq, 0, self.job.rank)
-        if first_row:
-            seed = seeding.batch_seed(self.seed, self.epoch, seq, first_row, self.job.rank)
-        seeding.set_batch_seed(seed, batch, first_row)
-        seeding.seed_globals(seed)
-        if self.job.share is not None:
-            self.job.share.begin(self.seed, self.epoch_word, seq, first_row)
+        seeding.begin_rows(self.job, self.seed, self.epoch_word, seq, first_row, True)
 
     def _seed_pass(self):
-        seeding.set_batch_seed(self.seed, stream=mix(self.seed, self.epoch))
+        seeding.set_batch_seed(self.seed, stream=mix(self.seed, self.job.epoch_of(self.epoch_word)))
         if not self.is_guest:
             seeding.seed_globals(self.seed)
             self.states = seeding.save_globals()
@@ -178,7 +163,7 @@ class LocalWorker:
 
     def _own(self, batch, rows, fetcher):
         """Return a batch that no other code writes to: a dataset or collate_fn may use its arrays again."""
-        if self.job.local_as_torch:
+        if self.as_torch:
             return batch
         if not rows.in_place or any(rows.kept()) or fetcher.finish_batch is not None:
             return detached(batch, self.meter)
@@ -226,8 +211,3 @@ class LocalWorker:
     def forget_iteration(self):
         """Drop the dataset's iterator."""
         self.stream = None
-
-
-def _rules(fetcher):
-    """Return how samples become a batch; see `RowWriter`."""
-    return NUMPY if fetcher.collate_fn is None and not fetcher.single else LIST

@@ -6,6 +6,7 @@ thousand evenly spread pages, because smaps_rollup, which walks all of them, is 
 figures).
 """
 
+import logging
 import os
 import time
 import warnings
@@ -155,8 +156,6 @@ def check_copies(num_workers):
     _, size, limit, file = room
     together = (num_workers + 1) * resident
     if together > size:
-        import logging
-
         logging.getLogger("slipring").warning(
             f"each of {num_workers} workers may come to have all of this process's {megabytes(resident)}, "
             f"{megabytes(together)} in all, which is more than the {megabytes(size)} of {limit} ({file}): "

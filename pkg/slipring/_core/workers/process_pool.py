@@ -33,7 +33,7 @@ from slipring._core.ring.signals import no_collection, no_interrupt
 from slipring._core.workers.deaths import StartupWatchdog, left_behind, likely, manner, state_of, task_text
 from slipring._core.workers.pickling import SharedPickle
 from slipring._core.workers.worker_main import PARTS, SentJob, parts_of, process_main
-from slipring._core.workers.worker_pool import GRACE_S, ResizablePool, is_busy, processor_ns_of
+from slipring._core.workers.worker_pool import GRACE_S, WorkerPool, is_busy, processor_ns_of
 from slipring.errors import DescriptorClosed, SlipringError, WorkerDied, shown
 
 TERM_S = 2.0  # for a worker to end after SIGTERM, before it is killed
@@ -43,7 +43,7 @@ LACK_S = 60.0  # if it only lacks a processor
 log = logging.getLogger("slipring")
 
 
-class ProcessPool(ResizablePool):
+class ProcessPool(WorkerPool):
     """Workers as processes, each watched by a pidfd.
 
     `context` must have the start method `method`; None selects multiprocessing's own context of that method.
@@ -53,7 +53,8 @@ class ProcessPool(ResizablePool):
         super().__init__(ring, job, restarts)
         self.method = method
         self.context = context or multiprocessing.get_context(method)
-        self.starts = StartupWatchdog(ring, method, job.method_argument)
+        self.kind = job.worker_class
+        self.starts = StartupWatchdog(ring, method, self.kind.method_argument)
         self.processes = self.workers
         self.pidfds = {}
         self.poll = Poll("the epoll of a worker pool")  # can be polled itself, from C
@@ -73,7 +74,7 @@ class ProcessPool(ResizablePool):
         super().start(base_seed)
 
     def _begin(self, number):
-        self.job.check_start()
+        self.kind.check_start(self.job)
         with no_interrupt(self.forks) as mask:
             self._start_one(number, mask)
 
@@ -82,7 +83,7 @@ class ProcessPool(ResizablePool):
         # SIGINT is blocked: between the fork and the worker's handler it would print a second traceback.
         collects = gc.isenabled()
         try:
-            with no_collection(), forking_worker(), _environment(self.job.environment()):
+            with no_collection(), forking_worker(), _environment(self.kind.environment(self.job)):
                 process = self.context.Process(
                     target=process_main,
                     args=(self.ring, number, self._to_send(), self.base_seed, mask, inherited, collects),
@@ -91,7 +92,7 @@ class ProcessPool(ResizablePool):
                 )
                 process.start()
         except Exception as error:
-            self.job.not_sent(error)
+            self.kind.not_sent(error)
             explained = self._explain(error, number)
             if explained is None:
                 raise
@@ -141,12 +142,12 @@ class ProcessPool(ResizablePool):
         if isinstance(error, AssertionError) and multiprocessing.current_process().daemon:
             return AssertionError(
                 f"{error}: multiprocessing made this process daemonic, so the loader cannot start "
-                f"worker processes in it. Use threads, {self.job.threads}, or num_workers=0; or start this process "
+                f"worker processes in it. Use threads, {self.kind.threads}, or num_workers=0; or start this process "
                 "with daemon=False (in place of multiprocessing.Pool: concurrent.futures.ProcessPoolExecutor)"
             )
         if self.forks or isinstance(error, SlipringError):
             return None
-        argument = self.job.method_argument
+        argument = self.kind.method_argument
         for name, part in zip(PARTS, parts_of(self.job), strict=True):
             culprit = _unpicklable(part, name)
             if culprit:
@@ -219,16 +220,13 @@ class ProcessPool(ResizablePool):
         _close(process)
         if error is not None:
             if self.restarts.limit is not None:
-                self._check_start(error)
+                try:
+                    self.kind.check_start(self.job)
+                except Exception as reason:
+                    raise reason from error
             self.restarts.allow(number, serving, in_flight, error, not left)
         if not left:
             self._start_one(number, mask, state_for)
-
-    def _check_start(self, error):
-        try:
-            self.job.check_start()
-        except Exception as reason:
-            raise reason from error
 
     def processor_ns(self):
         """Return the CPU time that the workers have used plus the time that they waited for a CPU, in ns."""
@@ -276,7 +274,7 @@ class ProcessPool(ResizablePool):
         had, asked = task_text(in_flight)
         return WorkerDied(
             f"worker {number} (pid {process.pid}) {manner(code)} while it had {had}. "
-            f"{likely(code, serving, self.forks, argument=self.job.method_argument)}",
+            f"{likely(code, serving, self.forks, argument=self.kind.method_argument)}",
             worker=number,
             pid=process.pid,
             exitcode=code,

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from slipring._core.codec._encode import BATCH, ERROR, layout, lost, publish_range, range_done, range_lost, view
+from slipring._core.codec._encode import ERROR, layout, lost, publish_range, range_lost, view
 from slipring._core.codec._rows import LIST, RowWriter
 from slipring._core.ring._ring import DIRECT, STAGED
 from slipring._core.workers import error_record
@@ -44,13 +44,6 @@ def check_count(found, n, dataset):
     """Raise ValueError if a dataset's ``__getitems__`` has returned another number of samples than `n`."""
     if found != n:
         raise ValueError(f"{type(dataset).__name__}.__getitems__ returned {found} samples for {n} indices")
-
-
-def end_range(encoder, fill, box, begun, fetched):
-    """End a range, and stage the value in `box`; return whether this worker must now put the ranges together."""
-    if box is None:
-        return range_done(fill, begun, fetched)
-    return encoder.stage(fill, box, BATCH, begun, fetched)
 
 
 def end_with_error(encoder, fill, described, allocation_error):

@@ -205,6 +205,23 @@ def batch_seed(seed, epoch, seq, first_row, rank):
     return mix(seed, epoch, seq, first_row, rank)
 
 
+def begin_rows(job, seed, word, seq, first_row, with_globals):
+    """Seed the generators for the rows of a batch from `first_row` on, unless a job's generators are seeded once.
+
+    `seed` is the iteration's base seed, `word` the epoch word of its tasks.
+    """
+    if job.seeds_once:
+        return
+    batch = rows = batch_seed(seed, job.epoch_of(word), seq, 0, job.rank)
+    if first_row:
+        rows = batch_seed(seed, job.epoch_of(word), seq, first_row, job.rank)
+    set_batch_seed(rows, batch, first_row)
+    if with_globals:
+        seed_globals(rows)
+    if job.share is not None:
+        job.share.begin(seed, word, seq, first_row)
+
+
 # ---- the process's global generators ----
 
 

@@ -8,11 +8,11 @@ from slipring._core.ring._ring import SERVING
 from slipring._core.ring.signals import no_interrupt
 from slipring._core.workers.deaths import task_text
 from slipring._core.workers.worker_main import run
-from slipring._core.workers.worker_pool import GRACE_S, ResizablePool, is_busy, processor_ns_of
+from slipring._core.workers.worker_pool import GRACE_S, WorkerPool, is_busy, processor_ns_of
 from slipring.errors import WorkerDied
 
 
-class ThreadPool(ResizablePool):
+class ThreadPool(WorkerPool):
     """Workers as threads of the consumer's process, for datasets whose work releases the GIL."""
 
     def _begin(self, number):
@@ -57,10 +57,8 @@ class ThreadPool(ResizablePool):
 
     def _ended(self, number, state_for):
         participant = number + 1
-        serving, in_flight = (
-            self.ring.participant(participant)[1] == SERVING,
-            self.ring.in_flight(participant),
-        )
+        serving = self.ring.participant(participant)[1] == SERVING
+        in_flight = self.ring.in_flight(participant)
         if number in self.retiring and not in_flight:
             self._gone(number)
             return
@@ -101,4 +99,4 @@ class ThreadPool(ResizablePool):
 
 def _thread_main(ring, number, job, base_seed, inherited):
     ring.join(number + 1)
-    run(job.worker(ring, number, False, inherited), base_seed)
+    run(job.worker_class(ring, number, job, False, inherited), base_seed)

@@ -4,8 +4,8 @@ import contextlib
 import pickle
 from functools import partial
 
-from slipring._core.codec._encode import BATCH, EMPTY, END, ERROR, Encoder
-from slipring._core.codec._rows import DROP, LIST, NO_SAMPLES, NUMPY, RowWriter
+from slipring._core.codec._encode import BATCH, EMPTY, END, ERROR, Encoder, range_done
+from slipring._core.codec._rows import DROP, LIST, NO_SAMPLES
 from slipring._core.ring._ring import FINISH, TASK_NEXT, mix
 from slipring._core.ring._segment import now
 from slipring._core.ring.sample_marks import take_position
@@ -36,16 +36,17 @@ class Worker:
     job : Job
     owns_process : bool
         Whether the worker is a process of its own. A thread shares the global generators and the dataset with others.
-
-    Attributes
-    ----------
-    inherited : tuple or None
+    inherited : tuple, optional
         (iteration, batches, state) of a worker that died and whose stream this worker continues: the state is the
         newest that it published in that iteration, after that many batches; None: it published none. `inherited` is
         None if no worker had this number before.
     """
 
-    inherited = None
+    method_argument = "Workers(start_method={!r})"  # how users give this loader the start method
+    threads = "Workers(start_method='thread')"  # how users ask for worker threads
+    # Without workers, as torch: batches and exceptions are passed on as they are, and datasets whose generators are not
+    # seeded for each batch draw from the caller's.
+    local_as_torch = False
     loaded = False  # the map dataset has loaded the state from which it resumes
     keeps_globals = True  # a state has the process's own generators too
     turn = 0  # the batch of its stream that comes next, in this iteration
@@ -59,18 +60,19 @@ class Worker:
         """Return environment variables that a worker process starts with, besides those of the program."""
         return {}
 
-    def __init__(self, ring, number, job, owns_process):
+    @classmethod
+    def not_sent(cls, error):
+        """Hook, called before an exception is raised that prevented the start of a worker."""
+
+    def __init__(self, ring, number, job, owns_process, inherited=None):
         self.ring = ring
-        self.number = number
+        self.number, self.inherited = number, inherited
         self.participant = number + 1
         self.job, self.options = job, job.options
         self.owns_process = owns_process
         self.encoder = Encoder()
         self.concurrency = Concurrency(job.options.workers.fetch_threads)
-        self.fetcher = MapFetcher(
-            *(job.dataset, job.options.collate_fn, self.concurrency, job.share is not None),
-            *(job.options.batch_size is None, job.options.skip_none),
-        )
+        self.fetcher = MapFetcher(job, self.concurrency)
         self.stream = None
         self.iteration = None
         self.epoch = 0  # of the current iteration, for seeds
@@ -153,8 +155,8 @@ class Worker:
             return
         self.forget_iteration()
         self._introduce(fill.seed)
-        self.epoch = self._epoch_of(fill)
-        if self.options.rng == "worker" or self.job.is_stream:
+        self.epoch = self.job.epoch_of(fill.epoch)
+        if self.job.seeds_once:
             # Once per worker and iteration.
             seed = fill.seed + self.number
             seeding.set_batch_seed(seed, stream=mix(fill.seed, self.epoch))
@@ -189,21 +191,8 @@ class Worker:
         finally:
             fill.__enter__()
 
-    def _epoch_of(self, fill):
-        return fill.epoch if self.job.epoch_seeds else 0
-
     def _seed(self, fill, seq, first_row):
-        """Seed the generators that are seeded per range of rows."""
-        if self.options.rng == "worker" or self.job.is_stream:
-            return
-        batch = seed = seeding.batch_seed(fill.seed, self.epoch, seq, 0, self.job.rank)
-        if first_row:
-            seed = seeding.batch_seed(fill.seed, self.epoch, seq, first_row, self.job.rank)
-        seeding.set_batch_seed(seed, batch, first_row)
-        if self.owns_process:
-            seeding.seed_globals(seed)
-        if self.job.share is not None:
-            self.job.share.begin(fill.seed, fill.epoch, seq, first_row)
+        seeding.begin_rows(self.job, fill.seed, fill.epoch, seq, first_row, self.owns_process)
 
     def _map(self, fill, begun):
         """Make a range of a batch's rows. A whole batch is the range from 0 to its length."""
@@ -219,7 +208,11 @@ class Worker:
             finishes = self.fetcher.finish_batch is not None
             box = ranges.staged(rows, end - first, self.job.dataset, finishes)
             del rows  # its arrays lie in the slot, which others may publish from now on
-            if ranges.end_range(self.encoder, fill, box, begun, fetched):
+            if box is None:
+                last = range_done(fill, begun, fetched)
+            else:
+                last = self.encoder.stage(fill, box, BATCH, begun, fetched)
+            if last:
                 self._finish(fill, now())
 
     def _read(self, fill, seq, indices, first, end, encoder):
@@ -230,9 +223,8 @@ class Worker:
         self._seed(fill, seq, first)
         fetcher = self.fetcher
         makes_whole = encoder is None and fetcher.into is not None
-        rules = LIST if makes_whole or fetcher.single else self.rules()
         share = encoder and partial(ranges.share_layout, encoder)
-        rows = RowWriter(first, end, rules, share, self.options.skip_none)
+        rows = fetcher.writer(first, end, LIST if makes_whole else self.rules(fetcher), share)
         if makes_whole:
             rows.take_batch(fetcher.whole(indices))
         else:
@@ -251,9 +243,9 @@ class Worker:
             return None
         return pickled_states([("dataset", self.job.dataset)])
 
-    def rules(self):
-        """Return how samples become a batch; see `RowWriter`."""
-        return NUMPY if self.options.collate_fn is None and self.fetcher.own_collate is None else LIST
+    def rules(self, fetcher):
+        """Return how samples become a batch; see `Fetcher.rules`."""
+        return fetcher.rules()
 
     def _stream(self, fill, begun):
         self._turn_to(fill)
@@ -266,7 +258,7 @@ class Worker:
             self._repeat(fill)
         if self.stream.position < 0:
             raise shorter(behind, behind + self.stream.position)
-        more = self.stream.read(LIST if self.options.batch_size is None else self.rules())
+        more = self.stream.read(self.rules(self.stream))
         rows, self.stream.rows = self.stream.rows, None
         fetched = rows.fetched_at(begun)
         box = self.stream.box(rows) if more else [None]
@@ -307,7 +299,7 @@ class Worker:
             return self._open_stream({**place, "batches": 0, "ended": True} if states.get("last") else None, 0)
         if states.get("last"):
             load_stream(self.job.dataset, place)
-            stream = _ended()
+            stream = _ended(self.job)
         else:
             stream = self._open_stream(place, delivered(resumed))
         stream.position = batches
@@ -320,12 +312,7 @@ class Worker:
 
         `place` is its position, None for the beginning; an earlier iteration delivered `before` batches of the pass.
         """
-        o = self.options
-        return StreamFetcher(
-            *(self.job.dataset, o.collate_fn, o.batch_size, bool(o.drop_last)),
-            *(place, not self.owns_process, o.snapshot_interval, self.number, self.job.num_workers, before),
-            o.skip_none,
-        )
+        return StreamFetcher(self.job.dataset, self.job, place, not self.owns_process, self.number, before)
 
     def _repeat(self, fill):
         """Read and drop a batch that was published, with its errors and the draws of collate_fn."""
@@ -340,7 +327,7 @@ class Worker:
         parts = ranges.published_parts(fill)
         if parts is None:
             return
-        rows = ranges.assembled(fill, parts, self.rules(), self.options.skip_none)
+        rows = ranges.assembled(fill, parts, self.rules(self.fetcher), self.options.skip_none)
         del parts
         self._seed(fill, fill.seq, fill.n_rows)
         box = self.fetcher.box(rows, fill.asked_for)
@@ -366,7 +353,7 @@ class Worker:
     def _fail(self, fill, error):
         """Publish an exception; return whether this worker must now put the ranges of the batch together."""
         if fill.kind == TASK_NEXT and self.stream is None:
-            self.stream = _ended()  # it could not begin
+            self.stream = _ended(self.job)  # it could not begin
         described, state = self._describe(fill, error), None
         if fill.range not in (None, FINISH):
             allocation_error = error_record.allocation_error(error)
@@ -384,8 +371,8 @@ class Worker:
         return False
 
 
-def _ended():
+def _ended(job):
     """Return a stream that is at its end."""
-    stream = StreamFetcher((), None, None, False)
+    stream = StreamFetcher((), job)
     stream.ended = True
     return stream

@@ -11,10 +11,7 @@ from slipring._core.ring._ring import FINISH, TASK_NEXT
 from slipring._core.ring.sample_marks import count_process_in
 from slipring._core.workers import error_record
 
-FUNCTIONS = (
-    "collate_fn",
-    "worker_init_fn",
-)  # options with the program's own objects, which may be large
+FUNCTIONS = ("collate_fn", "worker_init_fn")  # options with the program's own objects, which may be large
 PARTS = ("dataset", *FUNCTIONS)
 
 
@@ -87,7 +84,7 @@ def process_main(ring, number, job, base_seed, mask, inherited=None, collects=Tr
     count_process_in(ring)
     one_thread()
     os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(number), str(job.num_workers)
-    run(job.worker(ring, number, True, inherited), base_seed)
+    run(job.worker_class(ring, number, job, True, inherited), base_seed)
 
 
 def run(worker, base_seed):

@@ -1,58 +1,24 @@
-"""The interface of all worker pools, and the base class of pools that can be resized."""
+"""`WorkerPool`, the base class of the pools of processes and of threads."""
 
 import abc
 import time
-from collections.abc import Callable
-from typing import Protocol
 
 from slipring._core.ring._ring import SERVING
-from slipring._core.workers.job import Job
 
 GRACE_S = 5.0  # for a worker to end its batch before it is terminated
 
 
-class WorkerPool(Protocol):
-    """The workers of one segment, of any kind."""
+class WorkerPool(abc.ABC):
+    """The workers of one segment, which start and retire while others work: what processes and threads share."""
 
-    job: Job  # for new workers
-    death_fd: int = -1  # a descriptor, readable while a dead worker waits for `check`; -1: none can die
+    death_fd = -1  # a descriptor, readable while a dead worker waits for `check`; -1: none can die
     # Workers remain that did not end when they were asked to. The segment is then of no more use.
-    stuck: bool = False
-    target: int = 0  # how many workers there should be
-    resizing: bool = False  # workers are retiring or missing: call `reconcile` from time to time
-
-    def start(self, base_seed: int) -> None:
-        """Start all workers."""
-
-    def begin_iteration(self) -> None:
-        """Prepare for another pass over the data."""
-
-    def reap_retired(self) -> None:
-        """Reap retired workers. It does not wait."""
-
-    def check(self, state_for: Callable[[int], tuple[int, int, bytes | None]] | None = None) -> None:
-        """Find dead workers; replace them or raise `WorkerDied`.
-
-        `state_for` is called with a dead worker's number. It returns the position from which the replacement continues
-        (see `Worker.inherited`).
-        """
-
-    def stop(self, overdue: bool = False) -> None:
-        """End all workers. The segment is closed already, so each leaves after its batch.
-
-        `overdue`: the consumer's wait timed out. A worker that has a batch, or has not begun, gets no time to end it.
-        """
-
-    def abandon(self) -> None:
-        """Give up the parent's workers in a forked child: this process's exit must not end them."""
-
-
-class ResizablePool(WorkerPool):
-    """A pool whose workers start and retire while others work: the common part of processes and threads."""
+    stuck = False
+    target = 0  # how many workers there should be
 
     def __init__(self, ring, job, restarts):
         self.ring = ring
-        self.job = job
+        self.job = job  # for new workers
         self.restarts = restarts
         self.workers = {}  # by number
         self.retiring = set()  # numbers of those that retire after their batch
@@ -62,10 +28,6 @@ class ResizablePool(WorkerPool):
         self.base_seed = base_seed
         self.target = self.job.num_workers
         self._match()
-
-    def begin_iteration(self):
-        """See `Restarts`."""
-        self.restarts.begin_iteration()
 
     def resize(self, num_workers):
         """Change the number of workers. Surplus workers, those with the highest numbers, retire after their batch."""
@@ -81,7 +43,7 @@ class ResizablePool(WorkerPool):
 
     @property
     def resizing(self):
-        """bool: see `WorkerPool`."""
+        """bool: workers are retiring or missing: call `reconcile` from time to time."""
         return bool(self.retiring) or len(self.workers) != self.target
 
     @property
@@ -108,7 +70,25 @@ class ResizablePool(WorkerPool):
 
     @abc.abstractmethod
     def reap_retired(self):
-        """See `WorkerPool`; the consumer's next wait finds a worker that has died."""
+        """Reap retired workers. It does not wait; the consumer's next wait finds a worker that has died."""
+
+    @abc.abstractmethod
+    def check(self, state_for=None):
+        """Find dead workers; replace them or raise `WorkerDied`.
+
+        `state_for` is called with a dead worker's number. It returns the position from which the replacement continues
+        (see `Worker.inherited`).
+        """
+
+    @abc.abstractmethod
+    def stop(self, overdue=False):
+        """End all workers. The segment is closed already, so each leaves after its batch.
+
+        `overdue`: the consumer's wait timed out. A worker that has a batch, or has not begun, gets no time to end it.
+        """
+
+    def abandon(self):  # noqa: B027 - threads do not exist in the child
+        """Give up the parent's workers in a forked child: this process's exit must not end them."""
 
     @abc.abstractmethod
     def _begin(self, number):

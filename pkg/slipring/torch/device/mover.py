@@ -34,7 +34,7 @@ class Mover:
 
     `memory_format` applies to leaves with the number of dimensions for it. `transform` receives the batch on the
     device. With `non_blocking`, a batch is delivered when the caller's stream is ordered after the copy, else when the
-    copy is done. `count` is a `DeviceCounters`.
+    copy is done. `count` is a `Counters`.
     """
 
     def __init__(self, places, memory_format, transform, non_blocking, count):

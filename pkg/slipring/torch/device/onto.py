@@ -8,8 +8,8 @@ import torch
 
 from slipring._core.passes._device import DeviceIteration
 from slipring._core.passes.ahead import Ahead
-from slipring._core.passes.engine import DeviceCounters
 from slipring.errors import shown
+from slipring.stats import Counters
 from slipring.torch.device import cuda as _device
 from slipring.torch.device.mover import Mover, each_leaf
 from slipring.torch.device.registered import RegisteredSlots
@@ -43,27 +43,27 @@ def one_device(given):
     return device
 
 
-def on_device(core, device, convert=as_tensors):
-    """Return a `DeviceIteration` with the batches of `core` on one device, each converted by `convert` first.
+def on_device(core, device):
+    """Return a `DeviceIteration` with the batches of `core` on one device, as tensors.
 
     `device` comes from `slipring.torch.device.cuda.checked_device`. `core` is an `Iteration` that has begun, or another
     object that `DeviceIteration` takes. The limit of its waits applies to next() from now on.
     """
     if core.next_pass is not None:
-        core.next_pass = functools.partial(_next_pass, core.next_pass, device, convert)
-    return DeviceIteration(core, _ahead(core, device, convert))
+        core.next_pass = functools.partial(_next_pass, core.next_pass, device)
+    return DeviceIteration(core, _ahead(core, device))
 
 
-def _next_pass(begin, device, convert, iterator):
+def _next_pass(begin, device, iterator):
     """Begin the next pass of the core of a `DeviceIteration`; `begin` is the core's own `next_pass`."""
     begin(iterator.core)
-    iterator.begin(iterator.core, _ahead(iterator.core, device, convert))
+    iterator.begin(iterator.core, _ahead(iterator.core, device))
 
 
-def _ahead(core, device, convert):
+def _ahead(core, device):
     places = [_device.open_device(device.device)]
-    mover = Mover(places, device.memory_format, device.transform, device.non_blocking, DeviceCounters())
-    core.finish_batch = convert
+    mover = Mover(places, device.memory_format, device.transform, device.non_blocking, Counters())
+    core.finish_batch = as_tensors
     engine = core._engine
     if mover.host is not None and getattr(engine, "ring", None) is not None:
         mover.pins = engine.pinned_slots = engine.pinned_slots or RegisteredSlots(engine.ring, mover.host)

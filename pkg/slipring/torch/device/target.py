@@ -60,7 +60,7 @@ class DeviceMethods:
             target = Device("cpu")  # for pinning only
         places = [_device.open_device(torch.device(place)) for place in self._places or ["cpu"]]
         transform = _pinning(target.transform) if self._pins else target.transform
-        mover = Mover(places, target.memory_format, transform, target.non_blocking, self._engines.moves)
+        mover = Mover(places, target.memory_format, transform, target.non_blocking, self._engines.counters)
         if mover.host is None:
             self._unpin(engine)
         elif engine is not None:

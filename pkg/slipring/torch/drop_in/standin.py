@@ -32,8 +32,6 @@ class StandIn(abc.ABCMeta):
         super().__init__(name, bases, namespace, **kwargs)
         cls._stands_in = Stock in bases
         if cls._stands_in:
-            for extra, default in cls.extras().items():
-                setattr(cls, extra, default)  # for pickled torch loaders that are unpickled as slipring's
             for attribute, own in namespace.items():
                 theirs = getattr(Stock, attribute, None)
                 if isinstance(own, types.FunctionType) and callable(theirs):
