@@ -289,6 +289,8 @@ class Instants:
                 except Raised:
                     break
                 except Closed:  # the signal came in code of the user's, and ended the iteration
+                    if got and got[-1] is None and told(loader) == len(got) - 1:
+                        got.pop()  # the exception was not in a batch's place: the batch is still due
                     got += self.resumed(loader, len(got))
                     break
             if box[0] is not None or failed:
