@@ -314,6 +314,8 @@ class Instants:
             loader.load_state_dict(loader.state_dict())
         except RuntimeError:  # a Stateful object was interrupted in the middle of a batch
             return self.expected[count:]
+        if count == len(self.expected):  # the rest is empty: the next pass is the next epoch, which `afterwards` reads
+            return []
         return delivered(iter(loader))
 
     def iter(self, make, n):
