@@ -139,6 +139,13 @@ def test_static_batches_have_one_shape_for_any_documents(lengths):
     assert batch["max_seqlen_q"] == 8
 
 
+@pytest.mark.parametrize("lengths", [(3, 2), (8,), (1, 7), (2, 2, 2, 2)])
+def test_static_batches_of_nested_tensors_have_the_same_shortest_and_longest_length(lengths):
+    batch = tokens.Flat("nested", max_tokens=8, max_documents=4)(documents(*lengths))["input_ids"]
+    assert batch["values"].shape == (8,) and batch["offsets"].shape == (6,)
+    assert (batch["min_seqlen"], batch["max_seqlen"]) == (0, 8)
+
+
 def test_fields_of_rows_that_are_no_tokens_have_cumulative_lengths_of_their_own():
     patches = [np.full((n, 3), n, np.float32) for n in (2, 0, 1)]
     collate = tokens.Flat(length_names={"pixel_values": "patches", "grid": "images"})

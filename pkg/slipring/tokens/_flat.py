@@ -77,7 +77,8 @@ class Flat(Collation):
         kernels leave rows outside of all documents uninitialised. Megatron clears them: there it is outside.
     max_documents : int, optional
         Fill cumulative lengths up to so many documents, and one for the padding, with empty ones. With `max_tokens`
-        all shapes are then static, for CUDA graphs, and the longest length is given as `max_tokens`.
+        all shapes are then static, for CUDA graphs, except for fields of `length_names`, and the longest length is
+        given as `max_tokens`.
     document_multiple_of : int
         Pad each document to a multiple of this number, as the sampler does. Only 'megatron' has both lengths.
     pad_values : dict of str to number, optional
@@ -219,6 +220,8 @@ class Flat(Collation):
 
     def _nested(self, documents, layout):
         found = {None: jagged_offsets(in_slot(layout.bounds, np.int64))}
+        if self.max_documents is not None:
+            found[None] |= {"min_seqlen": 0, "max_seqlen": layout.longest}
         for of, lengths in self._own_lengths(documents).items():
             found[of] = jagged_offsets(in_slot(starts_of(lengths), np.int64))
         made = {}
