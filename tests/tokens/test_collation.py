@@ -358,6 +358,27 @@ def test_documents_that_do_not_fit_together_are_errors_that_name_them(collate, s
         collate(samples)
 
 
+@pytest.mark.parametrize("make", [tokens.Padded, lambda **kw: tokens.Flat(max_tokens=4, **kw)])
+@pytest.mark.parametrize(
+    "field, pad, message",
+    [
+        ("labels", None, "field 'labels' is uint16, which does not have the padding -100"),
+        ("input_ids", 70_000, "field 'input_ids' is uint16, .* 70000"),
+        ("input_ids", 0.5, "0.5: give another one, as pad_values="),
+        ("input_ids", float("nan"), "the padding nan"),
+    ],
+)
+def test_a_padding_that_the_integers_of_a_field_do_not_have_is_an_error(make, field, pad, message):
+    samples = [{field: np.array(ids, np.uint16)} for ids in ([1, 2], [3])]
+    with pytest.raises(ValueError, match=message):
+        make(pad_values=None if pad is None else {field: pad})(samples)
+
+
+def test_unsigned_labels_need_no_padding_value_in_batches_without_padding():
+    batch = tokens.Flat()([{"input_ids": [1, 2], "labels": np.array([1, 2], np.uint16)}])
+    assert batch["labels"].tolist() == [1, 2] and batch["labels"].dtype == np.uint16
+
+
 @pytest.mark.parametrize(
     "spans, message",
     [
@@ -385,6 +406,7 @@ def test_spans_outside_of_their_array_are_refused(spans, message):
         ({"max_tokens": 0}, ValueError, "max_tokens must be at least 1"),
         ({"lengths": [1.5]}, TypeError, "lengths must be a one-dimensional array of ints"),
         ({"pad_values": [1]}, TypeError, "pad_values must be a dict"),
+        ({"pad_values": {"labels": "x"}}, TypeError, r"pad_values\['labels'\] must be a number, not 'x'"),
         ({"fields": "input_ids"}, TypeError, "fields must be a sequence"),
         ({"tensors": 1}, TypeError, "tensors must be"),
     ],

@@ -200,7 +200,7 @@ class Chunks(Collation):
         pad_value: int = 0,
         tensors: bool = False,
     ) -> None:
-        super().__init__(None, None, None, {IDS: integer("pad_value", pad_value)}, tensors)
+        super().__init__(None, None, None, {IDS: integer("pad_value", pad_value, -MASK_63 - 1, MASK_63)}, tensors)
         self.chunk_tokens = integer("chunk_tokens", chunk_tokens, 1)
         one_of("format", format, FORMATS)
         self.format = format
@@ -246,7 +246,7 @@ class Chunks(Collation):
         inputs, shifted = part(0), self.format != "transformers"
         n = len(inputs.lengths)
         rows = np.arange(n + 1) * self.chunk_tokens
-        ids = joined(inputs, rows, np.int64, self._pad(IDS))
+        ids = joined(inputs, rows, np.int64, self.pad_values[IDS])
         labels = joined(part(1) if shifted else inputs, rows, np.int64, IGNORED)
         bounds, positions, cumulative = rows, None, None
         if self.bounds is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +52,9 @@ class Collation:
         self.fields = names("fields", fields, "field", "all of them")
         self.length_names = _mapping("length_names", length_names)
         self.pad_values = {LABELS: IGNORED, **_mapping("pad_values", pad_values)}
+        for name, value in self.pad_values.items():
+            if not isinstance(value, (Real, np.bool_)):
+                raise TypeError(f"pad_values[{name!r}] must be a number, not {shown(value)}")
         self.lengths = None if lengths is None else np.asanyarray(lengths)
         if self.lengths is not None and (self.lengths.ndim != 1 or self.lengths.dtype.kind not in "iu"):
             raise TypeError(f"lengths must be a one-dimensional array of ints, not {shown(lengths)}")
@@ -186,8 +190,17 @@ class Collation:
         """Return what the rows of a field are; None for tokens."""
         return self.length_names.get(name)
 
-    def _pad(self, name):
-        return self.pad_values.get(name, 0)
+    def _pad(self, name, dtype):
+        """Return the padding of a field of that dtype; raise ValueError if integers cannot have the value."""
+        value = self.pad_values.get(name, 0)
+        if dtype.kind in "iu":
+            info = np.iinfo(dtype)
+            if not info.min <= value <= info.max or value != int(value):
+                raise ValueError(
+                    f"field {name!r} is {dtype}, which does not have the padding {value}: give another one, as "
+                    f"pad_values={{{name!r}: ...}}, or convert the field in the dataset"
+                )
+        return value
 
     def _own_lengths(self, documents):
         """Return {name of a length: lengths} of the fields whose rows are not tokens."""
@@ -249,7 +262,7 @@ class Padded(Collation):
         for name, field in documents.items():
             width = self._width(field.lengths)
             made[name] = empty((len(field.lengths), width, *field.shape), field.dtype)
-            field.write(made[name], np.arange(len(field.lengths) + 1) * width, self._pad(name))
+            field.write(made[name], np.arange(len(field.lengths) + 1) * width, self._pad(name, field.dtype))
         made[MASK] = self._mask(documents[main].lengths)
         for of, lengths in self._own_lengths(documents).items():
             made[mask_name(of)] = self._mask(lengths)

@@ -174,7 +174,7 @@ class Flat(Collation):
             if name in self.length_names:
                 made[name] = joined(field, starts_of(field.lengths))
             else:
-                array = joined(field, layout.at, None, self._pad(name))
+                array = joined(field, layout.at, None, self._pad(name, field.dtype))
                 made[name] = array[None] if batched else array
         for of, lengths in self._own_lengths(documents).items():
             made[f"cu_seqlens_{of}"] = in_slot(starts_of(lengths), np.int32)
@@ -182,7 +182,7 @@ class Flat(Collation):
         return made
 
     def _ids(self, documents, layout):
-        return joined(documents[IDS], layout.at, np.int64, self._pad(IDS))[None]
+        return joined(documents[IDS], layout.at, np.int64, self._pad(IDS, np.dtype(np.int64)))[None]
 
     def _labels(self, documents, layout, shift=True):
         return joined(documents.get(LABELS, documents[IDS]), layout.at, np.int64, IGNORED, shift)[None]
@@ -218,6 +218,10 @@ class Flat(Collation):
             },
         }
 
+    def _pad(self, name, dtype):
+        pads = self.max_tokens is not None or self.document_multiple_of > 1
+        return super()._pad(name, dtype) if pads else 0
+
     def _nested(self, documents, layout):
         found = {None: jagged_offsets(in_slot(layout.bounds, np.int64))}
         if self.max_documents is not None:
@@ -228,7 +232,8 @@ class Flat(Collation):
         for name, field in documents.items():
             of = self._length_name(name)
             at = layout.at if of is None else found[of]["offsets"]
-            made[name] = {"values": joined(field, at, None, self._pad(name)), **found[of]}
+            pad = self._pad(name, field.dtype) if of is None else 0
+            made[name] = {"values": joined(field, at, None, pad), **found[of]}
         return made
 
 
