@@ -110,6 +110,19 @@ def test_given_labels_are_shifted_where_the_format_has_the_labels_of_next_tokens
     assert labels.tolist() == [[20, 30, -100, 50, -100]]
 
 
+@pytest.mark.parametrize("form", ["transformers", "torchtitan", "megatron"])
+def test_tokens_may_have_several_codebooks(form):
+    docs = [np.arange(6).reshape(3, 2), np.zeros((0, 2), int), np.arange(10, 14).reshape(2, 2)]
+    batch = tokens.Flat(form)([{"input_ids": ids} for ids in docs])
+    labels = batch[1] if form == "torchtitan" else batch["labels"]
+    assert labels.shape == (1, 5, 2)
+    nothing, given = [-100, -100], [[2, 3], [4, 5]]
+    if form == "transformers":
+        assert labels[0].tolist() == [nothing, *given, nothing, [12, 13]]
+    else:
+        assert labels[0].tolist() == [*given, nothing, [12, 13], nothing]
+
+
 def test_megatron_gets_the_lengths_with_and_without_the_padding_of_each_document():
     batch = tokens.Flat("megatron", document_multiple_of=4, max_tokens=12, max_documents=3)(documents(3, 2))
     assert batch["tokens"].tolist() == [[1, 2, 3, 0, 4, 5, 0, 0, 0, 0, 0, 0]]

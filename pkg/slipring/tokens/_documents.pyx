@@ -365,14 +365,14 @@ def number(cnp.ndarray[cnp.int32_t, mode="c"] out not None, cnp.ndarray[cnp.int6
             out[j] = <int32_t> i
 
 
-def set_first(cnp.ndarray[cnp.int64_t, mode="c"] out not None, cnp.ndarray[cnp.int64_t, mode="c"] bounds not None,
-              int64_t value):
-    """Write `value` to the first row of each document."""
+def set_first(cnp.ndarray out not None, cnp.ndarray[cnp.int64_t, mode="c"] bounds not None, int64_t value):
+    """Write `value` to the first row of each document, of an array of int64 with any number of dimensions."""
+    cdef int64_t[:, ::1] rows = out.reshape(out.shape[0], -1 if out.size else 0)
     cdef Py_ssize_t i
-    check_bounds(bounds, out.shape[0])
+    check_bounds(bounds, rows.shape[0])
     for i in range(bounds.shape[0] - 1):
         if bounds[i] < bounds[i + 1]:
-            out[bounds[i]] = value
+            rows[bounds[i], :] = value
 
 
 cdef int check_bounds(cnp.ndarray[cnp.int64_t, mode="c"] bounds, Py_ssize_t rows) except -1:

@@ -190,7 +190,7 @@ class Flat(Collation):
     def _transformers(self, documents, layout):
         labels = self._labels(documents, layout, shift=False)
         set_first(labels[0], layout.starts, IGNORED)
-        numbers = empty(labels.shape, np.int32)
+        numbers = empty(labels.shape[:2], np.int32)
         number(numbers[0], layout.bounds)
         made = {IDS: self._ids(documents, layout), LABELS: labels, "position_ids": _positions(layout)}
         return made | {"seq_idx": numbers} | _ends(layout, "cu_seq_lens_{}", "max_length_{}")
