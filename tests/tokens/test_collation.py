@@ -105,6 +105,17 @@ def test_the_labels_of_torchtitan_are_the_next_tokens_and_end_with_each_document
     assert labels.tolist() == [[2, 3, -100, 5, -100]]
 
 
+@pytest.mark.parametrize("form", ["flash", "transformers", "torchtitan", "megatron"])
+def test_a_field_does_not_take_the_place_of_what_the_format_makes(form):
+    own = ["input", "positions", "position_ids", "tokens", "seq_idx", "cu_seqlens_q", "max_seqlen_q"]
+    plain = tokens.Flat(form)(documents(3, 2))
+    batch = tokens.Flat(form)(documents(3, 2, **{name: [[7] * 3, [8] * 2] for name in own}))
+    if form == "torchtitan":
+        (plain, _), (batch, _) = plain, batch
+    assert_same({name: batch[name] for name in plain}, plain)
+    assert set(batch) == {*plain, *own}
+
+
 def test_given_labels_are_shifted_where_the_format_has_the_labels_of_next_tokens():
     _, labels = tokens.Flat("torchtitan")(documents(3, 2, labels=[[-100, 20, 30], [-100, 50]]))
     assert labels.tolist() == [[20, 30, -100, 50, -100]]

@@ -63,7 +63,8 @@ class Flat(Collation):
         'nested'
             For each field the arguments of ``torch.nested.nested_tensor_from_jagged``, as `Jagged` has them.
 
-        Labels are made from the field "labels", or else from "input_ids". Further fields are added, as [1, T, ...].
+        Labels are made from the field "labels", or else from "input_ids". Further fields are added, as [1, T, ...],
+        unless the format has an entry of that name.
     fields : sequence of str, optional
         The fields to collate, of which the first one has the tokens. Default: all but "attention_mask".
     length_names : dict of str to str, optional
@@ -143,8 +144,8 @@ class Flat(Collation):
             made = self._megatron(documents, layout)
         else:
             made = {"input": self._ids(documents, layout), "positions": _positions(layout)}
-            return {**made, **extra}, self._labels(documents, layout)
-        return made | {name: value for name, value in extra.items() if name not in made}
+        made |= {name: value for name, value in extra.items() if name not in made}
+        return (made, self._labels(documents, layout)) if self.format == "torchtitan" else made
 
     def _layout(self, lengths):
         starts = starts_of(lengths, self.document_multiple_of)
