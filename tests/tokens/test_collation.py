@@ -374,6 +374,7 @@ def test_samples_shorter_than_the_sampler_knows_are_counted_in_the_log(caplog):
         (tokens.Flat("transformers"), [{"x": [1]}], "needs a field 'input_ids'; there are x"),
         (tokens.Flat("transformers"), [{"input_ids": [1.5]}], "token ids and labels must be int64"),
         (tokens.Flat(), [], "there are no documents"),
+        (tokens.Flat(length_names={"input_ids": "x"}), documents(3), "rows of field 'input_ids', and these are the to"),
         (tokens.Flat(), [{"input_ids": 3}], "field 'input_ids' of document 0 is a int"),
     ],
 )
@@ -431,6 +432,8 @@ def test_spans_outside_of_their_array_are_refused(spans, message):
         ({"lengths": [1.5]}, TypeError, "lengths must be a one-dimensional array of ints"),
         ({"pad_values": [1]}, TypeError, "pad_values must be a dict"),
         ({"pad_values": {"labels": "x"}}, TypeError, r"pad_values\['labels'\] must be a number, not 'x'"),
+        ({"length_names": {"px": 3}}, TypeError, r"length_names\['px'\] must be a name, such as 'patches', not 3"),
+        ({"length_names": {"px": "q"}}, ValueError, r"length_names\['px'\] must not be 'q'"),
         ({"fields": "input_ids"}, TypeError, "fields must be a sequence"),
         ({"tensors": 1}, TypeError, "tensors must be"),
     ],

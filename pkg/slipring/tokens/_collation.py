@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("slipring")
 
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
+_OF_TOKENS = "q", "k", "attention"  # cu_seqlens_q, cu_seqlens_k, attention_mask
 IGNORED = -100  # a label without loss, in torch, transformers and TRL
 
 
@@ -51,6 +52,11 @@ class Collation:
     ) -> None:
         self.fields = names("fields", fields, "field", "all of them")
         self.length_names = _mapping("length_names", length_names)
+        for name, of in self.length_names.items():
+            if not isinstance(of, str):
+                raise TypeError(f"length_names[{name!r}] must be a name, such as 'patches', not {shown(of)}")
+            if of in _OF_TOKENS:
+                raise ValueError(f"length_names[{name!r}] must not be {of!r}: the lengths of tokens have that name")
         self.pad_values = {LABELS: IGNORED, **_mapping("pad_values", pad_values)}
         for name, value in self.pad_values.items():
             if not isinstance(value, (Real, np.bool_)):
@@ -143,6 +149,11 @@ class Collation:
         if not documents or not len(next(iter(documents.values())).lengths):
             raise ValueError("there are no documents to collate: the batch or the samples are empty")
         main = IDS if IDS in documents and self.fields is None else next(iter(documents))
+        if main in self.length_names:
+            raise ValueError(
+                f"length_names names the rows of field {main!r}, and these are the tokens: leave it out, or name the "
+                "field that has the tokens first in fields="
+            )
         found = documents[main].lengths
         if indices is not None:
             self._check_lengths(found, indices, main)
