@@ -347,6 +347,12 @@ def test_lengths_are_checked_in_batches_that_several_workers_make(kind):
         loaded(Texts(), 8, collate_fn=collate, chunk_size=3, **kind)
 
 
+@pytest.mark.parametrize("index", [2, -3, "a", tokens.Chunk(0, 1)])
+def test_an_index_without_an_entry_in_lengths_is_named(index):
+    with pytest.raises(ValueError, match=r"lengths= has 2 entries, and none for index (2|-3|'a'|Chunk)"):
+        tokens.Padded(lengths=[3, 4])([[1]], [index])
+
+
 def test_samples_shorter_than_the_sampler_knows_are_counted_in_the_log(caplog):
     said = LENGTHS.copy()
     said[[4, 13, 20]] += 5

@@ -176,7 +176,7 @@ class Collation:
             if isinstance(index, Piece):
                 said, by = index.stop - index.start, "the piece"
             elif self.lengths is not None:
-                said, by = int(self.lengths[index]), "lengths"
+                said, by = self._planned(index), "lengths"
             else:
                 continue
             if tokens < said:
@@ -187,6 +187,15 @@ class Collation:
                     "exceed their budget. Make lengths from the dataset that is loaded, and let it return what a "
                     "slipring.tokens.Piece says"
                 )
+
+    def _planned(self, index):
+        try:
+            return int(self.lengths[index])
+        except (IndexError, TypeError):
+            raise ValueError(
+                f"lengths= has {len(self.lengths)} entries, and none for index {shown(index)}: it needs one for each "
+                "document of the dataset, numbered as by the sampler"
+            ) from None
 
     def _count_shorter(self, index, tokens, said):
         """Count a document that is shorter than planned; log the first one, the second, the fourth, ..."""
