@@ -213,6 +213,13 @@ def test_samples_may_be_arrays_lists_strided_and_of_several_types():
     assert mixed["input_ids"].tolist() == [1, 1 << 40]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_empty_document_does_not_make_floats_of_the_ids_of_others(order):
+    samples = [np.array([], np.float64), np.array([1, 2], np.uint16)][::order]
+    assert tokens.Flat()(samples)["input_ids"].dtype == np.uint16
+    assert tokens.Flat("transformers")(samples)["input_ids"].tolist() == [[1, 2]]
+
+
 def test_the_fields_to_collate_can_be_named_and_a_given_mask_is_left_out():
     samples = documents(3, 2, attention_mask=[[1] * 3, [1] * 2], text=["a", "b"])
     assert list(tokens.Jagged(fields=["input_ids"])(samples)) == ["input_ids"]

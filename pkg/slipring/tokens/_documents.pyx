@@ -241,7 +241,9 @@ def from_samples(list samples not None, str field not None, where):
     if first is None:
         first = np.empty(0, np.int64)
     if not same:
-        dtype = np.result_type(*{part.dtype for part in arrays if part is not None}).newbyteorder("=")
+        given = [part for part in arrays if part is not None]
+        full = [part for part in given if len(part)]  # np.array([]) is of floats, whatever the others are
+        dtype = np.result_type(*{part.dtype for part in full or given}).newbyteorder("=")
     cdef Documents made = Documents.__new__(Documents, n, first if same else np.empty((<object> first).shape, dtype))
     for i in range(n):
         if arrays[i] is None:
