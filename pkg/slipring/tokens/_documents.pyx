@@ -57,12 +57,13 @@ cdef class Documents:
     cdef readonly cnp.dtype dtype
     cdef readonly tuple shape
     cdef readonly cnp.ndarray lengths
+    cdef str field             # its name, for errors
     cdef object owner          # keeps the memory alive
     cdef const char **rows     # the first row of each document
     cdef Py_ssize_t n, row     # documents; items of a row
 
-    def __cinit__(self, Py_ssize_t n, first):
-        self.dtype, self.shape, self.n, self.row = first.dtype, first.shape[1:], n, 1
+    def __cinit__(self, Py_ssize_t n, first, str field):
+        self.field, self.dtype, self.shape, self.n, self.row = field, first.dtype, first.shape[1:], n, 1
         for size in self.shape:
             self.row *= size
         self.lengths = int64_array(n)
@@ -114,7 +115,9 @@ cdef class Documents:
         if cnp.PyArray_EquivTypes(descr, self.dtype):
             num = -1  # the bytes stay as they are
         elif descr.type_num != cnp.NPY_LONG or num == cnp.NPY_BOOL or num > cnp.NPY_UINT:
-            raise TypeError(f"token ids and labels must be int64 or integers of fewer bits, not {self.dtype}")
+            raise TypeError(
+                f"field {self.field!r} is {self.dtype}: token ids and labels must be int64 or integers of fewer bits. "
+                "Convert them in the dataset")
         for i in range(self.n):
             if starts[i] < 0 or starts[i] + max(lengths[i] - shift, 0) > starts[i + 1]:
                 raise ValueError(f"document {i} of {lengths[i]} rows does not fit in {starts[i]}:{starts[i + 1]}")
@@ -213,21 +216,32 @@ def from_samples(list samples not None, str field not None, where):
     for i in range(n):
         sample = samples[i]
         if type(sample) is not dict and not isinstance(sample, Mapping):
-            raise TypeError(f"{where(i)} is a {type(sample).__name__}, {where(0)} a {type(samples[0]).__name__}")
+            hint = ". skip_none=True leaves out samples that are None" if sample is None else ""
+            raise TypeError(
+                f"{where(i)} is a {type(sample).__name__}, {where(0)} a {type(samples[0]).__name__}: all samples must "
+                f"be dicts, or all arrays{hint}"
+            )
         if field not in sample:
             raise ValueError(f"{where(i)} has no field {field!r}; it has {', '.join(map(shown, sample))}")
         value = sample[field]
         if type(value) is list and not value:  # it says nothing about the dtype and the shape of a row
             continue
         if type(value) is not np.ndarray:
-            value = np.asarray(value)
+            try:
+                value = np.asarray(value)
+            except Exception as error:
+                raise TypeError(
+                    f"field {field!r} of {where(i)} cannot become a numpy array: {error}. Convert it in the dataset, "
+                    "or name the fields to collate in fields="
+                ) from error
         array = <cnp.ndarray> value
         if first is None:
             first, model, same = array, i, not cnp.PyArray_ISBYTESWAPPED(array)
         if cnp.PyArray_NDIM(array) == 0 or not is_fixed(<cnp.dtype> cnp.PyArray_DESCR(array)):
             raise ValueError(
-                f"field {field!r} of {where(i)} is a {type(sample[field]).__name__}: the fields of a document must "
-                "be arrays or lists of numbers, with a row for each token. Name the fields to collate in fields="
+                f"field {field!r} of {where(i)} is a {type(sample[field]).__name__} of shape {value.shape} and "
+                f"dtype {value.dtype}: the fields of a document must be arrays or lists of numbers, with a row for "
+                "each token. Name the fields to collate in fields="
             )
         if cnp.PyArray_DESCR(array) is not cnp.PyArray_DESCR(first):
             same = same and cnp.PyArray_EquivTypes(
@@ -244,7 +258,8 @@ def from_samples(list samples not None, str field not None, where):
         given = [part for part in arrays if part is not None]
         full = [part for part in given if len(part)]  # np.array([]) is of floats, whatever the others are
         dtype = np.result_type(*{part.dtype for part in full or given}).newbyteorder("=")
-    cdef Documents made = Documents.__new__(Documents, n, first if same else np.empty((<object> first).shape, dtype))
+        first = np.empty((<object> first).shape, dtype)
+    cdef Documents made = Documents.__new__(Documents, n, first, field)
     for i in range(n):
         if arrays[i] is None:
             made.set(i, NULL, 0)
@@ -307,7 +322,7 @@ def from_spans(flat, starts, stops, str field not None):
             raise ValueError(f"spans of field {field!r}: the arrays differ in dtype, or in the shape of a row")
         size += cnp.PyArray_DIM(array, 0)
         bounds.append(size)
-    cdef Documents made = Documents.__new__(Documents, n, chunks[0])
+    cdef Documents made = Documents.__new__(Documents, n, chunks[0], field)
     rowbytes = made.row * made.dtype.itemsize
     for i in range(n):
         start, stop = first[i], after[i]
