@@ -235,6 +235,13 @@ def test_chunks_of_samples_may_be_dicts_lists_and_need_no_indices():
         ),
         (lambda: tokens.Chunks(4)([{"text": IDS[:4]}]), "chunks need the field 'input_ids'; there are 'text'"),
         (lambda: tokens.Chunks(4).gather_spans(lambda _: {"x": 0}, [1]), "chunks need the field 'input_ids'"),
+        (lambda: tokens.Chunks(4)([IDS[:3], None]), "chunk 1 is a NoneType: samples must be the token ids of chunks"),
+        (lambda: tokens.Chunks(4)([IDS[:4].reshape(2, 2)]), "chunk 0 is a ndarray of shape (2, 2): samples must be"),
+        (lambda: tokens.Chunks(4)([[[1, 2], [3, 4]]]), "a token of a chunk must be one number, and field 'input_ids'"),
+        (
+            lambda: tokens.Chunks(4).gather_spans(lambda _: {"input_ids": (np.ones((9, 2), int), [0], [4])}, [0]),
+            "field 'input_ids' has rows of (2,)",
+        ),
         (lambda: tokens.Chunks(4, "flash"), "format must be one of 'transformers', 'torchtitan', 'megatron'"),
         (lambda: tokens.Chunks(4, bounds=[0.5]), "bounds must be integers"),
     ],

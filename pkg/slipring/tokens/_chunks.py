@@ -210,11 +210,22 @@ class Chunks(Collation):
         rows = [_ids_of(sample) if isinstance(sample, Mapping) else sample for sample in listed_samples(samples)]
         if indices is not None and len(indices) != len(rows):  # samples were left out
             indices = None
+
+        def where(i):
+            return f"chunk {i if indices is None else shown(indices[i])}"
+
+        for i, row in enumerate(rows):
+            if not hasattr(row, "__len__") or getattr(row, "ndim", 1) != 1:
+                shape = f" of shape {tuple(row.shape)}" if hasattr(row, "shape") else ""
+                raise TypeError(
+                    f"{where(i)} is a {type(row).__name__}{shape}: samples must be the token ids of chunks, as lists "
+                    f"or arrays of one dimension, or dicts with them as {IDS!r}"
+                )
         self._check(np.array([*map(len, rows)]), indices)
 
         def part(first):
             cut = [{IDS: row[first : first + self.chunk_tokens]} for row in rows]
-            return from_samples(cut, IDS, lambda i: f"chunk {i if indices is None else shown(indices[i])}")
+            return from_samples(cut, IDS, where)
 
         return self._batch(part, indices)
 
@@ -244,6 +255,8 @@ class Chunks(Collation):
     def _batch(self, part, indices):
         """Return the batch; ``part(first)`` has the tokens of each chunk from that one on, at most a row of them."""
         inputs, shifted = part(0), self.format != "transformers"
+        if inputs.shape:
+            raise ValueError(f"a token of a chunk must be one number, and field {IDS!r} has rows of {inputs.shape}")
         n = len(inputs.lengths)
         rows = np.arange(n + 1) * self.chunk_tokens
         ids = joined(inputs, rows, np.int64, self.pad_values[IDS])
