@@ -259,9 +259,8 @@ def test_chunks_that_do_not_fit_are_errors(call, text):
 @kinds("inline", "fork", "thread", "one spawn", "ranges")
 def test_every_kind_of_worker_delivers_the_chunks_of_the_sampler(kind, form, data):
     (sampler,) = samplers_of(1, batch_size=8)
-    bounds = None if "chunk_size" in kind else BOUNDS  # workers that share a batch do not know all of its chunks
-    collate = tokens.Chunks(16, form, bounds=bounds)
-    expected = [expected_batch(form, chunks, 16, bounds) for chunks in samplers_of(1, batch_size=8)[0]]
+    collate = tokens.Chunks(16, form, bounds=BOUNDS)
+    expected = [expected_batch(form, chunks, 16, BOUNDS) for chunks in samplers_of(1, batch_size=8)[0]]
     for found, batch in zip(loaded(data(), batch_sampler=sampler, collate_fn=collate, **kind), expected, strict=True):
         assert_same(found, batch)
 

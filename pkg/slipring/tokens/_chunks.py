@@ -277,8 +277,8 @@ class Chunks(Collation):
         """Return where documents begin in the joined rows, with their end; and the labels of no or another document."""
         if indices is None or not all(isinstance(index, Chunk) for index in indices):
             raise ValueError(
-                "bounds= needs the place of each chunk among all tokens: use slipring's loaders without chunk_size, "
-                "and the indices of a slipring.tokens.ChunkSampler"
+                "bounds= needs the place of each chunk among all tokens: use slipring's loaders, the indices of a "
+                "slipring.tokens.ChunkSampler, and a dataset that has tokens for each of them"
             )
         kind = self.bounds.dtype  # of another one, numpy would convert all bounds
         starts = np.array([chunk.start for chunk in indices], np.int64)
