@@ -235,6 +235,11 @@ def test_chunks_of_samples_may_be_dicts_lists_and_need_no_indices():
         ),
         (lambda: tokens.Chunks(4)([{"text": IDS[:4]}]), "chunks need the field 'input_ids'; there are 'text'"),
         (lambda: tokens.Chunks(4).gather_spans(lambda _: {"x": 0}, [1]), "chunks need the field 'input_ids'"),
+        (lambda: tokens.Chunks(4, bounds=[0, 9, 5]), "bounds must not decrease: 9 and 5 at document 1"),
+        (
+            lambda: tokens.Chunks(4, bounds=[0, 3])([IDS[:4], IDS[1:5]], [tokens.Chunk(0, 4), tokens.Chunk(1, 5)]),
+            "Chunk(start=1, stop=5) ends after the documents, which end at 3: bounds= must be of the same corpus",
+        ),
         (lambda: tokens.Chunks(4)([IDS[:3], None]), "chunk 1 is a NoneType: samples must be the token ids of chunks"),
         (lambda: tokens.Chunks(4)([IDS[:4].reshape(2, 2)]), "chunk 0 is a ndarray of shape (2, 2): samples must be"),
         (lambda: tokens.Chunks(4)([[[1, 2], [3, 4]]]), "a token of a chunk must be one number, and field 'input_ids'"),

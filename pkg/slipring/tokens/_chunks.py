@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from slipring._core.options.arguments import integer, listed_samples, one_of
 from slipring._core.workers.seeding import MASK_63
 from slipring.errors import shown
 from slipring.sampler import BatchSampler
-from slipring.tokens._arguments import numbers
+from slipring.tokens._arguments import check_increase, numbers
 from slipring.tokens._collation import IDS, IGNORED, LABELS, Collation, as_tensors, in_slot, joined
 from slipring.tokens._documents import count, from_samples, from_spans, longest
 
@@ -204,7 +205,10 @@ class Chunks(Collation):
         self.chunk_tokens = integer("chunk_tokens", chunk_tokens, 1)
         one_of("format", format, FORMATS)
         self.format = format
-        self.bounds = None if bounds is None else numbers("bounds", bounds)
+        self.bounds = None
+        if bounds is not None:
+            self.bounds = numbers("bounds", bounds)
+            check_increase(self.bounds, "the array")
 
     def __call__(self, samples: Iterable[Any], indices: Sequence[Any] | None = None) -> Any:
         rows = [_ids_of(sample) if isinstance(sample, Mapping) else sample for sample in listed_samples(samples)]
@@ -280,6 +284,9 @@ class Chunks(Collation):
                 "bounds= needs the place of each chunk among all tokens: use slipring's loaders, the indices of a "
                 "slipring.tokens.ChunkSampler, and a dataset that has tokens for each of them"
             )
+        most = max(indices, key=attrgetter("stop"))
+        if most.stop > (end := int(self.bounds[-1]) if len(self.bounds) else 0):
+            raise ValueError(f"{most} ends after the documents, which end at {end}: bounds= must be of the same corpus")
         kind = self.bounds.dtype  # of another one, numpy would convert all bounds
         starts = np.array([chunk.start for chunk in indices], np.int64)
         first = self.bounds.searchsorted(starts.astype(kind))

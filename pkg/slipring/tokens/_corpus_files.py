@@ -10,8 +10,10 @@ import struct
 
 import numpy as np
 
+from slipring.tokens._arguments import check_increase
+
 TOKENS = "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64"
-_AT_ONCE = 1 << 24  # tokens that are compared with the end token, and bounds that are checked when they are given
+_AT_ONCE = 1 << 24  # tokens that are compared with the end token
 _SPACED = 1024  # documents of an index that are checked when it is opened
 # Of Megatron's index: magic, version, code of the dtype, numbers of sequences and of bounds of documents.
 _HEADER = struct.Struct("<9sQBQQ")
@@ -76,9 +78,7 @@ def read_flat(source, dtype, bounds):
             f"bounds must go from 0 to the number of tokens, which is {len(tokens)} in {name}, and they {found}: give "
             "the n + 1 bounds of all documents, or their lengths as lengths="
         )
-    if len(bounds) <= _AT_ONCE and (wrong := np.flatnonzero(bounds[1:] < bounds[:-1])).size:
-        at = int(wrong[0])
-        raise ValueError(f"bounds must not decrease: {bounds[at]} and {bounds[at + 1]} at document {at} of {name}")
+    check_increase(bounds, name)
     return [Part(name, tokens, bounds)]
 
 
