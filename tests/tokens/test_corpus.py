@@ -369,9 +369,9 @@ def test_arrow_files_without_flat_tokens_are_named_with_the_remedy(tmp_path):
     with pytest.raises(ValueError, match=r"a.arrow is compressed, or a Parquet file"):
         tokens.Corpus(path)
     write_arrow(path, pa.list_(pa.float32()), rows)
-    with pytest.raises(ValueError, match=r"column 'input_ids' of .*a.arrow must have lists of integers, .* not list<"):
+    with pytest.raises(ValueError, match=r"column 'input_ids' of .*a.arrow must have lists of tokens, .* not list<"):
         tokens.Corpus(path)
-    with pytest.raises(ValueError, match=r"column 'text' of .* must have lists of integers, .* not string"):
+    with pytest.raises(ValueError, match=r"column 'text' of .* must have lists of tokens, .* not string"):
         tokens.Corpus(path, column="text")
     with pytest.raises(ValueError, match=r"0 columns named 'ids', one is needed"):
         tokens.Corpus(path, column="ids")
@@ -381,6 +381,17 @@ def test_arrow_files_without_flat_tokens_are_named_with_the_remedy(tmp_path):
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match=r"is neither Parquet nor Arrow IPC: it begins with b'nonsense'"):
         tokens.Corpus(path)
+
+
+def test_arrow_files_with_nulls_or_tokens_above_63_bits_are_named(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    for rows in ([[1, 2], None], [[1, None]]):
+        write_arrow(tmp_path / "a.arrow", pa.list_(pa.int32()), rows)
+        with pytest.raises(ValueError, match=r"a.arrow: column 'input_ids' has nulls"):
+            tokens.Corpus([IDS.astype(np.int32), tmp_path / "a.arrow"])
+    write_arrow(tmp_path / "a.arrow", pa.list_(pa.uint64()), [[1, 2]])
+    with pytest.raises(ValueError, match=r"a.arrow must have lists of tokens, .* not list<item: uint64"):
+        tokens.Corpus(tmp_path / "a.arrow")
 
 
 def test_a_missing_file_is_named(tmp_path):

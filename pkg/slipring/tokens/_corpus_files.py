@@ -129,8 +129,10 @@ def read_arrow(path, column):
 
     file = open_table(path, [column])
     kind = file.schema.field(column).type
-    if not has_spans(kind) or not pa.types.is_integer(kind.value_type):
-        raise ValueError(f"column {column!r} of {path} must have lists of integers, which are tokens, not {kind}")
+    if not has_spans(kind) or str(kind.value_type) not in TOKENS:
+        raise ValueError(
+            f"column {column!r} of {path} must have lists of tokens, which are {', '.join(TOKENS)}, not {kind}"
+        )
     parts = []
     for group in range(len(file.counts())):
         table, mapped = file.read(group) if isinstance(file, Ipc) else (None, False)
@@ -143,7 +145,10 @@ def read_arrow(path, column):
         for chunk in table.column(column).chunks:
             if len(chunk):
                 spans, first = Spans(column, 1), np.zeros(1, np.int64)
-                spans.add(first, pa.chunked_array([chunk]), first)
+                try:
+                    spans.add(first, pa.chunked_array([chunk]), first)
+                except ValueError as error:
+                    raise ValueError(f"{path}: {error}") from None
                 (tokens,) = spans.flat
                 if pa.types.is_fixed_size_list(kind):
                     bounds = np.arange(len(chunk) + 1) * kind.list_size
