@@ -389,6 +389,7 @@ def test_samples_shorter_than_the_sampler_knows_are_counted_in_the_log(caplog):
         (tokens.Flat(), [{"x": [1]}, None], "document 1 is a NoneType, document 0 a dict: .* skip_none=True"),
         (tokens.Flat(), [{"x": [1]}, [1]], "document 1 is a list, document 0 a dict: all samples must be"),
         (tokens.Flat(), [{"x": [[1, 2], [3]]}], "field 'x' of document 0 cannot become a numpy array: .*inhomogeneous"),
+        (tokens.Flat(), [{"x": ["a", "b"]}], r"field 'x' of document 0 is a list of .*<U1: the fields"),
         (tokens.Flat(), [{"x": [1, 2**70]}], r"field 'x' of document 0 is a list of shape \(2,\) and dtype object"),
         (tokens.Flat(), [], "there are no documents"),
         (tokens.Flat(length_names={"input_ids": "x"}), documents(3), "rows of field 'input_ids', and these are the to"),

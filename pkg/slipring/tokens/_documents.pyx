@@ -237,7 +237,8 @@ def from_samples(list samples not None, str field not None, where):
         array = <cnp.ndarray> value
         if first is None:
             first, model, same = array, i, not cnp.PyArray_ISBYTESWAPPED(array)
-        if cnp.PyArray_NDIM(array) == 0 or not is_fixed(<cnp.dtype> cnp.PyArray_DESCR(array)):
+        if (cnp.PyArray_NDIM(array) == 0 or not is_fixed(<cnp.dtype> cnp.PyArray_DESCR(array))
+                or cnp.PyArray_ISSTRING(array)):
             raise ValueError(
                 f"field {field!r} of {where(i)} is a {type(sample[field]).__name__} of shape {value.shape} and "
                 f"dtype {value.dtype}: the fields of a document must be arrays or lists of numbers, with a row for "
