@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bench.baselines.recipes import CLASSES, SIDE  # noqa: E402
+from bench.training.__main__ import main  # noqa: E402
 from bench.training.loaders import (  # noqa: E402
     BOUND,
     LOADERS,
@@ -71,6 +72,13 @@ def test_a_loader_whose_library_is_missing_is_a_row_with_the_reason(loader, phot
     monkeypatch.setitem(sys.modules, "torchvision", None)
     found = measured("small", loader, str(photographs), workers=1, seconds=0.1)
     assert "torchvision" in found["missing"]
+
+
+def test_a_missing_folder_is_named_and_not_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench.training", "--quick", "--data", str(tmp_path / "none")])
+    with pytest.raises(SystemExit):
+        main()
+    assert "none: no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.slow
