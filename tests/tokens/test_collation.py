@@ -441,6 +441,14 @@ def test_spans_outside_of_their_array_are_refused(spans, message):
         tokens.Flat().gather_spans(lambda indices: {"input_ids": spans}, list(range(len(spans[1]))))
 
 
+@pytest.mark.parametrize("collate", [tokens.Flat(), tokens.Padded(), tokens.Jagged(), tokens.Chunks(4)])
+@pytest.mark.parametrize("n", [1, 3])
+def test_spans_of_another_number_of_documents_are_refused(collate, n):
+    bounds = np.arange(n)
+    with pytest.raises(ValueError, match=rf"{n} starts, {n} stops, 1 arrays for 2 indices"):
+        collate.gather_spans(lambda indices: {"input_ids": (np.arange(9), bounds, bounds + 1)}, [4, 7])
+
+
 @pytest.mark.parametrize(
     "options, error, message",
     [

@@ -240,7 +240,7 @@ class Chunks(Collation):
 
         def part(first):
             begin = np.minimum(starts + first, stops)
-            return from_spans(flat, begin, np.minimum(begin + self.chunk_tokens, stops), IDS)
+            return from_spans(flat, begin, np.minimum(begin + self.chunk_tokens, stops), IDS, len(indices))
 
         return self._batch(part, indices)
 

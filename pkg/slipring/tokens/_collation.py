@@ -118,7 +118,7 @@ class Collation:
             flat, starts, stops = found[name]
             if pieces:
                 starts, stops = self._cut(pieces, name, starts, stops)
-            documents[name] = from_spans(flat, starts, stops, name)
+            documents[name] = from_spans(flat, starts, stops, name, len(indices))
         return self._checked(documents, indices, lambda i: f"index {shown(indices[i])}")
 
     def _cut(self, pieces, name, starts, stops):

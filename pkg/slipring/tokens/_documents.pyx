@@ -289,7 +289,7 @@ cdef bint same_rows(cnp.ndarray a, cnp.ndarray b) noexcept:
     return True
 
 
-def from_spans(flat, starts, stops, str field not None):
+def from_spans(flat, starts, stops, str field not None, Py_ssize_t documents):
     """Return the `Documents` of a field of a dataset's ``spans``.
 
     Parameters
@@ -301,6 +301,8 @@ def from_spans(flat, starts, stops, str field not None):
         The first row of each document, and the row after its last one.
     field : str
         Its name, for errors.
+    documents : int
+        Their number.
     """
     cdef list chunks = list(flat) if isinstance(flat, (list, tuple)) else [flat]
     cdef cnp.ndarray begins = np.ascontiguousarray(starts, np.int64), ends = np.ascontiguousarray(stops, np.int64)
@@ -310,8 +312,11 @@ def from_spans(flat, starts, stops, str field not None):
     cdef int64_t start, stop, low = 0, high = 0, size = 0
     cdef cnp.ndarray array
     cdef list bounds = [0]
-    if last < 0 or cnp.PyArray_SIZE(ends) != n:
-        raise ValueError(f"spans of field {field!r}: {n} starts, {cnp.PyArray_SIZE(ends)} stops, {len(chunks)} arrays")
+    if last < 0 or n != documents or cnp.PyArray_SIZE(ends) != n:
+        raise ValueError(
+            f"spans of field {field!r}: {n} starts, {cnp.PyArray_SIZE(ends)} stops, {len(chunks)} arrays for "
+            f"{documents} indices: there must be a start and a stop for each index, in their order"
+        )
     for i in range(last + 1):
         array = chunks[i] = np.asarray(chunks[i])
         if cnp.PyArray_NDIM(array) == 0 or not cnp.PyArray_ISCARRAY_RO(array) or not is_fixed(array.dtype):
