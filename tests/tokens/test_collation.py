@@ -441,6 +441,14 @@ def test_spans_outside_of_their_array_are_refused(spans, message):
         tokens.Flat().gather_spans(lambda indices: {"input_ids": spans}, list(range(len(spans[1]))))
 
 
+@pytest.mark.parametrize("name", ["input_ids", "frames"])
+def test_more_rows_than_the_cumulative_lengths_can_count_are_an_error(name):
+    rows = np.empty((2**31, 0), np.uint8)  # without memory
+    collate = tokens.Flat(length_names={"frames": "frames"})
+    with pytest.raises(ValueError, match="a batch has 2147483648 rows, and cumulative lengths are int32"):
+        collate([{"input_ids": [1], name: rows}])
+
+
 @pytest.mark.parametrize("collate", [tokens.Flat(), tokens.Padded(), tokens.Jagged(), tokens.Chunks(4)])
 @pytest.mark.parametrize("n", [1, 3])
 def test_spans_of_another_number_of_documents_are_refused(collate, n):

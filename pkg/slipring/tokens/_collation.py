@@ -26,6 +26,7 @@ _log = logging.getLogger("slipring")
 
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
 _OF_TOKENS = "q", "k", "attention"  # cu_seqlens_q, cu_seqlens_k, attention_mask
+_INT32_MAX = (1 << 31) - 1
 IGNORED = -100  # a label without loss, in torch, transformers and TRL
 
 
@@ -367,7 +368,9 @@ def rounded_up(n, multiple):
 
 
 def in_slot(values, dtype):
-    """Return a copy of an array, in the slot if there is one."""
+    """Return a copy of increasing numbers, in the slot if there is one; raise ValueError if they exceed an int32."""
+    if dtype is np.int32 and values[-1] > _INT32_MAX:
+        raise ValueError(f"a batch has {values[-1]} rows, and cumulative lengths are int32: make smaller batches")
     out = empty(values.shape, dtype)
     out[...] = values
     return out
