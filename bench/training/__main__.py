@@ -89,6 +89,8 @@ def main() -> None:
     for name, value in zip(("rounds", "seconds", "minutes"), defaults, strict=True):
         if getattr(options, name) is None:
             setattr(options, name, value)
+    if options.data is not None and not os.path.isdir(options.data):
+        parser.error(f"--data {options.data}: no such folder. It must have a folder of JPEGs for each class")
     if options.measure:
         print(json.dumps(measured(*options.measure, options.data or str(DATA), options.workers, options.seconds)))
         return

@@ -57,8 +57,8 @@ def measured(network: str, loader: str, root: str, workers: int, seconds: float)
     torch.backends.cudnn.benchmark = True
     batch = BATCHES.get(device.type, BATCH)
     training = Training(network, device)
-    batches = LOADERS[loader](root, device, workers, batch)
     try:
+        batches = LOADERS[loader](root, device, workers, batch)
         training.step(*next(batches))
     except ModuleNotFoundError as error:
         return {"missing": str(error)}

@@ -11,8 +11,19 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bench.baselines.recipes import CLASSES, SIDE  # noqa: E402
-from bench.training.loaders import BOUND, LOADERS, ON_GPU, OURS, one_tensor, read  # noqa: E402
-from bench.training.loop import HostClock, figures  # noqa: E402
+from bench.training.__main__ import main  # noqa: E402
+from bench.training.loaders import (  # noqa: E402
+    BOUND,
+    LOADERS,
+    ON_GPU,
+    ON_PIL,
+    ON_TENSORS,
+    OURS,
+    TRANSLATED,
+    one_tensor,
+    read,
+)
+from bench.training.loop import HostClock, figures, measured  # noqa: E402
 from bench.training.networks import NETWORKS, Training  # noqa: E402
 from tests.support.pictures import encoded, pixels  # noqa: E402
 
@@ -52,6 +63,22 @@ def test_the_files_of_a_batch_travel_in_one_tensor(photographs):
     joined, sizes, labels = one_tensor([(read(str(path)), number) for number, path in enumerate(paths)])
     assert [bytes(file.numpy()) for file in joined.split(sizes)] == [path.read_bytes() for path in paths]
     assert labels.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("loader", [TRANSLATED, ON_PIL, ON_TENSORS])
+def test_a_loader_whose_library_is_missing_is_a_row_with_the_reason(loader, photographs, monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)  # of the other tests
+    monkeypatch.delitem(sys.modules, "bench.baselines._torchvision", raising=False)
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    found = measured("small", loader, str(photographs), workers=1, seconds=0.1)
+    assert "torchvision" in found["missing"]
+
+
+def test_a_missing_folder_is_named_and_not_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench.training", "--quick", "--data", str(tmp_path / "none")])
+    with pytest.raises(SystemExit):
+        main()
+    assert "none: no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -235,6 +235,18 @@ def test_chunks_of_samples_may_be_dicts_lists_and_need_no_indices():
         ),
         (lambda: tokens.Chunks(4)([{"text": IDS[:4]}]), "chunks need the field 'input_ids'; there are 'text'"),
         (lambda: tokens.Chunks(4).gather_spans(lambda _: {"x": 0}, [1]), "chunks need the field 'input_ids'"),
+        (lambda: tokens.Chunks(4, bounds=[0, 9, 5]), "bounds must not decrease: 9 and 5 at document 1"),
+        (
+            lambda: tokens.Chunks(4, bounds=[0, 3])([IDS[:4], IDS[1:5]], [tokens.Chunk(0, 4), tokens.Chunk(1, 5)]),
+            "Chunk(start=1, stop=5) ends after the documents, which end at 3: bounds= must be of the same corpus",
+        ),
+        (lambda: tokens.Chunks(4)([IDS[:3], None]), "chunk 1 is a NoneType: samples must be the token ids of chunks"),
+        (lambda: tokens.Chunks(4)([IDS[:4].reshape(2, 2)]), "chunk 0 is a ndarray of shape (2, 2): samples must be"),
+        (lambda: tokens.Chunks(4)([[[1, 2], [3, 4]]]), "a token of a chunk must be one number, and field 'input_ids'"),
+        (
+            lambda: tokens.Chunks(4).gather_spans(lambda _: {"input_ids": (np.ones((9, 2), int), [0], [4])}, [0]),
+            "field 'input_ids' has rows of (2,)",
+        ),
         (lambda: tokens.Chunks(4, "flash"), "format must be one of 'transformers', 'torchtitan', 'megatron'"),
         (lambda: tokens.Chunks(4, bounds=[0.5]), "bounds must be integers"),
     ],
@@ -252,9 +264,8 @@ def test_chunks_that_do_not_fit_are_errors(call, text):
 @kinds("inline", "fork", "thread", "one spawn", "ranges")
 def test_every_kind_of_worker_delivers_the_chunks_of_the_sampler(kind, form, data):
     (sampler,) = samplers_of(1, batch_size=8)
-    bounds = None if "chunk_size" in kind else BOUNDS  # workers that share a batch do not know all of its chunks
-    collate = tokens.Chunks(16, form, bounds=bounds)
-    expected = [expected_batch(form, chunks, 16, bounds) for chunks in samplers_of(1, batch_size=8)[0]]
+    collate = tokens.Chunks(16, form, bounds=BOUNDS)
+    expected = [expected_batch(form, chunks, 16, BOUNDS) for chunks in samplers_of(1, batch_size=8)[0]]
     for found, batch in zip(loaded(data(), batch_sampler=sampler, collate_fn=collate, **kind), expected, strict=True):
         assert_same(found, batch)
 

@@ -105,9 +105,33 @@ def test_the_labels_of_torchtitan_are_the_next_tokens_and_end_with_each_document
     assert labels.tolist() == [[2, 3, -100, 5, -100]]
 
 
+@pytest.mark.parametrize("form", ["flash", "transformers", "torchtitan", "megatron"])
+def test_a_field_does_not_take_the_place_of_what_the_format_makes(form):
+    own = ["input", "positions", "position_ids", "tokens", "seq_idx", "cu_seqlens_q", "max_seqlen_q"]
+    plain = tokens.Flat(form)(documents(3, 2))
+    batch = tokens.Flat(form)(documents(3, 2, **{name: [[7] * 3, [8] * 2] for name in own}))
+    if form == "torchtitan":
+        (plain, _), (batch, _) = plain, batch
+    assert_same({name: batch[name] for name in plain}, plain)
+    assert set(batch) == {*plain, *own}
+
+
 def test_given_labels_are_shifted_where_the_format_has_the_labels_of_next_tokens():
     _, labels = tokens.Flat("torchtitan")(documents(3, 2, labels=[[-100, 20, 30], [-100, 50]]))
     assert labels.tolist() == [[20, 30, -100, 50, -100]]
+
+
+@pytest.mark.parametrize("form", ["transformers", "torchtitan", "megatron"])
+def test_tokens_may_have_several_codebooks(form):
+    docs = [np.arange(6).reshape(3, 2), np.zeros((0, 2), int), np.arange(10, 14).reshape(2, 2)]
+    batch = tokens.Flat(form)([{"input_ids": ids} for ids in docs])
+    labels = batch[1] if form == "torchtitan" else batch["labels"]
+    assert labels.shape == (1, 5, 2)
+    nothing, given = [-100, -100], [[2, 3], [4, 5]]
+    if form == "transformers":
+        assert labels[0].tolist() == [nothing, *given, nothing, [12, 13]]
+    else:
+        assert labels[0].tolist() == [*given, nothing, [12, 13], nothing]
 
 
 def test_megatron_gets_the_lengths_with_and_without_the_padding_of_each_document():
@@ -137,6 +161,13 @@ def test_static_batches_have_one_shape_for_any_documents(lengths):
     assert batch["input_ids"].shape == (8,) and batch["cu_seqlens_q"].shape == (6,)
     assert batch["cu_seqlens_q"][-1] == 8 and (np.diff(batch["cu_seqlens_q"]) >= 0).all()
     assert batch["max_seqlen_q"] == 8
+
+
+@pytest.mark.parametrize("lengths", [(3, 2), (8,), (1, 7), (2, 2, 2, 2)])
+def test_static_batches_of_nested_tensors_have_the_same_shortest_and_longest_length(lengths):
+    batch = tokens.Flat("nested", max_tokens=8, max_documents=4)(documents(*lengths))["input_ids"]
+    assert batch["values"].shape == (8,) and batch["offsets"].shape == (6,)
+    assert (batch["min_seqlen"], batch["max_seqlen"]) == (0, 8)
 
 
 def test_fields_of_rows_that_are_no_tokens_have_cumulative_lengths_of_their_own():
@@ -180,6 +211,13 @@ def test_samples_may_be_arrays_lists_strided_and_of_several_types():
     assert tokens.Flat()([strided, [7], np.array([], np.int32)])["input_ids"].tolist() == [0, 3, 6, 9, 7]
     mixed = tokens.Flat()([np.array([1], np.int32), np.array([1 << 40])])
     assert mixed["input_ids"].tolist() == [1, 1 << 40]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_empty_document_does_not_make_floats_of_the_ids_of_others(order):
+    samples = [np.array([], np.float64), np.array([1, 2], np.uint16)][::order]
+    assert tokens.Flat()(samples)["input_ids"].dtype == np.uint16
+    assert tokens.Flat("transformers")(samples)["input_ids"].tolist() == [[1, 2]]
 
 
 def test_the_fields_to_collate_can_be_named_and_a_given_mask_is_left_out():
@@ -316,6 +354,12 @@ def test_lengths_are_checked_in_batches_that_several_workers_make(kind):
         loaded(Texts(), 8, collate_fn=collate, chunk_size=3, **kind)
 
 
+@pytest.mark.parametrize("index", [2, -3, "a", tokens.Chunk(0, 1)])
+def test_an_index_without_an_entry_in_lengths_is_named(index):
+    with pytest.raises(ValueError, match=r"lengths= has 2 entries, and none for index (2|-3|'a'|Chunk)"):
+        tokens.Padded(lengths=[3, 4])([[1]], [index])
+
+
 def test_samples_shorter_than_the_sampler_knows_are_counted_in_the_log(caplog):
     said = LENGTHS.copy()
     said[[4, 13, 20]] += 5
@@ -341,14 +385,41 @@ def test_samples_shorter_than_the_sampler_knows_are_counted_in_the_log(caplog):
             r"have shape \(2,\), those of document 1 \(3",
         ),
         (tokens.Flat("transformers"), [{"x": [1]}], "needs a field 'input_ids'; there are x"),
-        (tokens.Flat("transformers"), [{"input_ids": [1.5]}], "token ids and labels must be int64"),
+        (tokens.Flat("transformers"), [{"input_ids": [1.5]}], "field 'input_ids' is float64: token ids and labels"),
+        (tokens.Flat(), [{"x": [1]}, None], "document 1 is a NoneType, document 0 a dict: .* skip_none=True"),
+        (tokens.Flat(), [{"x": [1]}, [1]], "document 1 is a list, document 0 a dict: all samples must be"),
+        (tokens.Flat(), [{"x": [[1, 2], [3]]}], "field 'x' of document 0 cannot become a numpy array: .*inhomogeneous"),
+        (tokens.Flat(), [{"x": ["a", "b"]}], r"field 'x' of document 0 is a list of .*<U1: the fields"),
+        (tokens.Flat(), [{"x": [1, 2**70]}], r"field 'x' of document 0 is a list of shape \(2,\) and dtype object"),
         (tokens.Flat(), [], "there are no documents"),
+        (tokens.Flat(length_names={"input_ids": "x"}), documents(3), "rows of field 'input_ids', and these are the to"),
         (tokens.Flat(), [{"input_ids": 3}], "field 'input_ids' of document 0 is a int"),
     ],
 )
 def test_documents_that_do_not_fit_together_are_errors_that_name_them(collate, samples, message):
     with pytest.raises((ValueError, TypeError), match=message):
         collate(samples)
+
+
+@pytest.mark.parametrize("make", [tokens.Padded, lambda **kw: tokens.Flat(max_tokens=4, **kw)])
+@pytest.mark.parametrize(
+    "field, pad, message",
+    [
+        ("labels", None, "field 'labels' is uint16, which does not have the padding -100"),
+        ("input_ids", 70_000, "field 'input_ids' is uint16, .* 70000"),
+        ("input_ids", 0.5, "0.5: give another one, as pad_values="),
+        ("input_ids", float("nan"), "the padding nan"),
+    ],
+)
+def test_a_padding_that_the_integers_of_a_field_do_not_have_is_an_error(make, field, pad, message):
+    samples = [{field: np.array(ids, np.uint16)} for ids in ([1, 2], [3])]
+    with pytest.raises(ValueError, match=message):
+        make(pad_values=None if pad is None else {field: pad})(samples)
+
+
+def test_unsigned_labels_need_no_padding_value_in_batches_without_padding():
+    batch = tokens.Flat()([{"input_ids": [1, 2], "labels": np.array([1, 2], np.uint16)}])
+    assert batch["labels"].tolist() == [1, 2] and batch["labels"].dtype == np.uint16
 
 
 @pytest.mark.parametrize(
@@ -370,6 +441,22 @@ def test_spans_outside_of_their_array_are_refused(spans, message):
         tokens.Flat().gather_spans(lambda indices: {"input_ids": spans}, list(range(len(spans[1]))))
 
 
+@pytest.mark.parametrize("name", ["input_ids", "frames"])
+def test_more_rows_than_the_cumulative_lengths_can_count_are_an_error(name):
+    rows = np.empty((2**31, 0), np.uint8)  # without memory
+    collate = tokens.Flat(length_names={"frames": "frames"})
+    with pytest.raises(ValueError, match="a batch has 2147483648 rows, and cumulative lengths are int32"):
+        collate([{"input_ids": [1], name: rows}])
+
+
+@pytest.mark.parametrize("collate", [tokens.Flat(), tokens.Padded(), tokens.Jagged(), tokens.Chunks(4)])
+@pytest.mark.parametrize("n", [1, 3])
+def test_spans_of_another_number_of_documents_are_refused(collate, n):
+    bounds = np.arange(n)
+    with pytest.raises(ValueError, match=rf"{n} starts, {n} stops, 1 arrays for 2 indices"):
+        collate.gather_spans(lambda indices: {"input_ids": (np.arange(9), bounds, bounds + 1)}, [4, 7])
+
+
 @pytest.mark.parametrize(
     "options, error, message",
     [
@@ -378,6 +465,9 @@ def test_spans_outside_of_their_array_are_refused(spans, message):
         ({"max_tokens": 0}, ValueError, "max_tokens must be at least 1"),
         ({"lengths": [1.5]}, TypeError, "lengths must be a one-dimensional array of ints"),
         ({"pad_values": [1]}, TypeError, "pad_values must be a dict"),
+        ({"pad_values": {"labels": "x"}}, TypeError, r"pad_values\['labels'\] must be a number, not 'x'"),
+        ({"length_names": {"px": 3}}, TypeError, r"length_names\['px'\] must be a name, such as 'patches', not 3"),
+        ({"length_names": {"px": "q"}}, ValueError, r"length_names\['px'\] must not be 'q'"),
         ({"fields": "input_ids"}, TypeError, "fields must be a sequence"),
         ({"tensors": 1}, TypeError, "tensors must be"),
     ],

@@ -217,6 +217,23 @@ def test_an_index_outside_is_an_index_error(index):
             corpus.spans([index])
 
 
+def test_the_chunk_outside_is_named_among_the_chunks_of_a_batch():
+    corpus = tokens.Corpus([IDS[:5], IDS[:4]])
+    with pytest.raises(IndexError, match=r"^Chunk\(start=4, stop=10\) of a Corpus of 9 tokens: give the sam"):
+        corpus.spans([tokens.Chunk(0, 3), tokens.Chunk(4, 10), tokens.Chunk(3, 6)])
+
+
+@pytest.mark.parametrize("index", [1.0, "a", None, tokens.Chunk(0.5, 2), tokens.Piece("a", 0, 1)])
+def test_an_index_of_another_type_is_named(index):
+    with pytest.raises(TypeError, match=r"of a Corpus must be (an int, a Chunk or a Piece|ints, or all)"):
+        tokens.Corpus(IDS[:9])[index]
+
+
+def test_ints_and_chunks_in_one_batch_are_refused():
+    with pytest.raises(TypeError, match=r"must be ints, or all of them a Chunk, not \[0, Chunk"):
+        tokens.Corpus(IDS[:9]).spans([0, tokens.Chunk(0, 2)])
+
+
 # ---- what does not fit
 
 
@@ -248,7 +265,8 @@ def test_a_bad_argument_is_named(options, text):
     ("sources", "text"),
     [
         ([], "sources are empty"),
-        (3, "sources must be a path, not 3"),
+        (3, "sources must be an array, a path, a Corpus, or a list of these, not 3"),
+        ([1, 2], "or a list of these, not 1"),
         (IDS[:8].reshape(2, 4), "tokens must be a contiguous row of native integers (uint8, int8, "),
         (np.ones(3), "and the array has float64 of shape (3,)"),
         (IDS[:8].astype(">u2"), "and the array has >u2 of shape (8,)"),
@@ -351,9 +369,9 @@ def test_arrow_files_without_flat_tokens_are_named_with_the_remedy(tmp_path):
     with pytest.raises(ValueError, match=r"a.arrow is compressed, or a Parquet file"):
         tokens.Corpus(path)
     write_arrow(path, pa.list_(pa.float32()), rows)
-    with pytest.raises(ValueError, match=r"column 'input_ids' of .*a.arrow must have lists of integers, .* not list<"):
+    with pytest.raises(ValueError, match=r"column 'input_ids' of .*a.arrow must have lists of tokens, .* not list<"):
         tokens.Corpus(path)
-    with pytest.raises(ValueError, match=r"column 'text' of .* must have lists of integers, .* not string"):
+    with pytest.raises(ValueError, match=r"column 'text' of .* must have lists of tokens, .* not string"):
         tokens.Corpus(path, column="text")
     with pytest.raises(ValueError, match=r"0 columns named 'ids', one is needed"):
         tokens.Corpus(path, column="ids")
@@ -363,6 +381,17 @@ def test_arrow_files_without_flat_tokens_are_named_with_the_remedy(tmp_path):
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match=r"is neither Parquet nor Arrow IPC: it begins with b'nonsense'"):
         tokens.Corpus(path)
+
+
+def test_arrow_files_with_nulls_or_tokens_above_63_bits_are_named(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    for rows in ([[1, 2], None], [[1, None]]):
+        write_arrow(tmp_path / "a.arrow", pa.list_(pa.int32()), rows)
+        with pytest.raises(ValueError, match=r"a.arrow: column 'input_ids' has nulls"):
+            tokens.Corpus([IDS.astype(np.int32), tmp_path / "a.arrow"])
+    write_arrow(tmp_path / "a.arrow", pa.list_(pa.uint64()), [[1, 2]])
+    with pytest.raises(ValueError, match=r"a.arrow must have lists of tokens, .* not list<item: uint64"):
+        tokens.Corpus(tmp_path / "a.arrow")
 
 
 def test_a_missing_file_is_named(tmp_path):

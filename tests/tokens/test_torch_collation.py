@@ -98,3 +98,9 @@ def test_nested_tensors_are_made_of_the_batch_without_a_copy():
         assert nested.values().data_ptr() == parts["values"].data_ptr()
         assert (nested._min_seqlen, nested._max_seqlen) == (min(LENGTHS), max(LENGTHS))
         assert all(torch.equal(a, b) for a, b in zip(nested.unbind(), rows, strict=True))
+
+
+def test_a_tensor_of_a_dtype_that_numpy_lacks_is_named():
+    samples = [{"input_ids": [1, 2], "sound": torch.ones(2, dtype=torch.bfloat16)}]
+    with pytest.raises(TypeError, match=r"field 'sound' of document 0 cannot become a numpy array: .*BFloat16"):
+        tokens.Flat(tensors=True)(samples)

@@ -12,6 +12,7 @@ from slipring._core.workers.redivision import hint_for
 from slipring.errors import shown
 
 _SPACED = 1024  # of a long array, for its digest
+_CHECKED = 1 << 24  # bounds that are read when they are given
 
 
 def compare(ours, theirs, whose, why):
@@ -44,6 +45,13 @@ def numbers(name, value, kinds="iu", n=None):
     if n is not None and len(array) != n:
         raise ValueError(f"{name} must have a number for each of {n} documents, not {len(array)}")
     return array
+
+
+def check_increase(bounds, name):
+    """Raise ValueError if the bounds of documents decrease; very many of them are not read."""
+    if len(bounds) <= _CHECKED and (wrong := np.flatnonzero(bounds[1:] < bounds[:-1])).size:
+        at = int(wrong[0])
+        raise ValueError(f"bounds must not decrease: {bounds[at]} and {bounds[at + 1]} at document {at} of {name}")
 
 
 def limits_of(limits, n):

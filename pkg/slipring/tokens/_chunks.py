@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from slipring._core.options.arguments import integer, listed_samples, one_of
 from slipring._core.workers.seeding import MASK_63
 from slipring.errors import shown
 from slipring.sampler import BatchSampler
-from slipring.tokens._arguments import numbers
+from slipring.tokens._arguments import check_increase, numbers
 from slipring.tokens._collation import IDS, IGNORED, LABELS, Collation, as_tensors, in_slot, joined
 from slipring.tokens._documents import count, from_samples, from_spans, longest
 
@@ -200,21 +201,35 @@ class Chunks(Collation):
         pad_value: int = 0,
         tensors: bool = False,
     ) -> None:
-        super().__init__(None, None, None, {IDS: integer("pad_value", pad_value)}, tensors)
+        super().__init__(None, None, None, {IDS: integer("pad_value", pad_value, -MASK_63 - 1, MASK_63)}, tensors)
         self.chunk_tokens = integer("chunk_tokens", chunk_tokens, 1)
         one_of("format", format, FORMATS)
         self.format = format
-        self.bounds = None if bounds is None else numbers("bounds", bounds)
+        self.bounds = None
+        if bounds is not None:
+            self.bounds = numbers("bounds", bounds)
+            check_increase(self.bounds, "the array")
 
     def __call__(self, samples: Iterable[Any], indices: Sequence[Any] | None = None) -> Any:
         rows = [_ids_of(sample) if isinstance(sample, Mapping) else sample for sample in listed_samples(samples)]
         if indices is not None and len(indices) != len(rows):  # samples were left out
             indices = None
+
+        def where(i):
+            return f"chunk {i if indices is None else shown(indices[i])}"
+
+        for i, row in enumerate(rows):
+            if not hasattr(row, "__len__") or getattr(row, "ndim", 1) != 1:
+                shape = f" of shape {tuple(row.shape)}" if hasattr(row, "shape") else ""
+                raise TypeError(
+                    f"{where(i)} is a {type(row).__name__}{shape}: samples must be the token ids of chunks, as lists "
+                    f"or arrays of one dimension, or dicts with them as {IDS!r}"
+                )
         self._check(np.array([*map(len, rows)]), indices)
 
         def part(first):
             cut = [{IDS: row[first : first + self.chunk_tokens]} for row in rows]
-            return from_samples(cut, IDS, lambda i: f"chunk {i if indices is None else shown(indices[i])}")
+            return from_samples(cut, IDS, where)
 
         return self._batch(part, indices)
 
@@ -225,7 +240,7 @@ class Chunks(Collation):
 
         def part(first):
             begin = np.minimum(starts + first, stops)
-            return from_spans(flat, begin, np.minimum(begin + self.chunk_tokens, stops), IDS)
+            return from_spans(flat, begin, np.minimum(begin + self.chunk_tokens, stops), IDS, len(indices))
 
         return self._batch(part, indices)
 
@@ -244,9 +259,11 @@ class Chunks(Collation):
     def _batch(self, part, indices):
         """Return the batch; ``part(first)`` has the tokens of each chunk from that one on, at most a row of them."""
         inputs, shifted = part(0), self.format != "transformers"
+        if inputs.shape:
+            raise ValueError(f"a token of a chunk must be one number, and field {IDS!r} has rows of {inputs.shape}")
         n = len(inputs.lengths)
         rows = np.arange(n + 1) * self.chunk_tokens
-        ids = joined(inputs, rows, np.int64, self._pad(IDS))
+        ids = joined(inputs, rows, np.int64, self.pad_values[IDS])
         labels = joined(part(1) if shifted else inputs, rows, np.int64, IGNORED)
         bounds, positions, cumulative = rows, None, None
         if self.bounds is not None:
@@ -264,9 +281,12 @@ class Chunks(Collation):
         """Return where documents begin in the joined rows, with their end; and the labels of no or another document."""
         if indices is None or not all(isinstance(index, Chunk) for index in indices):
             raise ValueError(
-                "bounds= needs the place of each chunk among all tokens: use slipring's loaders without chunk_size, "
-                "and the indices of a slipring.tokens.ChunkSampler"
+                "bounds= needs the place of each chunk among all tokens: use slipring's loaders, the indices of a "
+                "slipring.tokens.ChunkSampler, and a dataset that has tokens for each of them"
             )
+        most = max(indices, key=attrgetter("stop"))
+        if most.stop > (end := int(self.bounds[-1]) if len(self.bounds) else 0):
+            raise ValueError(f"{most} ends after the documents, which end at {end}: bounds= must be of the same corpus")
         kind = self.bounds.dtype  # of another one, numpy would convert all bounds
         starts = np.array([chunk.start for chunk in indices], np.int64)
         first = self.bounds.searchsorted(starts.astype(kind))

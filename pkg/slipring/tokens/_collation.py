@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("slipring")
 
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
+_OF_TOKENS = "q", "k", "attention"  # cu_seqlens_q, cu_seqlens_k, attention_mask
+_INT32_MAX = (1 << 31) - 1
 IGNORED = -100  # a label without loss, in torch, transformers and TRL
 
 
@@ -50,7 +53,15 @@ class Collation:
     ) -> None:
         self.fields = names("fields", fields, "field", "all of them")
         self.length_names = _mapping("length_names", length_names)
+        for name, of in self.length_names.items():
+            if not isinstance(of, str):
+                raise TypeError(f"length_names[{name!r}] must be a name, such as 'patches', not {shown(of)}")
+            if of in _OF_TOKENS:
+                raise ValueError(f"length_names[{name!r}] must not be {of!r}: the lengths of tokens have that name")
         self.pad_values = {LABELS: IGNORED, **_mapping("pad_values", pad_values)}
+        for name, value in self.pad_values.items():
+            if not isinstance(value, (Real, np.bool_)):
+                raise TypeError(f"pad_values[{name!r}] must be a number, not {shown(value)}")
         self.lengths = None if lengths is None else np.asanyarray(lengths)
         if self.lengths is not None and (self.lengths.ndim != 1 or self.lengths.dtype.kind not in "iu"):
             raise TypeError(f"lengths must be a one-dimensional array of ints, not {shown(lengths)}")
@@ -108,7 +119,7 @@ class Collation:
             flat, starts, stops = found[name]
             if pieces:
                 starts, stops = self._cut(pieces, name, starts, stops)
-            documents[name] = from_spans(flat, starts, stops, name)
+            documents[name] = from_spans(flat, starts, stops, name, len(indices))
         return self._checked(documents, indices, lambda i: f"index {shown(indices[i])}")
 
     def _cut(self, pieces, name, starts, stops):
@@ -139,6 +150,11 @@ class Collation:
         if not documents or not len(next(iter(documents.values())).lengths):
             raise ValueError("there are no documents to collate: the batch or the samples are empty")
         main = IDS if IDS in documents and self.fields is None else next(iter(documents))
+        if main in self.length_names:
+            raise ValueError(
+                f"length_names names the rows of field {main!r}, and these are the tokens: leave it out, or name the "
+                "field that has the tokens first in fields="
+            )
         found = documents[main].lengths
         if indices is not None:
             self._check_lengths(found, indices, main)
@@ -161,7 +177,7 @@ class Collation:
             if isinstance(index, Piece):
                 said, by = index.stop - index.start, "the piece"
             elif self.lengths is not None:
-                said, by = int(self.lengths[index]), "lengths"
+                said, by = self._planned(index), "lengths"
             else:
                 continue
             if tokens < said:
@@ -172,6 +188,15 @@ class Collation:
                     "exceed their budget. Make lengths from the dataset that is loaded, and let it return what a "
                     "slipring.tokens.Piece says"
                 )
+
+    def _planned(self, index):
+        try:
+            return int(self.lengths[index])
+        except (IndexError, TypeError):
+            raise ValueError(
+                f"lengths= has {len(self.lengths)} entries, and none for index {shown(index)}: it needs one for each "
+                "document of the dataset, numbered as by the sampler"
+            ) from None
 
     def _count_shorter(self, index, tokens, said):
         """Count a document that is shorter than planned; log the first one, the second, the fourth, ..."""
@@ -186,8 +211,17 @@ class Collation:
         """Return what the rows of a field are; None for tokens."""
         return self.length_names.get(name)
 
-    def _pad(self, name):
-        return self.pad_values.get(name, 0)
+    def _pad(self, name, dtype):
+        """Return the padding of a field of that dtype; raise ValueError if integers cannot have the value."""
+        value = self.pad_values.get(name, 0)
+        if dtype.kind in "iu":
+            info = np.iinfo(dtype)
+            if not info.min <= value <= info.max or value != int(value):
+                raise ValueError(
+                    f"field {name!r} is {dtype}, which does not have the padding {value}: give another one, as "
+                    f"pad_values={{{name!r}: ...}}, or convert the field in the dataset"
+                )
+        return value
 
     def _own_lengths(self, documents):
         """Return {name of a length: lengths} of the fields whose rows are not tokens."""
@@ -249,7 +283,7 @@ class Padded(Collation):
         for name, field in documents.items():
             width = self._width(field.lengths)
             made[name] = empty((len(field.lengths), width, *field.shape), field.dtype)
-            field.write(made[name], np.arange(len(field.lengths) + 1) * width, self._pad(name))
+            field.write(made[name], np.arange(len(field.lengths) + 1) * width, self._pad(name, field.dtype))
         made[MASK] = self._mask(documents[main].lengths)
         for of, lengths in self._own_lengths(documents).items():
             made[mask_name(of)] = self._mask(lengths)
@@ -334,7 +368,9 @@ def rounded_up(n, multiple):
 
 
 def in_slot(values, dtype):
-    """Return a copy of an array, in the slot if there is one."""
+    """Return a copy of increasing numbers, in the slot if there is one; raise ValueError if they exceed an int32."""
+    if dtype is np.int32 and values[-1] > _INT32_MAX:
+        raise ValueError(f"a batch has {values[-1]} rows, and cumulative lengths are int32: make smaller batches")
     out = empty(values.shape, dtype)
     out[...] = values
     return out

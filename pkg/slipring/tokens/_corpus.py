@@ -133,6 +133,8 @@ class Corpus:
         elif hasattr(source, "__array__"):
             return [(read_flat, (np.asarray(source), None, bounds))]
         else:
+            if not isinstance(source, (str, bytes, os.PathLike)):
+                raise TypeError(f"sources must be an array, a path, a Corpus, or a list of these, not {shown(source)}")
             path = os.path.abspath(file_path("sources", source))
             prefix = path[:-4] if path.endswith((".bin", ".idx")) else path
             if path.endswith(".npy"):
@@ -216,9 +218,12 @@ class Corpus:
             There is no such document, or it has no such tokens.
         """
         if isinstance(index, Chunk):
-            (flat,), (start,), (stop,) = self._chunks(np.array([index]))
+            (flat,), (start,), (stop,) = self.spans([index])[IDS]
             return flat[start:stop]
-        number = index.index if isinstance(index, Piece) else operator.index(index)
+        try:
+            number = operator.index(index.index if isinstance(index, Piece) else index)
+        except TypeError:
+            raise TypeError(f"the index of a Corpus must be an int, a Chunk or a Piece, not {shown(index)}") from None
         n = len(self)
         if not -n <= number < n:
             raise IndexError(f"index {number} of a Corpus of {n} documents")
@@ -244,7 +249,10 @@ class Corpus:
         IndexError
             There is no such document or chunk.
         """
-        at = np.asarray(indices)
+        try:
+            at = np.asarray(indices)
+        except ValueError:  # of different lengths
+            at = np.empty(0, object)
         if at.dtype.kind not in "iu" or at.shape[1:] not in ((), (2,)):
             raise TypeError(f"indices of a Corpus must be ints, or all of them a Chunk, not {shown(indices)}")
         return {IDS: self._documents(at) if at.ndim == 1 else self._chunks(at)}
@@ -267,8 +275,11 @@ class Corpus:
 
     def _chunks(self, at):
         start, stop = at.astype(np.int64).T
-        if ((start < 0) | (start > stop) | (stop > self.num_tokens)).any():
-            raise IndexError(f"chunk {shown(at.tolist())} of a Corpus of {self.num_tokens} tokens")
+        if (wrong := (start < 0) | (start > stop) | (stop > self.num_tokens)).any():
+            raise IndexError(
+                f"{Chunk(*at[wrong][0].tolist())} of a Corpus of {self.num_tokens} tokens: give the sampler "
+                "num_tokens=corpus.num_tokens"
+            )
         if len(self._parts) == 1:  # half of the time of small batches
             return [self._parts[0].tokens], start, stop
         which = np.minimum(self._token_ends.searchsorted(start, "right"), len(self._parts) - 1)

@@ -10,8 +10,10 @@ import struct
 
 import numpy as np
 
+from slipring.tokens._arguments import check_increase
+
 TOKENS = "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64"
-_AT_ONCE = 1 << 24  # tokens that are compared with the end token, and bounds that are checked when they are given
+_AT_ONCE = 1 << 24  # tokens that are compared with the end token
 _SPACED = 1024  # documents of an index that are checked when it is opened
 # Of Megatron's index: magic, version, code of the dtype, numbers of sequences and of bounds of documents.
 _HEADER = struct.Struct("<9sQBQQ")
@@ -76,9 +78,7 @@ def read_flat(source, dtype, bounds):
             f"bounds must go from 0 to the number of tokens, which is {len(tokens)} in {name}, and they {found}: give "
             "the n + 1 bounds of all documents, or their lengths as lengths="
         )
-    if len(bounds) <= _AT_ONCE and (wrong := np.flatnonzero(bounds[1:] < bounds[:-1])).size:
-        at = int(wrong[0])
-        raise ValueError(f"bounds must not decrease: {bounds[at]} and {bounds[at + 1]} at document {at} of {name}")
+    check_increase(bounds, name)
     return [Part(name, tokens, bounds)]
 
 
@@ -129,8 +129,10 @@ def read_arrow(path, column):
 
     file = open_table(path, [column])
     kind = file.schema.field(column).type
-    if not has_spans(kind) or not pa.types.is_integer(kind.value_type):
-        raise ValueError(f"column {column!r} of {path} must have lists of integers, which are tokens, not {kind}")
+    if not has_spans(kind) or str(kind.value_type) not in TOKENS:
+        raise ValueError(
+            f"column {column!r} of {path} must have lists of tokens, which are {', '.join(TOKENS)}, not {kind}"
+        )
     parts = []
     for group in range(len(file.counts())):
         table, mapped = file.read(group) if isinstance(file, Ipc) else (None, False)
@@ -143,7 +145,10 @@ def read_arrow(path, column):
         for chunk in table.column(column).chunks:
             if len(chunk):
                 spans, first = Spans(column, 1), np.zeros(1, np.int64)
-                spans.add(first, pa.chunked_array([chunk]), first)
+                try:
+                    spans.add(first, pa.chunked_array([chunk]), first)
+                except ValueError as error:
+                    raise ValueError(f"{path}: {error}") from None
                 (tokens,) = spans.flat
                 if pa.types.is_fixed_size_list(kind):
                     bounds = np.arange(len(chunk) + 1) * kind.list_size

@@ -57,12 +57,13 @@ cdef class Documents:
     cdef readonly cnp.dtype dtype
     cdef readonly tuple shape
     cdef readonly cnp.ndarray lengths
+    cdef str field             # its name, for errors
     cdef object owner          # keeps the memory alive
     cdef const char **rows     # the first row of each document
     cdef Py_ssize_t n, row     # documents; items of a row
 
-    def __cinit__(self, Py_ssize_t n, first):
-        self.dtype, self.shape, self.n, self.row = first.dtype, first.shape[1:], n, 1
+    def __cinit__(self, Py_ssize_t n, first, str field):
+        self.field, self.dtype, self.shape, self.n, self.row = field, first.dtype, first.shape[1:], n, 1
         for size in self.shape:
             self.row *= size
         self.lengths = int64_array(n)
@@ -114,7 +115,9 @@ cdef class Documents:
         if cnp.PyArray_EquivTypes(descr, self.dtype):
             num = -1  # the bytes stay as they are
         elif descr.type_num != cnp.NPY_LONG or num == cnp.NPY_BOOL or num > cnp.NPY_UINT:
-            raise TypeError(f"token ids and labels must be int64 or integers of fewer bits, not {self.dtype}")
+            raise TypeError(
+                f"field {self.field!r} is {self.dtype}: token ids and labels must be int64 or integers of fewer bits. "
+                "Convert them in the dataset")
         for i in range(self.n):
             if starts[i] < 0 or starts[i] + max(lengths[i] - shift, 0) > starts[i + 1]:
                 raise ValueError(f"document {i} of {lengths[i]} rows does not fit in {starts[i]}:{starts[i + 1]}")
@@ -213,21 +216,33 @@ def from_samples(list samples not None, str field not None, where):
     for i in range(n):
         sample = samples[i]
         if type(sample) is not dict and not isinstance(sample, Mapping):
-            raise TypeError(f"{where(i)} is a {type(sample).__name__}, {where(0)} a {type(samples[0]).__name__}")
+            hint = ". skip_none=True leaves out samples that are None" if sample is None else ""
+            raise TypeError(
+                f"{where(i)} is a {type(sample).__name__}, {where(0)} a {type(samples[0]).__name__}: all samples must "
+                f"be dicts, or all arrays{hint}"
+            )
         if field not in sample:
             raise ValueError(f"{where(i)} has no field {field!r}; it has {', '.join(map(shown, sample))}")
         value = sample[field]
         if type(value) is list and not value:  # it says nothing about the dtype and the shape of a row
             continue
         if type(value) is not np.ndarray:
-            value = np.asarray(value)
+            try:
+                value = np.asarray(value)
+            except Exception as error:
+                raise TypeError(
+                    f"field {field!r} of {where(i)} cannot become a numpy array: {error}. Convert it in the dataset, "
+                    "or name the fields to collate in fields="
+                ) from error
         array = <cnp.ndarray> value
         if first is None:
             first, model, same = array, i, not cnp.PyArray_ISBYTESWAPPED(array)
-        if cnp.PyArray_NDIM(array) == 0 or not is_fixed(<cnp.dtype> cnp.PyArray_DESCR(array)):
+        if (cnp.PyArray_NDIM(array) == 0 or not is_fixed(<cnp.dtype> cnp.PyArray_DESCR(array))
+                or cnp.PyArray_ISSTRING(array)):
             raise ValueError(
-                f"field {field!r} of {where(i)} is a {type(sample[field]).__name__}: the fields of a document must "
-                "be arrays or lists of numbers, with a row for each token. Name the fields to collate in fields="
+                f"field {field!r} of {where(i)} is a {type(sample[field]).__name__} of shape {value.shape} and "
+                f"dtype {value.dtype}: the fields of a document must be arrays or lists of numbers, with a row for "
+                "each token. Name the fields to collate in fields="
             )
         if cnp.PyArray_DESCR(array) is not cnp.PyArray_DESCR(first):
             same = same and cnp.PyArray_EquivTypes(
@@ -241,8 +256,11 @@ def from_samples(list samples not None, str field not None, where):
     if first is None:
         first = np.empty(0, np.int64)
     if not same:
-        dtype = np.result_type(*{part.dtype for part in arrays if part is not None}).newbyteorder("=")
-    cdef Documents made = Documents.__new__(Documents, n, first if same else np.empty((<object> first).shape, dtype))
+        given = [part for part in arrays if part is not None]
+        full = [part for part in given if len(part)]  # np.array([]) is of floats, whatever the others are
+        dtype = np.result_type(*{part.dtype for part in full or given}).newbyteorder("=")
+        first = np.empty((<object> first).shape, dtype)
+    cdef Documents made = Documents.__new__(Documents, n, first, field)
     for i in range(n):
         if arrays[i] is None:
             made.set(i, NULL, 0)
@@ -271,7 +289,7 @@ cdef bint same_rows(cnp.ndarray a, cnp.ndarray b) noexcept:
     return True
 
 
-def from_spans(flat, starts, stops, str field not None):
+def from_spans(flat, starts, stops, str field not None, Py_ssize_t documents):
     """Return the `Documents` of a field of a dataset's ``spans``.
 
     Parameters
@@ -283,6 +301,8 @@ def from_spans(flat, starts, stops, str field not None):
         The first row of each document, and the row after its last one.
     field : str
         Its name, for errors.
+    documents : int
+        Their number.
     """
     cdef list chunks = list(flat) if isinstance(flat, (list, tuple)) else [flat]
     cdef cnp.ndarray begins = np.ascontiguousarray(starts, np.int64), ends = np.ascontiguousarray(stops, np.int64)
@@ -292,8 +312,11 @@ def from_spans(flat, starts, stops, str field not None):
     cdef int64_t start, stop, low = 0, high = 0, size = 0
     cdef cnp.ndarray array
     cdef list bounds = [0]
-    if last < 0 or cnp.PyArray_SIZE(ends) != n:
-        raise ValueError(f"spans of field {field!r}: {n} starts, {cnp.PyArray_SIZE(ends)} stops, {len(chunks)} arrays")
+    if last < 0 or n != documents or cnp.PyArray_SIZE(ends) != n:
+        raise ValueError(
+            f"spans of field {field!r}: {n} starts, {cnp.PyArray_SIZE(ends)} stops, {len(chunks)} arrays for "
+            f"{documents} indices: there must be a start and a stop for each index, in their order"
+        )
     for i in range(last + 1):
         array = chunks[i] = np.asarray(chunks[i])
         if cnp.PyArray_NDIM(array) == 0 or not cnp.PyArray_ISCARRAY_RO(array) or not is_fixed(array.dtype):
@@ -305,7 +328,7 @@ def from_spans(flat, starts, stops, str field not None):
             raise ValueError(f"spans of field {field!r}: the arrays differ in dtype, or in the shape of a row")
         size += cnp.PyArray_DIM(array, 0)
         bounds.append(size)
-    cdef Documents made = Documents.__new__(Documents, n, chunks[0])
+    cdef Documents made = Documents.__new__(Documents, n, chunks[0], field)
     rowbytes = made.row * made.dtype.itemsize
     for i in range(n):
         start, stop = first[i], after[i]
@@ -365,14 +388,14 @@ def number(cnp.ndarray[cnp.int32_t, mode="c"] out not None, cnp.ndarray[cnp.int6
             out[j] = <int32_t> i
 
 
-def set_first(cnp.ndarray[cnp.int64_t, mode="c"] out not None, cnp.ndarray[cnp.int64_t, mode="c"] bounds not None,
-              int64_t value):
-    """Write `value` to the first row of each document."""
+def set_first(cnp.ndarray out not None, cnp.ndarray[cnp.int64_t, mode="c"] bounds not None, int64_t value):
+    """Write `value` to the first row of each document, of an array of int64 with any number of dimensions."""
+    cdef int64_t[:, ::1] rows = out.reshape(out.shape[0], -1 if out.size else 0)
     cdef Py_ssize_t i
-    check_bounds(bounds, out.shape[0])
+    check_bounds(bounds, rows.shape[0])
     for i in range(bounds.shape[0] - 1):
         if bounds[i] < bounds[i + 1]:
-            out[bounds[i]] = value
+            rows[bounds[i], :] = value
 
 
 cdef int check_bounds(cnp.ndarray[cnp.int64_t, mode="c"] bounds, Py_ssize_t rows) except -1:

@@ -63,7 +63,8 @@ class Flat(Collation):
         'nested'
             For each field the arguments of ``torch.nested.nested_tensor_from_jagged``, as `Jagged` has them.
 
-        Labels are made from the field "labels", or else from "input_ids". Further fields are added, as [1, T, ...].
+        Labels are made from the field "labels", or else from "input_ids". Further fields are added, as [1, T, ...],
+        unless the format has an entry of that name.
     fields : sequence of str, optional
         The fields to collate, of which the first one has the tokens. Default: all but "attention_mask".
     length_names : dict of str to str, optional
@@ -77,7 +78,8 @@ class Flat(Collation):
         kernels leave rows outside of all documents uninitialised. Megatron clears them: there it is outside.
     max_documents : int, optional
         Fill cumulative lengths up to so many documents, and one for the padding, with empty ones. With `max_tokens`
-        all shapes are then static, for CUDA graphs, and the longest length is given as `max_tokens`.
+        all shapes are then static, for CUDA graphs, except for fields of `length_names`, and the longest length is
+        given as `max_tokens`.
     document_multiple_of : int
         Pad each document to a multiple of this number, as the sampler does. Only 'megatron' has both lengths.
     pad_values : dict of str to number, optional
@@ -142,8 +144,8 @@ class Flat(Collation):
             made = self._megatron(documents, layout)
         else:
             made = {"input": self._ids(documents, layout), "positions": _positions(layout)}
-            return {**made, **extra}, self._labels(documents, layout)
-        return made | {name: value for name, value in extra.items() if name not in made}
+        made |= {name: value for name, value in extra.items() if name not in made}
+        return (made, self._labels(documents, layout)) if self.format == "torchtitan" else made
 
     def _layout(self, lengths):
         starts = starts_of(lengths, self.document_multiple_of)
@@ -173,7 +175,7 @@ class Flat(Collation):
             if name in self.length_names:
                 made[name] = joined(field, starts_of(field.lengths))
             else:
-                array = joined(field, layout.at, None, self._pad(name))
+                array = joined(field, layout.at, None, self._pad(name, field.dtype))
                 made[name] = array[None] if batched else array
         for of, lengths in self._own_lengths(documents).items():
             made[f"cu_seqlens_{of}"] = in_slot(starts_of(lengths), np.int32)
@@ -181,7 +183,7 @@ class Flat(Collation):
         return made
 
     def _ids(self, documents, layout):
-        return joined(documents[IDS], layout.at, np.int64, self._pad(IDS))[None]
+        return joined(documents[IDS], layout.at, np.int64, self._pad(IDS, np.dtype(np.int64)))[None]
 
     def _labels(self, documents, layout, shift=True):
         return joined(documents.get(LABELS, documents[IDS]), layout.at, np.int64, IGNORED, shift)[None]
@@ -189,7 +191,7 @@ class Flat(Collation):
     def _transformers(self, documents, layout):
         labels = self._labels(documents, layout, shift=False)
         set_first(labels[0], layout.starts, IGNORED)
-        numbers = empty(labels.shape, np.int32)
+        numbers = empty(labels.shape[:2], np.int32)
         number(numbers[0], layout.bounds)
         made = {IDS: self._ids(documents, layout), LABELS: labels, "position_ids": _positions(layout)}
         return made | {"seq_idx": numbers} | _ends(layout, "cu_seq_lens_{}", "max_length_{}")
@@ -217,15 +219,22 @@ class Flat(Collation):
             },
         }
 
+    def _pad(self, name, dtype):
+        pads = self.max_tokens is not None or self.document_multiple_of > 1
+        return super()._pad(name, dtype) if pads else 0
+
     def _nested(self, documents, layout):
         found = {None: jagged_offsets(in_slot(layout.bounds, np.int64))}
+        if self.max_documents is not None:
+            found[None] |= {"min_seqlen": 0, "max_seqlen": layout.longest}
         for of, lengths in self._own_lengths(documents).items():
             found[of] = jagged_offsets(in_slot(starts_of(lengths), np.int64))
         made = {}
         for name, field in documents.items():
             of = self._length_name(name)
             at = layout.at if of is None else found[of]["offsets"]
-            made[name] = {"values": joined(field, at, None, self._pad(name)), **found[of]}
+            pad = self._pad(name, field.dtype) if of is None else 0
+            made[name] = {"values": joined(field, at, None, pad), **found[of]}
         return made
 
 
