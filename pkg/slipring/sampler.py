@@ -12,7 +12,7 @@ import numpy as np
 from slipring._core.options.arguments import MAX_EPOCH, epoch_number, flag, integer
 from slipring._core.ring._order import IndexOrder
 from slipring._core.ring._ring import mix
-from slipring._core.ring.digests import digest, digest_of
+from slipring._core.ring.digests import digest, digest_of, earlier_digest_of
 from slipring._core.workers.redivision import check_divided_once, hint_for
 from slipring._core.workers.seeding import MASK_63
 from slipring.errors import shown
@@ -265,14 +265,14 @@ class BatchSampler:
         for name, most in (("epoch", MAX_EPOCH - 1), ("position", MASK_63), ("seed", MASK_63)):
             integer(f"the state's {name}", state[name], 0, most)
         for what, has in (("samples", self.num_samples), ("order", self._drawn)):
-            if state[what] != has:
+            if state[what] != has and not (what == "indices" and state[what] == earlier_digest_of(self.indices)):
                 raise ValueError(
                     f"the state is of an epoch with {what}={state[what]!r}, this sampler has {has!r}: other "
                     "indices would be skipped than were delivered. Resume with the same indices, shuffle, "
                     "weights and num_samples"
                 )
         for what, has in self._digests.items():
-            if state[what] != has:
+            if state[what] != has and not (what == "indices" and state[what] == earlier_digest_of(self.indices)):
                 raise ValueError(
                     f"the state is of an epoch with other {what} than this sampler's: other indices would be skipped "
                     f"than were delivered. Resume with the same {what}"

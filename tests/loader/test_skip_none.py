@@ -185,8 +185,8 @@ def test_a_fetcher_may_leave_out_a_batch_of_a_stream_too(num_workers, monkeypatc
     """`skip_none` fills a stream's batch with the samples that follow, so the test replaces the collation."""
     collate = Fetcher.collate
 
-    def collated(self, rows):
-        batch = collate(self, rows)
+    def collated(self, *args):
+        batch = collate(self, *args)
         return NO_SAMPLES if int(batch[0]) in (2, 4, 10, 18) else batch
 
     monkeypatch.setattr(Fetcher, "collate", collated)

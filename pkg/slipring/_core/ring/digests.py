@@ -23,14 +23,18 @@ def digest_of(indices):
         return digest(f"fingerprint {told}".encode())
     n = len(indices)
     if isinstance(indices, (list, tuple, range, np.ndarray, StringList)):
-        return _digest_of_all(indices)
+        return earlier_digest_of(indices, _plain)
     if n <= _READ:
-        return _digest_of_all([indices[place] for place in range(n)])
+        return earlier_digest_of([indices[place] for place in range(n)], _plain)
     spaced = [indices[place * (n - 1) // (_SPACED - 1)] for place in range(_SPACED)]
-    return digest(f"{_digest_of_all(spaced)} of {n}".encode())
+    return digest(f"{earlier_digest_of(spaced, _plain)} of {n}".encode())
 
 
-def _digest_of_all(indices):
+def earlier_digest_of(indices, plain=None):
+    """Return the digest in states of earlier versions, which have the length alone of what JSON does not write.
+
+    ``plain(value)`` returns a value that JSON writes.
+    """
     if isinstance(indices, StringList):
         indices = list(indices)
     if isinstance(indices, (list, tuple)):
@@ -48,7 +52,7 @@ def _digest_of_all(indices):
         return digest(f"{len(indices)} from {indices.start} by {indices.step}".encode())
     if isinstance(indices, (list, tuple, np.ndarray)):
         try:
-            return digest(json.dumps(list(indices), default=_plain).encode())
+            return digest(json.dumps(list(indices), default=plain).encode())
         except TypeError:  # other objects may be written differently in another process
             pass
     return digest(f"{len(indices)}".encode())
