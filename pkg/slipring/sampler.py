@@ -265,7 +265,7 @@ class BatchSampler:
         for name, most in (("epoch", MAX_EPOCH - 1), ("position", MASK_63), ("seed", MASK_63)):
             integer(f"the state's {name}", state[name], 0, most)
         for what, has in (("samples", self.num_samples), ("order", self._drawn)):
-            if state[what] != has and not (what == "indices" and state[what] == earlier_digest_of(self.indices)):
+            if state[what] != has:
                 raise ValueError(
                     f"the state is of an epoch with {what}={state[what]!r}, this sampler has {has!r}: other "
                     "indices would be skipped than were delivered. Resume with the same indices, shuffle, "

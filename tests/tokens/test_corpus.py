@@ -190,7 +190,7 @@ def test_fixed_size_lists_of_arrow_are_documents(tmp_path):
 def test_empty_documents_and_files_are_allowed(tmp_path):
     (tmp_path / "empty.bin").touch()
     corpus = tokens.Corpus(
-        [tokens.Corpus(IDS[:9], lengths=[0, 4, 0, 5, 0]), tokens.Corpus(tmp_path / "empty.bin", dtype="uint16")]
+        [tokens.Corpus(IDS[:9], lengths=[0, 4, 0, 5, 0]), tokens.Corpus(tmp_path / "empty.bin", dtype=np.uint16)]
     )
     assert [corpus[i].tolist() for i in range(6)] == [[], IDS[:4].tolist(), [], IDS[4:9].tolist(), [], []]
     assert tokens.Jagged().gather_spans(corpus.spans, [*range(6)])["input_ids"]["offsets"].tolist() == [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import SupportsIndex, TypeAlias
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     Source: TypeAlias = "str | os.PathLike[str] | NDArray[Any] | Corpus"
 
@@ -56,8 +56,8 @@ class Corpus:
     end_token : int, optional
         Divide arrays, ``.npy`` and plain ``.bin`` files into documents, each of which ends with this token. All tokens
         are read once for it.
-    dtype : {'uint8', 'int8', 'uint16', 'int16', 'uint32', 'int32', 'int64'}, optional
-        Of plain ``.bin`` files: 'uint16' for nanoGPT's.
+    dtype : dtype_like, optional
+        Of plain ``.bin`` files: "uint16" for nanoGPT's. uint8, int8, uint16, int16, uint32, int32 or int64.
     column : str
         The column of Arrow files.
 
@@ -95,9 +95,11 @@ class Corpus:
         bounds: ArrayLike | str | os.PathLike[str] | None = None,
         lengths: ArrayLike | None = None,
         end_token: int | None = None,
-        dtype: str | None = None,
+        dtype: DTypeLike | None = None,
         column: str = "input_ids",
     ) -> None:
+        if dtype is not None and not isinstance(dtype, str):
+            dtype = np.dtype(dtype).name
         one_of("dtype", dtype, (*TOKENS, None))
         integer("end_token", end_token, optional=True)
         ways = {"bounds": bounds, "lengths": lengths, "end_token": end_token}
