@@ -44,7 +44,20 @@ def test_a_worker_reads_again_what_does_not_suffice(caplog):
 def test_a_worker_without_documents_cannot_read_them_again():
     with (
         loading(tokens.pack(Numbers(0), BUDGET, steps_per_epoch=30), batch_size=None) as loader,
-        pytest.raises(ValueError, match="worker 0 of 1 has no documents, and steps_per_epoch=30"),
+        pytest.raises(ValueError, match="worker 0 of 1 has no documents that can be packed, and steps_per_epoch=30"),
+    ):
+        next(iter(loader))
+
+
+def test_a_worker_that_drops_all_documents_stops():
+    class Long(Numbers):
+        def documents(self):
+            return [{"input_ids": [row] * 9} for row in range(self.n)]
+
+    packs = tokens.pack(Long(), max_tokens=8, overflow="drop", steps_per_epoch=3)
+    with (
+        loading(packs, batch_size=None) as loader,
+        pytest.raises(ValueError, match="no documents that can be packed, and steps_per_epoch=3 needs 3 packs"),
     ):
         next(iter(loader))
 

@@ -42,7 +42,7 @@ class PackedPass:
         self.worker, self.workers = here(0)[:2] if options["steps_per_epoch"] else (0, 1)
         self.left = share(options["steps_per_epoch"], self.worker, self.workers)
         self.round = 0
-        self.read = 0  # documents in this round; None: the round began before the loaded state
+        self.packed = 0  # documents that this round has put into packs; None: the round began before the loaded state
         self.overflowed = 0  # documents that were dropped or truncated
         self.ended = False
 
@@ -74,18 +74,18 @@ class PackedPass:
     def _restart(self):
         steps, self.round = self.packs.options["steps_per_epoch"], self.round + 1
         where = f"worker {self.worker} of {self.workers}"
-        if self.read == 0:
+        if self.packed == 0:
             missing, self.left = self.left, 0
             raise ValueError(
-                f"{where} has no documents, and steps_per_epoch={steps} needs {missing} packs of it: use fewer workers "
-                "or ranks, or more shards"
+                f"{where} has no documents that can be packed, and steps_per_epoch={steps} needs {missing} packs of "
+                "it: use fewer workers or ranks, more shards, or a larger max_tokens if documents were dropped"
             )
         _log.warning(
             "%s begins its documents again (round %d): they do not suffice for steps_per_epoch=%d, and %d packs of "
             "this worker are missing", where, self.round + 1, steps, self.left,
         )  # fmt: skip
         self.reading.restart(self.round)
-        self.read, self.ended = 0, False
+        self.packed, self.ended = 0, False
 
     # ---- documents into packs
 
@@ -97,8 +97,6 @@ class PackedPass:
             except StopIteration:
                 self._end()
                 return
-            if self.read is not None:
-                self.read += 1
             place = self.reading.place()
             tokens = self._tokens_of(document, place)
             if not self._fits(tokens, place):
@@ -130,6 +128,8 @@ class PackedPass:
         pack.items.append(item)
         pack.documents.append(document)
         pack.room -= size
+        if self.packed is not None:
+            self.packed += 1
         if len(pack.items) == self.packs.options["max_documents"]:
             pack.room = 0
 
@@ -219,7 +219,7 @@ class PackedPass:
         self.reading.load(state)
         self.open, self.rests, self.ended = [], deque(), False
         self.saved = [list(map(list, pack)) for pack in state["packs"]], list(map(list, state["rests"]))
-        self.left, self.round, self.read = state["left"], state["round"], None
+        self.left, self.round, self.packed = state["left"], state["round"], None
 
     def _places(self, packs, rests):
         n = self.reading.PLACE
