@@ -209,7 +209,7 @@ class Planned(BatchSampler):
             left_out += int(np.diff(bounds)[window.left_out].sum())
             costs = of.sums[window.sequence].reshape(-1, self.batches_per_step, self.world_size).sum(1)
             ratios.append(costs.max(1) / np.maximum(costs.mean(1), np.finfo(float).tiny))
-        counts = np.array([*plan.counts.values()]).reshape(-1, 3).sum(0).tolist()
+        counts = np.array([*plan.counts.values()], np.int64).reshape(-1, 3).sum(0).tolist()
         ratios = np.concatenate(ratios)
         balance = (float(ratios.mean()), float(np.percentile(ratios, 99))) if len(ratios) else (1.0, 1.0)
         seconds = time.perf_counter() - began
