@@ -308,8 +308,10 @@ def test_torchs_own_loader_reads_a_mixture():
         ([5, []], [1, 1], {}, "sources[1]"),
         ([5, 2.5], [1, 1], {}, "sources[1] must be an int, not 2.5"),
         ([5, 6], [1], {}, "weights must have a number for each of 2 sources, not 1"),
-        ([5, 6], 3, {}, "weights must be numbers, one for each source, not 3"),
-        ([5, 6], [1, "a"], {}, "weights must be numbers"),
+        ([5, 6], 3, {}, "weights must be a list of numbers, one for each source, not 3"),
+        ([5, 6], [1, "a"], {}, "weights must be a list of numbers"),
+        ([5, 6], {0: 3, 1: 1}, {}, "weights must be a list of numbers, one for each source, not {0: 3, 1: 1}"),
+        ([5, 6], {3, 1}, {}, "weights must be a list of numbers, one for each source, not {1, 3}"),
         ([5, 6], [1, -0.5], {}, "the weight of source 1 is -0.5: it must be finite and not negative"),
         ([5, 6], [float("nan"), 1], {}, "the weight of source 0 is nan"),
         ([5, 6], [1, float("inf")], {}, "the weight of source 1 is inf"),
@@ -332,7 +334,7 @@ def test_a_bad_mixture_is_refused_with_the_source_and_the_number(sources, weight
     [
         ([1, 2, 3], "weights of step 7 must have a number for each of 4 sources, not 3"),
         ([1, 2, 3, -1], "weights of step 7: the weight of source 3 is -1.0"),
-        (None, "weights of step 7 must be numbers, one for each source, not None"),
+        (None, "weights of step 7 must be a list of numbers, one for each source, not None"),
         ([0, 0, 0, 0], "weights of step 7 sum to 0"),
     ],
 )

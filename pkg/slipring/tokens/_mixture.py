@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from itertools import pairwise
 from operator import itemgetter
 
@@ -42,9 +42,11 @@ def rates_of(weights, means, what):
     `means` are the mean lengths of the sources if the weights are shares of tokens, otherwise ones.
     """
     try:
+        if isinstance(weights, (Mapping, Set)):  # their order is not that of the sources
+            raise TypeError
         values = [float(weight) for weight in weights]
     except (TypeError, ValueError):
-        raise TypeError(f"{what} must be numbers, one for each source, not {shown(weights)}") from None
+        raise TypeError(f"{what} must be a list of numbers, one for each source, not {shown(weights)}") from None
     if len(values) != len(means):
         raise ValueError(f"{what} must have a number for each of {len(means)} sources, not {len(values)}")
     for source, value in enumerate(values):
