@@ -217,6 +217,12 @@ def test_a_source_and_its_index_are_those_of_a_concatenation():
     indices = [*next(iter(sampler)), 0, 299, 300, len(both) - 1]
     sources, samples = sampler.locate(indices)
     assert [both[index] for index in indices] == [*zip(sources, samples)]
+    assert [len(each) for each in sampler.locate([])] == [0, 0]
+    for wrong in (-1, len(both)):
+        with pytest.raises(IndexError, match=f"from 0 to {len(both) - 1}, not {wrong}"):
+            sampler.locate([0, wrong])
+    with pytest.raises(TypeError, match="indices must be integers, not float64"):
+        sampler.locate([1.5])
 
 
 def test_a_resume_of_an_endless_mixture_computes_nothing_before_its_place():

@@ -139,9 +139,18 @@ class MixedSampler(BatchSampler):
         Parameters
         ----------
         indices : array_like of int
+
+        Raises
+        ------
+        TypeError, IndexError
+            The indices are not integers, or one is of no source.
         """
-        indices = np.asarray(indices, np.int64)
-        bounds = np.cumsum([0, *self.sizes])
+        given = np.asarray(indices)
+        if given.dtype.kind not in "iu" and given.size:
+            raise TypeError(f"indices must be integers, not {given.dtype}: {shown(indices)}")
+        indices, bounds = given.astype(np.int64), np.cumsum([0, *self.sizes])
+        if (wrong := (indices < 0) | (indices >= bounds[-1])).any():
+            raise IndexError(f"the sources have the indices from 0 to {bounds[-1] - 1}, not {indices[wrong].flat[0]}")
         sources = np.searchsorted(bounds, indices, side="right") - 1
         return sources, indices - bounds[sources]
 
