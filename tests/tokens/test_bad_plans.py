@@ -25,6 +25,7 @@ SIZES = lengths(300)
         ([5], {"document_multiple_of": 300}, "max_tokens=256 must be at least document_multiple_of=300"),
         ([5.5], {}, "lengths must be integers (without nulls), not float64"),
         ([[5]], {}, "lengths must be one-dimensional"),
+        (np.ma.masked_equal([5, 3], 3), {}, "lengths must have all values, not a masked array"),
         (7, {}, "lengths must be one-dimensional, with a number for each document, not 7"),
         ([], {"cumulative": True}, "there must be one more than documents"),
         ([5], {"overflow": "cut"}, "overflow must be one of 'error', 'drop', 'truncate', 'split', not 'cut'"),
