@@ -197,6 +197,16 @@ def test_a_changed_mixture_stops_where_its_own_rule_says():
         assert stop == "first" or all(counts[source] >= SIZES[source] for source in (0, 1, 3))
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_mixture_that_has_stopped_continues_after_its_last_sample(ranks):
+    passes = [*map(iter, mixed([31, 500], [1, 3], ranks, 8))]
+    seen = in_order(steps_of(passes))
+    (other,) = mixed([31, 500], [1, 3], batch_size=1, stop="never")
+    other.load_state_dict(saved(passes[0].state_dict()))
+    rest = [index for (index,) in itertools.islice(other, 500)]
+    assert len(seen) % (8 * ranks) and seen + rest == order(len(seen) + 500, [31, 500], [1, 3])
+
+
 def test_shares_of_tokens_are_exact_after_whole_rounds():
     lengths = [np.random.default_rng(seed).integers(1, most, n) for seed, (most, n) in enumerate([(9, 200), (900, 50)])]
     (sampler,) = mixed(lengths, [3, 1], by="token", stop="never")

@@ -234,8 +234,15 @@ class MixedSampler(BatchSampler):
         step = self.batch_size * self.world_size
         position = delivered * step + beginning % step
         if self._begun is not None and self._newest is not None:
+            position = self._at_most_end(self._newest, position)
             saved = [self._newest.saved(position, position)]
         return self._state(epoch, position, *saved)
+
+    def _at_most_end(self, order, position):
+        """Return the position after a step, which is short if the mixture stops: another `stop` can continue there."""
+        if order.end is None or position - self.batch_size * self.world_size >= order.end:
+            return position
+        return min(position, -(-order.end // self.world_size) * self.world_size)
 
     def _checked(self, state):
         """Return (epoch, position, saved order or None) of a state that is one of these sources."""
@@ -285,6 +292,7 @@ class _MixedPass(_Pass):
         if self.order is None:
             return super().state_dict()
         sampler, (epoch, position) = self.sampler, self.place[:2]
+        position = sampler._at_most_end(self.order._order, position)
         behind = max(0, position - _BEHIND * sampler.batch_size * sampler.world_size)
         return {**sampler._state(epoch, position, self.order._order.saved(behind, position)), "seed": self.seed}
 
