@@ -62,6 +62,25 @@ def test_a_worker_that_drops_all_documents_stops():
         next(iter(loader))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_equal_steps_continue_after_an_exception(workers):
+    class Odd(Numbers):
+        def documents(self):
+            return [{"input_ids": [row] * (0 if row in (0, 9, 17) else 5)} for row in range(20)]
+
+    with loading(tokens.pack(Odd(), 8), batch_size=None, num_workers=workers, start_method="thread") as loader:
+        batches, found, errors = tokens.equal_steps(loader), 0, 0
+        while True:
+            try:
+                next(batches)
+                found += 1
+            except StopIteration:
+                break
+            except ValueError:
+                errors += 1
+    assert (found, errors) == (17 * max(1, workers), 3 * max(1, workers))
+
+
 class Ranks:
     """Ranks in threads of this process that compare numbers, and how often they did."""
 
