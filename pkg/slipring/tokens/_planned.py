@@ -327,7 +327,7 @@ class Planned(BatchSampler):
             raise ValueError(f"this is no state of {name}; its keys are {sorted(map(str, state))[:8]}")
         if isinstance(state, Mapping):
             saved = {"lengths": [state.get("samples"), state.get("indices")], "order": state.get("order")}
-            why = "other documents would be skipped than were delivered"
+            why = "other documents would be skipped than were delivered. Resume with the same lengths and options"
             compare(
                 self._identity, {**saved, **mapping("options", state["options"])}, ("this sampler", "the state"), why
             )
