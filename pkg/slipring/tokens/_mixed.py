@@ -45,7 +45,8 @@ class MixedSampler(BatchSampler):
         For each source the number of its samples, or an array of their lengths in tokens.
     weights : sequence of float or callable
         One per source; need not sum to one. Or a function of the step that returns them, such as for a curriculum. The
-        same step must always have the same weights, in all ranks. It is called up to 8,192 samples ahead.
+        same step must always have the same weights, in all ranks. It is called up to 8,192 samples ahead, and by a
+        sampler with this `mixture` about 270,000. So it must return weights for steps after the epoch's end, too.
     batch_size : int
         Indices per batch of this rank.
     by : str

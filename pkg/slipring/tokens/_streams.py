@@ -66,8 +66,8 @@ def pack(
         Packs that are filled at once. A worker reads as many packs ahead, and keeps their documents in its memory.
     steps_per_epoch : int, optional
         Deliver exactly so many packs in each epoch of each rank, so that all ranks stop at the same step. Documents
-        that remain are not read in this epoch. A worker whose documents do not suffice begins them again, and logs a
-        warning.
+        that remain are not read in this epoch. A worker whose documents do not suffice begins them again, in another
+        order if `stream` is shuffled, and logs a warning.
 
     Returns
     -------
