@@ -296,11 +296,17 @@ class Planned(BatchSampler):
         return {"lengths": [len(self._documents), self._digests["indices"]], "order": self._drawn, **self._options}
 
     def _state(self, epoch, position, log=(), mixture=None):
+        windows = _until(log, position)
+        if position and not windows:
+            raise ValueError(
+                f"more than {_BEHIND} batches are in flight, and the sampler has forgotten the part of the plan where this "
+                "state is: use fewer workers or a smaller prefetch_factor"
+            )
         return {
             **super()._state(epoch, position),
             "options": self._options,
             "batches_per_step": self.batches_per_step,
-            "windows": [[*entry[:2], *map(list, entry[2:])] for entry in _until(log, position)],
+            "windows": [[*entry[:2], *map(list, entry[2:])] for entry in windows],
             "mixture": mixture,
         }
 
