@@ -299,8 +299,8 @@ class Planned(BatchSampler):
         windows = _until(log, position)
         if position and not windows:
             raise ValueError(
-                f"more than {_BEHIND} batches are in flight, and the sampler has forgotten the part of the plan where this "
-                "state is: use fewer workers or a smaller prefetch_factor"
+                f"more than {_BEHIND} batches are in flight, and the sampler has forgotten the part of the plan where "
+                "this state is: use fewer workers or a smaller prefetch_factor"
             )
         return {
             **super()._state(epoch, position),

@@ -163,7 +163,7 @@ class PackedStream(IterableSource):
     rank: int
     world_size: int
 
-    _keys = "packs", "rests", "options"
+    _keys = "packs", "rests", "left", "round", "ended", "options"
     _reading: type[ShardReading | NumberReading] = NumberReading
 
     def __init__(self, stream: Any, length: str | Callable[[Any], int] | None, options: dict[str, Any]) -> None:
