@@ -168,7 +168,7 @@ class MixedSampler(BatchSampler):
             Read-only; its slices are lists. The indices are computed when they are read. With ``stop="never"`` it has
             no length.
         """
-        return _MixedIndices(self.indices, self._order_of(self.seed, epoch_number(epoch)))
+        return MixedIndices(self.indices, self._order_of(self.seed, epoch_number(epoch)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass continue where a state was taken, of any rank, with any ranks and any `batch_size`.
@@ -260,7 +260,7 @@ class MixedSampler(BatchSampler):
         return epoch, position, saved if saved is None else checked_saved(saved, self.sizes)
 
 
-class _MixedIndices(_EpochIndices):
+class MixedIndices(_EpochIndices):
     """The indices of an epoch of a mixture; also those after its end can be read."""
 
     def part(self, first, count, step=1):
@@ -285,7 +285,7 @@ class _MixedPass(_Pass):
         def order_from(epoch):
             found = sampler._order_of(sampler.seed, epoch, *self.place[2:])
             sampler._newest = found
-            return _MixedIndices(sampler.indices, found)
+            return MixedIndices(sampler.indices, found)
 
         super()._begin(order_from)
 

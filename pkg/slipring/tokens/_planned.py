@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from slipring._core.options.arguments import flag, integer, one_of
+from slipring._core.options.arguments import epoch_number, flag, integer, one_of
 from slipring._core.ring._ring import mix
 from slipring._core.workers.redivision import check_divided_once
 from slipring.errors import shown
 from slipring.sampler import BatchSampler, _Pass
 from slipring.tokens._arguments import compare, cost_of, digest_of_array, limits_of, mapping, numbers
-from slipring.tokens._mixed import MixedSampler
+from slipring.tokens._mixed import MixedIndices, MixedSampler
 from slipring.tokens._mixture import checked_saved
 from slipring.tokens._plan import PART, EpochPlan, StepWindow, TokenLengths
 
@@ -164,6 +164,21 @@ class Planned(BatchSampler):
         self._counted = self._compared = self._lengths_digest = None
         self._log = []  # of the newest pass: the entries of windows, as a state has them
         self._newest = None  # the order of the newest pass
+
+    def order(self, epoch: int) -> Sequence[Any]:
+        """Return the documents of an epoch in the order in which they are packed.
+
+        Parameters
+        ----------
+        epoch : int
+
+        Returns
+        -------
+        sequence
+            Read-only; its slices are lists. Of a mixture with ``stop="never"`` it has no length.
+        """
+        order = None if self.mixture is None else self.mixture._order_of(self.seed, epoch_number(epoch))
+        return super().order(epoch) if order is None else MixedIndices(self.indices, order)
 
     def plan(self, epoch: int | None = None) -> Plan:
         """Return all batches of an epoch, as these ranks read it from its beginning.
@@ -334,9 +349,8 @@ class Planned(BatchSampler):
         if isinstance(state, Mapping):
             saved = {"lengths": [state.get("samples"), state.get("indices")], "order": state.get("order")}
             why = "other documents would be skipped than were delivered. Resume with the same lengths and options"
-            compare(
-                self._identity, {**saved, **mapping("options", state["options"])}, ("this sampler", "the state"), why
-            )
+            saved.update(mapping("options", state["options"]))
+            compare(self._identity, saved, ("this sampler", "the state"), why)
         epoch, position = super()._checked(state)
         windows, mixture = _until(_entries(state["windows"], position), position), state.get("mixture")
         if self.mixture is None or (mixture is None and not position):
