@@ -84,6 +84,27 @@ def test_a_state_of_other_options_is_refused():
             loader.load_state_dict(given)
 
 
+@pytest.mark.parametrize("stream", [Numbers(), ranks_of(1)[0].stream], ids=["numbers", "shards"])
+def test_a_damaged_state_names_what_is_wrong(stream):
+    iterator = iter(tokens.pack(stream, BUDGET, steps_per_epoch=20))
+    next(iterator)
+    state = iterator.state_dict()
+    ((*place, _, stop), *_), *_ = state["packs"]
+    for wrong, text in [
+        ({"packs": 3}, "the state's packs must be a list, not 3"),
+        ({"packs": [[3]]}, "the state's packs must be lists of"),
+        ({"packs": [[[*place, -1, stop]]]}, "the state's packs must be at least 0, not -1"),
+        ({"rests": [[]]}, "the state's rests must be lists of"),
+        ({"left": 21}, "the state's left must be from 0 to 20, not 21"),
+        ({"round": None}, "the state's round must be an int, not None"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=text):
+            iter(tokens.pack(stream, BUDGET, steps_per_epoch=20)).load_state_dict({**state, **wrong})
+    for name in ("packs", "left", "round"):
+        with pytest.raises(ValueError, match="it lacks keys of"):
+            iterator.load_state_dict({key: value for key, value in state.items() if key != name})
+
+
 def test_states_of_ranks_at_other_steps_are_refused():
     ranks = ranks_of(2, steps_per_epoch=20)
     states = [job([packs], 0, most)[1][0] for packs, most in zip(ranks, (3, 4), strict=True)]

@@ -170,6 +170,15 @@ def test_a_state_with_batches_that_were_read_ahead_in_another_window_is_exact(fa
         assert total == SIZES.sum() - sum(sum(batch.values()) for batch in whole[:taken])
 
 
+def test_a_state_with_more_batches_in_flight_than_a_sampler_remembers_is_refused():
+    sampler = tokens.PackedSampler([10] * 2000, 10, window=1, seed=0)
+    with slipring.Loader(Documents([10] * 2000), batch_sampler=sampler, num_workers=1, prefetch_factor=1100) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(ValueError, match=r"more than 1024 batches are in flight.*a smaller prefetch_factor"):
+            loader.state_dict()
+
+
 @pytest.mark.parametrize("face", ["slipring", "torch"])
 def test_each_epoch_of_a_loader_is_another_plan_of_all_documents(face):
     loader = loader_of(face, tokens.PackedSampler(SIZES, 256, seed=0), 0)

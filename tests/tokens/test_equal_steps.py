@@ -44,9 +44,41 @@ def test_a_worker_reads_again_what_does_not_suffice(caplog):
 def test_a_worker_without_documents_cannot_read_them_again():
     with (
         loading(tokens.pack(Numbers(0), BUDGET, steps_per_epoch=30), batch_size=None) as loader,
-        pytest.raises(ValueError, match="worker 0 of 1 has no documents, and steps_per_epoch=30"),
+        pytest.raises(ValueError, match="worker 0 of 1 has no documents that can be packed, and steps_per_epoch=30"),
     ):
         next(iter(loader))
+
+
+def test_a_worker_that_drops_all_documents_stops():
+    class Long(Numbers):
+        def documents(self):
+            return [{"input_ids": [row] * 9} for row in range(self.n)]
+
+    packs = tokens.pack(Long(), max_tokens=8, overflow="drop", steps_per_epoch=3)
+    with (
+        loading(packs, batch_size=None) as loader,
+        pytest.raises(ValueError, match="no documents that can be packed, and steps_per_epoch=3 needs 3 packs"),
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_equal_steps_continue_after_an_exception(workers):
+    class Odd(Numbers):
+        def documents(self):
+            return [{"input_ids": [row] * (0 if row in (0, 9, 17) else 5)} for row in range(20)]
+
+    with loading(tokens.pack(Odd(), 8), batch_size=None, num_workers=workers, start_method="thread") as loader:
+        batches, found, errors = tokens.equal_steps(loader), 0, 0
+        while True:
+            try:
+                next(batches)
+                found += 1
+            except StopIteration:
+                break
+            except ValueError:
+                errors += 1
+    assert (found, errors) == (17 * max(1, workers), 3 * max(1, workers))
 
 
 class Ranks:

@@ -144,6 +144,14 @@ def test_a_loader_of_packs_of_a_mixture_continues_with_other_ranks(face, options
     assert (total == np.bincount(of.order(0), minlength=len(SIZES)) * SIZES).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_of_documents_is_that_of_the_mixture(kind):
+    (sampler,) = ranks_of(kind, [1] * 43, 1, mixture=mixture([3, 40], weights=[1, 0], stop="never"))
+    order = sampler.order(1)
+    assert sorted(order[:3]) == sorted(order[3:6]) == [0, 1, 2]
+    assert sorted(ranks_of(kind, [1] * 43, 1)[0].order(1)) == list(range(43))
+
+
 def test_a_mixture_that_does_not_fit_is_refused():
     for options, text in [
         ({"mixture": [1, 2]}, "mixture must be a slipring.tokens.MixedSampler, not [1, 2]"),

@@ -197,6 +197,16 @@ def test_a_changed_mixture_stops_where_its_own_rule_says():
         assert stop == "first" or all(counts[source] >= SIZES[source] for source in (0, 1, 3))
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_mixture_that_has_stopped_continues_after_its_last_sample(ranks):
+    passes = [*map(iter, mixed([31, 500], [1, 3], ranks, 8))]
+    seen = in_order(steps_of(passes))
+    (other,) = mixed([31, 500], [1, 3], batch_size=1, stop="never")
+    other.load_state_dict(saved(passes[0].state_dict()))
+    rest = [index for (index,) in itertools.islice(other, 500)]
+    assert len(seen) % (8 * ranks) and seen + rest == order(len(seen) + 500, [31, 500], [1, 3])
+
+
 def test_shares_of_tokens_are_exact_after_whole_rounds():
     lengths = [np.random.default_rng(seed).integers(1, most, n) for seed, (most, n) in enumerate([(9, 200), (900, 50)])]
     (sampler,) = mixed(lengths, [3, 1], by="token", stop="never")
@@ -217,6 +227,12 @@ def test_a_source_and_its_index_are_those_of_a_concatenation():
     indices = [*next(iter(sampler)), 0, 299, 300, len(both) - 1]
     sources, samples = sampler.locate(indices)
     assert [both[index] for index in indices] == [*zip(sources, samples)]
+    assert [len(each) for each in sampler.locate([])] == [0, 0]
+    for wrong in (-1, len(both)):
+        with pytest.raises(IndexError, match=f"from 0 to {len(both) - 1}, not {wrong}"):
+            sampler.locate([0, wrong])
+    with pytest.raises(TypeError, match="indices must be integers, not float64"):
+        sampler.locate([1.5])
 
 
 def test_a_resume_of_an_endless_mixture_computes_nothing_before_its_place():
@@ -308,8 +324,10 @@ def test_torchs_own_loader_reads_a_mixture():
         ([5, []], [1, 1], {}, "sources[1]"),
         ([5, 2.5], [1, 1], {}, "sources[1] must be an int, not 2.5"),
         ([5, 6], [1], {}, "weights must have a number for each of 2 sources, not 1"),
-        ([5, 6], 3, {}, "weights must be numbers, one for each source, not 3"),
-        ([5, 6], [1, "a"], {}, "weights must be numbers"),
+        ([5, 6], 3, {}, "weights must be a list of numbers, one for each source, not 3"),
+        ([5, 6], [1, "a"], {}, "weights must be a list of numbers"),
+        ([5, 6], {0: 3, 1: 1}, {}, "weights must be a list of numbers, one for each source, not {0: 3, 1: 1}"),
+        ([5, 6], {3, 1}, {}, "weights must be a list of numbers, one for each source, not {1, 3}"),
         ([5, 6], [1, -0.5], {}, "the weight of source 1 is -0.5: it must be finite and not negative"),
         ([5, 6], [float("nan"), 1], {}, "the weight of source 0 is nan"),
         ([5, 6], [1, float("inf")], {}, "the weight of source 1 is inf"),
@@ -332,7 +350,7 @@ def test_a_bad_mixture_is_refused_with_the_source_and_the_number(sources, weight
     [
         ([1, 2, 3], "weights of step 7 must have a number for each of 4 sources, not 3"),
         ([1, 2, 3, -1], "weights of step 7: the weight of source 3 is -1.0"),
-        (None, "weights of step 7 must be numbers, one for each source, not None"),
+        (None, "weights of step 7 must be a list of numbers, one for each source, not None"),
         ([0, 0, 0, 0], "weights of step 7 sum to 0"),
     ],
 )

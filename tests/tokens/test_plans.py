@@ -146,6 +146,7 @@ def test_fewer_documents_than_ranks_are_repeated_and_that_is_reported():
     assert tokens.PackedSampler([5, 6, 7], 256, world_size=8).report().repeated == 5
     assert list(tokens.PackedSampler([], 256, world_size=8)) == []
     assert len(tokens.PackedSampler([], 256, world_size=8)) == 0
+    assert all(type(each) is int for each in tokens.PackedSampler([], 256).report()[5:10])
 
 
 @pytest.mark.parametrize("cost", [(1.0, 0.01), np.random.default_rng(2).random(20_000)])

@@ -32,6 +32,8 @@ def mapping(name, value):
 
 def numbers(name, value, kinds="iu", n=None):
     """Return a one-dimensional array of numbers, without a copy if it is one."""
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} must have all values, not a masked array with masked ones: fill or leave them out")
     try:
         array = np.asarray(value)
     except Exception as error:

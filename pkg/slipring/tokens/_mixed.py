@@ -45,7 +45,8 @@ class MixedSampler(BatchSampler):
         For each source the number of its samples, or an array of their lengths in tokens.
     weights : sequence of float or callable
         One per source; need not sum to one. Or a function of the step that returns them, such as for a curriculum. The
-        same step must always have the same weights, in all ranks. It is called up to 8,192 samples ahead.
+        same step must always have the same weights, in all ranks. It is called up to 8,192 samples ahead, and by a
+        sampler with this `mixture` about 270,000. So it must return weights for steps after the epoch's end, too.
     batch_size : int
         Indices per batch of this rank.
     by : str
@@ -139,9 +140,18 @@ class MixedSampler(BatchSampler):
         Parameters
         ----------
         indices : array_like of int
+
+        Raises
+        ------
+        TypeError, IndexError
+            The indices are not integers, or one is of no source.
         """
-        indices = np.asarray(indices, np.int64)
-        bounds = np.cumsum([0, *self.sizes])
+        given = np.asarray(indices)
+        if given.dtype.kind not in "iu" and given.size:
+            raise TypeError(f"indices must be integers, not {given.dtype}: {shown(indices)}")
+        indices, bounds = given.astype(np.int64), np.cumsum([0, *self.sizes])
+        if (wrong := (indices < 0) | (indices >= bounds[-1])).any():
+            raise IndexError(f"the sources have the indices from 0 to {bounds[-1] - 1}, not {indices[wrong].flat[0]}")
         sources = np.searchsorted(bounds, indices, side="right") - 1
         return sources, indices - bounds[sources]
 
@@ -158,7 +168,7 @@ class MixedSampler(BatchSampler):
             Read-only; its slices are lists. The indices are computed when they are read. With ``stop="never"`` it has
             no length.
         """
-        return _MixedIndices(self.indices, self._order_of(self.seed, epoch_number(epoch)))
+        return MixedIndices(self.indices, self._order_of(self.seed, epoch_number(epoch)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass continue where a state was taken, of any rank, with any ranks and any `batch_size`.
@@ -225,8 +235,15 @@ class MixedSampler(BatchSampler):
         step = self.batch_size * self.world_size
         position = delivered * step + beginning % step
         if self._begun is not None and self._newest is not None:
+            position = self._at_most_end(self._newest, position)
             saved = [self._newest.saved(position, position)]
         return self._state(epoch, position, *saved)
+
+    def _at_most_end(self, order, position):
+        """Return the position after a step, which is short if the mixture stops: another `stop` can continue there."""
+        if order.end is None or position - self.batch_size * self.world_size >= order.end:
+            return position
+        return min(position, -(-order.end // self.world_size) * self.world_size)
 
     def _checked(self, state):
         """Return (epoch, position, saved order or None) of a state that is one of these sources."""
@@ -243,7 +260,7 @@ class MixedSampler(BatchSampler):
         return epoch, position, saved if saved is None else checked_saved(saved, self.sizes)
 
 
-class _MixedIndices(_EpochIndices):
+class MixedIndices(_EpochIndices):
     """The indices of an epoch of a mixture; also those after its end can be read."""
 
     def part(self, first, count, step=1):
@@ -268,7 +285,7 @@ class _MixedPass(_Pass):
         def order_from(epoch):
             found = sampler._order_of(sampler.seed, epoch, *self.place[2:])
             sampler._newest = found
-            return _MixedIndices(sampler.indices, found)
+            return MixedIndices(sampler.indices, found)
 
         super()._begin(order_from)
 
@@ -276,6 +293,7 @@ class _MixedPass(_Pass):
         if self.order is None:
             return super().state_dict()
         sampler, (epoch, position) = self.sampler, self.place[:2]
+        position = sampler._at_most_end(self.order._order, position)
         behind = max(0, position - _BEHIND * sampler.batch_size * sampler.world_size)
         return {**sampler._state(epoch, position, self.order._order.saved(behind, position)), "seed": self.seed}
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from itertools import pairwise
 from operator import itemgetter
 
@@ -42,9 +42,11 @@ def rates_of(weights, means, what):
     `means` are the mean lengths of the sources if the weights are shares of tokens, otherwise ones.
     """
     try:
+        if isinstance(weights, (Mapping, Set)):  # their order is not that of the sources
+            raise TypeError
         values = [float(weight) for weight in weights]
     except (TypeError, ValueError):
-        raise TypeError(f"{what} must be numbers, one for each source, not {shown(weights)}") from None
+        raise TypeError(f"{what} must be a list of numbers, one for each source, not {shown(weights)}") from None
     if len(values) != len(means):
         raise ValueError(f"{what} must have a number for each of {len(means)} sources, not {len(values)}")
     for source, value in enumerate(values):
@@ -77,6 +79,11 @@ class MixedOrder:
     key : int
     saved : dict, optional
         What `saved` of an earlier order has returned: rates and totals there take the place of `rates_at`.
+
+    Attributes
+    ----------
+    end : int or None
+        The place after the last sample; None: it has not been computed.
     """
 
     def __init__(self, sizes, rates_at, step_size, stop, shuffle, key, saved=None):
@@ -87,7 +94,7 @@ class MixedOrder:
         self.awaited = range(len(sizes))  # sources that stop="last" waits for
         if stop == "last" and step_size is None:
             self.awaited = [source for source, rate in enumerate(rates_at(0)) if rate]
-        self.furthest, self._end, self._open = 0, None, 0
+        self.furthest, self.end, self._open = 0, None, 0
         self._chunks, self._rounds, self._starts = {}, {}, {}
         self._saved = saved or {"from": 0, "whole": [0] * len(sizes), "fraction": [0] * len(sizes), "rates": []}
         self.begin = int(self._saved["from"])
@@ -103,7 +110,7 @@ class MixedOrder:
         """Return how many of the next `most` places belong to the epoch."""
         if self.stop == "never":
             return most
-        if self._end is None:
+        if self.end is None:
             after = self._chunk_of(position + most) + 1
             if after <= self._open or not self._has_ended(after):
                 self._open = max(self._open, after)
@@ -307,7 +314,7 @@ class MixedOrder:
 
     def _found_end(self):
         """Return the place after the last sample."""
-        if self._end is None:
+        if self.end is None:
             least, most = 0, 1
             while not self._has_ended(most):
                 least, most = most, 2 * most
@@ -316,8 +323,8 @@ class MixedOrder:
                 least, most = (least, middle) if self._has_ended(middle) else (middle, most)
             last = np.flatnonzero(self._draws_of(least)[1])
             over = self._has_ended(least) or not len(last)  # before the saved place
-            self._end = self._start_of(least) + (0 if over else 1 + int(last[0 if self.stop == "first" else -1]))
-        return self._end
+            self.end = self._start_of(least) + (0 if over else 1 + int(last[0 if self.stop == "first" else -1]))
+        return self.end
 
 
 def checked_saved(saved, sizes):

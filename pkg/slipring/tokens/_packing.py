@@ -42,7 +42,7 @@ class PackedPass:
         self.worker, self.workers = here(0)[:2] if options["steps_per_epoch"] else (0, 1)
         self.left = share(options["steps_per_epoch"], self.worker, self.workers)
         self.round = 0
-        self.read = 0  # documents in this round; None: the round began before the loaded state
+        self.packed = 0  # documents that this round has put into packs; None: the round began before the loaded state
         self.overflowed = 0  # documents that were dropped or truncated
         self.ended = False
 
@@ -74,18 +74,18 @@ class PackedPass:
     def _restart(self):
         steps, self.round = self.packs.options["steps_per_epoch"], self.round + 1
         where = f"worker {self.worker} of {self.workers}"
-        if self.read == 0:
+        if self.packed == 0:
             missing, self.left = self.left, 0
             raise ValueError(
-                f"{where} has no documents, and steps_per_epoch={steps} needs {missing} packs of it: use fewer workers "
-                "or ranks, or more shards"
+                f"{where} has no documents that can be packed, and steps_per_epoch={steps} needs {missing} packs of "
+                "it: use fewer workers or ranks, more shards, or a larger max_tokens if documents were dropped"
             )
         _log.warning(
             "%s begins its documents again (round %d): they do not suffice for steps_per_epoch=%d, and %d packs of "
             "this worker are missing", where, self.round + 1, steps, self.left,
         )  # fmt: skip
         self.reading.restart(self.round)
-        self.read, self.ended = 0, False
+        self.packed, self.ended = 0, False
 
     # ---- documents into packs
 
@@ -97,8 +97,6 @@ class PackedPass:
             except StopIteration:
                 self._end()
                 return
-            if self.read is not None:
-                self.read += 1
             place = self.reading.place()
             tokens = self._tokens_of(document, place)
             if not self._fits(tokens, place):
@@ -130,6 +128,8 @@ class PackedPass:
         pack.items.append(item)
         pack.documents.append(document)
         pack.room -= size
+        if self.packed is not None:
+            self.packed += 1
         if len(pack.items) == self.packs.options["max_documents"]:
             pack.room = 0
 
@@ -160,7 +160,8 @@ class PackedPass:
             if isinstance(document, Mapping):
                 field = (IDS if IDS in document else next(iter(document), IDS)) if of is None else of
                 if field not in document:
-                    raise ValueError(f"{name(place)} has no field {field!r}; it has {', '.join(map(shown, document))}")
+                    fields = ", ".join(map(shown, document)) or "none"
+                    raise ValueError(f"{name(place)} has no field {field!r}; it has {fields}")
                 rows = document[field]
             tokens = _rows(rows)
             if tokens is None:
@@ -179,7 +180,7 @@ class PackedPass:
         if not isinstance(document, Mapping):
             if _rows(document) == tokens and not isinstance(document, tuple):
                 return document[start:stop]
-            raise self._whole(document, place)
+            raise self._whole(shown(document), place)
         part = {}
         for name, value in document.items():
             rows = _rows(value)
@@ -190,7 +191,7 @@ class PackedPass:
 
     def _whole(self, what, place):
         return ValueError(
-            f"{self.reading.name(place)} cannot be cut, because {shown(what)} does not have a row for each token: use "
+            f"{self.reading.name(place)} cannot be cut, because {what} does not have a row for each token: use "
             "overflow='drop', or fields with tokens"
         )
 
@@ -216,10 +217,14 @@ class PackedPass:
     def load_state_dict(self, state):
         """Continue from that position; the documents that were not delivered are read again at the next request."""
         self.packs.check_place(state, 0)
+        n = self.reading.PLACE
+        saved = _places("packs", state["packs"], n + 2, of_lists=True), _places("rests", state["rests"], n + 1)
+        steps = self.packs.options["steps_per_epoch"]
+        left = integer("the state's left", state["left"], 0, steps) if steps else None
+        number = integer("the state's round", state["round"], 0)
         self.reading.load(state)
         self.open, self.rests, self.ended = [], deque(), False
-        self.saved = [list(map(list, pack)) for pack in state["packs"]], list(map(list, state["rests"]))
-        self.left, self.round, self.read = state["left"], state["round"], None
+        self.saved, self.left, self.round, self.packed = saved, left, number, None
 
     def _places(self, packs, rests):
         n = self.reading.PLACE
@@ -245,6 +250,11 @@ class PackedPass:
         self.open, self.saved = opened, None
 
     def _found(self, found, place, stop):
+        if tuple(place) not in found:
+            raise ValueError(
+                f"{self.reading.name(place)} is not among those that the state says were read: it is damaged, or not a "
+                "state of this stream"
+            )
         document = found[tuple(place)]
         tokens = self._tokens_of(document, place)
         if tokens < stop:
@@ -253,6 +263,17 @@ class PackedPass:
                 "resume with the documents that the state was taken of"
             )
         return document, tokens
+
+
+def _places(name, items, n, of_lists=False):
+    """Return the items of a state as lists of `n` integers; raise ValueError if they are others."""
+    if not isinstance(items, (list, tuple)):
+        raise ValueError(f"the state's {name} must be a list, not {shown(items)}")
+    if of_lists:
+        return [_places(name, each, n) for each in items]
+    if not all(isinstance(item, (list, tuple)) and len(item) == n for item in items):
+        raise ValueError(f"the state's {name} must be lists of {n} integers, not {shown(items)}")
+    return [[int(integer(f"the state's {name}", each, 0)) for each in item] for item in items]
 
 
 def _rows(value):

@@ -175,7 +175,7 @@ class TokenLengths:
             lengths = bounds[documents + 1].astype(np.int64) - bounds[documents].astype(np.int64)
         else:
             lengths = self.lengths[documents].astype(np.int64)
-        _refuse(documents, lengths, lengths < 1, "document {} has {} tokens: each must have at least one")
+        _refuse(documents, lengths, lengths < 1, "document {} has {} tokens: each must have at least one: leave it out")
         return lengths
 
     def too_long(self, lengths):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from slipring._core.options.arguments import flag, integer, one_of
+from slipring._core.options.arguments import epoch_number, flag, integer, one_of
 from slipring._core.ring._ring import mix
 from slipring._core.workers.redivision import check_divided_once
 from slipring.errors import shown
 from slipring.sampler import BatchSampler, _Pass
 from slipring.tokens._arguments import compare, cost_of, digest_of_array, limits_of, mapping, numbers
-from slipring.tokens._mixed import MixedSampler
+from slipring.tokens._mixed import MixedIndices, MixedSampler
 from slipring.tokens._mixture import checked_saved
 from slipring.tokens._plan import PART, EpochPlan, StepWindow, TokenLengths
 
@@ -165,6 +165,21 @@ class Planned(BatchSampler):
         self._log = []  # of the newest pass: the entries of windows, as a state has them
         self._newest = None  # the order of the newest pass
 
+    def order(self, epoch: int) -> Sequence[Any]:
+        """Return the documents of an epoch in the order in which they are packed.
+
+        Parameters
+        ----------
+        epoch : int
+
+        Returns
+        -------
+        sequence
+            Read-only; its slices are lists. Of a mixture with ``stop="never"`` it has no length.
+        """
+        order = None if self.mixture is None else self.mixture._order_of(self.seed, epoch_number(epoch))
+        return super().order(epoch) if order is None else MixedIndices(self.indices, order)
+
     def plan(self, epoch: int | None = None) -> Plan:
         """Return all batches of an epoch, as these ranks read it from its beginning.
 
@@ -209,7 +224,7 @@ class Planned(BatchSampler):
             left_out += int(np.diff(bounds)[window.left_out].sum())
             costs = of.sums[window.sequence].reshape(-1, self.batches_per_step, self.world_size).sum(1)
             ratios.append(costs.max(1) / np.maximum(costs.mean(1), np.finfo(float).tiny))
-        counts = np.array([*plan.counts.values()]).reshape(-1, 3).sum(0).tolist()
+        counts = np.array([*plan.counts.values()], np.int64).reshape(-1, 3).sum(0).tolist()
         ratios = np.concatenate(ratios)
         balance = (float(ratios.mean()), float(np.percentile(ratios, 99))) if len(ratios) else (1.0, 1.0)
         seconds = time.perf_counter() - began
@@ -296,11 +311,17 @@ class Planned(BatchSampler):
         return {"lengths": [len(self._documents), self._digests["indices"]], "order": self._drawn, **self._options}
 
     def _state(self, epoch, position, log=(), mixture=None):
+        windows = _until(log, position)
+        if position and not windows:
+            raise ValueError(
+                f"more than {_BEHIND} batches are in flight, and the sampler has forgotten the part of the plan where "
+                "this state is: use fewer workers or a smaller prefetch_factor"
+            )
         return {
             **super()._state(epoch, position),
             "options": self._options,
             "batches_per_step": self.batches_per_step,
-            "windows": [[*entry[:2], *map(list, entry[2:])] for entry in _until(log, position)],
+            "windows": [[*entry[:2], *map(list, entry[2:])] for entry in windows],
             "mixture": mixture,
         }
 
@@ -327,10 +348,9 @@ class Planned(BatchSampler):
             raise ValueError(f"this is no state of {name}; its keys are {sorted(map(str, state))[:8]}")
         if isinstance(state, Mapping):
             saved = {"lengths": [state.get("samples"), state.get("indices")], "order": state.get("order")}
-            why = "other documents would be skipped than were delivered"
-            compare(
-                self._identity, {**saved, **mapping("options", state["options"])}, ("this sampler", "the state"), why
-            )
+            why = "other documents would be skipped than were delivered. Resume with the same lengths and options"
+            saved.update(mapping("options", state["options"]))
+            compare(self._identity, saved, ("this sampler", "the state"), why)
         epoch, position = super()._checked(state)
         windows, mixture = _until(_entries(state["windows"], position), position), state.get("mixture")
         if self.mixture is None or (mixture is None and not position):

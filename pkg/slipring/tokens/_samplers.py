@@ -53,8 +53,8 @@ class PackedSampler(Planned):
         Batches of a rank that form an optimizer step. Every epoch has a multiple of it.
     last : str
         If packs do not fill the last step of all ranks: "split" divides its documents into more packs, "drop" leaves
-        them out, and "repeat" takes other packs of the last window again. (Also "split" repeats packs if the documents
-        are fewer than packs.)
+        them out, and "repeat" takes other packs of the last window again. (Also "split" repeats packs, if those of the
+        last two steps have too few documents.)
     window : int
         Packs that are sorted by cost at once.
     shuffle : bool

@@ -66,8 +66,8 @@ def pack(
         Packs that are filled at once. A worker reads as many packs ahead, and keeps their documents in its memory.
     steps_per_epoch : int, optional
         Deliver exactly so many packs in each epoch of each rank, so that all ranks stop at the same step. Documents
-        that remain are not read in this epoch. A worker whose documents do not suffice begins them again, and logs a
-        warning.
+        that remain are not read in this epoch. A worker whose documents do not suffice begins them again, in another
+        order if `stream` is shuffled, and logs a warning.
 
     Returns
     -------
@@ -163,7 +163,7 @@ class PackedStream(IterableSource):
     rank: int
     world_size: int
 
-    _keys = "packs", "rests", "options"
+    _keys = "packs", "rests", "left", "round", "ended", "options"
     _reading: type[ShardReading | NumberReading] = NumberReading
 
     def __init__(self, stream: Any, length: str | Callable[[Any], int] | None, options: dict[str, Any]) -> None:
@@ -273,6 +273,8 @@ def equal_steps(loader: Any, least: Callable[[int], int] | None = None) -> Itera
     Documents that the other ranks still have are not read in this epoch. A job that resumes from the states of this
     step reads them. Only if a rank has no pack at all, the others have taken one before they learn it, which is lost.
 
+    If a batch raises an exception, the next ``next()`` continues after it, and all ranks still take the same steps.
+
     Examples
     --------
     >>> import slipring
@@ -286,19 +288,45 @@ def equal_steps(loader: Any, least: Callable[[int], int] | None = None) -> Itera
     """
     if not hasattr(loader, "state_dict"):
         raise TypeError(f"loader must be a slipring.Loader or slipring.torch.DataLoader, not {shown(loader)}")
-    least = _least_of_ranks if least is None else least
-    batches = iter(loader)
-    while True:
-        sure, is_all = _surely_left(loader.state_dict())
-        first = []
-        if not sure and not is_all:  # such as before the first batch
-            first = [*itertools.islice(batches, 1)]
-            sure = len(first) and 1 + _surely_left(loader.state_dict())[0]
-        steps = least(sure)
-        if not steps:
-            return
-        for _ in range(steps):
-            yield first.pop() if first else next(batches)
+    return _EqualSteps(loader, _least_of_ranks if least is None else least)
+
+
+class _EqualSteps:
+    """The iterator of `equal_steps`; it can continue after an exception, which would end a generator."""
+
+    def __init__(self, loader, least):
+        self.loader, self.least = loader, least
+        self.batches, self.first, self.steps, self.is_over = None, [], 0, False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.steps and not self.is_over:
+            self.steps = self._compared()
+            self.is_over = not self.steps
+        if self.is_over:
+            self.batches = None
+            raise StopIteration
+        batch = self.first.pop() if self.first else next(self.batches, _NONE)
+        if batch is _NONE:
+            raise RuntimeError(f"the loader has ended {self.steps} batches before those that its workers have promised")
+        self.steps -= 1
+        return batch
+
+    def _compared(self):
+        """Return how many steps all ranks can take."""
+        if self.batches is None:
+            self.batches = iter(self.loader)
+        sure, is_all = _surely_left(self.loader.state_dict())
+        if not sure and not is_all and not self.first:  # such as before the first batch
+            self.first += itertools.islice(self.batches, 1)
+        if self.first:
+            sure = 1 + _surely_left(self.loader.state_dict())[0]
+        return self.least(sure)
+
+
+_NONE = object()
 
 
 def _surely_left(state):
