@@ -44,8 +44,8 @@ def pack(
     ----------
     stream : iterable
         Any iterable dataset: each sample is one document, a dict of fields or an array of tokens. Of a
-        `slipring.streams.Stream` or `ShardStream` with ``batch_size=1``, each row is one; its columns of lists become
-        arrays.
+        `slipring.streams.Stream` or `slipring.streams.ShardStream` with ``batch_size=1``, each row is one; its columns
+        of lists become arrays.
     max_tokens : int
         A pack never has more tokens.
     split : bool
@@ -72,8 +72,8 @@ def pack(
     Returns
     -------
     PackedStream
-        If `stream` divides its shards among ranks (`ShardStream`, `slipring.images.TarStream`), so does this one, and
-        any number of ranks and workers can continue from all ranks' states.
+        If `stream` divides its shards among ranks (`slipring.streams.ShardStream`, `slipring.images.TarStream`), so
+        does this one, and any number of ranks and workers can continue from all ranks' states.
 
     Raises
     ------
