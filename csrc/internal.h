@@ -23,7 +23,7 @@ struct sr_ring {
     sr_file file;      /* use its descriptor only through sr_fd */
     sr_file record;    /* the file of the controls, if they are in one (SR_SEG_RECORDED) */
     /* Constant fields of the header, validated once: the shared copy is never trusted again. */
-    uint32_t n_slots, n_participants, flags;
+    uint32_t n_slots, n_participants, flags, n_readers;
     uint64_t data_off, stride, task_capacity, capacity, total;
     sr_info info;
     /* Payload bytes per slot that this process has mapped. Threads share it. */
@@ -140,6 +140,20 @@ static inline bool sr_is_stale(const sr_ring *ring, const sr_slot *s)
 {
     return !(ring->flags & SR_SEG_QUEUE) && sr_load_relaxed(&s->iteration) != sr_load_acquire(&ring->header->iteration);
 }
+
+/* Participants from this number on are readers; workers have the numbers below it. */
+static inline uint32_t sr_first_reader(const sr_ring *ring) { return ring->n_participants - ring->n_readers; }
+
+/* share.c */
+/* Clear the bits of a dead reader, and free the slots that no participant reads any more. */
+void sr_recover_reader(sr_ring *ring, uint32_t participant);
+/* Return whether a reader that does not wait for a batch has a lease: it may release memory. */
+bool sr_readers_work(const sr_ring *ring);
+/* Wake all readers. */
+void sr_wake_readers(sr_ring *ring);
+/* slot.c: end the use of a slot in this state: FREE, or PARKED while worker code keeps an array in it. -ESTALE: another
+ * state or generation. */
+int sr_end_use(sr_ring *ring, sr_slot *s, unsigned state, uint64_t gen);
 
 /* recover.c: release everything that `participant` owned while `incarnation` had its number. */
 int sr_recover_incarnation(sr_ring *ring, uint32_t participant, uint64_t incarnation);
