@@ -66,6 +66,7 @@ enum sr_layout_state { SR_LAYOUT_NONE = 0, SR_LAYOUT_PROPOSING = 1, SR_LAYOUT_DI
 
 /* bit 0: the consumer | bit i: reader i, from 1 | bits 41-63: the low bits of the slot's generation */
 #define SR_READERS_GEN_SHIFT 41
+#define SR_CONSUMER_BIT UINT64_C(1)
 #define SR_READERS_MASK ((UINT64_C(1) << SR_READERS_GEN_SHIFT) - 1)
 /* ---- `shared_log`: bits 0-15 slot | bit 16 end mark | bits 20-63 the batch's number, modulo 2^44 ----------------- */
 #define SR_SHARED_SLOT UINT64_C(0xffff)

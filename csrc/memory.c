@@ -247,6 +247,18 @@ static bool makes_progress(const sr_ring *ring, uint32_t slot, uint32_t me)
     }
 }
 
+bool sr_readers_work(const sr_ring *ring)
+{
+    uint32_t members = 0;
+    bool leased = false;
+    for (uint32_t i = sr_first_reader(ring); i < ring->n_participants; i++)
+        members += sr_takes_part(sr_load_relaxed(&ring->participants[i].membership));
+    for (uint32_t i = 0, end = members ? sr_scan_end(ring) : 0; i < end; i++)
+        leased |= sr_state_of(sr_load_acquire(&ring->slots[i].state)) == SR_BROADCAST &&
+                  (sr_load_relaxed(&ring->slots[i].readers) & SR_READERS_MASK & ~SR_CONSUMER_BIT);
+    return leased && sr_load_ordered(&ring->header->share_waiters) < members;
+}
+
 /* Return whether the consumer sleeps, and will not wake unless memory comes from a source that no worker can see:
  * another thread of the consumer may release a batch. */
 static bool is_stuck(const sr_ring *ring, uint32_t wanted, uint32_t me)

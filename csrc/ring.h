@@ -248,7 +248,7 @@ int sr_take(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t *gen, s
 int sr_circulating(const sr_ring *ring, int enough);
 
 /* LEASED -> FREE; PARKED while worker code keeps an array in it. -ESTALE: not this lease. If the slot is BROADCAST, it
- * does the same as sr_release_shared for the consumer. */
+ * does the same as sr_release_shared for the consumer (defined in share.c). */
 int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen);
 
 /* READY -> FREE (or PARKED, as above) for an unwanted batch. -EBUSY: not READY. */
@@ -312,6 +312,9 @@ int sr_share(sr_ring *ring, uint32_t slot, uint64_t gen);
  * sr_dispatch. */
 int sr_share_end(sr_ring *ring, uint32_t slot, uint64_t iteration, uint64_t seq);
 
+/* Return how many slots only readers keep: the consumer has released them. */
+int sr_lent(const sr_ring *ring);
+
 /* Reader */
 
 typedef struct sr_shared {
@@ -324,9 +327,9 @@ typedef struct sr_shared {
     bool is_end;        /* an end mark. It is released like a batch */
 } sr_shared;
 
-/* Take part from now on: the reader gets each batch from the next one on that the consumer begins to share. The process
- * has called sr_join. Wakes sr_wait_serving. -EINVAL: not a reader's number; -EBUSY: it takes part already, or it died
- * and was not recovered. */
+/* Take part from now on, as this process: the reader gets each batch that the consumer begins to share afterwards. It
+ * joins if necessary, and wakes sr_wait_serving. -EINVAL: not a reader's number; -EBUSY: a process takes part with it, or
+ * has died and was not recovered. */
 int sr_begin_reading(sr_ring *ring, uint32_t participant);
 /* Take part no longer: release all batches that the reader has not taken. Its leases stay until sr_release_shared. It
  * may begin again at once. -ESTALE: it does not take part. */

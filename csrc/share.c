@@ -1,22 +1,21 @@
 /* share.c - batches that the consumer of a loader segment shares with readers.
  *
- * The consumer takes a batch, then gives every reader a lease of the same slot, in one word with a bit for each. Who
- * clears the last bit frees the slot. Shared batches are numbered; a log says which slot has which number. Each reader
- * has its own position, and takes the batches in that order. docs/protocol.md (Shared batches) has the proofs.
+ * The consumer takes a batch, then gives every reader a lease of the same slot: one word has a bit for each. The
+ * participant that clears the last bit frees the slot. Shared batches are numbered; a log says which slot has which
+ * number. Each reader has its own position, and takes the batches in that order. docs/protocol.md (Shared batches) has the proofs.
  */
 #include <limits.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include "internal.h"
-
-#define CONSUMER_BIT UINT64_C(1)
 
 /* Return a reader's bit; 0: it is not a reader's number. */
 static uint64_t bit_of(const sr_ring *ring, uint32_t participant)
 {
     uint32_t first = sr_first_reader(ring);
     if (participant == SR_CONSUMER)
-        return CONSUMER_BIT;
+        return SR_CONSUMER_BIT;
     return participant >= first && participant < ring->n_participants ? UINT64_C(2) << (participant - first) : 0;
 }
 
@@ -26,8 +25,6 @@ static sr_participant *reader_at(const sr_ring *ring, uint32_t participant)
 }
 
 static uint64_t tag_of(uint64_t gen) { return gen << SR_READERS_GEN_SHIFT; }
-
-static bool takes_part(uint64_t membership) { return membership & 1; }
 
 /* ---- release ----------------------------------------------------------------------------------------------------- */
 
@@ -61,14 +58,17 @@ int sr_release_shared(sr_ring *ring, uint32_t participant, uint32_t slot, uint64
     return last < 0 ? last : 0;
 }
 
-/* ---- consumer ---------------------------------------------------------------------------------------------------- */
-
-void sr_wake_readers(sr_ring *ring)
+int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen)
 {
-    sr_header *h = ring->header;
-    sr_add_ordered(&h->share_wake, 1);
-    sr_futex_wake(&h->share_wake, INT_MAX);
+    sr_slot *s = sr_slot_checked(ring, slot);
+    if (!s)
+        return -EINVAL;
+    if (sr_state_of(sr_load_acquire(&s->state)) == SR_BROADCAST)
+        return sr_release_shared(ring, SR_CONSUMER, slot, gen);
+    return sr_end_use(ring, s, SR_LEASED, gen);
 }
+
+/* ---- consumer ---------------------------------------------------------------------------------------------------- */
 
 /* Return the bits of the readers that take part. *memberships receives each reader's. Tell the new ones that their
  * first batch is `number`. */
@@ -78,7 +78,7 @@ static uint64_t admit_readers(sr_ring *ring, uint64_t number, uint64_t *membersh
     for (uint32_t i = 0; i < ring->n_readers; i++) {
         sr_participant *p = &ring->participants[sr_first_reader(ring) + i];
         memberships[i] = sr_load_acquire(&p->membership);
-        if (!takes_part(memberships[i]))
+        if (!sr_takes_part(memberships[i]))
             continue;
         bits |= UINT64_C(2) << i;
         if (sr_load_relaxed(&p->admitted) != memberships[i]) {
@@ -118,7 +118,7 @@ static int share(sr_ring *ring, uint32_t slot, uint64_t gen, uint64_t mark)
     sr_store_relaxed(&ring->slots[number % ring->n_slots].shared_log,
                      number << SR_SHARED_NUMBER_SHIFT | mark | slot);
     sr_store_relaxed(&s->shared_as, number);
-    sr_store_ordered(&s->readers, tag_of(gen) | bits | CONSUMER_BIT); /* [Q4] */
+    sr_store_ordered(&s->readers, tag_of(gen) | bits | SR_CONSUMER_BIT); /* [Q4] */
     while (!sr_cas(&s->state, w, sr_word(SR_BROADCAST, 0, gen) | (w & SR_PINNED))) /* [P3] partner: [P4] */
         w = sr_load_acquire(&s->state); /* an unpin */
     bits = drop_leavers(ring, s, bits, gen, memberships);
@@ -154,6 +154,15 @@ int sr_share_end(sr_ring *ring, uint32_t slot, uint64_t iteration, uint64_t seq)
     int rc = share(ring, slot, gen, SR_SHARED_END);
     int done = sr_release_shared(ring, SR_CONSUMER, slot, gen);
     return rc < 0 ? rc : done;
+}
+
+int sr_lent(const sr_ring *ring)
+{
+    int n = 0;
+    for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++)
+        n += sr_state_of(sr_load_acquire(&ring->slots[i].state)) == SR_BROADCAST &&
+             !(sr_load_relaxed(&ring->slots[i].readers) & SR_CONSUMER_BIT);
+    return n;
 }
 
 static bool has_died(int death_fd)
@@ -206,9 +215,11 @@ int sr_begin_reading(sr_ring *ring, uint32_t participant)
     if (!me)
         return -EINVAL;
     uint64_t membership = sr_load_acquire(&me->membership);
-    if (takes_part(membership))
+    if (sr_takes_part(membership) || !sr_cas(&me->membership, membership, membership + 1))
         return -EBUSY;
-    sr_store_release(&me->membership, membership + 1);
+    uint64_t process = sr_incarnation_of((int)getpid());
+    if (sr_load_relaxed(&me->incarnation) != process) /* otherwise it may have leases of its last membership */
+        sr_join(ring, participant);
     sr_store_release(&me->status, SR_PARTICIPANT_SERVING); /* [S1] */
     sr_futex_wake(&me->status, INT_MAX);
     return 0;
@@ -220,10 +231,10 @@ int sr_end_reading(sr_ring *ring, uint32_t participant)
     if (!me)
         return -EINVAL;
     uint64_t membership = sr_load_acquire(&me->membership), bit = bit_of(ring, participant);
-    if (!takes_part(membership))
+    if (!sr_takes_part(membership))
         return -ESTALE;
     uint64_t taken = sr_load_relaxed(&me->batches); /* numbers below it: of all its memberships */
-    /* [Q5] before the loads of `readers`; partner: [Q4] in sr_share */
+    /* [Q5] before the loads of `readers`; partner: [Q4] in share */
     sr_store_ordered(&me->membership, membership + 1);
     for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++) {
         sr_slot *s = &ring->slots[i];
@@ -259,7 +270,7 @@ int sr_wait_shared(sr_ring *ring, uint32_t participant, uint64_t deadline, int d
     uint64_t next;
     if (!me)
         return -EINVAL;
-    if (!takes_part(sr_load_relaxed(&me->membership)))
+    if (!sr_takes_part(sr_load_relaxed(&me->membership)))
         return -ESTALE;
     while (!next_of(ring, me, &next)) {
         if (sr_closed(ring))
@@ -315,7 +326,7 @@ void sr_recover_reader(sr_ring *ring, uint32_t participant)
 {
     sr_participant *p = reader_at(ring, participant);
     uint64_t membership = sr_load_acquire(&p->membership), bit = bit_of(ring, participant);
-    if (takes_part(membership))
+    if (sr_takes_part(membership))
         sr_store_release(&p->membership, membership + 1);
     for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++) {
         sr_slot *s = &ring->slots[i];
@@ -328,16 +339,4 @@ void sr_recover_reader(sr_ring *ring, uint32_t participant)
         if ((sr_load_acquire(&s->readers) & SR_READERS_MASK) == 0)
             (void)sr_end_use(ring, s, SR_BROADCAST, gen);
     }
-}
-
-bool sr_readers_work(const sr_ring *ring)
-{
-    uint32_t members = 0;
-    bool leased = false;
-    for (uint32_t i = sr_first_reader(ring); i < ring->n_participants; i++)
-        members += takes_part(sr_load_relaxed(&ring->participants[i].membership));
-    for (uint32_t i = 0, end = members ? sr_scan_end(ring) : 0; i < end; i++)
-        leased |= sr_state_of(sr_load_acquire(&ring->slots[i].state)) == SR_BROADCAST &&
-                  (sr_load_relaxed(&ring->slots[i].readers) & SR_READERS_MASK & ~CONSUMER_BIT);
-    return leased && sr_load_ordered(&ring->header->share_waiters) < members;
 }

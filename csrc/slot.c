@@ -722,16 +722,6 @@ int sr_circulating(const sr_ring *ring, int enough)
     return n;
 }
 
-int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen)
-{
-    sr_slot *s = sr_slot_checked(ring, slot);
-    if (!s)
-        return -EINVAL;
-    if (sr_state_of(sr_load_acquire(&s->state)) == SR_BROADCAST)
-        return sr_release_shared(ring, SR_CONSUMER, slot, gen);
-    return release_slot(ring, s, SR_LEASED, gen, false);
-}
-
 int sr_discard(sr_ring *ring, uint32_t slot)
 {
     sr_slot *s = sr_slot_checked(ring, slot);

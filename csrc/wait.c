@@ -76,6 +76,13 @@ static void wake_free(sr_ring *ring)
     sr_futex_wake(&h->freed, (ring->flags & SR_SEG_QUEUE) ? 1 : INT_MAX);
 }
 
+void sr_wake_readers(sr_ring *ring)
+{
+    sr_header *h = ring->header;
+    sr_add_ordered(&h->share_wake, 1);
+    sr_futex_wake(&h->share_wake, INT_MAX);
+}
+
 bool sr_set_free_at(sr_ring *ring, sr_slot *s, uint64_t word, uint64_t at)
 {
     sr_store_relaxed(&s->freed_at, at);

@@ -27,7 +27,6 @@ static void shared_reader(uint32_t participant)
     uint32_t n = 0;
     uint64_t next = UINT64_MAX, last = 0;
     int rc;
-    CHECK_OK(sr_join(ring, participant));
     CHECK_OK(sr_begin_reading(ring, participant));
     while ((rc = sr_wait_shared(ring, participant, SR_FOREVER, -1)) == 0) {
         struct reading *r = &all[n++];

@@ -15,8 +15,6 @@ enum { WORKER = 1, READER = 2, OTHER = 3 };
 static sr_ring *make_shared(uint32_t slots, uint32_t readers)
 {
     sr_ring *ring = make_ring_for(slots, 2 + readers, 0, readers);
-    for (uint32_t p = READER; p < 2 + readers; p++)
-        CHECK_OK(sr_join(ring, p));
     return ring;
 }
 
@@ -72,6 +70,7 @@ TEST(the_last_of_all_releases_frees_the_slot)
         CHECK_EQ(state_of(ring, slot), SR_BROADCAST);
         CHECK_EQ(owner_of(ring, slot), 0);
         CHECK_EQ(sr_circulating(ring, 9), 1);
+        CHECK_EQ(sr_lent(ring), 0);
         sr_shared one = take_next(ring, READER, 5), two = take_next(ring, OTHER, 5);
         CHECK(one.slot == slot && one.gen == gen && one.number == 0 && one.result.bytes == gen && two.slot == slot);
         for (int i = 1; i <= 3; i++) {
@@ -102,6 +101,7 @@ TEST(each_reader_takes_all_batches_in_order_and_releases_them_in_any)
         }
         uint32_t slot;
         CHECK_EQ(sr_pick_free(ring, &slot), -EAGAIN); /* the slow reader has them all */
+        CHECK_EQ(sr_lent(ring), 3);
         CHECK_EQ(sr_wait_free(ring, in_ms(1), -1, &slot), -ETIMEDOUT);
         for (uint64_t i = 0; i < 3; i++)
             kept[i] = take_next(ring, READER, 3 * round + i);
@@ -140,6 +140,7 @@ TEST(a_reader_gets_what_is_shared_while_it_takes_part)
     CHECK_EQ(sr_wait_shared(ring, READER, 0, -1), -ESTALE);
     CHECK_OK(sr_begin_reading(ring, READER));
     CHECK_EQ(sr_begin_reading(ring, READER), -EBUSY);
+    CHECK_EQ(ring->participants[READER].pid, getpid());
     CHECK_EQ(sr_wait_shared(ring, READER, 0, -1), -ETIMEDOUT);
     share_new(ring, 1, true);
     sr_shared one = take_next(ring, READER, 1);
@@ -200,7 +201,6 @@ TEST(a_dead_reader_has_no_share_and_may_be_replaced)
     CHECK(state_of(ring, taken) == SR_FREE && state_of(ring, not_taken) == SR_FREE);
     CHECK_EQ(sr_wait_shared(ring, READER, 0, -1), -ESTALE);
     share_new(ring, 2, true);
-    CHECK_OK(sr_join(ring, READER));
     CHECK_OK(sr_begin_reading(ring, READER));
     share_new(ring, 3, true);
     end_lease(ring, READER, take_next(ring, READER, 3));
@@ -318,7 +318,6 @@ struct orders {
 static void read_all(sr_ring *ring, void *with)
 {
     const struct orders *o = with;
-    CHECK_OK(sr_join(ring, o->reader));
     CHECK_OK(sr_begin_reading(ring, o->reader));
     for (uint64_t i = 0; i < o->batches; i++) {
         CHECK_OK(sr_wait_shared(ring, o->reader, SR_FOREVER, o->death_fd));
@@ -349,7 +348,6 @@ TEST(sleeping_readers_and_a_consumer_without_slots_wake_each_other)
 static void sleep_in_wait(sr_ring *ring, void *with)
 {
     struct orders *o = with;
-    CHECK_OK(sr_join(ring, o->reader));
     CHECK_OK(sr_begin_reading(ring, o->reader));
     int rc = sr_wait_shared(ring, o->reader, SR_FOREVER, o->death_fd);
     _exit(rc == -ESHUTDOWN ? 10 : rc == -EOWNERDEAD ? 20 : 30);

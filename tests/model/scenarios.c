@@ -142,8 +142,8 @@ const struct scenario full_scenarios[] = {
      .readers = 2, .slots = 2, .seqs = 2, .races = true},
     {SHARED("share-join-2"), .what = "2 readers that begin at any time and are replaced, 1 slot, 1 batch, 1 death",
      .workers = 2, .readers = 2, .slots = 1, .seqs = 1, .deaths = 1, .closes = true},
-    {SHARED("share-leave-2"), .what = "2 readers, 1 leaves once, 1 slot, 2 batches", .workers = 2, .readers = 2,
-     .slots = 1, .seqs = 2, .leaves = 1, .closes = true},
+    {SHARED("share-leave-2"), .what = "2 readers, 1 leaves once, 1 slot, 1 batch", .workers = 2, .readers = 2,
+     .slots = 1, .seqs = 1, .leaves = 1, .closes = true},
     {LOADER("early-2"), .what = "2 workers, 1 slot, 2 tasks, early end", .workers = 2, .slots = 1, .seqs = 2,
      .early_end = true},
 };

@@ -77,7 +77,8 @@ static bool read_some(uint32_t me)
 
 static void reader(uint32_t me)
 {
-    MUST(sr_join(ring, me) == 0);
+    if (plan->closes)
+        ring->participants[me].incarnation = 0; /* a replacement is another process */
     while (read_some(me)) {
     }
 }
