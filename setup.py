@@ -54,6 +54,7 @@ EXTENSIONS = [
     "_core.codec._encode",
     "_core.codec._collate",
     "_core.codec._rows",
+    "_core.codec._shared",
     "_core.workers._rng_guard",
     "_core.passes._turnstile",
     "_core.passes._plan",

@@ -23,7 +23,7 @@ struct sr_ring {
     sr_file file;      /* use its descriptor only through sr_fd */
     sr_file record;    /* the file of the controls, if they are in one (SR_SEG_RECORDED) */
     /* Constant fields of the header, validated once: the shared copy is never trusted again. */
-    uint32_t n_slots, n_participants, flags;
+    uint32_t n_slots, n_participants, flags, n_readers;
     uint64_t data_off, stride, task_capacity, capacity, total;
     sr_info info;
     /* Payload bytes per slot that this process has mapped. Threads share it. */
@@ -80,6 +80,8 @@ void sr_end_growing(sr_ring *ring, uint32_t participant, uint64_t seen);
 bool sr_trim_free(sr_ring *ring, uint32_t participant);
 /* Release the owner's memory after the first `used` bytes of a slot, if that is much. */
 void sr_trim_tail(sr_ring *ring, uint32_t slot, uint64_t used);
+/* Return whether a reader that does not wait for a batch has a lease: it may release memory. */
+bool sr_readers_work(const sr_ring *ring);
 static inline uint32_t sr_pages_of(uint64_t growing) { return (uint32_t)growing; }
 
 /* How long a worker waits for memory when all participants wait for one another: another thread of the consumer may
@@ -108,6 +110,7 @@ uint64_t sr_rescan_at(uint64_t deadline);
 void sr_wake_participant(sr_ring *ring, uint32_t participant);
 void sr_wake_a_worker(sr_ring *ring, uint64_t addressee);
 void sr_wake_ready(sr_ring *ring, uint32_t slot);
+void sr_wake_readers(sr_ring *ring);
 /* Make the slot with the state word `word` FREE and wake a producer; false if the word has changed. Slots with a later
  * `at` are dispatched first. */
 bool sr_set_free_at(sr_ring *ring, sr_slot *s, uint64_t word, uint64_t at);
@@ -140,6 +143,18 @@ static inline bool sr_is_stale(const sr_ring *ring, const sr_slot *s)
 {
     return !(ring->flags & SR_SEG_QUEUE) && sr_load_relaxed(&s->iteration) != sr_load_acquire(&ring->header->iteration);
 }
+
+/* Participants from this number on are readers; workers have the numbers below it. */
+static inline uint32_t sr_first_reader(const sr_ring *ring) { return ring->n_participants - ring->n_readers; }
+
+static inline bool sr_takes_part(uint64_t membership) { return membership & 1; }
+
+/* share.c */
+/* Clear the bits of a dead reader, and free the slots that no participant reads any more. */
+void sr_recover_reader(sr_ring *ring, uint32_t participant);
+/* slot.c: end the use of a slot in this state: FREE, or PARKED while worker code keeps an array in it. -ESTALE: another
+ * state or generation. */
+int sr_end_use(sr_ring *ring, sr_slot *s, unsigned state, uint64_t gen);
 
 /* recover.c: release everything that `participant` owned while `incarnation` had its number. */
 int sr_recover_incarnation(sr_ring *ring, uint32_t participant, uint64_t incarnation);

@@ -18,7 +18,7 @@
 #endif
 
 #define SR_MAGIC UINT64_C(0x474e495250494c53) /* "SLIPRING" read as little-endian bytes */
-#define SR_VERSION 8u
+#define SR_VERSION 9u
 
 #define SR_LINE 64u               /* one cache line: words that different participants write lie on different lines */
 #define SR_PAGE 4096u             /* payloads start on such a boundary */
@@ -26,6 +26,7 @@
 #define SR_MAX_PARTICIPANTS 4094u /* the owners that 12 bits can name, except 'nobody' */
 #define SR_MAX_SLOTS 65536u
 #define SR_MAX_RANGES 56u         /* as many as fit into a page of a slot's control */
+#define SR_MAX_READERS 40u         /* with the consumer, as many as a slot's `readers` has bits */
 #define SR_MAX_DIMS 12u           /* dimensions that a leaf record can describe */
 #ifndef SR_RECORDS                /* tests may have fewer */
 #define SR_RECORDS 1024u          /* batches that the flight recorder keeps */
@@ -44,7 +45,8 @@ enum sr_state {
     SR_LEASED = 4,  /* the owner (a consumer) hands out views of it */
     SR_SHARED = 5,  /* has a task with ranges, which workers claim one by one; owner: the round, from 0 */
     SR_PARKED = 6,  /* the consumer has released it, but worker code still keeps an array in it */
-    SR_TRIMMED = 7  /* was FREE; the owner, which needs memory or shuts down, releases its memory */
+    SR_TRIMMED = 7, /* was FREE; the owner, which needs memory or shuts down, releases its memory */
+    SR_BROADCAST = 8 /* leased by all participants whose bits are set in `readers` */
 };
 #define SR_STATE_MASK UINT64_C(0xf)
 #define SR_PINNED (UINT64_C(1) << 4) /* worker code keeps an array in this slot after the publish */
@@ -59,6 +61,17 @@ enum sr_range_state { SR_RANGE_FREE = 0, SR_RANGE_CLAIMED = 1, SR_RANGE_DONE = 2
 
 /* ---- the layout word of a SHARED slot: the fields of a range's word ---------------------------------------------- */
 enum sr_layout_state { SR_LAYOUT_NONE = 0, SR_LAYOUT_PROPOSING = 1, SR_LAYOUT_DIRECT = 2, SR_LAYOUT_STAGED = 3 };
+
+/* ---- a slot's `readers`: the participants that have not released the BROADCAST slot ------------------------------ */
+
+/* bit 0: the consumer | bit i: reader i, from 1 | bits 41-63: the low bits of the slot's generation */
+#define SR_READERS_GEN_SHIFT 41
+#define SR_CONSUMER_BIT UINT64_C(1)
+#define SR_READERS_MASK ((UINT64_C(1) << SR_READERS_GEN_SHIFT) - 1)
+/* ---- `shared_log`: bits 0-15 slot | bit 16 end mark | bits 20-63 the batch's number, modulo 2^44 ----------------- */
+#define SR_SHARED_SLOT UINT64_C(0xffff)
+#define SR_SHARED_END (UINT64_C(1) << 16) /* no batch: it marks the end of an iteration */
+#define SR_SHARED_NUMBER_SHIFT 20
 
 /* The contents of a published slot or a staged range. Offsets count from the start of the slot's payload. */
 enum sr_kind { SR_BATCH = 1, SR_ERROR = 2, SR_END = 3, SR_EMPTY = 4 };
@@ -227,7 +240,12 @@ typedef struct sr_slot {
     sr_times times;
     /* line 8 */
     _Atomic uint64_t layout;
-    uint64_t pad4[7];
+    _Atomic uint64_t readers;    /* the consumer, before BROADCAST; then each participant clears its own bit */
+    _Atomic uint64_t shared_as;  /* the number of its shared batch, valid while `readers` has a bit; the consumer */
+    /* Entry of the log of shared batches, which is spread over the slots: slot i has those of the numbers i,
+     * i + n_slots, i + 2 * n_slots, ... It may name any slot; the consumer, before `shared` grows */
+    _Atomic uint64_t shared_log;
+    uint64_t pad4[4];
     /* The ranges make a control one line longer than a page. Scans read the first line of each control; with a stride
      * of one page, all of them would map to one set of the CPU cache. */
     sr_range ranges[SR_MAX_RANGES];
@@ -240,7 +258,11 @@ typedef struct sr_participant {
     _Atomic uint32_t wake;             /* futex word: grows with every wake-up of this participant; wakers */
     _Atomic uint32_t waiting;          /* 1: it sleeps, or is about to; it sets it, and a waker or itself clears it */
     _Atomic uint64_t reported_ns;      /* fetch_ns and collate_ns as of cpu_ns; here because it is rarely written */
-    uint64_t pad0[6];
+    /* of a reader: odd while it takes part; grows by one with each begin and end. The reader; after its death recovery */
+    _Atomic uint64_t membership;
+    _Atomic uint64_t admitted;         /* of a reader: the last membership that the consumer has seen; the consumer */
+    _Atomic uint64_t first_shared;     /* of a reader: number of the first batch of that membership; the consumer */
+    uint64_t pad0[3];
     _Atomic int32_t pid;               /* 0 before the first join */
     _Atomic uint32_t status;           /* futex word of waits for a worker; the participant, in loaders also recovery */
     /* start time of the process in clock ticks (field 22 of /proc/<pid>/stat), its identity together with pid; 0:
@@ -257,7 +279,7 @@ typedef struct sr_participant {
     _Atomic uint32_t retiring;         /* 1: claim no more (the consumer), 2: accepted (itself), by CAS; recovery */
     _Atomic uint64_t queued_ns;        /* like cpu_ns: time in which it was runnable but had no CPU */
     /* line 2: the worker's present and past work since it joined; only the worker writes it */
-    _Atomic uint64_t batches;  /* published */
+    _Atomic uint64_t batches;  /* published; of a reader: the number after that of the last shared batch that it took */
     _Atomic uint64_t bytes;
     _Atomic uint64_t fetch_ns;
     _Atomic uint64_t collate_ns;
@@ -301,7 +323,9 @@ typedef struct sr_header {
     uint64_t pid_namespace;
     uint64_t records_off;   /* sr_totals, followed by the records; 0: in the record file */
     uint64_t n_records;
-    uint64_t pad0[3];
+    uint32_t n_readers;     /* the last participants are readers; 0 in queue mode */
+    uint32_t pad;
+    uint64_t pad0[2];
     /* line 2 */
     _Atomic uint64_t iteration;       /* the current one; the consumer */
     /* 1: every wait ends; any participant. sr_reopen clears it, after all other participants have left */
@@ -335,6 +359,11 @@ typedef struct sr_header {
     char label[SR_LABEL];
     /* line 9: remote reads of all participants and of their threads; never reset */
     _Atomic uint64_t reads[SR_READ_COUNTS];
+    /* line 10: batches that readers take too */
+    _Atomic uint64_t shared;         /* how many were shared so far; the consumer */
+    _Atomic uint32_t share_wake;     /* futex word: grows with every wake-up; the consumer */
+    _Atomic uint32_t share_waiters;  /* how many readers sleep on it or are about to; the readers */
+    uint64_t pad6[6];
 } sr_header;
 
 static_assert(sizeof(sr_result) == 48, "sr_result");
@@ -365,6 +394,9 @@ static_assert(offsetof(sr_header, order) == 5 * SR_LINE, "header line 5");
 static_assert(offsetof(sr_header, recorded) == 6 * SR_LINE, "header line 6");
 static_assert(offsetof(sr_header, label) == 7 * SR_LINE, "header line 7");
 static_assert(offsetof(sr_header, reads) == 9 * SR_LINE, "header line 9");
+static_assert(offsetof(sr_header, shared) == 10 * SR_LINE, "header line 10");
+static_assert(SR_MAX_READERS + 1 == SR_READERS_GEN_SHIFT, "a bit for each reader and the consumer");
+static_assert(SR_MAX_SLOTS - 1 == SR_SHARED_SLOT, "shared_log can name every slot");
 static_assert(sizeof(sr_header) <= SR_PAGE, "the header is one page");
 static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "lock-free 64-bit atomics");
 

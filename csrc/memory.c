@@ -206,13 +206,13 @@ static bool may_come_back(const sr_alloc_error *why)
  * it will make progress or die. */
 static bool works(const sr_ring *ring, uint64_t participant, uint32_t me)
 {
-    return participant != me && participant != SR_CONSUMER && participant < ring->n_participants &&
+    return participant != me && participant != SR_CONSUMER && participant < sr_first_reader(ring) &&
            !sr_load_ordered(&ring->participants[participant].needs_memory_for); /* [Q2] partner: [Q1] */
 }
 
 static bool somebody_works(const sr_ring *ring, uint32_t me)
 {
-    for (uint32_t i = 1; i < ring->n_participants; i++)
+    for (uint32_t i = 1; i < sr_first_reader(ring); i++)
         if (works(ring, i, me))
             return true;
     return false;
@@ -247,11 +247,23 @@ static bool makes_progress(const sr_ring *ring, uint32_t slot, uint32_t me)
     }
 }
 
+bool sr_readers_work(const sr_ring *ring)
+{
+    uint32_t members = 0;
+    bool leased = false;
+    for (uint32_t i = sr_first_reader(ring); i < ring->n_participants; i++)
+        members += sr_takes_part(sr_load_relaxed(&ring->participants[i].membership));
+    for (uint32_t i = 0, end = members ? sr_scan_end(ring) : 0; i < end; i++)
+        leased |= sr_state_of(sr_load_acquire(&ring->slots[i].state)) == SR_BROADCAST &&
+                  (sr_load_relaxed(&ring->slots[i].readers) & SR_READERS_MASK & ~SR_CONSUMER_BIT);
+    return leased && sr_load_ordered(&ring->header->share_waiters) < members;
+}
+
 /* Return whether the consumer sleeps, and will not wake unless memory comes from a source that no worker can see:
  * another thread of the consumer may release a batch. */
 static bool is_stuck(const sr_ring *ring, uint32_t wanted, uint32_t me)
 {
-    if (!sr_load_ordered(&ring->header->ready_waiters))
+    if (!sr_load_ordered(&ring->header->ready_waiters) || sr_readers_work(ring))
         return false;
     if (wanted)
         return !makes_progress(ring, wanted - 1, me);

@@ -101,6 +101,8 @@ static int recover(sr_ring *ring, uint32_t participant, uint64_t incarnation, bo
     for (uint32_t i = 0; i < ring->n_slots; i++)
         while (!recover_step(ring, &ring->slots[i], participant, incarnation, arrays, &again)) {
         }
+    if (arrays && participant >= sr_first_reader(ring))
+        sr_recover_reader(ring, participant);
     uint64_t growing = sr_load_acquire(&p->growing);
     /* [N2], as in recover_step: read the word first, then the incarnation. */
     if (sr_load_acquire(&p->incarnation) == incarnation) {

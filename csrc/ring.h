@@ -32,8 +32,9 @@ typedef struct sr_ring sr_ring;
 
 typedef struct sr_options {
     uint32_t n_slots;        /* 1 .. SR_MAX_SLOTS */
-    uint32_t n_participants; /* including the consumer: 2 .. SR_MAX_PARTICIPANTS */
+    uint32_t n_participants; /* including consumer and readers: 2 .. SR_MAX_PARTICIPANTS */
     uint32_t flags;          /* SR_SEG_QUEUE */
+    uint32_t n_readers;      /* of the participants, the last ones: at most SR_MAX_READERS; 0 in queue mode */
     int backing;             /* enum sr_backing */
     const char *dir;         /* for SR_BACKING_DIR: a directory on a tmpfs */
     uint64_t capacity;       /* payload bytes to reserve per slot; 0: as many as fit, at most 16 GiB */
@@ -43,7 +44,7 @@ typedef struct sr_options {
 } sr_options;
 
 typedef struct sr_info {
-    uint32_t n_slots, n_participants, flags;
+    uint32_t n_slots, n_participants, flags, n_readers;
     int backing;            /* the chosen one; SR_BACKING_AUTO on an attached handle */
     const char *reason;     /* why it was chosen, a static text */
     uint64_t capacity;      /* reserved per slot */
@@ -246,11 +247,18 @@ int sr_take(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t *gen, s
  * stop there. */
 int sr_circulating(const sr_ring *ring, int enough);
 
-/* LEASED -> FREE; PARKED while worker code keeps an array in it. -ESTALE: not this lease. */
+/* LEASED -> FREE; PARKED while worker code keeps an array in it. -ESTALE: not this lease. If the slot is BROADCAST, it
+ * does the same as sr_release_shared for the consumer (defined in share.c). */
 int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen);
 
 /* READY -> FREE (or PARKED, as above) for an unwanted batch. -EBUSY: not READY. */
 int sr_discard(sr_ring *ring, uint32_t slot);
+
+/* Wait for a FREE slot; *slot receives the one that sr_pick_free would choose. A deadline of 0 checks without sleeping.
+ * -ETIMEDOUT, also soon after `death_fd` becomes readable (a pidfd or an epoll of several; -1: none); -EINTR;
+ * -ESHUTDOWN; -ECANCELED as sr_wait_ready. A stale batch that is published meanwhile wakes nobody: the wait finds its
+ * slot within half a second. */
+int sr_wait_free(sr_ring *ring, uint64_t deadline, int death_fd, uint32_t *slot);
 
 /* Worker */
 
@@ -292,6 +300,50 @@ int sr_layout_settle(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_
 /* FREE -> CLAIMED by a producer; wait for a FREE slot if there is none. A deadline of 0 checks without sleeping.
  * -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
 int sr_claim_free(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen);
+
+/* ---- share.c: batches that the consumer shares with readers ------------------------------------------------------ */
+
+/* Consumer of a loader segment. One thread at a time calls these two and sr_recover. */
+
+/* LEASED -> BROADCAST: every reader that takes part now has a lease too, and the batch gets the next number. Return how
+ * many readers these are. -ESTALE: not a lease of this generation; -EINVAL: no such slot, or a queue segment. */
+int sr_share(sr_ring *ring, uint32_t slot, uint64_t gen);
+/* Share a mark in place of a batch, in a FREE slot: the iteration ends with `seq` results. Errors as for
+ * sr_dispatch. */
+int sr_share_end(sr_ring *ring, uint32_t slot, uint64_t iteration, uint64_t seq);
+
+/* Return how many slots only readers keep: the consumer has released them. */
+int sr_lent(const sr_ring *ring);
+
+/* Reader */
+
+typedef struct sr_shared {
+    uint64_t number;    /* of the batch, among all that the consumer has shared */
+    uint64_t gen;
+    uint64_t iteration;
+    uint64_t seq;       /* of an end mark: the number of results of the iteration */
+    sr_result result;   /* not yet validated; kind SR_END for an end mark, too */
+    uint32_t slot;
+    bool is_end;        /* an end mark. It is released like a batch */
+} sr_shared;
+
+/* Take part from now on, as this process: the reader gets each batch that the consumer begins to share afterwards. It
+ * joins if necessary, and wakes sr_wait_serving. -EINVAL: not a reader's number; -EBUSY: a process takes part with it, or
+ * has died and was not recovered. */
+int sr_begin_reading(sr_ring *ring, uint32_t participant);
+/* Take part no longer: release all batches that the reader has not taken. Its leases stay until sr_release_shared. It
+ * may begin again at once. -ESTALE: it does not take part. */
+int sr_end_reading(sr_ring *ring, uint32_t participant);
+/* Wait for the next batch of this reader. A deadline of 0 checks without sleeping. -ETIMEDOUT, -EINTR, -ECANCELED as
+ * sr_wait_ready. -ESHUTDOWN: the segment is closed; -EOWNERDEAD: `death_fd`, the pidfd of the consumer or -1, is
+ * readable; in both cases no shared batch is left. -ESTALE: the reader does not take part. */
+int sr_wait_shared(sr_ring *ring, uint32_t participant, uint64_t deadline, int death_fd);
+/* Take the next batch. The lease ends with sr_release_shared, in any order. -EAGAIN: there is none yet; -EPROTO: the
+ * log is damaged. */
+int sr_take_shared(sr_ring *ring, uint32_t participant, sr_shared *out);
+/* End the lease of a reader or of the consumer. The last one makes the slot FREE (PARKED while worker code keeps an
+ * array in it). -ESTALE: not this lease. */
+int sr_release_shared(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen);
 
 /* ---- record.c: durations and statistics -------------------------------------------------------------------------- */
 
@@ -343,7 +395,8 @@ void sr_copy_choose(uint32_t way);
 
 /* ---- recover.c: recovery of dead participants -------------------------------------------------------------------- */
 
-/* Release everything that `participant` owned; the caller has confirmed its death. Return how many tasks of a loader
+/* Release everything that `participant` owned; the caller has confirmed its death. If it was a reader, also free the
+ * slots that it was the last to release. Return how many tasks of a loader
  * segment will be redone, or -errno. */
 int sr_recover(sr_ring *ring, uint32_t participant);
 /* Like sr_recover, for a dead thread of a living process: its arrays still exist, so their slots stay pinned until

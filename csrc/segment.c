@@ -27,6 +27,7 @@ static void lay_out(sr_header *h, const sr_options *o, uint64_t capacity)
     h->flags = o->flags;
     h->n_slots = o->n_slots;
     h->n_participants = o->n_participants;
+    h->n_readers = o->n_readers;
     h->participants_off = SR_PAGE;
     h->slots_off = round_up(h->participants_off + sizeof(sr_participant) * o->n_participants, SR_PAGE);
     h->records_off = round_up(h->slots_off + sizeof(sr_slot) * o->n_slots, SR_PAGE);
@@ -42,12 +43,19 @@ static void lay_out(sr_header *h, const sr_options *o, uint64_t capacity)
     h->total = h->data_off + h->stride * o->n_slots;
 }
 
+/* Participant 0 is no reader. */
+static bool readers_fit(uint32_t n_readers, uint32_t n_participants, uint32_t flags)
+{
+    return n_readers <= ((flags & SR_SEG_QUEUE) ? 0 : SR_MAX_READERS) && n_readers < n_participants;
+}
+
 static bool header_is_sound(const sr_header *h, uint64_t file_bytes)
 {
     if (h->magic != SR_MAGIC || h->version != SR_VERSION)
         return false;
     if ((h->flags & ~(SR_SEG_QUEUE | SR_SEG_RECORDED)) || h->n_slots == 0 || h->n_slots > SR_MAX_SLOTS ||
-        h->n_participants < 2 || h->n_participants > SR_MAX_PARTICIPANTS)
+        h->n_participants < 2 || h->n_participants > SR_MAX_PARTICIPANTS ||
+        !readers_fit(h->n_readers, h->n_participants, h->flags))
         return false;
     sr_options o = {.n_slots = h->n_slots, .n_participants = h->n_participants, .flags = h->flags,
                     .task_capacity = h->task_capacity};
@@ -187,6 +195,7 @@ static int open_handle(int fd, int record, char *base, const sr_header *h, const
     ring->n_slots = h->n_slots;
     ring->n_participants = h->n_participants;
     ring->flags = h->flags;
+    ring->n_readers = h->n_readers;
     ring->data_off = h->data_off;
     ring->stride = h->stride;
     ring->task_capacity = h->task_capacity;
@@ -196,6 +205,7 @@ static int open_handle(int fd, int record, char *base, const sr_header *h, const
     ring->info.n_slots = h->n_slots;
     ring->info.n_participants = h->n_participants;
     ring->info.flags = h->flags;
+    ring->info.n_readers = h->n_readers;
     ring->info.capacity = h->capacity;
     ring->info.total = h->total;
     /* A crashing worker must not spend minutes dumping the segment. A refusal is harmless. */
@@ -271,8 +281,8 @@ int sr_create(const sr_options *o, sr_ring **out, sr_alloc_error *why)
     if (why)
         *why = (sr_alloc_error){0};
     if (!o || !out || o->n_slots == 0 || o->n_slots > SR_MAX_SLOTS || o->n_participants < 2 ||
-        o->n_participants > SR_MAX_PARTICIPANTS || (o->flags & ~SR_SEG_QUEUE) || o->capacity > LARGEST_CAPACITY ||
-        o->task_capacity > LARGEST_CAPACITY)
+        o->n_participants > SR_MAX_PARTICIPANTS || !readers_fit(o->n_readers, o->n_participants, o->flags) ||
+        (o->flags & ~SR_SEG_QUEUE) || o->capacity > LARGEST_CAPACITY || o->task_capacity > LARGEST_CAPACITY)
         return -EINVAL;
     int fd = sr_open_memory(o->backing, o->dir, &info.backing, &info.reason);
     if (fd < 0)
@@ -316,6 +326,7 @@ static bool has_controls_elsewhere(int fd, const sr_header *controls)
     sr_header h;
     return pread(fd, &h, sizeof h, 0) == (ssize_t)sizeof h && h.magic == SR_MAGIC && (h.flags & SR_SEG_RECORDED) &&
            h.records_off == 0 && h.n_slots == controls->n_slots && h.n_participants == controls->n_participants &&
+           h.n_readers == controls->n_readers &&
            h.stride == controls->stride && h.total == controls->total;
 }
 

@@ -61,7 +61,7 @@ static bool another_has_more(const sr_ring *ring, const sr_slot *s)
     return false;
 }
 
-/* End the consumer's use of a slot: FREE, or PARKED while worker code keeps an array in it. */
+/* End the use of a slot: FREE, or PARKED while worker code keeps an array in it. */
 static int release_slot(sr_ring *ring, sr_slot *s, unsigned state, uint64_t gen, bool any_gen)
 {
     for (;;) {
@@ -81,6 +81,11 @@ static int release_slot(sr_ring *ring, sr_slot *s, unsigned state, uint64_t gen,
         if (sr_cas(&s->state, w, sr_word(SR_PARKED, pinned_by, sr_gen_of(w)) | SR_PINNED)) /* [E2] partner: [U1] */
             return 0;
     }
+}
+
+int sr_end_use(sr_ring *ring, sr_slot *s, unsigned state, uint64_t gen)
+{
+    return release_slot(ring, s, state, gen, false);
 }
 
 int sr_begin_iteration(sr_ring *ring, uint64_t iteration)
@@ -673,6 +678,9 @@ int sr_interrupt(sr_ring *ring, bool on)
     if (on) {
         sr_add_ordered(&ring->header->ready, 1);
         sr_futex_wake(&ring->header->ready, INT_MAX);
+        sr_add_ordered(&ring->header->freed, 1);
+        sr_futex_wake(&ring->header->freed, INT_MAX);
+        sr_wake_readers(ring);
     }
     return 0;
 }
@@ -709,15 +717,9 @@ int sr_circulating(const sr_ring *ring, int enough)
     int n = (int)(ring->n_slots - end);
     for (uint32_t i = 0; i < end && n < enough; i++) {
         unsigned state = sr_state_of(sr_load_relaxed(&ring->slots[i].state));
-        n += state != SR_LEASED && state != SR_PARKED;
+        n += state != SR_LEASED && state != SR_PARKED && state != SR_BROADCAST;
     }
     return n;
-}
-
-int sr_release(sr_ring *ring, uint32_t slot, uint64_t gen)
-{
-    sr_slot *s = sr_slot_checked(ring, slot);
-    return s ? release_slot(ring, s, SR_LEASED, gen, false) : -EINVAL;
 }
 
 int sr_discard(sr_ring *ring, uint32_t slot)

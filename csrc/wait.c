@@ -69,10 +69,18 @@ void sr_wake_ready(sr_ring *ring, uint32_t slot)
 static void wake_free(sr_ring *ring)
 {
     sr_header *h = ring->header;
-    if (sr_load_ordered(&h->free_waiters) == 0) /* [F1] partner: [F2] in sr_claim_free */
+    if (sr_load_ordered(&h->free_waiters) == 0) /* [F1] partners: [F2] in sr_claim_free, sr_wait_free */
         return;
     sr_add_ordered(&h->freed, 1);
-    sr_futex_wake(&h->freed, 1);
+    /* In a loader segment, the consumer may wait for the slot and workers for its memory. */
+    sr_futex_wake(&h->freed, (ring->flags & SR_SEG_QUEUE) ? 1 : INT_MAX);
+}
+
+void sr_wake_readers(sr_ring *ring)
+{
+    sr_header *h = ring->header;
+    sr_add_ordered(&h->share_wake, 1);
+    sr_futex_wake(&h->share_wake, INT_MAX);
 }
 
 bool sr_set_free_at(sr_ring *ring, sr_slot *s, uint64_t word, uint64_t at)
@@ -100,6 +108,7 @@ int sr_wake_all(sr_ring *ring)
     sr_futex_wake(&h->ready, INT_MAX);
     sr_add_ordered(&h->freed, 1);
     sr_futex_wake(&h->freed, INT_MAX);
+    sr_wake_readers(ring);
     return 0;
 }
 

@@ -30,7 +30,7 @@ static int check_header(const sr_header *h, uint64_t file_bytes, uint32_t *versi
     if (h->version != SR_VERSION)
         return -EPROTONOSUPPORT;
     if (h->n_slots == 0 || h->n_slots > SR_MAX_SLOTS || h->n_participants < 2 ||
-        h->n_participants > SR_MAX_PARTICIPANTS)
+        h->n_participants > SR_MAX_PARTICIPANTS || h->n_readers > SR_MAX_READERS || h->n_readers >= h->n_participants)
         return -EPROTO;
     if (h->records_off == 0)
         return -ENOLINK; /* everything except the slots is in the record file */
@@ -93,6 +93,7 @@ int sr_watch_open(int fd, bool copy, sr_watch **out, uint32_t *version)
     watch->records = (const sr_record *)(watch->totals + 1);
     watch->n_slots = h.n_slots;
     watch->n_participants = h.n_participants;
+    watch->n_readers = h.n_readers;
     watch->n_records = h.n_records;
     *out = watch;
     return 0;
@@ -132,6 +133,9 @@ void sr_watch_segment(const sr_watch *watch, sr_segment_info *out)
         .closed = sr_load_relaxed(&h->closed),
         .high_water = used < watch->n_slots ? used : watch->n_slots,
         .ready_waiters = sr_load_relaxed(&h->ready_waiters),
+        .n_readers = watch->n_readers,
+        .share_waiters = sr_load_relaxed(&h->share_waiters),
+        .shared = sr_load_relaxed(&h->shared),
     };
     for (uint32_t i = 0; i < SR_READ_COUNTS; i++)
         out->reads[i] = sr_load_relaxed(&h->reads[i]);
@@ -229,7 +233,7 @@ int sr_watch_slot(const sr_watch *watch, uint32_t slot, sr_slot_view *out)
     uint64_t word = sr_load_acquire(&s->state), owner = (word & SR_OWNER_MASK) >> SR_OWNER_SHIFT;
     unsigned state = state_of(word);
     bool queue_mode = watch->header->flags & SR_SEG_QUEUE;
-    if (state > SR_TRIMMED)
+    if (state > SR_BROADCAST)
         return -EPROTO;
     memset(out, 0, sizeof *out);
     out->state = word;
@@ -241,6 +245,8 @@ int sr_watch_slot(const sr_watch *watch, uint32_t slot, sr_slot_view *out)
     out->seen.freed_at = sr_load_acquire(&s->freed_at);
     for (uint32_t i = 0; state == SR_SHARED && i < out->n_ranges && i < SR_MAX_RANGES; i++)
         out->ranges_done += (sr_load_acquire(&s->ranges[i].word) & 3) == SR_RANGE_DONE;
+    if (state == SR_BROADCAST)
+        out->readers = (uint32_t)__builtin_popcountll(sr_load_acquire(&s->readers) & SR_READERS_MASK);
     uint64_t publisher = state == SR_CLAIMED && owner ? owner - 1 : sr_load_acquire(&s->pinned_by);
     _Atomic uint64_t *times = &s->times.dispatched_at;
     for (uint32_t i = 0; i < SR_TIMES; i++)
@@ -263,6 +269,19 @@ int sr_watch_slot(const sr_watch *watch, uint32_t slot, sr_slot_view *out)
     out->seen.publisher = publisher | (uint64_t)out->rows << 32;
     out->seen.slot_kind = slot | (uint64_t)out->kind << 32;
     return 0;
+}
+
+/* Return how many shared batches a reader has not taken. The words may be of different moments. */
+static uint32_t behind(const sr_watch *watch, const sr_participant *p)
+{
+    uint64_t membership = sr_load_acquire(&p->membership);
+    if (!(membership & 1) || sr_load_acquire(&p->admitted) != membership)
+        return 0;
+    uint64_t next = sr_load_relaxed(&p->first_shared), taken = sr_load_relaxed(&p->batches);
+    uint64_t shared = sr_load_relaxed(&watch->header->shared);
+    if (next < taken)
+        next = taken;
+    return shared <= next ? 0 : shared - next < watch->n_slots ? (uint32_t)(shared - next) : watch->n_slots;
 }
 
 int sr_watch_participant(const sr_watch *watch, uint32_t participant, sr_participant_view *out)
@@ -289,6 +308,7 @@ int sr_watch_participant(const sr_watch *watch, uint32_t participant, sr_partici
         .at_row = (uint32_t)at ? (uint32_t)at - 1 : 0,
         .needs_memory_for = sr_load_relaxed(&p->needs_memory_for),
         .retiring = sr_load_relaxed(&p->retiring),
+        .behind = participant >= watch->n_participants - watch->n_readers ? behind(watch, p) : 0,
     };
     return 0;
 }

@@ -39,6 +39,8 @@ typedef struct sr_segment_info {
     uint64_t total, data_off, stride;
     uint64_t pid_namespace;
     uint32_t n_slots, n_participants, flags, closed, high_water, ready_waiters;
+    uint32_t n_readers, share_waiters;
+    uint64_t shared; /* how many batches were shared */
     uint64_t reads[SR_READ_COUNTS];
     char label[SR_LABEL];
 } sr_segment_info;
@@ -57,7 +59,8 @@ void sr_watch_totals(const sr_watch *watch, uint64_t *out);
 typedef struct sr_slot_view {
     uint64_t state;      /* the state word */
     uint64_t committed, task_bytes, skipped;
-    uint32_t rows, kind, n_ranges, task_kind, ranges_done, pad;
+    uint32_t rows, kind, n_ranges, task_kind, ranges_done;
+    uint32_t readers; /* BROADCAST: how many participants have not released it */
     sr_record_view seen; /* its number is 0 */
 } sr_slot_view;
 /* Copy a slot's current or last batch. -EAGAIN: the slot is changing, or was not used yet; -EPROTO: unknown state. */
@@ -67,7 +70,8 @@ typedef struct sr_participant_view {
     uint64_t started, batches, bytes, fetch_ns, collate_ns, idle_ns, at_since, cpu_ns, queued_ns, reported_ns;
     int32_t pid;
     uint32_t status, waiting, at_slot, at_row; /* at_slot is SR_MAX_SLOTS if it reads no row */
-    uint32_t needs_memory_for, retiring, pad;
+    uint32_t needs_memory_for, retiring;
+    uint32_t behind; /* of a reader that takes part: how many shared batches it has not taken */
 } sr_participant_view;
 int sr_watch_participant(const sr_watch *watch, uint32_t participant, sr_participant_view *out);
 

@@ -13,7 +13,7 @@ struct sr_watch {
     const sr_slot *slots;
     const sr_totals *totals;
     const sr_record *records;
-    uint32_t n_slots, n_participants;
+    uint32_t n_slots, n_participants, n_readers;
     uint64_t n_records;
 };
 

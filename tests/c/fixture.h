@@ -22,13 +22,18 @@ static inline void sleep_ms(unsigned ms)
     nanosleep(&t, NULL);
 }
 
-static inline sr_ring *make_ring(uint32_t slots, uint32_t participants, uint32_t flags)
+static inline sr_ring *make_ring_for(uint32_t slots, uint32_t participants, uint32_t flags, uint32_t readers)
 {
     sr_ring *ring = NULL;
-    sr_options o = {.n_slots = slots, .n_participants = participants, .flags = flags, .backing = SR_BACKING_MEMFD,
-                    .capacity = MIB, .task_capacity = 64 * KIB};
+    sr_options o = {.n_slots = slots, .n_participants = participants, .flags = flags, .n_readers = readers,
+                    .backing = SR_BACKING_MEMFD, .capacity = MIB, .task_capacity = 64 * KIB};
     CHECK_OK(sr_create(&o, &ring, NULL));
     return ring;
+}
+
+static inline sr_ring *make_ring(uint32_t slots, uint32_t participants, uint32_t flags)
+{
+    return make_ring_for(slots, participants, flags, 0);
 }
 
 static inline void destroy_ring(sr_ring **ring) { sr_destroy(*ring); }
@@ -106,6 +111,8 @@ static inline uint64_t bring_to(sr_ring *ring, uint32_t slot, unsigned state, ui
     CHECK_EQ(take(ring, slot), gen);
     if (state == SR_PARKED)
         CHECK_OK(sr_release(ring, slot, gen));
+    if (state == SR_BROADCAST)
+        CHECK_EQ(sr_share(ring, slot, gen), 0);
     return gen;
 }
 

@@ -22,6 +22,7 @@ struct plan {
     bool kills;   /* workers die at any moment and are replaced */
     bool by_completion;
     uint32_t workers, slots, depth, leases;
+    uint32_t readers; /* of shared batches; their numbers follow the workers' */
 };
 
 /* The memory that a run's processes share, in addition to the segment. */
@@ -239,6 +240,7 @@ static void loader_worker(uint32_t participant)
 /* ---- the workers' lives ---- */
 
 static void queue_worker(uint32_t participant); /* stress_queue.h */
+static void shared_reader(uint32_t participant); /* stress_shared.h */
 
 static pthread_t threads[MAX_WORKERS + 1];
 static pid_t pids[MAX_WORKERS + 1];
@@ -249,6 +251,8 @@ static void *worker(void *number)
     uint32_t participant = (uint32_t)(uintptr_t)number;
     if (plan.traffic == PUSH)
         queue_worker(participant);
+    else if (participant > plan.workers)
+        shared_reader(participant);
     else
         loader_worker(participant);
     return NULL;
@@ -292,10 +296,10 @@ static void take_lives(struct chance *c)
     if (!plan.kills)
         return;
     if (sr_now() >= next) {
-        kill(pids[1 + roll(c, plan.workers)], SIGKILL);
+        kill(pids[1 + roll(c, plan.workers + plan.readers)], SIGKILL);
         next = sr_now() + roll(c, 4 * MS);
     }
-    for (uint32_t p = 1; p <= plan.workers; p++) {
+    for (uint32_t p = 1; p <= plan.workers + plan.readers; p++) {
         if (waitpid(pids[p], &status, WNOHANG) != pids[p])
             continue;
         CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -321,15 +325,17 @@ static unsigned stress_watchdog(void)
 
 static void begin(void)
 {
-    ring = make_ring(plan.slots, plan.workers + 1, plan.traffic == PUSH ? SR_SEG_QUEUE : 0);
+    ring = make_ring_for(plan.slots, plan.workers + plan.readers + 1, plan.traffic == PUSH ? SR_SEG_QUEUE : 0,
+                         plan.readers);
     account = mmap(NULL, sizeof *account, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(account != MAP_FAILED);
     for (uint32_t i = 0; i < plan.slots; i++)
         poke(ring, i, sr_word(SR_FREE, 0, LAST_GEN - i * 7));
-    for (uint32_t i = 0; i <= plan.workers; i++)
+    for (uint32_t i = 0; i <= plan.workers + plan.readers; i++)
         sr_store_release(&ring->participants[i].wake, UINT32_MAX - i);
     sr_store_release(&ring->header->ready, UINT32_MAX - 3);
     sr_store_release(&ring->header->freed, UINT32_MAX - 3);
+    sr_store_release(&ring->header->share_wake, UINT32_MAX - 3);
     sr_store_release(&ring->header->order, UINT64_MAX - 40);
 }
 
@@ -345,6 +351,7 @@ static void everything_is_free(void)
     if (!plan.kills) {
         CHECK_EQ(sr_load_acquire(&ring->header->ready_waiters), 0);
         CHECK_EQ(sr_load_acquire(&ring->header->free_waiters), 0);
+        CHECK_EQ(sr_load_acquire(&ring->header->share_waiters), 0);
     }
     munmap(account, sizeof *account);
     sr_destroy(ring);
@@ -352,6 +359,7 @@ static void everything_is_free(void)
 
 #include "stress_loader.h"
 #include "stress_queue.h"
+#include "stress_shared.h"
 
 static void stress(struct plan p)
 {
@@ -359,6 +367,8 @@ static void stress(struct plan p)
     begin();
     if (plan.traffic == PUSH)
         queue_main();
+    else if (plan.readers)
+        shared_main();
     else
         loader_main();
     everything_is_free();

@@ -23,6 +23,12 @@ TEST(loader_by_completion_with_deaths)
                          .leases = 2});
 }
 
+TEST(shared_batches_with_deaths)
+{
+    stress((struct plan){.traffic = DYNAMIC, .kills = true, .workers = 2, .readers = 3, .slots = 16, .depth = 6,
+                         .leases = 2});
+}
+
 TEST(queue_with_deaths)
 {
     stress((struct plan){.traffic = PUSH, .kills = true, .workers = 6, .slots = 16, .leases = 1});

@@ -28,6 +28,17 @@ TEST(queue)
     stress((struct plan){.traffic = PUSH, .threads = THREADS, .workers = 6, .slots = 8, .leases = 1});
 }
 
+TEST(shared_batches)
+{
+    stress((struct plan){.traffic = DYNAMIC, .threads = THREADS, .workers = 2, .readers = 3, .slots = 16, .depth = 6,
+                         .leases = 2});
+}
+
+TEST(shared_ping_pong)
+{
+    stress((struct plan){.traffic = DYNAMIC, .threads = THREADS, .workers = 1, .readers = 2, .slots = 1, .depth = 1});
+}
+
 /* One worker and one slot: a worker that misses a wake-up sleeps forever. */
 TEST(loader_ping_pong)
 {

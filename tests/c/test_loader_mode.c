@@ -75,8 +75,10 @@ TEST(each_operation_works_only_in_its_state)
         [SR_READY]   = {-EBUSY,  -EBUSY, -ESTALE, -ESTALE, 0,      -ESTALE, 0,      -ESTALE},
         [SR_LEASED]  = {-EBUSY,  -EBUSY, -ESTALE, -ESTALE, -EBUSY, 0,       -EBUSY, -ESTALE},
         [SR_PARKED]  = {-EBUSY,  -EBUSY, -ESTALE, -ESTALE, -EBUSY, -ESTALE, -EBUSY, 0},
+        [SR_BROADCAST] = {-EBUSY, -EBUSY, -ESTALE, -ESTALE, -EBUSY, 0,       -EBUSY, -ESTALE},
     };
-    static const unsigned states[] = {SR_FREE, SR_TASK, SR_CLAIMED, SR_READY, SR_LEASED, SR_PARKED};
+    static const unsigned states[] = {SR_FREE, SR_TASK, SR_CLAIMED, SR_READY, SR_LEASED, SR_PARKED,
+                                      SR_BROADCAST};
     for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
         for (enum verb verb = 0; verb < N_VERBS; verb++) {
             sr_ring *ring = make_ring(1, 3, 0);

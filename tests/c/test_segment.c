@@ -93,6 +93,7 @@ TEST(bad_options_are_refused)
     REFUSED(n_participants, 0);
     REFUSED(n_participants, 1);
     REFUSED(n_participants, SR_MAX_PARTICIPANTS + 1);
+    REFUSED(n_readers, small.n_participants);
     REFUSED(flags, 2);
     REFUSED(backing, 9);
     REFUSED(backing, SR_BACKING_DIR); /* without a directory */
@@ -293,6 +294,8 @@ TEST(every_inconsistent_header_is_refused)
     SPOIL(magic, SR_MAGIC ^ 1);
     SPOIL(version, SR_VERSION + 1);
     SPOIL(flags, 0x80);
+    SPOIL(n_readers, 3); /* as many as participants */
+    SPOIL(n_readers, SR_MAX_READERS + 1);
     static const uint64_t odd[] = {0, 1, 5, 4095, 8193, 65537, UINT64_C(1) << 32, UINT64_C(1) << 47,
                                    UINT64_C(1) << 62, UINT64_C(1) << 63, UINT64_MAX - 4095, UINT64_MAX};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {

@@ -148,7 +148,7 @@ TEST(a_slot_is_seen_in_every_state)
     sr_watch *watch SCOPED_WATCH = watch_of(ring);
     sr_slot_view slot;
     CHECK_EQ(sr_watch_slot(watch, 0, &slot), -EAGAIN); /* not used yet */
-    static const unsigned states[] = {SR_PARKED, SR_LEASED, SR_READY, SR_CLAIMED, SR_TASK};
+    static const unsigned states[] = {SR_PARKED, SR_LEASED, SR_BROADCAST, SR_READY, SR_CLAIMED, SR_TASK};
     for (uint32_t i = 0; i < sizeof states / sizeof *states; i++) {
         uint64_t gen = bring_to(ring, i, states[i], 1, false);
         CHECK_OK(sr_watch_slot(watch, i, &slot));
@@ -162,6 +162,7 @@ TEST(a_slot_is_seen_in_every_state)
         if (states[i] != SR_TASK)
             CHECK_EQ((uint32_t)slot.seen.publisher, 1);
         CHECK_EQ(slot.seen.number, 0);
+        CHECK_EQ(slot.readers, states[i] == SR_BROADCAST); /* the consumer */
     }
     uint64_t gen;
     dispatch(ring, 6, 0, 0, 3); /* the lowest sequence number is claimed first */

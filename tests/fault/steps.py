@@ -4,9 +4,10 @@
 
 A job is a kind of death and a mode, in its own process. Kinds for a loader's processes: `respawn` (a worker dies at the
 point and is replaced), `raise` (it dies, and WorkerDied says so), `stop` (it is stopped there and later continues) and
-`parent` (the consumer dies there). For `queue`, one of the processes that share a `slipring.Queue` dies or is stopped.
-The exit code is 1 if a batch was lost, delivered twice, out of order or changed, if anything hung or was left behind,
-or if no participant passes a point in any mode.
+`parent` (the consumer dies there). For `queue`, one of the processes that share a `slipring.Queue` dies or is stopped;
+for `share`, a reader of shared batches, or the consumer that shares them. The exit code is 1 if a batch was lost,
+delivered twice, out of order or changed, if anything hung or was left behind, or if no participant passes a point in
+any mode.
 """
 
 import argparse
@@ -36,9 +37,11 @@ MODES = {
     "arrays kept": {"data": "Kept"},
 }
 QUEUE_MODES = [f"{who} {what}" for what in ("dies", "stops") for who in ("producer", "consumer")]
+SHARE_MODES = ["reader dies", "reader stops", "publisher dies"]
 ALL_JOBS = [
     *((kind, mode) for kind in ("respawn", "raise", "stop", "parent") for mode in MODES),
     *(("queue", mode) for mode in QUEUE_MODES),
+    *(("share", mode) for mode in SHARE_MODES),
 ]
 QUICK_JOBS = [
     *(("respawn", mode) for mode in MODES),
@@ -46,6 +49,7 @@ QUICK_JOBS = [
     *(("stop", mode) for mode in ("map", "chunks")),
     *(("parent", mode) for mode in ("map, ended early", "chunks", "stream, by state")),
     *(("queue", mode) for mode in QUEUE_MODES[:3]),
+    *(("share", mode) for mode in SHARE_MODES),
 ]
 # Points where no process can be hit, or that these jobs do not reach.
 ELSEWHERE = {
@@ -90,6 +94,9 @@ EVENTS = {
     "queue": "a participant of a queue is stopped",
     "producer dies": "a producer of a queue dies",
     "consumer dies": "a consumer of a queue dies",
+    "reader dies": "a reader of shared batches dies",
+    "reader stops": "a reader of shared batches is stopped",
+    "publisher dies": "the consumer that shares batches dies",
 }
 
 
@@ -105,7 +112,7 @@ def table_of(events):
 
 def run(kind, *args):
     """Return the counts of a job, with "failure" if it did not finish."""
-    return run_module("step_queue" if kind == "queue" else "step_rounds", kind, *args)
+    return run_module({"queue": "step_queue", "share": "step_shared"}.get(kind, "step_rounds"), kind, *args)
 
 
 def main():
@@ -129,7 +136,7 @@ def main():
     with ThreadPoolExecutor(asked.jobs) as pool:
         pending = [(job, pool.submit(run, *job, path, int(asked.quick), asked.seed)) for job in jobs]
         for job, future in pending:
-            counts, happened, job = future.result(), EVENTS.get(job[1], EVENTS[job[0]]), " ".join(job)
+            counts, happened, job = future.result(), EVENTS.get(job[1]) or EVENTS[job[0]], " ".join(job)
             print(line(job, counts, width, COLUMNS), flush=True)
             if "failure" in counts:
                 failed.append(f"{job} {counts['failure']}")

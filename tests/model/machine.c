@@ -209,7 +209,7 @@ uint32_t machine_regions(uint32_t component, struct region *out)
     /* Everything except the stamps: nothing depends on them. */
     sr_slot *s = &handle.slots[component - 1];
     out[0] = (struct region){s, offsetof(sr_slot, times)};
-    out[1] = (struct region){&s->layout, 8};
+    out[1] = (struct region){&s->layout, plan->readers ? 32 : 8}; /* and what follows it, for shared batches */
     out[2] = (struct region){s->ranges, (uint32_t)sizeof(sr_range) * plan->ranges};
     out[3] = (struct region){sr_task_area(ring, component - 1), 8};
     out[4] = (struct region){sr_payload(ring, component - 1), plan->ranges ? PAYLOAD : 16};
@@ -239,6 +239,7 @@ void machine_begin(const struct scenario *scenario)
     handle = (struct sr_ring){.base = segment, .header = (sr_header *)segment,
                               .participants = (sr_participant *)(segment + SR_PAGE),
         .slots = (sr_slot *)(segment + 2 * SR_PAGE), .n_slots = plan->slots, .n_participants = plan->workers + 1,
+        .n_readers = plan->readers,
         .flags = plan->flags, .data_off = SR_PAGE * (3 + MAX_SLOTS), .stride = PAYLOAD_STRIDE,
         .task_capacity = SR_PAGE, .capacity = plan->trims ? 4 * SR_PAGE : SR_PAGE, .populated = populated};
     if (plan->records) /* no scenario has enough records for an update of the totals */
@@ -255,6 +256,7 @@ void machine_begin(const struct scenario *scenario)
         cache_begin();
     books.deaths = (uint8_t)plan->deaths;
     books.signals = (uint8_t)plan->signals;
+    books.absences = (uint8_t)plan->leaves;
     memset(books.knows, 0xff, sizeof books.knows);
     memset(books.hands_on, 0, sizeof books.hands_on);
     memset(stacks, 0, sizeof stacks);

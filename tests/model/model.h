@@ -23,7 +23,7 @@ struct scenario {
     void (*on_death)(uint32_t number); /* updates the books, or NULL */
     uint32_t flags, slots, workers, seqs, ranges, deaths, signals;
     bool addressed, by_completion, holds, staged, early_end, together;
-    uint32_t leases; /* batches that the consumer keeps leased while it waits */
+    uint32_t leases; /* batches that the consumer, or a reader, keeps leased while it waits */
     bool in_rounds; /* dispatches one task per slot, after all earlier ones are delivered */
     bool late;  /* the workers start after the first dispatch */
     bool races; /* also checks for data races, which needs more states */
@@ -35,6 +35,8 @@ struct scenario {
     bool consumer_dies, closes, retires; /* otherwise the end is that all workers sleep without tasks */
     bool records; /* accesses to the flight recorder's words are steps */
     bool watched; /* an observer reads the slot */
+    uint32_t readers; /* of shared batches: all participants except the consumer */
+    uint32_t leaves; /* how often a reader may leave and begin again */
 };
 
 /* The part of a state that is neither in the segment nor on a stack. */
@@ -60,9 +62,11 @@ struct books {
     uint8_t turn[MAX_PARTICIPANTS];
     uint8_t out_slot[MAX_SEQS];
     uint64_t out_gen[MAX_SEQS];
+    uint8_t shares; /* of the consumer: how many it has begun */
+    uint8_t absences; /* how often a reader may still leave */
     bool (*until[MAX_PARTICIPANTS])(uint32_t number);
     /* Bits of the plain accesses that happened before each participant, and of those that a release has published. */
-    uint64_t knows[MAX_PARTICIPANTS], hands_on[MAX_SLOTS][2 + MAX_RANGES];
+    uint64_t knows[MAX_PARTICIPANTS], hands_on[MAX_SLOTS][3 + MAX_RANGES];
 };
 
 extern const struct scenario *plan;

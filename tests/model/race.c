@@ -46,6 +46,8 @@ static bool may(const sr_slot *s, uint32_t object, bool write)
         return true;
     if (state == SR_LEASED && mine && !write)
         return true;
+    if (state == SR_BROADCAST && !write && s->readers >> (self ? self + 1 - sr_first_reader(ring) : 0) & 1)
+        return true;
     if (!write && (w & SR_PINNED) && s->pinned_by == self) /* worker code reads the array that it pinned */
         return true;
     if (state == SR_FREE && self == SR_CONSUMER && !(plan->flags & SR_SEG_QUEUE))
@@ -146,6 +148,8 @@ static uint64_t *handed_on(const void *address)
         return &books.hands_on[slot][0];
     if (at == offsetof(sr_slot, layout))
         return &books.hands_on[slot][1];
+    if (at == offsetof(sr_slot, readers))
+        return &books.hands_on[slot][2 + MAX_RANGES];
     if (at >= offsetof(sr_slot, ranges) && (at - offsetof(sr_slot, ranges)) % sizeof(sr_range) == 0)
         return &books.hands_on[slot][2 + (at - offsetof(sr_slot, ranges)) / sizeof(sr_range)];
     return NULL;

@@ -5,6 +5,7 @@ void loader_mode(uint32_t me);
 void queue_mode(uint32_t me);
 void queue_death(uint32_t dead);
 void incarnations(uint32_t me);
+void sharing(uint32_t me);
 void recorder(uint32_t me);
 void watched(uint32_t me);
 void cache_of_one(uint32_t me);
@@ -16,6 +17,7 @@ void cache_of_survivors(uint32_t me);
 #define LOADER(of) .name = of, .participant = loader_mode
 #define QUEUE(of) .name = of, .participant = queue_mode, .on_death = queue_death, .flags = SR_SEG_QUEUE
 
+#define SHARED(of) .name = of, .participant = sharing
 #define CACHE(of) .name = of, .flags = SR_SEG_QUEUE, .caches = true
 
 /* CONTRIBUTING.md has the counts of states. */
@@ -75,6 +77,18 @@ const struct scenario scenarios[] = {
      .slots = 1, .seqs = 2, .deaths = 1, .closes = true},
     {QUEUE("queue-2"), .what = "2 producers, 1 consumer, 1 slot, 1 batch each, 1 death", .workers = 3, .slots = 1,
      .seqs = 1, .deaths = 1},
+    {SHARED("share-1"), .what = "2 readers, 1 slot, 2 batches and an end, data races", .workers = 2, .readers = 2,
+     .slots = 1, .seqs = 2, .races = true},
+    {SHARED("share-2"), .what = "1 reader that keeps a lease, 2 slots, 4 batches and an end, data races", .workers = 1,
+     .readers = 1, .slots = 2, .seqs = 4, .leases = 1, .races = true},
+    {SHARED("share-death"), .what = "2 readers, 1 slot, 1 batch and an end, 1 death, data races", .workers = 2,
+     .readers = 2, .slots = 1, .seqs = 1, .deaths = 1, .races = true},
+    {SHARED("share-join"), .what = "1 reader that begins at any time and is replaced, 2 slots, 3 batches, 1 death",
+     .workers = 1, .readers = 1, .slots = 2, .seqs = 3, .deaths = 1, .closes = true},
+    {SHARED("share-leave"), .what = "1 reader that leaves twice, with a lease, 2 slots, 3 batches", .workers = 1,
+     .readers = 1, .slots = 2, .seqs = 3, .leaves = 2, .closes = true},
+    {SHARED("share-lead"), .what = "1 reader, 2 slots, 2 batches, the consumer dies", .workers = 1, .readers = 1,
+     .slots = 2, .seqs = 2, .deaths = 1, .consumer_dies = true},
     {.name = "incarnations", .participant = incarnations, .flags = SR_SEG_QUEUE,
      .what = "1 death, 2 concurrent recoveries, 1 recovering process takes the number", .workers = 3, .slots = 1,
      .deaths = 1, .incarnations = true, .late = true},
@@ -124,6 +138,12 @@ const struct scenario full_scenarios[] = {
      .holds = true, .late = true},
     {CACHE("cache-death-3"), .participant = cache_of_one,
      .what = "3 processes want one entry, 1 of them abandons it, 1 death", .workers = 2, .deaths = 1},
+    {SHARED("share-2-readers"), .what = "2 readers, 2 slots, 2 batches and an end, data races", .workers = 2,
+     .readers = 2, .slots = 2, .seqs = 2, .races = true},
+    {SHARED("share-join-2"), .what = "2 readers that begin at any time and are replaced, 1 slot, 1 batch, 1 death",
+     .workers = 2, .readers = 2, .slots = 1, .seqs = 1, .deaths = 1, .closes = true},
+    {SHARED("share-leave-2"), .what = "2 readers, 1 leaves once, 1 slot, 1 batch", .workers = 2, .readers = 2,
+     .slots = 1, .seqs = 1, .leaves = 1, .closes = true},
     {LOADER("early-2"), .what = "2 workers, 1 slot, 2 tasks, early end", .workers = 2, .slots = 1, .seqs = 2,
      .early_end = true},
 };

@@ -228,7 +228,7 @@ static uint32_t steps_from_here(uint16_t *out)
 {
     uint32_t n = 0;
     bool unreaped = false, loader_mode = !(plan->flags & SR_SEG_QUEUE);
-    bool orphans = loader_mode && books.life[SR_CONSUMER] == DEAD;
+    bool orphans = loader_mode && books.life[SR_CONSUMER] == DEAD && !plan->readers;
     for (uint32_t p = 0; p < n_participants; p++)
         unreaped |= books.unreaped[p] && (!plan->caches || cache_has_number(p));
     for (uint32_t p = 0; p < n_participants; p++) {
@@ -255,7 +255,7 @@ static uint32_t steps_from_here(uint16_t *out)
 /* Whether nothing more happens unless a participant dies or gets a signal. The consumer's death lets its workers end. */
 static bool stuck(const uint16_t *steps, uint32_t n)
 {
-    bool deaths_help = !(plan->flags & SR_SEG_QUEUE) && books.life[SR_CONSUMER] == DEAD;
+    bool deaths_help = !(plan->flags & SR_SEG_QUEUE) && books.life[SR_CONSUMER] == DEAD && !plan->readers;
     for (uint32_t i = 0; i < n; i++) {
         enum act act = steps[i] & 15;
         if (act == RUN || act == END_WAIT || (act == KILL && deaths_help))

@@ -98,7 +98,7 @@ static bool a_counter(const volatile void *a)
     for (uint32_t p = 0; p < ring->n_participants; p++)
         if (a == &ring->participants[p].wake)
             return true;
-    return a == &ring->header->ready || a == &ring->header->freed;
+    return a == &ring->header->ready || a == &ring->header->freed || a == &ring->header->share_wake;
 }
 
 static void look_begins(const volatile void *a)
@@ -111,20 +111,23 @@ static void look_begins(const volatile void *a)
 static void look_may_end(const volatile void *a)
 {
     const sr_header *h = ring->header;
-    if (a == &ring->participants[self].waiting || a == &h->ready_waiters || a == &h->free_waiters)
+    if (a == &ring->participants[self].waiting || a == &h->ready_waiters || a == &h->free_waiters ||
+        a == &h->share_waiters)
         books.looks[self] = 0;
 }
 
 void machine_settle(void)
 {
-    bool used[MAX_PARTICIPANTS + 2] = {0};
-    _Atomic uint32_t *words[MAX_PARTICIPANTS + 2] = {&ring->header->ready, &ring->header->freed};
+    enum { COMMON = 3 };
+    bool used[MAX_PARTICIPANTS + COMMON] = {0};
+    _Atomic uint32_t *words[MAX_PARTICIPANTS + COMMON] = {&ring->header->ready, &ring->header->freed,
+                                                          &ring->header->share_wake};
     for (uint32_t p = 0; p < ring->n_participants; p++)
-        words[2 + p] = &ring->participants[p].wake;
+        words[COMMON + p] = &ring->participants[p].wake;
     for (uint32_t p = 0; p < ring->n_participants; p++)
-        for (uint32_t i = 0; books.looks[p] && i < ring->n_participants + 2; i++)
+        for (uint32_t i = 0; books.looks[p] && i < ring->n_participants + COMMON; i++)
             used[i] |= (char *)words[i] == segment + books.looks[p];
-    for (uint32_t i = 0; i < ring->n_participants + 2; i++)
+    for (uint32_t i = 0; i < ring->n_participants + COMMON; i++)
         if (!used[i])
             *(uint32_t *)words[i] = 0;
 }

@@ -17,6 +17,7 @@ _NAMES = {
     "slipring._core.codec._collate": "default_collate",
     "slipring._core.codec._encode": "BATCH ERROR Encoder layout view",
     "slipring._core.codec._rows": "NO_SAMPLES NUMPY TORCH RowWriter",
+    "slipring._core.codec._shared": "SharedReader attached_ring",
     "slipring._core.passes._inflight": "Position",
     "slipring._core.ring._fd": "Event Poll",
     "slipring._core.ring._order": "IndexOrder Slices",

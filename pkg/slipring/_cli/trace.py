@@ -27,7 +27,8 @@ from slipring._observe.snapshot import PARTS, Snapshot
 BLOCK = 4096  # records at a time
 CONSUMER, DEVICE, WORKERS = 1, 2, 10  # tracks of a job; the workers' follow
 ROOM = 100_000  # of track numbers for a process
-STAYS = ("task", "being made:", "ready", "leased")  # the states of a slot between two stamps of a batch
+# The states of a slot between two stamps of a batch.
+STAYS = ("task", "being made:", "ready", "leased")
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 NICE = 15
 CHECK_S = 0.5  # how often to check whether the job still has its segments

@@ -19,6 +19,7 @@ WORD = 20  # columns for a word of a table's last column, on a narrow screen
 # State of a slot -> (its letter, its colour, its description), in the order in which they are drawn.
 SLOTS = {
     "leased": ("L", "yellow", "leased"),
+    "broadcast": ("B", "yellow", "leased by several readers"),
     "ready": ("R", "green", "ready"),
     "claimed": ("m", "cyan", "being made"),
     "shared": ("s", "cyan", "being made by several"),

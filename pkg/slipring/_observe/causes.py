@@ -164,7 +164,7 @@ def _worker(f, known):
 
 def _held(f):
     """Return how many slots are leased or parked now."""
-    return sum(state in ("leased", "parked") for state in states(f.snapshot.slots))
+    return sum(state in ("leased", "broadcast", "parked") for state in states(f.snapshot.slots))
 
 
 def _of_slots(n):

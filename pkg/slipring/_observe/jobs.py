@@ -210,7 +210,8 @@ class WatchedJob:
 
     def participant_pids(self):
         """Return the pids of all participants, in the job's PID namespace."""
-        return sorted({int(pid) for pid in self.watch.participants()["pid"]} - {0})
+        found = (self.watch.participants(), self.watch.readers())
+        return sorted({int(pid) for some in found for pid in some["pid"]} - {0})
 
     @property
     def elsewhere(self):

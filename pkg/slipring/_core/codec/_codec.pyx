@@ -27,7 +27,7 @@ from slipring._core.ring._ring cimport Ring
 from slipring._core.ring._segment cimport (
     SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE, WITH_STATE, clock, copy_large, sr_leaf, sr_result,
 )
-from slipring._core.ring._slot cimport Fill, Lease, current_fill, take
+from slipring._core.ring._slot cimport Fill, Lease, current_fill, share, take
 
 import numpy as np
 
@@ -792,14 +792,16 @@ COPY_AUTO, COPY_ALWAYS, COPY_NEVER = AUTO, ALWAYS, NEVER
 COPY = {"auto": AUTO, "always": ALWAYS, "never": NEVER}  # by the value of an argument `copy`
 
 
-def receive(Ring ring, uint32_t slot, int copy):
-    """Take a READY slot; return (kind, value), or raise CorruptBatch.
+def receive(Ring ring, uint32_t slot, int copy, bint shared=False):
+    """Take a READY slot, with `shared` also for all readers; return (kind, value), or raise CorruptBatch.
 
     The kind is one of `enum sr_kind`. The value is the batch, or the error's fields; END and EMPTY have none.
     COPY_AUTO copies if a lease would leave fewer than two slots circulating.
     """
     cdef Lease lease = take(ring, SR_CONSUMER, slot)
     cdef int kind = lease.result.kind
+    if shared:
+        share(lease)
     return kind, unpack(lease, copy)
 
 

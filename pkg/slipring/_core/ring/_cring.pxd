@@ -94,6 +94,7 @@ cdef extern from "ring.h" nogil:
         uint32_t n_slots
         uint32_t n_participants
         uint32_t flags
+        uint32_t n_readers
         int backing
         const char *dir
         uint64_t capacity
@@ -105,6 +106,7 @@ cdef extern from "ring.h" nogil:
         uint32_t n_slots
         uint32_t n_participants
         uint32_t flags
+        uint32_t n_readers
         int backing
         const char *reason
         uint64_t capacity
@@ -137,6 +139,15 @@ cdef extern from "ring.h" nogil:
         uint64_t collate_ns
         uint64_t idle_ns
         uint64_t skipped
+
+    ctypedef struct sr_shared:
+        uint64_t number
+        uint64_t gen
+        uint64_t iteration
+        uint64_t seq
+        sr_result result
+        uint32_t slot
+        bint is_end
 
     ctypedef struct sr_parts:
         uint64_t read_ns
@@ -226,6 +237,15 @@ cdef extern from "ring.h" nogil:
     int sr_layout_settle(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, int layout,
                          const sr_result *result)
     int sr_claim_free(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen)
+    int sr_wait_free(sr_ring *ring, uint64_t deadline, int death_fd, uint32_t *slot)
+    int sr_share(sr_ring *ring, uint32_t slot, uint64_t gen)
+    int sr_share_end(sr_ring *ring, uint32_t slot, uint64_t iteration, uint64_t seq)
+    int sr_lent(const sr_ring *ring)
+    int sr_begin_reading(sr_ring *ring, uint32_t participant)
+    int sr_end_reading(sr_ring *ring, uint32_t participant)
+    int sr_wait_shared(sr_ring *ring, uint32_t participant, uint64_t deadline, int death_fd)
+    int sr_take_shared(sr_ring *ring, uint32_t participant, sr_shared *out)
+    int sr_release_shared(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen)
     int sr_recover(sr_ring *ring, uint32_t participant)
     int sr_recover_thread(sr_ring *ring, uint32_t participant)
     int sr_enter(sr_ring *ring, uint32_t *participant)

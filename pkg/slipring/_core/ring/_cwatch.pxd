@@ -42,6 +42,9 @@ cdef extern from "watch.h" nogil:
         uint32_t closed
         uint32_t high_water
         uint32_t ready_waiters
+        uint32_t n_readers
+        uint32_t share_waiters
+        uint64_t shared
         uint64_t reads[8]
         char label[128]
 
@@ -63,7 +66,7 @@ cdef extern from "watch.h" nogil:
         uint32_t at_row
         uint32_t needs_memory_for
         uint32_t leaving
-        uint32_t pad
+        uint32_t behind
 
     int sr_watch_open(int fd, bint copy, sr_watch **out, uint32_t *version)
     void sr_watch_close(sr_watch *watch)

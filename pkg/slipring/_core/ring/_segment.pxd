@@ -5,7 +5,7 @@ from slipring._core.ring._cring cimport (
     SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FINISH, SR_FOREVER, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED,
     SR_LEAF_ALIGN, SR_MAX_DIMS, SR_MAX_PARTICIPANTS, SR_MAX_RANGES, SR_MAX_SLOTS, SR_PARTICIPANT_JOINED,
     SR_PARTICIPANT_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, sr_alloc_error, sr_index_order,
-    sr_leaf, sr_parts, sr_result, sr_ring, sr_task,
+    sr_leaf, sr_parts, sr_result, sr_ring, sr_shared, sr_task,
 )
 
 
@@ -39,7 +39,9 @@ cdef class Meter:
 cdef class Segment:
     cdef sr_ring *ptr
     cdef uint64_t fork_generation, capacity
-    cdef readonly uint32_t n_slots, n_participants
+    cdef readonly uint32_t n_slots
+    cdef readonly uint32_t n_participants  # without the readers, whose numbers follow
+    cdef readonly uint32_t n_readers
     cdef readonly Meter meter
     cdef readonly bint poison
     cdef str limited_by  # the limit that made the capacity smaller than requested, or None
@@ -52,6 +54,15 @@ cdef class Segment:
     cdef int in_circulation(self, int enough) noexcept
     cdef int await_ready(self, int slot, uint64_t deadline, int death_fd) except -2
     cdef int interrupt(self, bint on) except -1
+    cdef int await_free(self, uint64_t deadline, int death_fd) except -2
+
+    # Shared batches: the consumer's call, and those of a reader.
+    cdef int share(self, uint32_t slot, uint64_t gen) except -1
+    cdef int begin_reading(self, uint32_t participant) except -1
+    cdef int end_reading(self, uint32_t participant) noexcept
+    cdef int await_shared(self, uint32_t participant, uint64_t deadline, int death_fd) except -1
+    cdef int take_shared(self, uint32_t participant, sr_shared *batch) except -1
+    cdef void release_shared(self, uint32_t participant, uint32_t slot, uint64_t gen) noexcept
 
     # The calls of the C ring that Ring, leases and fills (`_ring`, `_slot`) need.
     cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL

@@ -19,6 +19,7 @@ cdef extern from "<errno.h>" nogil:
         ECANCELED
         EEXIST
         EMEDIUMTYPE
+        EOWNERDEAD
         EUSERS
 
 cdef extern from *:
@@ -41,6 +42,7 @@ from slipring._core.ring.text import (
     batch_too_large,
     descriptor_closed,
     not_in_memory,
+    reader_is_taken,
     task_too_large,
     too_many_processes,
 )
@@ -178,7 +180,8 @@ cdef class Segment:
     It has `slots` slots, and `participants` is the number of workers + 1. `backing` is 'auto', 'shm', 'memfd', or the
     absolute path of a directory on a tmpfs. `capacity` is the payload bytes to reserve per slot, committed as needed;
     0 reserves as much as fits, at most 16 GiB. `push`: producers claim free slots themselves (Queue); otherwise a
-    consumer dispatches tasks (Loader). `label` is the name that observers show.
+    consumer dispatches tasks (Loader). `label` is the name that observers show. `readers`: how many other processes, at
+    most 40, may take the batches that the consumer shares.
 
     If not even the control pages can be committed, or nothing can be reserved, the constructor raises SegmentFull. If
     `backing` is a directory on a disk, it raises ValueError. Other errors of the system are OSErrors.
@@ -192,7 +195,7 @@ cdef class Segment:
         self.fork_generation = c.sr_fork_generation()
 
     def __init__(self, uint32_t slots=0, uint32_t participants=2, backing="auto", uint64_t capacity=0,
-                 bint push=False, label="", *, int fd=-1, int record=-1):
+                 bint push=False, label="", *, uint32_t readers=0, int fd=-1, int record=-1):
         cdef c.sr_options o
         cdef c.sr_alloc_error why
         cdef c.sr_info info
@@ -208,7 +211,8 @@ cdef class Segment:
         else:
             directory = None if backing in BACKINGS else os.fsencode(backing)
             memset(&o, 0, sizeof(o))
-            o.n_slots, o.n_participants, o.capacity = slots, participants, capacity
+            o.n_slots, o.n_participants, o.capacity = slots, participants + readers, capacity
+            o.n_readers = readers
             o.flags, o.task_capacity = push * c.SR_SEG_QUEUE, push  # 0: the default; 1: least
             o.backing = BACKINGS.get(backing, c.SR_BACKING_DIR)
             o.dir = <const char *> directory if directory is not None else NULL
@@ -226,7 +230,8 @@ cdef class Segment:
         check(c.sr_describe(self.ptr, &info))
         if info.record < 0:
             warn_of_record(path, -info.record)
-        self.n_slots, self.n_participants, self.capacity = info.n_slots, info.n_participants, info.capacity
+        self.n_slots, self.n_readers, self.capacity = info.n_slots, info.n_readers, info.capacity
+        self.n_participants = info.n_participants - info.n_readers
         self.limited_by = info.limited_by.decode() if info.limited_by else None
         self.own_number = 0 if push and fd < 0 else -1
 
@@ -464,9 +469,99 @@ cdef class Segment:
                 check(rc)
         return -1 if rc < 0 else <int> found
 
+    def wait_free(self, double seconds, int death_fd=-1):
+        """Wait for a free slot, without a limit if `seconds` is negative; return the slot.
+
+        Return -1 when the time is up, or soon after `death_fd` becomes readable.
+        """
+        return self.await_free(deadline_in(seconds) if seconds else 0, death_fd)
+
+    cdef int await_free(self, uint64_t deadline, int death_fd) except -2:
+        """Do the same until a time of `clock` (0: do not wait)."""
+        cdef uint32_t slot = 0
+        cdef int rc = -EINTR
+        if not is_usable(self):
+            self.refuse_use()
+        while rc == -EINTR:
+            with nogil:
+                rc = c.sr_wait_free(self.ptr, deadline, death_fd, &slot)
+            if rc < 0 and rc != -ETIMEDOUT and rc != -ECANCELED:
+                check(rc)
+        return -1 if rc < 0 else <int> slot
+
     cdef int interrupt(self, bint on) except -1:
-        """Make `await_ready` return without a batch, from now on and at once; with `on` false, undo that."""
+        """Make `await_ready`, `await_free` and `await_shared` return at once from now on; if not `on`, undo that."""
         return check(c.sr_interrupt(self.ptr, on))
+
+    # ---- shared batches
+
+    cdef int share(self, uint32_t slot, uint64_t gen) except -1:
+        """Give each reader a lease of a slot that the consumer has leased; return how many readers got one."""
+        return check(c.sr_share(self.ptr, slot, gen))
+
+    def share_end(self, uint32_t slot, uint64_t iteration, uint64_t seq):
+        """Share the mark that an iteration ends with `seq` results, in a free slot.
+
+        Return False if the slot's memory is being given back: then choose another one.
+        """
+        self.usable()
+        cdef int rc = c.sr_share_end(self.ptr, slot, iteration, seq)
+        return rc != -EAGAIN and check(rc) == 0
+
+    @property
+    def lent(self):
+        """int: slots that only readers keep, because the consumer has released them."""
+        self.made()
+        return c.sr_lent(self.ptr)
+
+    cdef int begin_reading(self, uint32_t participant) except -1:
+        cdef int rc
+        self.usable()
+        rc = c.sr_begin_reading(self.ptr, participant)
+        if rc == -EBUSY:
+            raise reader_is_taken(participant - self.n_participants)
+        return check(rc)
+
+    cdef int end_reading(self, uint32_t participant) noexcept:
+        return c.sr_end_reading(self.ptr, participant)
+
+    cdef int await_shared(self, uint32_t participant, uint64_t deadline, int death_fd) except -1:
+        """Wait for a reader's next batch until a time of `clock` (0: do not wait); return 1 if it is there, else 0."""
+        cdef int rc = -EINTR
+        if not is_usable(self):
+            self.refuse_use()
+        while rc == -EINTR:
+            with nogil:
+                rc = c.sr_wait_shared(self.ptr, participant, deadline, death_fd)
+            if rc == -EOWNERDEAD:
+                raise Closed("the process that shares its batches has died, and no batch of it is left")
+            if rc < 0 and rc != -ETIMEDOUT and rc != -ECANCELED:
+                check(rc)
+        return rc == 0
+
+    cdef int take_shared(self, uint32_t participant, c.sr_shared *batch) except -1:
+        """Take a reader's next batch and count it; return 0 if there is none."""
+        cdef Meter meter = self.meter
+        if not is_usable(self):
+            self.refuse_use()
+        cdef int rc = c.sr_take_shared(self.ptr, participant, batch)
+        if rc == -EAGAIN:
+            return 0
+        if rc == -EPROTO:
+            raise CorruptBatch("the log of shared batches is damaged")
+        check(rc)
+        c.sr_ref(self.ptr, batch.slot)
+        if batch.result.kind == c.SR_BATCH:
+            meter.batches += 1
+            meter.bytes += batch.result.bytes
+            meter.pickled_leaves += batch.result.pickled
+            c.sr_populate(self.ptr, batch.slot, batch.result.bytes)
+        return 1
+
+    cdef void release_shared(self, uint32_t participant, uint32_t slot, uint64_t gen) noexcept:
+        """End the lease that `take_shared` began."""
+        if c.sr_unref(self.ptr, slot):
+            c.sr_release_shared(self.ptr, participant, slot, gen)
 
     # ---- calls of the C ring for Ring, leases and fills
 

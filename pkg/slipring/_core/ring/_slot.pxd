@@ -1,6 +1,7 @@
+from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from slipring._core.ring._segment cimport Segment, sr_parts, sr_result, sr_task
+from slipring._core.ring._segment cimport Segment, sr_parts, sr_result, sr_shared, sr_task
 
 
 cdef class Lease:
@@ -8,6 +9,8 @@ cdef class Lease:
     cdef uint32_t slot
     cdef uint64_t gen, fork_generation, limit
     cdef bint active
+    cdef bint shared          # others read the slot too
+    cdef uint32_t reader      # the participant that has the lease; 0: the consumer
     cdef sr_result result
     cdef char *payload
     cdef void release(self) noexcept
@@ -66,8 +69,11 @@ cdef class Reading:
 
 
 cdef Lease take(Segment ring, uint32_t participant, uint32_t slot)
+cdef int share(Lease lease) except -1
+cdef Lease take_shared(Segment ring, uint32_t participant, sr_shared *batch)
 cdef Fill make_fill(Segment ring, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen)
 cdef Fill current_fill()
 cdef bint has_slow_samples() noexcept
 cdef int looked_up(bint hit) noexcept
+cdef object refuse_to_make(type kind, PyObject *arguments, PyObject *named)
 cdef int augmented(uint64_t ns) noexcept

@@ -12,7 +12,7 @@ from libc.string cimport memset
 
 from slipring._core.ring._segment cimport (
     HELD, SET_APART, SINGLE, SR_FINISH, SR_MAX_RANGES, SR_TASK_OBJECT, SR_WHOLE, WITH_STATE, Segment, clock,
-    coarse_clock, forks, sr_parts, sr_result,
+    coarse_clock, forks, sr_parts, sr_result, sr_shared,
 )
 
 
@@ -50,9 +50,12 @@ cdef class Lease:
         # A forked child holds a copy of this object, but the lease is its parent's.
         if self.active and self.fork_generation == forks():
             # Arrays that worker code keeps are not poisoned: they belong to it.
-            if self.ring.poison and not self.result.flags & HELD:
+            if self.ring.poison and not self.shared and not self.result.flags & HELD:
                 memset(self.payload, POISON, min(self.result.bytes, self.limit))
-            self.ring.release(self.slot, self.gen)
+            if self.reader:
+                self.ring.release_shared(self.reader, self.slot, self.gen)
+            else:
+                self.ring.release(self.slot, self.gen)
         self.active = False
 
     def __dealloc__(self):
@@ -69,6 +72,26 @@ cdef Lease take(Segment ring, uint32_t participant, uint32_t slot):
     lease.active = True
     lease.payload = ring.payload(slot)
     lease.limit = ring.committed(slot)
+    return lease
+
+
+cdef int share(Lease lease) except -1:
+    """Give each reader a lease of the same slot; return how many readers got one. The lease is the consumer's."""
+    lease.shared = True  # first: from then on its bytes are not its own
+    return lease.ring.share(lease.slot, lease.gen)
+
+
+cdef Lease take_shared(Segment ring, uint32_t participant, sr_shared *batch):
+    """Take a reader's next batch; return None if there is none."""
+    cdef Lease lease = Lease.__new__(Lease)
+    lease.ring, lease.reader, lease.shared = ring, participant, True
+    if not ring.take_shared(participant, batch):
+        return None
+    lease.slot, lease.gen, lease.result = batch.slot, batch.gen, batch.result
+    lease.fork_generation = ring.fork_generation
+    lease.active = True
+    lease.payload = ring.payload(lease.slot)
+    lease.limit = ring.committed(lease.slot)
     return lease
 
 

@@ -22,7 +22,7 @@ cdef extern from "<errno.h>" nogil:
 cnp.import_array()
 
 STAGES = ("queued", "fetch", "collate", "ready", "waited", "step", "lease", "copy")
-STATES = ("free", "task", "claimed", "ready", "leased", "shared", "parked", "trimmed")
+STATES = ("free", "task", "claimed", "ready", "leased", "shared", "parked", "trimmed", "broadcast")
 KINDS = ("", "batch", "error", "end", "empty")
 NO_INDEX = -(1 << 63)  # marks a missing index; its low half has the row
 NO_SLOT = 65536
@@ -40,13 +40,14 @@ RECORD = np.dtype([
 ])
 SLOT = np.dtype([
     ("state", "u8"), ("committed", "u8"), ("task_bytes", "u8"), ("skipped", "u8"), ("task_rows", "u4"),
-    ("pinned", "u4"), ("n_ranges", "u4"), ("task_kind", "u4"), ("ranges_done", "u4"), ("pad", "u4"), ("batch", RECORD),
+    ("pinned", "u4"), ("n_ranges", "u4"), ("task_kind", "u4"), ("ranges_done", "u4"), ("readers", "u4"),
+    ("batch", RECORD),
 ])
 PARTICIPANT = np.dtype([
     ("started", "u8"), ("batches", "u8"), ("bytes", "u8"), ("fetch_ns", "u8"), ("collate_ns", "u8"), ("idle_ns", "u8"),
     ("at_since", "u8"), ("cpu_ns", "u8"), ("queued_ns", "u8"), ("reported_ns", "u8"), ("pid", "i4"), ("status", "u4"),
     ("waiting", "u4"), ("at_slot", "u4"), ("at_row", "u4"),
-    ("needs_memory_for", "u4"), ("retiring", "u4"), ("pad", "u4"),
+    ("needs_memory_for", "u4"), ("retiring", "u4"), ("behind", "u4"),
 ])
 assert RECORD.itemsize == w.SR_RECORD_WORDS * 8 and SLOT.itemsize == sizeof(w.sr_slot_view)
 assert PARTICIPANT.itemsize == sizeof(w.sr_participant_view)
@@ -95,7 +96,8 @@ cdef class Watch:
         return {
             "label": (<bytes> o.label).decode(errors="replace"), "push": bool(o.flags & w.SR_SEG_QUEUE),
             "closed": bool(o.closed), "n_slots": o.n_slots, "used_slots": o.high_water,
-            "n_participants": o.n_participants, "run": o.iteration,
+            "n_participants": o.n_participants - o.n_readers, "n_readers": o.n_readers, "shared": o.shared,
+            "run": o.iteration,
             "recorded": o.recorded, "folded": o.folded, "loop_steps": o.loop_steps,
             "loop_wait_ns": o.loop_wait_ns, "loop_ns": o.loop_ns, "capacity": o.capacity, "total": o.total,
             "data_off": o.data_off, "stride": o.stride, "pid_namespace": o.pid_namespace,
@@ -141,14 +143,23 @@ cdef class Watch:
         return made[:n]
 
     def participants(self):
-        """Return all participants, the consumer first, as an array of `PARTICIPANT`."""
+        """Return the consumer and the workers, or a queue's participants, as an array of `PARTICIPANT`."""
         cdef w.sr_segment_info o
         w.sr_watch_segment(self.ptr, &o)
-        made = np.empty(o.n_participants, PARTICIPANT)
+        return self.some_participants(0, o.n_participants - o.n_readers)
+
+    def readers(self):
+        """Return the readers of shared batches, as an array of `PARTICIPANT`."""
+        cdef w.sr_segment_info o
+        w.sr_watch_segment(self.ptr, &o)
+        return self.some_participants(o.n_participants - o.n_readers, o.n_participants)
+
+    cdef object some_participants(self, uint32_t first, uint32_t end):
+        made = np.empty(end - first, PARTICIPANT)
         cdef w.sr_participant_view *at = <w.sr_participant_view *> cnp.PyArray_DATA(made)
         cdef uint32_t i
-        for i in range(o.n_participants):
-            w.sr_watch_participant(self.ptr, i, &at[i])
+        for i in range(first, end):
+            w.sr_watch_participant(self.ptr, i, &at[i - first])
         return made
 
 

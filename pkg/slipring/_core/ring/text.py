@@ -232,6 +232,29 @@ def _file_system(directory: str) -> str:
     return "another file system"
 
 
+def reader_is_taken(number: int) -> ValueError:
+    """Return the ValueError of a reader's number that is in use."""
+    return ValueError(
+        f"reader {number} of this segment takes part already, or its process has died and the consumer has not noticed "
+        "it yet: give each process a number of its own"
+    )
+
+
+def not_a_reader(number: int, readers: int) -> ValueError:
+    """Return the ValueError of a reader's number that a segment for `readers` does not have."""
+    return ValueError(
+        f"reader {number}: the segment was made for {readers} readers, so their numbers must be below {readers}"
+    )
+
+
+def owned_by_another(uid: int) -> PermissionError:
+    """Return the PermissionError of a segment that belongs to another user."""
+    return PermissionError(
+        f"the segment belongs to user {uid}, and this process runs as user {os.geteuid()}: a batch may contain pickled "
+        "code, so all readers must run as the user of the process that shares its batches"
+    )
+
+
 def too_many_processes(participants: int) -> TooManyProcesses:
     """Return the TooManyProcesses of a segment with `participants` numbers."""
     return TooManyProcesses(
