@@ -80,7 +80,7 @@ def test_threads_that_begin_epochs_of_one_persistent_loader_do_not_close_it(opti
     def read():
         begun.wait()
         try:
-            for _ in range(10):
+            for _ in range(30):  # a race
                 for _ in zip(range(30), loader):
                     pass
         except Exception as error:
