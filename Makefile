@@ -102,9 +102,9 @@ LINTERS := lint-pages lint-ruff lint-format lint-c lint-cython lint-mutants $(if
 lint: $(DEPS_STAMP) $(if $(filter 0,$(TORCH)),,build) ## pages, ruff, cython-lint, gcc's warnings as errors, mutants that apply, and the types
 	@$(PY) tools/checks.py --jobs 2 $(LINTERS)
 
-# A line has at most 120 characters, also on a page. A row of a table may have more.
+# A line has at most 120 characters, also on a page and in C. A row of a table may have more.
 lint-pages:
-	@! LC_ALL=C.UTF-8 grep -nE '^.{121}' *.md $$(find docs -name '*.md') | grep -vE '^[^:]+:[0-9]+: *\|' || \
+	@! LC_ALL=C.UTF-8 grep -nE '^.{121}' *.md $$(find docs -name '*.md') $$(find csrc tests -name '*.[ch]') | grep -vE '^[^:]+:[0-9]+: *\|' || \
 	    { echo "divide these lines: a line has at most 120 characters"; exit 1; }
 
 lint-ruff: $(DEPS_STAMP)

@@ -258,7 +258,7 @@ typedef struct sr_participant {
     _Atomic uint32_t wake;             /* futex word: grows with every wake-up of this participant; wakers */
     _Atomic uint32_t waiting;          /* 1: it sleeps, or is about to; it sets it, and a waker or itself clears it */
     _Atomic uint64_t reported_ns;      /* fetch_ns and collate_ns as of cpu_ns; here because it is rarely written */
-    /* of a reader: odd while it takes part; grows by one with each begin and end. The reader; after its death recovery */
+    /* of a reader: odd while it takes part; each begin and each end adds one; the reader, after its death recovery */
     _Atomic uint64_t membership;
     _Atomic uint64_t admitted;         /* of a reader: the last membership that the consumer has seen; the consumer */
     _Atomic uint64_t first_shared;     /* of a reader: number of the first batch of that membership; the consumer */

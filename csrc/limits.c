@@ -277,9 +277,9 @@ static uint64_t shared_memory(int group)
     return v1 != UINT64_MAX ? v1 : v2 != UINT64_MAX ? v2 : 0;
 }
 
-/* flock has no deadline, and the kernel reports no event when a lock is released. So try at growing intervals. While the
- * group's shared memory grows, its holder is only slow, and another commit before it has its memory could exceed the
- * limit. */
+/* flock has no deadline, and the kernel reports no event when a lock is released. So try at growing intervals. While
+ * the group's shared memory grows, its holder is only slow, and another commit before it has its memory could exceed
+ * the limit. */
 static bool lock_directory(int fd, uint64_t patience)
 {
     struct timespec pause = {.tv_nsec = 50000};

@@ -328,8 +328,8 @@ typedef struct sr_shared {
 } sr_shared;
 
 /* Take part from now on, as this process: the reader gets each batch that the consumer begins to share afterwards. It
- * joins if necessary, and wakes sr_wait_serving. -EINVAL: not a reader's number; -EBUSY: a process takes part with it, or
- * has died and was not recovered. */
+ * joins if necessary, and wakes sr_wait_serving. -EINVAL: not a reader's number; -EBUSY: a process takes part with it,
+ * or has died and was not recovered. */
 int sr_begin_reading(sr_ring *ring, uint32_t participant);
 /* Take part no longer: release all batches that the reader has not taken. Its leases stay until sr_release_shared. It
  * may begin again at once. -ESTALE: it does not take part. */

@@ -2,7 +2,8 @@
  *
  * The consumer takes a batch, then gives every reader a lease of the same slot: one word has a bit for each. The
  * participant that clears the last bit frees the slot. Shared batches are numbered; a log says which slot has which
- * number. Each reader has its own position, and takes the batches in that order. docs/protocol.md (Shared batches) has the proofs.
+ * number. Each reader has its own position, and takes the batches in that order. docs/protocol.md (Shared batches) has
+ * the proofs.
  */
 #include <limits.h>
 #include <poll.h>

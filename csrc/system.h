@@ -92,8 +92,8 @@ uint64_t sr_memory_available(int fd, const char *root, int *limit, sr_cgroup_loc
 
 /* Lock the limited cgroups (flock), because two segments under one limit do not see each other's announcements. A
  * commit locks them, checks the available memory, and unlocks them after it has its memory. A lock is skipped if for
- * `patience` ns it is not free and the group's shared memory does not grow: its holder may be stopped, and a program must
- * not fail for that while there is memory. */
+ * `patience` ns it is not free and the group's shared memory does not grow: its holder may be stopped, and a program
+ * must not fail for that while there is memory. */
 void sr_lock_cgroups(const sr_cgroup_locks *locks, uint64_t patience);
 void sr_unlock_cgroups(sr_cgroup_locks *locks); /* and closes them, locked or not */
 

@@ -78,7 +78,7 @@ int sr_image_make(sr_augmenter *a, int height, int width, sr_pixels *image);
 /* Apply `count` operations. -EINVAL: an operation's numbers are wrong, or an image would be too large; -ENOMEM. */
 int sr_augment(sr_augmenter *a, const sr_op *ops, int count, sr_pixels *image);
 
-/* Move each pixel: SR_OP_ELASTIC with given displacements, one of each kind per pixel, in parts of half of the image. */
+/* Move each pixel: SR_OP_ELASTIC with given displacements, one of each kind per pixel, in parts of half the image. */
 int sr_displace(sr_augmenter *a, int filter, const float *x, const float *y, const double fill[3], sr_pixels *image);
 
 /* Write an image to its target, whose size it has. */

@@ -1,9 +1,9 @@
 /* libjpeg.h - the part of libjpeg's binary interface that the decoder uses.
  *
  * The library itself is found at run time (images/_render/backend.py). It is mostly the libjpeg-turbo of Pillow's
- * wheel, and its header is not installed. So the structures are declared here, as in every library with the interface LIBJPEG_6.2
- * on a 64-bit machine: the fields in use by name, the rest as space. jpeg_CreateDecompress compares version and size,
- * and refuses another layout, so that a structure is never misread.
+ * wheel, and its header is not installed. So the structures are declared here, as in every library with the interface
+ * LIBJPEG_6.2 on a 64-bit machine: the fields in use by name, the rest as space. jpeg_CreateDecompress compares version
+ * and size, and refuses another layout, so that a structure is never misread.
  */
 #ifndef SLIPRING_IMAGES_LIBJPEG_H
 #define SLIPRING_IMAGES_LIBJPEG_H

@@ -55,7 +55,8 @@ static bool fails(const char *function)
 int calls_arm(const char *function, long n, int error, int in_children)
 {
     if (!plan) {
-        void *at = (void *)syscall(SYS_mmap, NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        void *at = (void *)syscall(SYS_mmap, NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                                   -1, 0);
         if (at == MAP_FAILED)
             return -1;
         plan = at;

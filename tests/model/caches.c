@@ -27,7 +27,8 @@ void cache_begin(void)
 {
     for (uint32_t p = 0; p < MAX_PARTICIPANTS; p++)
         handles[p] = (struct sr_cache){.base = segment, .view = segment + DATA, .header = header(),
-            .counters = counters, .fillers = fillers(), .map = (_Atomic uint64_t *)(segment + MAP), .index = words(), .n_keys = KEYS,
+            .counters = counters, .fillers = fillers(), .map = (_Atomic uint64_t *)(segment + MAP),
+            .index = words(), .n_keys = KEYS,
             .data_off = DATA, .budget = ENTRIES * ENTRY, .total = DATA + ENTRIES * ENTRY};
     header()->committed = plan->grows ? 0 : ENTRIES * ENTRY;
     *(uint64_t *)(segment + MAP) = !plan->grows;

@@ -252,7 +252,7 @@ static uint32_t steps_from_here(uint16_t *out)
     return n;
 }
 
-/* Whether nothing more happens unless a participant dies or gets a signal. The consumer's death lets its workers end. */
+/* Whether nothing happens any more unless a participant dies or gets a signal. Workers end if the consumer dies. */
 static bool stuck(const uint16_t *steps, uint32_t n)
 {
     bool deaths_help = !(plan->flags & SR_SEG_QUEUE) && books.life[SR_CONSUMER] == DEAD && !plan->readers;

@@ -1,8 +1,9 @@
 /* steps.h - stop points around each access of csrc that changes shared bytes. Only in builds with SR_STEPS.
  *
- * csrc/internal.h includes this header last. It redefines each store, compare-and-swap, futex call and fallocate: a stop
- * point comes before the access and, if other participants may act on it, another one after it. So a new access has
- * its points automatically. The linker collects all points in the section sr_steps. steps.c defines what a point does.
+ * csrc/internal.h includes this header last. It redefines each store, compare-and-swap, futex call and fallocate: a
+ * stop point comes before the access and, if other participants may act on it, another one after it. So a new access
+ * has its points automatically. The linker collects all points in the section sr_steps. steps.c defines what a point
+ * does.
  */
 #ifndef SLIPRING_STEPS_H
 #define SLIPRING_STEPS_H
