@@ -32,6 +32,28 @@ def steps_of(iterators, most=None):
     return found
 
 
+def steps_of_changing_ranks(draw, make, mosts):
+    """Return the steps of an epoch that is resumed after random numbers of steps, each time by new samplers.
+
+    ``make()`` returns the sampler of each rank. Their states must be alike, except for the rank.
+    """
+    seen, state = [], None
+    while True:
+        samplers = make()
+        for sampler in samplers:
+            if state is not None:
+                sampler.load_state_dict(state)
+        iterators = [*map(iter, samplers)]
+        most = draw.choice(mosts)
+        steps = steps_of(iterators, most)
+        seen += steps
+        if len(steps) < most:
+            return seen
+        states = [iterator.state_dict() for iterator in iterators]
+        assert len({str({**each, "rank": 0}) for each in states}) == 1
+        state = saved(draw.choice(states))
+
+
 def saved(state):
     """Return a state as a file has it."""
     return json.loads(json.dumps(state))

@@ -11,7 +11,7 @@ import slipring
 from slipring import tokens
 from tests.support.kinds import KINDS, kinds, loaded, loading
 from tests.support.parts import slow
-from tests.tokens.planned import lengths, saved, steps_of
+from tests.tokens.planned import lengths, saved, steps_of_changing_ranks
 from tests.tokens.test_collation import assert_same, assert_written_once
 
 SIZES = lengths(300, mean=2.0)
@@ -75,21 +75,11 @@ def test_chunks_have_each_token_once_besides_the_overlap(seed):
 def test_any_ranks_continue_at_any_step_with_each_chunk_once(seed):
     draw = random.Random(seed)
     drop_last, width = draw.choice([True, False]), draw.choice([7, 16, 50])
-    seen, state = [], None
-    while True:
-        samplers = samplers_of(draw.randint(1, 8), width, draw.randint(1, 4), drop_last=drop_last)
-        for sampler in samplers:
-            if state is not None:
-                sampler.load_state_dict(state)
-        iterators = [*map(iter, samplers)]
-        most = draw.choice([0, 1, 5, 20, 100])
-        steps = steps_of(iterators, most)
-        seen += steps
-        if len(steps) < most:
-            break
-        states = [iterator.state_dict() for iterator in iterators]
-        assert len({str({**each, "rank": 0}) for each in states}) == 1
-        state = saved(draw.choice(states))
+
+    def make():
+        return samplers_of(draw.randint(1, 8), width, draw.randint(1, 4), drop_last=drop_last)
+
+    seen = steps_of_changing_ranks(draw, make, [0, 1, 5, 20, 100])
     found = [chunk for step in seen for batch in step for chunk in batch]
     if drop_last:
         assert len(set(found)) == len(found)

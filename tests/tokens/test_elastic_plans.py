@@ -10,7 +10,17 @@ import slipring
 from slipring import tokens
 from tests.support.inside import TokenLengths
 from tests.support.parts import slow
-from tests.tokens.planned import KINDS, check_limits, flat, lengths, ranks_of, saved, steps_of, tokens_of
+from tests.tokens.planned import (
+    KINDS,
+    check_limits,
+    flat,
+    lengths,
+    ranks_of,
+    saved,
+    steps_of,
+    steps_of_changing_ranks,
+    tokens_of,
+)
 
 SIZES = lengths(3000)
 
@@ -22,21 +32,11 @@ def test_any_ranks_continue_at_any_step_with_each_document_once(kind, seed):
     overflow = draw.choice(["drop", "truncate", "split"])
     options = {"overflow": overflow, "window": draw.choice([5, 60, 10_000]), "max_tokens": 200}
     options["last"] = last = draw.choice(["split", "repeat", "drop"])
-    seen, state = [], None
-    while True:
-        samplers = ranks_of(kind, SIZES, draw.randint(1, 8), batches_per_step=draw.choice([1, 1, 2, 4]), **options)
-        for sampler in samplers:
-            if state is not None:
-                sampler.load_state_dict(state)
-        iterators = [*map(iter, samplers)]
-        most = draw.choice([0, 1, 7, 40, 300])
-        steps = steps_of(iterators, most)
-        seen += steps
-        if len(steps) < most:
-            break
-        states = [iterator.state_dict() for iterator in iterators]
-        assert len({str({**each, "rank": 0}) for each in states}) == 1
-        state = saved(draw.choice(states))
+
+    def make():
+        return ranks_of(kind, SIZES, draw.randint(1, 8), batches_per_step=draw.choice([1, 1, 2, 4]), **options)
+
+    seen = steps_of_changing_ranks(draw, make, [0, 1, 7, 40, 300])
     check_limits([batch for step in seen for batch in step], SIZES, kind is tokens.TokenBatchSampler, 200)
     found = [tokens_of(member, SIZES) for member in flat(seen)]
     every = range(len(SIZES)) if overflow != "drop" else np.flatnonzero(SIZES <= 200).tolist()

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.tokens.planned import KINDS, check_limits, flat, lengths, ranks_of, saved, steps_of
+from tests.tokens.planned import KINDS, check_limits, flat, lengths, ranks_of, saved, steps_of, steps_of_changing_ranks
 from tests.tokens.test_elastic_plans import SIZES, loader_of, read
 from tests.tokens.test_mixtures import curriculum, draws, mixed
 
@@ -45,22 +45,12 @@ def test_any_ranks_continue_at_any_step_with_the_documents_of_the_mixture(kind, 
     draw = random.Random(seed)
     of = mixture(stop=draw.choice(["first", "last"]), **(CHANGING if changes else {}))
     options = {"window": draw.choice([5, 60, 10_000]), "mixture": of}
-    seen, state = [], None
-    while True:
-        samplers = ranks_of(kind, SIZES, draw.randint(1, 8), batches_per_step=draw.choice([1, 1, 2, 4]), **options)
-        for sampler in samplers:
-            if state is not None:
-                sampler.load_state_dict(state)
-        iterators = [*map(iter, samplers)]
-        most = draw.choice([0, 1, 7, 40, 300])
-        steps = steps_of(iterators, most)
-        seen += flat(steps)
-        if len(steps) < most:
-            break
-        states = [iterator.state_dict() for iterator in iterators]
-        assert len({str({**each, "rank": 0}) for each in states}) == 1
-        state = saved(draw.choice(states))
-    seen, expected = Counter(seen), Counter(of.order(0)[:])
+
+    def make():
+        return ranks_of(kind, SIZES, draw.randint(1, 8), batches_per_step=draw.choice([1, 1, 2, 4]), **options)
+
+    steps = steps_of_changing_ranks(draw, make, [0, 1, 7, 40, 300])
+    seen, expected = Counter(flat(steps)), Counter(of.order(0)[:])
     # If the last step lacks documents, packs of it are repeated.
     assert seen >= expected and seen - expected <= Counter(flat(steps[-4:]))
 
