@@ -352,7 +352,7 @@ def shown(value: object) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception; if it cannot be had, a text in its place."""
+    """Return the text of an exception, or a replacement if ``str(exception)`` fails."""
     try:
         return str(error)
     except Exception as second:

@@ -1,7 +1,7 @@
 """Jobs of the run at every step that hit a reader of shared batches, or the consumer that shares them: see step_job.py.
 
 In each round a consumer shares batches with two readers. A reader that dies is recovered and replaced, one that is
-stopped continues when the consumer has no slot left. If the consumer dies, its readers read what is left.
+stopped continues when the consumer has no slot left. If the consumer dies, its readers take the other shared batches.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""skip_none=True: samples that are None are left out, whoever reads them and however they are collated.
+"""skip_none=True leaves out samples that are None, for all readers and all ways of collation.
 
 A batch of which no sample is left counts as delivered (the result kind EMPTY), but next() does not return it.
 """

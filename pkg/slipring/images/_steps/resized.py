@@ -213,7 +213,7 @@ class CenterCrop(Transform):
 
 
 class CoverCrop(Transform):
-    """Scale the image until it covers a size, with its aspect, and crop what is left over.
+    """Scale the image, with its aspect, until it covers a size, and crop the excess.
 
     So the result shows as much of the image as the aspect of `size` allows, as Pillow's ``ImageOps.fit`` does.
 
