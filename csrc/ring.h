@@ -41,6 +41,7 @@ typedef struct sr_options {
     uint64_t task_capacity;  /* task bytes to reserve per slot; 0: the default */
     const char *label;       /* a name for users, or NULL; truncated to SR_LABEL */
     const char *record;      /* path of a file for everything except the slots, or NULL */
+    uint32_t node;           /* 1 + the NUMA node on which to allocate, if it has free memory; 0: the kernel chooses */
 } sr_options;
 
 typedef struct sr_info {
@@ -54,6 +55,7 @@ typedef struct sr_info {
     uint32_t copies;        /* enum sr_copy, from the header */
     uint64_t reads[SR_READ_COUNTS]; /* remote reads, from the header */
     int record;             /* 0; -errno: the requested record file could not be created */
+    int node;               /* 0; -errno: the kernel chooses nodes, because the preference could not be set */
     uint32_t record_number; /* 0: no record file; 1: the requested path; n >= 2: that path with the suffix ".n" */
 } sr_info;
 
@@ -98,6 +100,12 @@ uint64_t sr_slot_committed(const sr_ring *ring, uint32_t slot);
 
 /* Return how many bytes of the segment are committed: slots, task areas and controls. */
 uint64_t sr_committed(const sr_ring *ring);
+
+/* ---- numa.c: where the memory lies ------------------------------------------------------------------------------- */
+
+/* Return the NUMA node of the first page of the slot's payload. -ENOENT: this process has not touched it; -EINVAL: there
+ * is no such slot; -ENOSYS, -EPERM: the kernel or a sandbox has no move_pages. */
+int sr_slot_node(const sr_ring *ring, uint32_t slot);
 
 /* ---- memory.c: memory of a slot ---------------------------------------------------------------------------------- */
 

@@ -289,6 +289,8 @@ int sr_create(const sr_options *o, sr_ring **out, sr_alloc_error *why)
         return fd;
     int rc = reserve(fd, o, &h, &info, &base, &bound);
     if (rc == 0) {
+        if (o->node) /* before any memory is committed; without it the job continues */
+            info.node = sr_prefer_node(base, h.total, o->node - 1);
         rc = commit_controls(fd, &h, why);
         if (rc == 0) {
             h.magic = SR_MAGIC;

@@ -67,6 +67,12 @@ int sr_map_file(int fd, uint64_t total, char **base);
 int sr_put_memory(int fd, uint64_t offset, uint64_t length);
 int sr_drop_memory(char *at, uint64_t length);
 
+/* ---- numa.c: nodes of memory ------------------------------------------------------------------------------------- */
+
+/* Let a shared mapping and its file get new memory from this NUMA node, if it has any. -EINVAL: there is no such node,
+ * or a cpuset forbids it; -EPERM, -ENOSYS: a sandbox or the kernel refuses. */
+int sr_prefer_node(char *base, uint64_t total, uint32_t node);
+
 /* ---- limits.c: available memory ---------------------------------------------------------------------------------- */
 
 /* Why memory could not be committed. */

@@ -337,4 +337,54 @@ TEST(another_file_is_refused)
     sr_destroy(ring);
 }
 
+/* Return whether /proc/self/numa_maps names the policy `text` for a mapping that begins at `base`. */
+static bool has_policy(const char *base, const char *text)
+{
+    char line[1024], start[64];
+    bool found = false;
+    FILE *maps = fopen("/proc/self/numa_maps", "r");
+    if (!maps)
+        SKIP("this kernel has no NUMA");
+    snprintf(start, sizeof start, "%lx %s ", (unsigned long)base, text);
+    while (!found && fgets(line, sizeof line, maps))
+        found = strncmp(line, start, strlen(start)) == 0;
+    fclose(maps);
+    return found;
+}
+
+TEST(memory_of_a_segment_is_taken_from_the_requested_node)
+{
+    sr_info info;
+    sr_options o = small;
+    o.node = 1 + 0;
+    sr_ring *ring = made(&o, &info);
+    if (info.node == -EPERM || info.node == -ENOSYS)
+        SKIP("mbind is refused here");
+    CHECK_OK(info.node);
+    CHECK(has_policy(ring->base, "prefer:0"));
+    CHECK_EQ(sr_slot_node(ring, 2), -ENOENT);
+    CHECK_OK(sr_commit(ring, 0, 2, 100000, NULL));
+    sr_payload(ring, 2)[0] = 1; /* older kernels do not map what they commit */
+    CHECK_EQ(sr_slot_node(ring, 2), 0);
+    CHECK_EQ(sr_slot_node(ring, 4), -EINVAL);
+    sr_destroy(ring);
+}
+
+TEST(without_a_node_that_can_be_used_the_kernel_chooses)
+{
+    sr_info info;
+    sr_options o = small;
+    sr_ring *ring = made(&o, &info);
+    CHECK_OK(info.node);
+    CHECK(has_policy(ring->base, "default"));
+    sr_destroy(ring);
+    for (uint32_t node = 1023; node <= 1024; node++) { /* no machine has the first one, and Linux not the second */
+        o.node = 1 + node;
+        ring = made(&o, &info);
+        CHECK(info.node < 0);
+        CHECK_OK(sr_commit(ring, 0, 2, 100000, NULL));
+        sr_destroy(ring);
+    }
+}
+
 RUN_TESTS(20)

@@ -101,6 +101,7 @@ cdef extern from "ring.h" nogil:
         uint64_t task_capacity
         const char *label
         const char *record
+        uint32_t node
 
     ctypedef struct sr_info:
         uint32_t n_slots
@@ -116,6 +117,7 @@ cdef extern from "ring.h" nogil:
         uint32_t copies
         uint64_t reads[8]
         int record
+        int node
         uint32_t record_number
 
     ctypedef struct sr_alloc_error:
@@ -173,6 +175,7 @@ cdef extern from "ring.h" nogil:
     char *sr_task_area(const sr_ring *ring, uint32_t slot)
     char *sr_payload(const sr_ring *ring, uint32_t slot)
     uint64_t sr_committed(const sr_ring *ring)
+    int sr_slot_node(const sr_ring *ring, uint32_t slot)
     int sr_process_memory_available(const char *root, sr_memory_info *out)
     int sr_commit(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t bytes, sr_alloc_error *why)
     int sr_commit_task(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t bytes, sr_alloc_error *why)

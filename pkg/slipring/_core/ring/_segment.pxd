@@ -42,6 +42,7 @@ cdef class Segment:
     cdef readonly uint32_t n_slots
     cdef readonly uint32_t n_participants  # without the readers, whose numbers follow
     cdef readonly uint32_t n_readers
+    cdef readonly object node  # the NUMA node that memory is taken from; None: the kernel chooses
     cdef readonly Meter meter
     cdef readonly bint poison
     cdef str limited_by  # the limit that made the capacity smaller than requested, or None

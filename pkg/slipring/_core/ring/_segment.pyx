@@ -5,9 +5,11 @@
 """
 
 import contextlib
+import functools
+import logging
 import os
 
-from libc.errno cimport EAGAIN, EBUSY, EINTR, ENOSPC, EPROTO, ESHUTDOWN, ETIMEDOUT
+from libc.errno cimport EAGAIN, EBUSY, EINTR, ENOSPC, ENOSYS, EPERM, EPROTO, ESHUTDOWN, ETIMEDOUT
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
@@ -133,6 +135,16 @@ def warn_of_record(path, error):
     warnings.warn(f"SLIPRING_RECORD: nothing is recorded in {path!r}: {why}", RuntimeWarning, stacklevel=2)
 
 
+@functools.cache
+def log_unplaced(node, error):
+    """Log, once for each reason, that slots could not be placed on a NUMA node."""
+    remedy = "; in a container, add the capability SYS_NICE" if error in (EPERM, ENOSYS) else ""
+    logging.getLogger("slipring").warning(
+        "slots are not placed on NUMA node %d, but where the kernel puts them: mbind: %s%s. "
+        "Workers(numa=None) asks for no node", node, os.strerror(error), remedy
+    )
+
+
 def now():
     """Return CLOCK_MONOTONIC in nanoseconds, the clock of all stamps."""
     return c.sr_now()
@@ -181,7 +193,8 @@ cdef class Segment:
     absolute path of a directory on a tmpfs. `capacity` is the payload bytes to reserve per slot, committed as needed;
     0 reserves as much as fits, at most 16 GiB. `push`: producers claim free slots themselves (Queue); otherwise a
     consumer dispatches tasks (Loader). `label` is the name that observers show. `readers`: how many other processes, at
-    most 40, may take the batches that the consumer shares.
+    most 40, may take the batches that the consumer shares. `node` is the NUMA node from which memory is taken, as long
+    as it has some; None: the kernel chooses.
 
     If not even the control pages can be committed, or nothing can be reserved, the constructor raises SegmentFull. If
     `backing` is a directory on a disk, it raises ValueError. Other errors of the system are OSErrors.
@@ -195,7 +208,7 @@ cdef class Segment:
         self.fork_generation = c.sr_fork_generation()
 
     def __init__(self, uint32_t slots=0, uint32_t participants=2, backing="auto", uint64_t capacity=0,
-                 bint push=False, label="", *, uint32_t readers=0, int fd=-1, int record=-1):
+                 bint push=False, label="", *, uint32_t readers=0, node=None, int fd=-1, int record=-1):
         cdef c.sr_options o
         cdef c.sr_alloc_error why
         cdef c.sr_info info
@@ -212,7 +225,7 @@ cdef class Segment:
             directory = None if backing in BACKINGS else os.fsencode(backing)
             memset(&o, 0, sizeof(o))
             o.n_slots, o.n_participants, o.capacity = slots, participants + readers, capacity
-            o.n_readers = readers
+            o.n_readers, o.node = readers, 0 if node is None else node + 1
             o.flags, o.task_capacity = push * c.SR_SEG_QUEUE, push  # 0: the default; 1: least
             o.backing = BACKINGS.get(backing, c.SR_BACKING_DIR)
             o.dir = <const char *> directory if directory is not None else NULL
@@ -230,6 +243,9 @@ cdef class Segment:
         check(c.sr_describe(self.ptr, &info))
         if info.record < 0:
             warn_of_record(path, -info.record)
+        if info.node < 0:
+            log_unplaced(node, -info.node)
+        self.node = node if info.node == 0 else None
         self.n_slots, self.n_readers, self.capacity = info.n_slots, info.n_readers, info.capacity
         self.n_participants = info.n_participants - info.n_readers
         self.limited_by = info.limited_by.decode() if info.limited_by else None
@@ -310,6 +326,13 @@ cdef class Segment:
             "large_copies": COPY_WAYS[info.copies] if info.copies < c.SR_COPY_WAYS else None,
             "reads": read_counts(info.reads),
         }
+
+    @property
+    def slot_nodes(self):
+        """list of int: the NUMA node of each slot that this process has used; empty if the kernel does not tell."""
+        self.made()
+        nodes = [c.sr_slot_node(self.ptr, slot) for slot in range(self.n_slots)]
+        return [node for node in nodes if node >= 0]
 
     # ---- participants
 
