@@ -16,6 +16,7 @@ from slipring._core.options.arguments import MAX_COUNT, function, instance, inte
 from slipring._core.options.declare import Group, Rule, documented, option
 from slipring._core.options.worker_count import StartMethod, worker_count
 from slipring._core.ring._ring import MAX_SLOTS
+from slipring.errors import shown
 
 _Constructor = TypeVar("_Constructor", bound=Callable[..., Any])
 
@@ -31,6 +32,7 @@ else:
     _Batch = TypeVar("_Batch")
 
 OF_WORKERS = "; num_workers= is their number"  # ends the error for a wrong workers=
+MAX_NODE = 1023  # Linux has at most 1024
 MAX_FETCH_THREADS = 1024  # of one worker; more would wait for a processor, not for a disk or a network
 
 
@@ -41,6 +43,15 @@ def _indices(name, value):
 
 def _count(least=1, most=MAX_COUNT, optional=False, hint=""):
     return partial(integer, least=least, most=most, optional=optional, hint=hint)
+
+
+def _node(name, value):
+    if value is None or (isinstance(value, str) and value == "auto"):
+        return value
+    try:
+        return integer(name, value, 0, MAX_NODE)
+    except TypeError:
+        raise TypeError(f"{name} must be the number of a NUMA node, 'auto' or None, not {shown(value)}") from None
 
 
 # ---- groups of options
@@ -105,6 +116,13 @@ class Workers(Group):
         death or a resume, a worker reads the batches since the last state again. 0 or None: only with a worker's first
         batch and at the end of its stream.""",
         _count(0, optional=True),
+    )
+    numa: int | Literal["auto"] | None = option(
+        "auto",
+        """NUMA node of the slots, on whose processors the workers stay. 'auto': if memory can lie on several nodes, the
+        one next to the GPU of the loader's `device`; without a device, or with devices on several nodes, as with None.
+        None: the system places slots and workers.""",
+        _node,
     )
 
 

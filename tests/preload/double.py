@@ -85,13 +85,15 @@ class Lab:
         Which copies of a leaf fail, counted from 0.
     refuse : str or None
         The reason why memory cannot be registered.
+    pci_addresses : list of str or None
+        By the devices' numbers.
     """
 
     def __init__(self):
         self.lock = threading.RLock()
         self.changed = threading.Condition()
         self.main = threading.local()
-        self.quick, self.refuse, self.fail_at = False, None, set()
+        self.quick, self.refuse, self.fail_at, self.pci_addresses = False, None, set(), [None]
         self.capturing = False
         self.broken = False  # copies in flight are lost
         self.copies = self.staged = self.queries = self.synchronized = self.streams = 0
@@ -139,6 +141,10 @@ class Double:
 
     def __init__(self, lab, device):
         self.lab, self.device = lab, device
+
+    @property
+    def pci_address(self):
+        return self.lab.pci_addresses[self.device.index or 0]
 
     @contextlib.contextmanager
     def thread(self):

@@ -90,6 +90,10 @@ class Report:
         Seconds that workers have waited or worked, by the source's own names; only of `slipring.ray.Loader`.
     memory : dict
         Bytes: "segment", "workers", "cache".
+    numa : dict
+        Where the slots lie, if memory can lie on several NUMA nodes, or `Workers.numa` is a node. "node": the node from
+        which their memory is taken, or None if the system chooses; "slots": node -> how many of the slots that the loop
+        has used lie there, as far as the system tells. Otherwise empty.
     ranks : list of dict
         The verdict of each rank's loader, if requested; the rank that waits longest comes first. Each also has the
         seconds from batch to batch ("batch_s"), the seconds in which the rank's workers make a batch ("supply_s"), and
@@ -115,6 +119,7 @@ class Report:
         cache: Any = None,
         tuning: str = "",
         headroom: Any = None,
+        numa: Mapping[str, Any] | None = None,
     ) -> None:
         self.name: str = name
         self.at_ns: int = snapshot.at_ns
@@ -140,6 +145,7 @@ class Report:
             "all": snapshot.segment_info["n_slots"],
             "used": snapshot.segment_info["used_slots"],
         }
+        self.numa: dict[str, Any] = dict(numa or {})
         self.backing: str | None = stats.backing
         self.tuning: str = tuning
         self.headroom: dict[str, Any] | None = _headroom(headroom, snapshot)
@@ -190,6 +196,7 @@ class Report:
             "memory": self.memory,
             "slots": self.slots,
             "backing": self.backing,
+            "numa": self.numa,
             "tuning": self.tuning,
             "headroom": self.headroom,
             "ranks": self.ranks,
@@ -273,6 +280,8 @@ class Report:
         told += [f"workers {megabytes(workers)} of their own"] if workers else []
         told += [f"cache {megabytes(self.memory['cache'])}"] if self.memory["cache"] is not None else []
         lines.append(f"Memory: {', '.join(told)}.")
+        if self.numa:
+            lines.append(_numa_text(**self.numa))
         if self.headroom is not None:
             lines.append(self.headroom["sentence"])
         if self.tuning:
@@ -355,6 +364,12 @@ def _shares(sums, stages):
     if sums["hits"] + sums["misses"]:
         found["hits"] = sums["hits"] / (sums["hits"] + sums["misses"])
     return found
+
+
+def _numa_text(node, slots):
+    source = "the nodes that the system chooses" if node is None else f"node {node}"
+    lie = ", ".join(f"{count(n, 'slot lies', 'slots lie')} on node {at}" for at, n in slots.items())
+    return f"NUMA: slots take their memory from {source}{lie and '; '}{lie}."
 
 
 def _rates(snapshot):

@@ -178,6 +178,11 @@ class Loader(CoreLoader[Any]):
             self._reset()
         return super()._numbers(iterator, loaded)
 
+    def _pci_addresses(self):
+        from slipring.torch.device.onto import pci_address
+
+        return () if self._device is None else (pci_address(self._device),)
+
     def _begin_in(self, iterator, arguments, hooks):
         times = self._times()
         begun = super()._begin_in(iterator, arguments, hooks)

@@ -241,6 +241,9 @@ class TorchFrontend(Frontend):
         if iterator is None or not iterator.is_live:
             newest.source.release()
 
+    def _pci_addresses(self):
+        return self._addresses()
+
     def _job(self, iterator, options):
         init, epoch_seeds = self.worker_init_fn, self.rng == "sample"
         is_pipe = isinstance(self.dataset, (IterDataPipe, MapDataPipe))

@@ -40,7 +40,9 @@ class Engine:
             os.fspath(options.memory.backing),
             options.memory.slot_bytes or 0,
             label=f"{type(job.dataset).__name__}, {by}",
+            node=job.node,
         )
+        self.node = job.node
         self.meter = self.ring.meter
         counters.meters.append(self.meter)
         self.memory = None  # of worker processes
@@ -312,7 +314,7 @@ class EngineCache:
                 kept, self.engine, self._loan = None, None, None  # it is the parent's: this process makes its own
             if self.lent:
                 return Engine(options, job, self.counters), Engine.shut_down
-            if kept is not None and not kept.serves(options):
+            if kept is not None and not (kept.serves(options) and kept.node == job.node):
                 kept.shut_down()
                 kept = None
             if kept is None:

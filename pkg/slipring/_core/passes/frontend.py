@@ -20,6 +20,8 @@ from slipring._core.workers.worker import Worker
 from slipring.sampler import BatchSampler
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from slipring._core.options.option_values import Options
     from slipring._core.passes.source import SamplerSource
     from slipring._core.passes.state import Described, State
@@ -115,6 +117,10 @@ class Frontend:
             self._share,
             tracked=self._keeps_states and (self.is_stream or is_stateful(self.dataset)),
         )
+
+    def _pci_addresses(self) -> Iterable[str | None]:
+        """Return the PCI address of each device that reads from the slots; None for one that has none."""
+        return ()
 
     @property
     def _share(self) -> Any:

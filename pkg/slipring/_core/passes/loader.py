@@ -15,6 +15,7 @@ from slipring._core.passes.frontend import Frontend
 from slipring._core.passes.reshard import places_of
 from slipring._core.passes.source import StreamPlan
 from slipring._core.passes.tuning import Tuner
+from slipring._core.ring import numa
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring._core.ring.weak_registry import register
 from slipring._core.workers.local_worker import LocalWorker
@@ -104,6 +105,8 @@ class LoaderCore(Frontend):
             numbers = self._numbers(iterator, loaded)
             seed, epoch, resume, own = numbers
             job = self._job(iterator, o)
+            if o.num_workers and (node := numa.chosen(o.workers.numa, self._pci_addresses)) is not None:
+                job = dataclasses.replace(job, node=node)
             places, live_on = self._worker_places(o, resume, loaded) if job.tracked else ({}, False)
             loadable = states.loadable(places)
             if loadable and (o.num_workers or resume is not None):

@@ -1,8 +1,9 @@
 """Make a loader's report, from its segment and from data that only its own process has."""
 
 import logging
+from collections import Counter
 
-from slipring._core.ring import process
+from slipring._core.ring import numa, process
 from slipring._core.ring._segment import memory_available
 from slipring._core.ring._watch import Watch
 from slipring._core.ring.text import megabytes, seconds
@@ -61,7 +62,15 @@ def report(loader, name, headroom):
         saturated=None if tuning is None else loader._tuner.saturated,
     )
     said = "" if tuning is None else f"{tuning.workers}: {tuning.reason}."
-    return Report(name, snapshot, stats, known, cache=cache, tuning=said, headroom=headroom)
+    places = _places_of(engine.ring) if alive else {}
+    return Report(name, snapshot, stats, known, cache=cache, tuning=said, headroom=headroom, numa=places)
+
+
+def _places_of(ring):
+    """Return `Report.numa` of a segment."""
+    if ring.node is None and len(numa.nodes()) < 2:
+        return {}
+    return {"node": ring.node, "slots": dict(sorted(Counter(ring.slot_nodes).items()))}
 
 
 def _copied(pool):

@@ -83,16 +83,17 @@ def cpus(pid: int = 0, environ: Mapping[str, str] = os.environ) -> int:
     the quota.
     """
     own, among = len(os.sched_getaffinity(pid)), ranks(environ)
-    allowed, quota = None, math.inf
+    allowed, quota = set(), math.inf
     for directory, v2 in _groups("cpuset", pid):
-        allowed = allowed or _listed(_read(directory, "cpuset.cpus.effective" if v2 else "cpuset.cpus"))
+        allowed = allowed or listed(read(directory, "cpuset.cpus.effective" if v2 else "cpuset.cpus"))
     for directory, v2 in _groups("cpu", pid):
         quota = min(quota, _quota(directory, v2))
-    bound = allowed is not None and own < allowed
+    bound = own < len(allowed)
     return max(1, min(own if bound else own // among, math.ceil(quota / among) if quota < math.inf else own))
 
 
-def _read(directory, name):
+def read(directory, name):
+    """Return the text of a file in /proc or /sys; "" if it does not exist or cannot be read."""
     try:
         with open(f"{directory}/{name}") as file:
             return file.read().strip()
@@ -103,33 +104,33 @@ def _read(directory, name):
 def _quota(directory, v2):
     """Return the processors that a cgroup may use on average; infinity if it has no limit."""
     if v2:
-        fields = _read(directory, "cpu.max").split()
+        fields = read(directory, "cpu.max").split()
     else:
-        fields = [_read(directory, "cpu.cfs_quota_us"), _read(directory, "cpu.cfs_period_us")]
+        fields = [read(directory, "cpu.cfs_quota_us"), read(directory, "cpu.cfs_period_us")]
     if len(fields) != 2 or not all(field.isdigit() for field in fields) or int(fields[1]) == 0:
         return math.inf
     return int(fields[0]) / int(fields[1])
 
 
-def _listed(text):
-    """Return how many numbers a text such as "0-3,8" lists; None if it is not such a list."""
-    count = 0
+def listed(text):
+    """Return the set of numbers that a text such as "0-3,8" lists; an empty one if it is not such a list."""
+    found = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         if not first.isdigit() or not (last or first).isdigit():
-            return None
-        count += int(last or first) - int(first) + 1
-    return count
+            return set()
+        found.update(range(int(first), int(last or first) + 1))
+    return found
 
 
 def _groups(controller, pid):
     """Yield (directory, whether it is v2) of a process's cgroup of a controller, then of those above it."""
     who = f"{ROOT}/proc/{pid or 'self'}"
     own = {}  # controller -> path; "" for v2
-    for line in _read(who, "cgroup").splitlines():
+    for line in read(who, "cgroup").splitlines():
         _, names, path = line.split(":", 2)
         own.update(dict.fromkeys(names.split(","), path))
-    for line in _read(who, "mountinfo").splitlines():
+    for line in read(who, "mountinfo").splitlines():
         place, _, rest = line.partition(" - ")
         kind, _, options = rest.partition(" ")
         v2 = kind == "cgroup2"

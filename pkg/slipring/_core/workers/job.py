@@ -22,6 +22,7 @@ class Job:
     # only: a later one may have the same seed.
     resume: dict | None = None
     resume_iteration: int = 1
+    node: int | None = None  # the NUMA node of slots and workers; None: the system places them
 
     @property
     def num_workers(self):

@@ -7,7 +7,7 @@ from slipring._core.ring import process
 from slipring._core.ring._ring import SERVING
 from slipring._core.ring.signals import no_interrupt
 from slipring._core.workers.deaths import task_text
-from slipring._core.workers.worker_main import run
+from slipring._core.workers.worker_main import run, stay_near
 from slipring._core.workers.worker_pool import GRACE_S, WorkerPool, is_busy, processor_ns_of
 from slipring.errors import WorkerDied
 
@@ -98,5 +98,6 @@ class ThreadPool(WorkerPool):
 
 
 def _thread_main(ring, number, job, base_seed, inherited):
+    stay_near(job, number)
     ring.join(number + 1)
     run(job.worker_class(ring, number, job, False, inherited), base_seed)

@@ -7,6 +7,7 @@ import signal
 import sys
 
 from slipring._core.codec._encode import END, ERROR
+from slipring._core.ring import numa
 from slipring._core.ring._ring import FINISH, TASK_NEXT
 from slipring._core.ring.sample_marks import count_process_in
 from slipring._core.workers import error_record
@@ -78,6 +79,7 @@ def process_main(ring, number, job, base_seed, mask, inherited=None, collects=Tr
         gc.enable()
     _leave_signals_to_consumer()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    stay_near(job, number)
     ring.in_child()
     ring.join(number + 1)
     ring.watch_consumer()
@@ -98,6 +100,12 @@ def run(worker, base_seed):
             worker.serve()
     finally:
         worker.close()
+
+
+def stay_near(job, number):
+    """Keep the worker of this thread near its slots, if they are on a node of their own."""
+    if job.node is not None:
+        numa.pin(job.node, number, always=job.options.workers.numa != "auto")
 
 
 def serve_failure(worker, error):

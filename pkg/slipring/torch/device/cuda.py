@@ -22,7 +22,7 @@ _idle = collections.defaultdict(list)  # device -> streams that are not in use
 class Cpu:
     """The host itself, to which nothing is copied."""
 
-    copies = False
+    copies, pci_address = False, None
 
     def __init__(self, device):
         self.device = device
@@ -100,6 +100,14 @@ class Accelerator:
     def owns(self, tensor):
         """Return whether a tensor is on this device."""
         return tensor.device == self.device
+
+    @property
+    def pci_address(self):
+        """str or None: the device's address on the PCI bus, as in sysfs; None if torch does not know it."""
+        if self.device.type != "cuda":
+            return None
+        found = torch.cuda.get_device_properties(self.device)
+        return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
     def register(self, address, nbytes):
         """Make host memory readable for the device; return None, or the reason why it is refused."""

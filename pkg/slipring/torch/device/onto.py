@@ -43,6 +43,11 @@ def one_device(given):
     return device
 
 
+def pci_address(device):
+    """Return the PCI address of the device of a `Device` from `one_device`; None if it has none."""
+    return _device.open_device(device.device).pci_address
+
+
 def on_device(core, device):
     """Return a `DeviceIteration` with the batches of `core` on one device, as tensors.
 

@@ -32,6 +32,11 @@ class DeviceMethods:
             return []
         return list(target.device) if self._several else [target.device]
 
+    def _addresses(self):
+        """Return the PCI address of each device of `_target`; None for one that has none."""
+        _device.checked_device(self.device)
+        return [_device.open_device(torch.device(place)).pci_address for place in self._places]
+
     @property
     def _several(self):
         """bool: a step is a list of batches, one for each device."""
