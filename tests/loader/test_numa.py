@@ -1,5 +1,6 @@
-"""Slots on a NUMA node, workers on its processors."""
+"""Slots on a NUMA node, workers on its processors, and workers that hold no files of GPUs."""
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 
 from slipring import Loader, Workers
 from tests.support.datasets import Made
-from tests.support.inside import Ring, numa, process
+from tests.support.inside import Ring, numa, process, worker_main
 from tests.support.sockets import address, empty_tree, nodes, policy_of, two_sockets
 
 METHODS = ["fork", "spawn", "thread"]
 BEYOND = 1023  # a node that no machine with these tests has
+held = []  # descriptors that a test has opened
 
 
 def affinity(i):
@@ -22,6 +24,11 @@ def affinity(i):
 
 def a_megabyte(i):
     return np.full(1 << 20, i, np.uint8)
+
+
+def files(i):
+    """Return the path behind each descriptor that the test holds."""
+    return [os.readlink(f"/proc/self/fd/{number}") for number in held]
 
 
 @pytest.fixture
@@ -151,3 +158,28 @@ def test_a_refused_placement_is_logged_once_and_batches_arrive(tree, caplog):
     said = [record.getMessage() for record in caplog.records if "NUMA" in record.getMessage()]
     assert len(said) == 1
     assert f"slots are not placed on NUMA node {BEYOND}, but where the kernel puts them: mbind: " in said[0]
+
+
+# ---- files of GPUs
+
+
+@contextlib.contextmanager
+def open_files(*paths):
+    held[:] = [os.open(path, os.O_RDWR | os.O_CREAT) for path in paths]
+    try:
+        yield
+    finally:
+        while held:
+            os.close(held.pop())
+
+
+def test_forked_workers_hold_no_files_of_gpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_main, "DEVICE_FILES", str(tmp_path / "nvidia"))
+    paths = [tmp_path / name for name in ("nvidia0", "nvidiactl", "other")]
+    with (
+        open_files(*paths),
+        Loader(Made(files, 2), None, num_workers=1, workers=Workers(start_method="fork")) as loader,
+    ):
+        got = list(loader)
+        assert files(0) == [str(path) for path in paths]
+    assert got == [["/dev/null", "/dev/null", str(paths[2])]] * 2

@@ -14,6 +14,7 @@ from slipring._core.workers import error_record
 
 FUNCTIONS = ("collate_fn", "worker_init_fn")  # options with the program's own objects, which may be large
 PARTS = ("dataset", *FUNCTIONS)
+DEVICE_FILES = "/dev/nvidia"  # tests put a path of their own there
 
 
 def parts_of(job):
@@ -60,6 +61,28 @@ def _leave_signals_to_consumer():
     signal.set_wakeup_fd(-1)  # the parent's: its event loop would take this process's signals for its own
 
 
+def _release_device_files():
+    """Replace the descriptors of GPUs that a forked worker has inherited by descriptors of /dev/null.
+
+    The worker cannot use them, but until it ends, the driver would keep the memory of a parent that was killed. The
+    numbers stay in use, because the driver's libraries remember them.
+    """
+    paths = {number: _path_of(number) for number in map(int, os.listdir("/proc/self/fd"))}
+    found = [number for number, path in paths.items() if path.startswith(DEVICE_FILES)]
+    if found:
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in found:
+            os.dup2(null, number, inheritable=False)
+        os.close(null)
+
+
+def _path_of(number):
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except FileNotFoundError:  # the descriptor of the folder itself, which has been closed
+        return ""
+
+
 def process_main(ring, number, job, base_seed, mask, inherited=None, collects=True):
     """Run in the worker's process: the target of `multiprocessing.Process`.
 
@@ -79,6 +102,8 @@ def process_main(ring, number, job, base_seed, mask, inherited=None, collects=Tr
         gc.enable()
     _leave_signals_to_consumer()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if ring.forked:
+        _release_device_files()
     stay_near(job, number)
     ring.in_child()
     ring.join(number + 1)
