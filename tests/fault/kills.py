@@ -39,7 +39,11 @@ MODES = {
     # Not workers of a loader, but processes that share a cache: see `cache_rounds`.
     "cache": (4, {"cache": True}),
     "cache, by name": (3, {"cache": True, "named": True}),
+    # Readers of shared batches, or the consumer that shares them: see `share_rounds`.
+    "shared, readers": (4, {"share": "readers"}),
+    "shared, consumer": (3, {"share": "consumer"}),
 }
+MODULES = {"cache": "cache_rounds", "share": "share_rounds"}
 COLUMNS = (
     "kills", "stops", "batches", "respawns", "resumed", "replayed", "timeouts",
     "lost", "doubled", "reordered", "changed", "leaks",
@@ -84,7 +88,7 @@ def main():
         seconds, pending = asked.seconds * asked.jobs / len(names), {}
         for name in names:
             kills = max(1, round(asked.kills * MODES[name][0] / shares))
-            module = "cache_rounds" if "cache" in MODES[name][1] else "rounds"
+            module = next((MODULES[key] for key in MODULES if key in MODES[name][1]), "rounds")
             pending[name] = pool.submit(run_module, module, name, kills, seconds, asked.seed)
         print(line("", {c: c for c in COLUMNS}, width), flush=True)
         for name, future in pending.items():

@@ -21,7 +21,7 @@ from tests.support.processes import sleeps_in_futex, until
 # isort: split
 # At this point step_job has loaded the ring with the points.
 from slipring.errors import Closed
-from tests.support.inside import COPY_NEVER, SERVING, SharedReader, receive
+from tests.support.inside import COPY_NEVER, SERVING, SharedReader
 from tests.support.trip import Trip
 
 SLOTS = 5  # each reader keeps up to two, and not always the same
@@ -41,8 +41,7 @@ class Shared(Trip):
         super().__init__(SLOTS, readers=2)
 
     def put_one(self, number):
-        kind, value = receive(self.ring, self.put(rows_of(number)), COPY_NEVER, True)
-        assert kind == 1 and np.array_equal(value, rows_of(number))
+        assert np.array_equal(self.share(rows_of(number)), rows_of(number))
 
 
 def read(ring, number, gate=None, death_fd=-1):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from slipring.errors import Closed
-from tests.support.inside import BATCH, COPY_ALWAYS, COPY_NEVER, Ring, SharedReader, Watch, attached_ring, receive
+from tests.support.inside import COPY_ALWAYS, COPY_NEVER, Ring, SharedReader, Watch, attached_ring
 from tests.support.processes import sleeps_in_futex, until
 from tests.support.trip import Trip, address
 
@@ -38,10 +38,7 @@ class Share(Trip):
         """Make a batch in a free slot and share it; return its value."""
         if self.ring.pick_free() < 0:
             assert self.ring.wait_free(-1) >= 0
-        slot = self.put(value)
-        kind, got = receive(self.ring, slot, copy, True)
-        assert kind == BATCH
-        return got
+        return self.share(value, copy)
 
     def end_iteration(self, seq=0):
         slot = self.ring.wait_free(-1)

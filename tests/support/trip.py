@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.support.inside import BATCH, COPY_AUTO, Encoder, Pickled, Ring, receive
+from tests.support.inside import BATCH, COPY_AUTO, COPY_NEVER, Encoder, Pickled, Ring, receive
 
 NOT_INTS = 2**64 - 2  # dispatch() returns it instead of a generation
 
@@ -63,6 +63,12 @@ class Trip:
         kind, value = receive(self.ring, slot, copy)
         assert kind == BATCH
         return value
+
+    def share(self, value, copy=COPY_NEVER):
+        """Share a batch with the readers; return its value, with the consumer's own lease."""
+        kind, got = receive(self.ring, self.put(value), copy, True)
+        assert kind == BATCH
+        return got
 
     def __call__(self, value, copy=COPY_AUTO):
         """Send a value through a slot; return the value that arrives."""
