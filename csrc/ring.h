@@ -103,8 +103,8 @@ uint64_t sr_committed(const sr_ring *ring);
 
 /* ---- numa.c: where the memory lies ------------------------------------------------------------------------------- */
 
-/* Return the NUMA node of the first page of the slot's payload. -ENOENT: this process has not touched it; -EINVAL: there
- * is no such slot; -ENOSYS, -EPERM: the kernel or a sandbox has no move_pages. */
+/* Return the NUMA node of the first page of the slot's payload. -ENOENT: this process has not touched it; -EINVAL: no
+ * such slot; -ENOSYS, -EPERM: the kernel or a sandbox has no move_pages. */
 int sr_slot_node(const sr_ring *ring, uint32_t slot);
 
 /* ---- memory.c: memory of a slot ---------------------------------------------------------------------------------- */
