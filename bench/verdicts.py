@@ -232,15 +232,6 @@ def memory() -> tuple[str, str]:
     return found(loader(Texts()), 0.0001)
 
 
-def page_faults() -> tuple[str, str]:
-    def stack(samples: list[np.ndarray]) -> np.ndarray:
-        return np.stack(samples)
-
-    os.environ["MALLOC_TRIM_THRESHOLD_"] = "131072"  # the workers' heap is left alone
-    data = Data(1600 * 32, lambda i: None, 1 << 16)
-    return found(loader(data, batch_size=32, collate_fn=stack), 0.0, 1)
-
-
 def cache() -> tuple[str, str]:
     cached = slipring.cached(Data(300, lambda i: compute(0.002), 600), "300KiB")
     return found(loader(cached), 0.0002, epochs=3)
@@ -343,7 +334,6 @@ SCENES: tuple[tuple[str, str, Scene], ...] = (
     ("gil", "threads that compute in Python", gil),
     ("tiny", "batches that cost next to nothing", tiny),
     ("memory", "two million strings of the parent", memory),
-    ("page_faults", "memory that is given back with each batch", page_faults),
     ("cache", "a small cache", cache),
     ("cache", "a small cache, new workers", cache_of_new_workers),
     ("copy", "a slow copy to the device", copy),

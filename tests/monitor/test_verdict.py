@@ -116,8 +116,6 @@ THRESHOLDS = [
     (WAITING, {"private_bytes": (160 * MIB,) * 2, "free_bytes": MIB, "forked": True}, "storage"),
     (COMPUTING, COPIES | {"free_bytes": 8 << 30}, "decode"),  # the copies take little of the time
     ({"fetch": 4}, COPIES | {"free_bytes": 8 << 30}, "memory"),
-    (COMPUTING, {"faults": 1500.0}, "decode"),  # page faults take a fifth of the time to make a batch
-    (COMPUTING, {"faults": 1700.0}, "page_faults"),
     (CACHED | {"missed": misses(0.19)}, {"cache_full": "full"}, "decode"),
     (CACHED | {"missed": misses(0.21)}, {"cache_full": "full"}, "cache"),
     (CACHED | {"missed": misses(0.21)}, {}, "decode"),
@@ -192,10 +190,6 @@ CAUSES = [
     (
         {"fetch": 4, "step": 0.1}, {**COPIES, "copied_bytes": (200 * MIB,) * 2, "free_bytes": 8 << 30},
         "memory", True, ["209.7 MB each"], ["StringList"],
-    ),
-    (
-        COMPUTING | {"step": 0.1}, {"faults": 4000.0}, "page_faults", True,
-        ["takes 4,000 page faults, about 50% of the time"], ["slipring.empty"],
     ),
     (
         CACHED | {"missed": misses(0.6)},

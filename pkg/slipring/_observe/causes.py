@@ -27,8 +27,6 @@ COPIED = 0.2  # of the batches: copied because slots are short
 GROWN = 64 << 20  # bytes that a worker has copied of its parent's memory, to be reported
 SHORT = 0.25  # of the memory that was available: copies of the parent's memory
 PAGE, COPY_NS = 4096, 1000  # to copy a page, with the fault
-FAULT_NS = 2500  # the cost of a page fault, which fills a page with zeros
-FAULTS = 0.2  # the smallest share of a batch's time that page faults must take
 COSTS = 0.05  # of the workers' processor time: copying must take so much
 
 
@@ -333,29 +331,6 @@ def _copying(f, known):
     return _copies(known)
 
 
-def _page_faults(f, known):
-    """Check for workers that return memory to the kernel after each batch, and fault it in again for the next."""
-    each = float(f.made_in.mean())
-    share = (known.faults or 0.0) * FAULT_NS / max(1.0, each)
-    if share < FAULTS:
-        return None
-    return ("page_faults", f"{faults_text(known.faults, share)}.", FAULTS_ADVICE)
-
-
-FAULTS_ADVICE = (
-    "Use `slipring.empty(shape, dtype)` in `collate_fn`, or write whole batches in `fetch_into`. With glibc's "
-    "allocator, workers keep their memory by themselves unless MALLOC_* or GLIBC_TUNABLES is set: unset these."
-)
-
-
-def faults_text(faults, share):
-    """Return a sentence about the cost of page faults, without its full stop."""
-    return (
-        f"Workers return memory to the kernel and fault it in again: a batch takes {faults:,.0f} page faults, about "
-        f"{min(share, 1.0):.0%} of the time to make it"
-    )
-
-
 def _copies(known):
     sizes = known.copied_bytes
     if not known.forked or max(sizes, default=0) < GROWN:
@@ -420,6 +395,6 @@ def _ok(f, known):
 
 IF_BOUND = (
     *(_memory, _waiting, _epoch_start, _copy, _sampler, _kept, _ray, retries, _sample, _cache, _worker),
-    *(_slots, _gil, _copying, _tiny, _pickling, _page_faults, _collate, fetching),
+    *(_slots, _gil, _copying, _tiny, _pickling, _collate, fetching),
 )
 IF_NOT = (_memory, _copying, _gil, _unpickling, _consumer, _ok)

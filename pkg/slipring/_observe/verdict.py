@@ -32,7 +32,7 @@ class Verdict:
     ----------
     cause : str
         "ok", "unknown", "consumer", "decode", "storage", "worker", "sample", "sampler", "collate", "pickled",
-        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "augment", "your_code",
+        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "cache", "copy", "augment", "your_code",
         "ray", "retries", "rank", "hung", "starting", "stopped" or "no_workers".
     sentence : str
         The verdict in words.
@@ -83,7 +83,6 @@ class Known:
     cache_bytes: int | None = None  # the size of all samples in the cache
     cached_images: bool = False  # whether the cache belongs to a dataset of slipring.images
     forked: bool = False  # whether workers began with their parent's memory
-    faults: float | None = None  # page faults per batch, in its worker
     own_collate: bool | None = None  # whether a `collate_fn` was given
     persistent: bool | None = None  # the loader's `persistent_workers`
     in_order: bool | None = None

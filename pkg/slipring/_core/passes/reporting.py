@@ -53,7 +53,6 @@ def report(loader, name, headroom):
         cache_bytes=None if cache is None else cache.bytes_for_all,
         cached_images=any(kind.__module__ == "slipring.images" for kind in type(loader.dataset).__mro__),
         forked=forks,
-        faults=None if not alive or engine.memory is None else engine.memory.faults_per_batch(engine.ring),
         own_collate=_own_collate(pool.job.options.collate_fn) if alive else None,
         persistent=options.persistent_workers if alive else None,
         in_order=options.in_order if alive else None,
