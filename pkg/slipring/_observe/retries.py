@@ -1,6 +1,4 @@
-"""Remote reads that fail and are repeated: the rule of a verdict, and a report's line."""
-
-from slipring._core.ring.text import megabytes, seconds
+"""Remote reads that fail and are repeated: the rule of a verdict."""
 
 FETCHING = 0.5  # of the time to fetch: remote reads must take so much
 LOST = 0.2  # of the time of remote reads: failed attempts and the pauses after them are the cause
@@ -40,13 +38,3 @@ def retries(f, known=None):
         f"{reads['lost_ns'] / spent:.0%} of the time of all reads.",
         REPEATED[max(failed, key=failed.get)][1],
     )
-
-
-def text_of(reads):
-    """Return a line about remote reads."""
-    failed = {name: reads[name] for name in (*REPEATED, "rejected") if reads[name]}
-    told = ", ".join(f"{name} {count:,}" for name, count in failed.items())
-    told = f"{sum(failed.values()):,} failed ({told})" if failed else "none failed"
-    answered = max(1, reads["attempts"] - sum(failed.values()))
-    each = seconds(reads["ns"] / answered / 1e9)
-    return f"Remote reads: {reads['attempts']:,}, {told}; {megabytes(reads['bytes'])}, {each} each."
