@@ -76,7 +76,7 @@ def test_the_cpus_of_a_job_are_its_ranks_share_and_not_the_commands():
 # ---- the rules
 
 
-def told(rank, supply=0.01, wait=0.0, cause="consumer"):
+def told(rank, supply=0.01, wait=0.0, cause="ok"):
     return {
         "rank": rank, "pid": 100 + rank, "supply_s": supply, "wait_share": wait, "data_bound": wait >= 0.1,
         "cause": cause, "sentence": f"Of rank {rank}.", "advice": f"Help rank {rank}.",

@@ -28,7 +28,7 @@ def told(rank, wait_share=0.0, supply=0.01, own=None, batch=0.1):
         "rank": rank,
         "wait_share": wait_share,
         "data_bound": wait_share >= 0.1,
-        "cause": "storage" if wait_share >= 0.1 else "consumer",
+        "cause": "storage" if wait_share >= 0.1 else "ok",
         "sentence": f"Of rank {rank}.",
         "advice": f"Help rank {rank}.",
         "batch_s": batch,

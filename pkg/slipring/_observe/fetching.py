@@ -1,4 +1,4 @@
-"""The causes within fetching: storage, decoding, augmentation, a user's functions; and the workers that would help."""
+"""The causes within fetching, whose parts a dataset may report; and the number of workers that would help."""
 
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring._core.ring.text import digits, seconds
@@ -8,55 +8,55 @@ EXPLAINS = 0.5  # of the waiting: a cause must explain so much of it
 ON_CPU = 0.6  # of its time: a worker that computes, and does not wait for something
 PER_CPU = 4  # most workers per processor to advise, if they wait
 PROCESSES = "`workers=slipring.Workers(start_method='forkserver')`"
+# The largest part of fetching -> (what to do about it, what else helps if there are too few processors).
+COMPUTING = {
+    "augment": (
+        "`dataset.step_times()` and `slipring bench-dataset module:factory` measure each step. Use cheaper operations "
+        "(bilinear in place of bicubic), or fewer. A cache of decoded images does not help here.",
+        "make augmentation cheaper",
+    ),
+    "your_code": (
+        "Change the image in place, replace Python loops by NumPy, or use operations of `slipring.images`.",
+        "make your code cheaper",
+    ),
+}
 
 
 def fetching(f, known):
-    """Return the (cause, text, advice) of workers that spend their time on fetching."""
+    """Return the (cause, text, advice) of workers that spend their time on fetching, with the shares of its parts."""
     shares = part_shares(float(f.table["fetch_ns"].sum()), lambda field: f.table[field].sum())
-    details = parts_text(shares)
-    details = f" ({details})" if details else ""
-    each = seconds(float(f.made_in.mean()) / 1e9)
+    largest, parts = _largest(shares), parts_text(shares)
+    each = f"{seconds(float(f.made_in.mean()) / 1e9)}{f' ({parts})' if parts else ''}"
     waits = f.computing < ON_CPU
-    shared = f"Threads share Python's lock, and processes do not ({PROCESSES})." if f.snapshot.threads else ""
-    largest = _largest(shares)
     # Only datasets of slipring.images report the parts of fetching.
     cache = "`cache=budget`" if shares else "`slipring.cached(dataset, budget)`"
-    if largest == "your_code":
-        advice = "Change the image in place, replace Python loops by NumPy, or use operations of `slipring.images`."
-        if waits:
+    if waits or shares.get("read", 0.0) > EXPLAINS:
+        advice = _of_waits(f, known, cache)
+        if largest == "your_code":
             advice = (
-                "It waits for something, such as a file or a lock: read that once, before the first sample. "
+                "Your function waits for something, such as a file or a lock: read that once, before the first sample. "
                 f"`py-spy dump --subprocesses --pid {f.snapshot.consumer_pid}` shows what the workers wait for."
             )
         return (
-            "your_code",
-            f"The workers are {f.busy:.0%} busy, above all with your code in the list of transforms: to make a batch "
-            f"takes {each}{details}.{_crowded(f)}",
-            f"{advice} {more(f, known, waits, 'make your code cheaper')} {shared}".strip(),
-        )
-    if waits or shares.get("read", 0.0) > EXPLAINS:
-        side_by_side = "" if known.saturated else ", or more workers, which wait side by side"
-        return (
             "storage",
             f"The workers are {f.busy:.0%} busy, and wait in the dataset for most of it: they have a processor for "
-            f"{f.on_cpu:.0%} of the {each} that a batch takes{details}.",
-            f"Reading is slow: a faster disk, larger files, a cache ({cache}), threads in each worker "
-            f"(`workers=slipring.Workers(fetch_threads=8)`){side_by_side}. {more(f, known, True)}".strip(),
+            f"{f.on_cpu:.0%} of the time that a batch takes, which is {each}.",
+            f"{advice} {more(f, known, True)}".strip(),
         )
-    if largest == "augment":
-        return (
-            "augment",
-            f"The workers are {f.busy:.0%} busy, above all with augmentation: to make a batch takes "
-            f"{each}{details}.{_crowded(f)}",
-            "`dataset.step_times()` and `slipring bench-dataset module:factory` measure each step. Use cheaper "
-            "operations (bilinear in place of bicubic), or fewer. A cache of decoded images does not help here. "
-            f"{more(f, known, cheaper='make augmentation cheaper')}".strip(),
-        )
-    cheaper = f"make the samples cheaper (smaller files, a cache: {cache})"
+    advice, cheaper = COMPUTING.get(largest, ("", f"make the samples cheaper (smaller files, a cache: {cache})"))
+    shared = f"Threads share Python's lock, and processes do not ({PROCESSES})." if f.snapshot.threads else ""
     return (
-        "decode",
-        f"The workers are {f.busy:.0%} busy, and compute: to make a batch takes {each}{details}.{_crowded(f)}",
-        f"{more(f, known, cheaper=cheaper)} {shared}".strip(),
+        "compute",
+        f"The workers are {f.busy:.0%} busy, and compute: to make a batch takes {each}.{_crowded(f)}",
+        " ".join(filter(None, (advice, more(f, known, cheaper=cheaper), shared))),
+    )
+
+
+def _of_waits(f, known, cache):
+    side_by_side = "" if known.saturated else ", or more workers, which wait side by side"
+    return (
+        f"Reading is slow: a faster disk, larger files, a cache ({cache}), threads in each worker "
+        f"(`workers=slipring.Workers(fetch_threads=8)`){side_by_side}."
     )
 
 
