@@ -44,7 +44,7 @@ _NAMES = {
     "slipring._observe.causes": "IF_BOUND IF_NOT",
     "slipring._observe.activity": "Activity activities at_work",
     "slipring._observe.jobs": "NoJob attach environ_of jobs",
-    "slipring._observe.peers": "judged rank_of",
+    "slipring._observe.peers": "rank_of",
     "slipring._observe.ranks": "gather",
     "slipring._observe.rates": "Figures",
     "slipring._observe.recording": "Recording",
