@@ -435,6 +435,9 @@ def declares(
     declared: type, *, defaults: Mapping[str, Any] | None = None, refused: Iterable[str] = (), **known: str
 ) -> Callable[[_Constructor], _Constructor]:
     """Give a loader the options of a TypedDict above: see `slipring._core.options.declare.declares`."""
-    options = declare.rules(declared, (FlowOptions, CommonOptions))
+    found = declare.rules(declared)
+    # Those that only this loader has come first.
+    order = sorted(found, key=lambda name: [name in each.__annotations__ for each in (CommonOptions, FlowOptions)])
+    options = {name: found[name] for name in order}
     moved = {name: text for name, text in MOVED.items() if "device" in options or "device=" not in text}
     return declare.declares(options, defaults=defaults, refused=refused, **{**ELSEWHERE, **moved, **known})

@@ -31,7 +31,7 @@ _NAMES = {
     "slipring._core.options.arguments": "function instance integer seconds",
     "slipring._core.codec.cache_names": "find label_of",
     "slipring._core.workers.deaths": "manner",
-    "slipring._core.options.declare": "Group group_rules rules",
+    "slipring._core.options.declare": "Group rules",
     "slipring._core.workers.fetch": "Fetcher",
     "slipring._core.options.option_values": "Options",
     "slipring._core.workers.pickling": "SharedPickle",

@@ -13,7 +13,7 @@ from slipring._core.options.declare import Rule
 from slipring._core.options.worker_count import WORKERS_PER_CPU, bounds, default_start_method
 from slipring._core.ring._ring import MAX_RANGES, MAX_SLOTS, MAX_WORKERS
 from slipring.errors import shown
-from slipring.options import CommonOptions, FlowOptions, LoaderOptions
+from slipring.options import LoaderOptions
 
 
 class _Explicit(TypedDict, total=False):
@@ -23,7 +23,7 @@ class _Explicit(TypedDict, total=False):
     collate_fn: Annotated[Callable[[Any], Any] | None, Rule(None, "", function)]
 
 
-_ALL = {**declare.rules(_Explicit), **declare.rules(LoaderOptions, (FlowOptions, CommonOptions))}
+_ALL = {**declare.rules(_Explicit), **declare.rules(LoaderOptions)}
 
 
 def _with_fields(made):
