@@ -1,7 +1,7 @@
 """Every option of the loaders, declared once: its type, its default, its check and its documentation.
 
 A new option that all loaders have is one field of `CommonOptions`. It reaches their signatures, ``help()``, type
-checkers and documentation, and `Options` (``_core.options.option_values``), which carries the values to where they act.
+checkers and documentation, and `Options` (``_core.options.values``), which carries the values to where they act.
 Options for experts are fields of `Workers`, `Memory` and `Device`.
 """
 
@@ -11,9 +11,9 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypedDict, TypeVar
 
-from slipring._core.options import declare
-from slipring._core.options.arguments import MAX_COUNT, function, instance, integer, iterable, memory_place, seconds
-from slipring._core.options.declare import Group, Rule, documented, option
+from slipring._core.options import rule
+from slipring._core.options.checks import MAX_COUNT, function, instance, integer, iterable, memory_place, seconds
+from slipring._core.options.rule import Group, Rule, documented, option, rules
 from slipring._core.options.worker_count import StartMethod, worker_count
 from slipring._core.ring._ring import MAX_SLOTS
 
@@ -434,10 +434,10 @@ MOVED = {
 def declares(
     declared: type, *, defaults: Mapping[str, Any] | None = None, refused: Iterable[str] = (), **known: str
 ) -> Callable[[_Constructor], _Constructor]:
-    """Give a loader the options of a TypedDict above: see `slipring._core.options.declare.declares`."""
-    found = declare.rules(declared)
+    """Give a loader the options of a TypedDict above: see `slipring._core.options.rule.declares`."""
+    found = rules(declared)
     # Those that only this loader has come first.
     order = sorted(found, key=lambda name: [name in each.__annotations__ for each in (CommonOptions, FlowOptions)])
     options = {name: found[name] for name in order}
     moved = {name: text for name, text in MOVED.items() if "device" in options or "device=" not in text}
-    return declare.declares(options, defaults=defaults, refused=refused, **{**ELSEWHERE, **moved, **known})
+    return rule.declares(options, defaults=defaults, refused=refused, **{**ELSEWHERE, **moved, **known})

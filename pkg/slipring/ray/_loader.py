@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import MAX_COUNT, flag, function, instance, integer
-from slipring._core.options.declare import refuse
+from slipring._core.options.checks import MAX_COUNT, flag, function, instance, integer
+from slipring._core.options.rule import refuse
 from slipring._core.passes.frontend import MASK_62
 from slipring._core.passes.state import unpickled
 from slipring._core.ring._ring import MAX_WORKERS, mix
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import ray.data
     from typing_extensions import Unpack
 
-    from slipring._core.options.option_values import Options
+    from slipring._core.options.values import Options
     from slipring.images._sources.options import ImageOptions
     from slipring.images._steps.base import Transform
 

@@ -4,7 +4,7 @@ import os
 import warnings
 from typing import Any, Literal, get_args
 
-from slipring._core.options.arguments import integer
+from slipring._core.options.checks import integer
 from slipring._core.ring import process
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring.errors import shown

@@ -20,7 +20,7 @@ from slipring._core.workers.worker import Worker
 from slipring.sampler import BatchSampler
 
 if TYPE_CHECKING:
-    from slipring._core.options.option_values import Options
+    from slipring._core.options.values import Options
     from slipring._core.passes.source import SamplerSource
     from slipring._core.passes.state import Described, State
     from slipring._observe.report import Report

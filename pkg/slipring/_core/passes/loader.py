@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import integer
+from slipring._core.options.checks import integer
 from slipring._core.passes import state as states
 from slipring._core.passes._inflight import Position
 from slipring._core.passes.engine import EngineCache

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
 
-from slipring._core.options.arguments import did_you_mean, flag, one_of
+from slipring._core.options.checks import did_you_mean, flag, one_of
 from slipring.errors import shown
 
 _Declared = TypeVar("_Declared", bound=Callable[..., Any])

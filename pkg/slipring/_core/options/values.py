@@ -7,9 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from slipring._core.options import declare
-from slipring._core.options.arguments import function, integer
-from slipring._core.options.declare import Rule
+from slipring._core.options.checks import function, integer
+from slipring._core.options.rule import Rule, check, rules
 from slipring._core.options.worker_count import WORKERS_PER_CPU, bounds, default_start_method
 from slipring._core.ring._ring import MAX_RANGES, MAX_SLOTS, MAX_WORKERS
 from slipring.errors import shown
@@ -23,7 +22,7 @@ class _Explicit(TypedDict, total=False):
     collate_fn: Annotated[Callable[[Any], Any] | None, Rule(None, "", function)]
 
 
-_ALL = {**declare.rules(_Explicit), **declare.rules(LoaderOptions)}
+_ALL = {**rules(_Explicit), **rules(LoaderOptions)}
 
 
 def _with_fields(made):
@@ -55,7 +54,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, (kind, rule) in _ALL.items():
-            object.__setattr__(self, name, declare.check(name, kind, rule, getattr(self, name)))
+            object.__setattr__(self, name, check(name, kind, rule, getattr(self, name)))
         if not isinstance(self.num_workers, int):
             begin, *found = bounds(self.num_workers, self.memory.slots)
             object.__setattr__(self, "num_workers", begin)
