@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from slipring._core.ring._ring import EPOCH_BITS
+from slipring._core.ring._ring import EPOCH_BITS, MAX_WORKERS
 from slipring.errors import shown
 
 if TYPE_CHECKING:
@@ -231,6 +231,26 @@ def file_path(name: str, value: Any) -> str:
     except UnicodeEncodeError:
         pass
     raise ValueError(f"{name} must be a path that a file system can have, not {shown(value)}")
+
+
+def worker_count(name: str, value: Any) -> Any:
+    """Check a number of workers: an int from 0, 'auto', or (least, most), each an int from 1 or None."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    if not isinstance(value, (tuple, list)):
+        try:
+            return integer(name, value, 0, MAX_WORKERS, hint="; 0 loads in this process")
+        except TypeError:
+            raise TypeError(f"{name} must be an int, 'auto' or (least, most), not {shown(value)}") from None
+    if len(value) != 2:
+        raise ValueError(f"{name} must be (least, most), not {shown(value)}")
+    least, most = (
+        integer(f"{name}={shown(value)}: the {what} bound", bound, 1, MAX_WORKERS, optional=True)
+        for what, bound in zip(("lower", "upper"), value, strict=True)
+    )
+    if least is not None and most is not None and most < least:
+        raise ValueError(f"{name}={shown(value)}: the upper bound must be at least the lower bound")
+    return least, most
 
 
 def memory_place(value: Any, kinds: Sequence[str] = ("auto", "shm", "memfd")) -> str | os.PathLike[str]:
