@@ -8,7 +8,7 @@ import numbers
 import operator
 import os
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from slipring._core.ring._ring import EPOCH_BITS, MAX_WORKERS
@@ -82,34 +82,6 @@ def real(name: str, value: Any, what: str = "a number") -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-
-
-def listed_samples(samples: Any) -> list[Any]:
-    """Return samples as a new list; raise TypeError if they are a finished batch, whose parts are not samples."""
-    is_one = isinstance(samples, (Mapping, Set, str, bytes, bytearray)) or hasattr(samples, "__dataframe__")
-    if not is_one and not (isinstance(samples, tuple) and hasattr(samples, "_fields")):  # of a namedtuple
-        try:
-            each = iter(samples)
-        except TypeError:
-            pass
-        else:
-            return list(each)
-    raise TypeError(
-        f"samples must be a list with one element per sample, and are of type {type(samples).__name__}. If "
-        "__getitems__ returns finished batches, give a collate_fn, which gets them unchanged (not with chunk_size or "
-        "skip_none), or return them from fetch_into"
-    )
-
-
-def one_each(dataset: Any, indices: Sequence[Any], samples: Iterable[Any]) -> list[Any]:
-    """Return the samples of one call to a dataset as a list; raise an error unless there is one for each index."""
-    found = listed_samples(samples)
-    if len(found) != len(indices):
-        raise ValueError(
-            f"{type(dataset).__name__} has returned {len(found)} samples for {len(indices)} indices: which ones they "
-            "are cannot be known"
-        )
-    return found
 
 
 def seconds(name: str, value: Any, zero: str = "wait forever") -> None:
