@@ -77,13 +77,7 @@ def documented(group: type[_Group]) -> type[_Group]:
 
 
 def check(name: str, kind: Any, rule: Rule, value: Any) -> Any:
-    """Return the value of an option, as Python's own type.
-
-    Raises
-    ------
-    TypeError, ValueError
-        The option is wrong; the text names the option, its value and the rule.
-    """
+    """Return the value of an option, as Python's own type, or raise an error with its name, its value and the rule."""
     if rule.check is not None:
         checked = rule.check(name, value)
         return value if checked is None else checked
@@ -103,16 +97,9 @@ def _words(kind):
 
 
 def refuse(given: Mapping[str, Any], refused: Mapping[str, str], loader: str) -> None:
-    """Raise ValueError for an option that a loader cannot have.
+    """Raise ValueError for an option in `given` that `loader` cannot have.
 
-    Parameters
-    ----------
-    given : mapping
-        The loader's arguments.
-    refused : mapping
-        Option, or "group.option" -> the reason.
-    loader : str
-        What users call the loader.
+    `refused` has the reasons, by the name of the option or "group.option".
     """
     for name, why in refused.items():
         group, _, field = name.rpartition(".")
@@ -141,20 +128,11 @@ def declares(
     refused: Iterable[str] = (),
     **known: str,
 ) -> Callable[[_Declared], _Declared]:
-    """Give a class's constructor, or a function, declared options in place of its ``**options``.
+    """Give a class's constructor, or a function, declared options (see `rules`) in place of its ``**options``.
 
-    They appear in its signature, and their documentation replaces ``{options}`` in its own, unless the loader refuses
-    them with a reason (see `refuse`). An unknown argument raises a TypeError that suggests a known one.
-
-    Parameters
-    ----------
-    options : mapping
-        As `rules` returns them.
-    defaults : mapping, optional
-        Defaults of this loader that differ.
-    refused : iterable of str
-    **known : str
-        Other loaders' name for an argument -> ours.
+    They appear in its signature, with this loader's own `defaults`. Their documentation replaces ``{options}`` in its
+    own, except for the `refused` ones (see `refuse`). An unknown argument raises a TypeError that suggests a known one;
+    `known` maps other loaders' names to ours.
     """
     values = {**{name: rule.default for name, (_, rule) in options.items()}, **(defaults or {})}
     given = [

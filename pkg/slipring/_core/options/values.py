@@ -237,12 +237,8 @@ def warn_of_many_workers(num_workers: int) -> None:
 def bounds(num_workers: Any, slots: int | None = None) -> tuple[int, int, int]:
     """Return (workers to begin with, the fewest, the most) for a loader that finds the best number.
 
-    It begins with no more than its slots serve, of which the consumer has one.
-
-    Parameters
-    ----------
-    num_workers : {'auto'} or (int or None, int or None)
-    slots : int, optional
+    `num_workers` is 'auto' or a pair whose bounds may be None. The loader begins with no more workers than its slots
+    serve, of which the consumer has one.
     """
     least, most = (None, None) if num_workers == "auto" else num_workers
     cpus = process.cpus()
