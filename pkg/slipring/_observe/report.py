@@ -101,6 +101,7 @@ class Report:
         cache: Any = None,
         tuning: str = "",
         headroom: Any = None,
+        waits: Mapping[str, float] | None = None,
     ) -> None:
         self.name: str = name
         self.at_ns: int = snapshot.at_ns
@@ -130,22 +131,9 @@ class Report:
         self.tuning: str = tuning
         self.headroom: dict[str, Any] | None = _headroom(headroom, snapshot)
         self.ranks: list[dict[str, Any]] = []
-        self.waits: dict[str, float] = {}
+        self.waits: dict[str, float] = dict(waits or {})
         self.rates: dict[str, float] = _rates(snapshot)
-        self._snapshot, self._known = snapshot, known
-
-    def add_waits(self, waits: Mapping[str, float], **known: Any) -> None:
-        """Add the times that the source reports, by its own names, and update the verdict.
-
-        Parameters
-        ----------
-        waits : dict of str to float
-            In seconds.
-        **known
-            Fields of `slipring._observe.verdict.Known` that follow from these times.
-        """
-        self.waits = dict(waits)
-        self.verdict = verdict(self._snapshot, dataclasses.replace(self._known, **known))
+        self._snapshot = snapshot
 
     def gathered(self) -> Report:
         """Return this report with the verdicts of all ranks, if torch.distributed is used; all ranks must call this."""

@@ -268,12 +268,12 @@ class Loader(CoreLoader[Any]):
 
     # ---- figures, end
 
-    def _add_waits(self, made):
-        """Add the times of ``Dataset.stats()``, under their names there."""
+    def _waits(self, snapshot):
+        """Return the times of ``Dataset.stats()``, under their names there."""
         times = dict(zip(TIMES, self._times()))
         waits = {name: ns / 1e9 for name, ns in times.items()}
-        waits["Total time user thread is blocked"] = made.stages["waited"].total_s
-        made.add_waits(waits, block_wait_ns=sum(times[name] for name in WAITS), block_ns=sum(times.values()))
+        waits["Total time user thread is blocked"] = snapshot.stages["waited"].total_s
+        return waits, {"block_wait_ns": sum(times[name] for name in WAITS), "block_ns": sum(times.values())}
 
     def data_stats(self) -> str:
         """Return the text of ``Dataset.stats()`` for the latest execution, which runs outside this process.

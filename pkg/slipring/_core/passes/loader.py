@@ -238,7 +238,6 @@ class LoaderCore(Frontend):
 
         name = f"{type(self).__name__}({type(self.dataset).__name__})"
         made = report(self, name, headroom)
-        self._add_waits(made)
         return made.gathered() if ranks else made  # last: the other ranks get the verdict
 
     def _check_open(self) -> None:

@@ -41,6 +41,7 @@ def report(loader, name, headroom):
     cache = _cache_of(loader.dataset)
     pool, options = (engine.pool, engine.options) if alive else (None, None)
     forks = bool(getattr(pool, "forks", False))
+    waits, known_of_waits = loader._waits(snapshot)
     known = Known(
         copied_share=stats.copied_batches / max(1, stats.batches),
         pickled=stats.pickled_leaves / max(1, stats.batches),
@@ -58,9 +59,10 @@ def report(loader, name, headroom):
         in_order=options.in_order if alive else None,
         tuned=tuning is not None,
         saturated=None if tuning is None else loader._tuner.saturated,
+        **known_of_waits,
     )
     said = "" if tuning is None else f"{tuning.workers}: {tuning.reason}."
-    return Report(name, snapshot, stats, known, cache=cache, tuning=said, headroom=headroom)
+    return Report(name, snapshot, stats, known, cache=cache, tuning=said, headroom=headroom, waits=waits)
 
 
 def _copied(pool):
