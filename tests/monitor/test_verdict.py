@@ -142,7 +142,6 @@ CAUSES = [
     ),
     ({"fetch": 16, "cpu": WAITS}, {}, "storage", True, [], ["more workers"]),
     (COMPUTING | {"cpu": 0.3, "queued": 0.31}, {}, "compute", True, ["For 31% of that they are ready to run"], []),
-    (COMPUTING | {"cpu": 0.2, "queued": 43.26}, {}, "compute", True, ["have no processor, for longer than that"], []),
     (
         {"fetch": slower(4), "cpu": lambda worker: 1 - 0.6 * worker, "queued": lambda worker: 0.6 * worker}, {},
         "worker", True, ["Worker 1 (pid ", "4.0 times", "for 60% of that time", "no processor"], [],

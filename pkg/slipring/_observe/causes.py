@@ -10,7 +10,7 @@ import numpy as np
 from slipring._core.ring._ring import MAX_SLOTS
 from slipring._core.ring.text import megabytes, seconds
 from slipring._observe.activity import at_work, sentence_of
-from slipring._observe.fetching import EXPLAINS, ON_CPU, PROCESSES, fetching, more
+from slipring._observe.fetching import CROWDED, EXPLAINS, ON_CPU, PROCESSES, fetching, more
 from slipring._observe.snapshot import index_text, states
 
 BOUND = 0.10  # of its time: a loop that waits longer is bound by its data
@@ -114,7 +114,7 @@ def _sample(f, known):
     excess = (slowest[slow] - usual).sum()
     if excess < EXPLAINS * f.waited[~f.first].sum() or excess < 1e6:
         return None
-    if f.queued > 0.15 and slowest.max() < SLICE:
+    if f.queued > CROWDED and slowest.max() < SLICE:
         return None  # an interrupted worker is slow with any sample
     order = np.argsort(slowest[slow])[::-1]
     found = {}
@@ -176,7 +176,7 @@ def _worker(f, known):
     told = max(1.0, float(its["reported_ns"]))
     cpu = min(1.0, float(its["cpu_ns"]) / told)
     queued = min(1 - cpu, float(its["queued_ns"]) / told)
-    if queued > 0.2:
+    if queued > CROWDED:
         why = f"for {queued:.0%} of that time it is ready to run, and has no processor"
         fewer = max(1, f.n_workers - 1)
         advice = f"Another program uses its processor: use fewer workers (`num_workers={fewer}`), or move that program."

@@ -6,6 +6,7 @@ from slipring._observe.snapshot import part_shares, parts_text
 
 EXPLAINS = 0.5  # of the waiting: a cause must explain so much of it
 ON_CPU = 0.6  # of its time: a worker that computes, and does not wait for something
+CROWDED = 0.15  # of its busy time: a worker that is ready to run, and has no processor
 PER_CPU = 4  # most workers per processor to advise, if they wait
 PROCESSES = "`workers=slipring.Workers(start_method='forkserver')`"
 # The largest part of fetching -> (what to do about it, what else helps if there are too few processors).
@@ -70,11 +71,7 @@ def _largest(shares):
 
 def _crowded(f):
     """Return the text for a shortage of CPUs; empty if there is none."""
-    if f.queued < 0.15:
-        return ""
-    if f.delayed > f.queued:
-        return " They are ready to run, and have no processor, for longer than that."
-    return f" For {f.queued:.0%} of that they are ready to run, and have no processor."
+    return f" For {f.queued:.0%} of that they are ready to run, and have no processor." if f.queued >= CROWDED else ""
 
 
 def more(f, known, waiting=False, cheaper="make the samples cheaper"):
