@@ -160,7 +160,7 @@ CAUSES = [
     ),
     (
         {"fetch": 0.8, "step": 10, "cpu": WAITS}, {"pickled": 3.0, "unpickle_ns": 6e6}, "pickled", False,
-        ["take 61% of the loop's time: each batch has 3 pickled leaves"], [],
+        ["unpickling them takes 61% of the loop's time: each batch has 3 pickled leaves"], [],
     ),
     (  # the first wait of all does not count
         EPOCHS | {"fetch": 0.8, "step": 6}, {}, "epoch_start", True, ["601 ms, 2 seen"], ["persistent_workers=True"],

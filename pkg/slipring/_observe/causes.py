@@ -241,11 +241,10 @@ def _gil(f, known):
 
 
 def _cache(f, known):
-    looked = int(f.table["hits"].sum()) + int(f.table["misses"].sum())
     late = f.table[(f.table["epoch"] > f.table["epoch"].min()) | (f.table["run"] > 1)]
     misses = int(late["misses"].sum())
     again = misses + int(late["hits"].sum())
-    if not looked or not again or misses < 0.2 * again or not known.cache_full:
+    if not again or misses < 0.2 * again or not known.cache_full:
         return None
     need = f"; all samples would take {megabytes(known.cache_bytes)}" if known.cache_bytes else ""
     remedy = "Give the job more memory"
@@ -275,15 +274,15 @@ def _tiny(f, known):
 
 def _pickled(f, known):
     """Check for pickled leaves: workers pickle them, or batches are there in time and the loop unpickles them."""
-    share, whose, least = _collating(f), "workers'", EXPLAINS
-    if f.wait_share < BOUND:  # unpickling counts as the loop's step
-        share, whose, least = (known.unpickle_ns or 0.0) * len(f.table) / max(1.0, f.all), "loop's", BOUND
+    text, share, least = "Collation and pickling take {:.0%} of the workers' time", _collating(f), EXPLAINS
+    if f.wait_share < BOUND:
+        text, least = "Batches are there in time, and unpickling them takes {:.0%} of the loop's time", BOUND
+        share = (known.unpickle_ns or 0.0) * len(f.table) / max(1.0, f.all)  # a part of the loop's step
     if share < least or (known.pickled or 0.0) < 1:
         return None
     return (
         "pickled",
-        f"Collation and pickling take {share:.0%} of the {whose} time: each batch has {known.pickled:,.0f} pickled "
-        "leaves.",
+        f"{text.format(share)}: each batch has {known.pickled:,.0f} pickled leaves.",
         "Return arrays (`numpy.asarray(values)`), tensors, numbers and text in place of other objects.",
     )
 
