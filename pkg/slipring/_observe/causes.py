@@ -10,7 +10,7 @@ import numpy as np
 from slipring._core.ring._ring import MAX_SLOTS
 from slipring._core.ring.text import megabytes, seconds
 from slipring._observe.activity import at_work, sentence_of
-from slipring._observe.fetching import CROWDED, EXPLAINS, ON_CPU, PROCESSES, fetching, more
+from slipring._observe.shares import CROWDED, EXPLAINS, ON_CPU, PROCESSES, collating, shares
 from slipring._observe.snapshot import index_text, states
 
 BOUND = 0.10  # of its time: a loop that waits longer is bound by its data
@@ -274,7 +274,7 @@ def _tiny(f, known):
 
 def _pickled(f, known):
     """Check for pickled leaves: workers pickle them, or batches are there in time and the loop unpickles them."""
-    text, share, least = "Collation and pickling take {:.0%} of the workers' time", _collating(f), EXPLAINS
+    text, share, least = "Collation and pickling take {:.0%} of the workers' time", collating(f), EXPLAINS
     if f.wait_share < BOUND:
         text, least = "Batches are there in time, and unpickling them takes {:.0%} of the loop's time", BOUND
         share = (known.unpickle_ns or 0.0) * len(f.table) / max(1.0, f.all)  # a part of the loop's step
@@ -285,36 +285,6 @@ def _pickled(f, known):
         f"{text.format(share)}: each batch has {known.pickled:,.0f} pickled leaves.",
         "Return arrays (`numpy.asarray(values)`), tensors, numbers and text in place of other objects.",
     )
-
-
-def _collating(f):
-    """Return the share of the workers' time after fetching: collation, and writing into the slot."""
-    fetch, collate = float(f.table["fetch_ns"].sum()), float(f.table["collate_ns"].sum())
-    return collate / max(1.0, fetch + collate)
-
-
-def _collate(f, known):
-    share = _collating(f)
-    if share < EXPLAINS:
-        return None
-    collate = float(f.table["collate_ns"].sum())
-    each = seconds(collate / len(f.table) / 1e9)
-    waits = f.computing < ON_CPU
-    if known.own_collate is False:
-        text = f"{share:.0%} of the workers' time goes into writing samples into the batch"
-        advice = "Have smaller samples: uint8 in place of float32 (`sample.astype('uint8')`), or a crop."
-    else:
-        text = f"{share:.0%} of the workers' time goes into collate_fn"
-        advice = (
-            "Make it cheaper (stack arrays once, no copies, no lists of numbers), or leave it to slipring "
-            "(`collate_fn=None`)."
-        )
-        if waits:
-            advice = (
-                "It waits for something: do that in the dataset, where threads wait for several samples at once "
-                "(`workers=slipring.Workers(fetch_threads=8)`), or not at all."
-            )
-    return ("collate", f"{text} ({each} for each batch).", f"{advice} {more(f, known, waits)}".strip())
 
 
 def _memory(f, known):
@@ -372,6 +342,6 @@ def _ok(f, known):
 
 IF_BOUND = (
     *(_memory, _waiting, _epoch_start, _copy, _sampler, _slots, _ray, retries, _sample, _cache, _worker),
-    *(_gil, _tiny, _pickled, _collate, fetching),
+    *(_gil, _tiny, _pickled, shares),
 )
 IF_NOT = (_memory, _gil, _pickled, _ok)
