@@ -124,7 +124,7 @@ def slow_step() -> tuple[str, str]:
     return found(loader(Data(300, sleeping(0.0002))), 0.01)
 
 
-def decode() -> tuple[str, str]:
+def compute_samples() -> tuple[str, str]:
     return found(loader(Data(1000, lambda i: compute(0.001))), 0.0005)
 
 
@@ -229,16 +229,7 @@ def tiny() -> tuple[str, str]:
 
 def memory() -> tuple[str, str]:
     TEXTS.extend(f"some text {i}" for i in range(2_000_000))
-    return found(loader(Texts()), 0.0001)
-
-
-def page_faults() -> tuple[str, str]:
-    def stack(samples: list[np.ndarray]) -> np.ndarray:
-        return np.stack(samples)
-
-    os.environ["MALLOC_TRIM_THRESHOLD_"] = "131072"  # the workers' heap is left alone
-    data = Data(1600 * 32, lambda i: None, 1 << 16)
-    return found(loader(data, batch_size=32, collate_fn=stack), 0.0, 1)
+    return found(loader(Texts()), 0.004)
 
 
 def cache() -> tuple[str, str]:
@@ -323,11 +314,11 @@ SCENES: tuple[tuple[str, str, Scene], ...] = (
     ("ok", "nothing", nothing),
     ("ok", "batches made by the loop, which cost little", fast_without_workers),
     ("unknown", "two batches", too_early),
-    ("consumer", "a slow step", slow_step),
-    ("decode", "samples that compute", decode),
-    ("augment", "many operations on each image", augment),
-    ("your_code", "a function of the list that computes", slow_function),
-    ("your_code", "a function of the list that waits", waiting_function),
+    ("ok", "a slow step", slow_step),
+    ("compute", "samples that compute", compute_samples),
+    ("compute", "many operations on each image", augment),
+    ("compute", "a function of the list that computes", slow_function),
+    ("storage", "a function of the list that waits", waiting_function),
     ("storage", "samples that are waited for", storage),
     ("storage", "a slow beginning", slow_beginning),
     ("storage", "workers with memory of their own", memory_of_their_own),
@@ -339,11 +330,10 @@ SCENES: tuple[tuple[str, str, Scene], ...] = (
     ("sampler", "a slow sampler", sampler),
     ("epoch_start", "workers that begin slowly", epoch_start),
     ("slots", "two slots for four workers", slots),
-    ("kept", "a loop that keeps batches", kept),
+    ("slots", "a loop that keeps batches", kept),
     ("gil", "threads that compute in Python", gil),
     ("tiny", "batches that cost next to nothing", tiny),
     ("memory", "two million strings of the parent", memory),
-    ("page_faults", "memory that is given back with each batch", page_faults),
     ("cache", "a small cache", cache),
     ("cache", "a small cache, new workers", cache_of_new_workers),
     ("copy", "a slow copy to the device", copy),

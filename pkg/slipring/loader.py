@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from slipring._core.options.arguments import epoch_number
-from slipring._core.options.option_values import Options
-from slipring._core.options.worker_count import warn_of_many_workers
+from slipring._core.options.checks import epoch_number
+from slipring._core.options.values import Options, warn_of_many_workers
 from slipring._core.passes.loader import LoaderCore
 from slipring._core.workers import fetch
 from slipring._core.workers.seeding import MASK_63

@@ -1,7 +1,7 @@
 """Every option of the loaders, declared once: its type, its default, its check and its documentation.
 
 A new option that all loaders have is one field of `CommonOptions`. It reaches their signatures, ``help()``, type
-checkers and documentation, and `Options` (``_core.options.option_values``), which carries the values to where they act.
+checkers and documentation, and `Options` (``_core.options.values``), which carries the values to where they act.
 Options for experts are fields of `Workers`, `Memory` and `Device`.
 """
 
@@ -11,10 +11,8 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypedDict, TypeVar
 
-from slipring._core.options import declare
-from slipring._core.options.arguments import MAX_COUNT, function, instance, integer, iterable, memory_place, seconds
-from slipring._core.options.declare import Group, Rule, documented, option
-from slipring._core.options.worker_count import StartMethod, worker_count
+from slipring._core.options import checks, rule
+from slipring._core.options.rule import Group, Rule, documented, option, rules
 from slipring._core.ring._ring import MAX_SLOTS
 from slipring.errors import shown
 
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
 else:
     _Batch = TypeVar("_Batch")
 
+StartMethod = Literal["fork", "forkserver", "spawn", "thread"]
 OF_WORKERS = "; num_workers= is their number"  # ends the error for a wrong workers=
 MAX_NODE = 1023  # Linux has at most 1024
 MAX_FETCH_THREADS = 1024  # of one worker; more would wait for a processor, not for a disk or a network
@@ -38,18 +37,18 @@ MAX_FETCH_THREADS = 1024  # of one worker; more would wait for a processor, not 
 
 def _indices(name, value):
     if value is not None:
-        iterable(name, value, "an iterable of indices")
+        checks.iterable(name, value, "an iterable of indices")
 
 
-def _count(least=1, most=MAX_COUNT, optional=False, hint=""):
-    return partial(integer, least=least, most=most, optional=optional, hint=hint)
+def _count(least=1, most=checks.MAX_COUNT, optional=False):
+    return partial(checks.integer, least=least, most=most, optional=optional)
 
 
 def _node(name, value):
     if value is None or (isinstance(value, str) and value == "auto"):
         return value
     try:
-        return integer(name, value, 0, MAX_NODE)
+        return checks.integer(name, value, 0, MAX_NODE)
     except TypeError:
         raise TypeError(f"{name} must be the number of a NUMA node, 'auto' or None, not {shown(value)}") from None
 
@@ -163,7 +162,7 @@ class Memory(Group):
     backing: str | PathLike[str] = option(
         "auto",
         "Where the memory comes from: 'auto', 'shm', 'memfd', or the absolute path of a directory on a tmpfs.",
-        lambda name, value: memory_place(value),
+        lambda name, value: checks.memory_place(value),
     )
     copy: Literal["auto", "always", "never"] = option(
         "auto",
@@ -245,7 +244,7 @@ class Device(Group, Generic[_Batch]):
         None,
         """Function of a batch on the device. It runs on the loader's stream, in the thread that preloads, and returns
         what the loader delivers. Slots can thus carry uint8 while the model gets bfloat16.""",
-        function,
+        checks.function,
     )
 
 
@@ -275,10 +274,12 @@ class CommonOptions(TypedDict, total=False):
         Rule(
             Workers(),
             "How workers start, read and are replaced.",
-            partial(instance, kind=Workers, hint=OF_WORKERS),
+            partial(checks.instance, kind=Workers, hint=OF_WORKERS),
         ),
     ]
-    memory: Annotated[Memory, Rule(Memory(), "The shared memory that carries batches.", partial(instance, kind=Memory))]
+    memory: Annotated[
+        Memory, Rule(Memory(), "The shared memory that carries batches.", partial(checks.instance, kind=Memory))
+    ]
     skip_none: Annotated[
         bool,
         Rule(
@@ -294,7 +295,7 @@ class CommonOptions(TypedDict, total=False):
             0,
             """Seconds after which a wait for a batch logs one line, which names the worker that has been busy for
             longest, its batch and row. 0: never. Without workers there is no wait.""",
-            partial(seconds, zero="no line"),
+            partial(checks.seconds, zero="no line"),
         ),
     ]
 
@@ -311,20 +312,20 @@ class FlowOptions(CommonOptions, total=False):
             the least; 4 per processor for the most, but at least 16 and at most 64, or the number of processors if
             that is higher. If batches depend on the workers (``rng='worker'``, iterable datasets), the number changes
             between epochs only. `slipring.stream` and `slipring.ray.Loader` need a fixed number.""",
-            worker_count,
+            checks.worker_count,
         ),
     ]
     drop_last: Annotated[
         bool, Rule(False, "Drop a last batch that is not full. For a stream: the last batch of each worker.")
     ]
-    timeout: Annotated[float, Rule(0, "Seconds to wait for a batch; 0: no limit.", seconds)]
+    timeout: Annotated[float, Rule(0, "Seconds to wait for a batch; 0: no limit.", checks.seconds)]
     worker_init_fn: Annotated[
         Callable[[int], object] | None,
         Rule(
             None,
             """Called in each worker with the worker's number. Seeds that it sets stay in effect with ``rng="worker"``
             only.""",
-            function,
+            checks.function,
         ),
     ]
     seed: Annotated[
@@ -333,7 +334,7 @@ class FlowOptions(CommonOptions, total=False):
             None,
             """The same seed gives the same epochs. None: a new seed from the system. Each `rank` draws random numbers
             of its own.""",
-            partial(integer, optional=True),
+            partial(checks.integer, optional=True),
         ),
     ]
     prefetch_factor: Annotated[int, Rule(2, "Batches in flight per worker.", _count())]
@@ -452,7 +453,10 @@ MOVED = {
 def declares(
     declared: type, *, defaults: Mapping[str, Any] | None = None, refused: Iterable[str] = (), **known: str
 ) -> Callable[[_Constructor], _Constructor]:
-    """Give a loader the options of a TypedDict above: see `slipring._core.options.declare.declares`."""
-    options = declare.rules(declared, (FlowOptions, CommonOptions))
+    """Give a loader the options of a TypedDict above: see `slipring._core.options.rule.declares`."""
+    found = rules(declared)
+    # Those that only this loader has come first.
+    order = sorted(found, key=lambda name: [name in each.__annotations__ for each in (CommonOptions, FlowOptions)])
+    options = {name: found[name] for name in order}
     moved = {name: text for name, text in MOVED.items() if "device" in options or "device=" not in text}
-    return declare.declares(options, defaults=defaults, refused=refused, **{**ELSEWHERE, **moved, **known})
+    return rule.declares(options, defaults=defaults, refused=refused, **{**ELSEWHERE, **moved, **known})

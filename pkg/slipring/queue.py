@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core.options.arguments import integer, memory_place
+from slipring._core.options.checks import integer, memory_place
 from slipring._core.passes._queue import QueueCore, Slot, how_to_copy
 from slipring._core.ring._fd import Event
 from slipring._core.ring._ring import MAX_SLOTS, MAX_WORKERS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from slipring._core.options.arguments import MAX_EPOCH, epoch_number, flag, integer
+from slipring._core.options.checks import MAX_EPOCH, epoch_number, flag, integer
 from slipring._core.ring._order import IndexOrder
 from slipring._core.ring._ring import mix
 from slipring._core.ring.digests import digest, digest_of, earlier_digest_of

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.support.inside import attach, environ_of, judged, observing, process, rank_of
+from tests.support.inside import attach, environ_of, observing, process, rank_of
 from tests.support.processes import state, until
 from tests.support.watched import run, watched
 
@@ -71,41 +71,6 @@ def test_ps_shows_ranks_and_top_names_the_one_that_is_slow_or_stopped_to_all(cap
 def test_the_cpus_of_a_job_are_its_ranks_share_and_not_the_commands():
     with watched("asked", {"LOCAL_WORLD_SIZE": "1000"}, subprocess.Popen, num_workers=1) as program:
         assert process.cpus(program.pid, environ_of(program.pid)) == 1
-
-
-# ---- the rules
-
-
-def told(rank, supply=0.01, wait=0.0, cause="consumer"):
-    return {
-        "rank": rank, "pid": 100 + rank, "supply_s": supply, "wait_share": wait, "data_bound": wait >= 0.1,
-        "cause": cause, "sentence": f"Of rank {rank}.", "advice": f"Help rank {rank}.",
-    }  # fmt: skip
-
-
-def test_several_slow_ranks_are_named_and_ranks_on_other_machines_are_not_counted():
-    ranks = [told(0, 0.1, 0.5, "storage"), told(1), told(2, 0.09, 0.4, "storage"), told(3)]
-    found = judged(ranks, 8)
-    assert found.sentence == (
-        "Ranks 0 (pid 100) and 2 (pid 102) hold up the 4 ranks on this machine: their workers can supply 10 and 11.1 "
-        "batches/s, the others' 100 or more. On rank 0: Of rank 0."
-    )
-    assert (found.cause, found.advice, found.data_bound) == ("rank", "Help rank 0.", True)
-
-
-@pytest.mark.parametrize(
-    "ranks",
-    [
-        [],
-        [told(0, 0.1, 0.9)],
-        [told(0, 0.1), told(1)],  # its workers are slower, but the loop does not wait for them
-        [told(0, 0.011, 0.5), told(1, 0.01, 0.4)],
-        [told(0, 0.1, 0.5), told(1, cause="unknown")],
-        [told(0, 0.1, 0.5), told(1, None)],
-    ],
-)
-def test_no_rank_is_blamed_if_nothing_distinguishes_them(ranks):
-    assert judged(ranks, 2) is None
 
 
 @pytest.mark.parametrize(

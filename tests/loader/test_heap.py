@@ -3,7 +3,6 @@
 import ctypes
 import os
 import pathlib
-import resource
 import subprocess
 import sys
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from slipring.loader import Loader
-from tests.support.inside import engine_of, heap, memory, worker
+from tests.support.inside import engine_of, heap, worker
 from tests.support.kinds import loading
 from tests.support.options import grouped
 
@@ -90,19 +89,6 @@ def test_kept_memory_is_released_when_batches_become_small():
         for _ in range(56):
             next(it)
         assert anonymous_of(worker_of(loader)) < large - 20 * MB
-
-
-def test_page_faults_are_counted_where_the_heap_is_not_to_be_kept(monkeypatch):
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
-    monkeypatch.setattr(memory, "LOOK_S", 0)
-    # A forked worker may inherit much free memory in the heap.
-    with loading(New(200 * BATCH), BATCH, num_workers=1, slots=4, collate_fn=stack, start_method="spawn") as loader:
-        it, faults = iter(loader), None
-        while faults is None:
-            next(it)
-            engine = engine_of(loader)
-            faults = engine.memory.faults_per_batch(engine.ring)
-        assert faults > 8 * MB / resource.getpagesize() / 2
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 1, "start_method": "thread"}])

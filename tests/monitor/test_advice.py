@@ -56,11 +56,11 @@ def of_rules():
             if answer is not None:
                 found[rule.__name__].add(answer[2])
     found["_waiting"].add(HANGS["reading"].verdict(later=1.2e3, waits=True).advice)
-    for name in observing("retries").REPEATED:
+    for name in observing("causes").REPEATED:
         reads = NO_READS | {name: 3, "attempts": 9, "lost_ns": 10**12}
         stages = {"fetch": SimpleNamespace(total_s=1.0)}
         failing = SimpleNamespace(snapshot=SimpleNamespace(segment_info={"reads": reads}, stages=stages))
-        found["retries"].add(observing("retries").retries(failing)[2])
+        found["retries"].add(observing("causes").retries(failing)[2])
     return found
 
 

@@ -61,5 +61,5 @@ def test_a_loop_that_copies_needs_no_device_to_end_and_the_report_names_what_kee
         device.block_until_ready()
     assert device.results == list(range(0, 240, 4))
     if copy == "auto":
-        assert (found.cause, found.data_bound) == ("kept", True)
+        assert (found.cause, found.data_bound) == ("slots", True)
         assert "a computation on a device" in found.sentence and "block_until_ready" in found.advice

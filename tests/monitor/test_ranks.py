@@ -28,7 +28,7 @@ def told(rank, wait_share=0.0, supply=0.01, own=None, batch=0.1):
         "rank": rank,
         "wait_share": wait_share,
         "data_bound": wait_share >= 0.1,
-        "cause": "storage" if wait_share >= 0.1 else "consumer",
+        "cause": "storage" if wait_share >= 0.1 else "ok",
         "sentence": f"Of rank {rank}.",
         "advice": f"Help rank {rank}.",
         "batch_s": batch,
@@ -37,8 +37,8 @@ def told(rank, wait_share=0.0, supply=0.01, own=None, batch=0.1):
     }
 
 
-def judged(*each):
-    return ranks.judged(sorted(each, key=lambda rank: -rank["wait_share"]))
+def judged(*each, size=None):
+    return ranks.judged(each, size)
 
 
 # ---- ranks that are slow because of their data
@@ -79,6 +79,7 @@ def test_all_ranks_with_slow_workers_are_named_also_if_only_one_waits():
         [told(1, 0.39), told(0, 0.2)],  # not twice as long
         [told(0, own=0.001), told(1, own=0.009)],  # own steps that differ by little, in steps of 100 ms
         [told(0, own=0.09), told(1, own=0.1)],
+        [told(0, 0.5, 0.1), {**told(1), "cause": "unknown"}],
     ],
 )
 def test_no_rank_is_blamed_where_nothing_distinguishes_them(each):
@@ -88,7 +89,23 @@ def test_no_rank_is_blamed_where_nothing_distinguishes_them(each):
 def test_a_rank_that_waits_for_something_else_than_the_rate_of_its_workers_is_named():
     cause, sentence, advice = judged(told(2, 0.41), told(0, 0.2), told(1, 0.1), told(3, 0.0))
     assert (cause, advice) == ("rank", "Help rank 2.")
-    assert sentence == "Rank 2 holds up all 4: it waits 41% of its time for data, the others 10%. There: Of rank 2."
+    assert sentence == "Rank 2 holds up all 4: it waits 41% of its time for data, the others 10%. On rank 2: Of rank 2."
+
+
+def test_ranks_that_are_seen_from_outside_are_named_with_their_process_and_those_elsewhere_are_not_counted():
+    seen = [told(0, 0.5, 0.1), told(1), told(2, 0.4, 0.09), told(3)]
+    cause, sentence, advice = judged(*({**each, "pid": 100 + each["rank"]} for each in seen), size=8)
+    assert (cause, advice) == ("rank", "Help rank 0.")
+    assert sentence == (
+        "Ranks 0 (pid 100) and 2 (pid 102) hold up the 4 ranks on this machine: their workers can supply 10 and 11.1 "
+        "batches/s, the others' 100 or more. On rank 0: Of rank 0."
+    )
+
+
+@pytest.mark.parametrize("cause", ["stopped", "hung", "starting"])
+def test_a_rank_that_delivers_nothing_is_named_before_a_slow_one(cause):
+    found = judged(told(0, 0.5, 0.1), {**told(1), "cause": cause})
+    assert found == ("rank", "Rank 1 holds up all 2: On rank 1: Of rank 1.", "Help rank 1.")
 
 
 def test_figures_that_one_rank_does_not_know_are_not_compared():

@@ -15,7 +15,7 @@ from slipring.errors import shown
 from slipring.options import LoaderOptions, Memory, StreamOptions, TorchOptions, Workers
 from slipring.streams import ShardStream, Stream
 from tests.support.datasets import Unshowable
-from tests.support.inside import Group, function, group_rules, instance, integer, rules, seconds, worker_count
+from tests.support.inside import function, instance, integer, rules, seconds, worker_count
 
 NAN, HUGE = float("nan"), 10**400
 
@@ -84,7 +84,7 @@ def kinds_of(*declared):
     """Return {option: kind} of the options that a TypedDict or a `Group` declares."""
     found = {}
     for each in declared:
-        options = group_rules(each) if issubclass(each, Group) else rules(each)
+        options = rules(each)
         found |= {name: kind_of(*option) for name, option in options.items()}
     return found
 

@@ -9,7 +9,7 @@ import sys
 import textwrap
 
 from slipring._cli.main import USAGE, Failure
-from slipring._core.options.worker_count import START_METHODS
+from slipring._core.options.values import START_METHODS
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring._core.ring.text import millis
 from slipring.errors import WorkerError

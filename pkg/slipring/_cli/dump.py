@@ -10,7 +10,7 @@ from slipring._core.ring._watch import KINDS, NO_INDEX, Watch
 from slipring._core.ring.text import count, mb, millis, seconds
 from slipring._observe.activity import activities
 from slipring._observe.jobs import attach, lives, one_line
-from slipring._observe.retries import text_of
+from slipring._observe.rendering import remote_reads
 from slipring._observe.snapshot import Snapshot, index_text
 
 COLUMNS = (
@@ -117,7 +117,7 @@ def show(title, ended, snapshot, seen, n):
     if segment_info["loop_steps"]:
         print("a thread takes the batches, ahead of the loop: waits and steps below are that thread's")
     if segment_info["reads"]["attempts"]:
-        print(text_of(segment_info["reads"]))
+        print(remote_reads(segment_info["reads"]))
     print("what they were doing at the end:" if ended else "what they do now:")
     for each in seen:
         print(f"  {each.name}, pid {each.pid or '?'}: {each.sentence(was=ended)}")

@@ -4,7 +4,6 @@ import dataclasses
 
 from slipring._cli.sweep import ENOUGH
 from slipring._core.ring.text import seconds
-from slipring._observe.causes import FAULT_NS, FAULTS, FAULTS_ADVICE, faults_text
 from slipring._observe.snapshot import parts_text
 
 IDLE = 0.5  # share of the workers' time without a task: with more, they are not the limit
@@ -61,7 +60,6 @@ def judge(rows, processors):
         parts.append(
             f"{_workers(number).capitalize()} {are} enough ({rate})." if number else f"No workers are needed ({rate})."
         )
-    parts += _page_faults(enough)
     parts += _others(good, enough)
     helps = rising and (limit == "dataset waiting" or number < processors)
     return Finding(limit, " ".join(parts), number, enough.case.start_method, enough.samples_per_s, helps)
@@ -133,13 +131,6 @@ def _limit_text(limit, row, bare, failed, processors):
 
 def _workers(number):
     return "no worker" if number == 0 else "1 worker" if number == 1 else f"{number} workers"
-
-
-def _page_faults(row):
-    """Return the sentences about page faults, if they take much of the workers' time."""
-    each = row.busy_s / max(1, row.batches)
-    share = (row.faults or 0.0) * FAULT_NS / 1e9 / each if each else 0.0
-    return [f"{faults_text(row.faults, share)}. {FAULTS_ADVICE}"] if share >= FAULTS else []
 
 
 def _others(good, enough):

@@ -12,7 +12,8 @@ from slipring._core.ring._watch import STAGES, STATES
 from slipring._core.ring.text import mb, share, short
 from slipring._observe.activity import Activity, activities
 from slipring._observe.jobs import Ending, attach, command_of, environ_of, is_alive, jobs, last_busy, process_of
-from slipring._observe.peers import judged, peers, rank_of, verdict_of, verdicts
+from slipring._observe.peers import peers, rank_of, verdict_of, verdicts
+from slipring._observe.ranks import judged
 from slipring._observe.rates import WINDOW_S, Rates, lately, rates
 from slipring._observe.snapshot import Snapshot, durations, part_shares, states
 
@@ -286,8 +287,9 @@ class ParticipantSampler:
         parts = part_shares(float(recent["fetch_ns"].sum()), lambda field: recent[field].sum())
         self.before = snapshot
         ranks = self._ranks(snapshot)
-        found = (judged(ranks, self.rank[1]) if ranks else None) or verdict_of(self.job, snapshot)
-        return Frame(self.job, self.which, snapshot, got, participants, stages, parts, str(found), ranks)
+        found = judged(ranks, self.rank[1]) if ranks else None
+        said = " ".join(found[1:]) if found else str(verdict_of(self.job, snapshot))
+        return Frame(self.job, self.which, snapshot, got, participants, stages, parts, said, ranks)
 
     def _ranks(self, snapshot):
         """Return `verdicts` of the job's ranks on this machine. The ranks are searched every `SEARCH_S` seconds."""

@@ -13,7 +13,6 @@ import numpy as np
 import slipring
 from slipring._core.ring import process
 from slipring._core.workers.fetch import own_method
-from slipring._core.workers.memory import minor_faults
 from slipring._observe.snapshot import PARTS
 from slipring.errors import BatchTooLarge, SegmentFull, WorkerDied, WorkerError
 
@@ -61,7 +60,6 @@ class Row:
     private_bytes: int = 0
     # part of fetching -> its share, with the warm-up, if the dataset reports them
     parts: dict[str, float] = dataclasses.field(default_factory=dict)
-    faults: float | None = None  # page faults per batch in the worker processes
     error: str | None = None  # why there are no figures
 
     @property
@@ -205,13 +203,13 @@ def _measure(row, loader, folder, seconds, batches):
         next(stream)
     while case.workers and not all(os.path.exists(f"{folder}/{worker}") for worker in range(case.workers)):
         next(stream)  # wait for workers that start late
-    before, used, faults = loader.stats(), _processor_time(folder, case), _page_faults(folder, case)
+    before, used = loader.stats(), _processor_time(folder, case)
     begun = now = time.perf_counter()
     count = 0
     while now < begun + seconds and (batches is None or count < batches):
         next(stream)
         count, now = count + 1, time.perf_counter()
-    after, used_now, faults_now = loader.stats(), _processor_time(folder, case), _page_faults(folder, case)
+    after, used_now = loader.stats(), _processor_time(folder, case)
     stream.close()
     row.batches, row.seconds = count, now - begun
     row.samples_per_s = count * case.batch_size / row.seconds
@@ -220,8 +218,6 @@ def _measure(row, loader, folder, seconds, batches):
         setattr(row, name, getattr(after, name) - getattr(before, name))
     if used is not None and used_now is not None:
         row.cpu_s, row.queued_s = (now - then for now, then in zip(used_now, used))
-    if None not in (faults, faults_now):
-        row.faults = (faults_now - faults) / max(1, count)
     row.parts = {name: share for name, share in loader.report().shares.items() if name in PARTS}
     row.private_bytes = sum(size or 0 for size in after.worker_private_bytes)
 
@@ -241,14 +237,6 @@ def _forever(loader):
 def _announced(folder, case):
     """Return [(pid, native thread ID)] of the workers, as strings; see `Announce`."""
     return [pathlib.Path(folder, str(worker)).read_text().split() for worker in range(case.workers)]
-
-
-def _page_faults(folder, case):
-    """Return the page faults of the worker processes so far; None if there are none or /proc does not report them."""
-    if not case.workers or case.start_method == "thread":
-        return None
-    found = [minor_faults(pid) for pid, _ in _announced(folder, case)]
-    return None if None in found else sum(found)
 
 
 def _processor_time(folder, case):

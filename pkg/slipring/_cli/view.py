@@ -4,7 +4,7 @@ import os
 import sys
 
 from slipring._core.ring.text import count, mb, millis, seconds, share, short
-from slipring._observe.report import table
+from slipring._observe.rendering import table
 from slipring._observe.snapshot import parts_text, states
 
 try:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
-from slipring._core.options.arguments import file_path, integer, iterable, seconds, size_in_bytes
+from slipring._core.options.checks import file_path, integer, iterable, seconds, size_in_bytes
 from slipring._core.ring._check import from_handler
 from slipring._core.ring.process import Owner
 from slipring._files.attempts import BLOCK, Short, is_refused, persist

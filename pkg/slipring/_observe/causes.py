@@ -10,8 +10,7 @@ import numpy as np
 from slipring._core.ring._ring import MAX_SLOTS
 from slipring._core.ring.text import megabytes, seconds
 from slipring._observe.activity import at_work, sentence_of
-from slipring._observe.fetching import EXPLAINS, ON_CPU, PROCESSES, fetching, more
-from slipring._observe.retries import retries
+from slipring._observe.shares import CROWDED, EXPLAINS, ON_CPU, PROCESSES, collating, shares
 from slipring._observe.snapshot import index_text, states
 
 BOUND = 0.10  # of its time: a loop that waits longer is bound by its data
@@ -26,10 +25,26 @@ BUSY = 0.75  # of its time: a worker that does not wait for tasks
 COPIED = 0.2  # of the batches: copied because slots are short
 GROWN = 64 << 20  # bytes that a worker has copied of its parent's memory, to be reported
 SHORT = 0.25  # of the memory that was available: copies of the parent's memory
-PAGE, COPY_NS = 4096, 1000  # to copy a page, with the fault
-FAULT_NS = 2500  # the cost of a page fault, which fills a page with zeros
-FAULTS = 0.2  # the smallest share of a batch's time that page faults must take
-COSTS = 0.05  # of the workers' processor time: copying must take so much
+LOST = 0.2  # of the time of remote reads: failed attempts and the pauses after them are the cause
+# Name of a count of failed reads -> (description, advice).
+REPEATED = {
+    "refused": (
+        "refused with 429 or 5xx",
+        "The server limits requests, or cannot serve them: request less at once (fewer workers or "
+        "`fetch_threads`, larger shards or row groups), and keep the data that was read "
+        "(`slipring.Storage(disk_cache=folder)`).",
+    ),
+    "timeouts": (
+        "no answer in time",
+        "Find out why the server stalls. If its answers are only slow, give them more time "
+        "(`slipring.Storage(attempt_timeout=60, timeout=300)`).",
+    ),
+    "broken": (
+        "broken connections or answers",
+        "The server, a proxy or the network breaks connections off: see their logs, and the warnings of "
+        "`logging.getLogger('slipring')`, which reports the first failure.",
+    ),
+}
 
 
 def _epoch_start(f, known):
@@ -71,6 +86,23 @@ def _copy(f, known):
     )
 
 
+def retries(f, known=None):
+    """Check for remote reads that fail and are repeated, which takes a large part of the time to fetch."""
+    reads = f.snapshot.segment_info["reads"]
+    spent = reads["ns"] + reads["lost_ns"]
+    failed = {name: reads[name] for name in REPEATED if reads[name]}
+    if not failed or reads["lost_ns"] < LOST * spent or spent < EXPLAINS * f.snapshot.stages["fetch"].total_s * 1e9:
+        return None
+    counts = ", ".join(f"{REPEATED[name][0]}: {count:,}" for name, count in failed.items())
+    share = sum(failed.values()) / reads["attempts"]
+    return (
+        "retries",
+        f"{share:.0%} of the {reads['attempts']:,} remote reads failed and were repeated ({counts}). That took "
+        f"{reads['lost_ns'] / spent:.0%} of the time of all reads.",
+        REPEATED[max(failed, key=failed.get)][1],
+    )
+
+
 def _sample(f, known):
     slowest = f.table["slowest_ns"].astype(np.float64)
     rows = np.maximum(f.table["rows"], 1)
@@ -82,7 +114,7 @@ def _sample(f, known):
     excess = (slowest[slow] - usual).sum()
     if excess < EXPLAINS * f.waited[~f.first].sum() or excess < 1e6:
         return None
-    if f.queued > 0.15 and slowest.max() < SLICE:
+    if f.queued > CROWDED and slowest.max() < SLICE:
         return None  # an interrupted worker is slow with any sample
     order = np.argsort(slowest[slow])[::-1]
     found = {}
@@ -144,7 +176,7 @@ def _worker(f, known):
     told = max(1.0, float(its["reported_ns"]))
     cpu = min(1.0, float(its["cpu_ns"]) / told)
     queued = min(1 - cpu, float(its["queued_ns"]) / told)
-    if queued > 0.2:
+    if queued > CROWDED:
         why = f"for {queued:.0%} of that time it is ready to run, and has no processor"
         fewer = max(1, f.n_workers - 1)
         advice = f"Another program uses its processor: use fewer workers (`num_workers={fewer}`), or move that program."
@@ -162,45 +194,32 @@ def _worker(f, known):
     )
 
 
-def _held(f):
-    """Return how many slots are leased or parked now."""
-    return sum(state in ("leased", "broadcast", "parked") for state in states(f.snapshot.slots))
-
-
-def _of_slots(n):
-    return f"`memory=slipring.Memory(slots={min(n, MAX_SLOTS)})`"
-
-
-def _kept(f, known):
-    held, n = _held(f), f.snapshot.segment_info["n_slots"]
-    copied = known.copied_share or 0.0
-    much = copied >= COPIED
-    # Not if the workers have enough slots.
-    if n <= f.n_workers + 2 or not (much or (n - held <= f.n_workers + 1 and f.busy < BUSY)):
-        return None
-    text = f"The program, or a computation on a device, keeps {held} batches, of {n} slots."
-    if much:
-        text = (
-            f"The program, or a computation on a device, keeps batches: {copied:.0%} of all were copied, as few of "
-            f"the {n} slots were left."
+def _slots(f, known):
+    """Check for slots that are too few: for the workers, or because the program keeps most of them."""
+    n, copied = f.snapshot.segment_info["n_slots"], known.copied_share or 0.0
+    held = sum(state in ("leased", "broadcast", "parked") for state in states(f.snapshot.slots))
+    idle = f.busy < BUSY  # else the workers have enough slots
+    if idle and 1 < f.n_workers >= n - 1:
+        return (
+            "slots",
+            f"{n} slots are too few for {f.n_workers} workers, which are idle {1 - f.busy:.0%} of their time.",
+            f"Give {_of_slots(2 * f.n_workers + 16)}, or more.",
         )
+    if n <= f.n_workers + 2 or not (copied >= COPIED or (idle and n - held <= f.n_workers + 1)):
+        return None
+    what = f"{held} batches, of {n} slots"
+    if copied >= COPIED:
+        what = f"batches: {copied:.0%} of all were copied, as few of the {n} slots were left"
     return (
-        "kept",
-        text,
+        "slots",
+        f"The program, or a computation on a device, keeps {what}.",
         f"Release batches (`del batch`, or keep copies of needed data), or give {_of_slots(2 * n)}. If no variable "
         "keeps them, the device is slower than the loop: wait for its computations (`jax.block_until_ready(outputs)`).",
     )
 
 
-def _slots(f, known):
-    n = f.snapshot.segment_info["n_slots"]
-    if f.n_workers < 2 or n > f.n_workers + 1 or f.busy >= BUSY:
-        return None
-    return (
-        "slots",
-        f"{n} slots are too few for {f.n_workers} workers, which are idle {1 - f.busy:.0%} of their time.",
-        f"Give {_of_slots(2 * f.n_workers + 16)}, or more.",
-    )
+def _of_slots(n):
+    return f"`memory=slipring.Memory(slots={min(n, MAX_SLOTS)})`"
 
 
 def _gil(f, known):
@@ -222,11 +241,10 @@ def _gil(f, known):
 
 
 def _cache(f, known):
-    looked = int(f.table["hits"].sum()) + int(f.table["misses"].sum())
     late = f.table[(f.table["epoch"] > f.table["epoch"].min()) | (f.table["run"] > 1)]
     misses = int(late["misses"].sum())
     again = misses + int(late["hits"].sum())
-    if not looked or not again or misses < 0.2 * again or not known.cache_full:
+    if not again or misses < 0.2 * again or not known.cache_full:
         return None
     need = f"; all samples would take {megabytes(known.cache_bytes)}" if known.cache_bytes else ""
     remedy = "Give the job more memory"
@@ -254,116 +272,36 @@ def _tiny(f, known):
     )
 
 
-def _pickling(f, known):
-    share = _collating(f)
-    if share < EXPLAINS or (known.pickled or 0.0) < 1:
+def _pickled(f, known):
+    """Check for pickled leaves: workers pickle them, or batches are there in time and the loop unpickles them."""
+    text, share, least = "Collation and pickling take {:.0%} of the workers' time", collating(f), EXPLAINS
+    if f.wait_share < BOUND:
+        text, least = "Batches are there in time, and unpickling them takes {:.0%} of the loop's time", BOUND
+        share = (known.unpickle_ns or 0.0) * len(f.table) / max(1.0, f.all)  # a part of the loop's step
+    if share < least or (known.pickled or 0.0) < 1:
         return None
     return (
         "pickled",
-        f"{share:.0%} of the workers' time goes into collation and pickling: {_pickled_leaves(known)}.",
-        PICKLED_ADVICE,
+        f"{text.format(share)}: each batch has {known.pickled:,.0f} pickled leaves.",
+        "Return arrays (`numpy.asarray(values)`), tensors, numbers and text in place of other objects.",
     )
-
-
-def _unpickling(f, known):
-    """Check for unpickling: batches are there in time, and the loop unpickles them, which counts as its step."""
-    share = (known.unpickle_ns or 0.0) * len(f.table) / max(1.0, f.all)
-    if share < BOUND:
-        return None
-    return (
-        "pickled",
-        f"Batches are there, and unpickling them takes {share:.0%} of the loop's time: {_pickled_leaves(known)}.",
-        PICKLED_ADVICE,
-    )
-
-
-PICKLED_ADVICE = "Return arrays (`numpy.asarray(values)`), tensors, numbers and text in place of other objects."
-
-
-def _pickled_leaves(known):
-    return f"each batch has {known.pickled:,.0f} pickled leaves"
-
-
-def _collating(f):
-    """Return the share of the workers' time after fetching: collation, and writing into the slot."""
-    fetch, collate = float(f.table["fetch_ns"].sum()), float(f.table["collate_ns"].sum())
-    return collate / max(1.0, fetch + collate)
-
-
-def _collate(f, known):
-    share = _collating(f)
-    if share < EXPLAINS:
-        return None
-    collate = float(f.table["collate_ns"].sum())
-    each = seconds(collate / len(f.table) / 1e9)
-    waits = f.computing < ON_CPU
-    if known.own_collate is False:
-        text = f"{share:.0%} of the workers' time goes into writing samples into the batch"
-        advice = "Have smaller samples: uint8 in place of float32 (`sample.astype('uint8')`), or a crop."
-    else:
-        text = f"{share:.0%} of the workers' time goes into collate_fn"
-        advice = (
-            "Make it cheaper (stack arrays once, no copies, no lists of numbers), or leave it to slipring "
-            "(`collate_fn=None`)."
-        )
-        if waits:
-            advice = (
-                "It waits for something: do that in the dataset, where threads wait for several samples at once "
-                "(`workers=slipring.Workers(fetch_threads=8)`), or not at all."
-            )
-    return ("collate", f"{text} ({each} for each batch).", f"{advice} {more(f, known, waits)}".strip())
 
 
 def _memory(f, known):
-    """Check for copies of the parent's memory that leave little memory available."""
-    total = sum(known.copied_bytes)
-    if known.free_bytes is None or total <= SHORT * (known.free_bytes + total):
-        return None
-    return _copies(known)
-
-
-def _copying(f, known):
-    """Check for the time to copy the parent's memory, while there is enough memory."""
-    total = sum(known.copied_bytes)
-    if not known.parent_bytes or total <= EXPLAINS * known.parent_bytes:
-        return None
-    busy_ns = float(f.snapshot.serving["cpu_ns"].sum())
-    if f.wait_share >= BOUND and (f.computing < ON_CPU or total / PAGE * COPY_NS < COSTS * busy_ns):
-        return None
-    return _copies(known)
-
-
-def _page_faults(f, known):
-    """Check for workers that return memory to the kernel after each batch, and fault it in again for the next."""
-    each = float(f.made_in.mean())
-    share = (known.faults or 0.0) * FAULT_NS / max(1.0, each)
-    if share < FAULTS:
-        return None
-    return ("page_faults", f"{faults_text(known.faults, share)}.", FAULTS_ADVICE)
-
-
-FAULTS_ADVICE = (
-    "Use `slipring.empty(shape, dtype)` in `collate_fn`, or write whole batches in `fetch_into`. With glibc's "
-    "allocator, workers keep their memory by themselves unless MALLOC_* or GLIBC_TUNABLES is set: unset these."
-)
-
-
-def faults_text(faults, share):
-    """Return a sentence about the cost of page faults, without its full stop."""
-    return (
-        f"Workers return memory to the kernel and fault it in again: a batch takes {faults:,.0f} page faults, about "
-        f"{min(share, 1.0):.0%} of the time to make it"
-    )
-
-
-def _copies(known):
-    sizes = known.copied_bytes
+    """Check for copies of the parent's memory: they become too many for the machine, or are most of that memory."""
+    sizes, free = known.copied_bytes, known.free_bytes
+    total = sum(sizes)
     if not known.forked or max(sizes, default=0) < GROWN:
         return None
-    left = f", and {megabytes(known.free_bytes)} are left" if known.free_bytes is not None else ""
+    short = free is not None and total > SHORT * (free + total)
+    # Copies slow the workers down once, so they do not explain why a loop waits.
+    much = f.wait_share < BOUND and 0 < EXPLAINS * (known.parent_bytes or 0) < total
+    if not short and not much:
+        return None
+    left = f", and {megabytes(free)} are left" if free is not None else ""
     return (
         "memory",
-        f"Workers copy the parent's memory as they read it: {megabytes(sum(sizes) / len(sizes))} each by now{left}.",
+        f"Workers copy the parent's memory as they read it: {megabytes(total / len(sizes))} each by now{left}.",
         "Keep text in `slipring.StringList(texts)` and numbers in arrays (`numpy.array(numbers)`), in place of lists "
         "of Python objects.",
     )
@@ -395,31 +333,15 @@ def _waiting(f, known):
     return None
 
 
-def _consumer(f, known):
-    if f.step_now >= max(LONG, EXPLAINS * f.all):
-        return (
-            "consumer",
-            f"Not data-bound: the loop has been in its step for {seconds(f.step_now / 1e9)} now.",
-            "",
-        )
-    if f.busy > EXPLAINS:
-        return None
-    fewer = f" {f.enough} would do." if 0 < f.enough < f.n_workers else ""
-    return (
-        "consumer",
-        f"Not data-bound: the loop waits {f.wait_share:.1%} of its time, the rest is its step. The workers are "
-        f"{f.busy:.0%} busy.{fewer}",
-        "",
-    )
-
-
 def _ok(f, known):
-    text = f"the loop waits {f.wait_share:.1%} of its time, the workers are {f.busy:.0%} busy."
-    return ("ok", f"Nothing is wrong: {text}", "")
+    if f.step_now >= max(LONG, EXPLAINS * f.all):
+        return "ok", f"Not data-bound: the loop has been in its step for {seconds(f.step_now / 1e9)} now.", ""
+    text = f"Not data-bound: the loop waits {f.wait_share:.1%} of its time, the workers are {f.busy:.0%} busy."
+    return "ok", text + (f" {f.enough} would do." if f.busy <= EXPLAINS and 0 < f.enough < f.n_workers else ""), ""
 
 
 IF_BOUND = (
-    *(_memory, _waiting, _epoch_start, _copy, _sampler, _kept, _ray, retries, _sample, _cache, _worker),
-    *(_slots, _gil, _copying, _tiny, _pickling, _page_faults, _collate, fetching),
+    *(_memory, _waiting, _epoch_start, _copy, _sampler, _slots, _ray, retries, _sample, _cache, _worker),
+    *(_gil, _tiny, _pickled, shares),
 )
-IF_NOT = (_memory, _copying, _gil, _unpickling, _consumer, _ok)
+IF_NOT = (_memory, _gil, _pickled, _ok)

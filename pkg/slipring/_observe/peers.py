@@ -1,18 +1,16 @@
-"""The ranks of a distributed job on this machine, seen from outside, and which of them hold up the others.
+"""The ranks of a distributed job on this machine, seen from outside; `ranks` says which of them hold up the others.
 
-A launcher (torchrun, mpirun, srun) tells each rank its number by environment variables. Collective operations make all
-ranks equally slow, and a rank waits for the slowest one within its step. So its own figures say that it is not
-data-bound: ranks are compared by the rates that their workers can supply.
+A launcher (torchrun, mpirun, srun) tells each rank its number by environment variables.
 """
 
 import dataclasses
 
 from slipring._core.ring.process import cpus
 from slipring._observe.jobs import environ_of, jobs, last_busy
-from slipring._observe.ranks import behind, hold_up, supplied, times_of
+from slipring._observe.ranks import times_of
 from slipring._observe.rates import Figures
 from slipring._observe.snapshot import Snapshot
-from slipring._observe.verdict import Known, Verdict, verdict
+from slipring._observe.verdict import Known, verdict
 
 # The variables that have a process's rank and the number of ranks: torchrun, Open MPI, MPICH, Slurm.
 RANKS = (
@@ -26,7 +24,6 @@ OF_JOB = (
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE"),
     "PMI_JOBID",
 )
-STANDING = ("stopped", "hung", "starting")  # causes of a rank that delivers nothing now
 
 
 def rank_of(environ):
@@ -71,25 +68,5 @@ def verdicts(own, found, snapshot):
     for rank, job in sorted(found.items()):
         its = snapshot if rank == own else Snapshot(job.watch)
         judged_alone = dataclasses.asdict(verdict_of(job, its))
-        told.append({"rank": rank, "pid": job.pid, **times_of(Figures(its)), **judged_alone})
+        told.append({"rank": rank, "pid": job.pid, **times_of(Figures(its)), "own_s": None, **judged_alone})
     return told
-
-
-def judged(ranks, size):
-    """Return the `Verdict` on the ranks that hold up the others of `size`; None if there are none."""
-    if len(ranks) < 2:
-        return None
-    slow = [each for each in ranks if each["cause"] in STANDING]
-    if slow:
-        worst, why = slow[0], ""
-    elif any(each["cause"] == "unknown" or not each["supply_s"] for each in ranks):
-        return None
-    else:
-        slow = behind(ranks, "supply_s")
-        worst = max(slow, key=lambda each: each["wait_share"], default=None)
-        if worst is None or not worst["data_bound"]:
-            return None
-        why = f" {supplied(slow, ranks)}"
-    others = f"all {size}" if len(ranks) == size else f"the {len(ranks)} ranks on this machine"
-    sentence = f"{hold_up(slow, others)}:{why} On rank {worst['rank']}: {worst['sentence']}"
-    return Verdict("rank", sentence, worst["advice"], worst["wait_share"], worst["data_bound"])

@@ -1,9 +1,9 @@
-"""The verdicts of a job's ranks, each on its own loader, and the ranks that hold up the others.
+"""Which ranks of a distributed job hold up the others, and the figures about each that the ranks gather themselves.
 
-Collective operations make all ranks equally slow: a rank waits within its step for the slowest one. So shares of
-waiting hardly show which rank is slow. Ranks are compared by the rates that their workers can supply, and by their
-steps without the time that they wait in collective operations for other ranks. torch.distributed remembers when this
-process entered its newest collective operations.
+`peers` has the same figures as another process sees them. Collective operations make all ranks equally slow: a rank
+waits within its step for the slowest one. So shares of waiting hardly show which rank is slow. Ranks are compared by
+the rates that their workers can supply, and by their steps without the time that they wait in collective operations for
+other ranks. torch.distributed remembers when a process entered its newest collective operations.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from slipring._observe.rates import Figures
 CLEARLY = 1.25  # times as long as the fastest rank's: clearly slower
 ALIKE = 0.8  # of the slowest rank's time: as slow as that one
 AT_PACE = 0.6  # of the time from batch to batch: workers that take so long per batch set the pace
+STANDING = ("stopped", "hung", "starting")  # causes of a rank that delivers nothing now
 FEW_OPERATIONS = 8  # collective operations; fewer allow no conclusion
 NEWEST = 512  # collective operations that a rank reports
 # The flight recorders of torch.distributed, by backend. They have no public name.
@@ -114,50 +115,59 @@ def collective_waits(entered):
     return shares
 
 
-def judged(ranks):
-    """Return (cause, sentence, advice) on all ranks; None if each rank's own verdict says enough."""
+# ---- the judgement
+
+
+def judged(ranks, size=None):
+    """Return (cause, sentence, advice) on the ranks of a job; None if each rank's own verdict says enough.
+
+    `ranks` has a dict for each rank, as `gather` and `peers.verdicts` return them, and `size` is the number of ranks
+    if some may be missing. A rank with a "pid" is named with it. "own_s" is None if it is unknown.
+    """
     if len(ranks) < 2:
         return None
-    longest, n = ranks[0], len(ranks)
-    supply_known = all(each["supply_s"] for each in ranks)
-    slow = behind(ranks, "supply_s") if supply_known else []
-    worst = next((each for each in ranks if each in slow and _sets_the_pace(each)), None)
-    if worst is not None:
-        text = f"{hold_up(slow, f'all {n}')}: {supplied(slow, ranks)} On rank {worst['rank']}: {worst['sentence']}"
-        return "rank", text, worst["advice"]
-    if supply_known and _sets_the_pace(longest):
-        return (
-            longest["cause"],
-            f"All {n} ranks are about equally slow: each waits for its data, or for another rank that does. The one "
-            f"that waits longest says: {longest['sentence']}",
-            longest["advice"],
-        )
-    slow = behind(ranks, "own_s") if all(each["own_s"] is not None and each["batch_s"] for each in ranks) else []
-    if slow and max(each["own_s"] for each in slow) - min(each["own_s"] for each in ranks) >= BOUND * max(
-        each["batch_s"] for each in ranks
-    ):
-        return _slow_steps(slow, ranks)
+    n = len(ranks)
+    others = f"all {n}" if n == (size or n) else f"the {n} ranks on this machine"
+    ranks = sorted(ranks, key=lambda each: -each["wait_share"])
+    longest = ranks[0]
+    still = sorted((each for each in ranks if each["cause"] in STANDING), key=lambda each: each["rank"])
+    if still:
+        return _blamed(still, others, "", still[0])
+    if any(each["cause"] == "unknown" for each in ranks):
+        return None
+    if all(each["supply_s"] for each in ranks):
+        slow = _behind(ranks, "supply_s")
+        worst = next((each for each in ranks if each in slow and _sets_the_pace(each)), None)
+        if worst is not None:
+            return _blamed(slow, others, _supplied(slow, ranks), worst)
+        if _sets_the_pace(longest):
+            text = f"All {n} ranks are about equally slow: each waits for its data, or for another rank that does. "
+            text += f"The one that waits longest says: {longest['sentence']}"
+            return longest["cause"], text, longest["advice"]
+    if all(each["own_s"] is not None and each["batch_s"] for each in ranks):
+        slow = _behind(ranks, "own_s")
+        longer = max(each["own_s"] for each in ranks) - min(each["own_s"] for each in ranks)
+        if slow and longer >= BOUND * max(each["batch_s"] for each in ranks):
+            return _slow_steps(slow, ranks, others)
     usual = statistics.median_high(each["wait_share"] for each in ranks[1:])
     if longest["data_bound"] and longest["wait_share"] >= 2 * usual:
-        return (
-            "rank",
-            f"{hold_up([longest], f'all {n}')}: it waits {longest['wait_share']:.0%} of its time for data, the others "
-            f"{usual:.0%}. There: {longest['sentence']}",
-            longest["advice"],
-        )
+        why = f" it waits {longest['wait_share']:.0%} of its time for data, the others {usual:.0%}."
+        return _blamed([longest], others, why, longest)
     return None
 
 
-def _slow_steps(slow, ranks):
+def _blamed(slow, others, why, worst):
+    return "rank", f"{_hold_up(slow, others)}:{why} On rank {worst['rank']}: {worst['sentence']}", worst["advice"]
+
+
+def _slow_steps(slow, ranks, others):
     own = _listed([seconds(each["own_s"]) for each in slow])
-    others = max(each["own_s"] for each in ranks if each not in slow)
-    its, what, who = ("its", "step, not by its data", "this rank does")
-    if len(slow) > 1:
-        its, what, who = ("their", "steps, not by their data", "these ranks do")
+    most = seconds(max(each["own_s"] for each in ranks if each not in slow))
+    its, steps, who = ("its", "step", "this rank does") if len(slow) == 1 else ("their", "steps", "these ranks do")
     return (
         "rank",
-        f"{hold_up(slow, f'all {len(ranks)}')} by {its} {what}: without waiting for other ranks, {its} step takes "
-        f"{own}, the others' {seconds(others)} or less.",
+        f"{_hold_up(slow, others)} by {its} {steps}, not by {its} data: without waiting for other ranks, {its} step "
+        f"takes {own}, the others' {most} or less.",
         f"Look at what only {who}: logging, checkpoints, validation, more work, or a slower or busier processor. "
         "`torch.profiler.profile()` records it.",
     )
@@ -168,25 +178,25 @@ def _sets_the_pace(rank):
     return rank["data_bound"] and rank["supply_s"] >= AT_PACE * (rank["batch_s"] or math.inf)
 
 
-def behind(ranks, key):
+def _behind(ranks, key):
     """Return the ranks whose time is clearly longer than the shortest, and about as long as the longest; by rank."""
     times = [each[key] for each in ranks]
     least = max(CLEARLY * min(times), ALIKE * max(times))
     return sorted((each for each in ranks if each[key] >= least), key=lambda each: each["rank"])
 
 
-def hold_up(slow, others):
-    """Return the beginning of a sentence on slow ranks; a rank of this machine is named with its process."""
+def _hold_up(slow, others):
+    """Return the beginning of a sentence on slow ranks."""
     named = _listed([f"{each['rank']} (pid {each['pid']})" if "pid" in each else str(each["rank"]) for each in slow])
     return f"Rank {named} holds up {others}" if len(slow) == 1 else f"Ranks {named} hold up {others}"
 
 
-def supplied(slow, ranks):
+def _supplied(slow, ranks):
     """Return a sentence's part that compares what the workers of slow ranks can supply with the others'."""
     rates = _listed([digits(1 / each["supply_s"]) for each in slow])
     least = min(1 / each["supply_s"] for each in ranks if each not in slow)
     whose = "its" if len(slow) == 1 else "their"
-    return f"{whose} workers can supply {rates} batches/s, the others' {digits(least)} or more."
+    return f" {whose} workers can supply {rates} batches/s, the others' {digits(least)} or more."
 
 
 def _listed(texts):

@@ -37,8 +37,7 @@ class Figures:
         told = max(1.0, float(serving["reported_ns"].sum()))
         self.on_cpu = min(1.0, float(serving["cpu_ns"].sum()) / told)
         # The kernel counts each delay until a process has a processor, also when it is woken between two batches.
-        self.delayed = float(serving["queued_ns"].sum()) / told
-        self.queued = min(self.delayed, 1 - self.on_cpu)
+        self.queued = min(float(serving["queued_ns"].sum()) / told, 1 - self.on_cpu)
 
     def _under_way(self):
         """Return the ns of the wait and of the step that have not ended: one of them is 0, or both if no loop runs."""

@@ -1,11 +1,9 @@
-"""A loader's report: its verdict, and the figures behind it."""
+"""A loader's report as data: its verdict, and the figures behind it. `rendering` shows it."""
 
 from __future__ import annotations
 
 import builtins
 import dataclasses
-import html
-import io
 import json
 import math
 from typing import TYPE_CHECKING, Any
@@ -13,30 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring._core.ring._watch import NO_INDEX
-from slipring._core.ring.text import count, mb, megabytes, seconds
+from slipring._core.ring.text import seconds
+from slipring._observe import rendering
 from slipring._observe.ranks import gather, judged
 from slipring._observe.rates import Figures
-from slipring._observe.retries import text_of
-from slipring._observe.snapshot import Stage, index_text, part_name, part_shares
+from slipring._observe.snapshot import Stage, index_text, part_shares
 from slipring._observe.verdict import FEW, Known, Verdict, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
 NOTHING_KNOWN = Known()
 SLOWEST = 10  # batches and samples that are listed
-WIDE = 1000  # columns of a report as text, so that no sentence is wrapped
-HTML = '<pre style="white-space: pre-wrap">{code}</pre>'
-STAGE_NAMES = {
-    "queued": "waits for a worker",
-    "fetch": "fetch",
-    "collate": "collate",
-    "ready": "waits for the loop",
-    "waited": "the loop waits",
-    "copy": "copy to the device",
-    "step": "the step",
-    "lease": "kept by the loop",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +105,7 @@ class Report:
         cache: Any = None,
         tuning: str = "",
         headroom: Any = None,
+        waits: Mapping[str, float] | None = None,
         numa: Mapping[str, Any] | None = None,
     ) -> None:
         self.name: str = name
@@ -150,22 +137,9 @@ class Report:
         self.tuning: str = tuning
         self.headroom: dict[str, Any] | None = _headroom(headroom, snapshot)
         self.ranks: list[dict[str, Any]] = []
-        self.waits: dict[str, float] = {}
+        self.waits: dict[str, float] = dict(waits or {})
         self.rates: dict[str, float] = _rates(snapshot)
-        self._snapshot, self._known = snapshot, known
-
-    def add_waits(self, waits: Mapping[str, float], **known: Any) -> None:
-        """Add the times that the source reports, by its own names, and update the verdict.
-
-        Parameters
-        ----------
-        waits : dict of str to float
-            In seconds.
-        **known
-            Fields of `slipring._observe.verdict.Known` that follow from these times.
-        """
-        self.waits = dict(waits)
-        self.verdict = verdict(self._snapshot, dataclasses.replace(self._known, **known))
+        self._snapshot = snapshot
 
     def gathered(self) -> Report:
         """Return this report with the verdicts of all ranks, if torch.distributed is used; all ranks must call this."""
@@ -224,134 +198,19 @@ class Report:
 
     # ---- as text
 
-    def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
-        """Return (title, head, rows) of each table, all text."""
-        found = [("Stages of a batch", ["", "p50", "p90", "p99", "max", "in all"], self._stage_rows())]
-        if self.workers:
-            head = ["worker", "pid", "batches", "fetch", "collate", "busy", "on CPU", "memory"]
-            found.append(("Workers", head, [_texts_of(row) for row in self.workers]))
-        if self.waits:
-            found.append(("By the source's names", ["", "in all"], [[k, seconds(s)] for k, s in self.waits.items()]))
-        if self.slowest_batches:
-            head = ["epoch", "batch", "from", "rows", "worker", "fetch", "collate"]
-            rows = [
-                [
-                    *(str(b["epoch"]), str(b["seq"]), b["first"], str(b["rows"]), str(b["worker"])),
-                    *(seconds(b["fetch_s"]), seconds(b["collate_s"])),
-                ]
-                for b in self.slowest_batches
-            ]
-            found.append(("Slowest batches", head, rows))
-        if self.slowest_samples:
-            rows = [[s["sample"], seconds(s["seconds"]), str(s["seq"]), str(s["worker"])] for s in self.slowest_samples]
-            found.append(("Slowest samples", ["", "took", "batch", "worker"], rows))
-        if self.ranks:
-            rows = [
-                [
-                    *(str(r["rank"]), f"{r['wait_share']:.1%}", seconds(r["supply_s"]), seconds(r["own_s"])),
-                    *(r["cause"], r["sentence"]),
-                ]
-                for r in self.ranks
-            ]
-            found.append(("Ranks, by waiting", ["rank", "waits", "a batch from its workers", "own step", "", ""], rows))
-        return found
-
-    def _stage_rows(self):
-        rows = []
-        for name, text in STAGE_NAMES.items():
-            stage = self.stages[name]
-            if stage.count and stage.max_s:
-                times = (stage.p50_s, stage.p90_s, stage.p99_s, stage.max_s, stage.total_s)
-                rows.append([text, *map(seconds, times)])
-        return rows
-
-    def notes(self) -> list[str]:
-        """Return the lines of text besides the tables."""
-        rates = f"{self.rates['batches_per_s']:,.1f} batches/s, {self.rates['mb_per_s']:,.1f} MB/s"
-        lines = [f"{self.sums['batches']:,} batches, {mb(self.sums['bytes'])} MB; lately {rates}."]
-        if self.reads["attempts"]:
-            lines.append(text_of(self.reads))
-        shares = self.shares.items()
-        parts = [f"{part_name(name)} {share:.0%}" for name, share in shares if name not in ("fetch", "collate")]
-        if parts:
-            lines.append(f"Of fetching: {', '.join(parts)}.")
-        workers = sum(self.memory["workers"])
-        told = [f"segment {megabytes(self.memory['segment'])} ({self.slots['used']} of {self.slots['all']} slots used)"]
-        told += [f"workers {megabytes(workers)} of their own"] if workers else []
-        told += [f"cache {megabytes(self.memory['cache'])}"] if self.memory["cache"] is not None else []
-        lines.append(f"Memory: {', '.join(told)}.")
-        if self.numa:
-            lines.append(_numa_text(**self.numa))
-        if self.headroom is not None:
-            lines.append(self.headroom["sentence"])
-        if self.tuning:
-            lines.append(f"Workers: {self.tuning}")
-        return lines
-
     def __str__(self) -> str:
-        try:
-            return "\n".join(map(str.rstrip, self._drawn().export_text().splitlines()))
-        except ImportError:
-            return "\n".join(self._plain())
+        return rendering.text(self)
 
     def __repr__(self) -> str:
         return f"<slipring report: {self.name}: {self.verdict.sentence}>"
 
-    def _plain(self):
-        """Return the report as six lines at most, for programs without rich."""
-        lines = [f"{self.name}: {self.verdict}", *self.notes()[:1]]
-        lines.append(f"Medians: {', '.join(f'{row[0]} {row[1]}' for row in self._stage_rows()) or 'no batches yet'}.")
-        if self.workers:
-            busy, on_cpu = (np.mean([getattr(row, name) for row in self.workers]) for name in ("busy", "on_cpu"))
-            lines.append(f"{count(len(self.workers), 'worker', 'workers')}: {busy:.0%} busy, {on_cpu:.0%} on a CPU.")
-        lines += [" ".join(self.notes()[1:])]
-        if self.slowest_samples:
-            slowest = (f"{each['sample']} ({seconds(each['seconds'])})" for each in self.slowest_samples[:3])
-            lines.append(f"Slowest samples: {', '.join(slowest)}.")
-        return lines
-
-    def _drawn(self):
-        """Return a rich console that has recorded the report."""
-        from rich.console import Console
-
-        console = Console(file=io.StringIO(), record=True, width=WIDE, highlight=False, legacy_windows=False)
-        console.print(self)
-        return console
-
     def __rich__(self) -> Any:
         """Return the object that rich prints."""
-        from rich.console import Group
-        from rich.text import Text
-
-        style = "bold red" if self.verdict.data_bound else "bold green"
-        parts: list[Any] = [Text(f"{self.name}: {self.verdict}", style=style), Text(), Text("\n".join(self.notes()))]
-        for title, head, rows in self.tables():
-            parts += [Text(), table(head, rows, title=title)]
-        return Group(*parts)
+        return rendering.group(self)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows."""
-        try:
-            return str(self._drawn().export_html(inline_styles=True, code_format=HTML))
-        except ImportError:
-            return f"<pre>{html.escape(str(self))}</pre>"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]], left: Iterable[int] = (0,), title: str = "") -> Any:
-    """Return rich's table of texts; `left` has the numbers of the columns that are aligned to the left.
-
-    If it has no title, the last column alone may be wrapped.
-    """
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    for at, name in enumerate(head):
-        whole = not title and at < len(head) - 1
-        drawn.add_column(name, justify="left" if at in left else "right", overflow="fold", no_wrap=whole)
-    for row in rows:
-        drawn.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-    return drawn
+        return rendering.page(self)
 
 
 # ---- figures
@@ -364,12 +223,6 @@ def _shares(sums, stages):
     if sums["hits"] + sums["misses"]:
         found["hits"] = sums["hits"] / (sums["hits"] + sums["misses"])
     return found
-
-
-def _numa_text(node, slots):
-    source = "the nodes that the system chooses" if node is None else f"node {node}"
-    lie = ", ".join(f"{count(n, 'slot lies', 'slots lie')} on node {at}" for at, n in slots.items())
-    return f"NUMA: slots take their memory from {source}{lie and '; '}{lie}."
 
 
 def _rates(snapshot):
@@ -455,17 +308,6 @@ def _headroom(alone, snapshot):
         "sentence": f"The step alone takes {seconds(alone)} and with its data {seconds(now)}: no loader can "
         f"save more than {gain:.0%} of the time.",
     }
-
-
-# ---- texts
-
-
-def _texts_of(row):
-    memory = "" if row.private_bytes is None else megabytes(row.private_bytes)
-    return [
-        *(str(row.worker), str(row.pid), f"{row.batches:,}", seconds(row.fetch_s), seconds(row.collate_s)),
-        *(f"{row.busy:.0%}", f"{row.on_cpu:.0%}", memory),
-    ]
 
 
 Report.__module__ = "slipring.monitor"  # its pickle and its repr have its public name

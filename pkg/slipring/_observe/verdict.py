@@ -12,9 +12,8 @@ import math
 from slipring._core.ring.process import cpus
 from slipring._core.ring.text import FORKED, seconds
 from slipring._observe.activity import activities, at_work, is_here, living, sentence_of
-from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT
+from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT, retries
 from slipring._observe.rates import Figures
-from slipring._observe.retries import retries
 from slipring._observe.snapshot import states
 
 FEW = 8  # batches; fewer allow no conclusion
@@ -31,9 +30,9 @@ class Verdict:
     Attributes
     ----------
     cause : str
-        "ok", "unknown", "consumer", "decode", "storage", "worker", "sample", "sampler", "collate", "pickled",
-        "epoch_start", "slots", "kept", "gil", "tiny", "memory", "page_faults", "cache", "copy", "augment", "your_code",
-        "ray", "retries", "rank", "hung", "starting", "stopped" or "no_workers".
+        "ok", "unknown", "compute", "storage", "retries", "ray", "worker", "sample", "sampler", "collate", "pickled",
+        "epoch_start", "slots", "gil", "tiny", "memory", "cache", "copy", "rank", "no_workers", "hung", "starting" or
+        "stopped".
     sentence : str
         The verdict in words.
     advice : str
@@ -83,7 +82,6 @@ class Known:
     cache_bytes: int | None = None  # the size of all samples in the cache
     cached_images: bool = False  # whether the cache belongs to a dataset of slipring.images
     forked: bool = False  # whether workers began with their parent's memory
-    faults: float | None = None  # page faults per batch, in its worker
     own_collate: bool | None = None  # whether a `collate_fn` was given
     persistent: bool | None = None  # the loader's `persistent_workers`
     in_order: bool | None = None
@@ -136,7 +134,7 @@ def _without_segment(f):
     share = float(f.loop_share)
     bound = share >= BOUND
     if not bound:
-        return Verdict("ok", f"Nothing is wrong: making batches takes {share:.1%} of the loop's time.", "", share)
+        return Verdict("ok", f"Not data-bound: making batches takes {share:.1%} of the loop's time.", "", share)
     found = retries(f)
     if found is not None:
         cause, text, advice = found
@@ -152,7 +150,7 @@ def _of_queue(snapshot):
     waiting = states(snapshot.slots).count("ready")
     if waiting >= snapshot.segment_info["n_slots"] - 1:
         lies = f" A message lies {seconds(lie.p50_s)} until it is got." if lie.count else " Nobody has got any."
-        return Verdict("consumer", f"The queue is full: producers wait.{lies}")
+        return Verdict("ok", f"The queue is full: producers wait.{lies}")
     if lie.count < FEW:
         return Verdict("unknown", f"Too early to tell: {lie.count} messages so far.")
     return Verdict(

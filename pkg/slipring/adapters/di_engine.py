@@ -13,7 +13,7 @@ import torch
 from slipring import Loader, Workers, empty
 from slipring._core.codec.pytree import is_namedtuple
 from slipring._core.codec.tensors import stack
-from slipring._core.options.arguments import MAX_COUNT, function, integer
+from slipring._core.options.checks import MAX_COUNT, function, integer
 from slipring._core.passes.ahead import Handed, Prefetcher
 from slipring._core.ring._ring import MAX_RANGES
 from slipring.errors import Closed, shown

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from slipring import Loader, Memory, Workers
-from slipring._core.options.arguments import flag, integer, iterable, seconds
+from slipring._core.options.checks import flag, integer, iterable, seconds
 from slipring._core.passes.ahead import Prefetcher, ReadHere
 from slipring._core.ring import process
 from slipring._core.ring._segment import now

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from slipring import default_collate
-from slipring._core.options.arguments import flag, iterable
+from slipring._core.options.checks import flag, iterable
 from slipring.errors import shown
 
 # The parts of a sample that a transform may know, besides names that end with "category" or "info".

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from slipring import BatchSampler
-from slipring._core.options.arguments import MAX_COUNT, integer, is_scalar, iterable
+from slipring._core.options.checks import MAX_COUNT, integer, is_scalar, iterable
 from slipring._core.passes.source import grouped
 from slipring.adapters import megengine_own as own
 from slipring.adapters.refusals import refusing_by

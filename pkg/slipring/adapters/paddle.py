@@ -10,7 +10,7 @@ import numpy as np
 
 from slipring import Loader, WorkerInfo, Workers
 from slipring._core.codec.pytree import leaves_of, map_leaves
-from slipring._core.options.arguments import flag, function, integer, iterable
+from slipring._core.options.checks import flag, function, integer, iterable
 from slipring._core.ring.rates import LoopTimer
 from slipring._core.ring.worker_info import process_worker_info
 from slipring._core.workers import fetch

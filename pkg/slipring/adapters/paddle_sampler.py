@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring._core.options.arguments import flag, integer
+from slipring._core.options.checks import flag, integer
 from slipring._core.passes.source import grouped
 from slipring._core.workers import fetch
 from slipring.adapters.refusals import refusing_by

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from slipring._core.options.arguments import instance
+from slipring._core.options.checks import instance
 from slipring._core.passes.state import State
 from slipring.errors import shown
 from slipring.options import OF_WORKERS, Workers

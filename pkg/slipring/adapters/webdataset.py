@@ -8,7 +8,7 @@ import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 from slipring import Loader, Workers
-from slipring._core.options.arguments import flag, integer, iterable
+from slipring._core.options.checks import flag, integer, iterable
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring._core.ring.weak_registry import WeakRegistry
 from slipring._core.workers.fetch import is_iterator, is_stream

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.codec._cache import CacheCore
-from slipring._core.options.arguments import integer, memory_place, size_in_bytes
+from slipring._core.options.checks import integer, memory_place, size_in_bytes
 from slipring._core.ring._segment import memory_available
 from slipring.errors import shown
 

@@ -8,7 +8,8 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from slipring._core.options.arguments import flag, map_dataset, one_each
+from slipring._core.codec.samples import one_each
+from slipring._core.options.checks import flag, map_dataset
 from slipring._core.ring.sample_marks import failed_among, failed_at
 from slipring.cache.cache import Cache, as_cache
 from slipring.errors import CacheMismatch, shown

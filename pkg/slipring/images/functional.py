@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipring._core.options.arguments import flag, integer, real
+from slipring._core.options.checks import flag, integer, real
 from slipring.errors import shown
 from slipring.images import _decode
 from slipring.images._render import geometry as _geometry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from slipring._core.options.arguments import integer
+from slipring._core.options.checks import integer
 from slipring._core.ring.rates import Window
 
 # Attributes in which wrappers have the wrapped loader: Accelerate's, Lightning's, Ray's and others.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import integer
+from slipring._core.options.checks import integer
 from slipring._core.ring.weak_registry import loaders as living_loaders
 from slipring._core.ring.weak_registry import number_of
 from slipring.monitor._callbacks import need

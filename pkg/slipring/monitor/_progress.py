@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from slipring._core.options.arguments import MAX_COUNT, integer, iterable
+from slipring._core.options.checks import MAX_COUNT, integer, iterable
 from slipring._core.ring.rates import LoopTimer, Window
 from slipring.errors import shown
 from slipring.monitor._callbacks import need

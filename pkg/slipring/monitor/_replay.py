@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from slipring._core.options.arguments import integer, iterable
+from slipring._core.options.checks import integer, iterable
 from slipring._core.ring.text import seconds
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import MAX_COUNT, flag, function, instance, integer
-from slipring._core.options.declare import refuse
+from slipring._core.options.checks import MAX_COUNT, flag, function, instance, integer
+from slipring._core.options.rule import refuse
 from slipring._core.passes.frontend import MASK_62
 from slipring._core.passes.state import unpickled
 from slipring._core.ring._ring import MAX_WORKERS, mix
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import ray.data
     from typing_extensions import Unpack
 
-    from slipring._core.options.option_values import Options
+    from slipring._core.options.values import Options
     from slipring.images._sources.options import ImageOptions
     from slipring.images._steps.base import Transform
 
@@ -273,12 +273,12 @@ class Loader(CoreLoader[Any]):
 
     # ---- figures, end
 
-    def _add_waits(self, made):
-        """Add the times of ``Dataset.stats()``, under their names there."""
+    def _waits(self, snapshot):
+        """Return the times of ``Dataset.stats()``, under their names there."""
         times = dict(zip(TIMES, self._times()))
         waits = {name: ns / 1e9 for name, ns in times.items()}
-        waits["Total time user thread is blocked"] = made.stages["waited"].total_s
-        made.add_waits(waits, block_wait_ns=sum(times[name] for name in WAITS), block_ns=sum(times.values()))
+        waits["Total time user thread is blocked"] = snapshot.stages["waited"].total_s
+        return waits, {"block_wait_ns": sum(times[name] for name in WAITS), "block_ns": sum(times.values())}
 
     def data_stats(self) -> str:
         """Return the text of ``Dataset.stats()`` for the latest execution, which runs outside this process.

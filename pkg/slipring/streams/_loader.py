@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import instance, integer, seconds
-from slipring._core.options.declare import refuse
+from slipring._core.options.checks import instance, integer, seconds
+from slipring._core.options.rule import refuse
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring.loader import Loader
 from slipring.options import OF_WORKERS, StreamOptions, Workers, declares

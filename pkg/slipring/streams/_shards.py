@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import flag, integer, iterable
+from slipring._core.options.checks import flag, integer, iterable
 from slipring._core.passes._rebatch import ShardRebatcher
 from slipring._core.workers.shards import Sharded, ShardedPass
 from slipring.errors import shown

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from slipring._core.options.arguments import integer, real
+from slipring._core.options.checks import integer, real
 from slipring._core.ring.digests import digest
 from slipring._core.workers.redivision import hint_for
 from slipring.errors import shown

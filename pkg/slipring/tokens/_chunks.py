@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from slipring._core.codec._codec import empty
-from slipring._core.options.arguments import integer, listed_samples, one_of
+from slipring._core.codec.samples import listed_samples
+from slipring._core.options.checks import integer, one_of
 from slipring._core.workers.seeding import MASK_63
 from slipring.errors import shown
 from slipring.sampler import BatchSampler

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring._core.options.arguments import file_path, integer, one_of
+from slipring._core.options.checks import file_path, integer, one_of
 from slipring.errors import shown
 from slipring.tokens._arguments import numbers
 from slipring.tokens._chunks import Chunk

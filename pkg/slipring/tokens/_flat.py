@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from slipring._core.codec._codec import empty
-from slipring._core.options.arguments import integer, one_of
+from slipring._core.options.checks import integer, one_of
 from slipring.tokens._collation import IDS, IGNORED, LABELS, Collation, in_slot, jagged_offsets, joined
 from slipring.tokens._documents import count, longest, number, set_first, starts_of
 

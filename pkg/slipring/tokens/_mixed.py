@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from slipring._core.options.arguments import epoch_number, flag, integer, one_of
+from slipring._core.options.checks import epoch_number, flag, integer, one_of
 from slipring._core.ring._ring import mix
 from slipring._core.ring.digests import digest
 from slipring._core.workers.redivision import hint_for

@@ -21,7 +21,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from slipring._core.options.arguments import integer
+from slipring._core.options.checks import integer
 from slipring._core.ring._order import IndexOrder
 from slipring._core.ring._ring import mix
 from slipring.errors import shown

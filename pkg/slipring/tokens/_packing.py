@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 
-from slipring._core.options.arguments import integer
+from slipring._core.options.checks import integer
 from slipring._core.workers.shards import here
 from slipring.errors import shown
 from slipring.tokens._collation import IDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from slipring._core.options.arguments import integer
+from slipring._core.options.checks import integer
 from slipring.tokens._planned import MOST, Planned
 
 if TYPE_CHECKING:

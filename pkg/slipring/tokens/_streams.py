@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core.options.arguments import flag, integer, one_of
+from slipring._core.options.checks import flag, integer, one_of
 from slipring._core.workers.fetch import is_stream
 from slipring._core.workers.shards import IterableSource, Sharded
 from slipring.errors import shown

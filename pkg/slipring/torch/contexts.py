@@ -4,7 +4,7 @@ import multiprocessing
 import threading
 from multiprocessing.process import BaseProcess
 
-from slipring._core.options.worker_count import default_start_method
+from slipring._core.options.values import default_start_method
 
 _METHODS = multiprocessing.get_all_start_methods()
 

@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import IterDataPipe, MapDataPipe, default_collate, default_convert
 from torch.utils.data.graph_settings import apply_sharding
 
-from slipring._core.options.arguments import instance
-from slipring._core.options.declare import refuse
-from slipring._core.options.option_values import Options
+from slipring._core.options.checks import instance
+from slipring._core.options.rule import refuse
+from slipring._core.options.values import Options
 from slipring._core.passes import state as states
 from slipring._core.passes._device import DeviceIteration
 from slipring._core.passes._iteration import Iteration

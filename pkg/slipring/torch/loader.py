@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 import torch
 import torch.utils.data
 
-from slipring._core.options.arguments import function, iterable
-from slipring._core.options.declare import check, rules
-from slipring._core.options.worker_count import bounds, worker_count
+from slipring._core.options.checks import function, iterable, worker_count
+from slipring._core.options.rule import check, rules
+from slipring._core.options.values import bounds
 from slipring._core.passes.loader import LoaderCore
 from slipring._core.workers import process_pool as _process_pool  # noqa: F401 - torch has imported its slow parts
 from slipring._core.workers.fetch import log_lost_fast_path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipring._core.options.arguments import function, integer
+from slipring._core.options.checks import function, integer
 from slipring._core.ring import process
 from slipring._core.ring._ring import MAX_SLOTS
 from slipring.errors import SlipringError

@@ -19,7 +19,7 @@ import numpy as np
 
 from slipring._core.codec import _codec, pytree
 from slipring._core.codec._codec import empty
-from slipring._core.options.arguments import listed_samples
+from slipring._core.codec.samples import listed_samples
 from slipring.errors import shown
 
 cnp.import_array()

@@ -26,7 +26,7 @@ import numpy as np
 
 from slipring._core.codec import _codec, pytree
 from slipring._core.codec._collate import ODD
-from slipring._core.options.arguments import listed_samples
+from slipring._core.codec.samples import listed_samples
 from slipring._core.ring._check import from_handler
 from slipring._core.ring.sample_marks import failed_at
 from slipring.errors import BatchTooLarge, DescriptorClosed, SegmentFull, SlipringError

@@ -16,7 +16,7 @@ cimport numpy as cnp
 from slipring._core.codec._codec import COPY
 from slipring._core.codec._encode import Encoder
 from slipring.errors import Closed, SegmentFull, ShutDown
-from slipring._core.options.arguments import one_of, real
+from slipring._core.options.checks import one_of, real
 from slipring._core.ring.text import message_refused
 
 cnp.import_array()

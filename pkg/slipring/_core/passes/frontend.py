@@ -22,10 +22,9 @@ from slipring.sampler import BatchSampler
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slipring._core.options.option_values import Options
+    from slipring._core.options.values import Options
     from slipring._core.passes.source import SamplerSource
     from slipring._core.passes.state import Described, State
-    from slipring._observe.report import Report
 
 MASK_62 = (1 << 62) - 1  # room for the workers' numbers within an int64
 
@@ -212,5 +211,6 @@ class Frontend:
     def _forget_iterator(self) -> None:
         """Drop an iterator that the loader would use again."""
 
-    def _add_waits(self, made: Report) -> None:
-        """Add the figures to a report that only one kind of loader has."""
+    def _waits(self, snapshot: Any) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return the seconds that the source reports, by its own names, and the fields of `Known` that they give."""
+        return {}, {}

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import integer
+from slipring._core.options.checks import integer
 from slipring._core.passes import state as states
 from slipring._core.passes._inflight import Position
 from slipring._core.passes.engine import EngineCache
@@ -241,7 +241,6 @@ class LoaderCore(Frontend):
 
         name = f"{type(self).__name__}({type(self.dataset).__name__})"
         made = report(self, name, headroom)
-        self._add_waits(made)
         return made.gathered() if ranks else made  # last: the other ranks get the verdict
 
     def _check_open(self) -> None:

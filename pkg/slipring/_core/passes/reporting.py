@@ -42,6 +42,7 @@ def report(loader, name, headroom):
     cache = _cache_of(loader.dataset)
     pool, options = (engine.pool, engine.options) if alive else (None, None)
     forks = bool(getattr(pool, "forks", False))
+    waits, known_of_waits = loader._waits(snapshot)
     known = Known(
         copied_share=stats.copied_batches / max(1, stats.batches),
         pickled=stats.pickled_leaves / max(1, stats.batches),
@@ -54,16 +55,16 @@ def report(loader, name, headroom):
         cache_bytes=None if cache is None else cache.bytes_for_all,
         cached_images=any(kind.__module__ == "slipring.images" for kind in type(loader.dataset).__mro__),
         forked=forks,
-        faults=None if not alive or engine.memory is None else engine.memory.faults_per_batch(engine.ring),
         own_collate=_own_collate(pool.job.options.collate_fn) if alive else None,
         persistent=options.persistent_workers if alive else None,
         in_order=options.in_order if alive else None,
         tuned=tuning is not None,
         saturated=None if tuning is None else loader._tuner.saturated,
+        **known_of_waits,
     )
     said = "" if tuning is None else f"{tuning.workers}: {tuning.reason}."
     places = _places_of(engine.ring) if alive else {}
-    return Report(name, snapshot, stats, known, cache=cache, tuning=said, headroom=headroom, numa=places)
+    return Report(name, snapshot, stats, known, cache=cache, tuning=said, headroom=headroom, waits=waits, numa=places)
 
 
 def _places_of(ring):

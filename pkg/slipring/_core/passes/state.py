@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from functools import partial
 
-from slipring._core.options.arguments import MAX_EPOCH, flag, integer
+from slipring._core.options.checks import MAX_EPOCH, flag, integer
 from slipring._core.passes import reshard
 from slipring._core.passes._inflight import WorkerPosition
 from slipring._core.passes.reshard import places_of, saved_sampler

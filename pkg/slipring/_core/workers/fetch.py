@@ -8,7 +8,7 @@ from types import MethodType
 from slipring._core.codec._codec import empty
 from slipring._core.codec._collate import default_collate
 from slipring._core.codec._rows import DROP, LIST, NO_SAMPLES, NUMPY, RowWriter, draw, read_samples
-from slipring._core.options.arguments import one_each
+from slipring._core.codec.samples import one_each
 from slipring._core.workers import seeding
 from slipring._core.workers.concurrency import is_async, is_awaitable, is_subset, reads_in_one_call
 from slipring._core.workers.seeding import BySample

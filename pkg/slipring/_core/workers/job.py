@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from slipring._core.options.option_values import Options
+from slipring._core.options.values import Options
 from slipring._core.workers import seeding
 
 

@@ -19,8 +19,6 @@ from slipring._core.ring.process import ROOT, Owner
 from slipring._core.ring.text import megabytes
 from slipring.errors import WorkerMemoryWarning
 
-SETTLED = 4  # batches per slot after which every slot has been touched
-SOME = 16  # the fewest batches for a rate of page faults
 RUNS, RUN = 512, 32  # a sample is so many runs of so many pages; a smaller process is read completely
 SPARSE = 1 << 30  # bytes; a larger mapping may be a mere reservation
 LOOK_S = 5.0  # how often the available memory is checked during an iteration
@@ -72,15 +70,6 @@ def copied_bytes(pid, parent):
     own = np.count_nonzero(entries & (PRESENT | FILE | ALONE) == PRESENT | ALONE)
     pages = sum(last - first for first, last in both)
     return pages * int(own) // max(1, len(entries)) * os.sysconf("SC_PAGESIZE")
-
-
-def minor_faults(pid):
-    """Return the number of minor page faults of a process; None if /proc does not report it."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[7])
-    except OSError:
-        return None
 
 
 def _common(ours, theirs):
@@ -174,7 +163,6 @@ class WorkerMemory:
         self._begun = {}  # pid -> its own bytes when it began
         self._mark = 0  # bytes available at the last measurement, at first when the workers began
         self._next = 0.0  # time of the next measurement
-        self._noted = ()  # the last two checks of page faults: (meter, batches so far, pid -> its faults)
 
     def watch(self, pool):
         """Include a pool's workers."""
@@ -215,7 +203,6 @@ class WorkerMemory:
             return LOOK_S
         free, size, limit, file = room
         living = self._living()
-        self._note_faults(ring, living)
         self._mark = max(self._mark, free)
         all_began = self._note_begin(living)
         if free <= self._mark // 2:
@@ -225,23 +212,6 @@ class WorkerMemory:
                 self.warned = True
                 self._warn(grown, ring.info["committed"], free, size, limit, file)
         return LOOK_S if all_began else LOOK_S / 10
-
-    def _note_faults(self, ring, living):
-        batches = ring.meter.batches
-        last = self._noted[-1][1] if self._noted and self._noted[-1][0] is ring.meter else 0
-        if batches >= max(SETTLED * ring.n_slots, last + SOME):
-            faults = {pid: minor_faults(pid) for _, _, pid, _ in living}
-            self._noted = (*self._noted[-1:], (ring.meter, batches, faults))
-
-    def faults_per_batch(self, ring):
-        """Return the recent page faults per batch in the workers; None if that is not known yet."""
-        found = {pid: minor_faults(pid) for _, _, pid, _ in self._living()}
-        for meter, before, faults in self._noted:
-            batches = ring.meter.batches - before
-            if meter is ring.meter and batches >= SOME:
-                both = [(found[pid], faults.get(pid)) for pid in found]
-                return sum(now - then for now, then in both if None not in (now, then)) / batches
-        return None
 
     def _note_begin(self, living):
         """Record the size of new workers when they begin, 0 for forked ones; return whether all have begun."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from slipring._core.options.arguments import flag, integer, one_of, real
+from slipring._core.options.checks import flag, integer, one_of, real
 from slipring._core.ring._check import from_handler
 from slipring.errors import ImageError, shown
 from slipring.images import _decode

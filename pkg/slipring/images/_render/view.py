@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from typing import Any, Literal
 
-from slipring._core.options.arguments import one_of
+from slipring._core.options.checks import one_of
 
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest")  # in the order of csrc/images/resize.h's filters
 NEAREST = INTERPOLATIONS.index("nearest")

@@ -12,7 +12,8 @@ import numpy as np
 
 from slipring._core.codec._codec import empty as new_array
 from slipring._core.codec._collate import default_collate
-from slipring._core.options.arguments import integer, map_dataset, names, one_each, one_of
+from slipring._core.codec.samples import one_each
+from slipring._core.options.checks import integer, map_dataset, names, one_of
 from slipring._core.ring._check import from_handler
 from slipring.errors import ImageError, shown
 from slipring.images._render.boxes import FORMATS, from_xyxy, to_xyxy

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from slipring._core.codec._collate import default_collate
-from slipring._core.options.arguments import function, integer, one_of
+from slipring._core.options.checks import function, integer, one_of
 from slipring._core.ring._ring import mix
 from slipring._core.ring.sample_marks import failed_among
 from slipring.cache.cache import as_cache

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from slipring._core.options.arguments import file_path, flag, function, names
+from slipring._core.options.checks import file_path, flag, function, names
 from slipring._files.storage import locate
 from slipring.errors import shown
 from slipring.images._sources.dataset import ImageDataset

@@ -9,7 +9,8 @@ import logging
 import random
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core.options.arguments import one_each, one_of
+from slipring._core.codec.samples import one_each
+from slipring._core.options.checks import one_of
 from slipring._core.ring import sample_marks
 from slipring._core.ring._check import from_handler
 from slipring._core.ring._slot import READ, at_row, part_begun, spent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-from slipring._core.options.declare import suggesting
+from slipring._core.options.rule import suggesting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

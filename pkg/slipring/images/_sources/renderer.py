@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipring._core.codec._codec import AsTensor
-from slipring._core.options.arguments import integer, one_of
+from slipring._core.options.checks import integer, one_of
 from slipring._core.ring._slot import DECODE, RESIZE, part_begun, spent
 from slipring.errors import shown
 from slipring.images._render.decode import ImageReading, check_size, crop, look, render

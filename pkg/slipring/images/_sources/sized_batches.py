@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipring._core.options.arguments import flag, integer
+from slipring._core.options.checks import flag, integer
 from slipring._core.ring._order import IndexOrder
 from slipring._core.ring._ring import mix
 from slipring.errors import shown

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core.options.arguments import flag, integer
+from slipring._core.options.checks import flag, integer
 from slipring._core.ring._check import from_handler
 from slipring._core.ring._ring import mix
 from slipring._core.workers.shards import Sharded, ShardedPass, here

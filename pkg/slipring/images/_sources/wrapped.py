@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import map_dataset, one_each
+from slipring._core.codec.samples import one_each
+from slipring._core.options.checks import map_dataset
 from slipring.cache.dataset import known_fingerprint
 from slipring.errors import shown
 from slipring.images._sources.dataset import ImageDataset

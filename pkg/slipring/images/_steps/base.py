@@ -10,7 +10,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import integer, real
+from slipring._core.options.checks import integer, real
 from slipring._core.ring.worker_info import runs_in_thread
 from slipring._core.workers import seeding
 from slipring.errors import shown

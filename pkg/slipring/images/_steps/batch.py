@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring._core.codec._codec import AsTensor
-from slipring._core.options.arguments import integer, real
+from slipring._core.options.checks import integer, real
 from slipring.errors import shown
 from slipring.images._steps.base import BatchTransform
 from slipring.images._steps.combine import RandomChoice

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import integer, one_of, real
+from slipring._core.options.checks import integer, one_of, real
 from slipring.errors import shown
 from slipring.images._render.view import INTERPOLATIONS, interpolation_name
 from slipring.images._steps.base import pixels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import integer
+from slipring._core.options.checks import integer
 from slipring.errors import shown
 from slipring.images import _decode
 from slipring.images._steps.base import RandomStep, Transform

@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
-from slipring._core.options.arguments import real
+from slipring._core.options.checks import real
 from slipring.errors import shown
 from slipring.images._steps.base import BatchTransform, RandomStep, Transform, chain, final_size
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipring._core.options.arguments import flag
+from slipring._core.options.checks import flag
 from slipring.images._render.geometry import add_blur
 from slipring.images._render.recipe import Recipe, apply
 from slipring.images._steps.base import Transform

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from slipring._core.options.arguments import flag
+from slipring._core.options.checks import flag
 from slipring.errors import ImageError, shown
 from slipring.images import _decode
 from slipring.images._steps.base import RandomStep, Transform, pair

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipring._core.options.arguments import integer, real
+from slipring._core.options.checks import integer, real
 from slipring.errors import shown
 from slipring.images import _decode
 from slipring.images._steps.base import RandomStep, Transform, probability_of

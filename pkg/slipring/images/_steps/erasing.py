@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core.options.arguments import flag, integer, one_of, real
+from slipring._core.options.checks import flag, integer, one_of, real
 from slipring.errors import shown
 from slipring.images._steps.base import RandomStep, positive_range
 from slipring.images._steps.checks import span

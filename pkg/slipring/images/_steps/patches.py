@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipring._core.options.arguments import integer
+from slipring._core.options.checks import integer
 from slipring.errors import shown
 from slipring.images._render.view import interpolation_name
 from slipring.images._steps.base import Transform, chain, final_size, positive_range

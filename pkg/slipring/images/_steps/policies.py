@@ -6,7 +6,7 @@ import enum
 import math
 from typing import TYPE_CHECKING, Any
 
-from slipring._core.options.arguments import flag, integer, one_of
+from slipring._core.options.checks import flag, integer, one_of
 from slipring.images import _decode
 from slipring.images._steps.base import Transform
 from slipring.images._steps.checks import fill_of, filter_of, interpolation_or_random, number

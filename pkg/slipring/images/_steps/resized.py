@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from slipring._core.options.arguments import flag
+from slipring._core.options.checks import flag
 from slipring.errors import shown
 from slipring.images._render.view import INTERPOLATIONS, interpolation_name
 from slipring.images._steps.base import Transform, pair, pixels, positive_range, probability_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipring._core.options.arguments import real
+from slipring._core.options.checks import real
 from slipring.errors import shown
 from slipring.images import _decode
 from slipring.images._steps.checks import fill_of

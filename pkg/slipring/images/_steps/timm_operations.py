@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from slipring._core.options.arguments import real
+from slipring._core.options.checks import real
 from slipring.errors import shown
 from slipring.images import _decode
 from slipring.images._render.geometry import add_affine, add_rotation

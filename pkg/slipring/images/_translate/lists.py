@@ -10,7 +10,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core.options.arguments import one_of
+from slipring._core.options.checks import one_of
 from slipring.errors import shown
 from slipring.images._render.values import DTYPES
 from slipring.images._render.view import INTERPOLATIONS

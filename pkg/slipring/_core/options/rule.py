@@ -6,10 +6,10 @@ import inspect
 import re
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
 
-from slipring._core.options.arguments import did_you_mean, flag, one_of
+from slipring._core.options.checks import did_you_mean, flag, one_of
 from slipring.errors import shown
 
 _Declared = TypeVar("_Declared", bound=Callable[..., Any])
@@ -47,52 +47,37 @@ class Group:
     """Base class of frozen dataclasses of options. Checks each field, and prints those that are not the default."""
 
     def __post_init__(self) -> None:
-        for name, (kind, rule) in group_rules(type(self)).items():
+        for name, (kind, rule) in rules(type(self)).items():
             object.__setattr__(self, name, check(name, kind, rule, getattr(self, name)))
 
     def __repr__(self) -> str:
-        given = [
-            f"{name}={getattr(self, name)!r}"
-            for name, (_, rule) in group_rules(type(self)).items()
-            if getattr(self, name) != rule.default
-        ]
-        return f"{type(self).__name__}({', '.join(given)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._given().items())})"
+
+    def _given(self) -> dict[str, Any]:
+        """Return the options that are not the default."""
+        values = {name: (getattr(self, name), rule.default) for name, (_, rule) in rules(type(self)).items()}
+        return {name: value for name, (value, default) in values.items() if value != default}
 
 
-def group_rules(group: type) -> dict[str, tuple[Any, Rule]]:
-    """Return (type, `Rule`) of each option of a `Group`."""
-    return {field.name: (field.type, field.metadata["rule"]) for field in dataclasses.fields(group)}  # type: ignore[arg-type]
+def rules(declared: type) -> dict[str, tuple[Any, Rule]]:
+    """Return (type, `Rule`) of each option of a `Group` or a TypedDict."""
+    if issubclass(declared, Group):
+        return {field.name: (field.type, field.metadata["rule"]) for field in dataclasses.fields(declared)}  # type: ignore[arg-type]
+    return {name: get_args(given) for name, given in declared.__annotations__.items()}
 
 
 def documented(group: type[_Group]) -> type[_Group]:
     """Complete the documentation of a `Group`, and make its constructor suggest a known option for an unknown one."""
-    options, signature = group_rules(group), inspect.signature(group.__init__)
-    if group.__doc__:
-        group.__doc__ = _documented(group.__doc__, signature.parameters, options)
+    signature = inspect.signature(group.__init__)
+    group.__doc__ = _documented(group.__doc__, signature.parameters, rules(group))
     init = suggesting(signature)(group.__init__)
     init.__qualname__ = f"{group.__qualname__}.__init__"
     group.__init__ = init  # type: ignore[method-assign]
     return group
 
 
-def rules(declared: type, last: Sequence[type] = ()) -> dict[str, tuple[Any, Rule]]:
-    """Return (type, `Rule`) of each option of a TypedDict; those that it has from the types in `last` come last."""
-    found = {name: get_args(given) for name, given in declared.__annotations__.items()}
-
-    def place(name):
-        return max((1 + at for at, base in enumerate(last) if name in base.__annotations__), default=0)
-
-    return {name: found[name] for name in sorted(found, key=place)}
-
-
 def check(name: str, kind: Any, rule: Rule, value: Any) -> Any:
-    """Return the value of an option, as Python's own type.
-
-    Raises
-    ------
-    TypeError, ValueError
-        The option is wrong; the text names the option, its value and the rule.
-    """
+    """Return the value of an option, as Python's own type, or raise an error with its name, its value and the rule."""
     if rule.check is not None:
         checked = rule.check(name, value)
         return value if checked is None else checked
@@ -112,23 +97,16 @@ def _words(kind):
 
 
 def refuse(given: Mapping[str, Any], refused: Mapping[str, str], loader: str) -> None:
-    """Raise ValueError for an option that a loader cannot have.
+    """Raise ValueError for an option in `given` that `loader` cannot have.
 
-    Parameters
-    ----------
-    given : mapping
-        The loader's arguments.
-    refused : mapping
-        Option, or "group.option" -> the reason.
-    loader : str
-        What users call the loader.
+    `refused` has the reasons, by the name of the option or "group.option".
     """
     for name, why in refused.items():
         group, _, field = name.rpartition(".")
-        if not group and given.get(name) is not None:
-            raise ValueError(f"{name}={shown(given[name])} cannot be given to {loader}: {why}")
-        holder = given.get(group)
-        if isinstance(holder, Group) and getattr(holder, field) != group_rules(type(holder))[field][1].default:
+        holder = given.get(group or name)
+        if not group and holder is not None:
+            raise ValueError(f"{name}={shown(holder)} cannot be given to {loader}: {why}")
+        if isinstance(holder, Group) and field in holder._given():
             value = f"{type(holder).__name__}({field}={shown(getattr(holder, field))})"
             raise ValueError(f"{value} cannot be given to {loader}: {why}")
 
@@ -150,44 +128,28 @@ def declares(
     refused: Iterable[str] = (),
     **known: str,
 ) -> Callable[[_Declared], _Declared]:
-    """Give a class's constructor, or a function, declared options in place of its ``**options``.
+    """Give a class's constructor, or a function, declared options (see `rules`) in place of its ``**options``.
 
-    They appear in its signature, and their documentation replaces ``{options}`` in its own. An unknown argument raises
-    a TypeError that suggests a known one.
-
-    Parameters
-    ----------
-    options : mapping
-        As `rules` returns them.
-    defaults : mapping, optional
-        Defaults of this loader that differ.
-    refused : iterable of str
-        Options that this loader refuses with a reason (see `refuse`); the documentation leaves them out.
-    **known : str
-        Other loaders' name for an argument -> ours.
+    They appear in its signature, with this loader's own `defaults`. Their documentation replaces ``{options}`` in its
+    own, except for the `refused` ones (see `refuse`). An unknown argument raises a TypeError that suggests a known one;
+    `known` maps other loaders' names to ours.
     """
+    values = {**{name: rule.default for name, (_, rule) in options.items()}, **(defaults or {})}
+    given = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=values[name], annotation=kind)
+        for name, (kind, _) in options.items()
+    ]
+    allowed = {name: one for name, one in options.items() if name not in refused}
 
     def decorate(made):
         init = made.__init__ if isinstance(made, type) else made
-        signature = inspect.signature(init)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        given = {
-            name: inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=(defaults or {}).get(name, rule.default),
-                annotation=kind,
-            )
-            for name, (kind, rule) in options.items()
-        }
-        signature = signature.replace(parameters=[*own, *given.values()])
+        own = [p for p in inspect.signature(init).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        signature = inspect.signature(init).replace(parameters=[*own, *given])
         checked = suggesting(signature, **known)(init)
         checked.__signature__ = signature
-        if made.__doc__:
-            allowed = {name: one for name, one in options.items() if name not in refused}
-            made.__doc__ = _documented(made.__doc__, given, allowed)
-            checked.__doc__ = init.__doc__ if isinstance(made, type) else made.__doc__
+        made.__doc__ = _documented(made.__doc__, signature.parameters, allowed)
         if not isinstance(made, type):
+            checked.__doc__ = made.__doc__
             return checked
         made.__init__ = checked
         return made
@@ -197,7 +159,7 @@ def declares(
 
 def _documented(text, given, options):
     """Return a numpydoc docstring with the options' documentation in place of the line ``{options}``."""
-    found = re.search(r"^( *)\{options\}$", text, re.M)
+    found = re.search(r"^( *)\{options\}$", text or "", re.M)  # python -OO has none
     if found is None:
         return text
     lines = []

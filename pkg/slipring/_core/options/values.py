@@ -5,15 +5,20 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_args
 
-from slipring._core.options import declare
-from slipring._core.options.arguments import function, integer
-from slipring._core.options.declare import Rule
-from slipring._core.options.worker_count import WORKERS_PER_CPU, bounds, default_start_method
+from slipring._core.options.checks import function, integer
+from slipring._core.options.rule import Rule, check, rules
+from slipring._core.ring import process
 from slipring._core.ring._ring import MAX_RANGES, MAX_SLOTS, MAX_WORKERS
 from slipring.errors import shown
-from slipring.options import CommonOptions, FlowOptions, LoaderOptions
+from slipring.options import LoaderOptions, StartMethod
+
+START_METHODS = get_args(StartMethod)
+# Workers at the beginning of "auto"; or as many as processors, if those are fewer.
+BEGIN_WITH = 4
+MOST_UNASKED = 64  # upper bound of "auto", if none is given and there are not more processors
+WORKERS_PER_CPU = 4  # more may wait for disks and networks, but hardly for processors
 
 
 class _Explicit(TypedDict, total=False):
@@ -23,7 +28,7 @@ class _Explicit(TypedDict, total=False):
     collate_fn: Annotated[Callable[[Any], Any] | None, Rule(None, "", function)]
 
 
-_ALL = {**declare.rules(_Explicit), **declare.rules(LoaderOptions, (FlowOptions, CommonOptions))}
+_ALL = {**rules(_Explicit), **rules(LoaderOptions)}
 
 
 def _with_fields(made):
@@ -55,7 +60,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, (kind, rule) in _ALL.items():
-            object.__setattr__(self, name, declare.check(name, kind, rule, getattr(self, name)))
+            object.__setattr__(self, name, check(name, kind, rule, getattr(self, name)))
         if not isinstance(self.num_workers, int):
             begin, *found = bounds(self.num_workers, self.memory.slots)
             object.__setattr__(self, "num_workers", begin)
@@ -204,3 +209,41 @@ class Options:
     def look_ahead(self) -> int:
         """int: tasks that may be in flight at once."""
         return self.prefetch_factor * max(1, self.num_workers)
+
+
+# ---- defaults for workers
+
+
+def default_start_method() -> str:
+    """Return multiprocessing's start method, or the platform's default if a library installed its own (loky)."""
+    import multiprocessing
+
+    method = multiprocessing.get_start_method()
+    return method if method in START_METHODS else multiprocessing.get_all_start_methods()[0]
+
+
+def warn_of_many_workers(num_workers: int) -> None:
+    """Warn if a loader will have far more workers than there are processors for it."""
+    cpus = len(os.sched_getaffinity(0))
+    if num_workers > WORKERS_PER_CPU * cpus:
+        warnings.warn(
+            f"num_workers={num_workers} for {cpus} processors, which this process may use: more than "
+            f"{WORKERS_PER_CPU} workers for each seldom make a loader faster, and each costs memory. Use "
+            f"about {cpus}",
+            stacklevel=4,
+        )
+
+
+def bounds(num_workers: Any, slots: int | None = None) -> tuple[int, int, int]:
+    """Return (workers to begin with, the fewest, the most) for a loader that finds the best number.
+
+    `num_workers` is 'auto' or a pair whose bounds may be None. The loader begins with no more workers than its slots
+    serve, of which the consumer has one.
+    """
+    least, most = (None, None) if num_workers == "auto" else num_workers
+    cpus = process.cpus()
+    least = min(1 if least is None else least, MAX_WORKERS if most is None else most)
+    if most is None:
+        most = min(MAX_WORKERS, max(least, cpus, min(MOST_UNASKED, max(16, WORKERS_PER_CPU * cpus))))
+    begin = min(cpus, BEGIN_WITH) if slots is None else min(cpus, BEGIN_WITH, slots - 1)
+    return min(most, max(least, begin)), least, most

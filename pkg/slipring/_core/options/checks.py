@@ -8,10 +8,10 @@ import numbers
 import operator
 import os
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from slipring._core.ring._ring import EPOCH_BITS
+from slipring._core.ring._ring import EPOCH_BITS, MAX_WORKERS
 from slipring.errors import shown
 
 if TYPE_CHECKING:
@@ -82,34 +82,6 @@ def real(name: str, value: Any, what: str = "a number") -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-
-
-def listed_samples(samples: Any) -> list[Any]:
-    """Return samples as a new list; raise TypeError if they are a finished batch, whose parts are not samples."""
-    is_one = isinstance(samples, (Mapping, Set, str, bytes, bytearray)) or hasattr(samples, "__dataframe__")
-    if not is_one and not (isinstance(samples, tuple) and hasattr(samples, "_fields")):  # of a namedtuple
-        try:
-            each = iter(samples)
-        except TypeError:
-            pass
-        else:
-            return list(each)
-    raise TypeError(
-        f"samples must be a list with one element per sample, and are of type {type(samples).__name__}. If "
-        "__getitems__ returns finished batches, give a collate_fn, which gets them unchanged (not with chunk_size or "
-        "skip_none), or return them from fetch_into"
-    )
-
-
-def one_each(dataset: Any, indices: Sequence[Any], samples: Iterable[Any]) -> list[Any]:
-    """Return the samples of one call to a dataset as a list; raise an error unless there is one for each index."""
-    found = listed_samples(samples)
-    if len(found) != len(indices):
-        raise ValueError(
-            f"{type(dataset).__name__} has returned {len(found)} samples for {len(indices)} indices: which ones they "
-            "are cannot be known"
-        )
-    return found
 
 
 def seconds(name: str, value: Any, zero: str = "wait forever") -> None:
@@ -231,6 +203,26 @@ def file_path(name: str, value: Any) -> str:
     except UnicodeEncodeError:
         pass
     raise ValueError(f"{name} must be a path that a file system can have, not {shown(value)}")
+
+
+def worker_count(name: str, value: Any) -> Any:
+    """Check a number of workers: an int from 0, 'auto', or (least, most), each an int from 1 or None."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    if not isinstance(value, (tuple, list)):
+        try:
+            return integer(name, value, 0, MAX_WORKERS, hint="; 0 loads in this process")
+        except TypeError:
+            raise TypeError(f"{name} must be an int, 'auto' or (least, most), not {shown(value)}") from None
+    if len(value) != 2:
+        raise ValueError(f"{name} must be (least, most), not {shown(value)}")
+    least, most = (
+        integer(f"{name}={shown(value)}: the {what} bound", bound, 1, MAX_WORKERS, optional=True)
+        for what, bound in zip(("lower", "upper"), value, strict=True)
+    )
+    if least is not None and most is not None and most < least:
+        raise ValueError(f"{name}={shown(value)}: the upper bound must be at least the lower bound")
+    return least, most
 
 
 def memory_place(value: Any, kinds: Sequence[str] = ("auto", "shm", "memfd")) -> str | os.PathLike[str]:
