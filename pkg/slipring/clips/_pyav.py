@@ -1,0 +1,88 @@
+"""Open video files with PyAV, FFmpeg's binding."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from slipring._core.ring._check import from_handler
+from slipring.errors import VideoError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Formats that hold their data themselves. FFmpeg also opens playlists and scripts, which name other files and URLs.
+_FORMATS = "mov,matroska,webm,avi,mpegts,mpeg,mpegvideo,ogg,flv,asf,mxf,nut,ivf,obu,h264,hevc,m4v,gif,dv,rm"
+
+
+def pyav() -> Any:
+    """Return the module av; raise ImportError if it is not installed; the error says how to install it."""
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError("slipring.clips needs PyAV: pip install 'slipring[clips]'") from error
+    return av
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[tuple[Any, Any]]:
+    """Yield (container, video stream) of a file, as `open_video` returns them, and close the container."""
+    container, stream = open_video(path)
+    with container:
+        yield container, stream
+
+
+def open_video(path: str) -> tuple[Any, Any]:
+    """Return (container, first video stream) of a local file; the decoder has one thread.
+
+    Raises
+    ------
+    VideoError
+        The file has no video, or FFmpeg cannot read it.
+    OSError
+        The file cannot be opened.
+    """
+    av = pyav()
+    os.stat(path)  # for the error of Python
+    with reading(path):
+        # "file:" keeps FFmpeg from taking the beginning of a path for a protocol.
+        container = av.open("file:" + path, options={"format_whitelist": _FORMATS}, metadata_errors="replace")
+    try:
+        return container, _video_of(container, path)
+    except BaseException:
+        container.close()
+        raise
+
+
+def _video_of(container, path):
+    # A cover picture is a stream of video, too.
+    streams = [one for one in container.streams.video if not one.disposition & one.disposition.attached_pic]
+    if not streams:
+        kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
+        raise VideoError(f"{path} has no video stream, only {kinds}", path=path)
+    if streams[0].codec_context is None:
+        raise VideoError(
+            f"{path}: this build of FFmpeg has no decoder for the video: install another build of PyAV, or convert "
+            "the file",
+            path=path,
+        )
+    streams[0].codec_context.thread_count = 1
+    return streams[0]
+
+
+def of_the_machine(error: Exception) -> bool:
+    """Return whether an error of FFmpeg, such as a lack of memory, says nothing about the file."""
+    return isinstance(error, (OSError, MemoryError))
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Raise FFmpeg's errors as `VideoError`; those of the machine, such as a lack of memory, stay as they are."""
+    av = pyav()
+    try:
+        yield
+    except av.error.FFmpegError as error:
+        if from_handler(error) or of_the_machine(error):
+            raise
+        raise VideoError(f"{path} cannot be read as a video: {error.strerror}", path=path) from error
