@@ -98,6 +98,5 @@ def decoded(path):
     """Return (pixels, seconds) of all frames as PyAV decodes them in order, upright."""
     with av.open(str(path)) as container:
         frames = list(container.decode(video=0))
-        base = float(container.streams.video[0].time_base)
     upright = [np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90) for frame in frames]
-    return np.stack(upright), np.array([frame.pts for frame in frames]) * base
+    return np.stack(upright), np.array([frame.time for frame in frames])

@@ -64,7 +64,7 @@ class VideoIndex:
 
     def seconds(self, pts: Any) -> Any:
         """Return a time stamp, or an array of them, in seconds."""
-        return pts * float(self.time_base)
+        return pts * self.time_base.numerator / self.time_base.denominator
 
     def key_of(self, number: int) -> int:
         """Return which of `keys` is the last one at or before a frame."""

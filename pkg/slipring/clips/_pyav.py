@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.ring._check import from_handler
@@ -44,7 +43,8 @@ def open_video(path: str) -> tuple[Any, Any]:
         The file cannot be opened.
     """
     av = pyav()
-    os.stat(path)  # for the error of Python
+    with open(path, "rb"):  # raises errors with the path itself
+        pass
     with reading(path):
         # "file:" keeps FFmpeg from taking the beginning of a path for a protocol.
         container = av.open("file:" + path, options={"format_whitelist": _FORMATS}, metadata_errors="replace")

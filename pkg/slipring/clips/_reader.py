@@ -47,6 +47,7 @@ class Reader:
 
     def frames(self, numbers: Iterable[int]) -> Iterator[tuple[int, Any]]:
         """Yield (number, `av.VideoFrame`) of frames, whose numbers increase."""
+        self._check_unchanged()
         for number in numbers:
             with reading(self.index.path):
                 frame = self._frame(number)
@@ -147,14 +148,14 @@ class Reader:
         return None
 
     def _open(self):
-        index = self.index
-        self._container, self._stream = open_video(index.path)
-        status = os.stat(index.path)
-        if (status.st_size, status.st_mtime_ns) != index.stamp:
+        self._container, self._stream = open_video(self.index.path)
+        self._check_unchanged()
+
+    def _check_unchanged(self):
+        path, status = self.index.path, os.stat(self.index.path)
+        if (status.st_size, status.st_mtime_ns) != self.index.stamp:
             self.close()
-            raise VideoError(
-                f"{index.path} has changed since its index was made; create the dataset again", path=index.path
-            )
+            raise VideoError(f"{path} has changed since its index was made; create the dataset again", path=path)
 
 
 def _with_first(first, others):

@@ -104,7 +104,11 @@ class ByNumber(Spacing):
             end = max(count - self.stride * (self.num_frames - 1), start + 1)
         elif end < 0:
             end += count
-        return self._checked(video, max(0, start), min(end, count))
+        if start < 0:
+            raise ValueError(
+                f"{video.path} has {count} frames, sampling_range_start={self.range_start} is before the first one"
+            )
+        return self._checked(video, start, min(end, count))
 
     def drawn(self, video: VideoIndex, draws: Draws) -> int:
         start, end = self.bounds(video)
