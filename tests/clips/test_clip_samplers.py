@@ -122,7 +122,9 @@ def test_clips_that_are_longer_than_the_video_need_a_policy(video):
 
 def test_clips_have_the_pixels_of_their_frames(video):
     pixels, times = decoded(video.path)
-    found = clips.clips_at_random_indices(video, num_clips=6, num_frames_per_clip=3, num_indices_between_frames=4, seed=3)
+    found = clips.clips_at_random_indices(
+        video, num_clips=6, num_frames_per_clip=3, num_indices_between_frames=4, seed=3
+    )
     at = np.array(numbers(found))
     assert found.pixels.shape == (6, 3, 48, 64, 3)
     np.testing.assert_array_equal(found.pixels, pixels[at])

@@ -6,7 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-av = pytest.importorskip("av")
+pytest.importorskip("av")
+import av
 
 from slipring import clips
 from slipring.errors import VideoError
@@ -120,7 +121,9 @@ def test_an_index_that_does_not_fit_is_made_again(tmp_path, path, damage):
 def test_a_file_that_changes_after_its_index_was_made_is_an_error(tmp_path, path):
     with clips.Video(path) as video:
         write(path, "h264")
-        with pytest.raises(VideoError, match="video.mp4 has changed since its index was made; create the dataset again"):
+        with pytest.raises(
+            VideoError, match=r"video\.mp4 has changed since its index was made; create the dataset again"
+        ):
             video.frames_at([0])
 
 

@@ -1,6 +1,9 @@
 """Small videos for the tests, made by PyAV's encoders, and what PyAV itself decodes of them."""
 
+import os
+import signal
 from fractions import Fraction
+from pathlib import Path
 from typing import NamedTuple
 
 import av
@@ -100,3 +103,20 @@ def decoded(path):
         frames = list(container.decode(video=0))
     upright = [np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90) for frame in frames]
     return np.stack(upright), np.array([frame.time for frame in frames])
+
+
+class Crash:
+    """A step that ends its process with a signal, as a crash in a codec does: the first `times` calls in all."""
+
+    def __init__(self, folder, number, times=1):
+        self.folder, self.number, self.times = str(folder), number, times
+
+    def __call__(self, image):
+        if os.getpid() != int(Path(self.folder, "main").read_text()):
+            for attempt in range(self.times):
+                try:
+                    os.close(os.open(Path(self.folder, f"crash {attempt}"), os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    continue
+                signal.signal(self.number, signal.SIG_DFL)
+                os.kill(os.getpid(), self.number)

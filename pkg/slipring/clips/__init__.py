@@ -2,7 +2,6 @@
 
 from slipring._public import publish
 from slipring.clips._samplers import (
-    ClipSampler,
     RandomClips,
     RegularClips,
     clips_at_random_indices,
@@ -15,7 +14,6 @@ from slipring.clips._videos import Clip, Videos
 
 __all__ = [
     "Clip",
-    "ClipSampler",
     "Frames",
     "RandomClips",
     "RegularClips",

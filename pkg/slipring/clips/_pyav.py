@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.ring._check import from_handler
@@ -71,18 +72,30 @@ def _video_of(container, path):
     return streams[0]
 
 
-def of_the_machine(error: Exception) -> bool:
-    """Return whether an error of FFmpeg, such as a lack of memory, says nothing about the file."""
-    return isinstance(error, (OSError, MemoryError))
-
-
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Raise FFmpeg's errors as `VideoError`; those of the machine, such as a lack of memory, stay as they are."""
+    """Raise FFmpeg's errors as `VideoError`; those of the machine, such as too many open files, stay as they are."""
     av = pyav()
     try:
         yield
     except av.error.FFmpegError as error:
-        if from_handler(error) or of_the_machine(error):
+        if from_handler(error) or of_the_machine(error, path):
             raise
         raise VideoError(f"{path} cannot be read as a video: {error.strerror}", path=path) from error
+
+
+def of_the_machine(error: Exception, path: str) -> bool:
+    """Return whether an error of FFmpeg, such as too many open files, says nothing about the file.
+
+    Raises
+    ------
+    OSError
+        The file's bytes cannot be read.
+    """
+    # Damaged files also cause errors of input and of memory: FFmpeg refuses to allocate the size that they claim.
+    if isinstance(error, OSError) and error.errno == errno.EIO:
+        with open(path, "rb", buffering=0) as file:
+            while file.read(1 << 20):
+                pass
+        return False
+    return isinstance(error, OSError)

@@ -108,7 +108,7 @@ class Reader:
         try:
             return packet.decode()
         except av.error.FFmpegError as error:
-            if from_handler(error) or of_the_machine(error):
+            if from_handler(error) or of_the_machine(error, self.index.path):
                 raise
             self._failed = error
             return []
@@ -134,7 +134,7 @@ class Reader:
             self._container.seek(target, stream=self._stream)
             return self._from_key(self._container.demux(self._stream), pts)
         except av.error.FFmpegError as error:
-            if from_handler(error) or isinstance(error, MemoryError):
+            if from_handler(error):
                 raise
             return None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from slipring._core.codec._collate import default_collate
-from slipring._core.options.arguments import instance, one_of
+from slipring._core.options.arguments import one_of
 from slipring._core.ring import sample_marks
 from slipring._core.ring._check import from_handler
 from slipring._core.ring._ring import mix
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from slipring.cache import Cache
+    from slipring.clips._samplers import RandomClips, RegularClips
     from slipring.images._steps.base import Step
     from slipring.typing import Empty
 
@@ -135,7 +136,7 @@ class Videos:
     (4, 8, 32, 32, 3) (4, 8) [0, 0, 1, 1]
     """
 
-    clips: ClipSampler
+    clips: RandomClips | RegularClips
     transform: Any
     targets: Any
     geometry: Literal["clip", "frame"]
@@ -149,7 +150,7 @@ class Videos:
     def __init__(
         self,
         paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        clips: ClipSampler,
+        clips: RandomClips | RegularClips,
         transform: Step | Sequence[Step] | None = None,
         *,
         targets: Sequence[Any] | None = None,
@@ -163,7 +164,8 @@ class Videos:
         cache: int | str | Cache | None = None,
     ) -> None:
         pyav()
-        instance("clips", clips, ClipSampler)
+        if not isinstance(clips, ClipSampler):
+            raise TypeError(f"clips must be RandomClips or RegularClips of slipring.clips, not {shown(clips)}")
         one_of("geometry", geometry, ("clip", "frame"))
         one_of("on_error", on_error, ("raise", "skip"))
         listed = _local(paths)
