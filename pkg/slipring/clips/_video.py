@@ -80,8 +80,8 @@ class Video:
     >>> video = clips.Video("videos/a.mp4")
     >>> len(video), video.end_seconds
     (60, 2.0)
-    >>> video.frames_played_at([0.5, 1.99]).times.tolist()
-    [0.5, 1.9666666666666668]
+    >>> video.frames_played_at([0.52, 1.92]).times.tolist()
+    [0.5, 1.9]
     >>> video.close()
     """
 
