@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from slipring.clips._index import VideoIndex
 
+    Decoded = tuple[int, NDArray[np.uint8], int]  # number, pixels, EXIF's orientation
+
 # How many key frames earlier decoding begins if a frame is missing or damaged otherwise: some files mark frames as key
 # frames that still refer to earlier ones.
 _BACK = 0, 1, 2, 4, 8
@@ -37,6 +39,7 @@ class Reader:
         self._run: Iterator[tuple[int, Any]] = iter(())
         self._next = -1  # the number of the frame after the last decoded one
         self._failed: Any = None  # the decoder's last error
+        self._converter = pyav().video.reformatter.VideoReformatter()
 
     def close(self) -> None:
         """Close the file."""
@@ -45,13 +48,21 @@ class Reader:
             self._container.close()
             self._container = None
 
-    def frames(self, numbers: Iterable[int]) -> Iterator[tuple[int, Any]]:
-        """Yield (number, `av.VideoFrame`) of frames, whose numbers increase."""
+    def frames(self, numbers: Iterable[int]) -> Iterator[Decoded]:
+        """Yield (number, pixels, EXIF's orientation) of frames, whose numbers increase.
+
+        The pixels are those that the file stores, height × width × 3: red, green and blue.
+        """
         self._check_unchanged()
         for number in numbers:
             with reading(self.index.path):
                 frame = self._frame(number)
-            yield number, frame
+                pixels = self._pixels(frame)
+            yield number, pixels, _ORIENTATIONS.get(frame.rotation, 1)
+
+    def _pixels(self, frame):
+        # One converter for all frames: making one takes longer than using it. FFmpeg's threads would not survive a fork.
+        return np.ascontiguousarray(self._converter.reformat(frame, format="rgb24", threads=1).to_ndarray())
 
     def _frame(self, number):
         group = self.index.key_of(number)
@@ -163,11 +174,6 @@ def _with_first(first, others):
     yield from others
 
 
-def pixels_of(frame: Any) -> tuple[NDArray[np.uint8], int]:
-    """Return (pixels, EXIF's orientation) of a frame: height × width × 3 as stored, red, green and blue."""
-    return np.ascontiguousarray(frame.to_ndarray(format="rgb24")), _ORIENTATIONS.get(frame.rotation, 1)
-
-
 class OpenFiles:
     """The few files that each thread of this process keeps open; a forked or spawned process opens its own."""
 
@@ -177,8 +183,8 @@ class OpenFiles:
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenFiles, (self._most,)
 
-    def frames(self, index: VideoIndex, numbers: Iterable[int]) -> Iterator[tuple[int, Any]]:
-        """Yield (number, frame) as `Reader.frames` does."""
+    def frames(self, index: VideoIndex, numbers: Iterable[int]) -> Iterator[Decoded]:
+        """Yield frames as `Reader.frames` does."""
         # A reader in use is not in the table: a signal handler that reads the same file opens it again.
         table = self._table()
         reader = table.pop(index.path, None)

@@ -11,18 +11,15 @@ from slipring._core.ring._slot import DECODE, part_begun, spent
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.clips._pyav import pyav
-from slipring.clips._reader import OpenFiles, pixels_of
+from slipring.clips._reader import OpenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from numpy.typing import NDArray
-
     from slipring.cache import Cache
     from slipring.clips._index import VideoIndex
+    from slipring.clips._reader import Decoded
     from slipring.clips._table import IndexTable
-
-    Decoded = tuple[int, NDArray[np.uint8], int]  # number, pixels, EXIF's orientation
 
 _OPEN = 4  # files that a thread keeps open: each has a decoder, with the frames that it refers to
 _PIECE_BYTES = 32 << 20  # of a cache entry, so that a long group of large frames is never in memory as a whole
@@ -96,8 +93,7 @@ class FrameSource:
 
     def _decoded(self, index, numbers):
         begun = part_begun()
-        for number, frame in self._files.frames(index, numbers):
-            decoded = number, *pixels_of(frame)
+        for decoded in self._files.frames(index, numbers):
             spent(DECODE, begun)
             yield decoded
             begun = part_begun()

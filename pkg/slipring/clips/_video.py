@@ -10,7 +10,7 @@ import numpy as np
 
 from slipring._core.options.arguments import file_path, iterable
 from slipring.clips._index import VideoIndex, index_of
-from slipring.clips._reader import OpenFiles, pixels_of
+from slipring.clips._reader import OpenFiles
 from slipring.clips._rendering import FrameRenderer
 from slipring.errors import VideoError, shown
 from slipring.images._render.decode import MAX_PIXELS
@@ -169,9 +169,8 @@ class Video:
     def _decoded(self, numbers: NDArray[np.int64]) -> Frames:
         """Return the frames of valid numbers, of any shape."""
         flat, inverse = np.unique(numbers, return_inverse=True)
-        found: list[Any] = []
-        for _, frame in self._files.frames(self._index, flat.tolist()):
-            found.append(self._renderer.render(*pixels_of(frame), seed=0))
+        frames = self._files.frames(self._index, flat.tolist())
+        found = [self._renderer.render(pixels, orientation, seed=0) for _, pixels, orientation in frames]
         if not found:
             empty = np.empty((0, self._index.height, self._index.width, 3), np.uint8)
             return Frames(empty, np.empty(0))
