@@ -11,6 +11,7 @@ import av
 
 from slipring import clips
 from slipring.errors import VideoError
+from tests.support.processes import in_child
 from tests.support.videos import Kind, decoded, write
 
 
@@ -64,6 +65,16 @@ def test_numbers_outside_of_the_video_are_errors_with_the_path_and_the_number(pa
                 video.frames_at(wrong)
         with pytest.raises(TypeError, match="seconds must be numbers"):
             video.frames_played_at("soon")
+
+
+def test_a_fork_and_its_parent_read_the_same_file_at_once(tmp_path):
+    path = write(tmp_path / "video.mkv", "h264 in matroska", frames=300, group=300)
+    pixels, _ = decoded(path)
+    with clips.Video(path) as video:
+        for number in (0, 60, 120, 180, 240):  # both go on from here: no search sets the position in the file
+            np.testing.assert_array_equal(video.frames_at([number]).pixels[0], pixels[number])
+            found = in_child(lambda n=number: video.frames_at(range(n, 300)).pixels.sum().item())
+            assert found == pixels[number:].sum()
 
 
 def test_no_frames_are_an_empty_array(path):

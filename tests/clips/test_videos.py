@@ -164,6 +164,16 @@ def test_a_rotated_video_is_upright(tmp_path):
     assert clip.pixels.shape == (3, 64, 48, 3)
 
 
+def test_videos_of_one_size_need_no_transform(tmp_path, still):
+    rotated = write(tmp_path / "rotated.mp4", "h264 rotated by 180")
+    data = clips.Videos([still[0], rotated], clips.RegularClips(2))
+    (batch,) = loaded(data, batch_size=2, num_workers=1)
+    assert batch.pixels.shape == (2, 2, 48, 64, 3)
+    np.testing.assert_array_equal(batch.pixels[1], decoded(rotated)[0][:2])
+    data = clips.Videos([still[0], rotated], clips.RegularClips(2), images.Pad(3), layout="NCHW")
+    assert loaded(data, batch_size=2, num_workers=1)[0].pixels.shape == (2, 2, 3, 54, 70)
+
+
 def test_videos_of_different_sizes_need_a_transform(tmp_path, paths):
     odd = write(tmp_path / "odd.webm", "vp9 of odd size")
     data = clips.Videos([paths[0], odd], clips.RegularClips(2))
@@ -178,11 +188,13 @@ def test_a_video_whose_size_changes_needs_a_transform(tmp_path):
     path = Path(write(tmp_path / "both.ts", "h264 in a transport stream"))
     path.write_bytes(path.read_bytes() + Path(write(tmp_path / "small.ts", small)).read_bytes())
     ends = clips.RegularClips(2, seconds_between_frames=1.7)
-    data = clips.Videos(path, ends, cache="8MiB")
-    with pytest.raises(
-        VideoError, match=r"both.ts has frames of the sizes \[\(32, 32, 3\), \(48, 64, 3\)\]: add a tra"
-    ):
-        data[0]
+    changed = r"both.ts: frame 43 at 1.76667 s has 32 x 32 pixels, the first one has 48 x 64: add a transform that gives"
+    for cache in (None, "8MiB"):
+        data = clips.Videos(path, ends, cache=cache)
+        with pytest.raises(VideoError, match=changed):
+            data[0]
+        with pytest.raises(VideoError, match=changed):
+            loaded(data, batch_size=1, num_workers=1)
     assert clips.Videos(path, ends, images.Resize((16, 16)), cache="8MiB")[0].pixels.shape == (2, 16, 16, 3)
 
 
@@ -205,6 +217,9 @@ def test_a_group_of_large_frames_is_kept_in_pieces(tmp_path):
         tmp_path / "large.mp4", Kind("mp4", "libx264", {"preset": "ultrafast"}, size=(1280, 720)), frames=30, group=30
     )
     pixels, _ = decoded(path)
+    last = clips.Videos(path, clips.RegularClips(sampling_range_start=29), cache="200MiB")
+    np.testing.assert_array_equal(last[0].pixels, pixels[29:])
+    assert last.cache.stats().entries == 3  # the decoder reached all frames of the group
     data = clips.Videos(path, clips.RegularClips(3, stride=14), cache="200MiB")
     np.testing.assert_array_equal(data[0].pixels, pixels[[0, 14, 28]])
     stats = data.cache.stats()

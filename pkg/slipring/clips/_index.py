@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring._files.sidecar import folder_of, kept_or_made
-from slipring.clips._pyav import opened, reading
+from slipring.clips._pyav import frames_of, opened, orientation_of, reading
 from slipring.errors import VideoError
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ class VideoIndex:
     time_base : Fraction
         Seconds per unit.
     height, width : int
-        Size of the frames as they are stored, in pixels.
+        Size of the first frame as it is stored, in pixels.
+    orientation : int
+        EXIF's, of the first frame: how it must be turned.
     """
 
     path: str
@@ -58,6 +60,12 @@ class VideoIndex:
     time_base: Fraction
     height: int
     width: int
+    orientation: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(int, int): height and width of the first frame, upright."""
+        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
     def __len__(self) -> int:
         return len(self.pts)
@@ -87,14 +95,14 @@ def index_of(path: str, index: str | os.PathLike[str]) -> VideoIndex:
     def read(kept):
         if kept["version"] != _VERSION or tuple(kept["stamp"].tolist()) != stamp:
             return None
-        end, numerator, denominator, height, width = kept["numbers"].tolist()
-        base = Fraction(numerator, denominator)
+        end, numerator, denominator, *frame = kept["numbers"].tolist()
         arrays = (kept[name] for name in _ARRAYS)
-        return VideoIndex(path, stamp, *arrays, end, base, height, width)
+        return VideoIndex(path, stamp, *arrays, end, Fraction(numerator, denominator), *frame)
 
     def write():
         made = make()
-        numbers = made.end, made.time_base.numerator, made.time_base.denominator, made.height, made.width
+        base, frame = made.time_base, (made.height, made.width, made.orientation)
+        numbers = made.end, base.numerator, base.denominator, *frame
         return made, {
             "version": _VERSION,
             "stamp": np.array(stamp, np.int64),
@@ -107,24 +115,21 @@ def index_of(path: str, index: str | os.PathLike[str]) -> VideoIndex:
 
 def _make(path, stamp):
     with reading(path), opened(path) as (container, stream):
-        codec = stream.codec_context
         is_stamped = not _WITH_TIME_STAMPS.isdisjoint(container.format.name.split(","))
-        packets = _packets(container, stream)
-        is_plain = is_stamped and codec.codec.canonical_name in _ONE_FRAME_PER_PACKET
-        pts = _from_packets(packets) if is_plain else None
-        base, height, width = Fraction(stream.time_base), codec.height, codec.width
-        rate = stream.average_rate
+        packets, first = _packets(container, stream, path)
+        is_plain = is_stamped and stream.codec_context.codec.canonical_name in _ONE_FRAME_PER_PACKET
+        base, rate = Fraction(stream.time_base), stream.average_rate
+    pts = _from_packets(packets) if is_plain else None
     if pts is None:
         pts = _from_frames(path)
-    if not len(pts):
-        raise VideoError(f"{path} has no frame of video", path=path)
-    if not height or not width:
-        raise VideoError(f"{path} does not say how large its frames are", path=path)
+    if not len(pts) or first is None:
+        raise VideoError(f"{path} has no frame of video that can be decoded", path=path)
     keys, dts = _keys(packets if is_stamped else [], pts)
     last = max((packet.duration for packet in packets if packet.pts == pts[-1]), default=0)
     if last <= 0:  # the container has no durations
         last = round(1 / (rate * base)) if rate else int(np.diff(pts)[-1]) if len(pts) > 1 else 1
-    return VideoIndex(path, stamp, pts, keys, dts, int(pts[-1]) + max(1, last), base, height, width)
+    end = int(pts[-1]) + max(1, last)
+    return VideoIndex(path, stamp, pts, keys, dts, end, base, first.height, first.width, orientation_of(first))
 
 
 @dataclasses.dataclass(slots=True)
@@ -135,14 +140,15 @@ class _Packet:
     is_key: bool
 
 
-def _packets(container, stream):
-    """Return the packets of a stream in the order of decoding, without those whose frames are not shown."""
-    found = container.demux(stream)
-    return [
-        _Packet(one.pts, one.dts, one.duration or 0, one.is_keyframe)
-        for one in found
-        if one.size and not one.is_discard  # the last packet of a demuxer is empty
-    ]
+def _packets(container, stream, path):
+    """Return (packets in the order of decoding, without those whose frames are not shown; the first decoded frame)."""
+    found, first = [], None
+    for packet in container.demux(stream):
+        if first is None:
+            first = next(iter(frames_of(packet, path)[0]), None)
+        if packet.size and not packet.is_discard:  # the last packet of a demuxer is empty
+            found.append(_Packet(packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe))
+    return found, first
 
 
 def _from_packets(packets):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Formats that hold their data themselves. FFmpeg also opens playlists and scripts, which name other files and URLs.
 _FORMATS = "mov,matroska,webm,avi,mpegts,mpeg,mpegvideo,ogg,flv,asf,mxf,nut,ivf,obu,h264,hevc,m4v,gif,dv,rm"
+# Counterclockwise rotation of FFmpeg in degrees -> EXIF's orientation, which the image recipe applies.
+_ORIENTATIONS = {0: 1, 90: 8, -270: 8, 180: 3, -180: 3, 270: 6, -90: 6}
 
 
 def pyav() -> Any:
@@ -99,3 +101,19 @@ def of_the_machine(error: Exception, path: str) -> bool:
                 pass
         return False
     return isinstance(error, OSError)
+
+
+def frames_of(packet: Any, path: str) -> tuple[list[Any], Any]:
+    """Return (the frames that the decoder has after a packet, None), or ([], its error) if it refuses the packet."""
+    av = pyav()
+    try:
+        return packet.decode(), None
+    except av.error.FFmpegError as error:
+        if from_handler(error) or of_the_machine(error, path):
+            raise
+        return [], error
+
+
+def orientation_of(frame: Any) -> int:
+    """Return EXIF's orientation of an `av.VideoFrame`: how it must be turned."""
+    return _ORIENTATIONS.get(frame.rotation, 1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from slipring._core.ring._check import from_handler
 from slipring._core.ring.process import Owner
-from slipring.clips._pyav import of_the_machine, open_video, pyav, reading
+from slipring.clips._pyav import frames_of, open_video, orientation_of, pyav, reading
 from slipring.errors import VideoError
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 # How many key frames earlier decoding begins if a frame is missing or damaged otherwise: some files mark frames as key
 # frames that still refer to earlier ones.
 _BACK = 0, 1, 2, 4, 8
-# Counterclockwise rotation of FFmpeg in degrees -> EXIF's orientation, which the image recipe applies.
-_ORIENTATIONS = {0: 1, 90: 8, -270: 8, 180: 3, -180: 3, 270: 6, -90: 6}
 
 
 class Reader:
@@ -58,10 +56,10 @@ class Reader:
             with reading(self.index.path):
                 frame = self._frame(number)
                 pixels = self._pixels(frame)
-            yield number, pixels, _ORIENTATIONS.get(frame.rotation, 1)
+            yield number, pixels, orientation_of(frame)
 
     def _pixels(self, frame):
-        # One converter for all frames: making one takes longer than using it. FFmpeg's threads would not survive a fork.
+        # One converter for all frames: making one takes longer than using it. Threads would not survive a fork.
         return np.ascontiguousarray(self._converter.reformat(frame, format="rgb24", threads=1).to_ndarray())
 
     def _frame(self, number):
@@ -106,23 +104,14 @@ class Reader:
         """Yield (number, frame) of all frames that the decoder makes of `packets`."""
         pts = self.index.pts
         for packet in packets:
-            for frame in self._decode(packet):
+            frames, error = frames_of(packet, self.index.path)
+            self._failed = error or self._failed
+            for frame in frames:
                 if frame.pts is None:
                     continue
                 number = int(np.searchsorted(pts, frame.pts))
                 if number < len(pts) and pts[number] == frame.pts:
                     yield number, frame
-
-    def _decode(self, packet):
-        """Return the frames that the decoder has after a packet; none if it refuses the packet."""
-        av = pyav()
-        try:
-            return packet.decode()
-        except av.error.FFmpegError as error:
-            if from_handler(error) or of_the_machine(error, self.index.path):
-                raise
-            self._failed = error
-            return []
 
     def _packets_from(self, group):
         """Return an iterator of the packets from one of the index's keys on."""

@@ -8,6 +8,7 @@ from slipring.errors import VideoError, shown
 from slipring.images._render.draws import Draws as Draws
 from slipring.images._sources.indexed import OF_THE_FILE
 from slipring.images._sources.renderer import Renderer
+from slipring.images._steps.base import final_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,8 +20,6 @@ class FrameRenderer:
 
     Attributes
     ----------
-    shape : tuple of int, or None
-        The shape of each frame; None: it depends on the video.
     storage : str
         The dtype of each array's memory: numpy itself has no bfloat16.
     is_random : bool
@@ -35,10 +34,17 @@ class FrameRenderer:
             transform, layout=layout, dtype=dtype, mean=mean, std=std, max_pixels=max_pixels, reducing_gap=None,
             exif=False, truncated="raise", grey16="clip", side=None,
         )  # fmt: skip
-        self.shape = self._images.shapes and self._images.shapes[0]
         self.storage: str = self._images.storage
         self.dtype: str = self._images.dtype
         self.is_random: bool = any(step.is_random for step in self._images.steps)
+
+    def shape_of(self, size: tuple[int, int] | None) -> tuple[int, ...] | None:
+        """Return the shape of the results for upright frames of (height, width); None: it differs, or is not known.
+
+        Without a size: the shape for frames of any size.
+        """
+        made = final_size(self._images.steps, size)
+        return made and ((*made, 3) if self._images.layout == "NHWC" else (3, *made))
 
     def render(self, pixels: NDArray[np.uint8], orientation: int, seed: int, out: Any = None) -> NDArray[Any]:
         """Return a frame after the transforms, in `out` if that is an array.

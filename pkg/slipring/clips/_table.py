@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("slipring")
 _SCANS = 16  # files that are read concurrently: FFmpeg releases the GIL
-_FIELDS = ("size", "mtime", "end", "numerator", "denominator", "height", "width", "frames", "keys")
+_FIELDS = ("size", "mtime", "end", "numerator", "denominator", "height", "width", "orientation", "frames", "keys")
 
 
 class IndexTable:
@@ -38,7 +38,11 @@ class IndexTable:
     Attributes
     ----------
     paths : sequence of str
+    size : (int, int) or None
+        Height and width of the first frames of all files, upright; None: they differ.
     """
+
+    size: tuple[int, int] | None
 
     def __init__(self, paths: Sequence[str], index: Any, skip: bool) -> None:
         self._errors: dict[int, str] = {}
@@ -52,14 +56,16 @@ class IndexTable:
                 return error
 
         rows = np.zeros(len(paths), [(name, np.int64) for name in _FIELDS])
-        pts, keys, dts = [], [], []
+        pts, keys, dts, sizes = [], [], [], set()
         with ThreadPoolExecutor(min(_SCANS, len(paths))) as scans:
             for number, one in enumerate(scans.map(made, paths)):
                 if isinstance(one, Exception):
                     self._say_skipped(number, one)
                     continue
-                base, shape = one.time_base, (len(one.pts), len(one.keys))
-                rows[number] = (*one.stamp, one.end, base.numerator, base.denominator, one.height, one.width, *shape)
+                base, frame = one.time_base, (one.height, one.width, one.orientation)
+                lengths = len(one.pts), len(one.keys)
+                rows[number] = (*one.stamp, one.end, base.numerator, base.denominator, *frame, *lengths)
+                sizes.add(one.size)
                 pts.append(one.pts)
                 keys.append(one.keys)
                 dts.append(one.dts)
@@ -67,6 +73,7 @@ class IndexTable:
         none = np.zeros(0, np.int64)
         self._pts, self._keys, self._dts = (np.concatenate([none, *parts]) for parts in (pts, keys, dts))
         self._frame_ends, self._key_ends = np.cumsum(rows["frames"]), np.cumsum(rows["keys"])
+        self.size = sizes.pop() if len(sizes) == 1 else None
         if len(self._errors) == len(paths):
             raise VideoError(f"none of the {len(paths)} videos can be read; the first error: {self._errors[0]}")
 
@@ -84,11 +91,11 @@ class IndexTable:
     def __getitem__(self, number: int) -> VideoIndex:
         if number in self._errors:
             raise VideoError(self._errors[number], path=self.paths[number])
-        size, mtime, end, numerator, denominator, height, width, frames, keys = self._rows[number].item()
+        size, mtime, end, numerator, denominator, *frame, frames, keys = self._rows[number].item()
         at, key_at = int(self._frame_ends[number]) - frames, int(self._key_ends[number]) - keys
         parts = self._pts[at : at + frames], self._keys[key_at : key_at + keys], self._dts[key_at : key_at + keys]
         base = Fraction(numerator, denominator)
-        return VideoIndex(self.paths[number], (size, mtime), *parts, end, base, height, width)
+        return VideoIndex(self.paths[number], (size, mtime), *parts, end, base, *frame)
 
     def fingerprint(self) -> str:
         """Return a text that changes when a file does."""

@@ -21,7 +21,6 @@ from slipring.clips._rendering import Draws, FrameRenderer, concerns_the_file
 from slipring.clips._samplers import ClipSampler, seed_of
 from slipring.clips._source import FrameSource
 from slipring.clips._table import IndexTable
-from slipring.clips._video import stacked
 from slipring.errors import VideoError, shown
 from slipring.images._render.decode import MAX_PIXELS
 from slipring.redaction import redacted
@@ -177,7 +176,10 @@ class Videos:
         self.layout, self.dtype = layout, self._renderer.dtype
         self._source = FrameSource(IndexTable(listed, index, on_error == "skip"), cache)
         self.cache = self._source.cache
-        if self._renderer.shape is None:
+        shape = self._renderer.shape_of(None)
+        self._needs_one_size = shape is None
+        self._shape = shape or self._renderer.shape_of(self._source.table.size)
+        if self._shape is None:
             self.fetch_into = None  # frames of different sizes are not one array
 
     @property
@@ -203,17 +205,17 @@ class Videos:
 
     def __getitem__(self, index: int) -> Clip:
         """Return a clip. Outside of a slipring worker its random numbers come from Python's ``random``."""
-        shape, count = self._renderer.shape, self.clips.num_frames
+        shape, count = self._shape, self.clips.num_frames
         pixels: Any = [[None] * count] if shape is None else np.empty((1, count, *shape), self._renderer.storage)
         times = np.empty((1, count))
         (video,) = self._fill([index], pixels, times)
-        frames = stacked(self.paths[video], pixels[0]) if shape is None else pixels[0]
+        frames = np.stack(pixels[0]) if shape is None else pixels[0]
         return Clip(self._renderer.shown(frames), times[0], self._target(video))
 
     def fetch_into(self, indices: Sequence[int], empty: Empty) -> Clip:
         """Return a batch of clips, written into arrays that `empty` makes in the slot."""
         shape = len(indices), self.clips.num_frames
-        pixels = empty((*shape, *(self._renderer.shape or ())), self._renderer.storage)
+        pixels = empty((*shape, *(self._shape or ())), self._renderer.storage)
         times = empty(shape, "float64")
         videos = self._fill(indices, pixels, times)
         return Clip(self._renderer.shown(pixels), times, default_collate([self._target(video) for video in videos]))
@@ -274,6 +276,7 @@ class Videos:
                     places.setdefault(number, []).append((row, at))
             wanted = sorted(places)
             for number, pixels, orientation in self._source.frames(video, wanted):
+                self._check_size(index, number, pixels, orientation)
                 for row, at in places[number]:
                     self._render(pixels, orientation, row, at, batch)
                 done += 1
@@ -288,6 +291,18 @@ class Videos:
     def _numbers(self, index, row):
         clip = row.index % self.clips.clips_per_video
         return self.clips.numbers(index, clip, Draws(mix(row.seed, _START)))
+
+    def _check_size(self, index, number, pixels, orientation):
+        """Raise VideoError if a frame has another size than the first one, and no transform makes them equal."""
+        if self._needs_one_size and (*pixels.shape[:2], orientation) != (index.height, index.width, index.orientation):
+            time = float(index.seconds(index.pts[number]))
+            raise VideoError(
+                f"{index.path}: frame {number} at {time:.6g} s has {pixels.shape[0]} x {pixels.shape[1]} pixels, the "
+                f"first one has {index.height} x {index.width}: add a transform that gives one size",
+                path=index.path,
+                frame=number,
+                time=time,
+            )
 
     def _render(self, pixels, orientation, row, at, batch):
         seed = mix(row.seed, _GEOMETRY) if self.geometry == "clip" else mix(row.seed, _GEOMETRY, at)
