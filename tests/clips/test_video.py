@@ -156,6 +156,17 @@ def test_files_that_are_no_videos_are_errors_with_the_path(tmp_path):
         clips.Video(tmp_path)
 
 
+def test_a_small_file_that_claims_huge_frames_is_refused(tmp_path):
+    path = tmp_path / "bomb.gif"
+    write(path, "gif", frames=2)
+    data = bytearray(path.read_bytes())
+    data[6:10] = (13_400).to_bytes(2, "little") * 2  # width and height of the screen
+    path.write_bytes(data)
+    claims = f"{path} claims frames of 13400 x 13400 pixels, the limit is 178,956,970"
+    with pytest.raises(VideoError, match=claims):
+        clips.Video(path)
+
+
 def test_a_file_with_sound_alone_has_no_video_stream(tmp_path):
     path = tmp_path / "sound.mkv"
     with av.open(str(path), "w") as container:

@@ -116,14 +116,15 @@ def index_of(path: str, index: str | os.PathLike[str]) -> VideoIndex:
 def _make(path, stamp):
     with reading(path), opened(path) as (container, stream):
         is_stamped = not _WITH_TIME_STAMPS.isdisjoint(container.format.name.split(","))
-        packets, first = _packets(container, stream, path)
+        packets, first, error = _packets(container, stream, path)
         is_plain = is_stamped and stream.codec_context.codec.canonical_name in _ONE_FRAME_PER_PACKET
         base, rate = Fraction(stream.time_base), stream.average_rate
     pts = _from_packets(packets) if is_plain else None
     if pts is None:
         pts = _from_frames(path)
     if not len(pts) or first is None:
-        raise VideoError(f"{path} has no frame of video that can be decoded", path=path)
+        why = f": {error.strerror}" if error else ""
+        raise VideoError(f"{path} has no frame of video that can be decoded{why}", path=path)
     keys, dts = _keys(packets if is_stamped else [], pts)
     last = max((packet.duration for packet in packets if packet.pts == pts[-1]), default=0)
     if last <= 0:  # the container has no durations
@@ -141,14 +142,18 @@ class _Packet:
 
 
 def _packets(container, stream, path):
-    """Return (packets in the order of decoding, without those whose frames are not shown; the first decoded frame)."""
-    found, first = [], None
+    """Return (packets, the first decoded frame, the error before it).
+
+    The packets are in the order of decoding, without those whose frames are not shown.
+    """
+    found, first, error = [], None, None
     for packet in container.demux(stream):
         if first is None:
-            first = next(iter(frames_of(packet, path)[0]), None)
+            frames, failed = frames_of(packet, path)
+            first, error = next(iter(frames), None), failed or error
         if packet.size and not packet.is_discard:  # the last packet of a demuxer is empty
             found.append(_Packet(packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe))
-    return found, first
+    return found, first, error
 
 
 def _from_packets(packets):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipring._core.ring._check import from_handler
 from slipring.errors import VideoError
+from slipring.images import MAX_PIXELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +71,13 @@ def _video_of(container, path):
             "the file",
             path=path,
         )
-    streams[0].codec_context.thread_count = 1
+    context = streams[0].codec_context
+    if context.width * context.height > MAX_PIXELS:
+        raise VideoError(
+            f"{path} claims frames of {context.width} x {context.height} pixels, the limit is {MAX_PIXELS:,}", path=path
+        )
+    context.thread_count = 1
+    context.options = {"max_pixels": str(MAX_PIXELS)}  # the size may change, and a few kB claim all memory
     return streams[0]
 
 

@@ -13,7 +13,7 @@ from slipring.clips._index import VideoIndex, index_of
 from slipring.clips._reader import OpenFiles
 from slipring.clips._rendering import FrameRenderer
 from slipring.errors import VideoError, shown
-from slipring.images._render.decode import MAX_PIXELS
+from slipring.images import MAX_PIXELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,7 +22,7 @@ from slipring.clips._samplers import ClipSampler, seed_of
 from slipring.clips._source import FrameSource
 from slipring.clips._table import IndexTable
 from slipring.errors import VideoError, shown
-from slipring.images._render.decode import MAX_PIXELS
+from slipring.images import MAX_PIXELS
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:
