@@ -1,7 +1,9 @@
 """One video: frames by number and by time, its index in a file, and files that are no videos."""
 
+import contextlib
 import os
 import pickle
+import signal
 
 import numpy as np
 import pytest
@@ -75,6 +77,35 @@ def test_a_fork_and_its_parent_read_the_same_file_at_once(tmp_path):
             np.testing.assert_array_equal(video.frames_at([number]).pixels[0], pixels[number])
             found = in_child(lambda n=number: video.frames_at(range(n + 1, 300)).pixels.sum().item())
             assert found == pixels[number + 1 :].sum()
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_a_signal_handler_may_raise_at_any_instant(tmp_path):
+    path = write(tmp_path / "video.mp4", "h264 with B-frames and open groups")
+    pixels, _ = decoded(path)
+
+    def interrupt(number, frame):
+        raise Interrupted
+
+    before, interrupted = signal.signal(signal.SIGALRM, interrupt), 0
+    try:
+        with clips.Video(path) as video:
+            for number in range(60):
+                with contextlib.suppress(Interrupted):
+                    signal.setitimer(signal.ITIMER_REAL, (1 + number % 20) * 5e-4)
+                    interrupted += 1
+                    video.frames_at(range(0, 40, 1 + number % 3))
+                    interrupted -= 1
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                wanted = [number % 40, 39 - number % 40]
+                np.testing.assert_array_equal(video.frames_at(wanted).pixels, pixels[wanted])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 0
 
 
 def test_no_frames_are_an_empty_array(path):

@@ -85,7 +85,22 @@ def test_a_pickle_and_a_copy_have_the_same_clips(paths):
     data = clips.Videos(paths, clips.RegularClips(3), CROP[1])
     for other in (pickle.loads(pickle.dumps(data)), copy.copy(data), copy.deepcopy(data)):
         assert list(other.paths) == list(paths) and repr(other) == repr(data)
+        assert repr(data) == "Videos(4 files, RegularClips(num_frames=3), RandomHorizontalFlip(p=0.5)): 4 clips"
         np.testing.assert_array_equal(other[2].times, data[2].times)
+
+
+def test_torchs_loader_has_the_same_clips_as_tensors(paths):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    data = clips.Videos(paths, clips.RegularClips(3, stride=2), images.CenterCrop(20), layout="NCHW")
+    (expected,) = loaded(data, batch_size=4, num_workers=0)
+    subset = torch.utils.data.Subset(data, [0, 1, 2, 3])
+    for dataset in (data, subset):
+        with DataLoader(dataset, batch_size=4, num_workers=1) as loader:
+            (batch,) = loader
+            assert isinstance(batch, clips.Clip) and batch.pixels.shape == (4, 3, 3, 20, 20)
+            same([clips.Clip(*(part.numpy() for part in batch))], [expected])
 
 
 # ---- transforms

@@ -28,7 +28,7 @@ _BY_NUMBER = "num_frames_per_clip", "num_indices_between_frames", "sampling_rang
 _BY_TIME = _BY_NUMBER[0], "seconds_between_frames", *_BY_NUMBER[2:]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ClipSampler(abc.ABC):
     """The base class of `RandomClips` and `RegularClips`."""
 
@@ -61,12 +61,17 @@ class ClipSampler(abc.ABC):
         )
         object.__setattr__(self, "_spacing", spacing)
 
+    def __repr__(self) -> str:
+        given = [(field.name, getattr(self, field.name), field.default) for field in dataclasses.fields(self)]
+        listed = ", ".join(f"{name}={value!r}" for name, value, default in given if value != default)
+        return f"{type(self).__name__}({listed})"
+
     @abc.abstractmethod
     def numbers(self, video: VideoIndex, clip: int, draws: Draws) -> NDArray[np.int64]:
         """Return the numbers of the frames of a video's clip."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class RandomClips(ClipSampler):
     """Clips that start at random frames or times, for `Videos`.
 
@@ -102,7 +107,7 @@ class RandomClips(ClipSampler):
         return spacing.numbers(video, spacing.drawn(video, draws))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class RegularClips(ClipSampler):
     """Clips that start at equal distances in each video, for evaluation; the parameters are those of `RandomClips`.
 
