@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from slipring.clips._table import IndexTable
 
 _OPEN = 4  # files that a thread keeps open: each has a decoder, with the frames that it refers to
-_PIECE_BYTES = 32 << 20  # of a cache entry, so that a long group of large frames is never in memory as a whole
+# Of a cache entry. A process that waits for an entry gives up after a second, and decodes the frames once more.
+_PIECE_FRAMES = 16
+_PIECE_BYTES = 32 << 20
 
 
 class FrameSource:
@@ -32,8 +34,8 @@ class FrameSource:
     ----------
     table : IndexTable
     cache : int, str, Cache or None
-        Each entry has consecutive frames of one group of pictures (from one key frame up to the next): the whole group
-        if it is small enough. A frame that is not there makes its group be decoded as a whole, once on this machine.
+        Each entry has a few consecutive frames of one group of pictures (from one key frame up to the next). If a frame
+        is missing, its whole group is decoded, once on this machine.
     """
 
     def __init__(self, table: IndexTable, cache: int | str | Cache | None) -> None:
@@ -116,7 +118,7 @@ class _Pieces:
         if index is None:
             return
         self._keys = index.keys
-        self._most = max(1, _PIECE_BYTES // (index.height * index.width * 3))
+        self._most = max(1, min(_PIECE_FRAMES, _PIECE_BYTES // (index.height * index.width * 3)))
         self._ends = np.append(index.keys[1:], len(index))
         self._firsts = np.cumsum([0, *(-(-(self._ends - index.keys) // self._most))])
         self.count = int(self._firsts[-1])
