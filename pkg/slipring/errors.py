@@ -12,6 +12,7 @@
     │   └── SlotLost                          a worker that was believed dead has lost its slot
     ├── CorruptBatch                          the contents of a slot are not a batch
     ├── ImageError      (also ValueError)     bytes that cannot be read as an image
+    ├── VideoError      (also ValueError)     a video file that cannot be read, or a frame of it
     ├── RemoteError     (also OSError)        a file behind a URL cannot be read
     ├── BlockError      (also ValueError)     a block of a stream does not match the earlier ones
     ├── DescriptorClosed  (also RuntimeError)  other code has closed slipring's file descriptor
@@ -52,6 +53,7 @@ __all__ = [
     "SlotsExhausted",
     "SlotsHeld",
     "TooManyProcesses",
+    "VideoError",
     "WorkerDied",
     "WorkerError",
     "WorkerMemoryWarning",
@@ -217,6 +219,27 @@ class ImageError(SlipringError, ValueError):
     """
 
     path: str | None = None
+    index: int | None = None
+
+
+class VideoError(SlipringError, ValueError):
+    """A video file cannot be read, or one of its frames cannot be decoded.
+
+    Attributes
+    ----------
+    path : str or None
+        The file.
+    frame : int or None
+        The number of the frame, from 0 in presentation order.
+    time : float or None
+        The time stamp of the frame, in seconds.
+    index : int or None
+        The index of the sample, in a dataset of slipring.clips.
+    """
+
+    path: str | None = None
+    frame: int | None = None
+    time: float | None = None
     index: int | None = None
 
 

@@ -104,7 +104,8 @@ class Workers(Group):
         """'raise': the iteration raises `slipring.errors.WorkerDied`. 'respawn': a new worker replaces the dead one
         and makes the batches that the dead one had not published. A stream continues from its ``state_dict``, if the
         dataset or its iterator has one; else it is read again from its beginning. None: 'raise'; for
-        `slipring.ray.Loader` without `local_shuffle`: 'respawn'.""",
+        `slipring.ray.Loader` without `local_shuffle` and for a map dataset whose attribute ``on_death`` is 'respawn',
+        as of `slipring.clips.Videos`: 'respawn'.""",
     )
     max_restarts: int = option(
         3, "With ``on_death='respawn'``: how often workers may die over the same batch.", _count(0)

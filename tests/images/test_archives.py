@@ -85,7 +85,7 @@ def test_an_index_that_cannot_be_kept_is_made_again_and_that_is_said_once(shards
         assert len(images.Tar(shards, FIT, index="sidecar")) == 30
     assert sorted(shards[0].parent.iterdir()) == before
     assert [record.getMessage() for record in caplog.records] == [
-        f"the indices of shards cannot be kept in {shards[0].parent}: Is a directory. They are made again each time, "
+        f"indices cannot be kept in {shards[0].parent}: Is a directory. They are made again each time, "
         "as with index='memory'"
     ]
 

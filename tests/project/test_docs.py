@@ -20,7 +20,7 @@ def blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
 
 
-FAST = "quickstart datasets randomness workers adapters observing images recipes streams tokens torch errors"
+FAST = "quickstart datasets randomness workers adapters observing images recipes clips streams tokens torch errors"
 SLOW = "docs/integrations.md"  # other libraries take long to import
 
 
@@ -52,6 +52,16 @@ def write_photographs(root):
         image.new("RGB", (80, 60), (number, 0, 0)).save(folder / f"{number}.jpg")
 
 
+def write_videos(root):
+    """Write short videos, for a program that reads some."""
+    pytest.importorskip("av")
+    from tests.support.videos import write
+
+    root.mkdir()
+    for name in ("a.mp4", "b.mp4", "c.mp4"):
+        write(root / name, frames=60)
+
+
 @pytest.mark.parametrize(("page", "number"), programs())
 def test_every_python_block_prints_what_its_comment_says(page, number, tmp_path):
     block = blocks(page)[number]
@@ -59,6 +69,8 @@ def test_every_python_block_prints_what_its_comment_says(page, number, tmp_path)
         pytest.skip(f"not installed: {', '.join(missing(block))}")
     if '"photos"' in block:
         write_photographs(tmp_path / "photos")
+    if '"videos/' in block:
+        write_videos(tmp_path / "videos")
     script = tmp_path / "block.py"
     script.write_text(block)
     quiet = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}

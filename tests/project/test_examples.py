@@ -22,6 +22,7 @@ MODULES = {
     "slipring.monitor": ["prometheus_client", "tqdm"],
     "slipring.images": ["PIL", "pyarrow"],
     "slipring.arrow": ["pyarrow", "PIL"],
+    "slipring.clips": ["av"],
     "slipring.torch": ["torch"],
     "slipring.adapters.di_engine": ["torch"],
     "slipring.adapters.megengine": [],
@@ -56,8 +57,9 @@ def examples(module):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a few images as files, in a tar file and in a table, for the examples."""
+    """A folder with a few images as files, in a tar file and in a table, and with videos, for the examples."""
     folder = tmp_path_factory.mktemp("examples")
+    write_videos(folder / "videos")
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -77,6 +79,16 @@ def folder(tmp_path_factory):
                 tar.addfile(entry, io.BytesIO(contents))
     pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
     return folder
+
+
+def write_videos(folder):
+    try:
+        from tests.support.videos import write
+    except ImportError:
+        return
+    folder.mkdir()
+    for name in ("a.mp4", "b.mp4"):
+        write(folder / name, frames=60)
 
 
 def imported(name):

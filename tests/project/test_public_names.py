@@ -24,7 +24,7 @@ def test_the_public_names_are_these_and_documented():
 
 
 PUBLIC = (
-    "slipring", "slipring.arrow", "slipring.cache", "slipring.errors", "slipring.images",
+    "slipring", "slipring.arrow", "slipring.cache", "slipring.clips", "slipring.errors", "slipring.images",
     "slipring.images.functional", "slipring.monitor", "slipring.queue",
     "slipring.ray", "slipring.streams", "slipring.tokens", "slipring.torch", "slipring.typing",
     "slipring.adapters.di_engine", "slipring.adapters.megengine", "slipring.adapters.paddle",

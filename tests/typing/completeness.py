@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 MODULES = (
-    "slipring", "slipring.arrow", "slipring.errors", "slipring.images", "slipring.images.functional",
+    "slipring", "slipring.arrow", "slipring.clips", "slipring.errors", "slipring.images", "slipring.images.functional",
     "slipring.monitor", "slipring.queue", "slipring.streams", "slipring.tokens", "slipring.torch", "slipring.typing",
     "slipring.adapters.di_engine", "slipring.adapters.megengine", "slipring.adapters.paddle",
     "slipring.adapters.torchdata", "slipring.adapters.webdataset",

@@ -71,7 +71,7 @@ class Engine:
 
         options = self.options
         # No reference to the engine itself: a cycle would keep the workers of a dropped loader.
-        restarts = Restarts(options.workers.max_restarts if options.respawns else None, self.counters.respawned)
+        restarts = Restarts(options.workers.max_restarts if job.respawns else None, self.counters.respawned)
         if options.method == "thread":
             return ThreadPool(self.ring, job, restarts)
         pool = ProcessPool(self.ring, job, options.method, restarts, options.context)

@@ -4,6 +4,7 @@ import dataclasses
 
 from slipring._core.options.values import Options
 from slipring._core.workers import seeding
+from slipring._core.workers.concurrency import is_subset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,16 @@ class Job:
     def num_workers(self):
         """int: the number of workers; this process counts as one."""
         return max(1, self.options.num_workers)
+
+    @property
+    def respawns(self):
+        """bool: whether dead workers are replaced, by the option or, without it, by the dataset's ``on_death``."""
+        if self.options.workers.on_death is not None:
+            return self.options.respawns
+        dataset = self.dataset
+        while is_subset(dataset):
+            dataset = dataset.dataset
+        return getattr(dataset, "on_death", None) == "respawn" and self.options.num_workers > 0
 
     @property
     def seeds_once(self):

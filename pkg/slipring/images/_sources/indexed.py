@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("slipring")
 # Errors of the system that concern a single file. All others (no descriptor, no memory, a failing disk) concern the
 # machine, and would also occur for the next file.
-_OF_THE_FILE = {
+OF_THE_FILE = {
     None,
     errno.ENOENT,
     errno.ENOTDIR,
@@ -189,7 +189,7 @@ class IndexedSamples(abc.ABC):
                 raise
             path, where = self.name(index), self._where(index)
             is_remote = isinstance(error, RemoteError)
-            of_the_file = error.missing if is_remote else isinstance(error, ImageError) or error.errno in _OF_THE_FILE
+            of_the_file = error.missing if is_remote else isinstance(error, ImageError) or error.errno in OF_THE_FILE
             if self.on_error == "raise" or not of_the_file:
                 if is_remote:
                     raise RemoteError(f"{where}: {error}", **{**error.__dict__, "index": index}) from error

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
-import hashlib
 import json
-import logging
 import os
 import tarfile
-import tempfile
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from slipring._core.ring import process
+from slipring._files.sidecar import folder_of, kept_or_made
 from slipring._files.storage import locate
 from slipring.errors import ImageError, shown
 from slipring.images._sources.dataset import ImageDataset
@@ -45,7 +40,6 @@ _RECORD = np.dtype(
         ("target_size", "i8"),
     ]
 )
-_SUFFIX = ".index.npz"
 _VERSION = 2  # of index files; a file of another version is made again
 # In place of a size: why a sample's image or target has no bytes in the shard.
 _ABSENT, _SPARSE, _DANGLING = -1, -2, -3
@@ -213,29 +207,21 @@ class Tar(ImageDataset):
 
     def _kept_index(self, path, stamp, status):
         """Return the same from the index file, which is made first if necessary."""
-        sidecar = path + _SUFFIX
-        if self._kept_in:
-            os.makedirs(self._kept_in, exist_ok=True)
-            name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
-            sidecar = os.path.join(self._kept_in, name + _SUFFIX)
         made_of = f"{stamp[0]} {stamp[1]} {self.image} {self.target}"
-        try:
-            with open(sidecar, "rb") as file, np.load(file) as kept:
-                if kept["version"] == _VERSION and str(kept["made_of"]) == made_of:
-                    records = kept["records"].copy()
-                    if self.on_error == "skip" or not _is_incomplete(records).any():
-                        return records, kept["keys"].tolist()
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            pass  # there is none, or it cannot be read
-        records, keys = self._make_index(path, stamp)
-        try:
-            with _replacing(sidecar, status) as file:
-                np.savez(
-                    file, records=records, keys=np.array(keys, np.str_), made_of=np.array(made_of), version=_VERSION
-                )  # fmt: skip
-        except OSError as error:
-            _say_not_kept(os.path.dirname(sidecar), error.strerror)
-        return records, keys
+
+        def read(kept):
+            if kept["version"] == _VERSION and str(kept["made_of"]) == made_of:
+                records = kept["records"].copy()
+                if self.on_error == "skip" or not _is_incomplete(records).any():
+                    return records, kept["keys"].tolist()
+            return None
+
+        def make():
+            records, keys = self._make_index(path, stamp)
+            names, of = np.array(keys, np.str_), np.array(made_of)
+            return (records, keys), {"records": records, "keys": names, "made_of": of, "version": _VERSION}
+
+        return kept_or_made(self._kept_in, path, status, read, make)
 
     # ---- samples
 
@@ -308,47 +294,12 @@ def paths_of(
 
 
 def _folder_of(index, remote):
-    """Return the folder in which indices are kept; "": each shard's own; None: they are not kept."""
-    if isinstance(index, str) and index == "memory":
-        return None
-    if not isinstance(index, str) or index != "sidecar":
-        if not isinstance(index, (str, os.PathLike)) or (isinstance(index, str) and os.sep not in index):
-            raise ValueError(
-                f"index must be 'memory' or 'sidecar', or a folder's path with a {os.sep!r} in it, not {shown(index)}"
-            )
-        return os.path.abspath(index)
-    if remote is not None:
+    """Return the folder of the index files, from `folder_of`."""
+    if remote is not None and isinstance(index, str) and index == "sidecar":
         raise ValueError(
             "index='sidecar' keeps an index next to each shard, and these are not here: give a folder, index='/...'"
         )
-    return ""
-
-
-@contextlib.contextmanager
-def _replacing(path, status):
-    """Yield a file that replaces `path` in one step: other processes may be reading it, or making it too.
-
-    It gets the read and write permissions of the shard whose `status` is given.
-    """
-    descriptor, unfinished = tempfile.mkstemp(prefix=os.path.basename(path), dir=os.path.dirname(path))
-    try:
-        with open(descriptor, "wb") as file:
-            if status is not None:
-                os.fchmod(descriptor, status.st_mode & 0o666)
-            yield file
-        os.replace(unfinished, path)
-    except BaseException:
-        os.unlink(unfinished)
-        raise
-
-
-@functools.cache
-def _say_not_kept(folder, reason):
-    logging.getLogger("slipring").warning(
-        "the indices of shards cannot be kept in %s: %s. They are made again each time, as with index='memory'",
-        folder,
-        reason,
-    )
+    return folder_of(index)
 
 
 def check_endings(image, target):

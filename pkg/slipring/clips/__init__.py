@@ -1,0 +1,28 @@
+"""Clips of video files: exact frames by number or by time, written straight into the batch."""
+
+from slipring._public import publish
+from slipring.clips._samplers import (
+    RandomClips,
+    RegularClips,
+    clips_at_random_indices,
+    clips_at_random_timestamps,
+    clips_at_regular_indices,
+    clips_at_regular_timestamps,
+)
+from slipring.clips._video import Frames, Video
+from slipring.clips._videos import Clip, Videos
+
+__all__ = [
+    "Clip",
+    "Frames",
+    "RandomClips",
+    "RegularClips",
+    "Video",
+    "Videos",
+    "clips_at_random_indices",
+    "clips_at_random_timestamps",
+    "clips_at_regular_indices",
+    "clips_at_regular_timestamps",
+]
+
+publish(__name__)

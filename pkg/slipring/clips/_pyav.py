@@ -1,0 +1,126 @@
+"""Open video files with PyAV, FFmpeg's binding."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from typing import TYPE_CHECKING, Any
+
+from slipring._core.ring._check import from_handler
+from slipring.errors import VideoError
+from slipring.images import MAX_PIXELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Formats that hold their data themselves. FFmpeg also opens playlists and scripts, which name other files and URLs.
+_FORMATS = "mov,matroska,webm,avi,mpegts,mpeg,mpegvideo,ogg,flv,asf,mxf,nut,ivf,obu,h264,hevc,m4v,gif,dv,rm"
+# Counterclockwise rotation of FFmpeg in degrees -> EXIF's orientation, which the image recipe applies.
+_ORIENTATIONS = {0: 1, 90: 8, -270: 8, 180: 3, -180: 3, 270: 6, -90: 6}
+
+
+def pyav() -> Any:
+    """Return the module av; raise ImportError if it is not installed; the error says how to install it."""
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError("slipring.clips needs PyAV: pip install 'slipring[clips]'") from error
+    return av
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[tuple[Any, Any]]:
+    """Yield (container, video stream) of a file, as `open_video` returns them, and close the container."""
+    container, stream = open_video(path)
+    with container:
+        yield container, stream
+
+
+def open_video(path: str) -> tuple[Any, Any]:
+    """Return (container, first video stream) of a local file; the decoder has one thread.
+
+    Raises
+    ------
+    VideoError
+        The file has no video, or FFmpeg cannot read it.
+    OSError
+        The file cannot be opened.
+    """
+    av = pyav()
+    with open(path, "rb"):  # raises errors with the path itself
+        pass
+    with reading(path):
+        # "file:" keeps FFmpeg from taking the beginning of a path for a protocol.
+        container = av.open("file:" + path, options={"format_whitelist": _FORMATS}, metadata_errors="replace")
+    try:
+        return container, _video_of(container, path)
+    except BaseException:
+        container.close()
+        raise
+
+
+def _video_of(container, path):
+    # A cover picture is a stream of video, too.
+    streams = [one for one in container.streams.video if not one.disposition & one.disposition.attached_pic]
+    if not streams:
+        kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
+        raise VideoError(f"{path} has no video stream, only {kinds}", path=path)
+    if streams[0].codec_context is None:
+        raise VideoError(
+            f"{path}: this build of FFmpeg has no decoder for the video: install another build of PyAV, or convert "
+            "the file",
+            path=path,
+        )
+    context = streams[0].codec_context
+    if context.width * context.height > MAX_PIXELS:
+        raise VideoError(
+            f"{path} claims frames of {context.width} x {context.height} pixels, the limit is {MAX_PIXELS:,}", path=path
+        )
+    context.thread_count = 1
+    context.options = {"max_pixels": str(MAX_PIXELS)}  # the size may change, and a few kB claim all memory
+    return streams[0]
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Raise FFmpeg's errors as `VideoError`; those of the machine, such as too many open files, stay as they are."""
+    av = pyav()
+    try:
+        yield
+    except av.error.FFmpegError as error:
+        if from_handler(error) or of_the_machine(error, path):
+            raise
+        raise VideoError(f"{path} cannot be read as a video: {error.strerror}", path=path) from error
+
+
+def of_the_machine(error: Exception, path: str) -> bool:
+    """Return whether an error of FFmpeg, such as too many open files, says nothing about the file.
+
+    Raises
+    ------
+    OSError
+        The file's bytes cannot be read.
+    """
+    # Damaged files also cause errors of input and of memory: FFmpeg refuses to allocate the size that they claim.
+    if isinstance(error, OSError) and error.errno == errno.EIO:
+        with open(path, "rb", buffering=0) as file:
+            while file.read(1 << 20):
+                pass
+        return False
+    return isinstance(error, OSError)
+
+
+def frames_of(packet: Any, path: str) -> tuple[list[Any], Any]:
+    """Return (the frames that the decoder has after a packet, None), or ([], its error) if it refuses the packet."""
+    av = pyav()
+    try:
+        return packet.decode(), None
+    except av.error.FFmpegError as error:
+        if from_handler(error) or of_the_machine(error, path):
+            raise
+        return [], error
+
+
+def orientation_of(frame: Any) -> int:
+    """Return EXIF's orientation of an `av.VideoFrame`: how it must be turned."""
+    return _ORIENTATIONS.get(frame.rotation, 1)

@@ -1,0 +1,191 @@
+"""One video file: its frames by number or by time."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from slipring._core.options.arguments import file_path, iterable
+from slipring.clips._index import VideoIndex, index_of
+from slipring.clips._reader import OpenFiles
+from slipring.clips._rendering import FrameRenderer
+from slipring.errors import VideoError, shown
+from slipring.images import MAX_PIXELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import ArrayLike, NDArray
+    from typing_extensions import Self
+
+
+class Frames(NamedTuple):
+    """Decoded frames.
+
+    Attributes
+    ----------
+    pixels : numpy.ndarray of uint8, [..., height, width, 3]
+        Red, green and blue.
+    times : numpy.ndarray of float64, [...]
+        The time stamp of each frame, in seconds.
+
+    Examples
+    --------
+    >>> from slipring import clips
+    >>> with clips.Video("videos/a.mp4") as video:
+    ...     frames = video.frames_at([0, 9])
+    >>> frames.pixels.shape, frames.times.tolist()
+    ((2, 48, 64, 3), [0.0, 0.3])
+    """
+
+    pixels: NDArray[np.uint8]
+    times: NDArray[np.float64]
+
+
+class Video:
+    """A video file on this machine: exact frames by number or by time.
+
+    A frame has the pixels that FFmpeg gives when it decodes the whole file in order, as PyAV's
+    ``to_ndarray(format="rgb24")`` returns them, and upright if the file says how it must be turned.
+
+    Parameters
+    ----------
+    path : path
+    index : {'memory', 'sidecar'} or path
+        Where the index is kept; see `Videos`.
+
+    Attributes
+    ----------
+    path : str
+    times : numpy.ndarray of float64
+        The time stamp of each frame, in seconds.
+    begin_seconds, end_seconds : float
+        When the first frame appears, and when the last one ends.
+
+    Raises
+    ------
+    VideoError
+        The file cannot be read as a video, or a frame cannot be decoded.
+    OSError
+        The file cannot be opened.
+    ImportError
+        PyAV is not installed.
+
+    Examples
+    --------
+    >>> from slipring import clips
+    >>> video = clips.Video("videos/a.mp4")
+    >>> len(video), video.end_seconds
+    (60, 2.0)
+    >>> video.frames_played_at([0.52, 1.92]).times.tolist()
+    [0.5, 1.9]
+    >>> video.close()
+    """
+
+    path: str
+    times: NDArray[np.float64]
+    begin_seconds: float
+    end_seconds: float
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, index: Literal["memory", "sidecar"] | str | os.PathLike[str] = "memory"
+    ) -> None:
+        self.path = os.path.abspath(file_path("path", path))
+        self._index: VideoIndex = index_of(self.path, index)
+        self._files, self._renderer = OpenFiles(1), plain_renderer()
+        self.times = self._index.seconds(self._index.pts)
+        self.begin_seconds, self.end_seconds = float(self.times[0]), float(self._index.seconds(self._index.end))
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. Reading a frame opens it again."""
+        self._files.close()
+
+    def __repr__(self) -> str:
+        return f"Video({shown(self.path)}): {len(self)} frames, {self.end_seconds - self.begin_seconds:.6g} s"
+
+    def frames_at(self, numbers: Iterable[int]) -> Frames:
+        """Return frames by number, in the given order.
+
+        Parameters
+        ----------
+        numbers : iterable of int
+            From 0 in presentation order; negative numbers count from the end.
+
+        Raises
+        ------
+        IndexError
+            The video has no frame of a number.
+        VideoError
+            A frame cannot be decoded.
+        """
+        iterable("numbers", numbers, "an iterable of frame numbers")
+        given = np.asarray(list(numbers))
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise TypeError(f"numbers must be whole numbers, not {shown(numbers)}")
+        wanted, count = given.astype(np.int64), len(self)
+        for number in wanted[(wanted < -count) | (wanted >= count)]:
+            raise IndexError(f"{self.path} has no frame {number}: it has {count} frames")
+        return self._decoded(np.where(wanted < 0, wanted + count, wanted))
+
+    def frames_played_at(self, seconds: ArrayLike) -> Frames:
+        """Return the frames that are shown at given times, in the given order.
+
+        Parameters
+        ----------
+        seconds : array-like of float
+            From `begin_seconds` up to, but not including, `end_seconds`.
+
+        Raises
+        ------
+        ValueError
+            No frame is shown at a time.
+        VideoError
+            A frame cannot be decoded.
+        """
+        try:
+            times = np.asarray(seconds, np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            raise TypeError(f"seconds must be numbers, not {shown(seconds)}") from None
+        for time in times[~((times >= self.begin_seconds) & (times < self.end_seconds))].tolist():
+            rule = "is not a time" if math.isnan(time) else "is outside of the video"
+            raise ValueError(
+                f"{self.path}: {time:.6g} s {rule}, which lasts from {self.begin_seconds:.6g} s to before "
+                f"{self.end_seconds:.6g} s"
+            )
+        return self._decoded(self._index.played_at(times))
+
+    def _decoded(self, numbers: NDArray[np.int64]) -> Frames:
+        """Return the frames of valid numbers, of any shape."""
+        flat, inverse = np.unique(numbers, return_inverse=True)
+        frames = self._files.frames(self._index, flat.tolist())
+        found = [self._renderer.render(pixels, orientation, seed=0) for _, pixels, orientation in frames]
+        if not found:
+            empty = np.empty((0, self._index.height, self._index.width, 3), np.uint8)
+            return Frames(empty, np.empty(0))
+        pixels = stacked(self.path, found)
+        return Frames(pixels[inverse.reshape(numbers.shape)], self.times[numbers])
+
+
+def plain_renderer() -> FrameRenderer:
+    """Return the renderer that leaves frames as they are, and upright."""
+    return FrameRenderer(None, layout="NHWC", dtype="uint8", mean=None, std=None, max_pixels=MAX_PIXELS)
+
+
+def stacked(path: str, frames: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return frames as one array; raise VideoError if their sizes differ."""
+    sizes = sorted({frame.shape for frame in frames})
+    if len(sizes) > 1:
+        raise VideoError(f"{path} has frames of the sizes {sizes}: add a transform that gives one size", path=path)
+    return np.stack(frames)

@@ -1,0 +1,322 @@
+"""The dataset of clips: it chooses frames, decodes them file by file, and writes them into the batch."""
+
+from __future__ import annotations
+
+import logging
+import os
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from slipring._core.codec._collate import default_collate
+from slipring._core.options.arguments import one_of
+from slipring._core.ring import sample_marks
+from slipring._core.ring._check import from_handler
+from slipring._core.ring._ring import mix
+from slipring._core.ring.sample_marks import failed_at
+from slipring._files.storage import locate
+from slipring.clips._pyav import pyav
+from slipring.clips._rendering import Draws, FrameRenderer, concerns_the_file
+from slipring.clips._samplers import ClipSampler, seed_of
+from slipring.clips._source import FrameSource
+from slipring.clips._table import IndexTable
+from slipring.errors import VideoError, shown
+from slipring.images import MAX_PIXELS
+from slipring.redaction import redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from slipring.cache import Cache
+    from slipring.clips._samplers import RandomClips, RegularClips
+    from slipring.images._steps.base import Step
+    from slipring.typing import Empty
+
+_log = logging.getLogger("slipring")
+_START, _GEOMETRY = 0x5354415254, 0x47454F4D  # keep the numbers of a clip's start apart from those of its frames
+
+
+class Clip(NamedTuple):
+    """A sample of `Videos`, or a batch of them.
+
+    Attributes
+    ----------
+    pixels : array, [batch,] frames × height × width × 3 (or frames × 3 × height × width)
+    times : numpy.ndarray of float64, [batch,] frames
+        The time stamp of each frame, in seconds.
+    target : object
+        The target of the video, or its number.
+
+    Examples
+    --------
+    >>> from slipring import clips
+    >>> clip = clips.Videos("videos/a.mp4", clips.RegularClips(num_frames=3, stride=10))[0]
+    >>> clip.times.tolist(), clip.target
+    ([0.0, 0.3333333333333333, 0.6666666666666666], 0)
+    """
+
+    pixels: Any
+    times: NDArray[np.float64]
+    target: Any
+
+
+class _Row(NamedTuple):
+    """A clip to make: its row in the batch, its index in the dataset, and its random bits."""
+
+    row: int
+    index: int
+    seed: int
+
+
+class _Batch(NamedTuple):
+    """The arrays of a batch, and the video of each row, which may replace one that cannot be read."""
+
+    pixels: Any  # rows × frames: arrays to write to, or lists that get arrays
+    times: NDArray[np.float64]
+    videos: list[int]
+
+
+class Videos:
+    """A map dataset of clips from video files: each sample is a `Clip`.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        Files on this machine.
+    clips : RandomClips or RegularClips
+        Which frames are taken from each video.
+    transform : Transform or list of Transform, optional
+        Transforms of slipring.images that make one array of each frame. None: the frames, unchanged.
+    targets : sequence, optional
+        The target of each video. None: the number of the video.
+    geometry : {'clip', 'frame'}
+        Whether the transforms draw random numbers once for all frames of a clip, or for each frame.
+    index : {'memory', 'sidecar'} or path
+        Where the index of each file is kept: in memory, in a file next to it, or in files in the given folder. Making
+        it reads the whole file once. It is made again if the file's size or modification time has changed.
+    layout, dtype, mean, std
+        As in `slipring.images.ImageDataset`.
+    on_error : {'raise', 'skip'}
+        How to handle a video or a frame that cannot be read: raise a `~slipring.errors.VideoError` with the path, the
+        number of the frame and its time, or use the next readable video in its place. A warning of the logger
+        "slipring" names each skipped video, and ``stats().skipped_samples`` counts the clips.
+    cache : int, str or slipring.Cache, optional
+        Keep decoded frames, once per machine: a budget such as "8GiB", or a cache that other loaders and ranks share.
+
+    Attributes
+    ----------
+    paths : sequence of str
+
+    Raises
+    ------
+    VideoError
+        A file cannot be read as a video. With ``on_error="skip"``, none of them can.
+    OSError
+        A file cannot be opened.
+    ImportError
+        PyAV is not installed.
+
+    Examples
+    --------
+    >>> from slipring import Loader, clips, images
+    >>> data = clips.Videos(
+    ...     ["videos/a.mp4", "videos/b.mp4"],
+    ...     clips.RandomClips(num_frames=8, stride=2, clips_per_video=2),
+    ...     [images.RandomResizedCrop(32), images.RandomHorizontalFlip()],
+    ...     cache="64MiB",
+    ... )
+    >>> with Loader(data, batch_size=4, shuffle=True, num_workers=1, seed=0) as loader:
+    ...     for pixels, times, videos in loader:
+    ...         print(pixels.shape, times.shape, sorted(videos.tolist()))
+    (4, 8, 32, 32, 3) (4, 8) [0, 0, 1, 1]
+    """
+
+    clips: RandomClips | RegularClips
+    transform: Any
+    targets: Any
+    geometry: Literal["clip", "frame"]
+    layout: Literal["NHWC", "NCHW"]
+    dtype: str
+    on_error: Literal["raise", "skip"]
+    cache: Cache | None
+    seeds_samples = True  # for each sample, `fetch_into` draws the same numbers as `__getitem__`
+    on_death = "respawn"  # a crash in a codec costs a worker, and no batch
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        clips: RandomClips | RegularClips,
+        transform: Step | Sequence[Step] | None = None,
+        *,
+        targets: Sequence[Any] | None = None,
+        geometry: Literal["clip", "frame"] = "clip",
+        index: Literal["memory", "sidecar"] | str | os.PathLike[str] = "memory",
+        layout: Literal["NHWC", "NCHW"] = "NHWC",
+        dtype: DTypeLike | torch.dtype = "uint8",
+        mean: ArrayLike | None = None,
+        std: ArrayLike | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+        cache: int | str | Cache | None = None,
+    ) -> None:
+        pyav()
+        if not isinstance(clips, ClipSampler):
+            raise TypeError(f"clips must be RandomClips or RegularClips of slipring.clips, not {shown(clips)}")
+        one_of("geometry", geometry, ("clip", "frame"))
+        one_of("on_error", on_error, ("raise", "skip"))
+        listed = _local(paths)
+        if targets is not None and len(targets) != len(listed):
+            raise ValueError(f"targets must have one for each of the {len(listed)} videos, not {len(targets)}")
+        self._renderer = FrameRenderer(transform, layout=layout, dtype=dtype, mean=mean, std=std, max_pixels=MAX_PIXELS)
+        self.clips, self.transform, self.targets = clips, transform, targets
+        self.geometry, self.on_error = geometry, on_error
+        self.layout, self.dtype = layout, self._renderer.dtype
+        self._source = FrameSource(IndexTable(listed, index, on_error == "skip"), cache)
+        self.cache = self._source.cache
+        shape = self._renderer.shape_of(None)
+        self._needs_one_size = shape is None
+        self._shape = shape or self._renderer.shape_of(self._source.table.size)
+        if self._shape is None:
+            self.fetch_into = None  # frames of different sizes are not one array
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return self._source.table.paths
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a clip differs in each epoch."""
+        return self.clips.is_random or self._renderer.is_random
+
+    def __len__(self) -> int:
+        return len(self._source.table) * self.clips.clips_per_video
+
+    def __repr__(self) -> str:
+        return f"Videos({len(self._source.table)} files, {self.clips}, {self.transform}): {len(self)} clips"
+
+    def close(self) -> None:
+        """Close the files that the calling thread has open. Reading a clip opens them again."""
+        self._source.close()
+
+    # ---- samples
+
+    def __getitem__(self, index: int) -> Clip:
+        """Return a clip. Outside of a slipring worker its random numbers come from Python's ``random``."""
+        shape, count = self._shape, self.clips.num_frames
+        pixels: Any = [[None] * count] if shape is None else np.empty((1, count, *shape), self._renderer.storage)
+        times = np.empty((1, count))
+        (video,) = self._fill([index], pixels, times)
+        frames = np.stack(pixels[0]) if shape is None else pixels[0]
+        return Clip(self._renderer.shown(frames), times[0], self._target(video))
+
+    def fetch_into(self, indices: Sequence[int], empty: Empty) -> Clip:
+        """Return a batch of clips, written into arrays that `empty` makes in the slot."""
+        shape = len(indices), self.clips.num_frames
+        pixels = empty((*shape, *(self._shape or ())), self._renderer.storage)
+        times = empty(shape, "float64")
+        videos = self._fill(indices, pixels, times)
+        return Clip(self._renderer.shown(pixels), times, default_collate([self._target(video) for video in videos]))
+
+    def _target(self, video):
+        return video if self.targets is None else self.targets[video]
+
+    def _checked(self, index):
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"index {index} is out of range: the dataset has {count} clips")
+        return index % count
+
+    def _fill(self, indices, pixels, times):
+        """Write clips to the rows of `pixels` and `times`; return the number of each row's video."""
+        rows = [_Row(row, self._checked(index), seed_of(None)) for row, index in enumerate(indices)]
+        batch = _Batch(pixels, times, [self._video_of(row) for row in rows])
+        for video, group in groupby(sorted(rows, key=self._video_of), self._video_of):
+            self._fill_from(video, list(group), batch)
+        return batch.videos
+
+    def _video_of(self, row):
+        return row.index // self.clips.clips_per_video
+
+    def _fill_from(self, video, rows, batch):
+        """Make the clips of one video, or, if it cannot be read and may be skipped, those of others in their place."""
+        error = self._tried(video, rows, batch)
+        for row in rows if error is not None else ():
+            if len(rows) > 1:  # another clip of the video may be the one that cannot be read
+                error = self._tried(video, [row], batch)
+            others = iter(range(video + 1, video + len(self._source.table)))
+            while error is not None:
+                sample_marks.skipped()
+                _log.warning("skipped %s", redacted(str(error)))
+                if (other := next(others, None)) is None:
+                    raise VideoError(f"none of the {len(self._source.table)} videos can be read: {error}") from error
+                error = self._tried(other % len(self._source.table), [row], batch)
+
+    def _tried(self, video, rows, batch):
+        """Make clips of one video; return the error if it cannot be read and may be skipped."""
+        try:
+            self._make(video, rows, batch)
+        except (VideoError, OSError) as error:
+            if from_handler(error) or self.on_error == "raise" or not concerns_the_file(error):
+                raise
+            return error
+        return None
+
+    def _make(self, video, rows, batch):
+        """Decode a video forwards, each frame once, and write each frame to all its places in the batch."""
+        done, wanted, places = 0, [], {}
+        try:
+            index = self._source.table[video]
+            for row in rows:
+                numbers = self._numbers(index, row)
+                batch.videos[row.row], batch.times[row.row] = video, index.seconds(index.pts[numbers])
+                for at, number in enumerate(numbers.tolist()):
+                    places.setdefault(number, []).append((row, at))
+            wanted = sorted(places)
+            for number, pixels, orientation in self._source.frames(video, wanted):
+                self._check_size(index, number, pixels, orientation)
+                for row, at in places[number]:
+                    self._render(pixels, orientation, row, at, batch)
+                done += 1
+        except Exception as error:
+            row = places[wanted[done]][0][0] if done < len(wanted) else rows[0]
+            failed_at(row.row, error)
+            if isinstance(error, VideoError) and error.index is None:
+                named = VideoError(f"{error} (index {row.index})", **{**vars(error), "index": row.index})
+                raise named from error.__cause__
+            raise
+
+    def _numbers(self, index, row):
+        clip = row.index % self.clips.clips_per_video
+        return self.clips.numbers(index, clip, Draws(mix(row.seed, _START)))
+
+    def _check_size(self, index, number, pixels, orientation):
+        """Raise VideoError if a frame has another size than the first one, and no transform makes them equal."""
+        if self._needs_one_size and (*pixels.shape[:2], orientation) != (index.height, index.width, index.orientation):
+            time = float(index.seconds(index.pts[number]))
+            raise VideoError(
+                f"{index.path}: frame {number} at {time:.6g} s has {pixels.shape[0]} x {pixels.shape[1]} pixels, the "
+                f"first one has {index.height} x {index.width}: add a transform that gives one size",
+                path=index.path,
+                frame=number,
+                time=time,
+            )
+
+    def _render(self, pixels, orientation, row, at, batch):
+        seed = mix(row.seed, _GEOMETRY) if self.geometry == "clip" else mix(row.seed, _GEOMETRY, at)
+        into = batch.pixels[row.row]
+        made = self._renderer.render(pixels, orientation, seed, into[at])
+        if into[at] is None:
+            into[at] = made
+
+
+def _local(paths):
+    """Return the absolute paths of local files; raise ValueError for none, or for URLs."""
+    listed, remote = locate("paths", paths, None)
+    if remote is not None:
+        raise ValueError(f"paths must be files on this machine, and {redacted(listed[0])} is a URL: copy the file here")
+    if not listed:
+        raise ValueError(f"paths must name at least one video, not {shown(paths)}")
+    return listed
