@@ -167,14 +167,16 @@ cdef class WriterCore(End):
         closely = self.looked_at - self.looked_closely_at >= LOOK_CLOSELY
         if closely:
             self.looked_closely_at = self.looked_at
-        ended = self.poll.ready()
         for reader in range(self.ring.n_readers):
             info = self.info(reader)
             if info.serving and self.watched.get(reader) != info.incarnation:
                 self.watch(reader, info.incarnation)
+        ended = self.poll.ready()  # only now: a new pidfd may have the number of one that was closed
+        for reader in range(self.ring.n_readers):
+            info = self.info(reader)
             fd = self.pidfds.get(reader)
             if fd is None:
-                gone = info.takes_part  # it died while it joined, or has just been found dead
+                gone = info.takes_part  # it died while it joined, or was found dead; or it has joined just now
             else:
                 gone = fd.fd in ended or (closely and self.ring.has_ended(self.participant(reader)))
             if gone and self.recover(reader):
@@ -186,15 +188,16 @@ cdef class WriterCore(End):
     cdef int watch(self, uint32_t reader, uint64_t incarnation) except -1:
         """Watch the process that has joined as a reader, in place of an earlier one."""
         self.forget(reader)
-        self.watched[reader] = incarnation
+        fd = None
         try:
             fd = Descriptor(os.pidfd_open(<uint32_t> incarnation), f"the pidfd of reader {reader}")
+            self.poll.add(fd.fd)
         except ProcessLookupError:
-            return 0
-        self.pidfds[reader] = fd
-        self.poll.add(fd.fd)
-        if self.ring.has_ended(self.participant(reader)):  # then another process may have its pid
-            self.forget(reader)
+            pass
+        self.watched[reader] = incarnation
+        # Another process may have its pid by now.
+        if fd is not None and not self.ring.has_ended(self.participant(reader)):
+            self.pidfds[reader] = fd
         return 0
 
     cdef int forget(self, uint32_t reader) except -1:
