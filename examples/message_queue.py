@@ -17,10 +17,14 @@ class Handle:
 class MessageQueue:
     def __init__(self, n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=24 << 20, max_chunks=10):
         if n_reader != n_local_reader:
-            raise ValueError(f"{n_reader - n_local_reader} of {n_reader} readers are remote: all must be on this machine")
+            raise ValueError(
+                f"{n_reader - n_local_reader} of {n_reader} readers are remote: all must be on this machine"
+            )
         ranks = list(range(n_local_reader)) if local_reader_ranks is None else list(local_reader_ranks)
         if len(ranks) != n_local_reader:
-            raise ValueError(f"local_reader_ranks={ranks} names {len(ranks)} readers, not n_local_reader={n_local_reader}")
+            raise ValueError(
+                f"local_reader_ranks={ranks} names {len(ranks)} readers, not n_local_reader={n_local_reader}"
+            )
         # Slots grow with their messages, so messages above max_chunk_bytes need no way of their own.
         self.end, self.is_writer = slipring.Broadcast(n_local_reader, max_chunks), True
         self.handle = Handle(ranks, self.end.handle)
@@ -44,7 +48,7 @@ class MessageQueue:
         self.end.put(obj, timeout)
 
     def dequeue(self, timeout=None, indefinite=False):
-        """Return the next object; None after `shutdown`. `indefinite`: the wait may be long, as any wait may be here."""
+        """Return the next object; None after `shutdown`. Any wait may be long here, so `indefinite` changes nothing."""
         try:
             return self.end.get(timeout)
         except Closed:

@@ -46,9 +46,9 @@ def test_the_writer_learns_a_readers_death_once_and_continues_with_the_others(pa
                 assert digest(reader.get())[0] == number
                 number += 1
         assert (died.value.readers, died.value.pids) == ([1], [child.pid])
-        for number in range(number, number + 10):
-            assert broadcast.put(message(number)) == 1
-            assert digest(reader.get())[0] == number
+        for later in range(number, number + 10):
+            assert broadcast.put(message(later)) == 1
+            assert digest(reader.get())[0] == later
         with broadcast.handle.open() as successor:
             assert successor.number == 1 and broadcast.put(message(99)) == 2
             assert digest(successor.get())[0] == 99

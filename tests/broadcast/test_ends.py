@@ -127,7 +127,12 @@ def test_after_a_close_readers_get_what_was_put_and_then_shut_down(broadcast):
     assert [readers[0].get() for _ in range(3)] == [0, 1, 2] == list(readers[1])
     with pytest.raises(ShutDown, match="the writer has closed"):
         readers[0].get()
-    for call in (lambda: broadcast.put(1), broadcast.wait_until_ready, lambda: broadcast.handle, lambda: broadcast.readers):
+    for call in (
+        lambda: broadcast.put(1),
+        broadcast.wait_until_ready,
+        lambda: broadcast.handle,
+        lambda: broadcast.readers,
+    ):
         with pytest.raises(Closed, match="Broadcast closed"):
             call()
     for reader in readers:
@@ -189,7 +194,9 @@ def test_a_close_from_another_thread_wakes_a_waiting_writer(broadcast, call):
     if call == "put when full":
         for number in range(4):
             broadcast.put(number)
-    thread, raised = raised_in_a_thread(broadcast.wait_until_ready if call == "wait_until_ready" else lambda: broadcast.put(0))
+    thread, raised = raised_in_a_thread(
+        broadcast.wait_until_ready if call == "wait_until_ready" else lambda: broadcast.put(0)
+    )
     broadcast.close()
     thread.join()
     assert type(raised[0]) is Closed

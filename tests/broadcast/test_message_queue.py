@@ -102,7 +102,9 @@ def test_a_shutdown_in_another_thread_ends_a_dequeue():
 def test_the_death_of_the_executor_is_an_error_in_its_workers():
     executor = Child(lambda tell: (queue := MessageQueue(1, 1), tell(queue.export_handle()), signal.pause()))
     reader = MessageQueue.create_from_handle(executor.told(), 0)
-    thread = threading.Timer(0, lambda: (until(lambda: sleeps_in_futex(os.getpid()), "it waits"), executor.end(kill=True)))
+    thread = threading.Timer(
+        0, lambda: (until(lambda: sleeps_in_futex(os.getpid()), "it waits"), executor.end(kill=True))
+    )
     thread.start()
     with pytest.raises(WriterDied):
         reader.dequeue(indefinite=True)

@@ -11,8 +11,8 @@ from slipring import errors
 from slipring._core.ring import text
 
 NAMES = (
-    "BatchSampler Broadcast Cache CacheStats Loader LoaderTimeout Memory Queue QueueStats SegmentFull SlipringError Stats "
-    "Storage StringList WorkerDied WorkerError WorkerInfo Workers __version__ cached default_collate empty "
+    "BatchSampler Broadcast Cache CacheStats Loader LoaderTimeout Memory Queue QueueStats SegmentFull SlipringError "
+    "Stats Storage StringList WorkerDied WorkerError WorkerInfo Workers __version__ cached default_collate empty "
     "get_worker_info progress replay rng stream"
 )
 
