@@ -283,7 +283,7 @@ def main() -> None:
         os._exit(0)
     about = machine.describe((), "pyzmq", "torch")
     found = rounds(options)
-    tables = {f"{readers} readers": latency_table(found, readers) for readers in READERS}
+    tables = {f"readers: {readers}": latency_table(found, readers) for readers in READERS}
     record.finish(options.record, about, {**tables, "cpu": cpu_table(found)})
 
 

@@ -43,6 +43,8 @@ with q.slot() as s:
     s.put(array, move=True)
 slipring.Queue()  # type: ignore[call-arg]
 slipring.Queue(8, copy="seldom")  # type: ignore[arg-type]
+q.put()  # type: ignore[call-arg]
+q.maxsize = 3  # type: ignore[misc]
 
 # ---- a broadcast
 
@@ -56,8 +58,6 @@ with broadcast.handle.open(copy="always", spin=50) as reader:
         break
 slipring.Broadcast()  # type: ignore[call-arg]
 slipring.Broadcast(2).handle.open(copy="seldom")  # type: ignore[arg-type]
-q.put()  # type: ignore[call-arg]
-q.maxsize = 3  # type: ignore[misc]
 
 # ---- samplers, strings, workers
 
