@@ -1,8 +1,10 @@
 """Readers and writers that are killed: the others continue, learn it, and lose nothing."""
 
+import functools
 import os
 import random
 import signal
+import threading
 import time
 
 import pytest
@@ -269,6 +271,62 @@ def put_on(broadcast, number):
             return number + 1
         except ReaderDied:
             pass
+
+
+def put_for_ever(tell):
+    broadcast = Broadcast(2, maxsize=3)
+    tell(broadcast.handle)
+    number = 0
+    while True:
+        broadcast.put(message(number))
+        number += 1
+
+
+def read_until_its_death(reader, kill, kill_at):
+    """Get messages until the writer, which is killed at a time, has died; return how many came."""
+    expected, kept = 0, None
+    while True:
+        if kill_at is not None and time.monotonic() > kill_at:
+            kill()
+            kill_at = None
+        try:
+            value = reader.get(timeout=0.001 if kill_at else None)
+        except TimeoutError:
+            continue
+        except WriterDied:
+            return expected
+        assert digest(value) == digest(message(expected))
+        if kept is not None:
+            assert digest(kept) == digest(message(expected - 1))
+        kept, expected = value, expected + 1
+
+
+def kill_writers(kills, seed):
+    """Kill writers at random instants; their readers get the same messages, without a gap, and learn the death."""
+    rng = random.Random(seed)
+    for _ in range(kills):
+        writer = Child(put_for_ever)
+        handle = writer.told()
+        first, second = handle.open(), handle.open()
+        counts = []
+        thread = threading.Thread(target=lambda of=second, to=counts: to.append(read_until_its_death(of, None, None)))
+        thread.start()
+        kill_at = time.monotonic() + rng.random() * 0.02
+        count = read_until_its_death(first, functools.partial(os.kill, writer.pid, signal.SIGKILL), kill_at)
+        thread.join()
+        assert counts == [count]
+        first.close()
+        second.close()
+        assert writer.end() == -signal.SIGKILL
+
+
+def test_writers_that_are_killed_at_random_leave_their_readers_the_same_messages():
+    kill_writers(40, os.environ.get("SLIPRING_TEST_SEED", "1"))
+
+
+@pytest.mark.slow
+def test_thousands_of_writers_that_are_killed_at_random_leave_their_readers_the_same_messages():
+    kill_writers(2000, os.environ.get("SLIPRING_TEST_SEED", "2"))
 
 
 def test_readers_that_are_killed_at_random_disturb_no_other():

@@ -4,6 +4,8 @@ import dataclasses
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -211,6 +213,58 @@ def test_a_put_of_another_thread_counts_for_the_timeout(broadcast):
     broadcast.close()
     thread.join()
     assert type(raised[0]) is Closed
+
+
+class Alarm(Exception):
+    pass
+
+
+@pytest.mark.parametrize("call", ["get", "put"])
+def test_a_signal_handler_may_raise_out_of_a_wait(broadcast, call):
+    def ring(*_):
+        raise Alarm
+
+    readers = [broadcast.handle.open() for _ in range(2)]
+    before = signal.signal(signal.SIGALRM, ring)
+    if call == "put":
+        for number in range(4):
+            broadcast.put(number)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with pytest.raises(Alarm):
+        broadcast.put(4) if call == "put" else readers[0].get()
+    signal.signal(signal.SIGALRM, before)
+    expected = [0, 1, 2, 3] if call == "put" else [5]
+    if call == "get":
+        broadcast.put(5)
+    for reader in readers:
+        assert [reader.get() for _ in expected] == expected
+        reader.close()
+
+
+AT_EXIT = """
+import slipring
+
+broadcast = slipring.Broadcast(2)
+readers = [broadcast.handle.open() for _ in range(2)]
+broadcast.put(1)
+kept = readers[0].get()
+circle = [broadcast, readers, kept]
+circle.append(circle)
+"""
+
+
+def test_a_program_may_end_without_closing_anything():
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", AT_EXIT]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_broadcast_may_have_a_record_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLIPRING_RECORD", str(tmp_path / "record"))
+    with Broadcast(1) as broadcast, broadcast.handle.open() as reader:
+        assert broadcast.put(np.arange(3)) == 1
+        assert reader.get().tolist() == [0, 1, 2]
+    assert (tmp_path / "record").stat().st_size > 0
 
 
 # ---- forks and pickles
