@@ -235,7 +235,9 @@ def rounds(options: argparse.Namespace) -> dict[tuple[str, ...], list[dict[str, 
         for label, pause_s in (("no message", options.window), (f"{PER_S} per second", 1 / PER_S)):
             messages = max(2, round(options.window / pause_s))
             for name in WAYS:
-                found.setdefault(("cpu", label, "1", name), []).append(ask(name, "cpu", 1, 1, messages, pause_s))
+                for readers in READERS:
+                    key = ("cpu", label, str(readers), name)
+                    found.setdefault(key, []).append(ask(name, "cpu", 1, readers, messages, pause_s))
     return found
 
 
@@ -260,11 +262,11 @@ def latency_table(found: dict[tuple[str, ...], list[dict[str, Any]]], readers: i
 
 
 def cpu_table(found: dict[tuple[str, ...], list[dict[str, Any]]]) -> record.Table:
-    """Return the table of a reader's CPU time."""
-    labels = list(dict.fromkeys(label for what, label, *_ in found if what == "cpu"))
-    table = record.Table("way", *(f"{label}, % of a CPU" for label in labels))
+    """Return the table of the CPU time of one reader, among 1 and among several."""
+    cases = list(dict.fromkeys((label, readers) for what, label, readers, _ in found if what == "cpu"))
+    table = record.Table("way", *(f"{label}, of {readers}, % of a CPU" for label, readers in cases))
     for name in WAYS:
-        cells = [found["cpu", label, "1", name] for label in labels]
+        cells = [found["cpu", label, readers, name] for label, readers in cases]
         table.add(str(WAYS[name].__doc__), *(record.spread(a["cpu"] for a in cell if "cpu" in a) for cell in cells))
     return table
 
