@@ -142,9 +142,9 @@ def test_auto_copies_when_readers_keep_all_but_one_slot(ends):
         assert other.get(copy="always")[0] == number
     assert [value[0] for value in kept] == list(range(10))
     assert [value.flags.writeable for value in kept] == [False] * 2 + [True] * 8
-    for _ in range(2):  # slots that wait for a reader are not kept by it
-        broadcast.put(np.full(100, 10))
     kept.clear()
+    for number in range(4):  # no slot is free, but those that wait for a reader are not kept
+        broadcast.put(np.full(100, number))
     assert not reader.get().flags.writeable
 
 
