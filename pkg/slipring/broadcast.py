@@ -12,7 +12,13 @@ from slipring._core.passes._queue import how_to_copy
 from slipring._core.ring import process
 from slipring._core.ring._fd import Descriptor, identity
 from slipring._core.ring._ring import MAX_SLOTS, Ring
-from slipring._core.ring.text import message_refused, other_pid_namespace, other_version, writer_is_gone
+from slipring._core.ring.text import (
+    message_refused,
+    other_pid_namespace,
+    other_version,
+    writer_is_gone,
+    writer_is_not_ours,
+)
 from slipring._version import __version__
 from slipring.errors import SegmentFull, ShutDown, shown
 
@@ -220,6 +226,8 @@ class BroadcastHandle:
             record = None if self.record < 0 else self._file_of(self.record)
         except (FileNotFoundError, ProcessLookupError):
             raise writer_is_gone(self.pid) from None
+        except PermissionError:
+            raise writer_is_not_ours(self.pid) from None
         if identity(shared.fd) != self.file:
             raise writer_is_gone(self.pid)
         return writer, shared, record

@@ -340,6 +340,18 @@ def test_readers_of_another_version_container_or_user_are_refused(broadcast, mon
         handle.open()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_process_of_another_user_is_refused(broadcast):
+    handle = broadcast.handle
+
+    def child():
+        os.setuid(65534)
+        with pytest.raises(PermissionError, match=rf"runs as user 65534 .* writer \(pid {handle.pid}\)"):
+            handle.open()
+
+    in_child(child)
+
+
 def test_wrong_arguments_are_refused(broadcast):
     for wrong in (0, 41, -1, "2", 1.5, None):
         with pytest.raises((ValueError, TypeError), match="n_readers"):

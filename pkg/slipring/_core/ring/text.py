@@ -329,6 +329,14 @@ def writer_is_gone(pid: int) -> Closed:
     )
 
 
+def writer_is_not_ours(pid: int) -> PermissionError:
+    """Return the PermissionError of a handle whose writer this process may not look into."""
+    return PermissionError(
+        f"this process runs as user {os.geteuid()} and may not open the files of the broadcast's writer (pid {pid}): "
+        "run all readers as the writer's user, which must not have given up its privileges after its start"
+    )
+
+
 def other_version(theirs: str, ours: str) -> ValueError:
     """Return the ValueError of a handle that another version of slipring has made."""
     return ValueError(
