@@ -275,7 +275,7 @@ class TooManyProcesses(SlipringError, RuntimeError):
 
 
 class ReaderDied(SlipringError, RuntimeError):
-    """Readers of a broadcast have ended without `close()`. What they had is released, and the others continue.
+    """Readers of a broadcast have ended without ``close()``. What they had is released, and the others continue.
 
     Attributes
     ----------
@@ -290,7 +290,7 @@ class ReaderDied(SlipringError, RuntimeError):
 
 
 class WriterDied(SlipringError, RuntimeError):
-    """The writer of a broadcast has ended without `close()`, and all its messages have been got.
+    """The writer of a broadcast has ended without ``close()``, and all its messages have been got.
 
     Attributes
     ----------
