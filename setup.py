@@ -65,6 +65,7 @@ EXTENSIONS = [
     "_core.passes._device",
     "_core.passes._rebatch",
     "_core.passes._queue",
+    "_core.passes._broadcast",
     "_core.codec._cache",
     "images._decode",
     "tokens._documents",

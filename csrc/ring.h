@@ -322,6 +322,22 @@ int sr_share_end(sr_ring *ring, uint32_t slot, uint64_t iteration, uint64_t seq)
 
 /* Return how many slots only readers keep: the consumer has released them. */
 int sr_lent(const sr_ring *ring);
+/* Return how many slots no reader keeps: FREE ones, and those whose readers have yet to take the batch. If there are
+ * `enough`, the count may stop there. */
+int sr_unkept(const sr_ring *ring, int enough);
+
+/* A reader as any participant sees it; it may change at any time. */
+typedef struct sr_reader_info {
+    uint64_t incarnation; /* the last process that had its number: pid in the low half; 0: none */
+    uint64_t behind;      /* shared batches that it has not taken */
+    uint32_t leases;      /* batches that it has taken and not released, also from before it left */
+    bool takes_part;      /* it is between sr_begin_reading and sr_end_reading */
+    bool serving;         /* sr_begin_reading has returned, or is about to */
+} sr_reader_info;
+/* -EINVAL: not a reader's number. */
+int sr_reader_info_of(const sr_ring *ring, uint32_t participant, sr_reader_info *out);
+/* Return 1 if the process that joined with this number has ended or runs another program, 0 if not, or if none did. */
+int sr_participant_ended(const sr_ring *ring, uint32_t participant);
 
 /* Reader */
 

@@ -166,6 +166,63 @@ int sr_lent(const sr_ring *ring)
     return n;
 }
 
+/* Return whether the reader has taken the batch of a BROADCAST slot and not released it. */
+static bool keeps(const sr_slot *s, uint64_t readers, uint64_t bit, const sr_participant *reader)
+{
+    return (readers & bit) && sr_load_relaxed(&s->shared_as) < sr_load_relaxed(&reader->batches);
+}
+
+static bool is_kept(const sr_ring *ring, const sr_slot *s)
+{
+    uint64_t readers = sr_load_acquire(&s->readers);
+    for (uint32_t i = 0; i < ring->n_readers; i++)
+        if (keeps(s, readers, UINT64_C(2) << i, &ring->participants[sr_first_reader(ring) + i]))
+            return true;
+    return false;
+}
+
+int sr_unkept(const sr_ring *ring, int enough)
+{
+    uint32_t end = sr_scan_end(ring);
+    int n = (int)(ring->n_slots - end);
+    for (uint32_t i = 0; i < end && n < enough; i++) {
+        const sr_slot *s = &ring->slots[i];
+        unsigned state = sr_state_of(sr_load_acquire(&s->state));
+        n += state == SR_BROADCAST ? !is_kept(ring, s) : state != SR_LEASED && state != SR_PARKED;
+    }
+    return n;
+}
+
+int sr_reader_info_of(const sr_ring *ring, uint32_t participant, sr_reader_info *out)
+{
+    const sr_participant *reader = reader_at(ring, participant);
+    if (!reader)
+        return -EINVAL;
+    uint64_t bit = bit_of(ring, participant), membership = sr_load_acquire(&reader->membership);
+    *out = (sr_reader_info){.incarnation = sr_load_acquire(&reader->incarnation),
+                            .takes_part = sr_takes_part(membership),
+                            .serving = sr_load_acquire(&reader->status) == SR_PARTICIPANT_SERVING};
+    uint64_t shared = sr_load_ordered(&ring->header->shared), first = sr_load_relaxed(&reader->first_shared);
+    uint64_t taken = sr_load_relaxed(&reader->batches), next = taken > first ? taken : first;
+    if (sr_load_acquire(&reader->admitted) == membership && next < shared)
+        out->behind = shared - next;
+    for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++) {
+        const sr_slot *s = &ring->slots[i];
+        out->leases += sr_state_of(sr_load_acquire(&s->state)) == SR_BROADCAST &&
+                       keeps(s, sr_load_acquire(&s->readers), bit, reader);
+    }
+    return 0;
+}
+
+int sr_participant_ended(const sr_ring *ring, uint32_t participant)
+{
+    if (participant >= ring->n_participants)
+        return -EINVAL;
+    const sr_participant *p = &ring->participants[participant];
+    uint64_t incarnation = sr_load_acquire(&p->incarnation);
+    return incarnation && sr_has_exited(incarnation, sr_load_relaxed(&p->program)) > 0;
+}
+
 static bool has_died(int death_fd)
 {
     struct pollfd look = {.fd = death_fd, .events = POLLIN};

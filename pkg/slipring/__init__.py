@@ -12,6 +12,7 @@ from slipring._core.ring.worker_info import WorkerInfo, get_worker_info
 from slipring._core.workers.seeding import rng
 from slipring._public import publish
 from slipring._version import __version__
+from slipring.broadcast import Broadcast
 from slipring.cache import Cache, CacheStats, cached
 from slipring.errors import LoaderTimeout, SegmentFull, SlipringError, WorkerDied, WorkerError
 from slipring.loader import Loader
@@ -24,6 +25,7 @@ from slipring.strings import StringList
 # The names that programs use most. Other errors are in slipring.errors.
 __all__ = [
     "BatchSampler",
+    "Broadcast",
     "Cache",
     "CacheStats",
     "Loader",

@@ -16,9 +16,11 @@
     ├── RemoteError     (also OSError)        a file behind a URL cannot be read
     ├── BlockError      (also ValueError)     a block of a stream does not match the earlier ones
     ├── DescriptorClosed  (also RuntimeError)  other code has closed slipring's file descriptor
-    ├── TooManyProcesses  (also RuntimeError)  more processes use a queue than it has room for
+    ├── TooManyProcesses  (also RuntimeError)  more processes use a queue or a broadcast than it has room for
+    ├── ReaderDied      (also RuntimeError)   a reader of a broadcast was killed or left without close()
+    ├── WriterDied      (also RuntimeError)   the writer of a broadcast was killed or left without close()
     └── Closed          (also RuntimeError)   used after close()
-        └── ShutDown    (also queue.ShutDown, from Python 3.13 on)   a queue has been shut down
+        └── ShutDown    (also queue.ShutDown, from Python 3.13 on)   a queue or a broadcast has been shut down
 
 Every message gives the number, the limit and the remedy. Credentials in URLs are ``***`` in messages and attributes.
 """
@@ -45,6 +47,7 @@ __all__ = [
     "DescriptorClosed",
     "ImageError",
     "LoaderTimeout",
+    "ReaderDied",
     "RemoteError",
     "SegmentFull",
     "ShutDown",
@@ -57,6 +60,7 @@ __all__ = [
     "WorkerDied",
     "WorkerError",
     "WorkerMemoryWarning",
+    "WriterDied",
 ]
 
 
@@ -290,7 +294,33 @@ class DescriptorClosed(SlipringError, RuntimeError):
 
 
 class TooManyProcesses(SlipringError, RuntimeError):
-    """More living processes want to use a queue than its `max_processes`."""
+    """More living processes want to use a queue than its `max_processes`, or to read a broadcast than `n_readers`."""
+
+
+class ReaderDied(SlipringError, RuntimeError):
+    """Readers of a broadcast have ended without ``close()``. What they had is released, and the others continue.
+
+    Attributes
+    ----------
+    readers : list of int
+        Their numbers.
+    pids : list of int
+        0: the process died while it joined.
+    """
+
+    readers: list[int]
+    pids: list[int]
+
+
+class WriterDied(SlipringError, RuntimeError):
+    """The writer of a broadcast has ended without ``close()``, and all its messages have been got.
+
+    Attributes
+    ----------
+    pid : int
+    """
+
+    pid: int
 
 
 class Closed(SlipringError, RuntimeError):
@@ -300,12 +330,12 @@ class Closed(SlipringError, RuntimeError):
 if sys.version_info >= (3, 13):
 
     class ShutDown(Closed, queue.ShutDown):
-        """The queue has been shut down: nothing can be put, and nothing is left to get."""
+        """The queue or broadcast has been shut down: nothing can be put, and nothing is left to get."""
 
 else:
 
     class ShutDown(Closed):
-        """The queue has been shut down: nothing can be put, and nothing is left to get."""
+        """The queue or broadcast has been shut down: nothing can be put, and nothing is left to get."""
 
 
 def _redacted(value: object) -> object:

@@ -445,4 +445,51 @@ TEST(a_worker_waits_for_the_memory_of_readers_that_work)
     CHECK(!sr_readers_work(ring));
 }
 
+TEST(a_query_tells_who_reads_who_is_behind_and_what_is_kept)
+{
+    sr_reader_info info;
+    sr_ring *ring SCOPED = make_shared(4, 2);
+    CHECK_EQ(sr_reader_info_of(ring, WORKER, &info), -EINVAL);
+    CHECK_OK(sr_reader_info_of(ring, READER, &info));
+    CHECK(!info.takes_part && !info.serving && !info.incarnation);
+    CHECK_EQ(sr_participant_ended(ring, READER), 0);
+    share_new(ring, 0, true);
+    CHECK_OK(sr_begin_reading(ring, READER));
+    CHECK_OK(sr_begin_reading(ring, OTHER));
+    for (uint64_t seq = 1; seq < 4; seq++)
+        share_new(ring, seq, true);
+    sr_shared kept = take_next(ring, READER, 1);
+    end_lease(ring, READER, take_next(ring, READER, 2));
+    CHECK_OK(sr_reader_info_of(ring, READER, &info));
+    CHECK(info.takes_part && info.serving && (pid_t)(uint32_t)info.incarnation == getpid());
+    CHECK_EQ(info.behind, 1);
+    CHECK_EQ(info.leases, 1);
+    CHECK_OK(sr_reader_info_of(ring, OTHER, &info));
+    CHECK_EQ(info.behind, 3);
+    CHECK_EQ(info.leases, 0);
+    CHECK_EQ(sr_unkept(ring, 9), 3); /* all but the one that READER keeps */
+    CHECK_EQ(sr_unkept(ring, 2), 2);
+    CHECK_OK(sr_end_reading(ring, READER));
+    CHECK_OK(sr_reader_info_of(ring, READER, &info));
+    CHECK(!info.takes_part && !info.serving);
+    CHECK_EQ(info.behind, 0);
+    CHECK_EQ(info.leases, 1);
+    end_lease(ring, READER, kept);
+    CHECK_EQ(sr_unkept(ring, 9), 4);
+    CHECK_EQ(sr_participant_ended(ring, READER), 0);
+}
+
+TEST(a_query_tells_that_a_readers_process_has_ended)
+{
+    sr_ring *ring SCOPED = make_shared(1, 1);
+    pid_t pid = fork();
+    if (pid == 0) {
+        sr_after_fork(ring);
+        _exit(sr_begin_reading(ring, READER) == 0 ? 0 : 1);
+    }
+    wait_for(pid);
+    CHECK_EQ(sr_participant_ended(ring, READER), 1);
+    CHECK_EQ(sr_participant_ended(ring, 99), -EINVAL);
+}
+
 RUN_TESTS(60)

@@ -121,3 +121,11 @@ def test_chunks_of_a_corpus_are_measured(tmp_path):
     )
     tables = json.loads((tmp_path / "found.json").read_text())["tables"]
     assert len(tables["chunks"]["rows"]) >= 6 and len(tables["chunk starts"]["rows"]) == 1
+
+
+def test_messages_to_several_readers_are_measured():
+    """One measurement of each kind; a whole round takes minutes."""
+    for what, figures in (("latency", {"median", "p99"}), ("cpu", {"cpu"})):
+        command = [sys.executable, "-m", "bench.broadcast", "--one", "Slipring", what, "1024", "2", "10", "0.002"]
+        done = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
+        assert set(json.loads(done.stdout)) == figures

@@ -20,7 +20,9 @@ def blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
 
 
-FAST = "quickstart datasets randomness workers adapters observing images recipes clips streams tokens torch errors"
+FAST = (
+    "quickstart datasets randomness workers broadcast adapters observing images recipes clips streams tokens torch errors"
+)
 SLOW = "docs/integrations.md"  # other libraries take long to import
 
 
@@ -104,7 +106,14 @@ def example(name, *arguments):
 
 @pytest.mark.parametrize(
     ("name", "output"),
-    [("frames_by_queue.py", "[50, 50] frames, in order, of each camera\n"), ("other_ranks.py", "50 50\n")],
+    [
+        ("frames_by_queue.py", "[50, 50] frames, in order, of each camera\n"),
+        ("other_ranks.py", "50 50\n"),
+        (
+            "message_queue.py",
+            "".join(f"[(0, 'execute_model', {n}), (1, 'execute_model', {n})]\n" for n in (10, 11, 12)),
+        ),
+    ],
 )
 def test_examples_without_arguments_print_what_is_promised(name, output):
     assert example(name) == output

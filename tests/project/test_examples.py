@@ -17,6 +17,7 @@ REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 # Public module -> its requirements in addition to numpy.
 MODULES = {
     "slipring": ["pyarrow", "tqdm"],
+    "slipring.broadcast": [],
     "slipring.queue": [],
     "slipring.errors": [],
     "slipring.monitor": ["prometheus_client", "tqdm"],

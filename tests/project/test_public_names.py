@@ -11,8 +11,8 @@ from slipring import errors
 from slipring._core.ring import text
 
 NAMES = (
-    "BatchSampler Cache CacheStats Loader LoaderTimeout Memory Queue QueueStats SegmentFull SlipringError Stats "
-    "Storage StringList WorkerDied WorkerError WorkerInfo Workers __version__ cached default_collate empty "
+    "BatchSampler Broadcast Cache CacheStats Loader LoaderTimeout Memory Queue QueueStats SegmentFull SlipringError "
+    "Stats Storage StringList WorkerDied WorkerError WorkerInfo Workers __version__ cached default_collate empty "
     "get_worker_info progress replay rng stream"
 )
 
@@ -24,7 +24,8 @@ def test_the_public_names_are_these_and_documented():
 
 
 PUBLIC = (
-    "slipring", "slipring.arrow", "slipring.cache", "slipring.clips", "slipring.errors", "slipring.images",
+    "slipring", "slipring.arrow", "slipring.broadcast", "slipring.cache", "slipring.clips", "slipring.errors",
+    "slipring.images",
     "slipring.images.functional", "slipring.monitor", "slipring.queue",
     "slipring.ray", "slipring.streams", "slipring.tokens", "slipring.torch", "slipring.typing",
     "slipring.adapters.di_engine", "slipring.adapters.megengine", "slipring.adapters.paddle",

@@ -11,6 +11,7 @@ from typing_extensions import assert_type
 import slipring
 import slipring.monitor
 from slipring import errors
+from slipring.broadcast import BroadcastHandle, BroadcastReader
 
 # ---- arrays in the slot, and batches of them
 
@@ -44,6 +45,19 @@ slipring.Queue()  # type: ignore[call-arg]
 slipring.Queue(8, copy="seldom")  # type: ignore[arg-type]
 q.put()  # type: ignore[call-arg]
 q.maxsize = 3  # type: ignore[misc]
+
+# ---- a broadcast
+
+broadcast = slipring.Broadcast(2, maxsize=4)
+assert_type(broadcast.put({"a": 1}, timeout=1), int)
+assert_type(broadcast.handle, BroadcastHandle)
+with broadcast.handle.open(copy="always", spin=50) as reader:
+    assert_type(reader, BroadcastReader)
+    reader.get(timeout=1.5, copy="never")
+    for message in reader:
+        break
+slipring.Broadcast()  # type: ignore[call-arg]
+slipring.Broadcast(2).handle.open(copy="seldom")  # type: ignore[arg-type]
 
 # ---- samplers, strings, workers
 

@@ -67,6 +67,7 @@ cdef enum:
 
 
 cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil
-cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint fixed)
+cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, int fixed)
 cdef object unpack(Lease lease, int copy)
+cdef object unpack_shared(Lease lease, int copy)
 cdef bytes state_in(char *payload, uint64_t limit, const sr_result *result)

@@ -472,6 +472,11 @@ cdef object memory(object base, char *at, uint64_t n, bint fixed):
     return PyMemoryView_FromObject(view)
 
 
+cdef enum:
+    READ_ONLY = 1  # Decoder.fixed
+    SHARED = 2
+
+
 @cython.final
 @cython.no_gc
 @cython.freelist(4)
@@ -482,7 +487,7 @@ cdef class Decoder:
     cdef const char *next    # the next record; it may be unaligned
     cdef uint32_t left
     cdef object base
-    cdef bint fixed          # decoded values are read-only
+    cdef int fixed           # READ_ONLY, SHARED, or 0
     cdef list made           # the leaves so far, if one occurs more than once; else None
 
     cdef object leaf(self, Node node):
@@ -569,8 +574,11 @@ cdef class Decoder:
             _from_numpy = module.torch.from_numpy
             node.carrier = module.carrier(node.data)
         array = self.array(record, None, at)
-        if self.fixed:  # torch has no read-only tensors
+        # torch has no read-only tensors, and warns about arrays that are.
+        if self.fixed == READ_ONLY:
             array = array.copy()
+        elif self.fixed == SHARED:
+            cnp.PyArray_ENABLEFLAGS(<cnp.ndarray> array, cnp.NPY_ARRAY_WRITEABLE)
         if node.carrier != <int> record.dtype or record.nbytes == 0 or record.flags & REQUIRES_GRAD:
             return foreign_module("tensor").restore(array, node.data, record.flags & REQUIRES_GRAD)
         # The usual case: `restore`, in Python, takes about 3,900 more instructions for each tensor.
@@ -760,10 +768,11 @@ cdef bytes state_in(char *payload, uint64_t limit, const sr_result *result):
     return PyBytes_FromStringAndSize(payload + record.offset, record.nbytes)
 
 
-cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, bint fixed):
+cdef object decode(char *payload, uint64_t limit, const sr_result *result, object base, int fixed):
     """Return the value that `result` describes.
 
-    Arrays are views with `base` as their owner. `fixed`: they are read-only.
+    Arrays are views with `base` as their owner. They are writable if `fixed` is 0, otherwise read-only. Tensors are
+    copied if it is READ_ONLY; they are views if it is SHARED, and nothing keeps code from writing to them.
     """
     cdef Decoder d = Decoder.__new__(Decoder)
     cdef uint32_t n_leaves = result.n_leaves
@@ -816,6 +825,17 @@ cdef object unpack(Lease lease, int copy):
     if begun:
         lease.ring.meter.unpickle_ns += clock() - begun
     return value
+
+
+cdef object unpack_shared(Lease lease, int copy):
+    """Return the value of a slot that other processes read, too: read-only views, or a copy if `copy` says so.
+
+    COPY_AUTO copies if views would leave fewer than two slots that no reader keeps.
+    """
+    cdef sr_result result = lease.result
+    if copy == ALWAYS or (copy == AUTO and lease.ring.in_circulation(2) < 2 and lease.ring.unkept(2) < 2):
+        return decode_copy(lease, &result)
+    return decode(lease.payload, lease.limit, &result, lease, SHARED)
 
 
 cdef object decode_copy(Lease lease, sr_result *result):

@@ -151,6 +151,13 @@ cdef extern from "ring.h" nogil:
         uint32_t slot
         bint is_end
 
+    ctypedef struct sr_reader_info:
+        uint64_t incarnation
+        uint64_t behind
+        uint32_t leases
+        bint takes_part
+        bint serving
+
     ctypedef struct sr_parts:
         uint64_t read_ns
         uint64_t decode_ns
@@ -244,6 +251,9 @@ cdef extern from "ring.h" nogil:
     int sr_share(sr_ring *ring, uint32_t slot, uint64_t gen)
     int sr_share_end(sr_ring *ring, uint32_t slot, uint64_t iteration, uint64_t seq)
     int sr_lent(const sr_ring *ring)
+    int sr_unkept(const sr_ring *ring, int enough)
+    int sr_reader_info_of(const sr_ring *ring, uint32_t participant, sr_reader_info *out)
+    int sr_participant_ended(const sr_ring *ring, uint32_t participant)
     int sr_begin_reading(sr_ring *ring, uint32_t participant)
     int sr_end_reading(sr_ring *ring, uint32_t participant)
     int sr_wait_shared(sr_ring *ring, uint32_t participant, uint64_t deadline, int death_fd)

@@ -5,7 +5,7 @@ from slipring._core.ring._cring cimport (
     SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FINISH, SR_FOREVER, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED,
     SR_LEAF_ALIGN, SR_MAX_DIMS, SR_MAX_PARTICIPANTS, SR_MAX_RANGES, SR_MAX_SLOTS, SR_PARTICIPANT_JOINED,
     SR_PARTICIPANT_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, sr_alloc_error, sr_index_order,
-    sr_leaf, sr_parts, sr_result, sr_ring, sr_shared, sr_task,
+    sr_leaf, sr_parts, sr_reader_info, sr_result, sr_ring, sr_shared, sr_task,
 )
 
 
@@ -62,6 +62,10 @@ cdef class Segment:
     cdef int begin_reading(self, uint32_t participant) except -1
     cdef int end_reading(self, uint32_t participant) noexcept
     cdef int await_shared(self, uint32_t participant, uint64_t deadline, int death_fd) except -1
+    cdef int spin_shared(self, uint32_t participant, uint64_t deadline) noexcept
+    cdef int unkept(self, int enough) noexcept
+    cdef int reader_info(self, uint32_t participant, sr_reader_info *info) except -1
+    cdef bint has_ended(self, uint32_t participant) noexcept
     cdef int take_shared(self, uint32_t participant, sr_shared *batch) except -1
     cdef void release_shared(self, uint32_t participant, uint32_t slot, uint64_t gen) noexcept
 

@@ -38,6 +38,19 @@ cdef extern from *:
     const char *SR_BUILD
     const char *SR_COMPILER
 
+cdef extern from *:
+    """
+    static inline void relax(void) /* lets the core's other thread run */
+    {
+    #if defined(__x86_64__)
+        __builtin_ia32_pause();
+    #else
+        __asm__ volatile("yield");
+    #endif
+    }
+    """
+    void relax() nogil
+
 from slipring._core.ring._check import BACKING_NAMES, BACKINGS, COPY_WAYS, LIMITS
 from slipring.errors import Closed, CorruptBatch
 from slipring._core.ring.text import (
@@ -561,6 +574,25 @@ cdef class Segment:
             if rc < 0 and rc != -ETIMEDOUT and rc != -ECANCELED:
                 check(rc)
         return rc == 0
+
+    cdef int spin_shared(self, uint32_t participant, uint64_t deadline) noexcept:
+        """Check for a reader's next batch without sleeping until a time of `clock`; return 1 if it is there."""
+        cdef int rc = -ETIMEDOUT
+        with nogil:
+            while rc == -ETIMEDOUT and c.sr_now() < deadline:
+                relax()
+                rc = c.sr_wait_shared(self.ptr, participant, 0, -1)
+        return rc == 0
+
+    cdef int unkept(self, int enough) noexcept:
+        return c.sr_unkept(self.ptr, enough)
+
+    cdef int reader_info(self, uint32_t participant, c.sr_reader_info *info) except -1:
+        return check(c.sr_reader_info_of(self.ptr, participant, info))
+
+    cdef bint has_ended(self, uint32_t participant) noexcept:
+        """Return whether the participant's process has ended, or runs another program."""
+        return c.sr_participant_ended(self.ptr, participant) == 1
 
     cdef int take_shared(self, uint32_t participant, c.sr_shared *batch) except -1:
         """Take a reader's next batch and count it; return 0 if there is none."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 
 from slipring._core.ring import process
 from slipring.errors import (
     BatchTooLarge,
+    Closed,
     DescriptorClosed,
     LoaderTimeout,
+    ReaderDied,
     SegmentFull,
     SlotsHeld,
     TooManyProcesses,
+    WriterDied,
 )
 
 # ---- figures
@@ -260,4 +264,91 @@ def too_many_processes(participants: int) -> TooManyProcesses:
     return TooManyProcesses(
         f"{participants} living processes use this queue already, and it has room for no more; raise "
         f"max_processes= (now {participants}), or have some of them drop the queue or call its disconnect_client()"
+    )
+
+
+# ---- errors of a broadcast
+
+
+def no_message_within(timeout: float) -> TimeoutError:
+    """Return the TimeoutError of a reader."""
+    return TimeoutError(f"no message came within timeout={timeout} s: the writer is alive and has put none")
+
+
+def not_joined_within(timeout: float, joined: int, readers: int) -> TimeoutError:
+    """Return the TimeoutError of a writer whose readers have not all joined."""
+    return TimeoutError(
+        f"{joined} of {readers} readers have joined within timeout={timeout} s: start the others, which open the "
+        f"handle, wait longer, or make the broadcast with n_readers={max(joined, 1)}"
+    )
+
+
+def no_slot_within(timeout: float, slots: int, behind: list[tuple[int, int, int, int]]) -> TimeoutError:
+    """Return the TimeoutError of a put; `behind` has (reader, pid, messages to get, messages kept)."""
+    what = "; ".join(
+        f"reader {reader} (pid {pid}) has {count(waiting, 'message', 'messages')} to get and keeps {kept}"
+        for reader, pid, waiting, kept in behind
+    )
+    return TimeoutError(
+        f"no slot of {slots} became free within timeout={timeout} s: {what or 'readers have just released some'}; let "
+        f"the readers get messages and drop their views or copy them (copy='always'), wait longer, or raise maxsize "
+        f"(now {slots})"
+    )
+
+
+def all_readers_joined(pids: list[int]) -> TooManyProcesses:
+    """Return the TooManyProcesses of a broadcast whose readers' numbers are in use by processes."""
+    return TooManyProcesses(
+        f"all {len(pids)} readers of this broadcast have joined already (pids {', '.join(map(str, pids))}): raise "
+        f"n_readers= (now {len(pids)}), or let one close its reader and drop the messages that it got. The number of a "
+        "dead reader is free after the writer's next put()"
+    )
+
+
+def readers_died(died: list[tuple[int, int]]) -> ReaderDied:
+    """Return the ReaderDied for (reader, pid) of each; pid 0: it died while it joined."""
+    what = ", ".join(f"reader {reader} (pid {pid or 'unknown'})" for reader, pid in died)
+    return ReaderDied(
+        f"{what} ended without close(); nothing was put, and what the dead had is released. Call again to continue "
+        "with the other readers",
+        readers=[reader for reader, _ in died],
+        pids=[pid for _, pid in died],
+    )
+
+
+def writer_died(pid: int) -> WriterDied:
+    """Return the WriterDied of a broadcast."""
+    return WriterDied(f"the writer (pid {pid}) has ended without close(), and all its messages have been got", pid=pid)
+
+
+def writer_is_gone(pid: int) -> Closed:
+    """Return the Closed of a handle whose writer is not there any more."""
+    return Closed(
+        f"the broadcast that this handle belongs to is gone: its writer (pid {pid}) has closed it or ended. Make a new "
+        "one, and send its handle"
+    )
+
+
+def writer_is_not_ours(pid: int) -> PermissionError:
+    """Return the PermissionError of a handle whose writer this process may not look into."""
+    return PermissionError(
+        f"this process runs as user {os.geteuid()} and may not open the files of the broadcast's writer (pid {pid}): "
+        "run all readers as the writer's user, which must not have given up its privileges after its start"
+    )
+
+
+def other_version(theirs: str, ours: str) -> ValueError:
+    """Return the ValueError of a handle that another version of slipring has made."""
+    return ValueError(
+        f"the handle was made by slipring {theirs}, and this process has slipring {ours}: all processes of a "
+        "broadcast need the same version"
+    )
+
+
+def other_pid_namespace() -> OSError:
+    """Return the OSError of a handle from another container."""
+    return OSError(
+        errno.EXDEV,
+        "the handle was made in another PID namespace, whose processes this one cannot watch: run the writer and its "
+        "readers in one container",
     )
