@@ -13,6 +13,7 @@ from multiprocessing import spawn
 from slipring._core.ring._fd import Descriptor, Poll
 from slipring._core.workers.channel import Channel
 from slipring._core.workers.pickling import SharedPickle
+from slipring._core.workers.process_pool import pickling_error
 from slipring._core.workers.worker_main import PARTS, parts_of
 from slipring._version import __version__
 from slipring.errors import SlipringError, shown
@@ -29,10 +30,6 @@ STARTER = (
     "from slipring._core.workers.pool_server import start\n"
     "start(bytes.fromhex(given['address']))\n"
 )
-
-
-class PoolDiffers(ValueError):
-    """The loader and the one that came first disagree."""
 
 
 def address_of(name):
@@ -149,7 +146,13 @@ class Link:
 
     def _bring(self, job):
         self.channel.send("prepare", spawn.get_preparation_data("slipring-pool"))
-        parts = SharedPickle(parts_of(job))
+        try:
+            parts = SharedPickle(parts_of(job))
+        except Exception as error:
+            explained = pickling_error(job, error, f"Workers(pool={self.name!r})", "workers of the loader's own")
+            if explained is None:
+                raise
+            raise explained from error
         try:
             self.channel.send("parts", parts)
         finally:
@@ -159,7 +162,7 @@ class Link:
         mine = self.description
         names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
         text = "; ".join(f"{name} is {shown(mine.get(name))} here and {shown(theirs.get(name))} there" for name in names)
-        return PoolDiffers(
+        return ValueError(
             f"pool={self.name!r}: this loader differs from the one of process {pid} that came first: {text}. Loaders "
             "of several processes that share workers need equal datasets and functions, in the same order; give "
             "other loaders a pool with another name"

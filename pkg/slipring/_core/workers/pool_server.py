@@ -238,8 +238,7 @@ class PoolServer:
         """Let the workers leave a loader's segment."""
         member.stopping = True
         for number in member.attached:
-            self.workers[number].channel.send("detach", member.key)
-            self._wake(self.workers[number])
+            self._order(self.workers[number], "detach", member.key)
         self._settle(member)
 
     def _settle(self, member):
@@ -298,15 +297,16 @@ class PoolServer:
             return  # its successor serves the loader
         if member.source.serial not in worker.sources:
             worker.leaves = True  # its successor is forked with the dataset
-            worker.channel.send("leave")
-            self._wake(worker)
+            self._order(worker, "leave")
             return
         member.attached.add(worker.number)
-        worker.channel.send("attach", member.key, member.ring, member.rest, member.source.serial, member.base_seed)
-        self._wake(worker)
+        serial = member.source.serial
+        self._order(worker, "attach", member.key, member.ring, member.rest, serial, member.base_seed)
 
-    def _wake(self, worker):
-        """Make a worker read its messages, if it waits for a task."""
+    def _order(self, worker, *message):
+        """Send a message to a worker and, if it waits for a task, make it read its messages."""
+        with contextlib.suppress(EOFError, OSError):  # it has died: `_bury` follows
+            worker.channel.send(*message)
         for member in self.members.values():
             if member.ring is not None and worker.number + 1 < member.ring.n_participants:
                 member.ring.wake_worker(worker.number + 1)  # all segments have the same wake word
@@ -362,8 +362,7 @@ class PoolServer:
         self.listener.close()  # whoever comes from now on starts another pool
         for worker in self.workers.values():
             worker.leaves = True
-            with contextlib.suppress(EOFError, OSError):
-                worker.channel.send("leave")
+            self._order(worker, "leave")
         for worker in self.workers.values():
             worker.process.join(GRACE_S)
             if worker.process.is_alive():
