@@ -66,8 +66,9 @@ def init_badly(number):
     raise LookupError(f"worker {number} cannot begin")
 
 
-def loader_of(dataset="Rows", batch_size=4, pool=None, on_death=None, worker_init_fn=None, data=None, torch=False,
-              **options):
+def loader_of(
+    dataset="Rows", batch_size=4, pool=None, on_death=None, worker_init_fn=None, data=None, torch=False, **options
+):
     workers = slipring.Workers(pool=pool, on_death=on_death)
     data = globals()[dataset](**(data or {"n": 64}))
     if worker_init_fn:

@@ -59,7 +59,9 @@ def test_a_worker_that_dies_is_replaced_and_its_batches_are_made_again(number):
             kill(maker_of(seen[0][-1]), number)
             for rank, batches in zip(started, seen, strict=True):
                 until(
-                    lambda rank=rank, batches=batches: batches.append(rank.ask("batch")) or alive(maker_of(batches[-1])),
+                    lambda rank=rank, batches=batches: (
+                        batches.append(rank.ask("batch")) or alive(maker_of(batches[-1]))
+                    ),
                     "a batch of a worker that lives",
                 )
         for rank, batches in zip(started, seen, strict=True):

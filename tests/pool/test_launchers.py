@@ -37,7 +37,7 @@ def test_processes_of_multiprocessing_share_a_pool(method):
     assert pools[0] == pools[1] == pools[2] and len(pools[0]) == 1
 
 
-PROGRAM = '''
+PROGRAM = """
 import json, os, sys
 import torch
 import torch.distributed as dist
@@ -58,7 +58,7 @@ if __name__ == "__main__":
         print(json.dumps(gathered))
     dist.barrier()
     dist.destroy_process_group()
-'''
+"""
 
 
 def test_the_ranks_of_torchrun_share_a_pool(tmp_path):

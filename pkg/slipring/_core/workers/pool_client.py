@@ -161,7 +161,9 @@ class Link:
     def _differs(self, pid, theirs):
         mine = self.description
         names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
-        text = "; ".join(f"{name} is {shown(mine.get(name))} here and {shown(theirs.get(name))} there" for name in names)
+        text = "; ".join(
+            f"{name} is {shown(mine.get(name))} here and {shown(theirs.get(name))} there" for name in names
+        )
         return ValueError(
             f"pool={self.name!r}: this loader differs from the one of process {pid} that came first: {text}. Loaders "
             "of several processes that share workers need equal datasets and functions, in the same order; give "

@@ -344,8 +344,10 @@ class PoolServer:
         os.close(worker.pidfd)
         process.close()
         del self.workers[number]
-        if any(member.ring is not None and not member.stopping and number < member.num_workers
-               for member in self.members.values()):
+        if any(
+            member.ring is not None and not member.stopping and number < member.num_workers
+            for member in self.members.values()
+        ):
             self._start(number)
 
     def _release(self, worker, member, exitcode):
@@ -355,7 +357,9 @@ class PoolServer:
         member.ring.recover(participant)
         member.attached.discard(worker.number)
         if not (worker.leaves or member.stopping):
-            self._tell(member, "died", worker.number, worker.process.pid, exitcode, manner(exitcode), in_flight, serving)
+            self._tell(
+                member, "died", worker.number, worker.process.pid, exitcode, manner(exitcode), in_flight, serving
+            )
         self._settle(member)
 
     def _end_workers(self):
