@@ -74,9 +74,9 @@ def loader_of(
     if worker_init_fn:
         options["worker_init_fn"] = globals()[worker_init_fn]
     if torch:
-        from slipring.torch import DataLoader as kind
-
         import torch as library
+
+        from slipring.torch import DataLoader as kind
 
         seed = options.pop("seed", 0)
         library.manual_seed(seed)

@@ -90,7 +90,7 @@ def test_if_the_pool_dies_each_rank_gets_an_error_and_the_next_epoch_begins_anot
         for rank in started:
             answer = until(lambda rank=rank: "error" in (batch := rank.ask("batch")) and batch, "an error")
             assert answer["error"] == "WorkerDied"
-            assert f"the process of pool='test-" in answer["text"] and f"(pid {pool}) has died" in answer["text"]
+            assert "the process of pool='test-" in answer["text"] and f"(pid {pool}) has died" in answer["text"]
         for rank in started:
             found = rank.ask("epoch")["pids"]
             assert found and not workers & set(found)

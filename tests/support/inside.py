@@ -11,7 +11,8 @@ import importlib
 _NAMES = {
     "slipring._core.ring": "_check _ring process rates sample_marks text",
     "slipring._core.codec": "_codec cache_names pytree tensors",
-    "slipring._core.workers": "deaths heap thread_pool memory pickling pool_client process_pool seeding worker worker_main",
+    "slipring._core.workers": "deaths heap memory pickling pool_client process_pool seeding thread_pool worker "
+    "worker_main",
     "slipring._core.passes": "ahead engine reporting tuning",
     "slipring._core.codec._codec": "COPY_ALWAYS COPY_AUTO COPY_NEVER empty probe receive",
     "slipring._core.codec._collate": "default_collate",

@@ -193,8 +193,8 @@ class LoaderCore(Frontend):
             self._check_open()
             if (pool := self._options_now.workers.pool) is not None:
                 raise ValueError(
-                    f"num_workers={num_workers}: the workers of pool={pool!r} serve other loaders too; make all loaders "
-                    "with that number"
+                    f"num_workers={num_workers}: the workers of pool={pool!r} serve other loaders too; make all "
+                    "loaders with that number"
                 )
             if self._options_now.num_workers == 0 and any(one.is_live for one in self._engines.iterators):
                 raise ValueError(

@@ -1,7 +1,7 @@
 """The process of a pool: it holds the datasets, forks the workers, and tells them which loaders to serve.
 
-It belongs to no rank: the first loader that finds none starts it, and it ends when the last loader has gone. If it dies,
-the kernel ends its workers, and the loaders find its connection closed.
+It belongs to no rank: the first loader that finds none starts it, and it ends when the last loader has gone. If it
+dies, the kernel ends its workers, and the loaders find its connection closed.
 """
 
 import contextlib
@@ -150,10 +150,8 @@ class PoolServer:
                 self._refuse(member, error)
 
     def _tell(self, member, *message):
-        try:
+        with contextlib.suppress(EOFError, OSError):  # it is about to be lost, by its own event
             member.channel.send(*message)
-        except (EOFError, OSError):  # it is about to be lost, by its own event
-            pass
 
     def _refuse(self, member, error):
         self._tell(member, "refused", "".join(traceback.format_exception(error)))
@@ -321,7 +319,7 @@ class PoolServer:
 
     def _listen(self, worker):
         try:
-            what, key = worker.channel.receive()
+            _, key = worker.channel.receive()
         except (EOFError, OSError):
             self.selector.unregister(worker.channel)  # its pidfd tells the rest
             return

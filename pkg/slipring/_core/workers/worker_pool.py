@@ -2,6 +2,7 @@
 
 import abc
 import time
+from typing import ClassVar
 
 from slipring._core.ring._ring import SERVING
 
@@ -104,7 +105,7 @@ class LoaderNumber:
     Loaders of several processes that have the same number share one dataset.
     """
 
-    _next = {}
+    _next: ClassVar = {}  # address -> the next number
 
     def __init__(self):
         self.given = {}
