@@ -183,6 +183,8 @@ void sr_save_record(sr_ring *ring, uint32_t slot);
 void sr_reset_stats(sr_participant *me);
 /* Start counting the CPU time of a participant that begins to serve. */
 void sr_start_cpu_clock(const sr_ring *ring, uint32_t participant);
+/* Add the CPU time since the last count to the participant. A worker of several segments does so before each claim. */
+void sr_count_cpu(const sr_ring *ring, uint32_t participant);
 /* Update the statistics of a participant that is about to publish the slot. */
 void sr_record_publish(sr_ring *ring, uint32_t participant, sr_slot *s);
 

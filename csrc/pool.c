@@ -91,7 +91,7 @@ static int try_claim_any(sr_served *served, uint32_t n, uint32_t participant, ui
 
 /* ---- the wait ---------------------------------------------------------------------------------------------------- */
 
-static void announce(sr_served *served, uint32_t n, uint32_t participant)
+static void announce_in_all(sr_served *served, uint32_t n, uint32_t participant)
 {
     for (uint32_t i = 0; i < n; i++) {
         sr_raise_waiter_high_water(served[i].ring, participant);
@@ -99,7 +99,7 @@ static void announce(sr_served *served, uint32_t n, uint32_t participant)
     }
 }
 
-static void withdraw(sr_served *served, uint32_t n, uint32_t participant)
+static void withdraw_from_all(sr_served *served, uint32_t n, uint32_t participant)
 {
     for (uint32_t i = 0; i < n; i++)
         served[i].woken = !sr_cas32(&served[i].ring->participants[participant].waiting, 1, 0);
@@ -120,16 +120,17 @@ int sr_claim_any(sr_served *served, uint32_t n, uint32_t participant, uint32_t s
 {
     uint64_t since = sr_now();
     uint32_t used = n; /* the segment whose wake-up this claim uses */
+    sr_count_cpu(served[*which].ring, participant);
     for (uint32_t i = 0; i < n; i++)
         served[i].woken = 0;
     int rc = try_claim_any(served, n, participant, which, slot, range, gen);
     while (rc == -EAGAIN && sr_wake_count(served[0].ring, participant) == seen) {
-        announce(served, n, participant);
+        announce_in_all(served, n, participant);
         rc = try_claim_any(served, n, participant, which, slot, range, gen);
         if (rc == -EAGAIN && sr_futex_wait(sr_wake_word(served[0].ring, participant), seen,
                                            sr_rescan_at(SR_FOREVER)) == -EINTR)
             rc = -EINTR;
-        withdraw(served, n, participant);
+        withdraw_from_all(served, n, participant);
         if (rc == -EAGAIN && (rc = try_claim_any(served, n, participant, which, slot, range, gen)) == 0)
             used = *which;
     }

@@ -22,7 +22,7 @@ _NAMES = {
     "slipring._core.passes._inflight": "Position",
     "slipring._core.ring._fd": "Event Poll",
     "slipring._core.ring._order": "IndexOrder Slices",
-    "slipring._core.ring._ring": "FINISH MAX_RANGES SERVING Pickled Ring mix pickled",
+    "slipring._core.ring._ring": "FINISH MAX_RANGES SERVING Pickled Ring ServedRings mix pickled",
     "slipring._core.ring._segment": "READ_COUNTS copy_bytes copy_ways memory_available now",
     "slipring._core.ring._slot": "Lease",
     "slipring._core.ring._watch": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES NoSegment Watch",
