@@ -136,7 +136,7 @@ class Link:
         if what == "differs":
             raise self._differs(*said)
         if what == "refused":
-            raise SlipringError(f"pool={self.name!r} could not load the dataset:\n{said[0]}")
+            raise SlipringError(f"pool={self.name!r} could not load the dataset or serve this process:\n{said[0]}")
         self.pid, wake = said
         self.wake = Descriptor(wake, "the wake file of a pool")
         self.pidfd = Descriptor(os.pidfd_open(self.pid), "the pidfd of a pool")

@@ -5,6 +5,7 @@ dies, the kernel ends its workers, and the loaders find its connection closed.
 """
 
 import contextlib
+import errno
 import gc
 import itertools
 import multiprocessing
@@ -129,7 +130,9 @@ class PoolServer:
         sock.settimeout(READ_S)
         try:
             member = Member(next(self.keys), channel, pid)
-        except (ProcessLookupError, OSError):  # it has died already, or is of another PID namespace
+        except OSError as error:  # it has died already, or is of another PID namespace
+            with contextlib.suppress(EOFError, OSError):
+                channel.send("refused", f"process {pid} cannot be watched (0: of another PID namespace): {error}")
             channel.close()
             return
         self.members[member.key] = member
@@ -381,7 +384,9 @@ def start(address):
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(address)
-    except OSError:
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
         return
     listener.listen(socket.SOMAXCONN)
     if os.fork():
