@@ -4,6 +4,8 @@ import itertools
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import uuid
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from slipring import Loader, Workers
 from tests.pool.rank import Rank, parent_of, ranks, wait_gone
 from tests.support.inside import pool_client
+from tests.support.processes import ROOT
 
 
 class Counter:
@@ -95,6 +98,39 @@ def test_a_dataset_that_cannot_be_pickled_is_named():
     text = r"collate_fn \(function\) cannot be pickled, which Workers\(pool='test"
     with loader, pytest.raises((AttributeError, pickle.PicklingError), match=text):
         iter(loader)
+
+
+UNGUARDED = """
+import slipring
+with slipring.Loader(range(8), num_workers=1, workers=slipring.Workers(pool="test-unguarded")) as loader:
+    list(loader)
+"""
+NESTED = """
+import slipring
+from slipring import Loader, Workers
+
+class Nested:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        with Loader(range(8), num_workers=1, workers=Workers(pool="test-nested")) as loader:
+            return len(list(loader))
+
+if __name__ == "__main__":
+    with Loader(Nested(), num_workers=1, workers=Workers(pool="test-nested")) as loader:
+        list(loader)
+"""
+
+
+@pytest.mark.parametrize("program", [UNGUARDED, NESTED])
+def test_a_loader_that_begins_in_the_pool_itself_is_an_error(tmp_path, program):
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, path], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "a loader with a pool began in the pool's own process" in done.stderr
 
 
 def test_an_error_in_worker_init_fn_is_raised_for_each_batch():

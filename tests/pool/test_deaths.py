@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import signal
+import threading
 
 import pytest
 
@@ -11,6 +12,8 @@ from tests.pool.rank import parent_of, ranks, wait_gone
 from tests.support.processes import alive, until
 
 pytestmark = pytest.mark.fault
+BEGINNING_S = 1.0  # in which a rank starts a pool, or joins it
+TIMES = 4
 
 
 def batches_until_the_end(rank):
@@ -104,6 +107,25 @@ def test_a_stopped_rank_delays_no_other():
             assert other.ask("epoch")["pids"]
         os.kill(stopped.pid, signal.SIGCONT)
         assert alive(stopped.pid) and stopped.ask("batch")
+
+
+def test_a_rank_that_is_killed_while_it_begins_stops_no_other():
+    seed = os.environ.get("SLIPRING_TEST_SEED") or str(int.from_bytes(os.urandom(4), "little"))
+    print("seed", seed)
+    rng = random.Random(seed)
+    for _ in range(TIMES):
+        with ranks(3, data={"n": 64}, persistent_workers=False) as started:
+            victim = started.pop(rng.randrange(3))
+            for rank in (victim, *started):
+                rank.begin("epoch")
+            threading.Event().wait(rng.random() * BEGINNING_S)
+            victim.kill()
+            pids = {pid for rank in started for pid in rank.answer()["pids"]}
+            pool = next(filter(None, map(parent_of, pids)))
+            for rank in started:
+                assert rank.ask("epoch")["pids"]
+                rank.ask("close")
+            wait_gone(pool, *pids)
 
 
 def test_random_kills_of_ranks_and_workers_lose_and_double_nothing():

@@ -32,6 +32,9 @@ STARTER = (
 )
 
 
+serves = False  # this process is a pool's, or one of its workers
+
+
 def address_of(name):
     """Return the abstract address of a pool's socket; only processes of this user and machine find it."""
     if name == "node":
@@ -84,11 +87,19 @@ class Link:
         The loader and the first one of this number differ; the text names what differs.
     PermissionError
         Another user's process listens at the address.
+    RuntimeError
+        This process is the pool's, or one of its workers.
     SlipringError
         The pool could not be started, or could not load the dataset.
     """
 
     def __init__(self, name, address, number, job):
+        if serves:
+            raise RuntimeError(
+                f"pool={name!r}: a loader with a pool began in the pool's own process, or in one of its workers. Begin "
+                "loaders under `if __name__ == '__main__':`, because the pool imports the main module; a dataset that "
+                "iterates a loader needs one without pool="
+            )
         self.name, self.description = name, described(job)
         self.poll = self.pidfd = None
         for _ in range(ATTEMPTS):

@@ -20,6 +20,7 @@ from multiprocessing import spawn
 
 from slipring._core.ring._ring import MAX_WORKERS, SERVING
 from slipring._core.ring.signals import no_collection
+from slipring._core.workers import pool_client
 from slipring._core.workers.channel import Channel, Duplicate
 from slipring._core.workers.deaths import manner
 from slipring._core.workers.pool_worker import pool_worker_main
@@ -394,5 +395,6 @@ def start(address):
     for number in IGNORED:  # the loaders' processes handle them; the pool ends when these have gone
         signal.signal(number, lambda signum, frame: None)
     one_thread()
+    pool_client.serves = True
     sys.argv[:] = ["slipring-pool"]
     PoolServer(listener).run()
