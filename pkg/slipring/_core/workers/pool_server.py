@@ -18,6 +18,7 @@ import traceback
 from functools import partial
 from multiprocessing import spawn
 
+from slipring._core.ring import process as this_process
 from slipring._core.ring._ring import MAX_WORKERS, SERVING
 from slipring._core.ring.signals import no_collection
 from slipring._core.workers import pool_client
@@ -223,7 +224,7 @@ class PoolServer:
             self._welcome(each)
 
     def _welcome(self, member):
-        self._tell(member, "welcome", os.getpid(), Duplicate(self.wake_fd))
+        self._tell(member, "welcome", this_process.pid(), Duplicate(self.wake_fd))
 
     def _serve(self, member, ring, rest, base_seed):
         """Let workers serve a loader's segment."""
@@ -265,7 +266,7 @@ class PoolServer:
             gc.freeze()  # the workers share the pages of these objects; no collection writes to them
             process = multiprocessing.get_context("fork").Process(
                 target=pool_worker_main,
-                args=(os.getpid(), number, Channel(theirs), ready, self.wake_fd, forget),
+                args=(this_process.pid(), number, Channel(theirs), ready, self.wake_fd, forget),
                 name=f"slipring-worker-{number}",
                 daemon=True,
             )
@@ -273,7 +274,7 @@ class PoolServer:
         theirs.close()
         worker = self.workers[number] = PooledWorker(number, process, Channel(mine), set(ready))
         self.selector.register(worker.channel, selectors.EVENT_READ, partial(self._listen, worker))
-        self.selector.register(worker.pidfd, selectors.EVENT_READ, partial(self._bury, worker))
+        self.selector.register(worker.pidfd, selectors.EVENT_READ, partial(self._reap, worker))
         self._widen()
         for member in self.members.values():
             if member.ring is not None and not member.stopping and number < member.num_workers:
@@ -307,7 +308,7 @@ class PoolServer:
 
     def _order(self, worker, *message):
         """Send a message to a worker and, if it waits for a task, make it read its messages."""
-        with contextlib.suppress(EOFError, OSError):  # it has died: `_bury` follows
+        with contextlib.suppress(EOFError, OSError):  # it has died: `_reap` follows
             worker.channel.send(*message)
         for member in self.members.values():
             if member.ring is not None and worker.number + 1 < member.ring.n_participants:
@@ -332,7 +333,7 @@ class PoolServer:
         member.ring.recover(worker.number + 1, thread=True)  # its process lives, and so may arrays in the slots
         self._settle(member)
 
-    def _bury(self, worker):
+    def _reap(self, worker):
         """A worker has died, or has left: release what it had in each segment, and start another."""
         number, process = worker.number, worker.process
         process.join()
