@@ -38,6 +38,7 @@ struct sr_ring {
     _Atomic uint32_t *refs;
     bool has_copies;
     char *inherited;
+    sr_wake_line *wake_lines; /* the wake file of the pool that serves the segment, with n_participants lines; or NULL */
     sr_ring *next;     /* in the list of this process's handles */
 };
 
@@ -124,7 +125,22 @@ static inline bool sr_set_free_cold(sr_ring *ring, sr_slot *s, uint64_t word)
     return sr_set_free_at(ring, s, word, 0);
 }
 
+/* pool.c */
+/* Return the futex word on which the worker with this number sleeps for a task. */
+static inline _Atomic uint32_t *sr_wake_word(const sr_ring *ring, uint32_t participant)
+{
+    return ring->wake_lines ? &ring->wake_lines[participant].wake : &ring->participants[participant].wake;
+}
+/* Unmap the wake file, if the handle has one. */
+int sr_forget_wake_file(sr_ring *ring);
+
 /* slot.c */
+/* Claim a task that is not stale, without waiting; -EAGAIN: there is none. */
+int sr_try_claim(sr_ring *ring, uint32_t participant, uint32_t *slot, uint32_t *range, uint64_t *gen);
+/* Record when the slot was claimed, and the worker's wait since then. */
+void sr_note_claim(sr_ring *ring, uint32_t slot, uint64_t since);
+/* Raise the mark below which wakers look for sleeping workers. */
+void sr_raise_waiter_high_water(sr_ring *ring, uint32_t participant);
 /* Stop every unclaimed range; return whether no range is being worked on. */
 bool sr_stop_ranges(sr_slot *s, uint64_t gen);
 /* Return whether a cancel has stopped ranges: then the slot's contents are not a batch. */
@@ -167,6 +183,8 @@ void sr_save_record(sr_ring *ring, uint32_t slot);
 void sr_reset_stats(sr_participant *me);
 /* Start counting the CPU time of a participant that begins to serve. */
 void sr_start_cpu_clock(const sr_ring *ring, uint32_t participant);
+/* Add the CPU time since the last count to the participant. A worker of several segments does so before each claim. */
+void sr_count_cpu(const sr_ring *ring, uint32_t participant);
 /* Update the statistics of a participant that is about to publish the slot. */
 void sr_record_publish(sr_ring *ring, uint32_t participant, sr_slot *s);
 

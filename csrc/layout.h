@@ -302,6 +302,13 @@ enum sr_read_count {
     SR_READ_COUNTS = 8
 };
 
+/* A pool's wake file has a line for each worker of the pool. A worker that serves several segments sleeps there, and
+ * not on `wake` of its participants. Line i belongs to participant i of each segment; line 0 is not used. */
+typedef struct sr_wake_line {
+    _Atomic uint32_t wake; /* futex word: grows with every wake-up of this worker; wakers, and the pool's process */
+    uint32_t pad[15];
+} sr_wake_line;
+
 #define SR_SEG_QUEUE 1u    /* producers claim FREE slots themselves */
 #define SR_SEG_RECORDED 2u /* everything except the slots lies in a separate file (SLIPRING_RECORD) */
 
@@ -381,6 +388,7 @@ static_assert(sizeof(sr_record) == 4 * SR_LINE, "a record has four lines");
 static_assert(offsetof(sr_totals, stages) == 2 * SR_LINE, "totals line 2");
 static_assert(sizeof(sr_slot) == SR_PAGE + SR_LINE, "slot controls lie a page and a line apart");
 static_assert(sizeof(sr_participant) == 3 * SR_LINE, "a participant has three lines");
+static_assert(sizeof(sr_wake_line) == SR_LINE, "a worker's wake word has a line of its own");
 static_assert(offsetof(sr_participant, pid) == SR_LINE, "participant line 1");
 static_assert(offsetof(sr_participant, growing) == 80, "growing");
 static_assert(offsetof(sr_participant, batches) == 2 * SR_LINE, "participant line 2");

@@ -130,18 +130,25 @@ void sr_start_cpu_clock(const sr_ring *ring, uint32_t participant)
     cpu_report_ns = CPU_FIRST_NS;
 }
 
+void sr_count_cpu(const sr_ring *ring, uint32_t participant)
+{
+    sr_participant *me = &ring->participants[participant];
+    uint64_t cpu = sr_cpu_time(is_thread(ring, participant));
+    raise_own(&me->cpu_ns, cpu - cpu_reported);
+    sr_store_relaxed(&me->reported_ns, sr_load_relaxed(&me->fetch_ns) + sr_load_relaxed(&me->collate_ns));
+    cpu_reported = cpu;
+}
+
 static void report_cpu(const sr_ring *ring, uint32_t participant, uint64_t now)
 {
     sr_participant *me = &ring->participants[participant];
-    uint64_t cpu = sr_cpu_time(is_thread(ring, participant)), queued = sr_queued_time();
-    raise_own(&me->cpu_ns, cpu - cpu_reported);
+    uint64_t queued = sr_queued_time();
+    sr_count_cpu(ring, participant);
     /* `queued` is 0 if it cannot be read, as without a free descriptor. The next report then includes this interval. */
     if (queued > queued_reported) {
         raise_own(&me->queued_ns, queued - queued_reported);
         queued_reported = queued;
     }
-    sr_store_relaxed(&me->reported_ns, sr_load_relaxed(&me->fetch_ns) + sr_load_relaxed(&me->collate_ns));
-    cpu_reported = cpu;
     cpu_reported_at = now;
     if (cpu_report_ns < CPU_MOST_NS)
         cpu_report_ns *= 2;

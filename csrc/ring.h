@@ -274,6 +274,32 @@ int sr_wait_free(sr_ring *ring, uint64_t deadline, int death_fd, uint32_t *slot)
  * range number, or SR_FINISH. The wait is added to the slot's idle_ns. -ETIMEDOUT, -EINTR, -ESHUTDOWN. */
 int sr_claim(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32_t *slot, uint32_t *range, uint64_t *gen);
 
+/* A pool of workers: each serves several segments, and has the same participant number in all of them */
+
+/* A segment that a worker of a pool serves. The caller sets `ring`; the other fields are of sr_claim_any. */
+typedef struct sr_served {
+    sr_ring *ring;
+    uint32_t supply;  /* how much of the segment's work is done or in progress: the lowest is served first */
+    uint32_t woken;   /* 1: a waker of this segment has picked this worker */
+} sr_served;
+
+/* Use the pool's wake file (sr_wake_line) in place of the participants' `wake` words, in this handle. All participants
+ * but observers must, before the first of them dispatches, serves or closes. -EINVAL: it is too short. */
+int sr_use_wake_file(sr_ring *ring, int fd);
+
+/* Read the worker's wake word, for sr_claim_any. */
+uint32_t sr_wake_count(const sr_ring *ring, uint32_t participant);
+
+/* Wake the worker, although there may be no task: its next sr_claim_any returns. */
+int sr_wake_worker(sr_ring *ring, uint32_t participant);
+
+/* Like sr_claim, for a task of any of the `n` segments. Closed ones are passed over. `seen`: what sr_wake_count returned
+ * before the caller last looked for other messages. -EAGAIN: the worker was woken, and there is no task. Otherwise
+ * *which receives the segment's place. Segments whose consumer would run dry first are served first; of two equal ones,
+ * the one that comes first after *which, which holds the place of the last claim. -EINTR. */
+int sr_claim_any(sr_served *served, uint32_t n, uint32_t participant, uint32_t seen, uint32_t *which, uint32_t *slot,
+                 uint32_t *range, uint64_t *gen);
+
 /* CLAIMED -> READY, and wake the participant that waits for it. `pinned`: worker code keeps an array in the slot;
  * sr_unpin will follow. -ESTALE: not the owner of this generation. */
 int sr_publish(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, const sr_result *result, bool pinned);

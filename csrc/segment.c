@@ -381,6 +381,8 @@ int sr_destroy(sr_ring *ring)
         return -EINVAL;
     sr_delist(ring);
     int rc = munmap(ring->base, ring->total) == 0 ? 0 : -errno;
+    int forgotten = sr_forget_wake_file(ring);
+    rc = rc == 0 ? forgotten : rc;
     if (ring->inherited && munmap(ring->inherited, ring->total) != 0 && rc == 0)
         rc = -errno;
     int fd = sr_fd(ring), record = sr_record_fd(ring);

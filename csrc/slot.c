@@ -426,8 +426,26 @@ static bool drop_stale(sr_ring *ring, uint32_t participant, uint32_t slot, uint3
     return true;
 }
 
+int sr_try_claim(sr_ring *ring, uint32_t participant, uint32_t *slot, uint32_t *range, uint64_t *gen)
+{
+    int rc;
+    do
+        rc = try_claim(ring, participant, slot, range, gen);
+    while (rc == 0 && drop_stale(ring, participant, *slot, *range, *gen));
+    return rc;
+}
+
+void sr_note_claim(sr_ring *ring, uint32_t slot, uint64_t since)
+{
+    sr_slot *s = &ring->slots[slot];
+    uint64_t now = sr_now();
+    if (sr_load_relaxed(&s->times.claimed_at) == 0)
+        sr_store_relaxed(&s->times.claimed_at, now);
+    sr_add_relaxed(&s->times.idle_ns, now - since);
+}
+
 /* Wakers check only the participants below this mark: a segment may have many more numbers than workers. */
-static void raise_waiter_high_water(sr_ring *ring, uint32_t participant)
+void sr_raise_waiter_high_water(sr_ring *ring, uint32_t participant)
 {
     _Atomic uint32_t *mark = &ring->header->waiter_high_water;
     for (uint32_t seen = sr_load_ordered(mark); seen <= participant; seen = sr_load_ordered(mark))
@@ -458,7 +476,7 @@ int sr_claim(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32_t *s
             if (sr_now() >= deadline)
                 return -ETIMEDOUT;
             uint32_t seen = sr_load_acquire(&me->wake);
-            raise_waiter_high_water(ring, participant);
+            sr_raise_waiter_high_water(ring, participant);
             sr_store_ordered(&me->waiting, 1); /* [W2] partner: [W1] in wake_if_waiting */
             rc = try_claim(ring, participant, slot, range, gen);
             if (rc == -EAGAIN && !sr_closed(ring) && !sr_load_ordered(&me->retiring)) /* [Q2] */
@@ -475,11 +493,7 @@ int sr_claim(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32_t *s
         if (rc == -EINTR)
             return rc;
     }
-    sr_slot *s = &ring->slots[*slot];
-    uint64_t now = sr_now();
-    if (sr_load_relaxed(&s->times.claimed_at) == 0)
-        sr_store_relaxed(&s->times.claimed_at, now);
-    sr_add_relaxed(&s->times.idle_ns, now - since);
+    sr_note_claim(ring, *slot, since);
     return 0;
 }
 

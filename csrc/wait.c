@@ -27,19 +27,21 @@ uint64_t sr_rescan_at(uint64_t deadline)
 /* ---- waking ------------------------------------------------------------------------------------------------------ */
 
 /* Withdraw the participant's announcement, so that the next wake-up goes to another one. True if there was one. */
-static bool wake_if_waiting(sr_participant *p)
+static bool wake_if_waiting(sr_ring *ring, uint32_t participant)
 {
+    sr_participant *p = &ring->participants[participant];
     if (!sr_load_ordered(&p->waiting) || !sr_cas32(&p->waiting, 1, 0)) /* [W1] partner: [W2] in sr_claim */
         return false;
-    sr_add_ordered(&p->wake, 1);
-    sr_futex_wake(&p->wake, 1);
+    _Atomic uint32_t *word = sr_wake_word(ring, participant);
+    sr_add_ordered(word, 1);
+    sr_futex_wake(word, 1);
     return true;
 }
 
 void sr_wake_participant(sr_ring *ring, uint32_t participant)
 {
     if (participant < ring->n_participants)
-        wake_if_waiting(&ring->participants[participant]);
+        wake_if_waiting(ring, participant);
 }
 
 void sr_wake_a_worker(sr_ring *ring, uint64_t addressee)
@@ -50,7 +52,7 @@ void sr_wake_a_worker(sr_ring *ring, uint64_t addressee)
     }
     uint32_t end = sr_load_ordered(&ring->header->waiter_high_water); /* [W3] partner: [W4] in sr_claim */
     for (uint32_t i = 1; i < ring->n_participants && i < end; i++)
-        if (wake_if_waiting(&ring->participants[i]))
+        if (wake_if_waiting(ring, i))
             return;
 }
 
@@ -96,8 +98,8 @@ int sr_wake_all(sr_ring *ring)
 {
     sr_header *h = ring->header;
     for (uint32_t i = 0; i < ring->n_participants; i++) {
-        sr_add_ordered(&ring->participants[i].wake, 1);
-        sr_futex_wake(&ring->participants[i].wake, INT_MAX);
+        sr_add_ordered(sr_wake_word(ring, i), 1);
+        sr_futex_wake(sr_wake_word(ring, i), INT_MAX);
         sr_futex_wake(&ring->participants[i].status, INT_MAX);
     }
     /* Also wake the waits for a layout: the participant that settled it may have died before its wake-up. */

@@ -126,7 +126,7 @@ class WorkerDied(SlipringError, RuntimeError):
     Attributes
     ----------
     worker, pid : int
-        pid 0: there was no process yet, a fork server has ended.
+        pid 0: there was no process yet, a fork server has ended. worker -1: it was the process of a pool.
     exitcode : int or None
         As `multiprocessing.Process.exitcode`: negative for a signal. None: it is not known.
     indices : list

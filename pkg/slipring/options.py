@@ -53,6 +53,11 @@ def _node(name, value):
         raise TypeError(f"{name} must be the number of a NUMA node, 'auto' or None, not {shown(value)}") from None
 
 
+def _pool(name, value):
+    if value is not None and (not isinstance(value, str) or not value):
+        raise TypeError(f"{name} must be 'node', another name of a pool, or None, not {shown(value)}")
+
+
 # ---- groups of options
 
 
@@ -109,6 +114,14 @@ class Workers(Group):
     )
     max_restarts: int = option(
         3, "With ``on_death='respawn'``: how often workers may die over the same batch.", _count(0)
+    )
+    pool: str | None = option(
+        None,
+        """'node': the loaders of all processes of the job on this machine share one group of workers, and one copy of
+        the dataset. `num_workers` is the number of workers in the pool. A name: the same, for all processes of this
+        user on this machine that give it. For map datasets without a state; with ``rng='batch'`` or ``'sample'``, of
+        which torch's loader takes the first. None: workers of its own.""",
+        _pool,
     )
     snapshot_every_n_steps: int | None = option(
         1,

@@ -38,10 +38,12 @@ MODES = {
 }
 QUEUE_MODES = [f"{who} {what}" for what in ("dies", "stops") for who in ("producer", "consumer")]
 SHARE_MODES = ["reader dies", "reader stops", "publisher dies"]
+POOL_MODES = ["worker dies", "worker stops"]
 ALL_JOBS = [
     *((kind, mode) for kind in ("respawn", "raise", "stop", "parent") for mode in MODES),
     *(("queue", mode) for mode in QUEUE_MODES),
     *(("share", mode) for mode in SHARE_MODES),
+    *(("pool", mode) for mode in POOL_MODES),
 ]
 QUICK_JOBS = [
     *(("respawn", mode) for mode in MODES),
@@ -50,6 +52,7 @@ QUICK_JOBS = [
     *(("parent", mode) for mode in ("map, ended early", "chunks", "stream, by state")),
     *(("queue", mode) for mode in QUEUE_MODES[:3]),
     *(("share", mode) for mode in SHARE_MODES),
+    *(("pool", mode) for mode in POOL_MODES),
 ]
 # Points where no process can be hit, or that these jobs do not reach.
 ELSEWHERE = {
@@ -97,6 +100,8 @@ EVENTS = {
     "reader dies": "a reader of shared batches dies",
     "reader stops": "a reader of shared batches is stopped",
     "publisher dies": "the consumer that shares batches dies",
+    "worker dies": "a worker that serves two segments dies",
+    "worker stops": "a worker that serves two segments is stopped",
 }
 
 
@@ -112,7 +117,7 @@ def table_of(events):
 
 def run(kind, *args):
     """Return the counts of a job, with "failure" if it did not finish."""
-    return run_module({"queue": "step_queue", "share": "step_shared"}.get(kind, "step_rounds"), kind, *args)
+    return run_module({"queue": "step_queue", "share": "step_shared", "pool": "step_pool"}.get(kind, "step_rounds"), kind, *args)
 
 
 def main():

@@ -204,6 +204,8 @@ uint32_t machine_regions(uint32_t component, struct region *out)
         out[1] = (struct region){&handle.header->iteration, sizeof(sr_header) - offsetof(sr_header, iteration)};
         out[2] = (struct region){handle.participants, (uint32_t)sizeof(sr_participant) * handle.n_participants};
         out[3] = (struct region){segment + RECORDS_AT, plan->records ? SR_RECORDS * (uint32_t)sizeof(sr_record) : 0};
+        if (plan->pooled)
+            return 3 + pool_regions(out + 3);
         return plan->caches ? 3 + cache_regions(out + 3) : 4;
     }
     /* Everything except the stamps: nothing depends on them. */
@@ -254,6 +256,8 @@ void machine_begin(const struct scenario *scenario)
     memset(books.orphans, plan->trims, plan->slots);
     if (plan->caches)
         cache_begin();
+    if (plan->pooled)
+        pool_begin();
     books.deaths = (uint8_t)plan->deaths;
     books.signals = (uint8_t)plan->signals;
     books.absences = (uint8_t)plan->leaves;

@@ -32,6 +32,7 @@ struct scenario {
     bool trims;   /* workers release the memory of FREE slots */
     bool releases_all; /* the consumer ends with its first batch and releases all memory */
     bool caches; /* a cache in place of the ring's slots */
+    bool pooled; /* the slots belong to two segments, which the same workers serve */
     bool consumer_dies, closes, retires; /* otherwise the end is that all workers sleep without tasks */
     bool records; /* accesses to the flight recorder's words are steps */
     bool watched; /* an observer reads the slot */
@@ -140,6 +141,13 @@ int cache_key_at(const void *address);   /* -1: not a key's word */
 bool cache_is_ready(uint32_t entry);
 void cache_takes_memory(uint64_t offset, uint64_t length);
 bool cache_has_number(uint32_t participant); /* a dead one's: waits may check for it */
+
+/* pool.c: the second segment's bytes, and the wake file, if a scenario has a pool */
+void pool_begin(void);
+uint32_t pool_regions(struct region *out);
+const volatile void *pool_first(const volatile void *address, bool *second);
+bool pool_is_wake_word(const volatile void *address);
+_Atomic uint32_t *pool_wake_word(uint32_t participant);
 
 /* race.c: who may access plain fields, and whether the accesses are ordered */
 void race_plain(const void *address, bool write);

@@ -33,10 +33,19 @@ static void learn(uint64_t bits)
         books.knows[p] |= bits;
 }
 
+/* The running participant's number in the segment that has the slot; the consumer of another segment has none there. */
+static uint32_t number_in(const sr_slot *s)
+{
+    bool second = s != ring->slots, alone = plan->pooled && !plan->together;
+    if (alone && (self == SR_CONSUMER || self == plan->workers))
+        return second == (self == plan->workers) ? SR_CONSUMER : MAX_PARTICIPANTS;
+    return self;
+}
+
 /* Whether the words allow this access to the participant. */
 static bool may(const sr_slot *s, uint32_t object, bool write)
 {
-    uint64_t w = s->state, me = books.number[self] ? books.number[self] : self + 1, gen = sr_gen_of(w);
+    uint64_t w = s->state, me = books.number[self] ? books.number[self] : number_in(s) + 1, gen = sr_gen_of(w);
     unsigned state = sr_state_of(w);
     uint32_t owner = (uint32_t)sr_owner_of(w);
     /* The participant that recovers a dead one acts for it. */
@@ -50,7 +59,7 @@ static bool may(const sr_slot *s, uint32_t object, bool write)
         return true;
     if (!write && (w & SR_PINNED) && s->pinned_by == self) /* worker code reads the array that it pinned */
         return true;
-    if (state == SR_FREE && self == SR_CONSUMER && !(plan->flags & SR_SEG_QUEUE))
+    if (state == SR_FREE && number_in(s) == SR_CONSUMER && !(plan->flags & SR_SEG_QUEUE))
         return true;
     /* Recovery frees the ranges of a dead finisher one by one, then the slot. Until then the slot's word stays. */
     bool undone = state == SR_CLAIMED && owner && books.unreaped[owner - 1];
@@ -126,7 +135,8 @@ void race_plain(const void *address, bool write)
         return; /* task areas and payloads: the scenarios report their accesses themselves */
     if (at >= offsetof(sr_slot, task) && at < offsetof(sr_slot, cursor)) {
         /* Only the dispatcher writes a task's fields, so it may read them at any time. */
-        if (at < offsetof(sr_slot, result) && !write && self == SR_CONSUMER && !(plan->flags & SR_SEG_QUEUE))
+        bool dispatched = number_in(&ring->slots[slot]) == SR_CONSUMER;
+        if (at < offsetof(sr_slot, result) && !write && dispatched && !(plan->flags & SR_SEG_QUEUE))
             return;
         race_object((uint32_t)slot, WHOLE_OBJECT, write);
     } else if (at >= offsetof(sr_slot, ranges)) {

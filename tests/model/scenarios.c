@@ -6,6 +6,7 @@ void queue_mode(uint32_t me);
 void queue_death(uint32_t dead);
 void incarnations(uint32_t me);
 void sharing(uint32_t me);
+void pool(uint32_t me);
 void recorder(uint32_t me);
 void watched(uint32_t me);
 void cache_of_one(uint32_t me);
@@ -18,6 +19,7 @@ void cache_of_survivors(uint32_t me);
 #define QUEUE(of) .name = of, .participant = queue_mode, .on_death = queue_death, .flags = SR_SEG_QUEUE
 
 #define SHARED(of) .name = of, .participant = sharing
+#define POOL(of) .name = of, .participant = pool, .pooled = true, .workers = 2, .slots = 2
 #define CACHE(of) .name = of, .flags = SR_SEG_QUEUE, .caches = true
 
 /* CONTRIBUTING.md has the counts of states. */
@@ -77,6 +79,11 @@ const struct scenario scenarios[] = {
      .slots = 1, .seqs = 2, .deaths = 1, .closes = true},
     {QUEUE("queue-2"), .what = "2 producers, 1 consumer, 1 slot, 1 batch each, 1 death", .workers = 3, .slots = 1,
      .seqs = 1, .deaths = 1},
+    {POOL("pool"), .what = "1 worker serves 2 segments of 1 slot and 1 task each", .seqs = 1},
+    {POOL("pool-death"), .what = "1 worker serves 2 segments of 1 slot and 1 task each, 1 death", .seqs = 1,
+     .deaths = 1},
+    {POOL("pool-together"), .what = "2 workers serve 2 segments of 1 slot, whose tasks need each other", .seqs = 1,
+     .together = true},
     {SHARED("share-1"), .what = "2 readers, 1 slot, 2 batches and an end, data races", .workers = 2, .readers = 2,
      .slots = 1, .seqs = 2, .races = true},
     {SHARED("share-2"), .what = "1 reader that keeps a lease, 2 slots, 4 batches and an end, data races", .workers = 1,

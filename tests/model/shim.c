@@ -27,8 +27,14 @@ static bool shared(const volatile void *address)
 static bool no_step(const volatile void *address, int order)
 {
     const sr_header *h = ring->header;
+    uint32_t consumer = SR_CONSUMER;
     if (plan->caches)
         return cache_no_step(address);
+    if (plan->pooled) { /* the rules of the first segment; the second one's consumer is the last participant */
+        bool second;
+        address = pool_first(address, &second);
+        consumer = second && !plan->together ? plan->workers : SR_CONSUMER;
+    }
     if (plan->records) { /* four words of a record stand for all: number, first, a middle one, last */
         size_t word = ((size_t)((const char *)address - segment) - RECORDS_AT) / 8 % (sizeof(sr_record) / 8);
         if ((const char *)address < segment + RECORDS_AT)
@@ -41,8 +47,8 @@ static bool no_step(const volatile void *address, int order)
         return !plan->early_end;
     if (address == &h->memory_pressure) /* a hint */
         return true;
-    bool dispatches = self == SR_CONSUMER && !(plan->flags & SR_SEG_QUEUE) && order == __ATOMIC_RELAXED;
-    bool prepares = dispatches || (self == SR_CONSUMER && !(plan->flags & SR_SEG_QUEUE) && order == __ATOMIC_RELEASE);
+    bool dispatches = self == consumer && !(plan->flags & SR_SEG_QUEUE) && order == __ATOMIC_RELAXED;
+    bool prepares = dispatches || (self == consumer && !(plan->flags & SR_SEG_QUEUE) && order == __ATOMIC_RELEASE);
     if (address == &h->high_water)
         return dispatches; /* the dispatcher is the only writer */
     size_t at = (size_t)((const char *)address - (const char *)ring->participants);
@@ -95,6 +101,8 @@ static void record_order(const volatile void *address, int order, bool stores)
  * and the sleep, the value means nothing. It is then kept at 0, because equal states would differ otherwise. */
 static bool a_counter(const volatile void *a)
 {
+    if (plan->pooled && pool_is_wake_word(a))
+        return true;
     for (uint32_t p = 0; p < ring->n_participants; p++)
         if (a == &ring->participants[p].wake)
             return true;
@@ -123,7 +131,7 @@ void machine_settle(void)
     _Atomic uint32_t *words[MAX_PARTICIPANTS + COMMON] = {&ring->header->ready, &ring->header->freed,
                                                           &ring->header->share_wake};
     for (uint32_t p = 0; p < ring->n_participants; p++)
-        words[COMMON + p] = &ring->participants[p].wake;
+        words[COMMON + p] = plan->pooled ? pool_wake_word(p) : &ring->participants[p].wake;
     for (uint32_t p = 0; p < ring->n_participants; p++)
         for (uint32_t i = 0; books.looks[p] && i < ring->n_participants + COMMON; i++)
             used[i] |= (char *)words[i] == segment + books.looks[p];

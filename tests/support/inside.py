@@ -11,7 +11,8 @@ import importlib
 _NAMES = {
     "slipring._core.ring": "_check _ring numa process rates sample_marks text",
     "slipring._core.codec": "_codec cache_names pytree tensors",
-    "slipring._core.workers": "deaths heap thread_pool memory pickling process_pool seeding worker worker_main",
+    "slipring._core.workers": "deaths heap memory pickling pool_client process_pool seeding thread_pool worker "
+    "worker_main",
     "slipring._core.passes": "ahead engine reporting tuning",
     "slipring._core.codec._codec": "COPY_ALWAYS COPY_AUTO COPY_NEVER empty probe receive",
     "slipring._core.codec._collate": "default_collate",
@@ -21,7 +22,7 @@ _NAMES = {
     "slipring._core.passes._inflight": "Position",
     "slipring._core.ring._fd": "Event Poll",
     "slipring._core.ring._order": "IndexOrder Slices",
-    "slipring._core.ring._ring": "FINISH MAX_RANGES SERVING Pickled Ring mix pickled",
+    "slipring._core.ring._ring": "FINISH MAX_RANGES SERVING Pickled Ring ServedRings mix pickled",
     "slipring._core.ring._segment": "READ_COUNTS copy_bytes copy_ways memory_available now",
     "slipring._core.ring._slot": "Lease",
     "slipring._core.ring._watch": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES NoSegment Watch",

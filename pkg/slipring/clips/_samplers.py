@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring._core.options.arguments import instance, integer, real
+from slipring._core.options.checks import instance, integer, real
 from slipring._core.workers import seeding
 from slipring.clips._rendering import Draws
 from slipring.clips._spacing import ByTime, Spacing, spacing_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from slipring._core.options.arguments import integer, one_of, real
+from slipring._core.options.checks import integer, one_of, real
 from slipring.errors import shown
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from slipring._core.options.arguments import file_path, iterable
+from slipring._core.options.checks import file_path, iterable
 from slipring.clips._index import VideoIndex, index_of
 from slipring.clips._reader import OpenFiles
 from slipring.clips._rendering import FrameRenderer

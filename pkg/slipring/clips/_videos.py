@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from slipring._core.codec._collate import default_collate
-from slipring._core.options.arguments import one_of
+from slipring._core.options.checks import one_of
 from slipring._core.ring import sample_marks
 from slipring._core.ring._check import from_handler
 from slipring._core.ring._ring import mix

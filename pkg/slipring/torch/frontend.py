@@ -118,6 +118,8 @@ class TorchFrontend(Frontend):
         instance("workers", self.workers, Workers, OF_WORKERS)  # users may set it between epochs
         refuse({"workers": self.workers}, REFUSED, "slipring.torch.DataLoader")
         method, context = start_of(self.multiprocessing_context)
+        if self.workers.pool is not None and self.multiprocessing_context is None:
+            method = None  # its own process forks the workers
         return Options(
             batch_size=(self.batch_size or 1) if self._auto_collation else None,
             batch_sampler=self.batch_sampler if self._auto_collation and self.batch_size is None else None,

@@ -180,6 +180,8 @@ class DataLoader(
             num_workers, *found = bounds(worker_count("num_workers", num_workers), self.memory.slots)
             self._bounds = tuple(found)
             self.rng = "sample" if self.rng == "sample" else "batch"  # batches must not depend on the number of workers
+        if self.workers.pool is not None:
+            self.rng = "sample" if self.rng == "sample" else "batch"  # the workers' generators serve other loaders too
         super().__init__(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last,
             timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor=prefetch_factor,

@@ -88,10 +88,27 @@ class Options:
             if self.batch_size is None:
                 raise ValueError(f"chunk_size={chunk_size} splits batches; batch_size=None makes none")
             self.check_ranges(self.batch_size)
+        if self.workers.pool is not None:
+            self._check_pool(self.workers)
         if self.n_slots > MAX_SLOTS:
             raise ValueError(
                 f"prefetch_factor={self.prefetch_factor} for {self.num_workers} workers needs {self.n_slots} "
                 f"slots; a segment has at most {MAX_SLOTS}: lower it, or give memory=Memory(slots=...)"
+            )
+
+    def _check_pool(self, workers):
+        pool = f"workers=Workers(pool={workers.pool!r})"
+        if self.rng == "worker":
+            raise ValueError(
+                f"{pool} and rng='worker' exclude each other: a worker's generators serve all loaders of the pool; use "
+                "rng='batch'"
+            )
+        if self.auto:
+            raise ValueError(f"{pool} needs a fixed num_workers=, which is the number of workers of all loaders")
+        if workers.start_method is not None and self.num_workers:
+            raise ValueError(
+                f"{pool} and start_method={workers.start_method!r} exclude each other: the pool's own process forks "
+                "the workers"
             )
 
     def check_ranges(self, rows: int) -> None:
@@ -127,7 +144,7 @@ class Options:
     def check_stream(self, dataset: Any) -> None:
         """Raise ValueError for options that an iterable dataset cannot have."""
         given = self._given("shuffle", "sampler", "batch_sampler")
-        for name in ("chunk_size", "fetch_threads"):
+        for name in ("chunk_size", "fetch_threads", "pool"):
             if (value := getattr(self.workers, name)) is not None:
                 given.append(f"{name}={value}")
         if given:

@@ -16,6 +16,7 @@ from slipring._core.ring.signals import no_interrupt
 from slipring._core.ring.weak_registry import WeakRegistry
 from slipring._core.workers.concurrency import Concurrency
 from slipring._core.workers.deaths import Restarts
+from slipring._core.workers.worker_pool import LoaderNumber
 from slipring.errors import Closed, DescriptorClosed
 from slipring.stats import Counters
 
@@ -28,9 +29,10 @@ _importing = lock_held_by_forks()  # a forked child would wait forever for a hal
 class Engine:
     """A segment and its workers. The segment is made at once, the workers when an iteration begins."""
 
-    def __init__(self, options, job, counters):
+    def __init__(self, options, job, counters, number=None):
         self.options = options
         self.counters = counters
+        self.number = number  # the loader's, in a pool that several processes share
         self.worker_capacity = options.room
         size = getattr(options if options.batch_sampler is None else options.batch_sampler, "batch_size", None)
         by = f"batch_size={size}" if options.batch_sampler is None or type(size) is int else "batch_sampler"
@@ -72,6 +74,10 @@ class Engine:
         options = self.options
         # No reference to the engine itself: a cycle would keep the workers of a dropped loader.
         restarts = Restarts(options.workers.max_restarts if job.respawns else None, self.counters.respawned)
+        if options.workers.pool is not None:
+            with _importing, no_interrupt():
+                from slipring._core.workers.node_pool import NodePool
+            return NodePool(self.ring, job, restarts, self.number)
         if options.method == "thread":
             return ThreadPool(self.ring, job, restarts)
         pool = ProcessPool(self.ring, job, options.method, restarts, options.context)
@@ -110,6 +116,8 @@ class Engine:
         """
         with self.lock.here():
             if self.by_turns or not self.started or self.ring.closed or num_workers > self.worker_capacity:
+                return False
+            if self.options.workers.pool is not None:
                 return False
             self.pool.resize(num_workers)
             return True
@@ -199,6 +207,7 @@ class Engine:
                 if self.pinned_slots is not None:
                     self.pinned_slots.close()
                 self.ring.release_free()
+                self.pool.close()
 
     def _last_look(self):
         """Return a snapshot of the segment for later reports; None if there is none."""
@@ -286,6 +295,7 @@ class EngineCache:
         self.counters = Counters()
         self.local = Meter()  # batches that were made without workers
         self.counters.meters.append(self.local)
+        self.number = LoaderNumber()  # in the pools that it shares with other processes
         self._concurrency = None  # of such batches
         self._lock = ForkLock()
         self.engine = None  # the one that is kept
@@ -313,12 +323,12 @@ class EngineCache:
             if kept is not None and kept.foreign:
                 kept, self.engine, self._loan = None, None, None  # it is the parent's: this process makes its own
             if self.lent:
-                return Engine(options, job, self.counters), Engine.shut_down
+                return Engine(options, job, self.counters, self.number), Engine.shut_down
             if kept is not None and not (kept.serves(options) and kept.node == job.node):
                 kept.shut_down()
                 kept = None
             if kept is None:
-                kept = self.engine = Engine(options, job, self.counters)
+                kept = self.engine = Engine(options, job, self.counters, self.number)
             elif kept.started and job.resume is not None and not live_on:
                 kept.stop_workers()  # persistent workers do not know the position to resume from
             kept.options = options

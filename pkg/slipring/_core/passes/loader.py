@@ -194,6 +194,11 @@ class LoaderCore(Frontend):
         )
         with self._engines.locked():
             self._check_open()
+            if (pool := self._options_now.workers.pool) is not None:
+                raise ValueError(
+                    f"num_workers={num_workers}: the workers of pool={pool!r} serve other loaders too; make all "
+                    "loaders with that number"
+                )
             if self._options_now.num_workers == 0 and any(one.is_live for one in self._engines.iterators):
                 raise ValueError(
                     f"num_workers={num_workers} for an iteration that makes its batches itself: end it first, or make "

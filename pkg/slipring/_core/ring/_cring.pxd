@@ -44,6 +44,9 @@ cdef extern from "layout.h" nogil:
         int64_t shape[12]
         uint64_t extra
 
+    ctypedef struct sr_served:
+        sr_ring *ring
+
     ctypedef struct sr_task:
         uint64_t iteration
         uint64_t epoch
@@ -236,6 +239,11 @@ cdef extern from "ring.h" nogil:
     int sr_discard(sr_ring *ring, uint32_t slot)
     int sr_claim(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32_t *slot, uint32_t *range,
                  uint64_t *gen)
+    int sr_use_wake_file(sr_ring *ring, int fd)
+    uint32_t sr_wake_count(const sr_ring *ring, uint32_t participant)
+    int sr_wake_worker(sr_ring *ring, uint32_t participant)
+    int sr_claim_any(sr_served *served, uint32_t n, uint32_t participant, uint32_t seen, uint32_t *which,
+                     uint32_t *slot, uint32_t *range, uint64_t *gen)
     int sr_publish(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, const sr_result *result,
                    bint pinned)
     int sr_abort(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen)

@@ -12,13 +12,14 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from slipring._core.ring._order cimport Slices
 from slipring._core.ring._segment cimport (
     SINGLE, SR_FINISH, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED, SR_MAX_PARTICIPANTS, SR_MAX_RANGES, SR_MAX_SLOTS,
     SR_PARTICIPANT_JOINED, SR_PARTICIPANT_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment,
-    clock, sr_task,
+    claim_any, clock, sr_served, sr_task,
 )
 from slipring._core.ring._slot cimport make_fill
 
@@ -205,3 +206,63 @@ cdef class Ring(Segment):
         if not self.claim_slot(participant, deadline, &slot, &gen):
             return None
         return make_fill(self, participant, slot, SR_WHOLE, gen)
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class ServedRings:
+    """The segments that a worker of a pool serves; `participant` is its number in all of them.
+
+    Iterate over `rings` for the segments. Each has the pool's wake file.
+    """
+
+    cdef readonly list rings
+    cdef sr_served *served
+    cdef uint32_t participant, last
+
+    def __cinit__(self, uint32_t participant):
+        self.rings, self.participant = [], participant
+
+    def __dealloc__(self):
+        free(self.served)
+
+    def add(self, Ring ring not None):
+        """Serve a segment, too."""
+        ring.made()
+        self.put([*self.rings, ring])
+
+    def remove(self, Ring ring not None):
+        """Serve a segment no longer."""
+        self.put([each for each in self.rings if each is not ring])
+
+    cdef int put(self, list rings) except -1:
+        cdef Ring ring
+        cdef size_t i
+        cdef sr_served *served = <sr_served *> realloc(self.served, (len(rings) + 1) * sizeof(sr_served))
+        if served == NULL:
+            raise MemoryError
+        memset(served, 0, (len(rings) + 1) * sizeof(sr_served))
+        for i, ring in enumerate(rings):
+            served[i].ring = ring.ptr
+        self.served, self.rings, self.last = served, rings, 0
+        return 0
+
+    def wake_count(self):
+        """Return how often the worker was woken so far; read it before other messages, for `claim`."""
+        return self.rings[0].wake_count(self.participant)
+
+    def claim(self, uint32_t seen):
+        """Wait for a task of any segment and claim it; return (segment, slot writer).
+
+        The segment whose consumer would run dry first comes first. Return None if the worker has been woken since
+        `seen`, the result of `wake_count`, and there is no task.
+        """
+        cdef uint32_t slot = 0, which = 0
+        cdef uint64_t gen = 0
+        if not self.rings:
+            raise RuntimeError("the worker serves no segment")
+        if not claim_any(self.served, <uint32_t> len(self.rings), self.participant, seen, &self.last, &slot, &which,
+                         &gen):
+            return None
+        ring = self.rings[self.last]
+        return ring, make_fill(ring, self.participant, slot, which, gen)

@@ -5,7 +5,7 @@ from slipring._core.ring._cring cimport (
     SR_BATCH, SR_CONSUMER, SR_EMPTY, SR_END, SR_ERROR, SR_FINISH, SR_FOREVER, SR_LAYOUT_DIRECT, SR_LAYOUT_STAGED,
     SR_LEAF_ALIGN, SR_MAX_DIMS, SR_MAX_PARTICIPANTS, SR_MAX_RANGES, SR_MAX_SLOTS, SR_PARTICIPANT_JOINED,
     SR_PARTICIPANT_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, sr_alloc_error, sr_index_order,
-    sr_leaf, sr_parts, sr_reader_info, sr_result, sr_ring, sr_shared, sr_task,
+    sr_leaf, sr_parts, sr_reader_info, sr_result, sr_ring, sr_served, sr_shared, sr_task,
 )
 
 
@@ -111,6 +111,8 @@ cdef class Segment:
     cdef bint polled(self, bint from_now_on=*) noexcept
 
 
+cdef int claim_any(sr_served *served, uint32_t n, uint32_t participant, uint32_t seen, uint32_t *which,
+                   uint32_t *slot, uint32_t *range, uint64_t *gen) except -1
 cdef uint64_t forks() noexcept
 cdef uint64_t clock() noexcept nogil
 cdef uint64_t coarse_clock() noexcept

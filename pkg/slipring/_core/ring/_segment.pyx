@@ -736,6 +736,20 @@ cdef class Segment:
                 return 0
             check(rc)
 
+    def use_wake_file(self, int fd):
+        """Use a pool's wake file in this handle; see `sr_use_wake_file`."""
+        self.made()
+        check(c.sr_use_wake_file(self.ptr, fd))
+
+    def wake_count(self, uint32_t participant):
+        self.made()
+        return c.sr_wake_count(self.ptr, participant)
+
+    def wake_worker(self, uint32_t participant):
+        """Make the worker's current or next wait for a task of several segments return."""
+        self.made()
+        check(c.sr_wake_worker(self.ptr, participant))
+
     cdef int claim_slot(self, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1:
         """Queue mode: claim a free slot; wait until a time of `clock` (0: do not wait). Return 0 if there is none."""
         cdef int rc = c.sr_claim_free(self.ptr, participant, 0, slot, gen)
@@ -852,6 +866,19 @@ cdef class Segment:
     cdef int settle(self, uint32_t participant, uint32_t slot, uint64_t gen, int layout,
                     const c.sr_result *result) except -1:
         return check(c.sr_layout_settle(self.ptr, participant, slot, gen, layout, result))
+
+
+cdef int claim_any(c.sr_served *served, uint32_t n, uint32_t participant, uint32_t seen, uint32_t *which,
+                   uint32_t *slot, uint32_t *range, uint64_t *gen) except -1:
+    """Wait for a task of several segments and claim it; return 0 if the worker was woken and there is none."""
+    cdef int rc = -EINTR
+    while rc == -EINTR:
+        with nogil:
+            rc = c.sr_claim_any(served, n, participant, seen, which, slot, range, gen)
+        if rc == -EAGAIN:
+            return 0
+        check(rc)
+    return 1
 
 
 def attach(cls, duplicate, record, limited_by):

@@ -148,16 +148,9 @@ class ProcessPool(WorkerPool):
         if self.forks or isinstance(error, SlipringError):
             return None
         argument = self.kind.method_argument
-        for name, part in zip(PARTS, parts_of(self.job), strict=True):
-            culprit = _unpicklable(part, name)
-            if culprit:
-                kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
-                return kind(
-                    f"{culprit} cannot be pickled, which {argument.format(self.method)} "
-                    f"needs: {error}. Define functions and classes at the top level of a module, and open "
-                    "files, connections and locks in the worker, where they are first used; or use "
-                    + argument.format("fork")
-                )
+        explained = pickling_error(self.job, error, argument.format(self.method), argument.format("fork"))
+        if explained is not None:
+            return explained
         if isinstance(error, FileNotFoundError) and not _has_folder():
             return FileNotFoundError(
                 errno.ENOENT,
@@ -378,6 +371,23 @@ def _close(process):
         process.close()
     except ValueError:  # other code has reaped it, so that multiprocessing believes forever that it lives
         multiprocessing.process._children.discard(process)
+
+
+def pickling_error(job, error, needs, instead):
+    """Return an exception that names the part of the job that cannot be pickled; None: all can be.
+
+    `needs` is the option that needs pickling, `instead` the one that does not.
+    """
+    for name, part in zip(PARTS, parts_of(job), strict=True):
+        culprit = _unpicklable(part, name)
+        if culprit:
+            kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
+            return kind(
+                f"{culprit} cannot be pickled, which {needs} needs: {error}. Define functions and classes at the top "
+                "level of a module, and open files, connections and locks in the worker, where they are first used; "
+                f"or use {instead}"
+            )
+    return None
 
 
 def _unpicklable(value, name, above=()):

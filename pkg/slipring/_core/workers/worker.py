@@ -40,6 +40,8 @@ class Worker:
         (iteration, batches, state) of a worker that died and whose stream this worker continues: the state is the
         newest that it published in that iteration, after that many batches; None: it published none. `inherited` is
         None if no worker had this number before.
+    concurrency : Concurrency, optional
+        That of a process in which several workers take turns. None: the worker makes its own.
     """
 
     method_argument = "Workers(start_method={!r})"  # how users give this loader the start method
@@ -64,14 +66,16 @@ class Worker:
     def not_sent(cls, error):
         """Hook, called before an exception is raised that prevented the start of a worker."""
 
-    def __init__(self, ring, number, job, owns_process, inherited=None):
+    def __init__(self, ring, number, job, owns_process, inherited=None, concurrency=None):
         self.ring = ring
         self.number, self.inherited = number, inherited
         self.participant = number + 1
         self.job, self.options = job, job.options
         self.owns_process = owns_process
         self.encoder = Encoder()
-        self.concurrency = Concurrency(job.options.workers.fetch_threads)
+        self.concurrency = concurrency
+        if concurrency is None:
+            self.concurrency = Concurrency(job.options.workers.fetch_threads)
         self.fetcher = MapFetcher(job, self.concurrency)
         self.stream = None
         self.iteration = None

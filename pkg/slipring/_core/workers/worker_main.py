@@ -33,14 +33,20 @@ class SentJob:
     """
 
     def __init__(self, job, shared):
-        options = dataclasses.replace(job.options, **dict.fromkeys(FUNCTIONS))
-        self.rest, self.shared = dataclasses.replace(job, dataset=None, options=options), shared
+        self.rest, self.shared = rest_of(job), shared
 
     def __reduce__(self):
-        return _arrived, (self.rest, self.shared)
+        return job_of, (self.rest, self.shared)
 
 
-def _arrived(rest, parts):
+def rest_of(job):
+    """Return a job without `parts_of` it."""
+    options = dataclasses.replace(job.options, **dict.fromkeys(FUNCTIONS))
+    return dataclasses.replace(job, dataset=None, options=options)
+
+
+def job_of(rest, parts):
+    """Return the job whose `rest_of` and `parts_of` these are."""
     dataset, *functions = parts
     options = dataclasses.replace(rest.options, **dict(zip(FUNCTIONS, functions, strict=True)))
     return dataclasses.replace(rest, dataset=dataset, options=options)
@@ -137,13 +143,16 @@ def serve_failure(worker, error):
     """Answer every task (of a stream: the first) with the exception that `worker_init_fn` raised."""
     worker.ring.serve(worker.participant)
     while (fill := worker.ring.claim(worker.participant, -1)) is not None:
-        if fill.kind == TASK_NEXT and fill.sequence > 0:
-            worker.encoder.publish(fill, [None], END)
-            continue
-        described = error_record.record(error, worker.number, fill.seq, None)
-        if fill.range not in (None, FINISH):
-            if not worker.encoder.stage(fill, [described], ERROR):
-                continue
+        answer_with_failure(worker, error, fill)
+
+
+def answer_with_failure(worker, error, fill):
+    """Answer a claimed task with the exception that `worker_init_fn` raised; see `serve_failure`."""
+    if fill.kind == TASK_NEXT and fill.sequence > 0:
+        worker.encoder.publish(fill, [None], END)
+        return
+    described = error_record.record(error, worker.number, fill.seq, None)
+    if fill.range in (None, FINISH) or worker.encoder.stage(fill, [described], ERROR):
         worker.encoder.publish(fill, [described], ERROR)
 
 

@@ -2,6 +2,7 @@
 
 import abc
 import time
+from typing import ClassVar
 
 from slipring._core.ring._ring import SERVING
 
@@ -87,12 +88,34 @@ class WorkerPool(abc.ABC):
         `overdue`: the consumer's wait timed out. A worker that has a batch, or has not begun, gets no time to end it.
         """
 
+    def close(self):  # noqa: B027 - most pools have nothing left
+        """Release what the pool keeps between iterations; called after the last `stop`."""
+
     def abandon(self):  # noqa: B027 - threads do not exist in the child
         """Give up the parent's workers in a forked child: this process's exit must not end them."""
 
     @abc.abstractmethod
     def _begin(self, number):
         """Start the worker of that number."""
+
+
+class LoaderNumber:
+    """A loader's number in its pools: the first loader that a process begins with a pool has number 0.
+
+    Loaders of several processes that have the same number share one dataset.
+    """
+
+    _next: ClassVar = {}  # address -> the next number
+
+    def __init__(self):
+        self.given = {}
+
+    def of(self, address):
+        """Return the number in the pool with this address."""
+        if address not in self.given:
+            self.given[address] = self._next.get(address, 0)
+            self._next[address] = self.given[address] + 1
+        return self.given[address]
 
 
 def is_busy(ring, number):

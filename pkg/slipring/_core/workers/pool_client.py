@@ -1,0 +1,208 @@
+"""How a loader finds the pool of its machine, or starts it, and what they tell each other."""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from multiprocessing import spawn
+
+from slipring._core.ring._fd import Descriptor, Poll
+from slipring._core.workers.channel import Channel
+from slipring._core.workers.pickling import SharedPickle
+from slipring._core.workers.process_pool import pickling_error
+from slipring._core.workers.worker_main import PARTS, parts_of
+from slipring._version import __version__
+from slipring.errors import SlipringError, shown
+
+ATTEMPTS = 20  # to reach the pool; each one fails only if the pool of that moment has just ended, or just begins
+JOB = (  # variables that tell a job's processes on one machine from those of other jobs and of the job's last start
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
+    *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE"),
+)
+STARTER = (
+    "import json, sys\n"
+    "given = json.load(sys.stdin)\n"
+    "sys.path[:] = given['path']\n"
+    "from slipring._core.workers.pool_server import start\n"
+    "start(bytes.fromhex(given['address']))\n"
+)
+
+
+serves = False  # this process is a pool's, or one of its workers
+
+
+def address_of(name):
+    """Return the abstract address of a pool's socket; only processes of this user and machine find it."""
+    if name == "node":
+        job = [f"{variable}={os.environ[variable]}" for variable in JOB if variable in os.environ]
+        # Without a launcher, the processes that one program has started.
+        job = job or [f"parent={os.getppid()}"]
+    else:
+        job = [f"name={name}"]
+    digest = hashlib.blake2b("\n".join(job).encode(), digest_size=16).hexdigest()
+    return f"\0slipring-{os.geteuid()}-{digest}".encode()
+
+
+def described(job):
+    """Return what the loaders of a number must agree on: a dict of names and plain values."""
+    dataset = job.dataset if job.share is None else job.dataset.dataset
+    said = {"dataset": _kind(dataset)}
+    with contextlib.suppress(Exception):  # users' code; not every dataset has a length
+        said["len(dataset)"] = len(dataset)
+    attributes = getattr(dataset, "__dict__", {})
+    for name in sorted(attributes):
+        value = attributes[name]
+        if value is None or isinstance(value, (bool, int, float, str, os.PathLike)):
+            said[f"dataset.{name}"] = os.fspath(value) if isinstance(value, os.PathLike) else value
+    said.update({name: _kind(part) for name, part in zip(PARTS[1:], parts_of(job)[1:], strict=True)})
+    said["num_workers"] = job.num_workers
+    said["the version of slipring"], said["the version of Python"] = __version__, platform.python_version()
+    return said
+
+
+def _kind(thing):
+    """Return the name of a function, or of an object's class."""
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return None if thing is None else f"{named.__module__}.{named.__qualname__}"
+
+
+class Link:
+    """A loader's connection to its pool.
+
+    Parameters
+    ----------
+    name : str
+        The option's value, for errors.
+    address : bytes
+    number : int
+    job : Job
+
+    Raises
+    ------
+    ValueError
+        The loader and the first one of this number differ; the text names what differs.
+    PermissionError
+        Another user's process listens at the address.
+    RuntimeError
+        This process is the pool's, or one of its workers.
+    SlipringError
+        The pool could not be started, or could not load the dataset.
+    """
+
+    def __init__(self, name, address, number, job):
+        if serves:
+            raise RuntimeError(
+                f"pool={name!r}: a loader with a pool began in the pool's own process, or in one of its workers. Begin "
+                "loaders under `if __name__ == '__main__':`, because the pool imports the main module; a dataset that "
+                "iterates a loader needs one without pool="
+            )
+        self.name, self.description = name, described(job)
+        self.poll = self.pidfd = None
+        for _ in range(ATTEMPTS):
+            self.channel = self._connected(address)
+            try:
+                self._greet(number, job)
+                return
+            except EOFError:  # the pool's last loader has just gone
+                self.close()
+            except BaseException:
+                self.close()
+                raise
+        raise SlipringError(
+            f"pool={name!r}: no pool answers, although one was started {ATTEMPTS} times; its errors are on stderr"
+        )
+
+    def _connected(self, address):
+        while True:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.connect(address)
+                break
+            except ConnectionRefusedError:
+                sock.close()
+                _start(self.name, address)
+            except BaseException:
+                sock.close()
+                raise
+        channel = Channel(sock)
+        pid, user, _ = channel.peer()
+        if user != os.geteuid():
+            channel.close()
+            raise PermissionError(
+                f"pool={self.name!r}: process {pid} of user {user} listens at the address of this user's pool; give "
+                "the pool another name"
+            )
+        return channel
+
+    def _greet(self, number, job):
+        self.channel.send("hello", number, self.description, os.sched_getaffinity(0))
+        what, *said = self.channel.receive()
+        if what == "bring":
+            self._bring(job)
+            what, *said = self.channel.receive()
+        if what == "differs":
+            raise self._differs(*said)
+        if what == "refused":
+            raise SlipringError(f"pool={self.name!r} could not load the dataset or serve this process:\n{said[0]}")
+        self.pid, wake = said
+        self.wake = Descriptor(wake, "the wake file of a pool")
+        self.pidfd = Descriptor(os.pidfd_open(self.pid), "the pidfd of a pool")
+        self.poll = Poll("the epoll of a pool")
+        self.poll.add(self.pidfd.fd)
+        self.poll.add(self.channel.fileno())
+
+    def _bring(self, job):
+        self.channel.send("prepare", spawn.get_preparation_data("slipring-pool"))
+        try:
+            parts = SharedPickle(parts_of(job))
+        except Exception as error:
+            explained = pickling_error(job, error, f"Workers(pool={self.name!r})", "workers of the loader's own")
+            if explained is None:
+                raise
+            raise explained from error
+        try:
+            self.channel.send("parts", parts)
+        finally:
+            parts.close()
+
+    def _differs(self, pid, theirs):
+        mine = self.description
+        names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+        text = "; ".join(
+            f"{name} is {shown(mine.get(name))} here and {shown(theirs.get(name))} there" for name in names
+        )
+        return ValueError(
+            f"pool={self.name!r}: this loader differs from the one of process {pid} that came first: {text}. Loaders "
+            "of several processes that share workers need equal datasets and functions, in the same order; give "
+            "other loaders a pool with another name"
+        )
+
+    def message(self, seconds=0.0):
+        """Return the next message that arrives within that time; None: there is none. EOFError: the pool has died."""
+        if not self.channel.has_message(seconds):
+            return None
+        return self.channel.receive()
+
+    def close(self):
+        """Leave the pool: the workers leave the loader's segment. A second call does nothing."""
+        self.channel.close()
+        for each in (self.poll, self.pidfd):
+            if each is not None:
+                each.close()
+
+
+def _start(name, address):
+    """Start the pool, or find that another process has just done so."""
+    given = {"path": sys.path, "address": address.hex()}
+    command = [spawn.get_executable(), *subprocess._args_from_interpreter_flags(), "-c", STARTER]
+    # A session of its own: neither Ctrl-C nor the end of a rank's process group reaches the pool.
+    made = subprocess.run(command, input=json.dumps(given).encode(), start_new_session=True, check=False)
+    if made.returncode:
+        raise SlipringError(
+            f"pool={name!r} could not be started: {command[0]} ended with exit code {made.returncode}; its errors are "
+            "on stderr"
+        )

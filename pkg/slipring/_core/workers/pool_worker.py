@@ -1,0 +1,119 @@
+"""A worker process of a pool: it serves the segments of several loaders, of one process or of several."""
+
+import ctypes
+import gc
+import os
+import signal
+from functools import partial
+
+from slipring._core.ring._ring import ServedRings
+from slipring._core.ring.sample_marks import count_process_in
+from slipring._core.ring.worker_info import set_worker_info
+from slipring._core.workers.concurrency import Concurrency
+from slipring._core.workers.heap import Heap
+from slipring._core.workers.worker_main import answer_with_failure, job_of, one_thread
+
+PR_SET_PDEATHSIG = 1  # of sys/prctl.h
+
+
+def die_with(parent):
+    """Let the kernel kill this process when its parent ends, at whatever moment that is."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def pool_worker_main(parent, number, channel, sources, wake_fd, forget):
+    """Run in the worker's process: the target of `multiprocessing.Process`.
+
+    Parameters
+    ----------
+    parent : int
+        Pid of the pool's process.
+    channel : Channel
+        To that process.
+    sources : dict
+        Serial number -> the parts of a job that loaders share (`worker_main.PARTS`). They were in memory before the
+        fork, so that all workers share their pages.
+    wake_fd : int
+        The pool's wake file.
+    forget : callable
+        Closes what this process has inherited and does not need.
+    """
+    gc.freeze()
+    gc.enable()
+    die_with(parent)
+    forget()
+    one_thread()
+    os.environ["WORKER"] = str(number)
+    PoolWorker(number, channel, dict(sources), wake_fd).run()
+
+
+class PoolWorker:
+    """The loop of a pool's worker. It takes the task of the loader that would run dry first."""
+
+    def __init__(self, number, channel, sources, wake_fd):
+        self.number, self.channel, self.sources, self.wake_fd = number, channel, sources, wake_fd
+        self.served = ServedRings(number + 1)
+        self.rings = {}  # the pool's key of a loader -> its segment
+        self.tasks = {}  # segment -> (its worker, the function that does a claimed task)
+        self.concurrency = {}  # fetch_threads -> the threads that all loaders share
+        self.heap = Heap()
+
+    def run(self):
+        """Work until the pool's process says that this worker must leave."""
+        while True:
+            # Read before the messages, so that a message sent after they are read ends the wait.
+            seen = self.served.wake_count() if self.rings else None
+            if not self._obey(seen is None):
+                return
+            if seen is None or not self.rings:
+                continue
+            found = self.served.claim(seen)
+            if found is not None:
+                self._work(*found)
+
+    def _work(self, ring, fill):
+        worker, work = self.tasks[ring]
+        set_worker_info(worker.info, whole_process=True)
+        count_process_in(ring)
+        work(fill)
+        self.heap.note_batch(fill.used)
+
+    def _obey(self, waits):
+        """Handle the messages of the pool's process; return whether to go on. `waits`: wait for the first one."""
+        while waits or self.channel.has_message():
+            waits = False
+            what, *arguments = self.channel.receive()
+            if what == "leave":
+                return False
+            getattr(self, f"_{what}")(*arguments)
+        return True
+
+    def _attach(self, key, ring, rest, serial, base_seed):
+        """Serve a loader's segment from now on."""
+        ring.use_wake_file(self.wake_fd)
+        ring.join(self.number + 1)
+        count_process_in(ring)
+        job = job_of(rest, self.sources[serial])
+        os.environ["NUM_WORKERS"] = str(job.num_workers)
+        threads = job.options.workers.fetch_threads
+        shared = self.concurrency.setdefault(threads, Concurrency(threads))
+        worker = job.worker_class(ring, self.number, job, True, concurrency=shared)
+        work = worker.work
+        try:
+            worker.begin(base_seed)
+        except Exception as error:
+            ring.serve(self.number + 1)
+            work = partial(answer_with_failure, worker, error)
+        self.rings[key], self.tasks[ring] = ring, (worker, work)
+        self.served.add(ring)
+
+    def _detach(self, key):
+        """Serve a loader's segment no longer, and say so."""
+        ring = self.rings.pop(key)
+        self.served.remove(ring)
+        del self.tasks[ring]
+        count_process_in(None)
+        self.channel.send("detached", key)

@@ -1,0 +1,215 @@
+"""A rank that shares a pool: ``python -m tests.pool.rank OPTIONS``. It answers each line of JSON with another."""
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+
+import numpy as np
+
+import slipring
+from slipring.errors import SlipringError
+from tests.support.leaks import read
+from tests.support.processes import ROOT, until
+
+
+class Rows:
+    """Rows of random numbers; sample `index` of any dataset waits `slow` seconds."""
+
+    def __init__(self, n, root="here", slow=0.0, gate=None, gated=-1, size=16):
+        self.n, self.root, self.size = n, root, size
+        self.pauses = [slow]
+        self.gates = [gate, gated]
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, index):
+        if self.pauses[0]:
+            time.sleep(self.pauses[0])
+        if index == self.gates[1]:
+            with open(self.gates[0], "rb") as gate:
+                gate.read(1)
+        row = slipring.rng().random(self.size)
+        row[:3] = index, np.random.random(), os.getpid()
+        return row
+
+
+class Loaded:
+    """A dataset of Python objects that it makes where it is unpickled: in the pool, and not in the ranks."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __setstate__(self, state):
+        self.n = state["n"]
+        self.samples = [(float(index), f"{index} " * 8) for index in range(self.n)]
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, index):
+        number, text = self.samples[index]
+        return np.array([number, len(text), os.getpid()])
+
+
+class Refused(Rows):
+    def __setstate__(self, state):
+        raise LookupError("this dataset is not to be had")
+
+
+def init_badly(number):
+    raise LookupError(f"worker {number} cannot begin")
+
+
+def loader_of(
+    dataset="Rows", batch_size=4, pool=None, on_death=None, worker_init_fn=None, data=None, torch=False, **options
+):
+    workers = slipring.Workers(pool=pool, on_death=on_death)
+    data = globals()[dataset](**(data or {"n": 64}))
+    if worker_init_fn:
+        options["worker_init_fn"] = globals()[worker_init_fn]
+    if torch:
+        import torch as library
+
+        from slipring.torch import DataLoader as kind
+
+        seed = options.pop("seed", 0)
+        library.manual_seed(seed)
+        options["rng"] = "batch"
+    else:
+        kind = slipring.Loader
+    return kind(data, batch_size=batch_size, workers=workers, **options)
+
+
+class Answers:
+    """What a rank can be asked."""
+
+    def __init__(self):
+        self.loaders, self.iterators = {}, {}
+
+    def make(self, name="train", **options):
+        self.loaders[name] = loader_of(**options)
+
+    def batch(self, name="train"):
+        if name not in self.iterators:
+            self.iterators[name] = iter(self.loaders[name])
+        batch = next(self.iterators[name], None)
+        if batch is None:
+            del self.iterators[name]
+            return None
+        return np.asarray(batch).tolist()
+
+    def epoch(self, name="train"):
+        """Read an epoch; return a digest of its bytes (the workers' pids left out), and the state after it."""
+        digest, pids = hashlib.sha256(), set()
+        for batch in self.loaders[name]:
+            batch = np.array(batch)
+            pids.update(batch[:, 2].tolist())
+            batch[:, 2] = 0
+            digest.update(batch.tobytes())
+        state = self.loaders[name].state_dict()
+        return {"digest": digest.hexdigest(), "pids": sorted(map(int, pids)), "state": json.dumps(state, default=str)}
+
+    def close(self, name="train"):
+        self.iterators.pop(name, None)
+        self.loaders.pop(name).close()
+
+    def private(self, pid):
+        """Return this process's proportional memory, in bytes."""
+        return pss(pid or os.getpid())
+
+
+def pss(pid):
+    """Return the proportional set size of a process in bytes."""
+    lines = read(f"/proc/{pid}/smaps_rollup").decode().splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def main():
+    answers = Answers()
+    print(json.dumps("begun"), flush=True)
+    for line in sys.stdin:
+        what, options = json.loads(line)
+        try:
+            answer = getattr(answers, what)(**options)
+        except (SlipringError, ValueError, LookupError) as error:
+            answer = {"error": type(error).__name__, "text": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+# ---- for the tests
+
+
+class Rank:
+    """A rank, as a test sees it. Calls of unknown methods are questions."""
+
+    def __init__(self, **environment):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.pool.rank"],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        self.pid = self.process.pid
+
+    def __enter__(self):
+        assert self.answer() == "begun"
+        return self
+
+    def __exit__(self, *exc):
+        self.process.kill()
+        with self.process:
+            pass
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        assert line, "the rank has ended"
+        return json.loads(line)
+
+    def begin(self, what, **options):
+        """Ask without waiting for the answer."""
+        self.process.stdin.write(json.dumps([what, options]) + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, what, **options):
+        self.begin(what, **options)
+        return self.answer()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def ranks(n, **options):
+    """Start `n` ranks with equal loaders that share a pool of a name of its own."""
+    name = f"test-{uuid.uuid4().hex}"
+    with contextlib.ExitStack() as stack:
+        started = [stack.enter_context(Rank()) for _ in range(n)]
+        for number, rank in enumerate(started):
+            made = {"pool": name, "num_workers": 2, "shuffle": True, "seed": number, **options}
+            rank.name = name
+            assert rank.ask("make", **made) is None
+        yield started
+
+
+def parent_of(pid):
+    """Return the pid of a process's parent: of a worker, the pool's process."""
+    stat = read(f"/proc/{pid}/stat").decode(errors="replace")
+    return int(stat.rpartition(")")[2].split()[1]) if stat else None
+
+
+def wait_gone(*pids):
+    """Wait until processes have ended."""
+    for pid in pids:
+        until(lambda pid=pid: read(f"/proc/{pid}/stat") == b"", f"process {pid} ends")
+
+
+if __name__ == "__main__":
+    from tests.pool import rank  # so that the pool finds the classes by their importable names
+
+    rank.main()
