@@ -40,6 +40,7 @@ class Engine:
             os.fspath(options.memory.backing),
             options.memory.slot_bytes or 0,
             label=f"{type(job.dataset).__name__}, {by}",
+            readers=options.readers,
         )
         self.meter = self.ring.meter
         counters.meters.append(self.meter)

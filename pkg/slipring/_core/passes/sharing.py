@@ -1,0 +1,536 @@
+"""Passes whose batches one process makes and others read from its slots: the agreement between these processes.
+
+The *lead* has the workers, and shares each batch with the *readers*. A Unix socket connects each reader with the lead.
+Over it, the lead announces each pass and its end, and sends the descriptors of a new segment. A reader answers when it
+takes part. Batches and their states travel in slots alone.
+"""
+
+import collections
+import contextlib
+import hashlib
+import itertools
+import logging
+import operator
+import os
+import pickle
+import secrets
+import select
+import socket
+import struct
+import weakref
+from functools import partial
+
+from slipring._core.codec._shared import SharedReader, attached_ring
+from slipring._core.ring._segment import now
+from slipring._core.ring.process import Owner
+from slipring._core.ring.text import seconds as duration
+from slipring._core.workers.stateful import attempt
+from slipring.errors import Closed, LeadDied, LoaderTimeout
+
+MAX_READERS = 40  # of a segment, as SR_MAX_READERS
+WARN_AFTER = 10 * 10**9  # ns
+CONNECT_S = 60.0  # far longer than a living process needs to connect to another one
+CHECK_S = 0.1  # how often a waiting process looks whether another thread ends its wait
+MESSAGE = 1 << 17  # bytes of the longest message
+LARGEST_ERROR = 1 << 15  # bytes of an exception in a message; of a larger one only the text is sent
+
+log = logging.getLogger("slipring")
+
+
+# ---- messages
+
+
+def packed_error(error):
+    """Return an exception as (text, pickle) for a message; the pickle is None if it is large or impossible."""
+    if error is None:
+        return None, None
+    data, failed = attempt(pickle.dumps, error)
+    return f"{type(error).__name__}: {error}"[:LARGEST_ERROR], None if failed or len(data) > LARGEST_ERROR else data
+
+
+def unpacked_error(text, data, where):
+    """Return the exception of a message: the original one, or `Closed` with its text."""
+    error = None if data is None else attempt(pickle.loads, data)[0]
+    return error if isinstance(error, Exception) else Closed(f"{where}: {text}")
+
+
+class Channel:
+    """One end of the connection of a reader and its lead.
+
+    Attributes
+    ----------
+    rank, pid : int
+        Of the process at the other end.
+    is_over : bool
+        The other end is closed: that process has dropped its loader, or has died.
+    """
+
+    def __init__(self, connection, rank, pid):
+        self.rank, self.pid, self.socket = rank, pid, connection
+        self.socket.setblocking(False)
+        self.pidfd = os.pidfd_open(pid)
+        self.owner, self.inbox, self.is_over = Owner(), collections.deque(), False
+        self._receive = partial(self.socket.recvmsg, MESSAGE, socket.CMSG_SPACE(2 * struct.calcsize("i")))
+
+    @property
+    def name(self):
+        """str: the process at the other end, for messages."""
+        return f"rank {self.rank} (pid {self.pid})"
+
+    def is_dead(self):
+        """Return whether the process at the other end has died."""
+        return bool(_poll([self.pidfd], 0))
+
+    def send(self, *message, fds=()):
+        """Send a message; return whether the other process can still receive it."""
+        sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
+        try:
+            self.socket.sendmsg([pickle.dumps(message)], sent)
+        except (BrokenPipeError, ConnectionResetError):
+            self.is_over = True
+        return not self.is_over
+
+    def collect(self):
+        """Move the messages that have arrived to `inbox`; no signal handler can run between the two."""
+        arrived = itertools.takewhile(operator.itemgetter(0), iter(self._receive, None))
+        try:
+            self.inbox.extend(arrived)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            pass
+        self.is_over = True
+
+    def messages(self):
+        """Yield (message, descriptors) of those that have arrived; each is removed when the next one is requested."""
+        self.collect()
+        while self.inbox:
+            data, more, _, _ = self.inbox[0]
+            numbers = [struct.unpack(f"{len(raw) // struct.calcsize('i')}i", raw) for _, _, raw in more]
+            yield pickle.loads(data), [*itertools.chain(*numbers)]
+            self.inbox.popleft()
+
+    def close(self):
+        """Close the connection."""
+        if self.owner.is_here and self.pidfd >= 0:
+            with contextlib.suppress(OSError):  # the other end is closed already
+                self.socket.shutdown(socket.SHUT_RDWR)  # forked processes have the socket, too
+            self.socket.close()
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+    def __del__(self):
+        self.close()
+
+
+def _poll(fds, timeout_s):
+    """Return those descriptors that are readable, or whose other end is closed, after at most so many seconds."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(timeout_s * 1e3)]
+
+
+# ---- the connection
+
+
+def listening():
+    """Return (a socket that waits for connections, its address)."""
+    listener, address = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), f"\0slipring-{secrets.token_hex(16)}"
+    listener.bind(address)
+    listener.listen(MAX_READERS)
+    return listener, address
+
+
+def _peer(connection):
+    """Return (pid, uid) of the process at the other end."""
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
+
+
+def connected(address, rank, pid, number):
+    """Return the `Reader` with this number, connected to the lead."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(address)
+    found, uid = _peer(connection)
+    if (found, uid) != (pid, os.geteuid()):
+        raise PermissionError(f"share=: process {found} of user {uid} answers in the place of rank {rank} (pid {pid})")
+    return Reader(Channel(connection, rank, pid), number)
+
+
+def accepted(listener, expected):
+    """Return the `Lead` of the readers in `expected`, {pid: rank}, in that order; they connect now."""
+    channels, deaths = {}, {pid: os.pidfd_open(pid) for pid in expected}
+    try:
+        while missing := [pid for pid in expected if pid not in channels]:
+            if listener.fileno() not in _poll([listener.fileno(), *(deaths[pid] for pid in missing)], CONNECT_S):
+                names = ", ".join(f"{expected[pid]} (pid {pid})" for pid in missing)
+                raise RuntimeError(f"share=: no connection from rank {names}, which must make its loader, too")
+            connection, _ = listener.accept()
+            pid, uid = _peer(connection)
+            if uid == os.geteuid() and pid in expected:
+                channels[pid] = Channel(connection, expected[pid], pid)
+    finally:
+        for fd in deaths.values():
+            os.close(fd)
+        listener.close()
+    return Lead([channels[pid] for pid in expected])
+
+
+# ---- what must be equal in all processes when a pass begins
+
+
+def facts_of(options, seed, position):
+    """Return {name: text} of a pass that begins: what its processes must agree on."""
+    beyond = hashlib.sha256(repr(sorted(position.beyond)).encode()).hexdigest()[:8] if position.beyond else ""
+    workers = [worker.batches for worker in position.workers or ()]
+    return {
+        "num_workers": str(options.num_workers),
+        "the seed (generator=)": str(seed),
+        "the epoch": str(position.epoch),
+        "the position (load_state_dict)": f"{position.delivered} batches{beyond and f', and others ({beyond})'}",
+        "the positions of workers (load_state_dict)": str(workers),
+    }
+
+
+def difference(facts):
+    """Return the text for facts that differ, from {rank: {name: text}}; None if they are equal."""
+    first, *others = facts
+    for name, value in facts[first].items():
+        for other in others:
+            if facts[other].get(name) != value:
+                return f"{name}: {value} in rank {first}, {facts[other].get(name)} in rank {other}"
+    return None
+
+
+# ---- the lead
+
+
+class Lead:
+    """The part of the process that has the workers.
+
+    One thread at a time uses it for a pass: the one in next(), or the one that begins or ends the pass.
+
+    Parameters
+    ----------
+    channels : list of Channel
+        To the readers, in the order of their numbers.
+    """
+
+    def __init__(self, channels):
+        self.channels, self.passes, self.warn_at = channels, 0, 0
+        self.owner, self.dead = Owner(), set()
+        self.answered = [0] * len(channels)  # the newest pass that each reader takes part in, or is absent from
+        self.errors = {}  # pass -> the exception with which a reader refuses it
+        # [weak reference to the engine whose segment each reader has], and those whose dead readers are recovered
+        self.segments = [lambda: None] * len(channels)
+        self.recovered = [weakref.WeakSet() for _ in channels]
+        self.deaths = select.epoll()
+        for channel in channels:
+            self.deaths.register(channel.pidfd, select.EPOLLIN)
+
+    @property
+    def n_readers(self):
+        """int: for how many readers a segment is made."""
+        return len(self.channels)
+
+    @property
+    def death_fd(self):
+        """int: a descriptor that is readable after a reader's death, until `recover_dead` is called."""
+        return self.deaths.fileno()
+
+    def begin(self, engine, options, seed, position):
+        """Announce a pass of an engine to the readers; return the pass's number."""
+        self.passes += 1
+        facts, record = facts_of(options, seed, position), engine.ring.controls
+        fds = [engine.ring.fd, *([record] if record != engine.ring.fd else [])]
+        for number, channel in enumerate(self.channels):
+            known = self.segments[number]() is engine
+            if channel.send("begin", self.passes, facts, fds=() if known else fds):
+                self.segments[number] = weakref.ref(engine)
+        self.warn_at = now() + WARN_AFTER
+        return self.passes
+
+    @contextlib.contextmanager
+    def beginning(self):
+        """Tell the readers if the pass that begins in the block cannot begin."""
+        before = self.passes
+        try:
+            yield
+        except BaseException as error:
+            if self.passes == before:
+                self.passes += 1
+                self.end(self.passes, 0, error, is_fatal=True)
+            raise
+
+    def is_complete(self, number, timeout_s):
+        """Wait for readers, at most `timeout_s`; return whether all that live take part in a pass.
+
+        Raise the exception with which a reader refuses the pass.
+        """
+        missing = self._missing(number)
+        if missing:
+            fds = [fd for channel in missing for fd in (channel.socket.fileno(), channel.pidfd)]
+            if not _poll(fds, timeout_s):
+                self._warn(number, missing)
+            for channel in missing:
+                self._answers(channel)
+            missing = self._missing(number)
+        if number in self.errors:
+            raise self.errors.pop(number)
+        return not missing
+
+    def _missing(self, number):
+        return [
+            channel
+            for at, channel in enumerate(self.channels)
+            if self.answered[at] < number and not channel.is_over and not channel.is_dead()
+        ]
+
+    def _answers(self, channel):
+        for (number, text, data), _ in channel.messages():
+            at = self.channels.index(channel)
+            self.answered[at] = max(self.answered[at], number)
+            if text is not None:
+                self.errors[number] = unpacked_error(text, data, channel.name)
+
+    def _warn(self, number, missing):
+        if now() >= self.warn_at:
+            waited, self.warn_at = now() - self.warn_at + WARN_AFTER, float("inf")
+            log.warning(
+                "share=: the batches of pass %d wait for %s, which %s not called iter() of the loader for %s",
+                *(number, ", ".join(channel.name for channel in missing), "has" if len(missing) == 1 else "have"),
+                duration(waited / 1e9),
+            )
+
+    def timed_out(self, number, timeout_s):
+        """Return the exception for readers that do not take part in time."""
+        names = ", ".join(channel.name for channel in self._missing(number))
+        return LoaderTimeout(
+            f"no batch within timeout={timeout_s} s: the batches wait for {names}. Each rank of share= must call "
+            "iter() of the loader as often as the others"
+        )
+
+    def recover_dead(self, engine):
+        """Release the slots that dead readers have in an engine's segment."""
+        for fd, _ in self.deaths.poll(0):
+            number = next(at for at, channel in enumerate(self.channels) if channel.pidfd == fd)
+            self.dead.add(number)
+            self.deaths.unregister(fd)
+            log.warning("share=: %s has died; the other ranks continue", self.channels[number].name)
+        for number in self.dead:
+            if engine not in self.recovered[number]:
+                engine.ring.recover(engine.ring.n_participants + number)
+                self.recovered[number].add(engine)
+
+    def end(self, number, results, error=None, is_fatal=False):
+        """Tell the readers that a pass has ended after so many results, and why.
+
+        `is_fatal`: the error has ended the pass; otherwise it comes after the last batch.
+        """
+        if self.owner.is_here and number:
+            for channel in self.channels:
+                with contextlib.suppress(BlockingIOError):  # it has not read its messages for very long
+                    channel.send("end", number, results, *packed_error(error), is_fatal)
+
+    def __reduce__(self):
+        raise _not_copied()
+
+
+def _not_copied():
+    return TypeError(
+        "a loader with share= cannot be pickled or copied, because its ranks are connected: make one in each rank"
+    )
+
+
+# ---- a reader
+
+
+class SharedSegment:
+    """The lead's segment in a reader: what an `Engine` is to the lead."""
+
+    pool = memory = None
+    alive = True
+
+    def __init__(self, ring):
+        self.ring, self.meter = ring, ring.meter
+        self.pinned_slots = None  # as of `Engine`
+        self.owner = Owner()
+
+    @property
+    def foreign(self):
+        """bool: whether this process has inherited the segment by a fork."""
+        return not self.owner.is_here
+
+    def close(self, counters):
+        """Unregister slots, and keep the figures."""
+        if self.pinned_slots is not None:
+            self.pinned_slots.close()
+        counters.fold(self.meter, self.ring.info)
+
+
+class Reader:
+    """The part of a process that reads the lead's batches.
+
+    Parameters
+    ----------
+    channel : Channel
+        To the lead.
+    number : int
+        Of the reader.
+    """
+
+    def __init__(self, channel, number):
+        self.channel, self.number, self.passes = channel, number, 0
+        self.segment = None  # the newest `SharedSegment`
+        self.newest = lambda: None  # a weak reference to the newest `Reading`
+        self.ends = {}  # pass -> how the lead has ended it: (results, text, pickle, is_fatal)
+        self.begun = {}  # pass -> (facts, the lead's segment) of passes that this process has not begun
+
+    def begin(self, counters, timeout_s):
+        """Wait until the lead begins the next pass, and return the `Reading` of it.
+
+        Raise `LeadDied`, `LoaderTimeout`, or the exception with which the lead could not begin.
+        """
+        self.passes += 1
+        number, began, warn_at = self.passes, now(), now() + WARN_AFTER
+        while number not in self.begun:
+            self.update(counters)
+            if number in self.begun:
+                break
+            if number in self.ends:
+                raise self.ended_by(number)
+            if self.is_lead_gone():
+                raise self.lead_died()
+            if timeout_s and now() - began >= timeout_s * 1e9:
+                raise LoaderTimeout(f"{self.channel.name} has not called iter() of the loader within {timeout_s} s")
+            if now() >= warn_at:
+                warn_at = float("inf")
+                log.warning("share=: iter() waits for iter() of %s", self.channel.name)
+            _poll([self.channel.socket.fileno(), self.channel.pidfd], CHECK_S)
+        facts, segment = self.begun.pop(number)
+        if (before := self.newest()) is not None and before.segment is segment:
+            before.leave()  # the lead has ended that pass
+        reading = Reading(self, number, facts, segment)
+        self.newest = weakref.ref(reading)
+        return reading
+
+    def is_lead_gone(self):
+        """Return whether the lead has died, or has dropped its loader."""
+        return self.channel.is_over or self.channel.is_dead()
+
+    def update(self, counters=None):
+        """Take the lead's messages."""
+        for (kind, number, *more), fds in self.channel.messages():
+            if kind == "end":
+                self.ends.setdefault(number, more)
+                continue
+            if number in self.begun:  # a signal handler has interrupted the rest
+                continue
+            if fds:
+                self._attach(fds, counters)
+            self.begun[number] = more[0], self.segment
+        for number in [number for number in self.ends if number < self.passes - 8]:
+            del self.ends[number]
+
+    def _attach(self, fds, counters):
+        try:
+            segment = SharedSegment(attached_ring(*fds))
+        finally:
+            for fd in fds:
+                os.close(fd)
+        if self.segment is not None:
+            self.segment.close(counters)
+        counters.meters.append(segment.meter)
+        self.segment = segment
+
+    @contextlib.contextmanager
+    def beginning(self):
+        """Tell the lead if the pass that begins in the block cannot begin here."""
+        before = self.passes
+        try:
+            yield
+        except BaseException as error:
+            self.passes = before + 1
+            self.channel.send(self.passes, *packed_error(error))
+            raise
+
+    def ended_by(self, number):
+        """Return the exception for a pass that the lead has ended before this process."""
+        results, text, data, _ = self.ends[number]
+        if text is not None:
+            return unpacked_error(text, data, self.channel.name)
+        return Closed(
+            f"{self.channel.name}, which makes the batches, ended this pass after {results} results: leave the loop at "
+            "the same batch in all ranks of share="
+        )
+
+    def lead_died(self):
+        """Return the exception for a lead that has died, or has dropped its loader."""
+        what = "has died" if self.channel.is_dead() else "has dropped its loader"
+        return LeadDied(
+            f"{self.channel.name}, which makes the batches of share=, {what}, and none of its batches is left",
+            rank=self.channel.rank,
+            pid=self.channel.pid,
+        )
+
+    def __reduce__(self):
+        raise _not_copied()
+
+
+class Reading:
+    """One pass of a reader, from the lead's announcement on.
+
+    Attributes
+    ----------
+    segment : SharedSegment
+    reader : SharedReader
+        It takes part from now on.
+    """
+
+    def __init__(self, owner, number, facts, segment):
+        self.owner, self.number, self.facts, self.segment = owner, number, facts, segment
+        self.reader = SharedReader(segment.ring, owner.number)
+        self.is_left = False
+
+    # What a frontend asks of an engine.
+    ring = property(lambda self: self.segment.ring)
+    meter = property(lambda self: self.segment.meter)
+    foreign = property(lambda self: self.segment.foreign)
+    pinned_slots = property(
+        lambda self: self.segment.pinned_slots, lambda self, slots: setattr(self.segment, "pinned_slots", slots)
+    )
+
+    @property
+    def death_fd(self):
+        """int: the lead's pidfd."""
+        return self.owner.channel.pidfd
+
+    def take_part(self, options, seed, position):
+        """Compare this process's beginning of the pass with the lead's, and tell the lead that this process reads."""
+        lead = self.owner.channel.rank
+        differs = difference({lead: self.facts, "this": facts_of(options, seed, position)})
+        if differs is not None:
+            raise ValueError(f"the ranks of share= begin a pass differently; {differs}")
+        self.owner.channel.send(self.number, None, None)
+
+    def has_ended(self):
+        """Return whether the lead has ended the pass, or is gone. All its batches have then been shared."""
+        self.owner.update()
+        return self.number in self.owner.ends or self.owner.is_lead_gone()
+
+    def end(self):
+        """Return (the exception for a pass that the lead has ended too early, whether that has ended it at once)."""
+        if self.number not in self.owner.ends:
+            return self.owner.lead_died(), True
+        return self.owner.ended_by(self.number), self.owner.ends[self.number][3]
+
+    def await_message(self):
+        """Wait for a message of the lead, or its death, for a short time."""
+        _poll([self.owner.channel.socket.fileno(), self.death_fd], CHECK_S)
+
+    def leave(self):
+        """Take part no longer. Safe to call twice."""
+        if not self.is_left:
+            self.is_left = True
+            self.reader.leave()
