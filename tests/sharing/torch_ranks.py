@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import signal
 import sys
 
 import numpy as np
@@ -101,6 +102,15 @@ class Remembering(Rows):
         self.read = state["read"]
 
 
+class Dying(Rows):
+    """A dataset whose workers do not survive a sample."""
+
+    def __getitem__(self, i):
+        if i == N // 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(i)
+
+
 class Walk(torch.utils.data.Sampler):
     """A Stateful sampler."""
 
@@ -151,7 +161,7 @@ def of_kind(kind, **options):
     if kind == "batches":
         sampler = slipring.BatchSampler(N, 4, seed=5, rank=0, world_size=1)
         return DataLoader(Rows(), batch_sampler=sampler, **options)
-    dataset = {"rows": Rows, "remembering": Remembering}[kind]()
+    dataset = {"rows": Rows, "remembering": Remembering, "dying": Dying}[kind]()
     return DataLoader(dataset, 4, shuffle=True, **options)
 
 

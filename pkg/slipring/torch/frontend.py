@@ -28,7 +28,7 @@ from slipring._core.workers.fetch import batch_maker, load_ended, own_method
 from slipring._core.workers.job import Job
 from slipring._core.workers.stateful import is_stateful
 from slipring.options import OF_WORKERS, LoaderOptions, TorchOptions, Workers
-from slipring.torch import private, remote
+from slipring.torch import private, remote, share
 from slipring.torch.collate import core_collate
 from slipring.torch.contexts import start_of
 from slipring.torch.generators import as_state, as_text, generator_of, seed_generator_of, state_of, text_of
@@ -183,11 +183,11 @@ class TorchFrontend(Frontend):
         iterator.close()
 
     def _beginning(self):
-        return super()._beginning() if self._sharing is None else self._sharing.beginning()
+        return super()._beginning() if self._sharing is None else share.beginning(self, self._sharing)
 
     def _engine_for(self, options, job, live_on):
         if isinstance(self._sharing, Reader):
-            return self._sharing.begin(self._engines.counters, options.timeout), _keep
+            return self._sharing.begin(), _keep
         return super()._engine_for(options, job, live_on)
 
     def _new_iterator(self, options):

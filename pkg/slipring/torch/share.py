@@ -1,5 +1,6 @@
 """``share=``: which process makes the batches of a group of ranks, and what these ranks must agree on."""
 
+import contextlib
 import hashlib
 import os
 import socket
@@ -8,7 +9,7 @@ import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from slipring._core.passes.reshard import rank_of, ranks_of
-from slipring._core.passes.sharing import MAX_READERS, accepted, connected, difference, listening
+from slipring._core.passes.sharing import MAX_READERS, Lead, accepted, connected, difference, listening
 from slipring._core.ring import process
 from slipring._core.workers.stateful import attempt
 from slipring._version import __version__
@@ -49,6 +50,20 @@ def joined(loader):
         return accepted(listener, {each["pid"]: each["rank"] for each in readers})
     finally:
         listener.close()
+
+
+@contextlib.contextmanager
+def beginning(loader, sharing):
+    """Begin a pass in the block with the lead's generators: a rank that left a pass early has drawn less from them."""
+    generators = [loader.generator, generator_of(loader)]
+    if isinstance(sharing, Lead):
+        with sharing.beginning((loader._epochs, [generator.get_state().numpy().tobytes() for generator in generators])):
+            yield
+        return
+    with sharing.beginning(loader._engines.counters, loader.timeout) as (loader._epochs, states):
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        yield
 
 
 # ---- the group

@@ -219,6 +219,7 @@ class Lead:
 
     def __init__(self, channels):
         self.channels, self.passes, self.warn_at = channels, 0, 0
+        self.own = None  # what the readers get from the frontend when the next pass begins
         self.owner, self.dead = Owner(), set()
         self.answered = [0] * len(channels)  # the newest pass that each reader takes part in, or is absent from
         self.errors = {}  # pass -> the exception with which a reader refuses it
@@ -246,15 +247,15 @@ class Lead:
         fds = [engine.ring.fd, *([record] if record != engine.ring.fd else [])]
         for number, channel in enumerate(self.channels):
             known = self.segments[number]() is engine
-            if channel.send("begin", self.passes, facts, fds=() if known else fds):
+            if channel.send("begin", self.passes, facts, self.own, fds=() if known else fds):
                 self.segments[number] = weakref.ref(engine)
         self.warn_at = now() + WARN_AFTER
         return self.passes
 
     @contextlib.contextmanager
-    def beginning(self):
-        """Tell the readers if the pass that begins in the block cannot begin."""
-        before = self.passes
+    def beginning(self, own):
+        """Begin a pass in the block: the readers get `own` with it, or learn that it cannot begin."""
+        before, self.own = self.passes, own
         try:
             yield
         except BaseException as error:
@@ -385,19 +386,30 @@ class Reader:
         self.segment = None  # the newest `SharedSegment`
         self.newest = lambda: None  # a weak reference to the newest `Reading`
         self.ends = {}  # pass -> how the lead has ended it: (results, text, pickle, is_fatal)
-        self.begun = {}  # pass -> (facts, the lead's segment) of passes that this process has not begun
+        self.begun = {}  # pass -> (facts, what the lead's frontend sent, segment) of passes to be begun here
 
-    def begin(self, counters, timeout_s):
-        """Wait until the lead begins the next pass, and return the `Reading` of it.
+    @contextlib.contextmanager
+    def beginning(self, counters, timeout_s):
+        """Begin a pass in the block, after the lead has: yield what its frontend has sent.
 
-        Raise `LeadDied`, `LoaderTimeout`, or the exception with which the lead could not begin.
+        Raise `LeadDied`, `LoaderTimeout`, or the exception with which the lead could not begin. The lead learns of all
+        other exceptions.
         """
         self.passes += 1
-        number, began, warn_at = self.passes, now(), now() + WARN_AFTER
-        while number not in self.begun:
+        number = self.passes
+        try:
+            self._await_begin(number, counters, timeout_s)
+            yield self.begun[number][1]
+        except BaseException as error:
+            self.channel.send(number, *packed_error(error))
+            raise
+
+    def _await_begin(self, number, counters, timeout_s):
+        began, warn_at = now(), now() + WARN_AFTER
+        while True:
             self.update(counters)
             if number in self.begun:
-                break
+                return
             if number in self.ends:
                 raise self.ended_by(number)
             if self.is_lead_gone():
@@ -408,10 +420,13 @@ class Reader:
                 warn_at = float("inf")
                 log.warning("share=: iter() waits for iter() of %s", self.channel.name)
             _poll([self.channel.socket.fileno(), self.channel.pidfd], CHECK_S)
-        facts, segment = self.begun.pop(number)
+
+    def begin(self):
+        """Return the `Reading` of the pass that begins."""
+        facts, _, segment = self.begun.pop(self.passes)
         if (before := self.newest()) is not None and before.segment is segment:
             before.leave()  # the lead has ended that pass
-        reading = Reading(self, number, facts, segment)
+        reading = Reading(self, self.passes, facts, segment)
         self.newest = weakref.ref(reading)
         return reading
 
@@ -429,7 +444,7 @@ class Reader:
                 continue
             if fds:
                 self._attach(fds, counters)
-            self.begun[number] = more[0], self.segment
+            self.begun[number] = *more, self.segment
         for number in [number for number in self.ends if number < self.passes - 8]:
             del self.ends[number]
 
@@ -443,17 +458,6 @@ class Reader:
             self.segment.close(counters)
         counters.meters.append(segment.meter)
         self.segment = segment
-
-    @contextlib.contextmanager
-    def beginning(self):
-        """Tell the lead if the pass that begins in the block cannot begin here."""
-        before = self.passes
-        try:
-            yield
-        except BaseException as error:
-            self.passes = before + 1
-            self.channel.send(self.passes, *packed_error(error))
-            raise
 
     def ended_by(self, number):
         """Return the exception for a pass that the lead has ended before this process."""
