@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import overload
 
     import torch
+    import torch.distributed.device_mesh
     from typing_extensions import TypeVar
 
     _Made = TypeVar("_Made")
@@ -383,7 +384,7 @@ class OneDeviceOptions(CommonOptions, total=False):
 
     rank: Annotated[int | None, _RANK]
     share: Annotated[
-        "torch.distributed.ProcessGroup | torch.distributed.DeviceMesh | None",
+        "torch.distributed.ProcessGroup | torch.distributed.device_mesh.DeviceMesh | None",
         Rule(
             None,
             """The ranks that need the same batches, as tensor- and context-parallel ranks do. On each machine, the

@@ -1,4 +1,4 @@
-"""Ranks of ``share=`` that leave, lag or are killed: the others get every batch once, or an error that names the rank."""
+"""Ranks of ``share=`` that leave, lag or are killed: the others get every batch once, or an error with the rank."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A rank of a job whose ranks share one stream: ``python -m tests.sharing.torch_ranks SCENARIO RANK RANKS FOLDER JSON``.
+"""A rank of a job whose ranks share a stream: ``python -m tests.sharing.torch_ranks SCENARIO RANK RANKS FOLDER JSON``.
 
 It writes what it has seen as lines of JSON, and waits for a line of its standard input where a test must do something.
 """
@@ -7,17 +7,22 @@ import contextlib
 import hashlib
 import itertools
 import json
+import logging
 import os
+import pickle
 import signal
 import sys
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import slipring
 from slipring import Memory, Workers, tokens
 from slipring.torch import DataLoader, Device
+from tests.support.inside import share as shares
+from tests.support.inside import sharing
 from tests.support.processes import worker_pids
 
 N = 60
@@ -239,8 +244,18 @@ def resumed(rank, share, kind="rows", at=5, **options):
     say(rest=rest, again=again, other=other, following=following)
 
 
-def stepwise(rank, share, kind="rows", alone=(), **options):
+class Sayer(logging.Handler):
+    """Says what slipring logs."""
+
+    def emit(self, record):
+        say(warning=record.getMessage())
+
+
+def stepwise(rank, share, kind="rows", warn_soon=False, **options):
     """Read a batch for each line from the test; say what has come, or which exception."""
+    if warn_soon:
+        sharing.WARN_AFTER = 0
+        logging.getLogger("slipring").addHandler(Sayer())
     with of_kind(kind, share=share, **read_options(options)) as loader:
         say(pid=os.getpid())
         batches = None
@@ -269,29 +284,30 @@ def stepwise(rank, share, kind="rows", alone=(), **options):
                 say(error=type(error).__name__, text=str(error))
 
 
-def refused(rank, share, ranks=None, kind="rows", options=None):
-    """Make a loader with options that each rank has its own of; say with which error."""
-    options = (options or [{}])[rank % len(options or [{}])]
+def refused(rank, share, options):
+    """Make a loader with options that each rank has its own of, and read it; say with which error."""
     try:
-        loader = made_with(share, kind, dict(options))
-        say(batches=sum(1 for _ in loader))
+        with made_with(share, **options[rank]) as loader:
+            state = loader.state_dict()
+            say(batches=sum(1 for _ in loader))
+            loader.load_state_dict(state if rank else {**state, "seed": 5, "finished": False, "delivered": 1})
+            next(iter(loader))
     except Exception as error:
         say(error=type(error).__name__, text=str(error))
 
 
-def made_with(share, kind, options):
-    length, parts = options.pop("length", N), options.pop("parts", None)
-    if "bad" in options:
-        return DataLoader(Rows(bad=options.pop("bad")), 4, share=share, multiprocessing_context="fork", **options)
-    if parts is not None:
-        sampler = torch.utils.data.DistributedSampler(range(N), *parts)
-        return DataLoader(Rows(), 4, sampler=sampler, share=share, num_workers=1, multiprocessing_context="fork")
-    if "order" in options:
-        order = options.pop("order")
-        return DataLoader(Rows(), 4, sampler=order, share=share, num_workers=1, multiprocessing_context="fork")
-    if kind != "rows" or length == N:
-        return of_kind(kind, share=share, **read_options(options))
-    return DataLoader(Rows(length), 4, share=share, num_workers=1, multiprocessing_context="fork")
+def made_with(share, length=N, parts=None, order=None, pipe=False, user=None, version=None, **options):
+    """Return a loader of rows, of which this rank has `parts` of a DistributedSampler, or an `order`."""
+    if user is not None:
+        os.geteuid = lambda: user
+    if version is not None:
+        shares.__version__ = version
+    dataset = IterableWrapper(range(length)) if pipe else Rows(length)
+    sampler = order if parts is None else torch.utils.data.DistributedSampler(dataset, *parts)
+    options = {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "fork"} | options
+    if not options["num_workers"]:
+        del options["multiprocessing_context"]
+    return DataLoader(dataset, sampler=sampler, share=share, **read_options(options))
 
 
 def errors(rank, share, **options):
@@ -348,9 +364,7 @@ def meshes(rank, share, shape=(2, 2), names=("dp", "tp"), part=("tp",), **option
 
 def machines(rank, share, **options):
     """Share in a group of ranks of which each two are on a machine."""
-    import slipring.torch.share as module
-
-    module._machine = lambda: f"machine {rank // 2}"
+    shares._machine = lambda: f"machine {rank // 2}"
     passes(rank, share, **options)
 
 
@@ -362,16 +376,14 @@ def strangers(rank, share):
             DataLoader(Rows(), 4, num_workers=1, share=wrong)
             say(made=True)
     try:
-        DataLoader(Rows(), 4, num_workers=1, share=group, multiprocessing_context="fork")
-        say(made=True)
+        with DataLoader(Rows(), 4, num_workers=1, share=group, multiprocessing_context="fork") as loader:
+            say(batches=sum(1 for _ in loader))
     except ValueError as error:
         say(text=str(error))
 
 
-def copied(rank, share):
-    """Copy and pickle a loader that shares."""
-    import pickle
-
+def pickled(rank, share):
+    """Pickle a loader that shares."""
     with of_kind("rows", share=share) as loader:
         try:
             pickle.dumps(loader)
@@ -382,7 +394,7 @@ def copied(rank, share):
 SCENARIOS = {
     each.__name__: each
     for each in (
-        *(passes, resumed, stepwise, refused, errors, interleaved, iterators, meshes, machines, strangers, copied),
+        *(passes, resumed, stepwise, refused, errors, interleaved, iterators, meshes, machines, strangers, pickled),
     )
 }
 

@@ -172,6 +172,14 @@ class TorchFrontend(Frontend):
     def _is_map(self):
         return self._dataset_kind == private.DatasetKind.Map
 
+    def __getstate__(self):
+        if self.share is not None:
+            raise TypeError(
+                "a loader with share= cannot be pickled or copied, because its ranks are connected: make one in each "
+                "rank"
+            )
+        return super().__getstate__()
+
     # ---- the beginning of a pass: torch's draws, in torch's order
 
     def _end_pass(self, iterator):

@@ -18,7 +18,7 @@ from slipring._core.passes.engine import exiting, stay_if_exiting
 from slipring._core.passes.sharing import CHECK_S
 from slipring._core.workers import error_record
 from slipring._core.workers.stateful import attempt
-from slipring.errors import Closed, CorruptBatch, DescriptorClosed, LoaderTimeout
+from slipring.errors import Closed, DescriptorClosed, LoaderTimeout
 
 cdef object _exiting = exiting  # see slipring._core.passes.engine
 
@@ -153,6 +153,7 @@ cdef class SharedIteration(Pass):
                     f"batch {seq} was made of other indices than this rank's sampler gives: the samplers of all ranks "
                     "of share= must give the same, so give them the same seed, rank and epoch (set_epoch)"
                 )
+                self.reading.refuse_next(error)
                 self.fail(error)
                 raise error
             self.planned.pop(seq, None)

@@ -334,15 +334,6 @@ class Lead:
                 with contextlib.suppress(BlockingIOError):  # it has not read its messages for very long
                     channel.send("end", number, results, *packed_error(error), is_fatal)
 
-    def __reduce__(self):
-        raise _not_copied()
-
-
-def _not_copied():
-    return TypeError(
-        "a loader with share= cannot be pickled or copied, because its ranks are connected: make one in each rank"
-    )
-
 
 # ---- a reader
 
@@ -478,9 +469,6 @@ class Reader:
             pid=self.channel.pid,
         )
 
-    def __reduce__(self):
-        raise _not_copied()
-
 
 class Reading:
     """One pass of a reader, from the lead's announcement on.
@@ -517,6 +505,10 @@ class Reading:
         if differs is not None:
             raise ValueError(f"the ranks of share= begin a pass differently; {differs}")
         self.owner.channel.send(self.number, None, None)
+
+    def refuse_next(self, error):
+        """Tell the lead that this process will not take part in the next pass, which then raises the error."""
+        self.owner.channel.send(self.number + 1, *packed_error(error))
 
     def has_ended(self):
         """Return whether the lead has ended the pass, or is gone. All its batches have then been shared."""
