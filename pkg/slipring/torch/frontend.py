@@ -172,7 +172,7 @@ class TorchFrontend(Frontend):
     def _is_map(self):
         return self._dataset_kind == private.DatasetKind.Map
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         if self.share is not None:
             raise TypeError(
                 "a loader with share= cannot be pickled or copied, because its ranks are connected: make one in each "
@@ -190,10 +190,10 @@ class TorchFrontend(Frontend):
             iterator.drain_requested(position.delivered + len(position.beyond))
         iterator.close()
 
-    def _beginning(self):
+    def _beginning(self) -> Any:
         return super()._beginning() if self._sharing is None else share.beginning(self, self._sharing)
 
-    def _engine_for(self, options, job, live_on):
+    def _engine_for(self, options: Any, job: Any, live_on: bool) -> tuple[Any, Any]:
         if isinstance(self._sharing, Reader):
             return self._sharing.begin(), _keep
         return super()._engine_for(options, job, live_on)
