@@ -20,7 +20,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import slipring
 from slipring import Memory, Workers, tokens
-from slipring.torch import DataLoader, Device
+from slipring.torch import DataLoader, Device, context_slice
 from tests.support.inside import share as shares
 from tests.support.inside import sharing
 from tests.support.processes import worker_pids
@@ -382,6 +382,38 @@ def strangers(rank, share):
         say(text=str(error))
 
 
+def sliced(rank, share, cases):
+    """Divide batches among context-parallel ranks."""
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("cp",))
+    found = []
+    for number, (batch, options) in enumerate(cases):
+        batch = {name: torch.tensor(value) if isinstance(value, list) else value for name, value in batch.items()}
+        try:
+            part = context_slice(batch, share if number % 2 else mesh["cp"], **options)
+        except ValueError as error:
+            found.append(str(error))
+            continue
+        views = {
+            name: value.untyped_storage().data_ptr() == batch[name].untyped_storage().data_ptr()
+            for name, value in part.items()
+            if torch.is_tensor(value)
+        }
+        found.append([{name: value.tolist() for name, value in part.items() if name in views}, views])
+    say(found=found)
+
+
+def context_streams(rank, share, **options):
+    """Share a stream among context-parallel ranks, and divide its batches."""
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("cp",))
+    with of_kind("chunks", share=mesh["cp"], **options) as loader:
+        seen = []
+        for batch in loader:
+            part = context_slice(batch, mesh["cp"])["input_ids"]
+            assert part.untyped_storage().data_ptr() == batch["input_ids"].untyped_storage().data_ptr()
+            seen.append(part.flatten(1, 2).tolist())
+        say(seen=seen)
+
+
 def pickled(rank, share):
     """Pickle a loader that shares."""
     with of_kind("rows", share=share) as loader:
@@ -394,7 +426,21 @@ def pickled(rank, share):
 SCENARIOS = {
     each.__name__: each
     for each in (
-        *(passes, resumed, stepwise, refused, errors, interleaved, iterators, meshes, machines, strangers, pickled),
+        *(
+            passes,
+            resumed,
+            stepwise,
+            refused,
+            errors,
+            interleaved,
+            iterators,
+            meshes,
+            machines,
+            strangers,
+            pickled,
+            sliced,
+            context_streams,
+        ),
     )
 }
 
