@@ -8,8 +8,9 @@ import socket
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
+from slipring._core.passes.channel import MAX_READERS, accepted, connected, listening
 from slipring._core.passes.reshard import rank_of, ranks_of
-from slipring._core.passes.sharing import MAX_READERS, Lead, accepted, connected, difference, listening
+from slipring._core.passes.sharing import Lead, Reader, difference
 from slipring._core.ring import process
 from slipring._core.workers.stateful import attempt
 from slipring._version import __version__
@@ -46,8 +47,8 @@ def joined(loader):
             return None
         if lead is not ranks[here["rank"]]:
             number = [each["rank"] for each in readers].index(here["rank"])
-            return connected(lead["address"], lead["rank"], lead["pid"], number)
-        return accepted(listener, {each["pid"]: each["rank"] for each in readers})
+            return Reader(connected(lead["address"], lead["rank"], lead["pid"]), number)
+        return Lead(accepted(listener, {each["pid"]: each["rank"] for each in readers}))
     finally:
         listener.close()
 
