@@ -41,9 +41,9 @@ class Job:
             answers = [rank.line() for rank in self.ranks]
         return answers
 
-    def results(self):
-        """Wait until all ranks are done; return for each a dict of what it has said."""
-        found = [rank.rest() for rank in self.ranks]
+    def results(self, without=()):
+        """Wait until all ranks are done; return for each, but those that die, a dict of what it has said."""
+        found = [rank.rest() for number, rank in enumerate(self.ranks) if number not in without]
         for rank in self.ranks:
             rank.process.stdin.close()
         return found

@@ -118,3 +118,10 @@ def test_a_loader_that_shares_is_not_pickled(tmp_path):
 def test_share_needs_a_process_group():
     with pytest.raises(RuntimeError, match="init_process_group"):
         DataLoader(range(4), num_workers=1, share="tp")
+
+
+def test_a_forked_child_of_a_rank_is_refused(tmp_path):
+    with Job(tmp_path, "forked", ranks=2) as job:
+        results = job.results()
+    for result in results:
+        assert "belongs to the process that made it" in result["text"] and result["batches"] == 15

@@ -1,6 +1,7 @@
 """Ranks of ``share=`` that leave, lag or are killed: the others get every batch once, or an error with the rank."""
 
 import os
+import random
 import signal
 
 import pytest
@@ -162,3 +163,35 @@ def test_a_dead_worker_is_an_error_of_the_same_class_in_all_ranks(tmp_path):
         assert [answer["error"] for answer in answers] == ["WorkerDied"] * 2
         assert answers[0]["text"] == answers[1]["text"]
         assert all(alive(rank.pid) for rank in job.ranks)
+
+
+def random_moments(first, last):
+    """Return seeds of tests that kill at random moments; all but a few are slow."""
+    return [pytest.param(seed, marks=[pytest.mark.slow] if seed >= first else []) for seed in range(last)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    with Job(tmp_path_factory.mktemp("plain"), "doomed", ranks=1, seed=2, rng="batch", deaths={}) as job:
+        return job.results()[0]["seen"]
+
+
+@pytest.mark.parametrize("seed", random_moments(4, 60))
+def test_readers_that_are_killed_at_any_moment_cost_the_others_nothing(tmp_path, undisturbed, seed):
+    draw = random.Random(seed)
+    deaths = {"1": draw.uniform(0, 1.5), "3": draw.uniform(0, 1.5)}
+    memory = {"slots": draw.choice([3, 6, 40])}
+    with Job(tmp_path, "doomed", ranks=4, seed=2, rng="batch", deaths=deaths, memory=memory) as job:
+        results = job.results(without=(1, 3))
+    assert [result["seen"] for result in results] == [undisturbed] * 2
+
+
+@pytest.mark.parametrize("seed", random_moments(4, 60))
+def test_a_lead_that_is_killed_at_any_moment_costs_the_readers_nothing_that_it_has_shared(tmp_path, undisturbed, seed):
+    deaths = {"0": random.Random(seed).uniform(0, 1)}
+    with Job(tmp_path, "doomed", ranks=3, seed=2, rng="batch", deaths=deaths) as job:
+        results = job.results(without=(0,))
+        pid = job[0].pid
+    for result in results:
+        assert result["seen"] == undisturbed[: len(result["seen"])]
+        assert f"rank 0 (pid {pid})" in result["error"] if result["seen"] != undisturbed else not result["error"]

@@ -74,6 +74,12 @@ def test_all_ranks_resume_in_the_middle_of_an_epoch(tmp_path, kind):
     assert following
 
 
+def test_a_state_from_the_end_of_an_epoch_is_followed_by_the_next_one_in_all_ranks(tmp_path):
+    with Job(tmp_path, "resumed", ranks=2, at=15, seed=1, rng="batch") as job:
+        rest, again, other, following = agreed(job.results(), "rest", "again", "other", "following")
+    assert rest == [] and again == other and len(again) == len(following) == 15 and following != other
+
+
 def test_an_exception_of_the_dataset_comes_in_all_ranks_at_its_place(tmp_path):
     with Job(tmp_path, "errors") as job:
         seen, _ = agreed(job.results(), "seen", "state")

@@ -20,10 +20,11 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import slipring
 from slipring import Memory, Workers, tokens
+from slipring.errors import Closed, LeadDied
 from slipring.torch import DataLoader, Device, context_slice
+from tests.support.inside import engine_of, sharing
 from tests.support.inside import share as shares
-from tests.support.inside import sharing
-from tests.support.processes import worker_pids
+from tests.support.processes import in_child, worker_pids
 
 N = 60
 
@@ -224,7 +225,7 @@ def passes(rank, share, kind="rows", epochs=2, stop=None, plain=False, **options
 
 
 def worker_pids_of(loader):
-    return worker_pids(loader).values() if loader._engines.engine is not None else ()
+    return worker_pids(loader).values() if engine_of(loader) is not None else ()
 
 
 def resumed(rank, share, kind="rows", at=5, **options):
@@ -282,6 +283,38 @@ def stepwise(rank, share, kind="rows", warn_soon=False, **options):
                 say(end=True)
             except Exception as error:
                 say(error=type(error).__name__, text=str(error))
+
+
+def doomed(rank, share, deaths, epochs=3, **options):
+    """Read epochs; the ranks in `deaths` die after so many seconds, wherever they are then."""
+    with of_kind("rows", share=share, **read_options(options)) as loader:
+        dist.barrier()
+        if (delay := deaths.get(str(rank))) is not None:
+            signal.setitimer(signal.ITIMER_REAL, delay)  # SIGALRM kills a process that does not handle it
+        seen = []
+        try:
+            for _ in range(epochs):
+                for batch in loader:
+                    seen.append(digest(batch))
+                    del batch
+                seen.append("end")
+            say(seen=seen, error=None)
+        except LeadDied as error:
+            say(seen=seen, error=str(error))
+
+
+def forked(rank, share):
+    """Iterate the loader in a forked child, then in the rank itself."""
+    with of_kind("rows", share=share, num_workers=1) as loader:
+        say(text=in_child(lambda: text_of_iter(loader)))
+        say(batches=sum(1 for _ in loader))
+
+
+def text_of_iter(loader):
+    try:
+        return f"{next(iter(loader))}"
+    except Closed as error:
+        return str(error)
 
 
 def refused(rank, share, options):
@@ -364,7 +397,7 @@ def meshes(rank, share, shape=(2, 2), names=("dp", "tp"), part=("tp",), **option
 
 def machines(rank, share, **options):
     """Share in a group of ranks of which each two are on a machine."""
-    shares._machine = lambda: f"machine {rank // 2}"
+    shares.machine = lambda: f"machine {rank // 2}"
     passes(rank, share, **options)
 
 
@@ -426,21 +459,8 @@ def pickled(rank, share):
 SCENARIOS = {
     each.__name__: each
     for each in (
-        *(
-            passes,
-            resumed,
-            stepwise,
-            refused,
-            errors,
-            interleaved,
-            iterators,
-            meshes,
-            machines,
-            strangers,
-            pickled,
-            sliced,
-            context_streams,
-        ),
+        *(passes, resumed, stepwise, refused, errors, interleaved, iterators, meshes, machines, strangers, pickled),
+        *(sliced, context_streams, doomed, forked),
     )
 }
 

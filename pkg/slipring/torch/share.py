@@ -31,7 +31,7 @@ def joined(loader):
         here = {
             "rank": torch.distributed.get_rank(),
             "pid": process.pid(),
-            "machine": _machine(),
+            "machine": machine(),
             "address": address,
             "seed": None if error is not None else _seed(loader),
             "facts": facts,
@@ -98,7 +98,7 @@ def _gathered(here, groups):
     return {each["rank"]: each for each in sorted(found, key=lambda each: each["rank"])}
 
 
-def _machine():
+def machine():
     """Return a text that is equal in the processes that can share memory and see one another."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

@@ -30,7 +30,7 @@ cdef class SharedIteration(Pass):
     Parameters
     ----------
     options : Options
-    reading : Reading
+    reading : ReaderPass
         The pass's part of the connection to the lead.
     seed, plan, position, on_end, hooks
         See `Iteration`.

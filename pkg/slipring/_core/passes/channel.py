@@ -14,7 +14,7 @@ from functools import partial
 
 from slipring._core.ring.process import Owner
 from slipring._core.workers.stateful import attempt
-from slipring.errors import Closed
+from slipring.errors import Closed, LeadDied
 
 MAX_READERS = 40  # of a segment, as SR_MAX_READERS
 CONNECT_S = 60.0  # far longer than a living process needs to connect to another one
@@ -51,11 +51,12 @@ class Channel:
     """
 
     def __init__(self, connection, rank, pid):
+        self.pidfd, self.owner = -1, Owner()
         self.rank, self.pid, self.socket = rank, pid, connection
         self.socket.setblocking(False)
-        self.pidfd = os.pidfd_open(pid)
-        self.owner, self.inbox, self.is_over = Owner(), collections.deque(), False
+        self.inbox, self.is_over = collections.deque(), False
         self._receive = partial(self.socket.recvmsg, MESSAGE, socket.CMSG_SPACE(2 * struct.calcsize("i")))
+        self.pidfd = os.pidfd_open(pid)
 
     @property
     def name(self):
@@ -136,17 +137,29 @@ def _peer(connection):
 def connected(address, rank, pid):
     """Return the `Channel` to a process that listens there."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect(address)
+    try:
+        connection.connect(address)
+    except ConnectionRefusedError:
+        raise LeadDied(f"rank {rank} (pid {pid}) has died before it had made its loader", rank=rank, pid=pid) from None
     found, uid = _peer(connection)
     if (found, uid) != (pid, os.geteuid()):
         raise PermissionError(f"share=: process {found} of user {uid} answers in the place of rank {rank} (pid {pid})")
     return Channel(connection, rank, pid)
 
 
+def _pidfd(rank, pid):
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise RuntimeError(f"share=: rank {rank} (pid {pid}) has died before it had made its loader") from None
+
+
 def accepted(listener, expected):
     """Return the `Channel`s to the processes in `expected`, {pid: rank}, in that order; they connect now."""
-    channels, deaths = {}, {pid: os.pidfd_open(pid) for pid in expected}
+    channels, deaths = {}, {}
     try:
+        for pid, rank in expected.items():
+            deaths[pid] = _pidfd(rank, pid)
         while missing := [pid for pid in expected if pid not in channels]:
             if listener.fileno() not in polled([listener.fileno(), *(deaths[pid] for pid in missing)], CONNECT_S):
                 names = ", ".join(f"{expected[pid]} (pid {pid})" for pid in missing)

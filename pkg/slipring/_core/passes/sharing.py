@@ -51,6 +51,12 @@ def difference(facts):
     return None
 
 
+def _check_owner(owner):
+    """Raise `Closed` in a forked child: its parent is the rank."""
+    if not owner.is_here:
+        raise Closed("a loader with share= belongs to the process that made it, and this is a forked child of it")
+
+
 # ---- the lead
 
 
@@ -103,6 +109,7 @@ class Lead:
     @contextlib.contextmanager
     def beginning(self, own):
         """Begin a pass in the block: the readers get `own` with it, or learn that it cannot begin."""
+        _check_owner(self.owner)
         before, self.own = self.passes, own
         try:
             yield
@@ -223,7 +230,7 @@ class Reader:
     def __init__(self, channel, number):
         self.channel, self.number, self.passes = channel, number, 0
         self.segment = None  # the newest `SharedSegment`
-        self.newest = lambda: None  # a weak reference to the newest `Reading`
+        self.newest = lambda: None  # a weak reference to the newest `ReaderPass`
         self.ends = {}  # pass -> how the lead has ended it: (results, text, pickle, is_fatal)
         self.begun = {}  # pass -> (facts, what the lead's frontend sent, segment) of passes to be begun here
 
@@ -231,25 +238,27 @@ class Reader:
     def beginning(self, counters, timeout_s):
         """Begin a pass in the block, after the lead has: yield what its frontend has sent.
 
-        Raise `LeadDied`, `LoaderTimeout`, or the exception with which the lead could not begin. The lead learns of all
-        other exceptions.
+        Raise `LeadDied`, `LoaderTimeout`, or the exception with which the lead could not begin. The lead learns of the
+        exceptions in the block.
         """
-        self.passes += 1
-        number = self.passes
+        _check_owner(self.channel.owner)
+        self._await_begin(counters, timeout_s)
         try:
-            self._await_begin(number, counters, timeout_s)
-            yield self.begun[number][1]
+            yield self.begun[self.passes][1]
         except BaseException as error:
-            self.channel.send(number, *packed_error(error))
+            self.channel.send(self.passes, *packed_error(error))
             raise
 
-    def _await_begin(self, number, counters, timeout_s):
-        began, warn_at = now(), now() + WARN_AFTER
+    def _await_begin(self, counters, timeout_s):
+        """Wait for the lead. After a timeout or Ctrl-C, the next call waits for the same pass."""
+        number, began, warn_at = self.passes + 1, now(), now() + WARN_AFTER
         while True:
             self.update(counters)
             if number in self.begun:
+                self.passes = number
                 return
             if number in self.ends:
+                self.passes = number
                 raise self.ended_by(number)
             if self.is_lead_gone():
                 raise self.lead_died()
@@ -261,11 +270,11 @@ class Reader:
             polled([self.channel.socket.fileno(), self.channel.pidfd], CHECK_S)
 
     def begin(self):
-        """Return the `Reading` of the pass that begins."""
+        """Return the `ReaderPass` of the pass that begins."""
         facts, _, segment = self.begun.pop(self.passes)
         if (before := self.newest()) is not None and before.segment is segment:
             before.leave()  # the lead has ended that pass
-        reading = Reading(self, self.passes, facts, segment)
+        reading = ReaderPass(self, self.passes, facts, segment)
         self.newest = weakref.ref(reading)
         return reading
 
@@ -318,7 +327,7 @@ class Reader:
         )
 
 
-class Reading:
+class ReaderPass:
     """One pass of a reader, from the lead's announcement on.
 
     Attributes
