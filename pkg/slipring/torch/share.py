@@ -47,7 +47,7 @@ def joined(loader):
             return None
         if lead is not ranks[here["rank"]]:
             number = [each["rank"] for each in readers].index(here["rank"])
-            return Reader(connected(lead["address"], lead["rank"], lead["pid"]), number)
+            return Reader(connected(lead["address"], lead["rank"], lead["pid"]), number, loader._engines.counters)
         return Lead(accepted(listener, {each["pid"]: each["rank"] for each in readers}))
     finally:
         listener.close()
@@ -61,7 +61,7 @@ def beginning(loader, sharing):
         with sharing.beginning((loader._epochs, [generator.get_state().numpy().tobytes() for generator in generators])):
             yield
         return
-    with sharing.beginning(loader._engines.counters, loader.timeout) as (loader._epochs, states):
+    with sharing.beginning(loader.timeout) as (loader._epochs, states):
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
         yield

@@ -55,7 +55,8 @@ class Channel:
         self.rank, self.pid, self.socket = rank, pid, connection
         self.socket.setblocking(False)
         self.inbox, self.is_over = collections.deque(), False
-        self._receive = partial(self.socket.recvmsg, MESSAGE, socket.CMSG_SPACE(2 * struct.calcsize("i")))
+        room = socket.CMSG_SPACE(2 * struct.calcsize("i"))
+        self._receive = partial(self.socket.recvmsg, MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
         self.pidfd = os.pidfd_open(pid)
 
     @property

@@ -16,6 +16,7 @@ from slipring._core.codec._shared import SharedReader, attached_ring
 from slipring._core.passes.channel import packed_error, polled, unpacked_error
 from slipring._core.ring._segment import now
 from slipring._core.ring.process import Owner
+from slipring._core.ring.signals import no_interrupt
 from slipring._core.ring.text import seconds as duration
 from slipring.errors import Closed, LeadDied, LoaderTimeout
 
@@ -225,35 +226,37 @@ class Reader:
         To the lead.
     number : int
         Of the reader.
+    counters : Counters
+        They get the figures.
     """
 
-    def __init__(self, channel, number):
-        self.channel, self.number, self.passes = channel, number, 0
-        self.segment = None  # the newest `SharedSegment`
+    def __init__(self, channel, number, counters):
+        self.channel, self.number, self.counters, self.passes = channel, number, counters, 0
+        self.attached = self.segment = None  # the newest `SharedSegment`, and that of the newest pass
         self.newest = lambda: None  # a weak reference to the newest `ReaderPass`
         self.ends = {}  # pass -> how the lead has ended it: (results, text, pickle, is_fatal)
         self.begun = {}  # pass -> (facts, what the lead's frontend sent, segment) of passes to be begun here
 
     @contextlib.contextmanager
-    def beginning(self, counters, timeout_s):
+    def beginning(self, timeout_s):
         """Begin a pass in the block, after the lead has: yield what its frontend has sent.
 
         Raise `LeadDied`, `LoaderTimeout`, or the exception with which the lead could not begin. The lead learns of the
         exceptions in the block.
         """
         _check_owner(self.channel.owner)
-        self._await_begin(counters, timeout_s)
+        self._await_begin(timeout_s)
         try:
             yield self.begun[self.passes][1]
         except BaseException as error:
             self.channel.send(self.passes, *packed_error(error))
             raise
 
-    def _await_begin(self, counters, timeout_s):
+    def _await_begin(self, timeout_s):
         """Wait for the lead. After a timeout or Ctrl-C, the next call waits for the same pass."""
         number, began, warn_at = self.passes + 1, now(), now() + WARN_AFTER
         while True:
-            self.update(counters)
+            self.update()
             if number in self.begun:
                 self.passes = number
                 return
@@ -272,6 +275,11 @@ class Reader:
     def begin(self):
         """Return the `ReaderPass` of the pass that begins."""
         facts, _, segment = self.begun.pop(self.passes)
+        if segment is not self.segment:
+            if self.segment is not None:
+                self.segment.close(self.counters)
+            self.counters.meters.append(segment.meter)
+            self.segment = segment
         if (before := self.newest()) is not None and before.segment is segment:
             before.leave()  # the lead has ended that pass
         reading = ReaderPass(self, self.passes, facts, segment)
@@ -282,30 +290,25 @@ class Reader:
         """Return whether the lead has died, or has dropped its loader."""
         return self.channel.is_over or self.channel.is_dead()
 
-    def update(self, counters=None):
+    def update(self):
         """Take the lead's messages."""
         for (kind, number, *more), fds in self.channel.messages():
             if kind == "end":
                 self.ends.setdefault(number, more)
-                continue
-            if number in self.begun:  # a signal handler has interrupted the rest
-                continue
-            if fds:
-                self._attach(fds, counters)
-            self.begun[number] = *more, self.segment
+            elif number > self.passes and number not in self.begun:  # otherwise a signal handler has interrupted this
+                with no_interrupt():
+                    self._announced(number, more, fds)
         for number in [number for number in self.ends if number < self.passes - 8]:
             del self.ends[number]
 
-    def _attach(self, fds, counters):
-        try:
-            segment = SharedSegment(attached_ring(*fds))
-        finally:
-            for fd in fds:
-                os.close(fd)
-        if self.segment is not None:
-            self.segment.close(counters)
-        counters.meters.append(segment.meter)
-        self.segment = segment
+    def _announced(self, number, more, fds):
+        if fds:
+            try:
+                self.attached = SharedSegment(attached_ring(*fds))
+            finally:
+                for fd in fds:
+                    os.close(fd)
+        self.begun[number] = *more, self.attached
 
     def ended_by(self, number):
         """Return the exception for a pass that the lead has ended before this process."""
