@@ -62,6 +62,7 @@ EXTENSIONS = [
     "_core.passes._pass",
     "_core.passes._iteration",
     "_core.passes._local",
+    "_core.passes._sharing",
     "_core.passes._device",
     "_core.passes._rebatch",
     "_core.passes._queue",

@@ -3,6 +3,7 @@
     SlipringError
     ├── WorkerError     (also RuntimeError)   an exception in a worker, with its traceback and indices
     ├── WorkerDied      (also RuntimeError)   a worker was killed or left
+    ├── LeadDied        (also RuntimeError)   the process that makes the batches of ``share=`` has died
     ├── LoaderTimeout   (also RuntimeError, TimeoutError)   no batch within `timeout` seconds
     ├── SegmentFull                           no memory for a batch; it has the needed and the free bytes
     ├── CacheMismatch   (also ValueError)     the cache holds another dataset's samples
@@ -46,6 +47,7 @@ __all__ = [
     "CorruptBatch",
     "DescriptorClosed",
     "ImageError",
+    "LeadDied",
     "LoaderTimeout",
     "ReaderDied",
     "RemoteError",
@@ -137,6 +139,19 @@ class WorkerDied(SlipringError, RuntimeError):
     pid: int
     exitcode: int | None
     indices: list[Any]
+
+
+class LeadDied(SlipringError, RuntimeError):
+    """The process that makes the batches for the ranks of ``share=`` has died, or has dropped its loader.
+
+    Attributes
+    ----------
+    rank, pid : int
+        The rank and the process.
+    """
+
+    rank: int
+    pid: int
 
 
 class LoaderTimeout(SlipringError, RuntimeError, TimeoutError):

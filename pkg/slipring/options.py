@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import overload
 
     import torch
+    import torch.distributed.device_mesh
     from typing_extensions import TypeVar
 
     _Made = TypeVar("_Made")
@@ -415,6 +416,16 @@ class OneDeviceOptions(CommonOptions, total=False):
     """Options of `slipring.torch.DataLoader` besides torch's parameters and `device`."""
 
     rank: Annotated[int | None, _RANK]
+    share: Annotated[
+        "torch.distributed.ProcessGroup | torch.distributed.device_mesh.DeviceMesh | None",
+        Rule(
+            None,
+            """The ranks that need the same batches, as tensor- and context-parallel ranks do. On each machine, the
+            lowest of these ranks makes the batches, and the others read them from the same memory. A mesh is the part
+            with the dimensions that share, such as ``mesh["cp", "tp"]``. All of these ranks make the loader, and call
+            ``iter()`` equally often. See ``docs/sharing.md``.""",
+        ),
+    ]
 
 
 class TorchOptions(OneDeviceOptions, total=False):

@@ -21,7 +21,8 @@ def blocks(page):
 
 
 FAST = (
-    "quickstart datasets randomness workers broadcast adapters observing images recipes clips streams tokens torch errors"
+    "quickstart datasets randomness workers broadcast adapters observing images recipes clips streams tokens torch "
+    "errors"
 )
 SLOW = "docs/integrations.md"  # other libraries take long to import
 
@@ -117,6 +118,23 @@ def example(name, *arguments):
 )
 def test_examples_without_arguments_print_what_is_promised(name, output):
     assert example(name) == output
+
+
+def test_tensor_parallel_ranks_share_a_stream():
+    pytest.importorskip("torch.distributed")
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "4",
+        ROOT / "examples/shared_stream.py",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run([*command], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    total = 2 * sum(range(64))
+    assert done.stdout == f"ranks of a group got the same: True\nsum of all samples: {total}\n"
 
 
 @pytest.mark.parametrize(

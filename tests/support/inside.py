@@ -13,7 +13,7 @@ _NAMES = {
     "slipring._core.codec": "_codec cache_names pytree tensors",
     "slipring._core.workers": "deaths heap memory pickling pool_client process_pool seeding thread_pool worker "
     "worker_main",
-    "slipring._core.passes": "ahead engine reporting tuning",
+    "slipring._core.passes": "ahead engine reporting sharing tuning",
     "slipring._core.codec._codec": "COPY_ALWAYS COPY_AUTO COPY_NEVER empty probe receive",
     "slipring._core.codec._collate": "default_collate",
     "slipring._core.codec._encode": "BATCH ERROR Encoder layout view",
@@ -67,6 +67,7 @@ _NAMES = {
     "slipring.ray": "_cluster",
     "slipring.ray._blocks": "Coming join",
     "slipring.tokens._plan": "TokenLengths",
+    "slipring.torch": "share",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

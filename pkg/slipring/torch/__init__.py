@@ -12,10 +12,11 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH:
 
 from slipring._public import publish  # noqa: E402
 from slipring.options import Device  # noqa: E402
+from slipring.torch.context import context_slice  # noqa: E402
 from slipring.torch.drop_in.install import install, uninstall  # noqa: E402
 from slipring.torch.loader import DataLoader  # noqa: E402
 from slipring.torch.ring_collate import RingCollate  # noqa: E402
 
-__all__ = ["DataLoader", "Device", "RingCollate", "install", "uninstall"]
+__all__ = ["DataLoader", "Device", "RingCollate", "context_slice", "install", "uninstall"]
 
 publish(__name__)

@@ -17,20 +17,29 @@ from slipring._core.passes import state as states
 from slipring._core.passes._device import DeviceIteration
 from slipring._core.passes._iteration import Iteration
 from slipring._core.passes._local import LocalIteration
+from slipring._core.passes._sharing import SharedIteration
 from slipring._core.passes.ahead import Ahead
 from slipring._core.passes.frontend import Frontend, PassNumbers, PassOrder
 from slipring._core.passes.loader import NewestPass
 from slipring._core.passes.reshard import begin_source
+from slipring._core.passes.sharing import Lead, Reader
 from slipring._core.passes.source import rank_that_draws, share_of
 from slipring._core.workers.fetch import batch_maker, load_ended, own_method
 from slipring._core.workers.job import Job
 from slipring._core.workers.stateful import is_stateful
 from slipring.options import OF_WORKERS, LoaderOptions, TorchOptions, Workers
-from slipring.torch import private, remote
+from slipring.torch import private, remote, share
 from slipring.torch.collate import core_collate
 from slipring.torch.contexts import start_of
 from slipring.torch.generators import as_state, as_text, generator_of, seed_generator_of, state_of, text_of
-from slipring.torch.iterators import TorchDeviceIteration, TorchIteration, TorchLocalIteration, check_length, fields
+from slipring.torch.iterators import (
+    TorchDeviceIteration,
+    TorchIteration,
+    TorchLocalIteration,
+    TorchSharedIteration,
+    check_length,
+    fields,
+)
 from slipring.torch.order import Order, batch_size_of, end_epoch_before, kind_of_order, source_of
 from slipring.torch.torchdata_states import is_theirs, translated
 from slipring.torch.worker import TorchWorker, init_thread
@@ -100,6 +109,10 @@ def _check_generators(generator, *texts):
             raise ValueError(f"the state has a text that is no state of the loader's generator: {error}") from None
 
 
+def _keep(reading):
+    """Do nothing at the end of a reader's pass: its segment is the lead's."""
+
+
 # ---- the loader
 
 
@@ -113,6 +126,7 @@ class TorchFrontend(Frontend):
     _epochs = 0  # number of epochs begun
     _bounds: tuple[int, int] | None = None  # (least, most), if the loader tunes the number of workers
     _worker_class = TorchWorker
+    _sharing: Any = None  # the loader's part in share=: a `Lead`, a `Reader`, or None
 
     def _options(self, ahead):
         instance("workers", self.workers, Workers, OF_WORKERS)  # users may set it between epochs
@@ -132,6 +146,7 @@ class TorchFrontend(Frontend):
             worker_init_fn=self.worker_init_fn,
             ahead=ahead * max(1, len(self._places)),
             bounds=self._bounds,
+            readers=self._sharing.n_readers if isinstance(self._sharing, Lead) else 0,
             **{
                 **{name: getattr(self, name) for name in OF_THE_CORE},
                 "workers": dataclasses.replace(self.workers, start_method=method),
@@ -159,6 +174,14 @@ class TorchFrontend(Frontend):
     def _is_map(self):
         return self._dataset_kind == private.DatasetKind.Map
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self.share is not None:
+            raise TypeError(
+                "a loader with share= cannot be pickled or copied, because its ranks are connected: make one in each "
+                "rank"
+            )
+        return super().__getstate__()
+
     # ---- the beginning of a pass: torch's draws, in torch's order
 
     def _end_pass(self, iterator):
@@ -169,9 +192,19 @@ class TorchFrontend(Frontend):
             iterator.drain_requested(position.delivered + len(position.beyond))
         iterator.close()
 
+    def _beginning(self) -> Any:
+        return super()._beginning() if self._sharing is None else share.beginning(self, self._sharing)
+
+    def _engine_for(self, options: Any, job: Any, live_on: bool) -> tuple[Any, Any]:
+        if isinstance(self._sharing, Reader):
+            return self._sharing.begin(), _keep
+        return super()._engine_for(options, job, live_on)
+
     def _new_iterator(self, options):
         if self._target is not None or (self.num_workers and self._ahead):
             kind = TorchDeviceIteration
+        elif isinstance(self._sharing, Reader):
+            kind = TorchSharedIteration
         else:
             kind = TorchIteration if self.num_workers else TorchLocalIteration
         return kind.__new__(kind)
@@ -309,6 +342,8 @@ class TorchFrontend(Frontend):
             hooks["rebuild"] = remote.rebuild
             hooks["reword"] = functools.partial(remote.in_torchs_words, timeout=iterator._timeout)
             hooks["dispatch_before_return"] = self.rng == "worker"
+        if isinstance(self._sharing, Lead):
+            hooks["lead"] = self._sharing
         return hooks
 
     def _before_return(self, iterator):
@@ -328,7 +363,8 @@ class TorchFrontend(Frontend):
             return iterator
         depth = self._ahead if options.num_workers else 0
         if options.num_workers:
-            core = Iteration(*arguments, no_timeout=depth > 0, **hooks)
+            kind = SharedIteration if isinstance(self._sharing, Reader) else Iteration
+            core = kind(*arguments, no_timeout=depth > 0, **hooks)
         else:
             core = LocalIteration(*arguments, **hooks)
         try:

@@ -5,6 +5,7 @@ import warnings
 from slipring._core.passes._device import DeviceIteration
 from slipring._core.passes._iteration import Iteration
 from slipring._core.passes._local import LocalIteration
+from slipring._core.passes._sharing import SharedIteration
 from slipring._core.workers.fetch import shorter
 from slipring.torch import private
 from slipring.torch.generators import text_of
@@ -80,6 +81,13 @@ class TorchIteration(TorchPass, Iteration, private.BaseIterator):
     def drain_requested(self, delivered):
         """Let workers make all batches that count as requested, as in torch when an epoch is left early."""
         self.drain()
+
+
+class TorchSharedIteration(TorchPass, SharedIteration, private.BaseIterator):
+    """Batches in the slots of another process."""
+
+    def drain_requested(self, delivered):
+        """Do nothing: the lead lets its workers make the requested batches."""
 
 
 class TorchLocalIteration(TorchPass, LocalIteration, private.BaseIterator):

@@ -22,6 +22,7 @@ from slipring.torch.device.target import DeviceMethods
 from slipring.torch.drop_in.standin import StandIn
 from slipring.torch.frontend import TorchFrontend
 from slipring.torch.iterators import TorchPass, read_again
+from slipring.torch.share import joined
 
 DEFAULTS = {"rng": "worker"}  # as in torch's loader
 
@@ -204,6 +205,8 @@ class DataLoader(
             core.check_stream(dataset)
         elif self.batch_sampler is not None and self.num_workers:
             log_lost_fast_path(dataset, None if collate_fn is torch.utils.data.default_collate else collate_fn)
+        if self.share is not None:
+            self._sharing = joined(self)
 
     # ---- iteration
 

@@ -46,13 +46,9 @@ cdef class SharedBatch:
         One of `enum sr_kind`.
     is_end : bool
         No batch: the iteration has ended.
+    worker : int
+        The number of the worker that had to make it; -1: any.
     """
-
-    cdef Lease lease
-    cdef readonly uint64_t number, iteration, epoch, seq, sequence
-    cdef readonly int kind
-    cdef readonly bint is_end, single
-    cdef readonly uint32_t rows
 
     def value(self, int copy):
         """Return the value, as `receive` does; raise CorruptBatch."""
@@ -71,6 +67,20 @@ cdef class SharedBatch:
             return pickle.loads(PyBytes_FromStringAndSize(<const char *> at, task.bytes))
         return [at[i] for i in range(task.rows)] if task.kind == SR_TASK_INDICES else None
 
+    def differs(self, indices):
+        """Return whether the batch was made of other indices than these."""
+        cdef const sr_task *task = self.lease.ring.task_of(self.lease.slot)
+        cdef const int64_t *at = <const int64_t *> self.lease.ring.task_area(self.lease.slot)
+        cdef uint32_t i
+        if task.kind != SR_TASK_INDICES:
+            return bool(indices != self.indices())
+        if len(indices) != task.rows:
+            return True
+        for i in range(task.rows):
+            if indices[i] != at[i]:
+                return True
+        return False
+
 
 (<PyTypeObject *> SharedBatch).tp_new = <newfunc> refuse_to_make
 
@@ -88,11 +98,6 @@ cdef class SharedReader:
         Below `ring.n_readers`. Two processes never have the same one.
     """
 
-    cdef readonly Ring ring
-    cdef readonly uint32_t participant
-    cdef uint64_t generation
-    cdef readonly bint left
-
     def __cinit__(self, Ring ring not None, uint32_t number):
         self.left = True
         if number >= ring.n_readers:
@@ -101,7 +106,7 @@ cdef class SharedReader:
         ring.begin_reading(self.participant)
         self.generation, self.left = forks(), False
 
-    def wait(self, double seconds, int death_fd=-1):
+    cpdef bint wait(self, double seconds, int death_fd=-1) except -1:
         """Wait for the next batch, without a limit if `seconds` is negative; return False when the time is up.
 
         `death_fd` is the pidfd of the consumer. Raise Closed if the segment is closed or the consumer has died, and no
@@ -112,7 +117,7 @@ cdef class SharedReader:
             deadline = clock() + <uint64_t> (seconds * 1e9) if seconds else 0
         return self.ring.await_shared(self.participant, deadline, death_fd) == 1
 
-    def take(self):
+    cpdef SharedBatch take(self):
         """Return the next batch as a `SharedBatch`, or None if there is none yet."""
         cdef sr_shared batch
         cdef const sr_task *task
@@ -125,6 +130,7 @@ cdef class SharedReader:
         made = SharedBatch.__new__(SharedBatch)
         made.lease, made.number, made.iteration, made.seq = lease, batch.number, batch.iteration, batch.seq
         made.epoch, made.sequence, made.rows = task.epoch, task.sequence, task.rows
+        made.worker = <int> task.addressee - 2 if task.addressee else -1
         made.kind, made.is_end, made.single = batch.result.kind, batch.is_end, bool(task.flags & SINGLE)
         return made
 

@@ -51,6 +51,7 @@ class Options:
 
     context: object = None  # of multiprocessing; its Process starts workers by `start_method`
     bounds: tuple[int, int] | None = None  # (least, most), if the loader finds the number of workers
+    readers: int = 0  # other processes that read the same batches
     ahead: int = 0  # batches that an adapter has ready before they are requested, each in a slot of its own
 
     if TYPE_CHECKING:

@@ -8,14 +8,14 @@ are cold, so interpreted code costs several times as much here as in a tight loo
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from slipring._core.codec._codec cimport state_in, unpack
+from slipring._core.codec._codec cimport state_in
 from slipring._core.passes._inflight cimport InFlight, Position, Task, least_busy
 from slipring._core.passes._pass cimport Pass
 from slipring._core.passes._plan cimport listed
 from slipring._core.ring._ring cimport NOT_INTS, Pickled
-from slipring._core.ring._segment cimport NOT_FREE, SR_BATCH, SR_CONSUMER, SR_ERROR, SR_FOREVER
-from slipring._core.ring._segment cimport SR_WHOLE, WITH_STATE, clock, sr_result
-from slipring._core.ring._slot cimport take
+from slipring._core.ring._segment cimport NOT_FREE, SR_CONSUMER, SR_FOREVER
+from slipring._core.ring._segment cimport SR_WHOLE, clock, sr_result
+from slipring._core.ring._slot cimport share, take
 
 from slipring._core.codec._codec import COPY
 from slipring._core.passes._inflight import WorkerPosition
@@ -81,6 +81,8 @@ cdef class Iteration(Pass):
         If ``is_recorded()``, the next batch is received in the context ``recording()``.
     tuner : Tuner, optional
         Changes the number of workers during the iteration.
+    lead : Lead, optional
+        Shares the batches with readers in other processes.
     """
 
     cdef object ending        # the engine, while close() runs
@@ -98,16 +100,20 @@ cdef class Iteration(Pass):
     cdef readonly uint64_t start_ns  # how long the start waited for workers
     cdef int death_fd   # a descriptor that is readable when a worker has died, or -1
     cdef uint64_t late  # `Position.changes` when a wait took `timeout` seconds; NEVER: none has
+    cdef object lead    # tells readers of this pass; None: the batches are not shared
+    cdef bint gathered  # the readers take part
+    cdef uint64_t lead_pass, shared  # the pass's number for the lead; results that were shared
 
     def __init__(self, options, engine, seed, plan, position, on_end, **hooks):
         self.begin(options, engine, seed, plan, position, on_end, **hooks)
 
     def begin(self, options, engine, seed, plan, Position position not None, on_end, *, rebuild=error_record.rebuild,
-              reword=None, no_timeout=False, tuner=None, **hooks):
+              reword=None, no_timeout=False, tuner=None, lead=None, **hooks):
         """Begin a pass; the parameters are those of the class. Any earlier pass has been closed."""
         self.put_hooks(on_end, rebuild, **hooks)
         self.begin_plan(options, plan, position)
         self.reword = reword
+        self.lead, self.gathered, self.lead_pass, self.shared = lead, False, 0, 0
         self.ring, self.meter = engine.ring, engine.meter
         self.tasks = InFlight(self.ring.n_slots)
         self.planning = False
@@ -130,6 +136,8 @@ cdef class Iteration(Pass):
             self.iteration = engine.begin_iteration(seed)
             self.start_ns = clock() - began
             self.meter.wait_ns += self.start_ns  # it belongs to the first batch
+            if lead is not None:
+                self.lead_pass = lead.begin(engine, options, seed, position)
             self.n_static = options.num_workers if engine.by_turns else 0
             if tuner is not None:
                 tuner.begin(engine)
@@ -140,7 +148,9 @@ cdef class Iteration(Pass):
                 self.indices = {}
             self.is_plain = self.streams is None and self.indices is None
             self.dispatch(False)  # workers begin now: the caller may do other work before the first next()
-        except BaseException:
+        except BaseException as error:
+            if lead is not None:
+                lead.end(self.lead_pass, 0, error, is_fatal=True)
             self.close()  # now: a later __del__ of this object would end another iteration
             raise
 
@@ -152,7 +162,7 @@ cdef class Iteration(Pass):
 
     cdef Task receive(self):
         cdef Task task = self.received
-        cdef int slot, kind = SR_BATCH
+        cdef int slot
         if task is not None and task.kind != 0:
             return task
         try:
@@ -163,26 +173,17 @@ cdef class Iteration(Pass):
                 # No Python code runs until the lease is stored where the next call finds it.
                 self.lease = take(self.ring, SR_CONSUMER, slot)
                 task = self.received = self.tasks.remove(slot)
-            if self.lease.result.flags & WITH_STATE:
-                self.state = state_in(self.lease.payload, self.lease.limit, &self.lease.result)
-            value, kind = unpack(self.lease, self.copy), self.lease.result.kind
-            if kind == SR_ERROR:
-                value = self.rebuild(value)
+                if self.lead is not None:
+                    share(self.lease)
+                    self.shared += 1
+            return self.unpacked(task, self.copy)
         except Closed as error:
             self.closed_meanwhile(error)
             return None
-        except CorruptBatch as error:
-            value, kind = error, SR_ERROR
         except DescriptorClosed as error:
             stay_if_exiting()
             self.fail(error)
             raise
-        if self.finish_batch is not None and kind == SR_BATCH:
-            value, error = attempt(self.finish_batch, value)
-            if error is not None:
-                value, kind = error, SR_ERROR
-        self.value, task.kind = value, kind
-        return task
 
     @cython.final
     cdef int closed_meanwhile(self, error) except -1:
@@ -204,6 +205,8 @@ cdef class Iteration(Pass):
             self.dispatch(True)
             if self.tasks.n == 0:
                 return -1
+            if self.lead is not None and not self.gathered:
+                self.gather()
             # The oldest task has the lowest sequence number.
             slot = self.wait(self.tasks.first if self.in_order else -1)
             self.go_on()
@@ -313,9 +316,12 @@ cdef class Iteration(Pass):
                     return slot
                 engine = self._engine
                 if self.ring.in_circulation(1) == 0:
-                    raise slots_held(self.ring.n_slots, self.ring.circulating)
-                # A publish into such a slot wakes this wait, although the batch is stale.
-                self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up, warn_at), self.death_fd)
+                    if self.lead is None or self.ring.lent == 0:
+                        raise slots_held(self.ring.n_slots, self.ring.circulating)
+                    self.ring.await_free(min(clock() + IDLE, give_up, warn_at), self.lead.death_fd)
+                else:
+                    # A publish into such a slot wakes this wait, although the batch is stale.
+                    self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up, warn_at), self.death_fd)
                 warn_at = self.waited(began, give_up, warn_at)
         finally:
             self.meter.wait_ns += clock() - began
@@ -341,6 +347,24 @@ cdef class Iteration(Pass):
                 warn_at = self.waited(began, give_up, warn_at)
         finally:
             self.meter.wait_ns += clock() - began
+
+    @cython.final
+    cdef int gather(self) except -1:
+        """Wait until all readers take part in the pass: then each of them gets all of its batches."""
+        cdef uint64_t began = clock(), give_up = after(began, self.timeout)
+        try:
+            while not self.gathered:
+                complete, error = attempt(self.lead.is_complete, self.lead_pass, IDLE / SECOND)
+                if error is not None:
+                    self.fail(error)
+                    raise error
+                self.check()
+                self.gathered = complete
+                if not complete and clock() >= give_up:
+                    raise self.lead.timed_out(self.lead_pass, self.options.timeout)
+        finally:
+            self.meter.wait_ns += clock() - began
+        return 0
 
     @cython.final
     cdef uint64_t waited(self, uint64_t began, uint64_t give_up, uint64_t warn_at) except? 0:
@@ -398,6 +422,8 @@ cdef class Iteration(Pass):
             self.fail(error)
             raise error
         self.death_fd = engine.pool.death_fd
+        if self.lead is not None:
+            self.lead.recover_dead(engine)
         return 0
 
     def resize(self, options):
@@ -442,6 +468,8 @@ cdef class Iteration(Pass):
         self.error = error
         engine, self._engine = self._engine, None
         if engine is not None:
+            if self.lead is not None:
+                self.lead.end(self.lead_pass, self.shared, error, is_fatal=True)
             engine.overdue = self.late == self.position.changes
             engine.shut_down()
             self.on_end(engine)
@@ -496,6 +524,8 @@ cdef class Iteration(Pass):
             self.received = self.lease = self.value = self.state = None
             self.supervisor.end(clock() if self.at_end else self.meter.taken_at)
             engine.overdue = self.late == self.position.changes
+            if self.lead is not None:
+                self.lead.end(self.lead_pass, self.shared, self.last_error)
             engine.end_iteration(self.iteration, self.tasks.all())
             self.on_end(engine)
             if self.would_wait is not None:

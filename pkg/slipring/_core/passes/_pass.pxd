@@ -47,6 +47,7 @@ cdef class Pass(Turnstile):
     cdef int check_process(self) except -1
     cdef int look(self) except -1
     cdef Task receive(self)
+    cdef Task unpacked(self, Task task, int copy)
     cdef int dispatch(self, bint patient) except -1
     cpdef int raise_end(self, of=*) except -1
     cdef object next_batch(self)

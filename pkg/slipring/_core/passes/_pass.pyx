@@ -8,16 +8,18 @@ import collections
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
+from slipring._core.codec._codec cimport state_in, unpack
 from slipring._core.passes._inflight cimport Position, Task
 from slipring._core.passes._plan cimport Failed, StreamPlan
 from slipring._core.passes._turnstile cimport Turnstile
 from slipring._core.ring._order cimport Slices
-from slipring._core.ring._segment cimport SR_BATCH, SR_END, SR_ERROR, SR_FOREVER, clock
+from slipring._core.ring._segment cimport SR_BATCH, SR_END, SR_ERROR, SR_FOREVER, WITH_STATE, clock
 
 from slipring._core.passes._plan import Interrupted
-from slipring.errors import Closed
+from slipring._core.workers.stateful import attempt
+from slipring.errors import Closed, CorruptBatch
 
 
 @cython.auto_pickle(False)
@@ -65,6 +67,25 @@ cdef class Pass(Turnstile):
         """Return the task that is due, with its value; None at the end. The call can be repeated until `commit`."""
         raise NotImplementedError
 
+    @cython.final
+    cdef Task unpacked(self, Task task, int copy):
+        """Decode the batch of a received task from its slot, and return the task."""
+        cdef int kind = SR_BATCH
+        try:
+            if self.lease.result.flags & WITH_STATE:
+                self.state = state_in(self.lease.payload, self.lease.limit, &self.lease.result)
+            value, kind = unpack(self.lease, copy), self.lease.result.kind
+            if kind == SR_ERROR:
+                value = self.rebuild(value)
+        except CorruptBatch as error:
+            value, kind = error, SR_ERROR
+        if self.finish_batch is not None and kind == SR_BATCH:
+            value, error = attempt(self.finish_batch, value)
+            if error is not None:
+                value, kind = error, SR_ERROR
+        self.value, task.kind = value, kind
+        return task
+
     cdef int dispatch(self, bint patient) except -1:
         """Dispatch tasks up to the prefetch depth."""
         return 0
@@ -83,6 +104,10 @@ cdef class Pass(Turnstile):
 
     def note_loop(self, uint64_t begun, uint64_t there, uint64_t before):
         """Record that the loop waited from `begun` to `there`; `before` is when its last wait ended. All in ns."""
+
+    def note_copy(self, uint32_t slot, double seconds):
+        """Record how long the copy of the batch in a slot to a device took."""
+        self.ring.note_copy(slot, seconds)
 
     def resize(self, options):
         """Continue with the number of workers of these options if the batches do not depend on it."""

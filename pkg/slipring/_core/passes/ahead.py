@@ -402,7 +402,7 @@ class Ahead:
                 return True
             if slot >= 0:
                 # The time includes the wait for earlier copies in make_room().
-                core.ring.note_copy(slot, (there - begun + now() - took) / 1e9)
+                core.note_copy(slot, (there - begun + now() - took) / 1e9)
             self.last_task = task
             core.set_aside(parts, part)
             value = part = None  # a lease, unless it was copied to a device

@@ -43,6 +43,7 @@ class Engine:
             options.memory.slot_bytes or 0,
             label=f"{type(job.dataset).__name__}, {by}",
             node=job.node,
+            readers=options.readers,
         )
         self.node = job.node
         self.meter = self.ring.meter

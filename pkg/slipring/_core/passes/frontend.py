@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,8 +22,10 @@ from slipring.sampler import BatchSampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
     from slipring._core.options.values import Options
+    from slipring._core.passes.engine import EngineCache
     from slipring._core.passes.source import SamplerSource
     from slipring._core.passes.state import Described, State
 
@@ -64,6 +67,7 @@ class Frontend:
     is_stream: bool
     seed: int
     epoch: int
+    _engines: EngineCache
 
     _keeps_states = True  # the states of workers' datasets travel with the batches
     _is_reusable = False  # close() leaves the loader usable
@@ -127,6 +131,14 @@ class Frontend:
         if o.rng != "sample":
             return None
         return share_of(self.dataset, self.is_stream, o.batch_sampler, o.sampler, o.batch_size, o.rank)
+
+    def _beginning(self) -> AbstractContextManager[Any]:
+        """Return the context in which a pass begins."""
+        return contextlib.nullcontext()
+
+    def _engine_for(self, options: Options, job: Job, live_on: bool) -> tuple[Any, Any]:
+        """Return the engine of a pass with workers, and the callback for the pass's end; see `EngineCache.lend`."""
+        return self._engines.lend(options, job, live_on)
 
     def _on_end(self, on_end: Any) -> Any:
         """Return the callback for the end of the pass; its argument must be passed to `on_end`."""

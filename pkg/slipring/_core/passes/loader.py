@@ -92,7 +92,7 @@ class LoaderCore(Frontend):
         """Begin the next pass and return its iterator; `iterator`: the pass begins in this one."""
         if iterator is not None:
             self._end_pass(iterator)  # it may wait for workers; close() ends that wait
-        with self._engines.locked():
+        with self._engines.locked(), self._beginning():
             self._check_open()
             tuner = None if self._engines.lent else self._tuner
             if tuner is not None and tuner.workers != self._options_now.num_workers:
@@ -111,7 +111,7 @@ class LoaderCore(Frontend):
             loadable = states.loadable(places)
             if loadable and (o.num_workers or resume is not None):
                 job = dataclasses.replace(job, resume=loadable)
-            engine, on_end = self._engines.lend(o, job, live_on) if o.num_workers else (None, lambda _: None)
+            engine, on_end = self._engine_for(o, job, live_on) if o.num_workers else (None, lambda _: None)
             source, origin, beyond, next_worker = None, 0, (), 0
             if resume is not None:
                 beyond, next_worker = resume.beyond, resume.next_worker

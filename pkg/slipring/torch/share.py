@@ -1,0 +1,239 @@
+"""``share=``: which process makes the batches of a group of ranks, and what these ranks must agree on."""
+
+import contextlib
+import hashlib
+import os
+import socket
+
+import torch
+from torch.utils.data import IterDataPipe, MapDataPipe
+
+from slipring._core.passes.connection import MAX_READERS, accepted, connected, listening
+from slipring._core.passes.reshard import rank_of, ranks_of
+from slipring._core.passes.sharing import Lead, Reader, difference
+from slipring._core.ring import process
+from slipring._core.workers.stateful import attempt
+from slipring._version import __version__
+from slipring.errors import shown
+from slipring.torch.generators import generator_of
+from slipring.torch.order import source_of
+
+
+def joined(loader):
+    """Return the loader's `Lead` or `Reader`; None if no other rank of the group is on this machine.
+
+    All ranks of the group call it. It is the only collective operation of a loader.
+    """
+    groups = _groups(loader.share)
+    listener, address = listening()
+    try:
+        facts, error = attempt(_facts, loader)
+        here = {
+            "rank": torch.distributed.get_rank(),
+            "pid": process.pid(),
+            "machine": machine(),
+            "address": address,
+            "seed": None if error is not None else _seed(loader),
+            "facts": facts,
+            "error": None if error is None else f"{type(error).__name__}: {error}",
+        }
+        ranks = _gathered(here, groups)
+        _check(ranks, error)
+        _agree(loader, ranks)
+        on_machine = [each for each in ranks.values() if each["machine"] == here["machine"]]
+        _check_number(ranks)
+        lead, *readers = on_machine
+        if not readers:
+            return None
+        if lead is not ranks[here["rank"]]:
+            number = [each["rank"] for each in readers].index(here["rank"])
+            return Reader(connected(lead["address"], lead["rank"], lead["pid"]), number, loader._engines.counters)
+        return Lead(accepted(listener, {each["pid"]: each["rank"] for each in readers}))
+    finally:
+        listener.close()
+
+
+@contextlib.contextmanager
+def beginning(loader, sharing):
+    """Begin a pass in the block with the lead's generators: a rank that left a pass early has drawn less from them."""
+    generators = [loader.generator, generator_of(loader)]
+    if isinstance(sharing, Lead):
+        with sharing.beginning((loader._epochs, [generator.get_state().numpy().tobytes() for generator in generators])):
+            yield
+        return
+    with sharing.beginning(loader.timeout) as (loader._epochs, states):
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        yield
+
+
+# ---- the group
+
+
+def _groups(share):
+    """Return the process groups of `share`, one for each dimension of a mesh."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise RuntimeError("share= needs torch.distributed: call torch.distributed.init_process_group() first")
+    if share is torch.distributed.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError(f"share=: rank {torch.distributed.get_rank()} is not in the group: give it its own group")
+    if isinstance(share, torch.distributed.ProcessGroup):
+        return [share]
+    if not isinstance(share, torch.distributed.device_mesh.DeviceMesh):
+        raise TypeError(
+            "share must be a torch.distributed.ProcessGroup, or a DeviceMesh with the dimensions that share, such as "
+            f"mesh['tp'], not {shown(share)}"
+        )
+    if share.get_coordinate() is None:
+        raise ValueError(f"share=: rank {torch.distributed.get_rank()} is not in the mesh: give it its own part")
+    return share.get_all_groups()
+
+
+def _gathered(here, groups):
+    """Return {rank: what each rank has sent}, in the order of the ranks."""
+    found = [here]
+    for group in reversed(groups):  # one dimension after the other: no group is made for all of them
+        rows = [None] * torch.distributed.get_world_size(group)
+        torch.distributed.all_gather_object(rows, found, group)
+        found = [each for row in rows for each in row]
+    return {each["rank"]: each for each in sorted(found, key=lambda each: each["rank"])}
+
+
+def machine():
+    """Return a text that is equal in the processes that can share memory and see one another."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        return " ".join([boot, *(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net"))])
+    except OSError:  # no /proc
+        return socket.gethostname()
+
+
+# ---- what the ranks must agree on
+
+
+def _facts(loader):
+    """Return {name: text} of a loader: what must be equal in all ranks. Raise ValueError for what cannot be shared."""
+    _check_options(loader)
+    source, group, _ = source_of(loader)
+    generator = generator_of(loader)
+    samplers = loader.batch_sampler, loader.sampler
+    return {
+        "the version of slipring": __version__,
+        "the user": str(os.geteuid()),
+        "batch_size": str(loader.batch_size),
+        "num_workers": str(loader.num_workers),
+        "prefetch_factor": str(loader.prefetch_factor),
+        "drop_last": str(loader.drop_last),
+        "in_order": str(loader.in_order),
+        "rng": loader.rng,
+        "rank": str(loader.rank),
+        "skip_none": str(loader.skip_none),
+        "persistent_workers": str(bool(loader.persistent_workers)),
+        "snapshot_every_n_steps": str(loader.workers.snapshot_every_n_steps),
+        "the class of the dataset": _name(loader.dataset),
+        "the length of the dataset": _length(loader.dataset),
+        "the class of the sampler": _name(source),
+        "the length of the sampler": _length(source),
+        "the sampler's batch_size": str(group or getattr(source, "batch_size", None)),
+        "the part of the samples that the sampler gives": f"rank {rank_of(*samplers)} of {_ranks(samplers)}",
+        "the part of the samples that the dataset gives": f"rank {_own(loader.dataset, 'rank')}",
+        "the sampler's seed": str(_own(source, "seed")),
+        "the seed (generator=)": "none" if generator is None else _digest(generator),
+    }
+
+
+def _check_options(loader):
+    if not loader.num_workers:
+        raise ValueError(
+            "share= needs workers, and num_workers=0: their batches lie in memory that other processes can read"
+        )
+    if loader._bounds is not None:
+        raise ValueError("share= needs a fixed num_workers, which all ranks have; it does not go with 'auto' or bounds")
+    if isinstance(loader.dataset, (IterDataPipe, MapDataPipe)):
+        raise ValueError(
+            f"share= and a DataPipe ({type(loader.dataset).__name__}) exclude each other: torch divides its samples "
+            "among all ranks"
+        )
+
+
+def _name(thing):
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def _length(thing):
+    length, error = attempt(len, thing)
+    return "none" if error is not None else str(length)
+
+
+def _own(thing, name):
+    value = getattr(thing, name, None)
+    return value if isinstance(value, int) else None
+
+
+def _ranks(samplers):
+    return max(ranks_of(sampler) for sampler in samplers)
+
+
+def _digest(generator):
+    state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
+    return f"{generator.initial_seed()}, state {state[:8]}"
+
+
+def _seed(loader):
+    """Return the seed that this rank proposes for the order; None if the loader has a generator of its own."""
+    if generator_of(loader) is not None and loader.generator is not None:
+        return None
+    return torch.empty((), dtype=torch.int64).random_().item()
+
+
+def _check(ranks, error):
+    """Raise ValueError in every rank for what one of them refuses, or for what differs; `error` is this rank's own."""
+    if error is not None:
+        raise error
+    for rank, each in ranks.items():
+        if each["error"] is not None:
+            raise ValueError(f"share=: rank {rank} has raised {each['error']}")
+    differs = difference({rank: each["facts"] for rank, each in ranks.items()})
+    if differs is None:
+        return
+    hint = ""
+    if differs.startswith("the part of the samples"):
+        hint = (
+            ". The ranks of share= read the same samples: give the sampler or dataset the rank and the number of "
+            "data-parallel ranks, such as DistributedSampler(dataset, num_replicas=mesh['dp'].size(), "
+            "rank=mesh['dp'].get_local_rank())"
+        )
+    raise ValueError(f"the ranks of share= must have equal loaders; {differs}{hint}")
+
+
+def _check_number(ranks):
+    machines = [each["machine"] for each in ranks.values()]
+    most = max(machines.count(machine) for machine in machines)
+    if most > MAX_READERS + 1:
+        raise ValueError(
+            f"share= has {most} ranks on one machine, and one process can share its batches with {MAX_READERS} others: "
+            "make smaller groups"
+        )
+
+
+def _agree(loader, ranks):
+    """Give the loader what the first rank has proposed: a seed of the order, and the rank of random numbers."""
+    first = next(iter(ranks.values()))
+    if first["seed"] is not None:
+        _put_generator(loader, torch.Generator().manual_seed(first["seed"] & (1 << 63) - 1))
+    known = rank_of(loader.batch_sampler, loader.sampler)
+    if loader.rank is None and known is None and _own(loader.dataset, "rank") is None and loader.rng != "sample":
+        loader.rank = first["rank"]
+
+
+def _put_generator(loader, generator):
+    """Let the loader and its samplers draw from a generator, if they draw from torch's global one."""
+    if loader.generator is None:
+        loader.generator = generator
+    sampler = loader._index_sampler
+    for _ in range(9):  # as in `generator_of`
+        if hasattr(sampler, "generator"):
+            if sampler.generator is None:
+                sampler.generator = loader.generator
+            return
+        sampler = getattr(sampler, "sampler", None)
