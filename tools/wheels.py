@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "wheel"
 DIST = ROOT / "dist"
 GLIBC = "2.17"  # the oldest version that zig offers; slipring's kernels are newer than systems with it
-OLDEST = 10  # CPython 3.10
+OLDEST = 11  # CPython 3.11
 ARCHITECTURES = ("x86_64", "aarch64")
 
 LOOK = """
@@ -70,7 +70,7 @@ def interpreters():
             found.setdefault(int(minor), executable)
     if not found:
         sys.exit(
-            "no CPython from 3.10 on with its headers was found: name some, as PYTHONS='python3.12 /opt/py/bin/python3'"
+            "no CPython from 3.11 on with its headers was found: name some, as PYTHONS='python3.12 /opt/py/bin/python3'"
         )
     return dict(sorted(found.items()))
 
