@@ -15,7 +15,7 @@ from slipring._core.options import declare
 from slipring._core.options.arguments import MAX_COUNT, function, instance, integer, iterable, memory_place, seconds
 from slipring._core.options.declare import Group, Rule, documented, option
 from slipring._core.options.worker_count import StartMethod, worker_count
-from slipring._core.ring._ring import MAX_SLOTS
+from slipring._core.ring.ring_limits import MAX_SLOTS
 
 _Constructor = TypeVar("_Constructor", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from slipring._core.ring._ring import EPOCH_BITS
+from slipring._core.ring.ring_limits import EPOCH_BITS
 from slipring.errors import shown
 
 if TYPE_CHECKING:

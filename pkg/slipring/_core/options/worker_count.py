@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from slipring._core.options.arguments import integer
 from slipring._core.ring import process
-from slipring._core.ring._ring import MAX_WORKERS
+from slipring._core.ring.ring_limits import MAX_WORKERS
 from slipring.errors import shown
 
 StartMethod = Literal["fork", "forkserver", "spawn", "thread"]
