@@ -10,7 +10,7 @@ TORCH = (2, 6)  # the first version with `in_order` and torch.accelerator
 
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH:
     raise ImportError(
-        f"slipring.torch needs torch {TORCH[0]}.{TORCH[1]} or later (the tests run with 2.13) and this is "
+        f"slipring.torch needs torch {TORCH[0]}.{TORCH[1]} or later (the tests run with 2.13 and 2.14) and this is "
         f"{torch.__version__}; slipring.Loader needs no torch"
     )
 
