@@ -39,7 +39,7 @@ PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 .PHONY: help venv libraries build quick lint types test test-sample test-all pytest slow test-cuda ctest
 .PHONY: test-arm64 test-arm64-python .arm64-tools tsan asan tsan-pytest asan-pytest model mutants fuzz fault steps soak
 .PHONY: coverage bench bench-device bench-adapters bench-queue bench-recipes bench-training docs wheels check-wheel
-.PHONY: check-sdist clean
+.PHONY: check-sdist release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -380,6 +380,9 @@ wheels: $(WHEEL_STAMP) ## sdist, and wheels for CPython 3.11 to 3.15 on x86_64 a
 
 check-wheel: $(WHEEL_STAMP) ## install each wheel of dist/ where there is no compiler, and let it work; README=2.13.0: with torch
 	build/wheel/tools/bin/python -m tools.wheels check $(ARCH)
+
+release: $(WHEEL_STAMP) check-sdist ## everything before an upload, from a commit: all wheels, their checks, the same bytes again
+	build/wheel/tools/bin/python -m tools.wheels release
 
 check-sdist: $(DEPS_STAMP) ## build a wheel from the sdist in isolation, install it elsewhere, import it
 	rm -rf build/sdist

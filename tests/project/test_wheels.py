@@ -8,9 +8,12 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
+
+import pytest
 
 from tools.wheels import build, sbom
 
@@ -76,6 +79,30 @@ def test_the_same_files_give_the_same_sdist(tmp_path):
         members = archive.getmembers()
         assert {(member.mtime, member.uid, member.uname, member.mode) for member in members} == {(EPOCH, 0, "", 0o644)}
         assert archive.extractfile("slipring-1.2/slipring/b.py").read() == FILES["slipring/b.py"]
+
+
+BUILD = """
+import os, sys
+from pathlib import Path
+from tools.wheels import build
+os.environ["SOURCE_DATE_EPOCH"] = str(build.epoch())
+build.build_sdist(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_an_unpacked_sdist_gives_the_same_sdist(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    made, folder = [], ROOT
+    for number in range(2):
+        out = tmp_path / f"out{number}"
+        subprocess.run([sys.executable, "-c", BUILD, out], cwd=folder, env=environment, check=True)
+        (archive,) = out.iterdir()
+        made.append(archive.read_bytes())
+        with tarfile.open(archive) as tar:
+            tar.extractall(tmp_path / f"unpacked{number}", filter="data")
+        (folder,) = (tmp_path / f"unpacked{number}").iterdir()
+    assert made[0] == made[1]
 
 
 def test_a_missing_python_comes_with_the_reason(tmp_path):

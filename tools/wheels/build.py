@@ -7,7 +7,6 @@ import io
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -22,10 +21,11 @@ GLIBC = "2.17"  # the oldest version that zig offers; slipring's kernels are new
 
 def epoch():
     """Return SOURCE_DATE_EPOCH: from the environment, else the time of the commit, or of an unpacked sdist's files."""
-    if "SOURCE_DATE_EPOCH" in os.environ:
+    if os.environ.get("SOURCE_DATE_EPOCH"):
         return int(os.environ["SOURCE_DATE_EPOCH"])
-    logged = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True)
-    return int(logged.stdout) if logged.returncode == 0 else int((ROOT / "pyproject.toml").stat().st_mtime)
+    if not (ROOT / ".git").exists():
+        return int((ROOT / "pyproject.toml").stat().st_mtime)
+    return int(run("git", "log", "-1", "--format=%ct", quiet=True))
 
 
 def build(machines):
@@ -55,10 +55,14 @@ def build_sdist(folder):
 
 
 def normalize_sdist(archive, time):
-    """Write an archive again: files in order of their names, all of one time and of no user."""
+    """Write an archive again: files in order of their names, all of one time and of no user.
+
+    A list of all files (in egg-info) is left out: setuptools writes another one in an unpacked sdist.
+    """
     packed = io.BytesIO()
     with tarfile.open(archive) as old, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:
-        for member in sorted(old, key=lambda member: member.name):
+        kept = (member for member in old if ".egg-info" not in member.name)
+        for member in sorted(kept, key=lambda member: member.name):
             member.mtime, member.pax_headers = time, {}
             member.uid = member.gid = 0
             member.uname = member.gname = ""
