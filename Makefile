@@ -246,7 +246,7 @@ ctest: ## the ring's tests in C
 # record of every page of the addresses that a segment reserves, gigabytes of them. The model's states are more there,
 # for what calls leave on the stacks, and ten times as slow: these scenarios take minutes.
 ARM64_CC ?= aarch64-linux-gnu-gcc
-QEMU ?= qemu-aarch64
+QEMU ?= $(firstword $(wildcard $(CURDIR)/build/pythons/qemu-aarch64) qemu-aarch64)
 ARM64_LIBC ?= /usr/aarch64-linux-gnu
 ARM64_MODEL ?= any pressure pin early finisher queue-close incarnations records records-loader cache-grows cache-numbers
 test-arm64: export QEMU_LD_PREFIX := $(ARM64_LIBC)

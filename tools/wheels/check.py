@@ -27,7 +27,7 @@ TEST_PACKAGES = [
 # The README's first program needs torch, which is large: README names its version. Otherwise the quickstart's first
 # program runs.
 README = os.environ.get("README")
-README_PACKAGES = [f"torch=={README}"] if README else []
+PACKAGES = ["pillow", "pyarrow", f"torch=={README}"] if README else ["pillow"]
 PHOTOGRAPHS = """
 import os
 from PIL import Image
@@ -93,7 +93,7 @@ def check_installed(wheel, version, python):
     place = environment_of(python)
     shutil.rmtree(place, ignore_errors=True)
     bare = {"CC": "/bin/false", "PATH": str(place / "bin"), "PYTHONPATH": ""}
-    inside = python.environment(place, wheel, "pillow", *README_PACKAGES, env=bare)
+    inside = python.environment(place, wheel, *PACKAGES, env=bare)
     told = json.loads(run(inside, "-m", "slipring", "--json", env=bare, cwd=place, quiet=True))
     if told["slipring"] != version or not told["place"].startswith(str(place)):
         sys.exit(f"{wheel.name}: another slipring was imported: {told['slipring']} in {told['place']}")
