@@ -1,10 +1,12 @@
 # Every target sets up what it needs; `make` alone lists them.
 #   PYTHON=python3.12  interpreter that creates the virtual environment    VENV=.venv312  where it lives
 #   TORCH=0            leave torch out (its tests are then skipped)          SLIPRING_BUILD=debug|asan|tsan
+#   TORCH_VERSION=2.14.1  another torch than the pinned one, in an environment of its own
 
 PYTHON ?= python3
-VENV ?= .venv
 TORCH ?= 1
+TORCH_VERSION ?=
+VENV ?= .venv$(addprefix -torch,$(TORCH_VERSION))
 SLIPRING_BUILD ?= release
 export SLIPRING_BUILD
 # Tests start thousands of interpreters: without compiled modules beside the sources each would compile the package.
@@ -13,6 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 REQUIREMENTS := $(if $(filter 0,$(TORCH)),requirements-core.txt,requirements-dev.txt)
+WANTED := $(if $(TORCH_VERSION),$(VENV)/requirements.txt,$(REQUIREMENTS))
 
 # One stamp per thing done, beside what it did: removing the environment, or build/, forgets it.
 VENV_STAMP := $(VENV)/.stamp-created
@@ -23,6 +26,7 @@ CLIENTS_STAMP := $(VENV)/.stamp-clients
 RAY_STAMP := $(VENV)/.stamp-ray
 DOCS_STAMP := $(VENV)/.stamp-docs
 COVERAGE_STAMP := $(VENV)/.stamp-coverage
+WHEEL_STAMP := build/wheel/tools/.stamp-created
 BUILD_STAMPS := build/.stamp-$(subst /,_,$(VENV))
 BUILD_STAMP := $(BUILD_STAMPS)-$(SLIPRING_BUILD)
 
@@ -34,8 +38,8 @@ PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 .DELETE_ON_ERROR:
 .PHONY: help venv libraries build quick lint types test test-sample test-all pytest slow test-cuda ctest
 .PHONY: test-arm64 test-arm64-python .arm64-tools tsan asan tsan-pytest asan-pytest model mutants fuzz fault steps soak
-.PHONY: coverage bench bench-device bench-adapters bench-queue bench-broadcast bench-recipes bench-training docs wheel
-.PHONY: check-wheel check-sdist clean
+.PHONY: coverage bench bench-device bench-adapters bench-queue bench-broadcast bench-recipes bench-training docs wheels
+.PHONY: check-wheel check-sdist release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -48,7 +52,8 @@ $(VENV_STAMP):
 # The .pth file puts the source tree on this environment's path: modules are imported from where they are edited.
 $(DEPS_STAMP): $(VENV_STAMP) requirements-core.txt $(REQUIREMENTS)
 	@echo "installing $(REQUIREMENTS) into $(VENV) (minutes the first time)"
-	@$(PIP_INSTALL) -r $(REQUIREMENTS)
+	$(if $(TORCH_VERSION),@sed 's|^torch==.*|torch==$(TORCH_VERSION)|; s|^-r |&$(CURDIR)/|' $(REQUIREMENTS) >$(WANTED))
+	@$(PIP_INSTALL) -r $(WANTED)
 	@echo "$(CURDIR)/pkg" > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/slipring-dev.pth"
 	@touch $@
 
@@ -84,6 +89,12 @@ $(CLIENTS_STAMP): $(DEPS_STAMP) requirements-clients.txt
 $(RAY_STAMP): $(DEPS_STAMP) requirements-ray.txt
 	@if $(PIP_INSTALL) --no-compile -r requirements-ray.txt; then touch $@; \
 	else echo "requirements-ray.txt cannot be installed: the tests of Ray will be skipped"; fi
+
+# With a compiler of its own, for an old glibc: neither the environment nor the compiler of `make build` is used.
+$(WHEEL_STAMP): requirements-wheel.txt
+	$(PYTHON) -m venv build/wheel/tools
+	build/wheel/tools/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-wheel.txt
+	@touch $@
 
 # The kinds of build share the place of the finished modules, hence at most one build stamp at a time.
 $(BUILD_STAMP): $(DEPS_STAMP) $(BUILD_INPUTS)
@@ -235,7 +246,7 @@ ctest: ## the ring's tests in C
 # record of every page of the addresses that a segment reserves, gigabytes of them. The model's states are more there,
 # for what calls leave on the stacks, and ten times as slow: these scenarios take minutes.
 ARM64_CC ?= aarch64-linux-gnu-gcc
-QEMU ?= qemu-aarch64
+QEMU ?= $(firstword $(wildcard $(CURDIR)/build/pythons/qemu-aarch64) qemu-aarch64)
 ARM64_LIBC ?= /usr/aarch64-linux-gnu
 ARM64_MODEL ?= any pressure pin early finisher queue-close incarnations records records-loader cache-grows cache-numbers
 test-arm64: export QEMU_LD_PREFIX := $(ARM64_LIBC)
@@ -244,11 +255,12 @@ test-arm64: .arm64-tools ## tests in C and some of the model on arm64, under qem
 	$(if $(ONLY),,$(MAKE) --no-print-directory -C tests/model run OUT=$(CURDIR)/build/arm64/model CC=$(ARM64_CC) \
 	    RUNNER=$(QEMU) ARGS='$(ARM64_MODEL)')
 
+# With an emulator and a Python of Debian's, unpacked in build/pythons, and the wheel that is built for them.
 ARM64_TESTS := $(addprefix tests/,ring codec collate cache images loader queue)
-test-arm64-python: .arm64-tools $(DEPS_STAMP) ## some in Python, on Debian; TORCH=0, ARGS='tests/ring -k lease'
-	PYTHON=$(PY) QEMU=$(QEMU) ARM64_CC=$(ARM64_CC) sh tools/arm64.sh build/arm64
-	build/arm64/bin/python -m pytest -q -n $(JOBS) --timeout 3600 -p no:cacheprovider -m "not slow and not alone" \
-	    $(or $(ARGS),$(ARM64_TESTS))
+test-arm64-python: export PYTHONS := $(PYTHON)
+test-arm64-python: $(WHEEL_STAMP) ## some in Python, on Debian; ARGS='tests/ring -k lease'
+	build/wheel/tools/bin/python -m tools.wheels build aarch64
+	build/wheel/tools/bin/python -m tools.wheels test aarch64 $(or $(ARGS),$(ARM64_TESTS))
 
 .arm64-tools:
 	@for tool in "$(ARM64_CC)" "$(QEMU)"; do command -v "$$tool" >/dev/null || \
@@ -363,20 +375,17 @@ docs: build $(DOCS_STAMP) ## the pages and an API reference from the docstrings,
 
 check-sdist: SLIPRING_BUILD := release
 
-# With a compiler of its own, for an old glibc: neither the environment nor the compiler of `make build` is used.
-WHEEL_STAMP := build/wheel/tools/.stamp-created
-$(WHEEL_STAMP): requirements-wheel.txt
-	$(PYTHON) -m venv build/wheel/tools
-	build/wheel/tools/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-wheel.txt
-	@touch $@
+wheels check-wheel: export PYTHONS := $(PYTHONS)
+check-wheel: export README := $(README)
 
-wheel check-wheel: export PYTHONS := $(PYTHONS)
+wheels: $(WHEEL_STAMP) ## sdist, and wheels for CPython 3.11 to 3.15 on x86_64 and aarch64, into dist/; ARCH=, PYTHONS=
+	build/wheel/tools/bin/python -m tools.wheels build $(ARCH)
 
-wheel: $(WHEEL_STAMP) ## sdist, and a wheel for each Python at hand, into dist/; PYTHONS='python3.12 python3.13', ARCH=aarch64
-	build/wheel/tools/bin/python tools/wheels.py build $(ARCH)
+check-wheel: $(WHEEL_STAMP) ## install each wheel of dist/ where there is no compiler, and let it work; README=2.13.0: with torch
+	build/wheel/tools/bin/python -m tools.wheels check $(ARCH)
 
-check-wheel: $(WHEEL_STAMP) ## install each wheel of dist/ where there is no compiler, and let it work
-	build/wheel/tools/bin/python tools/wheels.py check
+release: $(WHEEL_STAMP) check-sdist ## everything before an upload, from a commit: all wheels, their checks, the same bytes again
+	build/wheel/tools/bin/python -m tools.wheels release
 
 check-sdist: $(DEPS_STAMP) ## build a wheel from the sdist in isolation, install it elsewhere, import it
 	rm -rf build/sdist

@@ -175,8 +175,6 @@ class BuildExt(build_ext):
         self.parallel = self.parallel or 2
 
     def run(self):
-        if sys.platform != "linux":
-            sys.exit(f"slipring builds and runs on Linux only (pidfd, futex, fallocate); this is {sys.platform}")
         check_compiler()
         import numpy
 
@@ -258,11 +256,14 @@ def package_page():
     return re.sub(r"(!?)\[([^\]]*)\]\((?![a-z]+:)([^)]+)\)", link, Path("README.md").read_text())
 
 
+# Elsewhere only the Python modules are installed: with SLIPRING_FALLBACK=1, they pass loaders to torch's.
+COMPILED = EXTENSIONS if sys.platform == "linux" else []
+
 setup(
     long_description=package_page(),
     long_description_content_type="text/markdown",
-    libraries=[] if KIND == "steps" else [c_library()],
-    ext_modules=[extension(name) for name in EXTENSIONS],
+    libraries=[c_library()] if COMPILED and KIND != "steps" else [],
+    ext_modules=[extension(name) for name in COMPILED],
     cmdclass={"build_clib": BuildClib, "build_ext": BuildExt},
     options={"build": {"build_base": f"build/{KIND}"}},
 )

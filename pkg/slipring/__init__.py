@@ -6,21 +6,23 @@ from slipring import _platform
 
 _platform.check()
 
-from slipring._core.codec._codec import empty
-from slipring._core.codec._collate import default_collate
-from slipring._core.ring.worker_info import WorkerInfo, get_worker_info
-from slipring._core.workers.seeding import rng
 from slipring._public import publish
 from slipring._version import __version__
-from slipring.broadcast import Broadcast
-from slipring.cache import Cache, CacheStats, cached
 from slipring.errors import LoaderTimeout, SegmentFull, SlipringError, WorkerDied, WorkerError
-from slipring.loader import Loader
 from slipring.options import Memory, Workers
-from slipring.queue import Queue, QueueStats
-from slipring.sampler import BatchSampler
-from slipring.stats import Stats
-from slipring.strings import StringList
+
+if TYPE_CHECKING or not _platform.fallback:
+    from slipring._core.codec._codec import empty
+    from slipring._core.codec._collate import default_collate
+    from slipring._core.ring.worker_info import WorkerInfo, get_worker_info
+    from slipring._core.workers.seeding import rng
+    from slipring.broadcast import Broadcast
+    from slipring.cache import Cache, CacheStats, cached
+    from slipring.loader import Loader
+    from slipring.queue import Queue, QueueStats
+    from slipring.sampler import BatchSampler
+    from slipring.stats import Stats
+    from slipring.strings import StringList
 
 # The names that programs use most. Other errors are in slipring.errors.
 __all__ = [
@@ -71,6 +73,8 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
+        if _platform.fallback and name in __all__:
+            raise _platform.unavailable(f"slipring.{name}")
         if name in _SELDOM:
             import importlib
 

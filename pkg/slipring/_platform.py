@@ -8,19 +8,58 @@ import sys
 
 MACHINES = ("x86_64", "aarch64")
 KERNEL = (5, 4)  # pidfd_open is 5.3, waiting on a pidfd with waitid 5.4
+FALLBACK = "SLIPRING_FALLBACK"  # the environment variable
+SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
+# Modules that can be imported where slipring cannot run.
+PORTABLE = re.compile(
+    r"slipring\.(_public|_version|errors|options|redaction|torch|torch\.fallback"
+    r"|_core|_core\.(options(\..*)?|ring|ring\.(process|ring_limits)))"
+)
+
+fallback: str | None = None  # with SLIPRING_FALLBACK=1, where slipring cannot run: the reason
+
+
+def unavailable(name: str) -> ImportError:
+    """Return the error about a name that slipring lacks where it cannot run."""
+    return ImportError(
+        f"{name} cannot be used here, only slipring.torch.DataLoader as torch's own loader: {fallback}", name=name
+    )
+
+
+class _Portable:
+    """A finder that refuses the other modules of the package, with the reason."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name.startswith("slipring.") and not PORTABLE.fullmatch(name):
+            raise unavailable(name)
 
 
 def check() -> None:
-    """Raise ImportError, with the problem and the remedy, if slipring cannot run here."""
-    problem = _system_problem() or _extension_problem()
-    if problem:
-        raise ImportError(f"slipring cannot run here: {problem}")
+    """Raise ImportError, with the problem and the remedy, if slipring cannot run here.
+
+    With SLIPRING_FALLBACK=1, set `fallback` in place of that if the system or the machine is the problem.
+    """
+    global fallback
+    problem = _system_problem()
+    if problem and os.environ.get(FALLBACK, "0") not in ("", "0"):
+        fallback = problem
+        sys.meta_path.insert(0, _Portable)  # type: ignore[arg-type]
+    elif problem:
+        raise ImportError(
+            f"slipring cannot run here: {problem} Or set {FALLBACK}=1: slipring.torch.DataLoader is then torch's own "
+            "loader, with a warning."
+        )
+    else:
+        problem = _extension_problem()
+        if problem:
+            raise ImportError(f"slipring cannot run here: {problem}")
 
 
 def _system_problem():
     if sys.platform != "linux":
         return (
-            f"it needs Linux (futex, pidfd, fallocate) and this is {sys.platform}. "
+            f"it needs Linux (futex, pidfd, fallocate) and this is {SYSTEMS.get(sys.platform, sys.platform)}. "
             "Run it in a Linux machine, virtual machine or container."
         )
     system = os.uname()
@@ -34,7 +73,7 @@ def _system_problem():
     if found and (int(found[1]), int(found[2])) < KERNEL:
         return (
             f"it needs Linux {KERNEL[0]}.{KERNEL[1]} or later (pidfd_open, to see workers die) "
-            f"and this is {system.release}. Use a newer kernel, or torch's own loader on this machine."
+            f"and this is {system.release}. Use a newer kernel."
         )
     return None
 

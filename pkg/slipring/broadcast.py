@@ -24,8 +24,7 @@ from slipring.errors import SegmentFull, ShutDown, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Broadcast", "BroadcastHandle", "BroadcastReader"]
 

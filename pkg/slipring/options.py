@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypedDict, T
 
 from slipring._core.options import checks, rule
 from slipring._core.options.rule import Group, Rule, documented, option, rules
-from slipring._core.ring._ring import MAX_SLOTS
+from slipring._core.ring.ring_limits import MAX_SLOTS
 from slipring.errors import shown
 
 _Constructor = TypeVar("_Constructor", bound=Callable[..., Any])

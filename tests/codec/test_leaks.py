@@ -20,7 +20,7 @@ class Record:
     a: object
 
 
-CALLS = 1000  # Python 3.10's own caches take up to 15 kB in between
+CALLS = 1000  # the interpreter keeps up to 15 kB in its own caches
 LITTLE = CALLS * 16  # bytes: less than the smallest object for each
 
 

@@ -73,7 +73,7 @@ def test_the_metadata_is_true_and_no_link_of_the_package_page_is_relative(sdist)
     info = email.message_from_bytes(archive.extractfile(f"{folder}/PKG-INFO").read())
     assert info["Name"] == "slipring"
     assert info["Version"] == version()
-    assert info["Requires-Python"] == ">=3.10"
+    assert info["Requires-Python"] == ">=3.11"
     assert info["License-Expression"] == "Apache-2.0"
     always = [line for line in info.get_all("Requires-Dist") if "extra ==" not in line]
     assert always == ["numpy>=1.23"], "numpy is the only dependency; anything else is an extra"

@@ -2,11 +2,15 @@
 
 import importlib.util
 import os
+import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import setuptools
+
+from tests.support import inside
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,11 +44,28 @@ def test_supported_machines_pass(platform, monkeypatch, machine, release):
     platform.check()
 
 
-def test_another_system_is_told_to_use_linux(platform, monkeypatch):
-    monkeypatch.setattr(sys, "platform", "win32")
+@pytest.mark.parametrize(("system", "name"), [("darwin", "macOS"), ("win32", "Windows"), ("freebsd14", "freebsd14")])
+def test_another_system_is_told_to_use_linux_or_torchs_loader(platform, monkeypatch, system, name):
+    monkeypatch.delenv("SLIPRING_FALLBACK", raising=False)
+    monkeypatch.setattr(sys, "platform", system)
     monkeypatch.delattr(os, "uname")  # Windows has no uname
-    with pytest.raises(ImportError, match=r"needs Linux .* this is win32.*container"):
+    with pytest.raises(ImportError, match=rf"needs Linux .* this is {name}\..*container.*SLIPRING_FALLBACK=1"):
         platform.check()
+
+
+def test_another_system_installs_the_python_modules_alone(monkeypatch):
+    given = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **options: given.update(options))
+    monkeypatch.chdir(ROOT)
+    for system, compiled in (("darwin", False), ("linux", True)):
+        monkeypatch.setattr(sys, "platform", system)
+        runpy.run_path("setup.py")
+        assert bool(given["ext_modules"]) == bool(given["libraries"]) == compiled
+
+
+def test_the_limits_of_the_options_are_those_of_the_ring():
+    for name in ("EPOCH_BITS", "MAX_SLOTS", "MAX_WORKERS"):
+        assert getattr(inside.ring_limits, name) == getattr(inside._ring, name), name
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import importlib
 # Module -> the names that tests use. The import happens when a test asks for a name: torch may be missing, and
 # tests/fault/points.py replaces a module before anything imports it.
 _NAMES = {
-    "slipring._core.ring": "_check _ring numa process rates sample_marks text",
+    "slipring._core.ring": "_check _ring numa process rates ring_limits sample_marks text",
     "slipring._core.codec": "_codec cache_names pytree tensors",
     "slipring._core.workers": "deaths heap memory pickling pool_client process_pool seeding thread_pool worker "
     "worker_main",

@@ -21,7 +21,7 @@ DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, to
 QUANTIZED = [dtype for dtype in DTYPES if str(dtype).startswith(("torch.qint", "torch.quint"))]
 PLAIN = [dtype for dtype in DTYPES if dtype not in QUANTIZED]
 FACES = pytest.mark.parametrize("make", [Loader, slipring.torch.DataLoader], ids=["Loader", "torch"])
-pytestmark = pytest.mark.filterwarnings("ignore:.*quantize", "ignore:ComplexHalf", "ignore:TypedStorage")
+pytestmark = pytest.mark.filterwarnings("ignore:.*quantize", "ignore:B?Complex(Half|32)", "ignore:TypedStorage")
 
 
 class Threads(ForkContext):

@@ -1,11 +1,10 @@
 """slipring as a replacement of other loaders, for type checkers. (This code never runs.)"""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, assert_type
 
 import torch.utils.data
 from torch import Tensor
-from typing_extensions import assert_type
 
 import slipring.torch
 from slipring.adapters import di_engine, megengine, paddle, torchdata, webdataset

@@ -4,11 +4,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import assert_type
 
 from slipring import Loader, Memory, Storage, StringList, Workers, arrow, images, stream
 from slipring.streams import Stream

@@ -1,11 +1,10 @@
 """The types of a loader's batches, for type checkers. (This code never runs.)"""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import assert_type
 
 import slipring
 from slipring import Memory

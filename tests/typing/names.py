@@ -2,11 +2,10 @@
 
 import queue
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import assert_type
 
 import slipring
 import slipring.monitor

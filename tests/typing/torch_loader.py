@@ -1,12 +1,11 @@
 """The types of `slipring.torch.DataLoader`'s batches, for type checkers. (This code never runs.)"""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, assert_type
 
 import torch
 import torch.utils.data
 from torch import Tensor
-from typing_extensions import assert_type
 
 import slipring
 from slipring.torch import DataLoader, Device

@@ -22,8 +22,7 @@ from slipring.torch.device.onto import as_tensors, on_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from typing_extensions import Self
+    from typing import Self
 
     from slipring.stats import Stats
 

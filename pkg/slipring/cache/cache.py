@@ -13,7 +13,7 @@ from slipring._core.ring._segment import memory_available
 from slipring.errors import shown
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 _log = logging.getLogger("slipring")
 

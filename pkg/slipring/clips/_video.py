@@ -17,9 +17,9 @@ from slipring.images import MAX_PIXELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Self
 
     from numpy.typing import ArrayLike, NDArray
-    from typing_extensions import Self
 
 
 class Frames(NamedTuple):

@@ -19,9 +19,9 @@ from slipring.tokens._planned import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from typing import Self
 
     from numpy.typing import ArrayLike, NDArray
-    from typing_extensions import Self
 
 _log = logging.getLogger("slipring")
 

@@ -32,9 +32,9 @@ torch.utils.data.IterableDataset.register(IterableSource)
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from multiprocessing.context import BaseContext
-    from typing import Literal, TypeAlias
+    from typing import Literal, Self, TypeAlias
 
-    from typing_extensions import Self, TypeVar, Unpack
+    from typing_extensions import TypeVar, Unpack
 
     from slipring.loader import Samples
     from slipring.options import Memory, OneDeviceOptions, Workers

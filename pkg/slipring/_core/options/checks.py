@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from slipring._core.ring._ring import EPOCH_BITS, MAX_WORKERS
+from slipring._core.ring.ring_limits import EPOCH_BITS, MAX_WORKERS
 from slipring.errors import shown
 
 if TYPE_CHECKING:

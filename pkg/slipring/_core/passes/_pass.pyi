@@ -1,8 +1,6 @@
 """The iterator that ``iter(loader)`` returns, as far as users see it."""
 
-from typing import Generic, TypeVar
-
-from typing_extensions import Self
+from typing import Generic, Self, TypeVar
 
 _Batch = TypeVar("_Batch", covariant=True)
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Literal, SupportsIndex, TypeVar, overload
+from typing import Any, Literal, Self, SupportsIndex, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from typing_extensions import Self
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _Shape = SupportsIndex | Iterable[SupportsIndex]

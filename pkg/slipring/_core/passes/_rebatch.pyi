@@ -1,8 +1,6 @@
 """Rebatching: the base class of iterators over blocks."""
 
-from typing import Any
-
-from typing_extensions import Self
+from typing import Any, Self
 
 class BlockReading:
     made: Any

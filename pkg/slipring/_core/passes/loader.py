@@ -24,8 +24,7 @@ from slipring.errors import Closed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from typing_extensions import Self
+    from typing import Self
 
     from slipring._core.passes.tuning import Tuning
     from slipring._observe.report import Report

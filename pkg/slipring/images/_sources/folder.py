@@ -19,9 +19,10 @@ from slipring.strings import StringList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Self
 
     from numpy.typing import NDArray
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Unpack
 
     from slipring._files.storage import Storage
     from slipring.images._sources.options import ImageOptions

@@ -25,10 +25,10 @@ from slipring.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Self
 
     import numpy as np
     from numpy.typing import NDArray
-    from typing_extensions import Self
 
     from slipring.images._sources.renderer import Renderer
     from slipring.images._steps.base import Size

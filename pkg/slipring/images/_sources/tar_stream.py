@@ -17,8 +17,9 @@ from slipring.images._sources.tar import Tar, paths_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Unpack
 
     from slipring._files.storage import Storage
     from slipring.images._sources.options import ImageOptions
