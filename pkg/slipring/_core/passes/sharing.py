@@ -316,8 +316,8 @@ class Reader:
         if text is not None:
             return unpacked_error(text, data, self.connection.name)
         return Closed(
-            f"{self.connection.name}, which makes the batches, ended this pass after {results} results: leave the loop at "
-            "the same batch in all ranks of share="
+            f"{self.connection.name}, which makes the batches, ended this pass after {results} results: leave the loop "
+            "at the same batch in all ranks of share="
         )
 
     def lead_died(self):
