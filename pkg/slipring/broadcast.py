@@ -237,7 +237,7 @@ class BroadcastHandle:
 
 
 class BroadcastReader(ReaderCore):
-    """A reader of a broadcast: it gets every message that is put after it joined, in order. Make it by ``handle.open()``.
+    """A reader of a broadcast, made by ``handle.open()``: it gets every message that is put after it joined, in order.
 
     Any thread of the process that made it may get. Iterate over it to get messages until the writer closes the
     broadcast.
