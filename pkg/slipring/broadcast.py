@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core.options.checks import integer, memory_place, real
+from slipring._core.options.arguments import integer, memory_place, real
 from slipring._core.passes._broadcast import ReaderCore, WriterCore
 from slipring._core.passes._queue import how_to_copy
 from slipring._core.ring import process
@@ -24,7 +24,8 @@ from slipring.errors import SegmentFull, ShutDown, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Self
+
+    from typing_extensions import Self
 
 __all__ = ["Broadcast", "BroadcastHandle", "BroadcastReader"]
 
@@ -236,7 +237,7 @@ class BroadcastHandle:
 
 
 class BroadcastReader(ReaderCore):
-    """A reader of a broadcast, made by ``handle.open()``. It gets every message that is put after it joined, in order.
+    """A reader of a broadcast, made by ``handle.open()``: it gets every message that is put after it joined, in order.
 
     Any thread of the process that made it may get. Iterate over it to get messages until the writer closes the
     broadcast.
