@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import multiprocessing
 import os
 import pickle
 import signal
@@ -219,18 +218,18 @@ def test_a_video_whose_size_changes_needs_a_transform(tmp_path):
 
 
 @pytest.fixture
-def frames_decoded(monkeypatch):
-    """Count the frames that this process and its forked children decode."""
-    total, original = multiprocessing.Value("q", 0), inside._reader.frames_of
+def frames_decoded(monkeypatch, tmp_path):
+    """A function that returns how many frames this process and its forked children have decoded."""
+    marks, original = tmp_path / "decoded", inside._reader.frames_of
 
     def counted(*args):
         frames, error = original(*args)
-        with total.get_lock():
-            total.value += len(frames)
+        with open(marks, "ab", buffering=0) as file:
+            file.write(b"." * len(frames))
         return frames, error
 
     monkeypatch.setattr(inside._reader, "frames_of", counted)
-    return total
+    return lambda: marks.stat().st_size
 
 
 def test_each_group_of_pictures_is_decoded_once_for_all_workers_and_epochs(tmp_path, paths, frames_decoded):
@@ -241,7 +240,7 @@ def test_each_group_of_pictures_is_decoded_once_for_all_workers_and_epochs(tmp_p
         workers = Workers(start_method="fork")
         with Loader(data, batch_size=4, shuffle=True, num_workers=4, seed=epoch, workers=workers) as loader:
             assert sum(len(batch.pixels) for batch in loader) == 40
-        decoded.append(frames_decoded.value)
+        decoded.append(frames_decoded())
     total = 4 * 40 + 160
     assert 160 < decoded[0] <= decoded[-1] <= 1.2 * total  # frames around a key frame may be decoded twice
     stats = data.cache.stats()
