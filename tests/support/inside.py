@@ -55,6 +55,7 @@ _NAMES = {
     "slipring._files.answers": "check",
     "slipring._files.attempts": "Damaged is_transient",
     "slipring._files.disk": "DiskCache",
+    "slipring.clips": "_reader",
     "slipring.images": "_decode",
     "slipring.images._sources": "renderer",
     "slipring.images._render": "backend scratch",

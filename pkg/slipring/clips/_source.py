@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,7 +44,8 @@ class FrameSource:
         self.cache = None if cache is None else as_cache(cache)
         self._files = OpenFiles(_OPEN)
         if self.cache is not None:
-            self._first_keys = np.cumsum([0, *(_Pieces(index).count for index in _readable(table))])
+            divided = [_Pieces(index) for index in _readable(table)]
+            self._first_keys = np.cumsum([0, *(pieces.keys for pieces in divided)])
             form = f"RGB, FFmpeg {pyav().library_versions}"
             bind(
                 self.cache, f"frames of {len(table)} videos", table.fingerprint(), int(self._first_keys[-1]), self, form
@@ -75,16 +77,42 @@ class FrameSource:
     def _entry(self, index, pieces, first, piece):
         """Return the cache entry of a piece; None if the cache has no room for it, or its frames are not alike."""
         entry = self.cache._peek(first + piece, None)
-        if entry is not None:
-            return entry or None
-        for other in pieces.of_group(piece):  # in order: the decoder reaches them all
-            if other != piece and first + other in self.cache:
-                continue
+        if entry is None:
             if self.cache._missed():
                 return None
-            made = self.cache.get_or_make(first + other, lambda other=other: self._made(index, pieces.range(other)))
-            entry = made if other == piece else entry
+            if len(pieces.of_group(piece)) > 1:
+                self._fill(index, pieces, first, piece)
+            entry = self._piece(index, pieces, first, piece)
         return entry or None
+
+    def _piece(self, index, pieces, first, piece):
+        return self.cache.get_or_make(first + piece, lambda: self._made(index, pieces.range(piece)))
+
+    def _fill(self, index, pieces, first, piece):
+        """Let one process decode a group of pictures from its key frame on; wait as long as it makes progress.
+
+        Processes that make pieces of one group by turns would each decode the frames before them.
+        """
+        group = [first + other for other in pieces.of_group(piece)]
+
+        def fill():
+            if self._stored(group) > stored:
+                raise _Unfinished  # after a second of waiting: another process fills it
+            for other in pieces.of_group(piece):
+                self._piece(index, pieces, first, other)
+            if self._stored(group) < len(group):
+                raise _Unfinished
+            return True
+
+        while first + piece not in self.cache:
+            stored = self._stored(group)
+            with contextlib.suppress(_Unfinished):
+                self.cache.get_or_make(first + pieces.lock_of(piece), fill)
+            if self._stored(group) == stored:
+                break
+
+    def _stored(self, keys):
+        return sum(key in self.cache for key in keys)
 
     def _made(self, index, numbers):
         """Return (pixels, orientation) of a piece; () if its frames have different sizes."""
@@ -105,28 +133,42 @@ class FrameSource:
         self._files.close()
 
 
+class _Unfinished(Exception):
+    """A group of pictures is not complete in the cache, so that no process must take it for complete."""
+
+
 def _readable(table):
     for number in range(len(table)):
         yield table[number] if table.can_be_read(number) else None
 
 
 class _Pieces:
-    """How the groups of pictures of a file are divided into cache entries."""
+    """How the groups of pictures of a file are divided into cache entries.
+
+    Attributes
+    ----------
+    keys : int
+        Keys of the file in the cache: one for each piece, then one for each group, which says that it is complete.
+    entries : int
+        How many of them are used: a group of one piece has no key of its own.
+    """
 
     def __init__(self, index: VideoIndex | None) -> None:
-        self.count = 0
+        self.keys = self.entries = 0
         if index is None:
             return
-        self._keys = index.keys
+        self._begins, self._ends = index.keys, np.append(index.keys[1:], len(index))
         self._most = max(1, min(_PIECE_FRAMES, _PIECE_BYTES // (index.height * index.width * 3)))
-        self._ends = np.append(index.keys[1:], len(index))
-        self._firsts = np.cumsum([0, *(-(-(self._ends - index.keys) // self._most))])
-        self.count = int(self._firsts[-1])
+        counts = -(-(self._ends - self._begins) // self._most)
+        self._firsts = np.cumsum([0, *counts])
+        self._count = int(self._firsts[-1])
+        self.keys = self._count + len(counts)
+        self.entries = self._count + int((counts > 1).sum())
 
     def of(self, number: int) -> int:
         """Return the piece of a frame."""
-        group = int(np.searchsorted(self._keys, number, "right")) - 1
-        return int(self._firsts[group] + (number - self._keys[group]) // self._most)
+        group = int(np.searchsorted(self._begins, number, "right")) - 1
+        return int(self._firsts[group] + (number - self._begins[group]) // self._most)
 
     def _group(self, piece):
         return int(np.searchsorted(self._firsts, piece, "right")) - 1
@@ -134,10 +176,14 @@ class _Pieces:
     def range(self, piece: int) -> range:
         """Return the numbers of a piece's frames."""
         group = self._group(piece)
-        begin = int(self._keys[group] + (piece - self._firsts[group]) * self._most)
+        begin = int(self._begins[group] + (piece - self._firsts[group]) * self._most)
         return range(begin, min(begin + self._most, int(self._ends[group])))
 
-    def of_group(self, piece: int) -> Any:
+    def lock_of(self, piece: int) -> int:
+        """Return the key that one process claims to decode a whole group."""
+        return self._count + self._group(piece)
+
+    def of_group(self, piece: int) -> range:
         """Return the pieces of the same group of pictures, in order."""
         group = self._group(piece)
         return range(int(self._firsts[group]), int(self._firsts[group + 1]))
