@@ -241,6 +241,7 @@ cdef class SharedIteration(Pass):
         self.close()
         self.error = error
 
+    @cython.nonecheck(True)
     def interrupt(self, bint on=True):
         """Make the current next() in another thread, and later ones, raise `Closed`; with `on` false, undo that."""
         self.stopped = on
