@@ -98,7 +98,7 @@ class PoolJob(Job):
     def end(self):
         for trip in self.trips:
             trip.ring.close()
-        until(lambda: self.tend() or self.worker.ended() and self.worker.code == 0, "the worker ends", HANG_S)
+        until(lambda: self.tend() or (self.worker.ended() and self.worker.code == 0), "the worker ends", HANG_S)
         for trip in self.trips:
             if trip.ring.circulating != SLOTS:
                 self.wrong(f"after {self.orders} {trip.ring.circulating} slots circulate")
