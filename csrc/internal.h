@@ -38,7 +38,7 @@ struct sr_ring {
     _Atomic uint32_t *refs;
     bool has_copies;
     char *inherited;
-    sr_wake_line *wake_lines; /* the wake file of the pool that serves the segment, with n_participants lines; or NULL */
+    sr_wake_line *wake_lines; /* n_participants lines of the wake file of the pool that serves the segment; or NULL */
     sr_ring *next;     /* in the list of this process's handles */
 };
 

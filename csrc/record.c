@@ -132,6 +132,8 @@ void sr_start_cpu_clock(const sr_ring *ring, uint32_t participant)
 
 void sr_count_cpu(const sr_ring *ring, uint32_t participant)
 {
+    if (!ring->records)
+        return;
     sr_participant *me = &ring->participants[participant];
     uint64_t cpu = sr_cpu_time(is_thread(ring, participant));
     raise_own(&me->cpu_ns, cpu - cpu_reported);

@@ -117,8 +117,9 @@ def table_of(events):
 
 def run(kind, *args):
     """Return the counts of a job, with "failure" if it did not finish."""
-    modules = {"queue": "step_queue", "share": "step_shared", "pool": "step_pool"}
-    return run_module(modules.get(kind, "step_rounds"), kind, *args)
+    return run_module(
+        {"queue": "step_queue", "share": "step_shared", "pool": "step_pool"}.get(kind, "step_rounds"), kind, *args
+    )
 
 
 def main():
