@@ -60,7 +60,7 @@ unpack() {
 
 if [ ! -e "$here/root" ]; then
     case $machine in x86_64) arch=amd64 ;; aarch64) arch=arm64 ;; *) fail "only x86_64 and aarch64 are known" ;; esac
-    packages="python$version libpython$version-dev"
+    packages="python$version libpython$version-dev libstdc++6" # the last for numpy
     download $arch $packages || download_of_suite $arch $packages ||
         fail "neither this release of Debian nor $SUITE has it (apt's answers: $fetched/log)"
     rm -rf "$here/root.new"

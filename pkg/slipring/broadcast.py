@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core.options.arguments import integer, memory_place, real
+from slipring._core.options.checks import integer, memory_place, real
 from slipring._core.passes._broadcast import ReaderCore, WriterCore
 from slipring._core.passes._queue import how_to_copy
 from slipring._core.ring import process
@@ -24,8 +24,7 @@ from slipring.errors import SegmentFull, ShutDown, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Broadcast", "BroadcastHandle", "BroadcastReader"]
 

@@ -55,14 +55,23 @@ class Python:
     def environment(self, place, *packages, env=None):
         """Make an environment in `place` with `packages` as in requirements-core.txt; return its interpreter.
 
-        pip runs in this tool's own environment: distributions' interpreters have no pip.
+        pip runs in this tool's own environment: distributions' interpreters have no pip, and an emulator is slow.
         """
         inside = place / "bin" / "python"
         if not inside.exists():
             self._create(place)
-        pip = (sys.executable, "-m", "pip", "--python", inside, "install", "--quiet", "--only-binary", ":all:")
+        pip = (sys.executable, "-m", "pip", *self._target(place), "--quiet", "--only-binary", ":all:")
         run(*pip, "-c", ROOT / "requirements-core.txt", *packages, env=env)
         return inside
+
+    def _target(self, place):
+        """Return the arguments of pip that install into the environment."""
+        if self.machine == platform.machine():
+            return "--python", place / "bin" / "python", "install"
+        tags = [f"manylinux_2_{glibc}_{self.machine}" for glibc in (28, 27, 17)] + [f"manylinux2014_{self.machine}"]
+        platforms = [argument for tag in tags for argument in ("--platform", tag)]
+        folder = place / "lib" / f"python3.{self.minor}" / "site-packages"
+        return "install", "--python-version", f"3.{self.minor}", *platforms, "--target", folder
 
     def _create(self, place):
         if self.machine == platform.machine():
