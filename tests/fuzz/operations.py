@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from tests.support.inside import Operations, _decode
+from tests.support.inside import WHOLE, Target, _decode
 
 CODES = [value for name, value in sorted(vars(_decode).items()) if name.startswith("OP_")]
 LARGEST = 300  # pixels of a side that a test allocates
@@ -66,8 +66,7 @@ def main():
         ops = b"".join(operation(draw) for _ in range(draw.randint(1, 5)))
         out = np.empty((*size, 3), np.uint8)
         try:
-            where = out, None, None, None, (0, 0), 0, 1, False
-            _decode.crop_pixels(pixels, *where, Operations(*size, (0, 0, *size), ops))
+            _decode.crop_pixels(pixels, Target(out, None, size, (0, 0, *size), ops), WHOLE)
             done += 1
         except (ValueError, MemoryError):
             refused += 1

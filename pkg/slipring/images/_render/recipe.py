@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring._core.ring._slot import USER, part_begun, spent
-from slipring.errors import shown
+from slipring.errors import ImageError, shown
 from slipring.images import _decode
+from slipring.images._decode import Target
+from slipring.images._render.decode import LONGEST, DecodedImage
 from slipring.images._render.scratch import scratch
-from slipring.images._render.view import INTERPOLATIONS, View
+from slipring.images._render.view import INTERPOLATIONS, WHOLE, Placement, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from slipring.images._render.decode import Image
     from slipring.images._render.parts import Boxes
 
     class Part(Protocol):
@@ -281,50 +284,42 @@ class Recipe:
 
     # ---- running it
 
-    def run(self, out: NDArray[Any], table: NDArray[Any] | None, render: Callable[..., None]) -> None:
-        """Write the sample to `out`: height × width × 3, of any strides.
+    def run(self, image: Image, out: NDArray[Any], table: NDArray[Any] | None = None) -> None:
+        """Write the sample of an image to `out`: height × width × 3, of any strides.
 
-        ``render(out, table, box, to, window, flip, filter, operations)`` decodes the view, or takes it from memory.
-        A recipe can be run for several images.
+        `table` has the values of `out` for the 256 pixel values of each channel. A recipe can be run for several
+        images.
         """
         view = self.view
+        if max(view.to) > LONGEST:
+            raise ImageError(
+                f"the image would be scaled to {view.to[0]} x {view.to[1]} pixels, a side may have {LONGEST}"
+            )
         top, left, height, width = view.window
         first, last = max(0, -top), min(height, view.to[0] - top)
         begin, end = max(0, -left), min(width, view.to[1] - left)
         columns = width - end if view.flip else begin
         rows = height - last if view.vertical_flip else first
         place = rows, columns, last - first, end - begin
-        where = view.box, view.to, (top + first, left + begin), view.flip, self.filter
+        placement = Placement(view.box, view.to, (top + first, left + begin), view.flip, self.filter)
         if self.is_view:
             if place[2:] != (height, width):  # the window reaches beyond the image
                 out[...] = 0 if table is None else table[:, 0]
                 out = out[rows : rows + last - first, columns : columns + end - begin]
-            render(out[::-1] if view.vertical_flip else out, table, *where, None)
+            image.write(placement, Target(out[::-1] if view.vertical_flip else out, table))
             return
         ops, calls = self._ops, self._calls
         if view.vertical_flip:  # the operations' own image is not written upside down
             ops = [_FLIP, *ops]
             calls = [(n + 1, function, size) for n, function, size in calls]
             place = first, *place[1:]
-        if not calls:
-            operations = _decode.Operations(height, width, place, b"".join(ops), b"".join(self._erasures))
-            render(out, table, *where, operations)
-            return
-        self._run_with_calls(out, table, render, where, place, ops, calls)
-
-    def _run_with_calls(self, out, table, render, where, place, ops, calls):
-        """Run the operations up to each call, call, and run the rest."""
-        done, size, image = 0, self.view.window[2:], None
-        for upto, function, after in [*calls, (len(ops), None, None)]:
-            erasures = b"".join(self._erasures) if function is None else b""
-            operations = _decode.Operations(*size, place, b"".join(ops[done:upto]), erasures)
-            to, values = (out, table) if function is None else (scratch(*after), None)
-            if image is None:
-                render(to, values, *where, operations)
-            else:
-                _decode.crop_pixels(image, to, values, None, None, (0, 0), 0, 1, False, operations)
-            if function is not None:
-                done, size, place, image = upto, after, (0, 0, *after), _called(function, to)
+        done, size = 0, (height, width)
+        for upto, function, after in calls:
+            memory = scratch(*after)
+            image.write(placement, Target(memory, None, size, place, b"".join(ops[done:upto])))
+            image, placement = DecodedImage(_called(function, memory)), WHOLE
+            done, size, place = upto, after, (0, 0, *after)
+        image.write(placement, Target(out, table, size, place, b"".join(ops[done:]), b"".join(self._erasures)))
 
 
 def _packed(code, n=(), v=()):
@@ -355,9 +350,5 @@ def _called(function, image):
 def apply(pixels: NDArray[np.uint8], recipe: Recipe) -> NDArray[np.uint8]:
     """Return a new array with the operations applied to an image: C-contiguous, height × width × 3, uint8."""
     out = np.empty((recipe.height, recipe.width, 3), np.uint8)
-
-    def render(out, table, box, to, window, flip, how, operations):
-        _decode.crop_pixels(pixels, out, table, box, to, window, how, 1, flip, operations)
-
-    recipe.run(out, None, render)
+    recipe.run(DecodedImage(pixels), out)
     return out

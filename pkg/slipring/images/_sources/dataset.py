@@ -18,7 +18,7 @@ from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.errors import shown
 from slipring.images._render.backend import backend
-from slipring.images._render.decode import MAX_PIXELS
+from slipring.images._render.decode import MAX_PIXELS, DecodedImage
 from slipring.images._render.draws import Draws
 from slipring.images._sources.indexed import IndexedSamples
 from slipring.images._sources.options import suggests_options
@@ -298,7 +298,7 @@ class ImageDataset(IndexedSamples):
     def _fresh(self, index, renderer, out, draws, sample):
         """Return (array, target) from the file."""
         data, target = self._read_one(index) if sample is None else sample
-        return renderer.render(data, out, draws), target
+        return renderer.render(renderer.image(data), out, draws), target
 
     # ---- the cache
 
@@ -343,11 +343,8 @@ class ImageDataset(IndexedSamples):
             if self.cache._missed():
                 return self._fresh(index, renderer, out, draws, sample)
             entry = self.cache.get_or_make(index, lambda: self._entry(index, sample))
-        if self._what == "pixels":
-            sample = renderer.crop(entry[0], entry[1], out, draws)
-        else:
-            sample = renderer.render(entry[0], out, draws)
-        return sample, entry[2] if len(entry) == 3 else self._target(index)
+        image = DecodedImage(*entry[:2]) if self._what == "pixels" else renderer.image(entry[0])
+        return renderer.render(image, out, draws), entry[2] if len(entry) == 3 else self._target(index)
 
     def _entry(self, index, sample):
         """Return the cache entry of an image."""
@@ -355,8 +352,10 @@ class ImageDataset(IndexedSamples):
             data, *target = (self._data(index),)
         else:
             data, *target = self._read_one(index) if sample is None else sample
-        first = self._renderer.decode(data) if self._what == "pixels" else (np.frombuffer(data, np.uint8), 1)
-        return (*first, *target)
+        if self._what == "encoded":
+            return np.frombuffer(data, np.uint8), 1, *target
+        image = self._renderer.decode(data)
+        return image.pixels, image.orientation, *target
 
     # If true, the methods `_data` and `_target` read by index, and targets need not be cached.
     _targets_apart = False

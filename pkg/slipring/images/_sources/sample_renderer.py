@@ -11,7 +11,7 @@ from slipring._core.ring._check import from_handler
 from slipring._core.ring._slot import DECODE, part_begun, spent
 from slipring.errors import ImageError, shown
 from slipring.images._render.boxes import valid
-from slipring.images._render.decode import crop, render
+from slipring.images._render.decode import DecodedImage, EncodedImage
 from slipring.images._render.draws import Draws
 from slipring.images._render.parts import Boxes, Keypoints, Mask
 from slipring.images._render.recipe import Recipe
@@ -104,10 +104,10 @@ class SampleRenderer(Renderer):
 
         `out` is memory for the images; `between` steps it is a function that returns the memory, see `MixSources`.
         """
-        main = next(iter(sample.images.values()))
-        height, width = self._size_of(main)
-        for name, image in sample.images.items():
-            if (size := self._size_of(image)) != (height, width):
+        images = {name: self._image_of(image) for name, image in sample.images.items()}
+        height, width = next(iter(images.values())).size
+        for name, image in images.items():
+            if (size := image.size) != (height, width):
                 raise ImageError(
                     f"{name!r} has {size[0]} x {size[1]} pixels, and the first image {height} x {width}: images of a "
                     "sample must have one size"
@@ -121,7 +121,7 @@ class SampleRenderer(Renderer):
         for step in steps:
             if not step.combines_samples:
                 self._apply(step, recipe, draws)
-        images = self._run_images(sample.images, recipe, out, between)
+        images = self._run_images(images, recipe, out, between)
         rows = self._rows_left(sample, boxes)
         finished = Sample(
             images,
@@ -139,12 +139,11 @@ class SampleRenderer(Renderer):
                 finished.take(large)
         return finished
 
-    def _size_of(self, image):
-        """Return (height, width) of an image, encoded or not, as the steps see it."""
+    def _image_of(self, image):
+        """Return an image, encoded or an array, for recipes."""
         if isinstance(image, np.ndarray) and image.ndim == 3:
-            return image.shape[:2]
-        width, height, orientation = self._looked(image)
-        return (width, height) if orientation >= 5 else (height, width)
+            return DecodedImage(np.ascontiguousarray(image))
+        return EncodedImage(image, self.reading)
 
     @staticmethod
     def _apply(step, recipe, draws):
@@ -198,18 +197,11 @@ class SampleRenderer(Renderer):
         begun = part_begun()
         for (name, image), row in zip(images.items(), rows):
             try:
-                self._run_image(image, recipe, row, None if between else self._table)
+                recipe.run(image, row, None if between else self._table)
             except ImageError as error:
                 raise ImageError(f"{name!r}: {error}") from error
         spent(DECODE, begun)
         return dict(zip(images, out))
-
-    def _run_image(self, image, recipe, row, table):
-        if isinstance(image, np.ndarray) and image.ndim == 3:
-            pixels = np.ascontiguousarray(image)
-            recipe.run(row, table, lambda *to: crop(pixels, *to[:-2], 1, self.reading, *to[-2:]))
-        else:
-            recipe.run(row, table, lambda *to: render(image, *to[:-2], self.reading, *to[-2:]))
 
     def _rows_of(self, out):
         return out if self.layout == "NHWC" else [row.transpose(1, 2, 0) for row in out]
