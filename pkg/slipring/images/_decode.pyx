@@ -9,13 +9,8 @@ from slipring._core.ring._slot cimport augmented
 from slipring.errors import ImageError
 from slipring.images._cimages cimport (
     JMSG_LENGTH_MAX, SR_BAD_BOX, SR_BAD_IMAGE, SR_BFLOAT16, SR_FLOAT16, SR_FLOAT32, SR_NOT_A_JPEG_FOR_US,
-    SR_OP_ADD_TO_SUM, SR_OP_AFFINE, SR_OP_AUTOCONTRAST, SR_OP_BRIGHTNESS, SR_OP_CONTRAST, SR_OP_CROP, SR_OP_ELASTIC,
-    SR_OP_EQUALIZE, SR_OP_GAUSSIAN_BLUR, SR_OP_GRAYSCALE, SR_OP_HORIZONTAL_FLIP, SR_OP_HUE, SR_OP_INVERT,
-    SR_OP_KEEP, SR_OP_PAD, SR_OP_PERMUTE, SR_OP_PERSPECTIVE, SR_OP_PIL_BLUR, SR_OP_POSTERIZE, SR_OP_RESIZE,
-    SR_OP_SATURATION, SR_OP_SHARPNESS, SR_OP_SOLARIZE, SR_OP_SOLARIZE_ADD, SR_OP_TAKE_SUM, SR_OP_VERTICAL_FLIP,
-    SR_TOO_LARGE,
-    SR_TRUNCATED, SR_UINT8, sr_augment, sr_augmenter, sr_augmenter_free, sr_crop, sr_crop_pixels, sr_decode, sr_decoder,
-    sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_displace, sr_erase, sr_erasure,
+    SR_TOO_LARGE, SR_TRUNCATED, SR_UINT8, sr_augment, sr_augmenter, sr_augmenter_free, sr_crop, sr_crop_pixels,
+    sr_decode, sr_decoder, sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_displace, sr_erase, sr_erasure,
     sr_image, sr_image_make, sr_image_write, sr_jpeg_header, sr_libjpeg, sr_library_bind, sr_mix, sr_op, sr_pixels,
     sr_resize_kernels, sr_target, sr_type,
 )
@@ -335,30 +330,3 @@ BAD_PICTURE = SR_BAD_IMAGE
 BAD_BOX = SR_BAD_BOX
 TOO_LARGE = SR_TOO_LARGE
 TRUNCATED = SR_TRUNCATED
-
-OP_BRIGHTNESS = SR_OP_BRIGHTNESS
-OP_CONTRAST = SR_OP_CONTRAST
-OP_SATURATION = SR_OP_SATURATION
-OP_HUE = SR_OP_HUE
-OP_GRAYSCALE = SR_OP_GRAYSCALE
-OP_POSTERIZE = SR_OP_POSTERIZE
-OP_SOLARIZE = SR_OP_SOLARIZE
-OP_SOLARIZE_ADD = SR_OP_SOLARIZE_ADD
-OP_INVERT = SR_OP_INVERT
-OP_AUTOCONTRAST = SR_OP_AUTOCONTRAST
-OP_EQUALIZE = SR_OP_EQUALIZE
-OP_PERMUTE = SR_OP_PERMUTE
-OP_SHARPNESS = SR_OP_SHARPNESS
-OP_GAUSSIAN_BLUR = SR_OP_GAUSSIAN_BLUR
-OP_PIL_BLUR = SR_OP_PIL_BLUR
-OP_HORIZONTAL_FLIP = SR_OP_HORIZONTAL_FLIP
-OP_VERTICAL_FLIP = SR_OP_VERTICAL_FLIP
-OP_CROP = SR_OP_CROP
-OP_PAD = SR_OP_PAD
-OP_RESIZE = SR_OP_RESIZE
-OP_AFFINE = SR_OP_AFFINE
-OP_PERSPECTIVE = SR_OP_PERSPECTIVE
-OP_ELASTIC = SR_OP_ELASTIC
-OP_KEEP = SR_OP_KEEP
-OP_ADD_TO_SUM = SR_OP_ADD_TO_SUM
-OP_TAKE_SUM = SR_OP_TAKE_SUM

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipring._core.options.arguments import integer
 from slipring.errors import shown
-from slipring.images import _decode
+from slipring.images._render import ops
 from slipring.images._steps.base import RandomStep, Transform
 from slipring.images._steps.checks import not_negative, number, sequence
 
@@ -55,20 +55,19 @@ class ColorJitter(Transform):
         self.saturation = _factors("saturation", saturation, 1, 0, math.inf)
         self.hue = _factors("hue", hue, 0, -0.5, 0.5)
         self._ranges = (
-            (_decode.OP_BRIGHTNESS, self.brightness),
-            (_decode.OP_CONTRAST, self.contrast),
-            (_decode.OP_SATURATION, self.saturation),
-            (_decode.OP_HUE, self.hue),
+            (ops.BrightnessOp, self.brightness),
+            (ops.ContrastOp, self.contrast),
+            (ops.SaturationOp, self.saturation),
+            (ops.HueOp, self.hue),
         )
         self.is_random: bool = any(found is not None for _, found in self._ranges)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         order = draws.permutation(4)
-        drawn = [None if found is None else (code, draws.uniform(*found)) for code, found in self._ranges]
+        drawn = [None if found is None else kind(draws.uniform(*found)) for kind, found in self._ranges]
         for place in order:
-            one = drawn[place]
-            if one is not None:
-                recipe.op(one[0], (), one[1:])
+            if (operation := drawn[place]) is not None:
+                recipe.op(operation)
 
     def __repr__(self) -> str:
         return self._shown("brightness", "contrast", "saturation", "hue")
@@ -119,7 +118,7 @@ class Grayscale(Transform):
         self.num_output_channels = 3
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_GRAYSCALE)
+        recipe.op(ops.GrayscaleOp())
 
     def __repr__(self) -> str:
         return self._shown("num_output_channels")
@@ -140,7 +139,7 @@ class RandomGrayscale(RandomStep):
         super().__init__(p)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_GRAYSCALE)
+        recipe.op(ops.GrayscaleOp())
 
     def __repr__(self) -> str:
         return self._shown("p")
@@ -167,7 +166,7 @@ class RandomSolarize(RandomStep):
         self.threshold = number("threshold", threshold, 0, 256, "a number from 0 to 256")
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_SOLARIZE, (), (self.threshold,))
+        recipe.op(ops.SolarizeOp(self.threshold))
 
     def __repr__(self) -> str:
         return self._shown("p", "threshold")
@@ -191,7 +190,7 @@ class RandomPosterize(RandomStep):
         self.bits = integer("bits", bits, 0, 8)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_POSTERIZE, (self.bits,))
+        recipe.op(ops.PosterizeOp(self.bits))
 
     def __repr__(self) -> str:
         return self._shown("p", "bits")
@@ -222,7 +221,7 @@ class RandomAdjustSharpness(RandomStep):
         self.sharpness_factor = not_negative("sharpness_factor", sharpness_factor)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_SHARPNESS, (), (self.sharpness_factor,))
+        recipe.op(ops.SharpnessOp(self.sharpness_factor))
 
     def __repr__(self) -> str:
         return self._shown("p", "sharpness_factor")
@@ -243,7 +242,7 @@ class RandomAutocontrast(RandomStep):
         super().__init__(p)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_AUTOCONTRAST)
+        recipe.op(ops.AutocontrastOp())
 
     def __repr__(self) -> str:
         return self._shown("p")
@@ -264,7 +263,7 @@ class RandomEqualize(RandomStep):
         super().__init__(p)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_EQUALIZE)
+        recipe.op(ops.EqualizeOp())
 
     def __repr__(self) -> str:
         return self._shown("p")
@@ -285,7 +284,7 @@ class RandomInvert(RandomStep):
         super().__init__(p)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_INVERT)
+        recipe.op(ops.InvertOp())
 
     def __repr__(self) -> str:
         return self._shown("p")

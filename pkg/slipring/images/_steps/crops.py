@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from slipring._core.options.arguments import flag
 from slipring.errors import ImageError, shown
-from slipring.images import _decode
+from slipring.images._render import ops
 from slipring.images._steps.base import RandomStep, Transform, pair
 from slipring.images._steps.checks import fill_of, padding_mode_of, padding_of
 
@@ -95,7 +95,7 @@ def add_padding(recipe: Recipe, padding: Sequence[int], mode: int, fill: Sequenc
     if mode == 0:
         recipe.crop(-top, -left, height, width, fill)
     elif any(padding):
-        recipe.resized_op(height, width, _decode.OP_PAD, (*padding, mode), fill)
+        recipe.op(ops.PadOp(*padding, mode, fill))
 
 
 class RandomCrop(Transform):

@@ -9,7 +9,7 @@ import numpy as np
 
 from slipring._core.options.arguments import integer, real
 from slipring.errors import shown
-from slipring.images import _decode
+from slipring.images._render import ops
 from slipring.images._steps.base import RandomStep, Transform, probability_of
 from slipring.images._steps.checks import fill_of, number, span
 
@@ -251,17 +251,17 @@ class RandomPhotometricDistort(Transform):
             draws.uniform(*one) if chance else None for one, chance in zip(ranges, chances)
         )
         first, permutes = draws.chance(0.5), draws.chance(self.p)
-        for code, factor in (
-            (_decode.OP_BRIGHTNESS, brightness),
-            (_decode.OP_CONTRAST, contrast if first else None),
-            (_decode.OP_SATURATION, saturation),
-            (_decode.OP_HUE, hue),
-            (_decode.OP_CONTRAST, None if first else contrast),
+        for kind, factor in (
+            (ops.BrightnessOp, brightness),
+            (ops.ContrastOp, contrast if first else None),
+            (ops.SaturationOp, saturation),
+            (ops.HueOp, hue),
+            (ops.ContrastOp, None if first else contrast),
         ):
             if factor is not None:
-                recipe.op(code, (), (factor,))
+                recipe.op(kind(factor))
         if permutes:
-            recipe.op(_decode.OP_PERMUTE, draws.permutation(3))
+            recipe.op(ops.PermuteChannelsOp(draws.permutation(3)))
 
     def __repr__(self) -> str:
         return self._shown("brightness", "contrast", "saturation", "hue", "p")
