@@ -41,6 +41,8 @@ class Renderer:
     size : (int, int), int or None
         Height and width of the results, if a sample is one array and they do not depend on the image; or the number of
         patches.
+    side : int or None
+        The shorter side to which images are shrunk first.
     is_single : bool
         A sample is one array, not a tuple of them.
     reading, whole : ImageReading
@@ -60,7 +62,7 @@ class Renderer:
         self.storage = "uint16" if self.dtype == "bfloat16" else self.dtype
         self._extension = bfloat16_of_numpy(dtype) if self.dtype == "bfloat16" else None
         self._table = table_of(self.dtype, mean, std)
-        self._side = integer("side", side, 1, 1 << 24, optional=True)
+        self.side = integer("side", side, 1, 1 << 24, optional=True)
         self.is_single = not isinstance(transform, MultiCrop)
         if self.is_single:
             self.steps = chain(transform)
@@ -125,7 +127,7 @@ class Renderer:
 
     def image(self, data):
         """Return an encoded image as the steps get it: shrunk to `side`, if there is one."""
-        return EncodedImage(data, self.reading) if self._side is None else self.decode(data)
+        return EncodedImage(data, self.reading) if self.side is None else self.decode(data)
 
     def decode(self, data):
         """Return the `DecodedImage` of a whole image as it is stored, shrunk to `side`."""
@@ -144,16 +146,20 @@ class Renderer:
 
     def measure(self, data, times, in_memory, seed):
         """Add the times of an encoded image to `times`, a `StepTimes`; `in_memory`: it is decoded before."""
-        first = self.image(data)
+        size = self.image(data).size
         kept = self.decode(data) if in_memory else None
-        times.add(lambda renderer, out: renderer.render(kept or renderer.image(data), out, None), first.size, seed)
+        times.add(
+            lambda renderer: renderer.render(kept or renderer.image(data), None, None),
+            lambda: Recipe(*size, self.dtype),
+            seed,
+        )
 
     def _shrunk(self, height, width):
         """Return the size of an image after `side`, as torchvision's Resize computes it."""
         shorter = min(width, height)
-        if self._side is None or shorter <= self._side:
+        if self.side is None or shorter <= self.side:
             return height, width
-        return tuple(max(1, self._side * n // shorter) for n in (height, width))
+        return tuple(max(1, self.side * n // shorter) for n in (height, width))
 
     def _drawn(self, size, draws):
         """Return the `Recipe` of each crop that the transforms draw for an image of that (height, width)."""
@@ -169,12 +175,8 @@ class Renderer:
     def _memory(self, recipes):
         """Return memory for the arrays of a sample."""
         if self.shapes is None:
-            return [self.memory_for(recipes[0])]
+            return [np.empty(self._arranged(recipe.height, recipe.width), self.storage) for recipe in recipes]
         return list(map(np.empty, self.shapes, self.storages))
-
-    def memory_for(self, recipe):
-        """Return memory for one crop."""
-        return np.empty(self._arranged(recipe.height, recipe.width), self.storage)
 
     def _rows(self, out):
         """Return the memory of each crop as height × width × 3."""

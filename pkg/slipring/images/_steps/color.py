@@ -69,9 +69,6 @@ class ColorJitter(Transform):
             if (operation := drawn[place]) is not None:
                 recipe.op(operation)
 
-    def __repr__(self) -> str:
-        return self._shown("brightness", "contrast", "saturation", "hue")
-
 
 def _factors(name: str, value: Any, neutral: int, least: float, most: float) -> tuple[float, float] | None:
     """Return the range of a factor; None if it is always `neutral`."""
@@ -120,9 +117,6 @@ class Grayscale(Transform):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.GrayscaleOp())
 
-    def __repr__(self) -> str:
-        return self._shown("num_output_channels")
-
 
 class RandomGrayscale(RandomStep):
     """Make the image grey, in three equal channels, with probability `p`.
@@ -140,9 +134,6 @@ class RandomGrayscale(RandomStep):
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.GrayscaleOp())
-
-    def __repr__(self) -> str:
-        return self._shown("p")
 
 
 class RandomSolarize(RandomStep):
@@ -168,9 +159,6 @@ class RandomSolarize(RandomStep):
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.SolarizeOp(self.threshold))
 
-    def __repr__(self) -> str:
-        return self._shown("p", "threshold")
-
 
 class RandomPosterize(RandomStep):
     """Keep the upper `bits` (0 to 8) of each pixel value, with probability `p`.
@@ -191,9 +179,6 @@ class RandomPosterize(RandomStep):
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.PosterizeOp(self.bits))
-
-    def __repr__(self) -> str:
-        return self._shown("p", "bits")
 
 
 class RandomAdjustSharpness(RandomStep):
@@ -223,9 +208,6 @@ class RandomAdjustSharpness(RandomStep):
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.SharpnessOp(self.sharpness_factor))
 
-    def __repr__(self) -> str:
-        return self._shown("p", "sharpness_factor")
-
 
 class RandomAutocontrast(RandomStep):
     """Stretch each channel to the full range of pixel values, with probability `p`.
@@ -238,14 +220,8 @@ class RandomAutocontrast(RandomStep):
     (24, 24, 3)
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__(p)
-
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.AutocontrastOp())
-
-    def __repr__(self) -> str:
-        return self._shown("p")
 
 
 class RandomEqualize(RandomStep):
@@ -259,14 +235,8 @@ class RandomEqualize(RandomStep):
     (24, 24, 3)
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__(p)
-
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.EqualizeOp())
-
-    def __repr__(self) -> str:
-        return self._shown("p")
 
 
 class RandomInvert(RandomStep):
@@ -280,11 +250,5 @@ class RandomInvert(RandomStep):
     (24, 24, 3)
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__(p)
-
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.InvertOp())
-
-    def __repr__(self) -> str:
-        return self._shown("p")

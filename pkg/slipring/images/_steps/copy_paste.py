@@ -116,9 +116,6 @@ class CopyPaste(SampleMix):
         if not left.all():
             main.take(left)
 
-    def __repr__(self) -> str:
-        return self._shown("blending", "p")
-
 
 def _both(mask, pasted, covered):
     """Return the masks of both samples; of masks of the whole image, the pasted one where it covers the image."""

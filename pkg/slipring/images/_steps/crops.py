@@ -31,14 +31,8 @@ class RandomVerticalFlip(RandomStep):
     (24, 24, 3)
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__(p)
-
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.flip_vertically()
-
-    def __repr__(self) -> str:
-        return self._shown("p")
 
 
 class Pad(Transform):
@@ -83,9 +77,6 @@ class Pad(Transform):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         left, top, right, bottom = self.padding
         return None if size is None else (size[0] + top + bottom, size[1] + left + right)
-
-    def __repr__(self) -> str:
-        return self._shown("padding", "fill", "padding_mode")
 
 
 def add_padding(recipe: Recipe, padding: Sequence[int], mode: int, fill: Sequence[float]) -> None:
@@ -168,6 +159,3 @@ class RandomCrop(Transform):
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
         return self.size
-
-    def __repr__(self) -> str:
-        return self._shown("size", "padding", "pad_if_needed", "fill", "padding_mode")

@@ -127,11 +127,6 @@ class RandomIoUCrop(Transform):
     def result_size(self, size: tuple[int, int] | None) -> None:
         return None
 
-    def __repr__(self) -> str:
-        return self._shown(
-            "min_scale", "max_scale", "min_aspect_ratio", "max_aspect_ratio", "sampler_options", "trials"
-        )
-
 
 def _overlaps(value: Any) -> tuple[float, ...]:
     what = "a list of overlaps, numbers of at least 0"
@@ -196,8 +191,7 @@ class RandomZoomOut(RandomStep):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return size if self.p == 0 or self.side_range[1] == 1 else None
 
-    def __repr__(self) -> str:
-        return self._shown("fill", "side_range", "p")
+    __repr__ = Transform.__repr__
 
 
 class RandomPhotometricDistort(Transform):
@@ -262,6 +256,3 @@ class RandomPhotometricDistort(Transform):
                 recipe.op(kind(factor))
         if permutes:
             recipe.op(ops.PermuteChannelsOp(draws.permutation(3)))
-
-    def __repr__(self) -> str:
-        return self._shown("brightness", "contrast", "saturation", "hue", "p")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,10 @@ class _Policy(Transform):
         how = draws.below(2) if self._filter is None else self._filter
         OPERATIONS[choice.name](recipe, strength, how, self._fill)
 
+    def __repr__(self) -> str:
+        names = inspect.signature(type(self)).parameters
+        return self._shown("interpolation", *(name for name in names if name != "interpolation"))
+
 
 class TrivialAugmentWide(_Policy):
     """Apply one operation of random strength, drawn from 14: TrivialAugment with its wide ranges.
@@ -85,9 +90,6 @@ class TrivialAugmentWide(_Policy):
         choice = self._choices[draws.below(14)]
         place = draws.below(self.num_magnitude_bins) if choice.has_strength else 0
         self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
-
-    def __repr__(self) -> str:
-        return self._shown("interpolation", "num_magnitude_bins", "fill")
 
 
 class RandAugment(_Policy):
@@ -143,9 +145,6 @@ class RandAugment(_Policy):
             choice = self._choices[draws.below(14)]
             self._perform(recipe, draws, choice, choice.strength(recipe, self.magnitude, draws))
 
-    def __repr__(self) -> str:
-        return self._shown("interpolation", "num_ops", "magnitude", "num_magnitude_bins", "fill")
-
 
 class AutoAugment(_Policy):
     """Apply one of 25 pairs of operations, which AutoAugment found for a dataset.
@@ -194,9 +193,6 @@ class AutoAugment(_Policy):
         for choice, probability, place in self._pairs[draws.below(len(self._pairs))]:
             if draws.chance(probability):
                 self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
-
-    def __repr__(self) -> str:
-        return self._shown("interpolation", "policy", "fill")
 
 
 class AugMix(_Policy):
@@ -269,7 +265,3 @@ class AugMix(_Policy):
                 self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
             recipe.op(ops.AddToSumOp(weight * mixed))
         recipe.op(ops.TakeSumOp())
-
-    def __repr__(self) -> str:
-        names = "interpolation", "severity", "mixture_width", "chain_depth", "alpha", "all_ops", "fill"
-        return self._shown(*names)

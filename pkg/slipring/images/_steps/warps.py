@@ -122,9 +122,6 @@ class RandomAffine(Transform):
         how = draws.below(2) if self._filter is None else self._filter
         add_affine(recipe, inverse_affine(center, angle, (x, y), scale, (shear_x, shear_y)), how, self._fill)
 
-    def __repr__(self) -> str:
-        return self._shown("degrees", "translate", "scale", "shear", "interpolation", "fill", "center")
-
 
 class RandomRotation(Transform):
     """Turn the image by an angle that is drawn uniformly.
@@ -181,9 +178,6 @@ class RandomRotation(Transform):
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None if self.expand else size
-
-    def __repr__(self) -> str:
-        return self._shown("degrees", "interpolation", "expand", "center", "fill")
 
 
 class RandomPerspective(RandomStep):
@@ -242,9 +236,6 @@ class RandomPerspective(RandomStep):
         how = below(2) if self._filter is None else self._filter
         recipe.op(ops.PerspectiveOp(how, perspective_coefficients(start, end), self._fill))
 
-    def __repr__(self) -> str:
-        return self._shown("p", "distortion_scale", "interpolation", "fill")
-
 
 class ElasticTransform(Transform):
     """Move each pixel by a random amount that changes smoothly over the image, as if it were seen through water.
@@ -293,9 +284,6 @@ class ElasticTransform(Transform):
         halves = tuple(_signed(half) for half in (seed & 0xFFFFFFFF, seed >> 32))
         recipe.op(ops.ElasticOp(how, halves, self.alpha, self.sigma, self._fill))
 
-    def __repr__(self) -> str:
-        return self._shown("alpha", "sigma", "interpolation", "fill")
-
 
 def _signed(bits: int) -> int:
     """Return 32 bits as a signed number."""
@@ -336,9 +324,6 @@ class GaussianBlur(Transform):
         sigma = draws.uniform(*self.sigma)
         recipe.op(ops.GaussianBlurOp(self.kernel_size, (sigma, sigma)))
 
-    def __repr__(self) -> str:
-        return self._shown("kernel_size", "sigma")
-
 
 class PILGaussianBlur(RandomStep):
     """Blur the image by Pillow's ``ImageFilter.GaussianBlur`` with probability `p`, as DINO and 3-Augment do.
@@ -371,9 +356,6 @@ class PILGaussianBlur(RandomStep):
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         radius = draws.uniform(*self.radius)
         recipe.op(ops.PilGaussianBlurOp((radius, radius)))
-
-    def __repr__(self) -> str:
-        return self._shown("p", "radius")
 
 
 def _range_above_0(name, value):
