@@ -85,6 +85,11 @@ def test_factors_and_deviations_are_uniform(step, low, high):
     follows(numbers(recorded(step, 2000)), uniform(low, high))
 
 
+def test_channels_come_in_every_order():
+    orders = [ops[0][1] for ops in recorded(images.RandomChannelPermutation(), 3000)]
+    counted(orders, dict.fromkeys(itertools.permutations(range(3)), 1))
+
+
 def test_a_colour_jitter_applies_its_operations_in_every_order():
     added = recorded(images.ColorJitter(0.1, 0.1, 0.1, 0.1), 3000)
     orders = list(itertools.permutations(["brightness", "contrast", "saturation", "hue"]))

@@ -252,3 +252,21 @@ class RandomInvert(RandomStep):
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.InvertOp())
+
+
+class RandomChannelPermutation(Transform):
+    """Exchange the channels: red, green and blue come in an order that is drawn for each sample.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> steps = [images.Resize((24, 24)), images.RandomChannelPermutation()]
+    >>> pixels, label = images.Folder("train/", steps)[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    is_random: bool = True
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.op(ops.PermuteChannelsOp(draws.permutation(3)))
