@@ -88,11 +88,15 @@ def _image(value):
     return np.ascontiguousarray(value), recipes.Recipe(*value.shape[:2])
 
 
-def _with(image, operation):
-    """Return an image with one operation applied."""
+def _after(image, add, *arguments):
+    """Return an image after what ``add(recipe, *arguments)`` adds."""
     array, recipe = _image(image)
-    recipe.op(operation)
+    add(recipe, *arguments)
     return recipes.apply(array, recipe)
+
+
+def _with(image, operation):
+    return _after(image, recipes.Recipe.op, operation)
 
 
 def _filter(interpolation):
@@ -104,34 +108,27 @@ def _filter(interpolation):
 
 def horizontal_flip(image: Image) -> Image:
     """Exchange left and right."""
-    array, recipe = _image(image)
-    recipe.flip()
-    return recipes.apply(array, recipe)
+    return _after(image, recipes.Recipe.flip)
 
 
 def vertical_flip(image: Image) -> Image:
     """Exchange top and bottom."""
-    array, recipe = _image(image)
-    recipe.flip_vertically()
-    return recipes.apply(array, recipe)
+    return _after(image, recipes.Recipe.flip_vertically)
 
 
 def crop(image: Image, top: int, left: int, height: int, width: int) -> Image:
     """Return a box of the image, in pixels; it is black where it reaches beyond the image."""
-    array, recipe = _image(image)
-    recipe.crop(_place("top", top), _place("left", left), pixels("height", height), pixels("width", width))
-    return recipes.apply(array, recipe)
+    return _after(image, recipes.Recipe.crop, *_box(top, left, height, width))
 
 
-def _place(name, value):
-    return integer(name, value, -(1 << 20), 1 << 20)
+def _box(top, left, height, width):
+    first = (integer(name, value, -(1 << 20), 1 << 20) for name, value in (("top", top), ("left", left)))
+    return *first, pixels("height", height), pixels("width", width)
 
 
 def center_crop(image: Image, output_size: int | Sequence[int]) -> Image:
     """Return the middle of the image, of a (height, width); a smaller image gets a black border."""
-    array, recipe = _image(image)
-    CenterCrop(pair("output_size", output_size)).apply(recipe, Draws(0))
-    return recipes.apply(array, recipe)
+    return _after(image, CenterCrop(pair("output_size", output_size)).apply, Draws(0))
 
 
 def resize(
@@ -151,10 +148,8 @@ def resize(
     max_size : int, optional
         With one number as `size`: the largest length of the longer side.
     """
-    array, recipe = _image(image)
     one = size[0] if isinstance(size, (tuple, list)) and len(size) == 1 else size
-    Resize(one, interpolation, max_size).apply(recipe, Draws(0))
-    return recipes.apply(array, recipe)
+    return _after(image, Resize(one, interpolation, max_size).apply, Draws(0))
 
 
 def resized_crop(
@@ -168,7 +163,7 @@ def resized_crop(
 ) -> Image:
     """Return a box of the image, in pixels, scaled to `size` as in `resize`."""
     array, recipe = _image(image)
-    recipe.crop(_place("top", top), _place("left", left), pixels("height", height), pixels("width", width))
+    recipe.crop(*_box(top, left, height, width))
     one = size[0] if isinstance(size, (tuple, list)) and len(size) == 1 else size
     Resize(one, interpolation).apply(recipe, Draws(0))
     return recipes.apply(array, recipe)
@@ -176,9 +171,7 @@ def resized_crop(
 
 def pad(image: Image, padding: int | Sequence[int], fill: Fill = None, padding_mode: PaddingMode = "constant") -> Image:
     """Add a border of `padding` pixels, as in `slipring.images.Pad`."""
-    array, recipe = _image(image)
-    add_padding(recipe, padding_of(padding), padding_mode_of(padding_mode), fill_of(fill))
-    return recipes.apply(array, recipe)
+    return _after(image, add_padding, padding_of(padding), padding_mode_of(padding_mode), fill_of(fill))
 
 
 def erase(image: Image, i: int, j: int, h: int, w: int, v: ArrayLike) -> Image:

@@ -259,10 +259,7 @@ class ImageReading:
 
 
 class Image:
-    """An image that recipes crop; `stored` is its (height, width) before EXIF's orientation."""
-
-    def __init__(self, stored, orientation):
-        self.stored, self.orientation = stored, orientation
+    """An image that recipes crop; `stored` is its (height, width) before EXIF's `orientation`."""
 
     @property
     def size(self):
@@ -276,10 +273,9 @@ class EncodedImage(Image):
     stage = DECODE  # of the worker's time
 
     def __init__(self, data, reading):
-        width, height, orientation = look(data, reading.exif)
+        width, height, self.orientation = look(data, reading.exif)
         check_size(width, height, reading.max_pixels)
-        super().__init__((height, width), orientation)
-        self.data, self.reading = data, reading
+        self.stored, self.data, self.reading = (height, width), data, reading
 
     def write(self, placement, target):
         """Write a part of the image; raise ImageError if the image is broken or does not contain the box."""
@@ -292,8 +288,7 @@ class DecodedImage(Image):
     stage = RESIZE
 
     def __init__(self, pixels, orientation=1):
-        super().__init__(pixels.shape[:2], orientation)
-        self.pixels = pixels
+        self.pixels, self.orientation, self.stored = pixels, orientation, pixels.shape[:2]
 
     def write(self, placement, target):
         if _decode.crop_pixels(self.pixels, target, placement, self.orientation) == _decode.BAD_BOX:

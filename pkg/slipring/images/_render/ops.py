@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import struct
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +14,7 @@ from slipring.images._render.mask_moves import nearest, window
 from slipring.images._render.view import NEAREST
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
     from typing_extensions import Self
@@ -45,21 +46,21 @@ class Operation:
     per_pixel: ClassVar[bool] = False
     moves: ClassVar[bool] = False
     _layout: ClassVar[struct.Struct]
+    _has_sequences: ClassVar[bool]
 
     def __init_subclass__(cls, code: int = -1, n: int = 0, v: int = 0, per_pixel: bool = False) -> None:
         cls.code, cls.per_pixel = code, per_pixel
         cls.name = re.sub(r"\B[A-Z]", r"_\g<0>", cls.__name__.removesuffix("Op")).lower()
         cls._layout = struct.Struct(f"<i{n}i{4 * (7 - n)}x{v}d{8 * (12 - v)}x")
         dataclasses.dataclass(frozen=True)(cls)
+        cls._has_sequences = len(dataclasses.fields(cls)) < n + v
 
     def pack(self) -> bytes:
         """Return the operation as ``sr_op``."""
-        numbers: list[float] = []
-        for value in self.__dict__.values():
-            if isinstance(value, (tuple, list)):
-                numbers += value
-            else:
-                numbers.append(value)
+        numbers: Iterable[float] = self.__dict__.values()
+        if self._has_sequences:
+            lists = (value if isinstance(value, (tuple, list)) else (value,) for value in self.__dict__.values())
+            numbers = itertools.chain.from_iterable(lists)
         return self._layout.pack(self.code, *numbers)
 
     @property

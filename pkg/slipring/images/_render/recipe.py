@@ -114,7 +114,8 @@ class Recipe:
     def op(self, operation: Operation) -> None:
         """Add an operation."""
         if operation.moves:
-            self._move_parts(operation)
+            for part in self.parts:
+                part.move(operation, self.height, self.width)
             self.height, self.width = operation.size(self.height, self.width)
         elif self.parts and isinstance(operation, KeepOp):
             raise ValueError(
@@ -122,13 +123,15 @@ class Recipe:
             )
         self._ops.append(operation)
 
-    def _move_parts(self, move):
-        for part in self.parts:
-            part.move(move, self.height, self.width)
+    def _move_parts(self, kind, *numbers):
+        if self.parts:  # most samples have none, and need no move
+            move = kind(*numbers)
+            for part in self.parts:
+                part.move(move, self.height, self.width)
 
     def crop(self, top: int, left: int, height: int, width: int, fill: Sequence[float] = BLACK) -> None:
         """Show a part only; where it reaches beyond the image, `fill` (red, green, blue; 0 to 255) is shown."""
-        self._move_parts(CropOp(top, left, height, width))
+        self._move_parts(CropOp, top, left, height, width)
         if self._last_crop and self._last_crop[0] == self._steps and self._shows(top, left, height, width):
             _, self.height, self.width, first, begin, fill = self._last_crop
             self._last_crop = None
@@ -177,29 +180,29 @@ class Recipe:
 
     def resize(self, height: int, width: int, interpolation: str) -> None:
         """Scale to a size."""
-        move = ResizeOp(height, width, INTERPOLATIONS.index(interpolation))
-        self._move_parts(move)
+        numbers = height, width, INTERPOLATIONS.index(interpolation)
+        self._move_parts(ResizeOp, *numbers)
         if self.is_view and self.view.can_resize:
             self.view.resize(height, width)
-            self.filter = move.filter
+            self.filter = numbers[2]
         elif (height, width) != (self.height, self.width):
-            self._ops.append(move)
+            self._ops.append(ResizeOp(*numbers))
         self.height, self.width = height, width
 
     def flip(self) -> None:
         """Exchange left and right."""
-        self._mirror(HorizontalFlipOp(), "flip")
+        self._mirror(HorizontalFlipOp, "flip")
 
     def flip_vertically(self) -> None:
         """Exchange top and bottom."""
-        self._mirror(VerticalFlipOp(), "vertical_flip")
+        self._mirror(VerticalFlipOp, "vertical_flip")
 
-    def _mirror(self, move, name):
-        self._move_parts(move)
+    def _mirror(self, kind, name):
+        self._move_parts(kind)
         if self._is_per_pixel:
             setattr(self.view, name, not getattr(self.view, name))
         else:
-            self._ops.append(move)
+            self._ops.append(kind())
 
     def call(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
         """Call ``function(image)``; `image` is a writable height × width × 3 array, which it may change."""

@@ -165,10 +165,6 @@ def chain(transform: Step | Sequence[Step] | None, name: str = "transform") -> t
         if isinstance(step, BatchTransform) or getattr(step, "mixes_batch", False):
             raise TypeError(f"{name} must not have {shown(step)}, which mixes a batch: give batch_transform= instead")
         if not isinstance(step, Transform) and (not callable(step) or isinstance(step, type)):
-            if isinstance(step, BatchTransform):
-                raise TypeError(
-                    f"{name} must not have {shown(step)}, which mixes a batch: give batch_transform= instead"
-                )
             raise TypeError(
                 f"{name} must be of slipring.images, a function of an image's array, or a list of these, not "
                 f"{shown(step)}"
