@@ -261,16 +261,21 @@ class ImageReading:
 class Image:
     """An image that recipes crop; `stored` is its (height, width) before EXIF's `orientation`."""
 
+    stage: int  # of the worker's time
+    stored: tuple[int, int]
+    orientation: int
+
     @property
-    def size(self):
+    def size(self) -> tuple[int, int]:
         """(int, int): height and width, with the orientation applied."""
-        return self.stored[::-1] if self.orientation >= 5 else self.stored
+        height, width = self.stored
+        return (width, height) if self.orientation >= 5 else (height, width)
 
 
 class EncodedImage(Image):
     """The bytes of an image of any format, which each `write` decodes."""
 
-    stage = DECODE  # of the worker's time
+    stage = DECODE
 
     def __init__(self, data, reading):
         width, height, self.orientation = look(data, reading.exif)

@@ -140,6 +140,10 @@ class IndexedSamples(abc.ABC):
     def _parts_of_entry(self, index: int, entry: Any) -> Any:
         """Return the parts of a cached sample, as `_make` needs them."""
 
+    @abc.abstractmethod
+    def finish_batch(self, batch: Any, seed: int | None) -> Any:
+        """Return a batch after `batch_transform`, whose numbers are drawn from `seed`."""
+
     @property
     def is_random(self) -> bool:
         """Whether a transform draws random numbers, so that an image differs in each epoch."""
