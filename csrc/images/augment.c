@@ -44,28 +44,40 @@ static int sum_of(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 
 /* ---- a list of operations ---------------------------------------------------------------------------------------- */
 
+static sr_operation *const operations[] = {
+    [SR_OP_SHARPNESS] = sr_sharpen,
+    [SR_OP_GAUSSIAN_BLUR] = sr_gaussian_blur,
+    [SR_OP_PIL_GAUSSIAN_BLUR] = sr_pil_gaussian_blur,
+    [SR_OP_HORIZONTAL_FLIP] = sr_flip_horizontally,
+    [SR_OP_VERTICAL_FLIP] = sr_flip_vertically,
+    [SR_OP_CROP] = sr_crop_image,
+    [SR_OP_PAD] = sr_pad,
+    [SR_OP_RESIZE] = sr_resize_image,
+    [SR_OP_AFFINE] = sr_affine,
+    [SR_OP_PERSPECTIVE] = sr_perspective,
+    [SR_OP_ELASTIC] = sr_elastic,
+    [SR_OP_KEEP] = sum_of,
+    [SR_OP_ADD_TO_SUM] = sum_of,
+    [SR_OP_TAKE_SUM] = sum_of,
+};
+
+static bool is_color(const sr_op *op) { return op->code >= 0 && op->code < SR_OP_COLORS; }
+
 int sr_augment(sr_augmenter *a, const sr_op *ops, int count, sr_pixels *image)
 {
-    for (int i = 0, rc; i < count;) {
-        int code = ops[i].code, together = 1;
-        if (code >= 0 && code < SR_OP_COLORS) {
-            while (i + together < count && ops[i + together].code >= 0 && ops[i + together].code < SR_OP_COLORS)
-                together++;
+    for (int i = 0, rc, together; i < count; i += together) {
+        for (together = 0; i + together < count && is_color(ops + i + together);)
+            together++;
+        if (together) {
             rc = sr_color(a, ops + i, together, image);
-        } else if (code >= SR_OP_SHARPNESS && code <= SR_OP_PIL_BLUR) {
-            rc = sr_neighbours(a, ops + i, image);
-        } else if (code >= SR_OP_HORIZONTAL_FLIP && code <= SR_OP_RESIZE) {
-            rc = sr_move(a, ops + i, image);
-        } else if (code >= SR_OP_AFFINE && code <= SR_OP_ELASTIC) {
-            rc = sr_warp(a, ops + i, image);
-        } else if (code >= SR_OP_KEEP && code <= SR_OP_TAKE_SUM) {
-            rc = sum_of(a, ops + i, image);
         } else {
-            rc = -EINVAL;
+            uint32_t code = (uint32_t)ops[i].code;
+            sr_operation *apply = code < sizeof operations / sizeof *operations ? operations[code] : NULL;
+            rc = apply ? apply(a, ops + i, image) : -EINVAL;
+            together = 1;
         }
         if (rc)
             return rc;
-        i += together;
     }
     return 0;
 }

@@ -30,12 +30,12 @@ enum sr_op_code {
     SR_OP_INVERT,         /* * */
     SR_OP_AUTOCONTRAST,   /* * after a histogram */
     SR_OP_EQUALIZE,       /* * after a histogram */
-    SR_OP_PERMUTE,        /* n: the image's channels that become red, green and blue; each of 0, 1, 2 once */
+    SR_OP_PERMUTE_CHANNELS,        /* n: the image's channels that become red, green and blue; each of 0, 1, 2 once */
     SR_OP_COLORS,         /* not an operation: the number of those above */
     /* Neighbouring pixels (blur.c). */
     SR_OP_SHARPNESS = 16, /* v: factor */
     SR_OP_GAUSSIAN_BLUR,  /* n: kernel width, height (odd); v: sigma in x, in y. torchvision's kernel and borders */
-    SR_OP_PIL_BLUR,       /* v: radius in x, in y. Pillow's ImageFilter.GaussianBlur */
+    SR_OP_PIL_GAUSSIAN_BLUR,       /* v: radius in x, in y. Pillow's ImageFilter.GaussianBlur */
     /* Flips, crops, borders and resizing (moves.c). */
     SR_OP_HORIZONTAL_FLIP = 32,
     SR_OP_VERTICAL_FLIP,

@@ -32,7 +32,7 @@ static const sr_smooth_loops *chosen(void)
 /* ---- sharpness --------------------------------------------------------------------------------------------------- */
 
 /* Pillow's filter leaves the pixels at the border unchanged, and so does the blend. */
-static int sharpen(sr_augmenter *a, const sr_op *op, sr_pixels *image)
+int sr_sharpen(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     float factor = (float)op->v[0];
     int height = image->height, width = image->width;
@@ -152,7 +152,7 @@ static void blur_narrow(sr_augmenter *a, const sr_pixels *image, const int radiu
     }
 }
 
-static int gaussian_blur(sr_augmenter *a, const sr_op *op, sr_pixels *image)
+int sr_gaussian_blur(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     int radius[2] = {op->n[0] / 2, op->n[1] / 2}, height = image->height, width = image->width;
     for (int i = 0; i < 2; i++)
@@ -244,7 +244,7 @@ static void three_boxes(const box *b, uint8_t *data, uint8_t *room, int height, 
     box_down(b, data, height, stride, (int)stride, sums, room);
 }
 
-static int pil_blur(sr_augmenter *a, const sr_op *op, sr_pixels *image)
+int sr_pil_gaussian_blur(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     box boxes[2];
     int height = image->height, width = image->width;
@@ -266,18 +266,4 @@ static int pil_blur(sr_augmenter *a, const sr_op *op, sr_pixels *image)
         sr_take_result(a, image, height, width);
     }
     return 0;
-}
-
-int sr_neighbours(sr_augmenter *a, const sr_op *op, sr_pixels *image)
-{
-    switch (op->code) {
-    case SR_OP_SHARPNESS:
-        return sharpen(a, op, image);
-    case SR_OP_GAUSSIAN_BLUR:
-        return gaussian_blur(a, op, image);
-    case SR_OP_PIL_BLUR:
-        return pil_blur(a, op, image);
-    default:
-        return -EINVAL;
-    }
 }

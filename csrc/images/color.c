@@ -237,7 +237,7 @@ static bool is_valid(const sr_op *op)
         return op->n[0] >= 0 && op->n[0] <= 8;
     case SR_OP_SOLARIZE:
         return !isnan(op->v[0]);
-    case SR_OP_PERMUTE: /* each number from 0 to 2, and all three of them */
+    case SR_OP_PERMUTE_CHANNELS: /* each number from 0 to 2, and all three of them */
         for (int c = 0; c < 3; c++)
             if (op->n[c] < 0 || op->n[c] > 2)
                 return false;
@@ -281,7 +281,7 @@ int sr_color(sr_augmenter *a, const sr_op *ops, int count, sr_pixels *image)
         case SR_OP_EQUALIZE:
             equalize(&s);
             break;
-        case SR_OP_PERMUTE:
+        case SR_OP_PERMUTE_CHANNELS:
             permute(&s, op->n);
             break;
         default:

@@ -7,8 +7,9 @@
 
 static uint8_t *row_of(const sr_pixels *image, int y) { return image->data + 3 * (size_t)y * (size_t)image->width; }
 
-static int flip_horizontally(sr_augmenter *a, sr_pixels *image)
+int sr_flip_horizontally(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
+    (void)op;
     size_t row = 3 * (size_t)image->width;
     uint8_t *copy = sr_buffer_need(&a->work, row);
     if (!copy)
@@ -25,8 +26,9 @@ static int flip_horizontally(sr_augmenter *a, sr_pixels *image)
     return 0;
 }
 
-static int flip_vertically(sr_augmenter *a, sr_pixels *image)
+int sr_flip_vertically(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
+    (void)op;
     size_t row = 3 * (size_t)image->width;
     uint8_t *copy = sr_buffer_need(&a->work, row);
     if (!copy)
@@ -40,7 +42,7 @@ static int flip_vertically(sr_augmenter *a, sr_pixels *image)
     return 0;
 }
 
-static int crop(sr_augmenter *a, const sr_op *op, sr_pixels *image)
+int sr_crop_image(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     int top = op->n[0], left = op->n[1], height = op->n[2], width = op->n[3];
     if (!sr_is_size(height, width) || top < -SR_MOST_SIDE || left < -SR_MOST_SIDE || top > SR_MOST_SIDE
@@ -82,7 +84,7 @@ static int reflected(int i, int n, int mode)
     return place < n ? place : mode == SR_REFLECT ? period - place : period - 1 - place;
 }
 
-static int pad(sr_augmenter *a, const sr_op *op, sr_pixels *image)
+int sr_pad(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     int left = op->n[0], top = op->n[1], right = op->n[2], bottom = op->n[3], mode = op->n[4];
     if (left < 0 || top < 0 || right < 0 || bottom < 0 || left > SR_MOST_SIDE || top > SR_MOST_SIDE
@@ -91,7 +93,7 @@ static int pad(sr_augmenter *a, const sr_op *op, sr_pixels *image)
     int height = top + image->height + bottom, width = left + image->width + right;
     if (mode == SR_CONSTANT) {
         sr_op box = {.code = SR_OP_CROP, .n = {-top, -left, height, width}, .v = {op->v[0], op->v[1], op->v[2]}};
-        return crop(a, &box, image);
+        return sr_crop_image(a, &box, image);
     }
     if (!sr_is_size(height, width))
         return -EINVAL;
@@ -110,7 +112,7 @@ static int pad(sr_augmenter *a, const sr_op *op, sr_pixels *image)
     return 0;
 }
 
-static int resize(sr_augmenter *a, const sr_op *op, sr_pixels *image)
+int sr_resize_image(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     int height = op->n[0], width = op->n[1];
     if (!sr_is_size(height, width) || op->n[2] < SR_BILINEAR || op->n[2] > SR_NEAREST)
@@ -126,22 +128,4 @@ static int resize(sr_augmenter *a, const sr_op *op, sr_pixels *image)
     if (rc == 0)
         sr_take_result(a, image, height, width);
     return rc;
-}
-
-int sr_move(sr_augmenter *a, const sr_op *op, sr_pixels *image)
-{
-    switch (op->code) {
-    case SR_OP_HORIZONTAL_FLIP:
-        return flip_horizontally(a, image);
-    case SR_OP_VERTICAL_FLIP:
-        return flip_vertically(a, image);
-    case SR_OP_CROP:
-        return crop(a, op, image);
-    case SR_OP_PAD:
-        return pad(a, op, image);
-    case SR_OP_RESIZE:
-        return resize(a, op, image);
-    default:
-        return -EINVAL;
-    }
 }

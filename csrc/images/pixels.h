@@ -15,9 +15,9 @@ void sr_fill_pixels(uint8_t *to, int pixels, const uint8_t fill[3]);
 
 /* Each returns 0, -EINVAL or -ENOMEM, and leaves the image unchanged if it fails. */
 int sr_color(sr_augmenter *a, const sr_op *ops, int count, sr_pixels *image); /* a run of colour operations */
-int sr_neighbours(sr_augmenter *a, const sr_op *op, sr_pixels *image);
-int sr_move(sr_augmenter *a, const sr_op *op, sr_pixels *image);
-int sr_warp(sr_augmenter *a, const sr_op *op, sr_pixels *image);
+typedef int sr_operation(sr_augmenter *a, const sr_op *op, sr_pixels *image); /* 0, -EINVAL or -ENOMEM */
+sr_operation sr_sharpen, sr_gaussian_blur, sr_pil_gaussian_blur, sr_flip_horizontally, sr_flip_vertically,
+    sr_crop_image, sr_pad, sr_resize_image, sr_affine, sr_perspective, sr_elastic;
 
 static inline bool sr_is_size(int height, int width)
 {

@@ -51,6 +51,5 @@ const sr_sample_loops *sr_sample_loops_chosen(void);
 
 bool sr_all_finite(const double *v, int n); /* and small enough that no sum or product overflows: below 1e100 */
 
-int sr_elastic(sr_augmenter *a, const sr_op *op, sr_pixels *image);
 
 #endif

@@ -182,7 +182,7 @@ static void by_rows(sr_sampler *s, const double v[6], int height, int width, uin
     }
 }
 
-static int affine(sr_augmenter *a, const sr_op *op, sr_pixels *image)
+int sr_affine(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     const double *v = op->v;
     int height = op->n[1], width = op->n[2];
@@ -211,7 +211,7 @@ static int affine(sr_augmenter *a, const sr_op *op, sr_pixels *image)
     return 0;
 }
 
-static int perspective(sr_augmenter *a, const sr_op *op, sr_pixels *image)
+int sr_perspective(sr_augmenter *a, const sr_op *op, sr_pixels *image)
 {
     if (!sr_all_finite(op->v, 8))
         return -EINVAL;
@@ -229,18 +229,4 @@ static int perspective(sr_augmenter *a, const sr_op *op, sr_pixels *image)
     }
     sr_take_result(a, image, image->height, image->width);
     return 0;
-}
-
-int sr_warp(sr_augmenter *a, const sr_op *op, sr_pixels *image)
-{
-    switch (op->code) {
-    case SR_OP_AFFINE:
-        return affine(a, op, image);
-    case SR_OP_PERSPECTIVE:
-        return perspective(a, op, image);
-    case SR_OP_ELASTIC:
-        return sr_elastic(a, op, image);
-    default:
-        return -EINVAL;
-    }
 }

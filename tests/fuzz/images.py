@@ -18,7 +18,7 @@ import numpy as np
 
 from slipring import images
 from slipring.errors import ImageError
-from tests.support.inside import Draws, ImageReading, Recipe, render
+from tests.support.inside import Draws, ImageReading, Placement, Recipe, Target, write
 from tests.support.pictures import any_jpeg
 
 LAST = Path("build/fuzz/last.jpg")
@@ -103,7 +103,8 @@ class Fuzzer:
             recipe.crop(0, 0, draw.randint(1, recipe.height), draw.randint(1, recipe.width))
             images.RandomResizedCrop(out.shape[:2]).apply(recipe, Draws(draw.getrandbits(64)))
             view = recipe.view
-            render(place, out, None, view.box, view.to, view.window[:2], view.flip, self.reading())
+            reading = self.reading()
+            write(place, Placement(view.box, view.to, view.window[:2], view.flip, reading.filter), Target(out), reading)
             self.read += 1
         except ImageError:
             self.refused += 1

@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 
-from tests.support.inside import Operations, _decode
+from tests.support.inside import WHOLE, Numbers, Target, _decode, known_operations
 
-CODES = [value for name, value in sorted(vars(_decode).items()) if name.startswith("OP_")]
+CODES = {name: kind.code for name, kind in sorted(known_operations().items())}
 LARGEST = 300  # pixels of a side that a test allocates
 ABSURD_INTS = [-(1 << 31), (1 << 31) - 1, 1 << 24, -(1 << 24), -1]
 ABSURD_FLOATS = [math.nan, math.inf, -math.inf, 1e300, -1e300, 1e-300, 1e19, -1e19, 0.0]
@@ -34,21 +34,19 @@ def real(draw):
 
 def operation(draw):
     """Return a packed operation; most have numbers that fit."""
-    from tests.support.inside import _OP
-
-    code = draw.choice(CODES) if draw.random() < 0.97 else draw.randint(-5, 80)
+    code = draw.choice(list(CODES.values())) if draw.random() < 0.97 else draw.randint(-5, 80)
     n, v = [number(draw) for _ in range(7)], [real(draw) for _ in range(12)]
     if draw.random() < 0.7:
-        if code in (_decode.OP_RESIZE, _decode.OP_AFFINE, _decode.OP_PERSPECTIVE, _decode.OP_ELASTIC):
+        if code in [CODES[name] for name in ("resize", "affine", "perspective", "elastic")]:
             n[:3] = [draw.randint(0, 2), draw.randint(1, LARGEST), draw.randint(1, LARGEST)]
-            if code == _decode.OP_RESIZE:
+            if code == CODES["resize"]:
                 n[:3] = [*n[1:3], n[0]]
             v[:8] = [draw.uniform(-2, 2), draw.uniform(-1, 1), draw.uniform(-50, 50)] * 2 + [0.001, -0.001]
-        elif code == _decode.OP_GAUSSIAN_BLUR:
+        elif code == CODES["gaussian_blur"]:
             n[:2], v[:2] = [draw.choice([1, 3, 5, 23]), draw.choice([1, 3, 5, 23])], [draw.uniform(0.1, 5)] * 2
-        elif code == _decode.OP_PIL_BLUR:
+        elif code == CODES["pil_gaussian_blur"]:
             v[:2] = [draw.uniform(0, 9)] * 2
-    return _OP.pack(code, *n, *v)
+    return Numbers(code, n, v).pack()
 
 
 def main():
@@ -66,8 +64,7 @@ def main():
         ops = b"".join(operation(draw) for _ in range(draw.randint(1, 5)))
         out = np.empty((*size, 3), np.uint8)
         try:
-            where = out, None, None, None, (0, 0), 0, 1, False
-            _decode.crop_pixels(pixels, *where, Operations(*size, (0, 0, *size), ops))
+            _decode.crop_pixels(pixels, Target(out, None, size, (0, 0, *size), ops), WHOLE)
             done += 1
         except (ValueError, MemoryError):
             refused += 1

@@ -1,8 +1,6 @@
 """A recipe that records what transforms add to it, for tests of their draws."""
 
-from tests.support.inside import Boxes, Draws, Recipe, _decode
-
-NAMES = {value: name for name, value in vars(_decode).items() if name.startswith("OP_")}
+from tests.support.inside import Boxes, Draws, Recipe
 
 
 class Recorded(Recipe):
@@ -12,9 +10,10 @@ class Recorded(Recipe):
         super().__init__(height, width, dtype)
         self.added = []
 
-    def op(self, code, n=(), v=()):
-        self.added.append((NAMES[code].removeprefix("OP_").lower(), tuple(n), tuple(v)))
-        super().op(code, n, v)
+    def op(self, operation):
+        n, v = (tuple(one for one in operation.numbers if type(one) is kind) for kind in (int, float))
+        self.added.append((operation.name, n, v))
+        super().op(operation)
 
     def crop(self, top, left, height, width, fill=(0.0, 0.0, 0.0)):
         self.added.append(("box", (top, left, height, width), tuple(fill)))

@@ -25,27 +25,27 @@ def brightened(image, addend, threshold):
 
 
 BY_PILLOW = {
-    "BRIGHTNESS": lambda image, n, v: ImageEnhance.Brightness(image).enhance(v[0]),
-    "CONTRAST": lambda image, n, v: ImageEnhance.Contrast(image).enhance(v[0]),
-    "SATURATION": lambda image, n, v: ImageEnhance.Color(image).enhance(v[0]),
-    "HUE": lambda image, n, v: turned(image, v[0]),
-    "GRAYSCALE": lambda image, n, v: image.convert("L").convert("RGB"),
-    "POSTERIZE": lambda image, n, v: ImageOps.posterize(image, n[0]) if n[0] else image.point([0] * 768),
-    "SOLARIZE": lambda image, n, v: ImageOps.solarize(image, v[0]),
-    "SOLARIZE_ADD": lambda image, n, v: brightened(image, *n),
-    "INVERT": lambda image, n, v: ImageOps.invert(image),
-    "AUTOCONTRAST": lambda image, n, v: ImageOps.autocontrast(image),
-    "EQUALIZE": lambda image, n, v: ImageOps.equalize(image),
-    "PERMUTE": lambda image, n, v: Image.merge("RGB", [image.getchannel(channel) for channel in n]),
+    "brightness": lambda image, n, v: ImageEnhance.Brightness(image).enhance(v[0]),
+    "contrast": lambda image, n, v: ImageEnhance.Contrast(image).enhance(v[0]),
+    "saturation": lambda image, n, v: ImageEnhance.Color(image).enhance(v[0]),
+    "hue": lambda image, n, v: turned(image, v[0]),
+    "grayscale": lambda image, n, v: image.convert("L").convert("RGB"),
+    "posterize": lambda image, n, v: ImageOps.posterize(image, n[0]) if n[0] else image.point([0] * 768),
+    "solarize": lambda image, n, v: ImageOps.solarize(image, v[0]),
+    "solarize_add": lambda image, n, v: brightened(image, *n),
+    "invert": lambda image, n, v: ImageOps.invert(image),
+    "autocontrast": lambda image, n, v: ImageOps.autocontrast(image),
+    "equalize": lambda image, n, v: ImageOps.equalize(image),
+    "permute_channels": lambda image, n, v: Image.merge("RGB", [image.getchannel(channel) for channel in n]),
 }
 ARGUMENTS = {
-    **{name: [((), (factor,)) for factor in FACTORS] for name in ("BRIGHTNESS", "CONTRAST", "SATURATION")},
-    "HUE": [((), (factor,)) for factor in (-0.5, -0.3, -0.003, 0.0, 0.003, 0.1, 1 / 3, 0.499, 0.5)],
-    "POSTERIZE": [((bits,), ()) for bits in range(9)],
-    "SOLARIZE": [((), (threshold,)) for threshold in (0.0, 1.0, 127.5, 128.0, 255.0, 256.0)],
-    "SOLARIZE_ADD": list(itertools.product(itertools.product((0, 30, 110, 255, -20), (0, 128, 256)), [()])),
-    "PERMUTE": [(order, ()) for order in itertools.permutations((0, 1, 2))],
-    **{name: [((), ())] for name in ("GRAYSCALE", "INVERT", "AUTOCONTRAST", "EQUALIZE")},
+    **{name: [((), (factor,)) for factor in FACTORS] for name in ("brightness", "contrast", "saturation")},
+    "hue": [((), (factor,)) for factor in (-0.5, -0.3, -0.003, 0.0, 0.003, 0.1, 1 / 3, 0.499, 0.5)],
+    "posterize": [((bits,), ()) for bits in range(9)],
+    "solarize": [((), (threshold,)) for threshold in (0.0, 1.0, 127.5, 128.0, 255.0, 256.0)],
+    "solarize_add": list(itertools.product(itertools.product((0, 30, 110, 255, -20), (0, 128, 256)), [()])),
+    "permute_channels": [(order, ()) for order in itertools.permutations((0, 1, 2))],
+    **{name: [((), ())] for name in ("grayscale", "invert", "autocontrast", "equalize")},
 }
 
 
@@ -71,7 +71,7 @@ def pictures(size):
 def test_each_operation_gives_the_bytes_of_pillow(name, size):
     draw = np.random.default_rng(7)
     arguments = list(ARGUMENTS[name])
-    if name in ("BRIGHTNESS", "CONTRAST", "SATURATION"):
+    if name in ("brightness", "contrast", "saturation"):
         arguments += [((), (factor,)) for factor in draw.uniform(0, 2.5, 12)]
     for pixels, (n, v) in itertools.product(pictures(size), arguments):
         before, ours = pixels.copy(), augmented(pixels, (name, n, v))
@@ -103,4 +103,4 @@ def test_every_colour_keeps_pillows_bytes_when_its_hue_changes():
     ]
     pixels = np.concatenate(colors).astype(np.uint8).reshape(-1, 256, 3)
     for factor in (0.0, 0.02, 0.25, -0.4):
-        assert np.array_equal(augmented(pixels, ("HUE", (), (factor,))), by_pillow(pixels, ("HUE", (), (factor,))))
+        assert np.array_equal(augmented(pixels, ("hue", (), (factor,))), by_pillow(pixels, ("hue", (), (factor,))))

@@ -232,10 +232,12 @@ def test_photometric_distortion_draws_each_operation_and_order_as_often_as_torch
         factors = [v[0] for ops in found for added, _, v in ops if added == name]
         counted([any(added == name for added, _, _ in ops) for ops in found], {True: 0.4, False: 0.6})
         follows(factors, uniform(low, high))
-    orders = [n for ops in found for added, n, _ in ops if added == "permute"]
-    counted([any(added == "permute" for added, _, _ in ops) for ops in found], {True: 0.4, False: 0.6})
+    orders = [n for ops in found for added, n, _ in ops if added == "permute_channels"]
+    counted([any(added == "permute_channels" for added, _, _ in ops) for ops in found], {True: 0.4, False: 0.6})
     counted(orders, dict.fromkeys(itertools.permutations(range(3)), 1))
-    lists = [[name for name in names if name != "permute"] for names in ([op[0] for op in ops] for ops in found)]
+    lists = [
+        [name for name in names if name != "permute_channels"] for names in ([op[0] for op in ops] for ops in found)
+    ]
     both = [ops.index("contrast") < ops.index("hue") for ops in lists if {"contrast", "hue"} <= set(ops)]
     counted(both, {True: 1, False: 1})
     assert all(ops.index("saturation") < ops.index("hue") for ops in lists if {"saturation", "hue"} <= set(ops))

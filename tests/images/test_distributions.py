@@ -60,7 +60,7 @@ def names(added):
         (images.RandomInvert(), "invert", 0.5),
         (images.RandomAdjustSharpness(2), "sharpness", 0.5),
         (images.RandomPerspective(), "perspective", 0.5),
-        (images.PILGaussianBlur(p=0.1), "pil_blur", 0.1),
+        (images.PILGaussianBlur(p=0.1), "pil_gaussian_blur", 0.1),
         (images.RandomErasing(0.25), "erase", 0.25),
         (images.RandomApply([images.Grayscale(3)], 0.8), "grayscale", 0.8),
     ],
@@ -83,6 +83,11 @@ def test_a_step_is_applied_with_its_probability(step, name, p):
 )
 def test_factors_and_deviations_are_uniform(step, low, high):
     follows(numbers(recorded(step, 2000)), uniform(low, high))
+
+
+def test_channels_come_in_every_order():
+    orders = [ops[0][1] for ops in recorded(images.RandomChannelPermutation(), 3000)]
+    counted(orders, dict.fromkeys(itertools.permutations(range(3)), 1))
 
 
 def test_a_colour_jitter_applies_its_operations_in_every_order():
@@ -345,6 +350,6 @@ def test_timms_weights_are_of_draws_without_replacement():
 def test_three_augment_draws_one_of_three_operations():
     added = recorded(images.auto_augment_transform("3a"), 2000)
     assert {len(ops) for ops in added} == {1}
-    counted(names(added), {"solarize": 1, "saturation": 1, "pil_blur": 1})
-    follows([ops[0][2][0] for ops in added if ops[0][0] == "pil_blur"], uniform(0.1, 2))
+    counted(names(added), {"solarize": 1, "saturation": 1, "pil_gaussian_blur": 1})
+    follows([ops[0][2][0] for ops in added if ops[0][0] == "pil_gaussian_blur"], uniform(0.1, 2))
     assert {ops[0][2][0] for ops in added if ops[0][0] == "solarize"} == {128}

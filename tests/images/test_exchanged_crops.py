@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipring import images
-from tests.support.inside import Draws, Recipe, _decode
+from tests.support.inside import Draws, Recipe, ops
 from tests.support.pictures import encoded, pixels
 
 
@@ -55,13 +55,18 @@ def test_lists_of_steps_give_the_same_as_their_steps_one_by_one(first, photo):
 
 
 @pytest.mark.parametrize(
-    ("code", "is_exchanged"),
-    ((_decode.OP_HUE, True), (_decode.OP_PERMUTE, True), (_decode.OP_CONTRAST, False), (_decode.OP_EQUALIZE, False)),
+    ("operation", "is_exchanged"),
+    (
+        (ops.HueOp(0.1), True),
+        (ops.PermuteChannelsOp((0, 1, 2)), True),
+        (ops.ContrastOp(0.1), False),
+        (ops.EqualizeOp(), False),
+    ),
     ids=("hue", "channels", "contrast", "equalize"),
 )
-def test_only_the_part_that_remains_is_decoded_unless_colours_depend_on_the_whole_image(code, is_exchanged):
+def test_only_the_part_that_remains_is_decoded_unless_colours_depend_on_the_whole_image(operation, is_exchanged):
     recipe = Recipe(50, 60)
-    recipe.op(code, (0, 1, 2), (0.1,))
+    recipe.op(operation)
     recipe.crop(-20, -10, 90, 90, (1.0, 2.0, 3.0))
     recipe.crop(30, 30, 25, 20)
     recipe.flip()

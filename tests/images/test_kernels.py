@@ -24,15 +24,15 @@ NAN, INF = math.nan, math.inf
 @pytest.mark.parametrize(
     ("operation", "n", "v"),
     [
-        *(("BRIGHTNESS", (), (factor,)) for factor in (NAN, INF)),
-        ("HUE", (), (0.501,)), ("POSTERIZE", (9,), ()), ("SOLARIZE", (), (NAN,)), ("SHARPNESS", (), (1e300,)),
-        *(("PERMUTE", order, ()) for order in ((0, 1, 1), (0, 1, 3), (-1, 1, 2))),
-        ("PIL_BLUR", (), (NAN, 1)), ("PIL_BLUR", (), (1, 1e30)), ("GAUSSIAN_BLUR", (3, 3), (1, 0)),
-        ("GAUSSIAN_BLUR", (2, 3), (1, 1)), ("GAUSSIAN_BLUR", (3, -1), (1, 1)),
-        ("GAUSSIAN_BLUR", (9, 3), (1, 1)),  # 4 pixels beyond the border: the image has 4 columns
-        *(("AFFINE", n, (1, 0, 0, 0, 1, 0)) for n in ((3, 5, 4), (0, 0, 4), (0, 5, -1), (0, 5, 1 << 30))),
-        ("AFFINE", (0, 5, 4), (1, 0, INF, 0, 1, 0)), ("AFFINE", (0, 5, 4), (1, 0, 0, 0, 1, 1e200)),
-        ("PERSPECTIVE", (0,), (1, 0, 0, 0, 1, 0, 0, NAN)), ("ELASTIC", (0, 5, 4), (1, -INF, 1, 1)),
+        *(("brightness", (), (factor,)) for factor in (NAN, INF)),
+        ("hue", (), (0.501,)), ("posterize", (9,), ()), ("solarize", (), (NAN,)), ("sharpness", (), (1e300,)),
+        *(("permute_channels", order, ()) for order in ((0, 1, 1), (0, 1, 3), (-1, 1, 2))),
+        ("pil_gaussian_blur", (), (NAN, 1)), ("pil_gaussian_blur", (), (1, 1e30)), ("gaussian_blur", (3, 3), (1, 0)),
+        ("gaussian_blur", (2, 3), (1, 1)), ("gaussian_blur", (3, -1), (1, 1)),
+        ("gaussian_blur", (9, 3), (1, 1)),  # 4 pixels beyond the border: the image has 4 columns
+        *(("affine", n, (1, 0, 0, 0, 1, 0)) for n in ((3, 5, 4), (0, 0, 4), (0, 5, -1), (0, 5, 1 << 30))),
+        ("affine", (0, 5, 4), (1, 0, INF, 0, 1, 0)), ("affine", (0, 5, 4), (1, 0, 0, 0, 1, 1e200)),
+        ("perspective", (0,), (1, 0, 0, 0, 1, 0, 0, NAN)), ("elastic", (0, 5, 4), (1, -INF, 1, 1)),
     ],
 )  # fmt: skip
 def test_the_c_code_refuses_numbers_without_a_meaning(operation, n, v):
@@ -61,12 +61,12 @@ def blurred():
     for size in [*SIZES, (100, 333)]:
         image = pixels(*size, noise=True)
         for factor in FACTORS:
-            yield operate(image, "SHARPNESS", (), (factor,))
+            yield operate(image, "sharpness", (), (factor,))
         for radius in RADII:
-            yield operate(image, "PIL_BLUR", (), radius)
+            yield operate(image, "pil_gaussian_blur", (), radius)
         for kernel_size, taps, sigma in KERNELS:
             if kernel_size == size:
-                yield operate(image, "GAUSSIAN_BLUR", taps, sigma)
+                yield operate(image, "gaussian_blur", taps, sigma)
 
 
 def warped():
@@ -75,10 +75,10 @@ def warped():
         image = pixels(*size, noise=True)
         for how in FILTERS.values():
             for case in affine_cases(draw, *size):
-                yield operate(image, "AFFINE", (how, *size), (*map(float, case), 7, 8, 9))
+                yield operate(image, "affine", (how, *size), (*map(float, case), 7, 8, 9))
             for case in perspective_cases(draw, *size):
-                yield operate(image, "PERSPECTIVE", (how,), (*map(float, case), 7, 8, 9))
-            yield operate(image, "ELASTIC", (how, 3, 4), (70, 60, 0.1, 0.1))
+                yield operate(image, "perspective", (how,), (*map(float, case), 7, 8, 9))
+            yield operate(image, "elastic", (how, 3, 4), (70, 60, 0.1, 0.1))
 
 
 def digests():

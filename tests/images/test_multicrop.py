@@ -8,7 +8,7 @@ import slipring
 from slipring import images
 from slipring.errors import ImageError
 from tests.images.exact import error
-from tests.support.inside import renderer
+from tests.support.inside import EncodedImage
 from tests.support.options import grouped
 from tests.support.pictures import encoded, pixels
 
@@ -62,8 +62,10 @@ def test_each_crop_is_that_of_the_whole_image(options):
 
 def test_a_jpeg_is_decoded_once(monkeypatch):
     decoded = []
-    render = renderer.render
-    monkeypatch.setattr(renderer, "render", lambda data, *rest: decoded.append(len(data)) or render(data, *rest))
+    write = EncodedImage.write
+    monkeypatch.setattr(
+        EncodedImage, "write", lambda image, *rest: decoded.append(len(image.data)) or write(image, *rest)
+    )
     data = photos(CROPS, "JPEG")
     data[3]
     assert decoded == [len(data.dataset[3][0])]

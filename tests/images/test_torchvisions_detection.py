@@ -27,7 +27,7 @@ def params_of(step, added, sample):
         factors, order = {name: v[0] for name, _, v in added if v}, [name for name, _, _ in added]
         later = [name for name in order if name in ("saturation", "hue")]
         first = "contrast" in order and (not later or order.index("contrast") < order.index(later[0]))
-        permutation = next((list(n) for name, n, _ in added if name == "permute"), None)
+        permutation = next((list(n) for name, n, _ in added if name == "permute_channels"), None)
         return {f"{name}_factor": factors.get(name) for name in DISTORT} | {
             "contrast_before": first, "channel_permutation": permutation,
         }  # fmt: skip
@@ -86,7 +86,7 @@ def test_channels_are_permuted_as_torchvision_permutes_them():
 
     image = np.ascontiguousarray(pixels(11, 13))
     for order in itertools.permutations(range(3)):
-        ours = augmented(image, ("PERMUTE", order, ()))
+        ours = augmented(image, ("permute_channels", order, ()))
         assert np.array_equal(ours, np.asarray(functional.permute_channels(Image.fromarray(image), list(order))))
 
 

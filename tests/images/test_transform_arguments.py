@@ -149,6 +149,7 @@ def test_arguments_mean_what_they_mean_in_torchvision(made, attribute, value):
 DEFAULTS = {
     **{name: {"p": 0.5} for name in ("RandomVerticalFlip", "RandomEqualize", "RandomAutocontrast", "RandomInvert")},
     "RandomGrayscale": {"p": 0.1},
+    "RandomChannelPermutation": {},
     "RandomPerspective": {"distortion_scale": 0.5, "p": 0.5, "interpolation": "bilinear", "fill": 0},
     "ElasticTransform": {"alpha": (50, 50), "sigma": (5, 5), "interpolation": "bilinear", "fill": 0},
     "RandomErasing": {"p": 0.5, "scale": (0.02, 0.33), "ratio": (0.3, 3.3), "value": 0},

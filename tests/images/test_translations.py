@@ -75,6 +75,7 @@ SAME = [
     ("RandomEqualize", {"p": 0.4}),
     ("RandomAutocontrast", {"p": 0.4}),
     ("RandomInvert", {"p": 0.4}),
+    ("RandomChannelPermutation", {}),
     ("RandomAdjustSharpness", {"sharpness_factor": 2, "p": 0.4}),
     ("RandomAffine", {
         "degrees": [-10.0, 10.0], "translate": (0.1, 0.2), "scale": (0.9, 1.1), "shear": [-5.0, 5.0], "center": (3, 4),

@@ -61,10 +61,10 @@ def off(image, draw, operation, cases):
         coefficients = tuple(float(number) for number in case)
         fill = tuple(int(level) for level in draw.integers(0, 256, 3)) if draw.random() < 0.7 else (0, 0, 0)
         size = image.shape[:2]
-        if operation == "AFFINE" and draw.random() < 0.3:
+        if operation == "affine" and draw.random() < 0.3:
             size = tuple(int(side) for side in draw.integers(1, 60, 2))
         for name, filter in FILTERS.items():
-            n = (filter, *size) if operation == "AFFINE" else (filter,)
+            n = (filter, *size) if operation == "affine" else (filter,)
             ours = operate(image, operation, n, (*coefficients, *fill), size)
             worst[name] = max(worst[name], error(ours, by_pillow(image, coefficients, name, fill, size)))
     return worst
@@ -72,11 +72,11 @@ def off(image, draw, operation, cases):
 
 @pytest.mark.parametrize("noise", [False, True], ids=["waves", "noise"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("operation", ["AFFINE", "PERSPECTIVE"])
+@pytest.mark.parametrize("operation", ["affine", "perspective"])
 def test_an_image_is_warped_as_by_pillow(operation, size, noise):
     draw = np.random.default_rng(sum(size) + noise)
     image = pixels(*size, seed=3, noise=noise)
-    cases = (affine_cases if operation == "AFFINE" else perspective_cases)(draw, *size)
+    cases = (affine_cases if operation == "affine" else perspective_cases)(draw, *size)
     worst = off(image, draw, operation, cases)
     assert worst.pop("nearest") == 0
     assert max(worst.values()) <= 1, worst
@@ -92,7 +92,7 @@ def test_a_right_angle_moves_pixels_as_in_pillow(angle, filter, expand):
         image = pixels(height, width, noise=True)
         wanted = Image.fromarray(image).rotate(angle, IN_PILLOW[filter], expand, fillcolor=(1, 2, 3))
         coefficients = turned(angle, height, width, size)
-        ours = operate(image, "AFFINE", (FILTERS[filter], *size), (*coefficients, 1, 2, 3), size)
+        ours = operate(image, "affine", (FILTERS[filter], *size), (*coefficients, 1, 2, 3), size)
         assert np.array_equal(ours, np.asarray(wanted))
 
 
@@ -101,8 +101,8 @@ def test_images_that_are_too_large_for_fixed_point_are_warped_as_by_pillow():
     draw = np.random.default_rng(5)
     image = pixels(2, 40_000, noise=True)
     for coefficients in ((1, 0.3, 0.1, 1e-5, 1, 0), (-0.7, 0, 39_000.2, 0.00001, 1, 0.1)):
-        assert off(image, draw, "PERSPECTIVE", [(*coefficients, 0, 0)])["nearest"] == 0
-        ours = operate(image, "AFFINE", (2, 2, 40_000), (*coefficients, 1, 2, 3))
+        assert off(image, draw, "perspective", [(*coefficients, 0, 0)])["nearest"] == 0
+        ours = operate(image, "affine", (2, 2, 40_000), (*coefficients, 1, 2, 3))
         assert error(ours, by_pillow(image, coefficients, "nearest", (1, 2, 3))) == 0
 
 
@@ -168,7 +168,7 @@ def test_an_image_is_elastic_as_in_torchvision(size, alpha, sigma, how):
     for seed, fill in ((1, (0, 0, 0)), (0xFEDC_BA98_7654_3210, (255, 9, 120))):
         image = pixels(*size, seed=seed & 7, noise=True)
         n = FILTERS[how], *np.array([seed & 0xFFFF_FFFF, seed >> 32], np.uint32).astype(np.int32).tolist()
-        ours = operate(image, "ELASTIC", n, (*alpha, *sigma, *fill))
+        ours = operate(image, "elastic", n, (*alpha, *sigma, *fill))
         wanted = elastic_by_torch(image, seed, alpha, sigma, fill, how)
         if how == "nearest":  # rounding errors of the blurred noise may choose the other of two pixels
             assert np.mean(np.any(ours != wanted, axis=-1)) < 0.001
@@ -194,5 +194,5 @@ def test_given_displacements_move_pixels_as_in_torchvision(how):
 def test_an_elastic_blur_needs_pixels_for_its_kernel(sigma):
     """torchvision's kernel has int(8 sigma + 1) taps, and its padding must be smaller than the image."""
     with pytest.raises(ValueError, match=r"."):
-        operate(pixels(20, 30), "ELASTIC", (0, 1, 2), (50, 50, *sigma))
-    assert operate(pixels(21, 30), "ELASTIC", (0, 1, 2), (50, 50, 5, 5)).shape == (21, 30, 3)
+        operate(pixels(20, 30), "elastic", (0, 1, 2), (50, 50, *sigma))
+    assert operate(pixels(21, 30), "elastic", (0, 1, 2), (50, 50, 5, 5)).shape == (21, 30, 3)

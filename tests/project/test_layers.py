@@ -198,6 +198,8 @@ def used_files(folder):
                 functions.append((path.name, calls))
             else:
                 inline[name] = calls
+        if path.suffix == ".c" and (table := set(re.findall(r"\]\s*=\s*(sr_\w+)", code))):  # of functions
+            functions.append((path.name, table))
     graph = {file: set() for file in home.values()}
     for file, calls in functions:
         while calls & inline.keys():

@@ -5,6 +5,7 @@ So a change of the private modules changes this file and no test.
 """
 
 import importlib
+import struct
 
 # Module -> the names that tests use. The import happens when a test asks for a name: torch may be missing, and
 # tests/fault/points.py replaces a module before anything imports it.
@@ -57,13 +58,13 @@ _NAMES = {
     "slipring._files.disk": "DiskCache",
     "slipring.clips": "_reader",
     "slipring.images": "_decode",
-    "slipring.images._sources": "renderer",
-    "slipring.images._render": "backend scratch",
-    "slipring.images._render.decode": "ImageReading render",
+    "slipring.images._render": "backend ops scratch",
+    "slipring.images._render.decode": "EncodedImage ImageReading write",
     "slipring.images._render.draws": "Draws",
     "slipring.images._render.parts": "Boxes",
-    "slipring.images._decode": "Operations",
-    "slipring.images._render.recipe": "_OP Recipe apply",
+    "slipring.images._decode": "Target",
+    "slipring.images._render.recipe": "Recipe apply",
+    "slipring.images._render.view": "WHOLE Placement",
     "slipring.monitor._callbacks": "loaders_in",
     "slipring.ray": "_cluster",
     "slipring.ray._blocks": "Coming join",
@@ -141,19 +142,40 @@ def token_of(storage):
     return storage._token
 
 
-def augmented(pixels, *operations):
-    """Return a copy of an image after operations: (name, whole numbers, floats), as augment.h describes them."""
-    codes = importlib.import_module("slipring.images._decode")
+class Numbers:
+    """An operation with any numbers, as augment.h describes them."""
+
+    moves = per_pixel = False
+    layout = struct.Struct("<i7i12d")
+
+    def __init__(self, code, n=(), v=()):
+        numbers = *n, *(0,) * (7 - len(n)), *v, *(0.0,) * (12 - len(v))
+        self.packed = self.layout.pack(code, *numbers)
+
+    def pack(self):
+        return self.packed
+
+
+def known_operations():
+    """Return {name: class} of all operations on images."""
+    found, kinds = {}, [importlib.import_module("slipring.images._render.ops").Operation]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if kind.__dict__.get("code", -1) >= 0:
+            found[kind.name] = kind
+    return found
+
+
+def augmented(pixels, *operations, size=None):
+    """Return a copy of an image after operations: (name, whole numbers, floats); `size` is that of the result."""
     recipes = importlib.import_module("slipring.images._render.recipe")
-    recipe = recipes.Recipe(*pixels.shape[:2])
+    recipe, known = recipes.Recipe(*pixels.shape[:2]), known_operations()
     for name, n, v in operations:
-        recipe.op(getattr(codes, f"OP_{name}"), n, v)
+        recipe.op(Numbers(known[name].code, n, v))
+    recipe.height, recipe.width = size or pixels.shape[:2]
     return recipes.apply(pixels, recipe)
 
 
 def operate(pixels, name, n=(), v=(), size=None):
-    """Return an image after one operation of csrc/images/augment.h; `size` is that of the result if it differs."""
-    recipes, codes = (importlib.import_module(f"slipring.images.{name}") for name in ("_render.recipe", "_decode"))
-    recipe = recipes.Recipe(*pixels.shape[:2])
-    recipe.resized_op(*(size or pixels.shape[:2]), getattr(codes, f"OP_{name}"), n, v)
-    return recipes.apply(pixels, recipe)
+    """Return an image after one operation."""
+    return augmented(pixels, (name, n, v), size=size)

@@ -33,7 +33,7 @@ TRANSFORMS = _classes(
     *("ToTensor", "PILToTensor", "ToImage", "ToPureTensor", "ToPILImage", "ToDtype", "ConvertImageDtype", "Normalize"),
     *("RandomIoUCrop", "RandomZoomOut", "RandomPhotometricDistort", "ScaleJitter", "RandomShortestSize"),
     *("RandomResize", "SanitizeBoundingBoxes", "ClampBoundingBoxes", "ConvertBoundingBoxFormat"),
-    *("Identity", "RGB", "JPEG", "Lambda"),
+    *("RandomChannelPermutation", "Identity", "RGB", "JPEG", "Lambda"),
 )
 PRESETS = _classes("ImageClassification", "SemanticSegmentation")
 TIMM = {

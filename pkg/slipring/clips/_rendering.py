@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slipring.errors import VideoError, shown
+from slipring.images._render.decode import DecodedImage
 from slipring.images._render.draws import Draws as Draws
 from slipring.images._sources.indexed import OF_THE_FILE
 from slipring.images._sources.renderer import Renderer
@@ -58,7 +59,8 @@ class FrameRenderer:
             64 bits. Frames of one size with one seed have the same crop and the same operations.
         out : numpy.ndarray, optional
         """
-        made: NDArray[Any] = self._images.crop(pixels, orientation, None if out is None else [out], Draws(seed))
+        image = DecodedImage(pixels, orientation)
+        made: NDArray[Any] = self._images.render(image, None if out is None else [out], Draws(seed))
         return made
 
     def shown(self, arrays: Any) -> Any:

@@ -3,34 +3,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 cdef extern from "augment.h" nogil:
-    enum sr_op_code:
-        SR_OP_BRIGHTNESS
-        SR_OP_CONTRAST
-        SR_OP_SATURATION
-        SR_OP_HUE
-        SR_OP_GRAYSCALE
-        SR_OP_POSTERIZE
-        SR_OP_SOLARIZE
-        SR_OP_SOLARIZE_ADD
-        SR_OP_INVERT
-        SR_OP_AUTOCONTRAST
-        SR_OP_EQUALIZE
-        SR_OP_PERMUTE
-        SR_OP_SHARPNESS
-        SR_OP_GAUSSIAN_BLUR
-        SR_OP_PIL_BLUR
-        SR_OP_HORIZONTAL_FLIP
-        SR_OP_VERTICAL_FLIP
-        SR_OP_CROP
-        SR_OP_PAD
-        SR_OP_RESIZE
-        SR_OP_AFFINE
-        SR_OP_PERSPECTIVE
-        SR_OP_ELASTIC
-        SR_OP_KEEP
-        SR_OP_ADD_TO_SUM
-        SR_OP_TAKE_SUM
-
     ctypedef struct sr_target:
         char *data
         int64_t row

@@ -9,13 +9,8 @@ from slipring._core.ring._slot cimport augmented
 from slipring.errors import ImageError
 from slipring.images._cimages cimport (
     JMSG_LENGTH_MAX, SR_BAD_BOX, SR_BAD_IMAGE, SR_BFLOAT16, SR_FLOAT16, SR_FLOAT32, SR_NOT_A_JPEG_FOR_US,
-    SR_OP_ADD_TO_SUM, SR_OP_AFFINE, SR_OP_AUTOCONTRAST, SR_OP_BRIGHTNESS, SR_OP_CONTRAST, SR_OP_CROP, SR_OP_ELASTIC,
-    SR_OP_EQUALIZE, SR_OP_GAUSSIAN_BLUR, SR_OP_GRAYSCALE, SR_OP_HORIZONTAL_FLIP, SR_OP_HUE, SR_OP_INVERT,
-    SR_OP_KEEP, SR_OP_PAD, SR_OP_PERMUTE, SR_OP_PERSPECTIVE, SR_OP_PIL_BLUR, SR_OP_POSTERIZE, SR_OP_RESIZE,
-    SR_OP_SATURATION, SR_OP_SHARPNESS, SR_OP_SOLARIZE, SR_OP_SOLARIZE_ADD, SR_OP_TAKE_SUM, SR_OP_VERTICAL_FLIP,
-    SR_TOO_LARGE,
-    SR_TRUNCATED, SR_UINT8, sr_augment, sr_augmenter, sr_augmenter_free, sr_crop, sr_crop_pixels, sr_decode, sr_decoder,
-    sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_displace, sr_erase, sr_erasure,
+    SR_TOO_LARGE, SR_TRUNCATED, SR_UINT8, sr_augment, sr_augmenter, sr_augmenter_free, sr_crop, sr_crop_pixels,
+    sr_decode, sr_decoder, sr_decoder_free, sr_decoder_make, sr_decoder_message, sr_displace, sr_erase, sr_erasure,
     sr_image, sr_image_make, sr_image_write, sr_jpeg_header, sr_libjpeg, sr_library_bind, sr_mix, sr_op, sr_pixels,
     sr_resize_kernels, sr_target, sr_type,
 )
@@ -83,41 +78,119 @@ def look(data):
     return picture.width, picture.height, picture.orientation
 
 
-cdef int target_of(object out, object table, sr_target *target, Py_buffer *room, Py_buffer *levels) except -1:
-    """Describe an H × W × 3 array; `room` and `levels` keep its memory and its table until they are released."""
-    PyObject_GetBuffer(out, room, PyBUF_STRIDED | PyBUF_WRITABLE)
-    try:
+cdef class Target:
+    """An array that receives pixels, and the operations between the resize and the array.
+
+    Parameters
+    ----------
+    array : buffer, H × W × 3, writable, of any strides
+    table : buffer, optional
+        3 × 256 values of the array's type, one for each pixel value of each channel.
+    size : (height, width), optional
+        Size of the image in memory on which the operations run; None: there are none.
+    place : (top, left, height, width), optional
+        The part of that image that shows the crop; the rest is black.
+    ops, erasures : bytes
+        Arrays of `sr_op`, for the image, and of `sr_erasure`, for the array.
+    """
+
+    cdef Py_buffer room, levels
+    cdef sr_target whole, part  # the array, and the memory that the crop fills
+    cdef sr_pixels image
+    cdef bytes ops, erasures
+    cdef const sr_op *first
+    cdef const sr_erasure *first_erasure
+    cdef int height, width, top, left, count, n_erasures
+    cdef uint64_t ns  # of the operations
+
+    def __cinit__(self, array, table=None, size=None, place=None, bytes ops=b"", bytes erasures=b""):
+        cdef Py_buffer *room = &self.room
+        PyObject_GetBuffer(array, room, PyBUF_STRIDED | PyBUF_WRITABLE)
         if room.ndim != 3 or room.shape[2] != 3:
             shape = tuple([room.shape[i] for i in range(room.ndim)])
             raise ValueError(f"out must be an array of shape (height, width, 3), not {shape}")
         if room.shape[0] < 1 or room.shape[1] < 1 or room.shape[0] > 1 << 24 or room.shape[1] > 1 << 24:
             raise ValueError(f"out must have 1 to {1 << 24} rows and columns, not {room.shape[0]} x {room.shape[1]}")
-        target.data = <char *> room.buf
-        target.row, target.pixel, target.channel = room.strides[0], room.strides[1], room.strides[2]
-        target.height, target.width = <int> room.shape[0], <int> room.shape[1]
-        target.bytes = <int> room.itemsize
-        target.table = NULL
+        self.whole.data = <char *> room.buf
+        self.whole.row, self.whole.pixel, self.whole.channel = room.strides[0], room.strides[1], room.strides[2]
+        self.whole.height, self.whole.width = <int> room.shape[0], <int> room.shape[1]
+        self.whole.bytes = <int> room.itemsize
         if table is not None:
-            PyObject_GetBuffer(table, levels, PyBUF_SIMPLE)
-            if levels.len != 3 * 256 * room.itemsize:
-                PyBuffer_Release(levels)
-                raise ValueError(f"a table of {levels.len} bytes for values of {room.itemsize} bytes")
-            target.table = levels.buf
+            PyObject_GetBuffer(table, &self.levels, PyBUF_SIMPLE)
+            if self.levels.len != 3 * 256 * room.itemsize:
+                raise ValueError(f"a table of {self.levels.len} bytes for values of {room.itemsize} bytes")
+            self.whole.table = self.levels.buf
         elif room.itemsize != 1:
             raise ValueError(f"out must be of dtype uint8, its items have {room.itemsize} bytes")
-    except BaseException:
-        PyBuffer_Release(room)
-        raise
-    return 0
+        self.part = self.whole
+        if size is not None:
+            self.operate(size, place, ops, erasures)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.room)
+        PyBuffer_Release(&self.levels)
+
+    cdef int operate(self, size, place, bytes ops, bytes erasures) except -1:
+        """Add the operations, and the part of their image that the crop fills."""
+        self.height, self.width = size
+        self.top, self.left, self.part.height, self.part.width = place
+        if (self.top < 0 or self.left < 0 or self.part.height < 1 or self.part.width < 1
+                or self.part.height > self.height - self.top or self.part.width > self.width - self.left):
+            raise ValueError(f"the part {place} is not inside an image of {self.height} x {self.width} pixels")
+        if len(ops) % sizeof(sr_op) or len(erasures) % sizeof(sr_erasure):
+            raise ValueError(f"operations of {len(ops)} and {len(erasures)} bytes")
+        self.ops, self.erasures = ops, erasures
+        self.first, self.count = <const sr_op *> <const char *> ops, <int> (len(ops) // sizeof(sr_op))
+        self.first_erasure = <const sr_erasure *> <const char *> erasures
+        self.n_erasures = <int> (len(erasures) // sizeof(sr_erasure))
+        self.part.row, self.part.pixel, self.part.channel = 3 * <int64_t> self.width, 3, 1
+        self.part.bytes, self.part.table = 1, NULL
+        return 0
+
+    cdef int begin(self, sr_augmenter *augmenter) noexcept nogil:
+        """Make the image on which the operations run, if there are any."""
+        self.ns = 0
+        if self.height == 0:
+            return 0
+        cdef int rc = sr_image_make(augmenter, self.height, self.width, &self.image)
+        if rc != 0:
+            return rc
+        if self.part.height < self.height or self.part.width < self.width:
+            memset(self.image.data, 0, 3 * <size_t> self.height * <size_t> self.width)
+        self.part.data = <char *> self.image.data + 3 * (<size_t> self.top * <size_t> self.width + <size_t> self.left)
+        return 0
+
+    cdef int end(self, sr_augmenter *augmenter) noexcept nogil:
+        """Apply the operations, and write the result; `ns` receives the time without that of the writing."""
+        if self.height == 0:
+            return 0
+        cdef uint64_t begun = clock() if self.count else 0
+        cdef int rc = sr_augment(augmenter, self.first, self.count, &self.image), i
+        self.ns = clock() - begun if self.count else 0
+        if rc == 0:
+            rc = sr_image_write(augmenter, &self.image, &self.whole)
+        begun = clock() if self.n_erasures else 0
+        for i in range(self.n_erasures if rc == 0 else 0):
+            if not fits(&self.whole, &self.first_erasure[i]):
+                return BAD_OPERATION
+            sr_erase(&self.whole, &self.first_erasure[i])
+        self.ns += clock() - begun if self.n_erasures else 0
+        return BAD_OPERATION if rc != 0 and rc != NO_MEMORY else rc
 
 
-cdef void crop_of(sr_crop *crop, box, to, window, int filter, int orientation, bint flip):
+cdef bint fits(const sr_target *target, const sr_erasure *e) noexcept nogil:
+    return (e.top >= 0 and e.left >= 0 and e.height <= target.height - e.top and e.width <= target.width - e.left
+            and (1 if e.type == SR_UINT8 else 4 if e.type == SR_FLOAT32 else 2) == target.bytes)
+
+
+cdef int crop_of(sr_crop *crop, placement, int orientation) except -1:
+    box, to, window, crop.flip, crop.filter = placement
     crop.top, crop.left, crop.height, crop.width = box if box is not None else (0, 0, 0, 0)
     crop.to_height, crop.to_width = to if to is not None else (0, 0)
     crop.window_top, crop.window_left = window
-    crop.filter = filter
-    crop.orientation, crop.flip = orientation, flip
+    crop.orientation = orientation
     crop.reducing_gap, crop.fill_truncated, crop.most_pixels = 0, False, 0
+    return 0
 
 
 cdef JpegDecoder take():
@@ -127,179 +200,79 @@ cdef JpegDecoder take():
         return JpegDecoder()
 
 
-cdef class Operations:
-    """Operations on an image in memory, between the resize and the array that is written.
-
-    Parameters
-    ----------
-    height, width : int
-        Size of the image before the operations.
-    place : (top, left, height, width)
-        The part of that image that shows the crop; the rest is black.
-    ops, erasures : bytes
-        Arrays of `sr_op`, for the image, and of `sr_erasure`, for the result.
-    """
-
-    cdef bytes ops, erasures
-    cdef int height, width, top, left, rows, columns
-    cdef const sr_op *first
-    cdef const sr_erasure *first_erasure
-    cdef int count, n_erasures
-
-    def __init__(self, int height, int width, place, bytes ops=b"", bytes erasures=b""):
-        self.height, self.width = height, width
-        self.top, self.left, self.rows, self.columns = place
-        if (self.top < 0 or self.left < 0 or self.rows < 1 or self.columns < 1 or self.rows > height - self.top
-                or self.columns > width - self.left):
-            raise ValueError(f"the part {place} is not inside an image of {height} x {width} pixels")
-        if len(ops) % sizeof(sr_op) or len(erasures) % sizeof(sr_erasure):
-            raise ValueError(f"operations of {len(ops)} and {len(erasures)} bytes")
-        self.ops, self.erasures = ops, erasures
-        self.first, self.count = <const sr_op *> <const char *> ops, <int> (len(ops) // sizeof(sr_op))
-        self.first_erasure = <const sr_erasure *> <const char *> erasures
-        self.n_erasures = <int> (len(erasures) // sizeof(sr_erasure))
-
-    cdef int begin(self, sr_augmenter *augmenter, sr_pixels *image, sr_target *part) noexcept nogil:
-        """Make the image, and describe the part of it that the crop fills."""
-        cdef int rc = sr_image_make(augmenter, self.height, self.width, image)
-        if rc != 0:
-            return rc
-        if self.rows < self.height or self.columns < self.width:
-            memset(image.data, 0, 3 * <size_t> self.height * <size_t> self.width)
-        part.data = <char *> image.data + 3 * (<size_t> self.top * <size_t> self.width + <size_t> self.left)
-        part.row, part.pixel, part.channel = 3 * <int64_t> self.width, 3, 1
-        part.height, part.width, part.bytes, part.table = self.rows, self.columns, 1, NULL
-        return 0
-
-    cdef int end(self, sr_augmenter *augmenter, sr_pixels *image, const sr_target *target,
-                 uint64_t *ns) noexcept nogil:
-        """Apply the operations, and write the result; `ns` receives the time without that of the writing."""
-        cdef uint64_t begun = clock() if self.count else 0
-        cdef int rc = sr_augment(augmenter, self.first, self.count, image), i
-        cdef const sr_erasure *e
-        ns[0] = clock() - begun if self.count else 0
-        if rc == 0:
-            rc = sr_image_write(augmenter, image, target)
-        if rc != 0 or self.n_erasures == 0:
-            return rc
-        begun = clock()
-        for i in range(self.n_erasures):
-            e = &self.first_erasure[i]
-            if (e.top < 0 or e.left < 0 or e.height > target.height - e.top or e.width > target.width - e.left
-                    or (1 if e.type == SR_UINT8 else 4 if e.type == SR_FLOAT32 else 2) != target.bytes):
-                return BAD_OPERATION
-            sr_erase(target, e)
-        ns[0] += clock() - begun
-        return 0
+cdef int finish(JpegDecoder decoder, Target target, int rc) except -1:
+    """Give the decoder back, and raise the errors that all images have in common."""
+    idle.append(decoder)
+    if target.ns:
+        augmented(target.ns)
+    if rc == NO_MEMORY:
+        raise MemoryError("no memory for decoding or resizing an image")
+    if rc == BAD_OPERATION:
+        raise ImageError(UNFIT)
+    return 0
 
 
-def decode(data, out, table, box, to, window, int filter, int orientation, bint flip, bint fill, double gap,
-           uint64_t most_pixels, Operations operations=None):
-    """Decode a JPEG's box into `out`; return (code, message, width, height): code 0, or one of this module's.
+def decode(data, Target target not None, placement, reading):
+    """Decode a JPEG's part into a target; return (code, message, width, height): code 0, or one of this module's.
 
     Parameters
     ----------
     data : buffer of bytes
-    out : buffer, H × W × 3, writable
-    table : buffer or None
-        3 × 256 values of out's type, one for each pixel value of each channel.
-    box : (top, left, height, width) or None
-    to : (height, width) or None
-        The size to which the box is scaled; the result is a window of that.
-    window : (top, left)
-    orientation : int
-        The EXIF orientation to apply; 0: the file's own.
-    operations : Operations, optional
-        The window is a part of their image then, and `out` has the size of their result.
+    target : Target
+    placement : Placement
+        The window is a part of the operations' image, if the target has operations.
+    reading : ImageReading
     """
     cdef sr_crop crop
-    cdef sr_target target, part
     cdef sr_image picture
-    cdef sr_pixels image
-    cdef Py_buffer bytes_, room, levels
+    cdef Py_buffer encoded
     cdef JpegDecoder decoder
     cdef sr_augmenter *augmenter
-    cdef uint64_t ns = 0
     cdef int rc
     if not bound:
         return SR_NOT_A_JPEG_FOR_US, "", 0, 0
-    crop_of(&crop, box, to, window, filter, orientation, flip)
-    crop.fill_truncated, crop.reducing_gap, crop.most_pixels = fill, gap, most_pixels
-    PyObject_GetBuffer(data, &bytes_, PyBUF_SIMPLE)
-    try:
-        target_of(out, table, &target, &room, &levels)
-        try:
-            decoder = take()
-            augmenter = &decoder.workspace
-            with nogil:
-                if operations is None:
-                    rc = sr_decode(decoder.handle, &augmenter.resize, <const uint8_t *> bytes_.buf, bytes_.len, &crop,
-                                   &target, &picture)
-                else:
-                    rc = operations.begin(augmenter, &image, &part)
-                    if rc == 0:
-                        rc = sr_decode(decoder.handle, &augmenter.resize, <const uint8_t *> bytes_.buf, bytes_.len,
-                                       &crop, &part, &picture)
-                    if rc == 0:
-                        rc = operations.end(augmenter, &image, &target, &ns)
-                        rc = BAD_OPERATION if rc != 0 and rc != NO_MEMORY else rc
-            if ns:
-                augmented(ns)
-            message = sr_decoder_message(decoder.handle).decode(errors="replace")
-            idle.append(decoder)
-            if rc == NO_MEMORY:
-                raise MemoryError("no memory for decoding an image")
-            if rc == BAD_OPERATION:
-                raise ImageError(UNFIT)
-            return rc, message, picture.width, picture.height
-        finally:
-            PyBuffer_Release(&room)
-            if table is not None:
-                PyBuffer_Release(&levels)
-    finally:
-        PyBuffer_Release(&bytes_)
-
-
-def crop_pixels(const uint8_t[:, :, ::1] pixels, out, table, box, to, window, int filter, int orientation, bint flip,
-                Operations operations=None):
-    """Do the same for an image in memory: H × W × 3, C-contiguous. Return 0 or BAD_BOX."""
-    cdef sr_crop crop
-    cdef sr_target target, part
-    cdef sr_pixels image
-    cdef Py_buffer room, levels
-    cdef JpegDecoder decoder
-    cdef sr_augmenter *augmenter
-    cdef uint64_t ns = 0
-    cdef int rc
-    crop_of(&crop, box, to, window, filter, orientation, flip)
-    if pixels.shape[2] != 3 or pixels.shape[0] < 1 or pixels.shape[1] < 1:
-        raise ValueError("pixels must be an array of shape (height, width, 3)")
-    target_of(out, table, &target, &room, &levels)
+    crop_of(&crop, placement, 0 if reading.exif else 1)
+    crop.fill_truncated, crop.reducing_gap, crop.most_pixels = reading.fill, reading.gap, reading.max_pixels
+    PyObject_GetBuffer(data, &encoded, PyBUF_SIMPLE)
     try:
         decoder = take()
         augmenter = &decoder.workspace
         with nogil:
-            rc = 0 if operations is None else operations.begin(augmenter, &image, &part)
+            rc = target.begin(augmenter)
             if rc == 0:
-                rc = sr_crop_pixels(&augmenter.resize, &pixels[0, 0, 0], 3 * pixels.shape[1], <int> pixels.shape[1],
-                                    <int> pixels.shape[0], &crop, &target if operations is None else &part)
-            if rc == 0 and operations is not None:
-                rc = operations.end(augmenter, &image, &target, &ns)
-                rc = BAD_OPERATION if rc != 0 and rc != NO_MEMORY else rc
-        if ns:
-            augmented(ns)
-        idle.append(decoder)
-        if rc == SR_BAD_IMAGE:
-            raise ImageError(f"an image of {pixels.shape[0]} x {pixels.shape[1]} pixels is too large to be resized")
-        if rc == BAD_OPERATION:
-            raise ImageError(UNFIT)
-        if rc != 0 and rc != SR_BAD_BOX:
-            raise MemoryError("no memory for resizing an image")
-        return rc
+                rc = sr_decode(decoder.handle, &augmenter.resize, <const uint8_t *> encoded.buf, encoded.len, &crop,
+                               &target.part, &picture)
+            if rc == 0:
+                rc = target.end(augmenter)
+        message = sr_decoder_message(decoder.handle).decode(errors="replace")
+        finish(decoder, target, rc)
+        return rc, message, picture.width, picture.height
     finally:
-        PyBuffer_Release(&room)
-        if table is not None:
-            PyBuffer_Release(&levels)
+        PyBuffer_Release(&encoded)
+
+
+def crop_pixels(const uint8_t[:, :, ::1] pixels, Target target not None, placement, int orientation=1):
+    """Do the same for an image in memory: H × W × 3, C-contiguous. Return 0 or BAD_BOX."""
+    cdef sr_crop crop
+    cdef JpegDecoder decoder
+    cdef sr_augmenter *augmenter
+    cdef int rc
+    crop_of(&crop, placement, orientation)
+    if pixels.shape[2] != 3 or pixels.shape[0] < 1 or pixels.shape[1] < 1:
+        raise ValueError("pixels must be an array of shape (height, width, 3)")
+    decoder = take()
+    augmenter = &decoder.workspace
+    with nogil:
+        rc = target.begin(augmenter)
+        if rc == 0:
+            rc = sr_crop_pixels(&augmenter.resize, &pixels[0, 0, 0], 3 * pixels.shape[1], <int> pixels.shape[1],
+                                <int> pixels.shape[0], &crop, &target.part)
+        if rc == 0:
+            rc = target.end(augmenter)
+    finish(decoder, target, rc)
+    if rc == SR_BAD_IMAGE:
+        raise ImageError(f"an image of {pixels.shape[0]} x {pixels.shape[1]} pixels is too large to be resized")
+    return rc
 
 
 def displace(const uint8_t[:, :, ::1] pixels, uint8_t[:, :, ::1] out, const float[:, ::1] x, const float[:, ::1] y,
@@ -357,30 +330,3 @@ BAD_PICTURE = SR_BAD_IMAGE
 BAD_BOX = SR_BAD_BOX
 TOO_LARGE = SR_TOO_LARGE
 TRUNCATED = SR_TRUNCATED
-
-OP_BRIGHTNESS = SR_OP_BRIGHTNESS
-OP_CONTRAST = SR_OP_CONTRAST
-OP_SATURATION = SR_OP_SATURATION
-OP_HUE = SR_OP_HUE
-OP_GRAYSCALE = SR_OP_GRAYSCALE
-OP_POSTERIZE = SR_OP_POSTERIZE
-OP_SOLARIZE = SR_OP_SOLARIZE
-OP_SOLARIZE_ADD = SR_OP_SOLARIZE_ADD
-OP_INVERT = SR_OP_INVERT
-OP_AUTOCONTRAST = SR_OP_AUTOCONTRAST
-OP_EQUALIZE = SR_OP_EQUALIZE
-OP_PERMUTE = SR_OP_PERMUTE
-OP_SHARPNESS = SR_OP_SHARPNESS
-OP_GAUSSIAN_BLUR = SR_OP_GAUSSIAN_BLUR
-OP_PIL_BLUR = SR_OP_PIL_BLUR
-OP_HORIZONTAL_FLIP = SR_OP_HORIZONTAL_FLIP
-OP_VERTICAL_FLIP = SR_OP_VERTICAL_FLIP
-OP_CROP = SR_OP_CROP
-OP_PAD = SR_OP_PAD
-OP_RESIZE = SR_OP_RESIZE
-OP_AFFINE = SR_OP_AFFINE
-OP_PERSPECTIVE = SR_OP_PERSPECTIVE
-OP_ELASTIC = SR_OP_ELASTIC
-OP_KEEP = SR_OP_KEEP
-OP_ADD_TO_SUM = SR_OP_ADD_TO_SUM
-OP_TAKE_SUM = SR_OP_TAKE_SUM

@@ -15,6 +15,7 @@ from slipring._core.options.checks import flag, integer, real
 from slipring.errors import shown
 from slipring.images import _decode
 from slipring.images._render import geometry as _geometry
+from slipring.images._render import ops
 from slipring.images._render import recipe as recipes
 from slipring.images._render.draws import Draws
 from slipring.images._render.view import INTERPOLATIONS, interpolation_name
@@ -87,11 +88,15 @@ def _image(value):
     return np.ascontiguousarray(value), recipes.Recipe(*value.shape[:2])
 
 
-def _with(image, code, n=(), v=()):
-    """Return an image with one operation applied."""
+def _after(image, add, *arguments):
+    """Return an image after what ``add(recipe, *arguments)`` adds."""
     array, recipe = _image(image)
-    recipe.op(code, n, v)
+    add(recipe, *arguments)
     return recipes.apply(array, recipe)
+
+
+def _with(image, operation):
+    return _after(image, recipes.Recipe.op, operation)
 
 
 def _filter(interpolation):
@@ -103,34 +108,27 @@ def _filter(interpolation):
 
 def horizontal_flip(image: Image) -> Image:
     """Exchange left and right."""
-    array, recipe = _image(image)
-    recipe.flip()
-    return recipes.apply(array, recipe)
+    return _after(image, recipes.Recipe.flip)
 
 
 def vertical_flip(image: Image) -> Image:
     """Exchange top and bottom."""
-    array, recipe = _image(image)
-    recipe.flip_vertically()
-    return recipes.apply(array, recipe)
+    return _after(image, recipes.Recipe.flip_vertically)
 
 
 def crop(image: Image, top: int, left: int, height: int, width: int) -> Image:
     """Return a box of the image, in pixels; it is black where it reaches beyond the image."""
-    array, recipe = _image(image)
-    recipe.crop(_place("top", top), _place("left", left), pixels("height", height), pixels("width", width))
-    return recipes.apply(array, recipe)
+    return _after(image, recipes.Recipe.crop, *_box(top, left, height, width))
 
 
-def _place(name, value):
-    return integer(name, value, -(1 << 20), 1 << 20)
+def _box(top, left, height, width):
+    first = (integer(name, value, -(1 << 20), 1 << 20) for name, value in (("top", top), ("left", left)))
+    return *first, pixels("height", height), pixels("width", width)
 
 
 def center_crop(image: Image, output_size: int | Sequence[int]) -> Image:
     """Return the middle of the image, of a (height, width); a smaller image gets a black border."""
-    array, recipe = _image(image)
-    CenterCrop(pair("output_size", output_size)).apply(recipe, Draws(0))
-    return recipes.apply(array, recipe)
+    return _after(image, CenterCrop(pair("output_size", output_size)).apply, Draws(0))
 
 
 def resize(
@@ -150,10 +148,8 @@ def resize(
     max_size : int, optional
         With one number as `size`: the largest length of the longer side.
     """
-    array, recipe = _image(image)
     one = size[0] if isinstance(size, (tuple, list)) and len(size) == 1 else size
-    Resize(one, interpolation, max_size).apply(recipe, Draws(0))
-    return recipes.apply(array, recipe)
+    return _after(image, Resize(one, interpolation, max_size).apply, Draws(0))
 
 
 def resized_crop(
@@ -167,7 +163,7 @@ def resized_crop(
 ) -> Image:
     """Return a box of the image, in pixels, scaled to `size` as in `resize`."""
     array, recipe = _image(image)
-    recipe.crop(_place("top", top), _place("left", left), pixels("height", height), pixels("width", width))
+    recipe.crop(*_box(top, left, height, width))
     one = size[0] if isinstance(size, (tuple, list)) and len(size) == 1 else size
     Resize(one, interpolation).apply(recipe, Draws(0))
     return recipes.apply(array, recipe)
@@ -175,9 +171,7 @@ def resized_crop(
 
 def pad(image: Image, padding: int | Sequence[int], fill: Fill = None, padding_mode: PaddingMode = "constant") -> Image:
     """Add a border of `padding` pixels, as in `slipring.images.Pad`."""
-    array, recipe = _image(image)
-    add_padding(recipe, padding_of(padding), padding_mode_of(padding_mode), fill_of(fill))
-    return recipes.apply(array, recipe)
+    return _after(image, add_padding, padding_of(padding), padding_mode_of(padding_mode), fill_of(fill))
 
 
 def erase(image: Image, i: int, j: int, h: int, w: int, v: ArrayLike) -> Image:
@@ -202,61 +196,61 @@ def erase(image: Image, i: int, j: int, h: int, w: int, v: ArrayLike) -> Image:
 
 def adjust_brightness(image: Image, brightness_factor: float) -> Image:
     """Multiply the brightness by a factor from 0; 1 changes nothing."""
-    return _with(image, _decode.OP_BRIGHTNESS, (), (not_negative("brightness_factor", brightness_factor),))
+    return _with(image, ops.BrightnessOp(not_negative("brightness_factor", brightness_factor)))
 
 
 def adjust_contrast(image: Image, contrast_factor: float) -> Image:
     """Change the contrast by a factor from 0, which gives grey; 1 changes nothing."""
-    return _with(image, _decode.OP_CONTRAST, (), (not_negative("contrast_factor", contrast_factor),))
+    return _with(image, ops.ContrastOp(not_negative("contrast_factor", contrast_factor)))
 
 
 def adjust_saturation(image: Image, saturation_factor: float) -> Image:
     """Change the saturation by a factor from 0, which gives grey; 1 changes nothing."""
-    return _with(image, _decode.OP_SATURATION, (), (not_negative("saturation_factor", saturation_factor),))
+    return _with(image, ops.SaturationOp(not_negative("saturation_factor", saturation_factor)))
 
 
 def adjust_hue(image: Image, hue_factor: float) -> Image:
     """Turn the hue by -0.5 to 0.5 of a circle."""
     factor = number("hue_factor", hue_factor, -0.5, 0.5, "a number from -0.5 to 0.5")
-    return _with(image, _decode.OP_HUE, (), (factor,))
+    return _with(image, ops.HueOp(factor))
 
 
 def adjust_sharpness(image: Image, sharpness_factor: float) -> Image:
     """Change the sharpness by a factor: 0 blurs, 1 changes nothing, 2 doubles it."""
-    return _with(image, _decode.OP_SHARPNESS, (), (not_negative("sharpness_factor", sharpness_factor),))
+    return _with(image, ops.SharpnessOp(not_negative("sharpness_factor", sharpness_factor)))
 
 
 def rgb_to_grayscale(image: Image, num_output_channels: int = 1) -> Image:
     """Return the image in grey: height × width × `num_output_channels`, which is 1 or 3 (equal) channels."""
     if integer("num_output_channels", num_output_channels) not in (1, 3):
         raise ValueError(f"num_output_channels must be 1 or 3, not {shown(num_output_channels)}")
-    grey = _with(image, _decode.OP_GRAYSCALE)
+    grey = _with(image, ops.GrayscaleOp())
     return grey if num_output_channels == 3 else grey[..., :1].copy()
 
 
 def posterize(image: Image, bits: int) -> Image:
     """Keep the upper `bits` (0 to 8) of each pixel value."""
-    return _with(image, _decode.OP_POSTERIZE, (integer("bits", bits, 0, 8),))
+    return _with(image, ops.PosterizeOp(integer("bits", bits, 0, 8)))
 
 
 def solarize(image: Image, threshold: float) -> Image:
     """Invert all pixel values that are at least `threshold`, from 0 to 256."""
-    return _with(image, _decode.OP_SOLARIZE, (), (number("threshold", threshold, 0, 256, "a number from 0 to 256"),))
+    return _with(image, ops.SolarizeOp(number("threshold", threshold, 0, 256, "a number from 0 to 256")))
 
 
 def invert(image: Image) -> Image:
     """Replace each pixel value x by 255 - x."""
-    return _with(image, _decode.OP_INVERT)
+    return _with(image, ops.InvertOp())
 
 
 def autocontrast(image: Image) -> Image:
     """Stretch each channel to the full range of pixel values."""
-    return _with(image, _decode.OP_AUTOCONTRAST)
+    return _with(image, ops.AutocontrastOp())
 
 
 def equalize(image: Image) -> Image:
     """Equalize the histogram of each channel."""
-    return _with(image, _decode.OP_EQUALIZE)
+    return _with(image, ops.EqualizeOp())
 
 
 def permute_channels(image: Image, permutation: Sequence[int]) -> Image:
@@ -265,7 +259,7 @@ def permute_channels(image: Image, permutation: Sequence[int]) -> Image:
     order = sequence("permutation", permutation, (3,), what)
     if sorted(order) != [0, 1, 2]:
         raise ValueError(f"permutation must be {what}, not {shown(permutation)}")
-    return _with(image, _decode.OP_PERMUTE, [int(channel) for channel in order])
+    return _with(image, ops.PermuteChannelsOp([int(channel) for channel in order]))
 
 
 # ---- distortions and blur
@@ -354,7 +348,6 @@ def perspective(
     coefficients : sequence of 8 floats, optional
         In place of the points: the map from the result to the image, as in Pillow's ``Image.transform``.
     """
-    array, recipe = _image(image)
     if coefficients is None:
         found: Sequence[float] = _geometry.perspective_coefficients(
             _points("startpoints", startpoints), _points("endpoints", endpoints)
@@ -363,8 +356,7 @@ def perspective(
         raise ValueError("coefficients must be None if startpoints and endpoints are given")
     else:
         found = sequence("coefficients", coefficients, (8,), "8 numbers")
-    _geometry.add_perspective(recipe, found, _filter(interpolation), fill_of(fill))
-    return recipes.apply(array, recipe)
+    return _with(image, ops.PerspectiveOp(_filter(interpolation), found, fill_of(fill)))
 
 
 def _points(name, value):
@@ -426,15 +418,13 @@ def gaussian_blur(
     sigma : float or (float, float), optional
         Standard deviation in x and y, in pixels; by default 0.15 times the size of the kernel + 0.35.
     """
-    array, recipe = _image(image)
     size = kernel_size_of(kernel_size)
     deviations = tuple(n * 0.15 + 0.35 for n in size) if sigma is None else one_or_two("sigma", sigma, 0)
     if not all(deviations):
         raise ValueError(f"sigma must be above 0, not {shown(sigma)}")
-    _geometry.add_blur(recipe, size, deviations)
-    return recipes.apply(array, recipe)
+    return _with(image, ops.GaussianBlurOp(size, deviations))
 
 
 def pil_gaussian_blur(image: Image, radius: float | Sequence[float]) -> Image:
     """Blur the image as Pillow's ``ImageFilter.GaussianBlur`` does, by a radius in pixels, or by two (x, y)."""
-    return _with(image, _decode.OP_PIL_BLUR, (), one_or_two("radius", radius, 0))
+    return _with(image, ops.PilGaussianBlurOp(one_or_two("radius", radius, 0)))

@@ -11,10 +11,11 @@ import numpy as np
 
 from slipring._core.options.checks import flag, integer, one_of, real
 from slipring._core.ring._check import from_handler
+from slipring._core.ring._slot import DECODE, RESIZE
 from slipring.errors import ImageError, shown
 from slipring.images import _decode
 from slipring.images._render.backend import backend, pillow
-from slipring.images._render.view import INTERPOLATIONS, interpolation_name
+from slipring.images._render.view import INTERPOLATIONS, WHOLE, Placement, interpolation_name
 
 if TYPE_CHECKING:
     import enum
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 178_956_970  # Pillow's limit, too: a decompression bomb of a few kB would take all memory, or hours
 _ORIENTATION = 0x0112  # the tag of EXIF
-_LONGEST = 1 << 24  # side of an image, before and after scaling
+LONGEST = 1 << 24  # side of an image, before and after scaling
 
 
 def size(data: Buffer, exif: bool = False) -> tuple[int, int]:
@@ -143,7 +144,7 @@ def decode(
     width, height, orientation = look(data, reading.exif)
     check_size(width, height, reading.max_pixels)
     out = np.empty((width, height, 3) if orientation >= 5 else (height, width, 3), np.uint8)
-    render(data, out, None, None, None, (0, 0), False, reading)
+    write(data, WHOLE, _decode.Target(out), reading)
     if channels == 3:
         return out
     return np.array(pillow().fromarray(out).convert("L"))[..., None]
@@ -228,10 +229,8 @@ def decode_into(
         raise ValueError("out must be writable")
     if box is not None:
         box = _box(box)
-    render(
-        data, out, None, box, None, (0, 0), flip,
-        ImageReading(interpolation, reducing_gap, exif, truncated, max_pixels, grey16),
-    )  # fmt: skip
+    reading = ImageReading(interpolation, reducing_gap, exif, truncated, max_pixels, grey16)
+    write(data, Placement(box, None, (0, 0), flip, reading.filter), _decode.Target(out), reading)
 
 
 class ImageReading:
@@ -259,25 +258,57 @@ class ImageReading:
         self.max_pixels = integer("max_pixels", max_pixels, 1, (1 << 62) - 1)
 
 
-def render(data, out, table, box, to, window, flip, reading, how=None, operations=None):
-    """Decode, scale `box` to the size `to`, and write the window of the result that begins at `window`.
+class Image:
+    """An image that recipes crop; `stored` is its (height, width) before EXIF's `orientation`."""
 
-    `out` may have any strides. `table` has 3 × 256 values of out's dtype for the pixel values of each channel, or is
-    None. `to` is (height, width); None: the size of `out`. `reading` is an `ImageReading`, whose filter `how` replaces.
-    `operations` are applied between the window and `out`.
-    """
+    stage: int  # of the worker's time
+    stored: tuple[int, int]
+    orientation: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(int, int): height and width, with the orientation applied."""
+        height, width = self.stored
+        return (width, height) if self.orientation >= 5 else (height, width)
+
+
+class EncodedImage(Image):
+    """The bytes of an image of any format, which each `write` decodes."""
+
+    stage = DECODE
+
+    def __init__(self, data, reading):
+        width, height, self.orientation = look(data, reading.exif)
+        check_size(width, height, reading.max_pixels)
+        self.stored, self.data, self.reading = (height, width), data, reading
+
+    def write(self, placement, target):
+        """Write a part of the image; raise ImageError if the image is broken or does not contain the box."""
+        write(self.data, placement, target, self.reading)
+
+
+class DecodedImage(Image):
+    """An image in memory: height × width × 3, uint8, C-contiguous."""
+
+    stage = RESIZE
+
+    def __init__(self, pixels, orientation=1):
+        self.pixels, self.orientation, self.stored = pixels, orientation, pixels.shape[:2]
+
+    def write(self, placement, target):
+        if _decode.crop_pixels(self.pixels, target, placement, self.orientation) == _decode.BAD_BOX:
+            raise _outside(placement.box, *self.stored)
+
+
+def write(data, placement, target, reading):
+    """Decode the part of an image that a `Placement` names into a `Target`."""
     backend()
-    if to is not None and max(to) > _LONGEST:
-        raise ImageError(f"the image would be scaled to {to[0]} x {to[1]} pixels, a side may have {_LONGEST}")
-    code, message, width, height = _decode.decode(
-        data, out, table, box, to, window, reading.filter if how is None else how, 0 if reading.exif else 1, flip,
-        reading.fill, reading.gap, reading.max_pixels, operations,
-    )  # fmt: skip
+    code, message, width, height = _decode.decode(data, target, placement, reading)
     if code == 0:
         return
     if code in (_decode.NOT_FOR_US, _decode.TRUNCATED):
         try:
-            _by_pillow(data, out, table, box, to, window, flip, reading, how, operations)
+            _by_pillow(data, reading).write(placement, target)
         except ImageError as error:
             if code == _decode.NOT_FOR_US or "truncated" not in str(error):
                 raise
@@ -288,17 +319,17 @@ def render(data, out, table, box, to, window, flip, reading, how=None, operation
     elif code == _decode.TOO_LARGE:
         check_size(width, height, reading.max_pixels)
     elif code == _decode.BAD_BOX:
-        raise _outside(box, width, height)
+        raise _outside(placement.box, height, width)
     else:
         raise ImageError(f"the JPEG is broken: {message or 'it ends too early'}")
 
 
-def _by_pillow(data, out, table, box, to, window, flip, reading, how, operations):
-    """Do the same for a format that libjpeg does not decode, with Pillow, which decodes the whole image."""
+def _by_pillow(data, reading):
+    """Decode a whole image of a format that libjpeg does not decode."""
     with _open(data) as image:
         pixels = _loaded(image, reading, lambda: _rgb(image, reading.scale16))
         orientation = _orientation(image) if reading.exif else 1  # only now: loading rotates a TIFF
-    crop(np.ascontiguousarray(pixels), out, table, box, to, window, flip, orientation, reading, how, operations)
+    return DecodedImage(np.ascontiguousarray(pixels), orientation)
 
 
 def _loaded(image, reading, convert):
@@ -352,16 +383,6 @@ def _upright(image, exif):
     return ImageOps.exif_transpose(image) if exif and _orientation(image) != 1 else image
 
 
-def crop(pixels, out, table, box, to, window, flip, orientation, reading, how=None, operations=None):
-    """Do what `render` does, for an image in memory: H × W × 3, C-contiguous; EXIF's `orientation` is applied."""
-    if to is not None and max(to) > _LONGEST:
-        raise ImageError(f"the image would be scaled to {to[0]} x {to[1]} pixels, a side may have {_LONGEST}")
-    how = reading.filter if how is None else how
-    code = _decode.crop_pixels(pixels, out, table, box, to, window, how, orientation, flip, operations)
-    if code == _decode.BAD_BOX:
-        raise _outside(box, pixels.shape[1], pixels.shape[0])
-
-
 def _load_what_is_there(image):
     """Decode an image that may be truncated. Pillow's own switch for that would apply to all threads."""
     try:
@@ -398,11 +419,11 @@ def check_size(width, height, most):
             f"the image claims {width} x {height} = {width * height:,} pixels, the limit is {most:,}; "
             f"raise max_pixels if you trust it"
         )
-    if max(width, height) > _LONGEST:
-        raise ImageError(f"the image claims {width} x {height} pixels, a side may have {_LONGEST}")
+    if max(width, height) > LONGEST:
+        raise ImageError(f"the image claims {width} x {height} pixels, a side may have {LONGEST}")
 
 
-def _outside(box, width, height):
+def _outside(box, height, width):
     return ImageError(
         f"the box (top, left, height, width) = {box} is not inside the image of {height} x {width} pixels"
     )

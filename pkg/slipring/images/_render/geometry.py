@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipring.images import _decode
+from slipring.images._render.ops import AffineOp
 from slipring.images._render.view import NEAREST
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def add_affine(recipe: Recipe, matrix: Matrix, how: int, fill: Sequence[float]) 
     if a == 1 and e == 1 and b == 0 and d == 0 and c % 1 == 0 and f % 1 == 0:  # a move by whole pixels
         recipe.crop(int(f), int(c), recipe.height, recipe.width, fill)
     else:
-        recipe.op(_decode.OP_AFFINE, (how, recipe.height, recipe.width), (*matrix, *fill))
+        recipe.op(AffineOp(how, recipe.height, recipe.width, matrix, fill))
 
 
 def add_rotation(
@@ -62,7 +62,7 @@ def add_rotation(
             return
         if angle in (90, 270) and (expand or height == width):
             inverse = (0, -1, width, 1, 0, 0) if angle == 90 else (0, 1, 0, -1, 0, height)
-            recipe.resized_op(width, height, _decode.OP_AFFINE, (NEAREST, width, height), inverse)
+            recipe.op(AffineOp(NEAREST, width, height, inverse))
             return
         center = width / 2, height / 2
     turn = -math.radians(angle)
@@ -78,7 +78,7 @@ def add_rotation(
         x, y = -(new_width - width) / 2, -(new_height - height) / 2
         c, f = a * x + b * y + c, d * x + a * y + f
         height, width = new_height, new_width
-    recipe.resized_op(height, width, _decode.OP_AFFINE, (how, height, width), (a, b, c, d, a, f, *fill))
+    recipe.op(AffineOp(how, height, width, (a, b, c, d, a, f), fill))
 
 
 def perspective_coefficients(start: Sequence[Sequence[float]], end: Sequence[Sequence[float]]) -> list[float]:
@@ -97,12 +97,3 @@ def perspective_coefficients(start: Sequence[Sequence[float]], end: Sequence[Seq
         found = np.linalg.lstsq(np.array(rows), np.array(places, float), rcond=None)[0]
     single: list[float] = found.astype(np.float32).tolist()
     return single
-
-
-def add_perspective(recipe: Recipe, coefficients: Sequence[float], how: int, fill: Sequence[float]) -> None:
-    recipe.op(_decode.OP_PERSPECTIVE, (how,), (*coefficients, *fill))
-
-
-def add_blur(recipe: Recipe, kernel_size: Sequence[int], sigma: Sequence[float]) -> None:
-    """Blur by torchvision's kernel of (width, height) pixels and deviations (x, y) in pixels."""
-    recipe.op(_decode.OP_GAUSSIAN_BLUR, tuple(kernel_size), tuple(sigma))

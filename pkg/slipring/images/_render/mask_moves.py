@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring.images import _decode
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    Move = tuple[int, Sequence[int], Sequence[float]]
+    from slipring.images._render.ops import Move
 
 _OUTSIDE = -1
 
@@ -24,24 +22,16 @@ def axis_maps(moves: Sequence[Move], height: int, width: int) -> tuple[NDArray[n
     The numbers rise or fall; those outside are first or last. None: a move is of another kind.
     """
     rows, columns = np.arange(height), np.arange(width)
-    for code, n, _ in moves:
-        if code == _decode.OP_CROP:
-            rows, columns = _window(rows, n[0], n[2]), _window(columns, n[1], n[3])
-        elif code == _decode.OP_PAD and n[4] == 0:  # the border is the fill
-            rows = _window(rows, -n[1], len(rows) + n[1] + n[3])
-            columns = _window(columns, -n[0], len(columns) + n[0] + n[2])
-        elif code == _decode.OP_RESIZE:
-            rows, columns = rows[_nearest(len(rows), n[0])], columns[_nearest(len(columns), n[1])]
-        elif code == _decode.OP_HORIZONTAL_FLIP:
-            columns = columns[::-1]
-        elif code == _decode.OP_VERTICAL_FLIP:
-            rows = rows[::-1]
-        else:
+    for move in moves:
+        maps = move.axes(rows, columns)
+        if maps is None:
             return None
+        rows, columns = maps
     return rows, columns
 
 
-def _window(places, first, count):
+def window(places: NDArray[np.int64], first: int, count: int) -> NDArray[np.int64]:
+    """Return `count` of the places from the `first` one on; there are none before 0 and after the last."""
     made = np.full(count, _OUTSIDE)
     begin, end = max(0, first), min(len(places), first + count)
     if begin < end:
@@ -49,7 +39,7 @@ def _window(places, first, count):
     return made
 
 
-def _nearest(size, to):
+def nearest(size: int, to: int) -> NDArray[np.int64]:
     """Return the pixel of each pixel of the result. Like Pillow, add the scale up, with the same rounding."""
     scale = size / to
     steps = np.full(to, scale)

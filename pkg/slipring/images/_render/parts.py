@@ -6,70 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring.images import _decode
 from slipring.images._render.mask_moves import axis_maps, gathered
-from slipring.images._render.recipe import BLACK, Recipe, apply
-from slipring.images._render.view import NEAREST
+from slipring.images._render.ops import BLACK
+from slipring.images._render.recipe import Recipe, apply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-# Operations whose numbers begin with an interpolation.
-_INTERPOLATED = {_decode.OP_AFFINE, _decode.OP_PERSPECTIVE, _decode.OP_ELASTIC}
-_MIRRORS = {_decode.OP_HORIZONTAL_FLIP, _decode.OP_VERTICAL_FLIP}
-
-
-def _refuse_copies(code):
-    if code == _decode.OP_KEEP:
-        raise ValueError("AugMix mixes several geometries of an image, which masks, boxes and keypoints cannot follow")
-
-
-def point_map(code: int, n: Sequence[int], v: Sequence[float], height: int, width: int) -> NDArray[np.float64]:
-    """Return the 3 × 3 matrix from points (x, y, 1) of an image to points of an operation's result.
-
-    Points lie in pixels; the top left corner of the image is (0, 0). The result of a matrix with another last row than
-    (0, 0, 1) is to be divided by its third number.
-    """
-    made = np.eye(3)
-    if code == _decode.OP_CROP:
-        made[:2, 2] = -n[1], -n[0]
-    elif code == _decode.OP_PAD:
-        made[:2, 2] = n[0], n[1]
-    elif code == _decode.OP_RESIZE:
-        made[0, 0], made[1, 1] = n[1] / width, n[0] / height
-    elif code == _decode.OP_HORIZONTAL_FLIP:
-        made[0] = -1, 0, width
-    elif code == _decode.OP_VERTICAL_FLIP:
-        made[1] = 0, -1, height
-    elif code in (_decode.OP_AFFINE, _decode.OP_PERSPECTIVE):
-        count = 6 if code == _decode.OP_AFFINE else 8
-        made.flat[:count] = v[:count]
-        try:
-            made = np.linalg.inv(made)
-        except np.linalg.LinAlgError:
-            raise ValueError("the image is mapped to a line, so that boxes and keypoints have no place") from None
-    else:
-        raise ValueError("ElasticTransform moves each pixel differently, which boxes and keypoints cannot follow")
-    return made
-
-
-def result_size(code: int, n: Sequence[int], height: int, width: int) -> tuple[int, int]:
-    """Return the size of an operation's result for an image of that size."""
-    if code == _decode.OP_CROP:
-        return n[2], n[3]
-    if code == _decode.OP_PAD:
-        return height + n[1] + n[3], width + n[0] + n[2]
-    if code == _decode.OP_RESIZE:
-        return n[0], n[1]
-    if code == _decode.OP_AFFINE:
-        return n[1], n[2]
-    return height, width
+    from slipring.images._render.ops import Move
 
 
 def moved(points: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return points of shape (..., 2) after a map; see `point_map`."""
+    """Return points of shape (..., 2) after a map; see `Move.points`."""
     result = points @ matrix[:2, :2].T + matrix[:2, 2]
     if matrix[2, 0] or matrix[2, 1]:
         result /= (points @ matrix[2, :2] + matrix[2, 2])[..., None]
@@ -81,7 +31,7 @@ def moved(points: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[n
 class Boxes:
     """The boxes of one sample, and the rows that the steps so far have kept.
 
-    After each operation the boxes are clamped to the image, as torchvision's are.
+    After each move the boxes are clamped to the image, as torchvision's are.
 
     Parameters
     ----------
@@ -104,23 +54,19 @@ class Boxes:
         """Keep only some boxes: a mask, or row numbers."""
         self.xyxy, self.rows = self.xyxy[which], self.rows[which]
 
-    def move(self, code: int, n: Sequence[int], v: Sequence[float], height: int, width: int) -> None:
-        _refuse_copies(code)
-        matrix = point_map(code, n, v, height, width)
+    def move(self, move: Move, height: int, width: int) -> None:
+        matrix = move.points(height, width)
         if not len(self.xyxy):
             return
-        if code in _INTERPOLATED:
-            corners = self.xyxy[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
-            corners = moved(corners, matrix)
-            self.xyxy = np.concatenate([corners.min(1), corners.max(1)], axis=1)
-        else:  # it leaves boxes upright
+        if move.upright:
             self.xyxy = moved(self.xyxy.reshape(-1, 2, 2), matrix).reshape(-1, 4)
-            if code == _decode.OP_HORIZONTAL_FLIP:
-                self.xyxy = self.xyxy[:, [2, 1, 0, 3]]
-            elif code == _decode.OP_VERTICAL_FLIP:
-                self.xyxy = self.xyxy[:, [0, 3, 2, 1]]
-        if code not in _MIRRORS:
-            self.clamp(*result_size(code, n, height, width))
+        else:
+            corners = moved(self.xyxy[:, [[0, 1], [2, 1], [2, 3], [0, 3]]], matrix)
+            self.xyxy = np.concatenate([corners.min(1), corners.max(1)], axis=1)
+        if move.mirrored is not None:
+            self.xyxy = self.xyxy[:, move.mirrored]
+        else:
+            self.clamp(*move.size(height, width))
 
     def clamp(self, height: int, width: int) -> None:
         """Cut the boxes off at the borders of an image of that size."""
@@ -144,10 +90,9 @@ class Keypoints:
         self.mirrored = mirrored
         self.is_mirrored = False
 
-    def move(self, code: int, n: Sequence[int], v: Sequence[float], height: int, width: int) -> None:
-        _refuse_copies(code)
-        self.xy = moved(self.xy, point_map(code, n, v, height, width))
-        if code in _MIRRORS:
+    def move(self, move: Move, height: int, width: int) -> None:
+        self.xy = moved(self.xy, move.points(height, width))
+        if move.mirrored is not None:
             self.is_mirrored = not self.is_mirrored
 
     def order(self, count: int) -> Sequence[int] | slice:
@@ -171,11 +116,10 @@ class Mask:
 
     def __init__(self, values: NDArray[Any], fill: int = 0) -> None:
         self.values, self.fill = values, fill
-        self._moves: list[tuple[int, Sequence[int], Sequence[float]]] = []
+        self._moves: list[Move] = []
 
-    def move(self, code: int, n: Sequence[int], v: Sequence[float], height: int, width: int) -> None:
-        _refuse_copies(code)
-        self._moves.append((code, n, v))
+    def move(self, move: Move, height: int, width: int) -> None:
+        self._moves.append(move)
 
     def result(self, rows: NDArray[np.int64] | None = None) -> NDArray[Any]:
         """Return the mask after the moves; of several masks only `rows`, if given."""
@@ -183,8 +127,8 @@ class Mask:
         size = values.shape[-2:]
         if self._moves and (maps := axis_maps(self._moves, *size)) is not None:
             return gathered(values, *maps, self.fill)
-        for code, n, _ in self._moves:
-            size = result_size(code, n, *size)
+        for move in self._moves:
+            size = move.size(*size)
         result = np.empty((*values.shape[:-2], *size), values.dtype)
         if not self._moves:
             result[...] = values
@@ -206,24 +150,9 @@ class Mask:
     def _recipe(self, fill):
         """Return the moves as a recipe; its filter is "nearest", and `fill` is its colour."""
         recipe = Recipe(*self.values.shape[-2:])
-        for code, n, v in self._moves:
-            if code == _decode.OP_CROP:
-                recipe.crop(*n, fill)
-            elif code == _decode.OP_RESIZE:
-                recipe.resize(*n, "nearest")
-            elif code == _decode.OP_HORIZONTAL_FLIP:
-                recipe.flip()
-            elif code == _decode.OP_VERTICAL_FLIP:
-                recipe.flip_vertically()
-            else:
-                if code in _INTERPOLATED:
-                    n = NEAREST, *n[1:]
-                v = (*v[: _NUMBERS_BEFORE_FILL[code]], *fill)
-                recipe.resized_op(*result_size(code, n, recipe.height, recipe.width), code, n, v)
+        for move in self._moves:
+            move.add_for_mask(recipe, fill)
         return recipe
-
-
-_NUMBERS_BEFORE_FILL = {_decode.OP_PAD: 0, _decode.OP_AFFINE: 6, _decode.OP_PERSPECTIVE: 8, _decode.OP_ELASTIC: 4}
 
 
 def _planes(values):

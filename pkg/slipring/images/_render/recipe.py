@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring._core.ring._slot import USER, part_begun, spent
-from slipring.errors import shown
+from slipring.errors import ImageError, shown
 from slipring.images import _decode
+from slipring.images._decode import Target
+from slipring.images._render.decode import LONGEST, DecodedImage
+from slipring.images._render.ops import BLACK, CropOp, HorizontalFlipOp, KeepOp, ResizeOp, VerticalFlipOp
 from slipring.images._render.scratch import scratch
-from slipring.images._render.view import INTERPOLATIONS, View
+from slipring.images._render.view import INTERPOLATIONS, WHOLE, Placement, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,62 +27,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from slipring.images._render.decode import Image
+    from slipring.images._render.ops import Move, Operation
     from slipring.images._render.parts import Boxes
 
     class Part(Protocol):
         """A part of a sample that follows the image's geometry, such as its boxes."""
 
-        def move(self, code: int, n: Sequence[int], v: Sequence[float], height: int, width: int) -> None:
-            """Follow an operation of augment.h on an image of that size; raise ValueError if that is impossible."""
+        def move(self, move: Move, height: int, width: int) -> None:
+            """Follow an operation on an image of that size; raise ValueError if that is impossible."""
 
 
-_OP = struct.Struct("<i7i12d")  # sr_op of augment.h
 _ERASURE = struct.Struct("<6iQ3d")  # sr_erasure
-# Code of an operation -> its name, and how many numbers it has of each kind.
-_OPERATIONS = {
-    _decode.OP_BRIGHTNESS: ("brightness", 0, 1),
-    _decode.OP_CONTRAST: ("contrast", 0, 1),
-    _decode.OP_SATURATION: ("saturation", 0, 1),
-    _decode.OP_HUE: ("hue", 0, 1),
-    _decode.OP_GRAYSCALE: ("grayscale", 0, 0),
-    _decode.OP_POSTERIZE: ("posterize", 1, 0),
-    _decode.OP_SOLARIZE: ("solarize", 0, 1),
-    _decode.OP_SOLARIZE_ADD: ("solarize_add", 2, 0),
-    _decode.OP_INVERT: ("invert", 0, 0),
-    _decode.OP_AUTOCONTRAST: ("autocontrast", 0, 0),
-    _decode.OP_EQUALIZE: ("equalize", 0, 0),
-    _decode.OP_PERMUTE: ("permute_channels", 3, 0),
-    _decode.OP_SHARPNESS: ("sharpness", 0, 1),
-    _decode.OP_GAUSSIAN_BLUR: ("gaussian_blur", 2, 2),
-    _decode.OP_PIL_BLUR: ("pil_gaussian_blur", 0, 2),
-    _decode.OP_HORIZONTAL_FLIP: ("horizontal_flip", 0, 0),
-    _decode.OP_VERTICAL_FLIP: ("vertical_flip", 0, 0),
-    _decode.OP_CROP: ("crop", 4, 3),
-    _decode.OP_PAD: ("pad", 5, 3),
-    _decode.OP_RESIZE: ("resize", 3, 0),
-    _decode.OP_AFFINE: ("affine", 3, 9),
-    _decode.OP_PERSPECTIVE: ("perspective", 1, 11),
-    _decode.OP_ELASTIC: ("elastic", 3, 7),
-    _decode.OP_KEEP: ("keep", 0, 0),
-    _decode.OP_ADD_TO_SUM: ("add_to_sum", 0, 1),
-    _decode.OP_TAKE_SUM: ("take_sum", 0, 0),
-}
-BLACK = (0.0, 0.0, 0.0)
-# Operations whose result at a pixel depends on that pixel only: they may run before or after a crop or a flip.
-_PER_PIXEL = frozenset(
-    (
-        _decode.OP_BRIGHTNESS,
-        _decode.OP_SATURATION,
-        _decode.OP_HUE,
-        _decode.OP_GRAYSCALE,
-        _decode.OP_POSTERIZE,
-        _decode.OP_SOLARIZE,
-        _decode.OP_SOLARIZE_ADD,
-        _decode.OP_INVERT,
-        _decode.OP_PERMUTE,
-    )
-)
-_FLIP = _OP.pack(_decode.OP_VERTICAL_FLIP, *(0,) * 7, *(0.0,) * 12)
+_FLIP = VerticalFlipOp().pack()
 
 
 class Recipe:
@@ -133,7 +93,7 @@ class Recipe:
         self.parts: Sequence[Part] = parts
         self.boxes: Boxes | None = None
         self.calls: int = 0
-        self._ops: list[bytes] = []
+        self._ops: list[Operation] = []
         self._erasures: list[bytes] = []
         self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
         # After how many steps the last crop came; the size before it, its place and its fill.
@@ -147,26 +107,31 @@ class Recipe:
     @property
     def _is_per_pixel(self):
         """bool: whether all operations after the view may also run after a flip."""
-        return not (self._calls or self._erasures) and all(op[0] in _PER_PIXEL for op in self._ops)
+        return not (self._calls or self._erasures) and all(op.per_pixel for op in self._ops)
 
     # ---- steps
 
-    def op(self, code: int, n: Sequence[int] = (), v: Sequence[float] = ()) -> None:
-        """Add an operation; `n` and `v` are the numbers that augment.h describes."""
-        if code >= _decode.OP_HORIZONTAL_FLIP:  # it moves pixels
-            self._move_parts(code, n, v)
-        self._add(code, n, v)
+    def op(self, operation: Operation) -> None:
+        """Add an operation."""
+        if operation.moves:
+            for part in self.parts:
+                part.move(operation, self.height, self.width)
+            self.height, self.width = operation.size(self.height, self.width)
+        elif self.parts and isinstance(operation, KeepOp):
+            raise ValueError(
+                "AugMix mixes several geometries of an image, which masks, boxes and keypoints cannot follow"
+            )
+        self._ops.append(operation)
 
-    def _move_parts(self, code, n=(), v=()):
-        for part in self.parts:
-            part.move(code, n, v, self.height, self.width)
-
-    def _add(self, code, n=(), v=()):
-        self._ops.append(_packed(code, n, v))
+    def _move_parts(self, kind, *numbers):
+        if self.parts:  # most samples have none, and need no move
+            move = kind(*numbers)
+            for part in self.parts:
+                part.move(move, self.height, self.width)
 
     def crop(self, top: int, left: int, height: int, width: int, fill: Sequence[float] = BLACK) -> None:
         """Show a part only; where it reaches beyond the image, `fill` (red, green, blue; 0 to 255) is shown."""
-        self._move_parts(_decode.OP_CROP, (top, left, height, width))
+        self._move_parts(CropOp, top, left, height, width)
         if self._last_crop and self._last_crop[0] == self._steps and self._shows(top, left, height, width):
             _, self.height, self.width, first, begin, fill = self._last_crop
             self._last_crop = None
@@ -193,7 +158,7 @@ class Recipe:
         if self._crop_before_colors(first, begin, rows, columns):
             top, left, self.height, self.width = top - first, left - begin, rows, columns
         if (top, left, height, width) != (0, 0, self.height, self.width):
-            self._add(_decode.OP_CROP, (top, left, height, width), fill)
+            self._ops.append(CropOp(top, left, height, width, fill))
             self._last_crop = self._steps, self.height, self.width, top, left, fill
 
     def _crop_before_colors(self, top, left, height, width):
@@ -203,47 +168,41 @@ class Recipe:
         """
         place = len(self._ops)
         least = self._calls[-1][0] if self._calls else 0
-        while place > least and self._ops[place - 1][0] in _PER_PIXEL:
+        while place > least and self._ops[place - 1].per_pixel:
             place -= 1
         if place == len(self._ops) or height < 1 or width < 1 or (height, width) == (self.height, self.width):
             return False
         if place == 0 and not self._calls and self.view.allows(top, left, height, width):
             self.view.crop(top, left, height, width)
         else:
-            self._ops.insert(place, _packed(_decode.OP_CROP, (top, left, height, width)))
+            self._ops.insert(place, CropOp(top, left, height, width))
         return True
 
     def resize(self, height: int, width: int, interpolation: str) -> None:
         """Scale to a size."""
-        how = INTERPOLATIONS.index(interpolation)
-        self._move_parts(_decode.OP_RESIZE, (height, width))
+        numbers = height, width, INTERPOLATIONS.index(interpolation)
+        self._move_parts(ResizeOp, *numbers)
         if self.is_view and self.view.can_resize:
             self.view.resize(height, width)
-            self.filter = how
+            self.filter = numbers[2]
         elif (height, width) != (self.height, self.width):
-            self._add(_decode.OP_RESIZE, (height, width, how))
+            self._ops.append(ResizeOp(*numbers))
         self.height, self.width = height, width
 
     def flip(self) -> None:
         """Exchange left and right."""
-        self._move_parts(_decode.OP_HORIZONTAL_FLIP)
-        if self._is_per_pixel:
-            self.view.flip = not self.view.flip
-        else:
-            self._add(_decode.OP_HORIZONTAL_FLIP)
+        self._mirror(HorizontalFlipOp, "flip")
 
     def flip_vertically(self) -> None:
         """Exchange top and bottom."""
-        self._move_parts(_decode.OP_VERTICAL_FLIP)
-        if self._is_per_pixel:
-            self.view.vertical_flip = not self.view.vertical_flip
-        else:
-            self._add(_decode.OP_VERTICAL_FLIP)
+        self._mirror(VerticalFlipOp, "vertical_flip")
 
-    def resized_op(self, height: int, width: int, code: int, n: Sequence[int] = (), v: Sequence[float] = ()) -> None:
-        """Add an operation whose result has another size."""
-        self.op(code, n, v)
-        self.height, self.width = height, width
+    def _mirror(self, kind, name):
+        self._move_parts(kind)
+        if self._is_per_pixel:
+            setattr(self.view, name, not getattr(self.view, name))
+        else:
+            self._ops.append(kind())
 
     def call(self, function: Callable[[NDArray[np.uint8]], Any]) -> None:
         """Call ``function(image)``; `image` is a writable height × width × 3 array, which it may change."""
@@ -273,63 +232,48 @@ class Recipe:
                 function = calls.pop(0)[1]
                 made.append((getattr(function, "__name__", shown(function)), ()))
             if place < len(self._ops):
-                code, *numbers = _OP.unpack(self._ops[place])
-                name, n, v = _OPERATIONS[code]
-                made.append((name, (*numbers[:n], *numbers[7 : 7 + v])))
+                made.append((self._ops[place].name, self._ops[place].numbers))
         made += [("erase", _ERASURE.unpack(erasure)[:4]) for erasure in self._erasures]
         return dataclasses.replace(self.view, operations=tuple(made))
 
     # ---- running it
 
-    def run(self, out: NDArray[Any], table: NDArray[Any] | None, render: Callable[..., None]) -> None:
-        """Write the sample to `out`: height × width × 3, of any strides.
+    def run(self, image: Image, out: NDArray[Any], table: NDArray[Any] | None = None) -> None:
+        """Write the sample of an image to `out`: height × width × 3, of any strides.
 
-        ``render(out, table, box, to, window, flip, filter, operations)`` decodes the view, or takes it from memory.
-        A recipe can be run for several images.
+        `table` has the values of `out` for the 256 pixel values of each channel. A recipe can be run for several
+        images.
         """
         view = self.view
+        if max(view.to) > LONGEST:
+            raise ImageError(
+                f"the image would be scaled to {view.to[0]} x {view.to[1]} pixels, a side may have {LONGEST}"
+            )
         top, left, height, width = view.window
         first, last = max(0, -top), min(height, view.to[0] - top)
         begin, end = max(0, -left), min(width, view.to[1] - left)
         columns = width - end if view.flip else begin
         rows = height - last if view.vertical_flip else first
         place = rows, columns, last - first, end - begin
-        where = view.box, view.to, (top + first, left + begin), view.flip, self.filter
+        placement = Placement(view.box, view.to, (top + first, left + begin), view.flip, self.filter)
         if self.is_view:
             if place[2:] != (height, width):  # the window reaches beyond the image
                 out[...] = 0 if table is None else table[:, 0]
                 out = out[rows : rows + last - first, columns : columns + end - begin]
-            render(out[::-1] if view.vertical_flip else out, table, *where, None)
+            image.write(placement, Target(out[::-1] if view.vertical_flip else out, table))
             return
-        ops, calls = self._ops, self._calls
+        ops, calls = [operation.pack() for operation in self._ops], self._calls
         if view.vertical_flip:  # the operations' own image is not written upside down
             ops = [_FLIP, *ops]
             calls = [(n + 1, function, size) for n, function, size in calls]
             place = first, *place[1:]
-        if not calls:
-            operations = _decode.Operations(height, width, place, b"".join(ops), b"".join(self._erasures))
-            render(out, table, *where, operations)
-            return
-        self._run_with_calls(out, table, render, where, place, ops, calls)
-
-    def _run_with_calls(self, out, table, render, where, place, ops, calls):
-        """Run the operations up to each call, call, and run the rest."""
-        done, size, image = 0, self.view.window[2:], None
-        for upto, function, after in [*calls, (len(ops), None, None)]:
-            erasures = b"".join(self._erasures) if function is None else b""
-            operations = _decode.Operations(*size, place, b"".join(ops[done:upto]), erasures)
-            to, values = (out, table) if function is None else (scratch(*after), None)
-            if image is None:
-                render(to, values, *where, operations)
-            else:
-                _decode.crop_pixels(image, to, values, None, None, (0, 0), 0, 1, False, operations)
-            if function is not None:
-                done, size, place, image = upto, after, (0, 0, *after), _called(function, to)
-
-
-def _packed(code, n=(), v=()):
-    """Return an operation as sr_op; the first byte is its code, because codes are below 256."""
-    return _OP.pack(code, *n, *(0,) * (7 - len(n)), *v, *(0.0,) * (12 - len(v)))
+        done, size = 0, (height, width)
+        for upto, function, after in calls:
+            memory = scratch(*after)
+            image.write(placement, Target(memory, None, size, place, b"".join(ops[done:upto])))
+            image, placement = DecodedImage(_called(function, memory)), WHOLE
+            done, size, place = upto, after, (0, 0, *after)
+        image.write(placement, Target(out, table, size, place, b"".join(ops[done:]), b"".join(self._erasures)))
 
 
 class WrongResult(ValueError):
@@ -355,9 +299,5 @@ def _called(function, image):
 def apply(pixels: NDArray[np.uint8], recipe: Recipe) -> NDArray[np.uint8]:
     """Return a new array with the operations applied to an image: C-contiguous, height × width × 3, uint8."""
     out = np.empty((recipe.height, recipe.width, 3), np.uint8)
-
-    def render(out, table, box, to, window, flip, how, operations):
-        _decode.crop_pixels(pixels, out, table, box, to, window, how, 1, flip, operations)
-
-    recipe.run(out, None, render)
+    recipe.run(DecodedImage(pixels), out)
     return out

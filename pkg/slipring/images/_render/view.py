@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from slipring._core.options.checks import one_of
 
@@ -12,6 +12,33 @@ INTERPOLATIONS = ("bilinear", "bicubic", "nearest")  # in the order of csrc/imag
 NEAREST = INTERPOLATIONS.index("nearest")
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
 InterpolationOrRandom = Literal["bilinear", "bicubic", "nearest", "random"]  # "random": drawn for each sample
+
+
+class Placement(NamedTuple):
+    """How a part of an image becomes an array: a box is scaled, and the array is a window of the result.
+
+    Attributes
+    ----------
+    box : (top, left, height, width) or None
+        In pixels of the image; None: the whole image.
+    to : (height, width) or None
+        The size to which the box is scaled; None: that of the array.
+    window : (top, left)
+        Where the array begins in the scaled box.
+    flip : bool
+        Exchange left and right at the end.
+    filter : int
+        A number of `INTERPOLATIONS`.
+    """
+
+    box: tuple[int, int, int, int] | None = None
+    to: tuple[int, int] | None = None
+    window: tuple[int, int] = (0, 0)
+    flip: bool = False
+    filter: int = 0
+
+
+WHOLE = Placement()
 
 
 @dataclasses.dataclass(slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
+import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,14 +17,13 @@ from slipring._core.codec._collate import default_collate
 from slipring._core.codec.samples import one_each
 from slipring._core.options.checks import integer, map_dataset, names, one_of
 from slipring._core.ring._check import from_handler
+from slipring.cache.dataset import known_fingerprint
 from slipring.errors import ImageError, shown
 from slipring.images._render.boxes import FORMATS, from_xyxy, to_xyxy
-from slipring.images._render.decode import MAX_PIXELS, decode
-from slipring.images._sources.folder import read_file
+from slipring.images._render.decode import MAX_PIXELS, DecodedImage, decode
 from slipring.images._sources.indexed import IndexedSamples, OtherFailed
 from slipring.images._sources.sample_renderer import SampleRenderer
-from slipring.images._sources.sized import renderers_of
-from slipring.images._sources.wrapped import encoded_bytes
+from slipring.images._sources.stored_parts import contents, mask_of, order_of, points_of, row_values
 from slipring.images._steps.checks import not_negative
 from slipring.images._steps.sample import Sample
 
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike
 
+    from slipring.cache import Cache
     from slipring.images._render.boxes import BoxFormat
     from slipring.images._render.draws import Draws
     from slipring.images._sources.sized import Sized
+    from slipring.images._steps.base import BatchTransform
+    from slipring.images._steps.combine import RandomChoice
     from slipring.images._steps.multicrop import SizedTransforms
     from slipring.typing import Empty, MapDataset
 
@@ -91,6 +95,15 @@ class Annotated(IndexedSamples):
         Round the height and width of a padded batch up to a multiple of this.
     layout, dtype, mean, std, reducing_gap, exif, truncated, grey16, max_pixels, on_error
         As in `ImageDataset`. Masks and boxes are those of the image after `exif`.
+    cache, what
+        As in `ImageDataset`. Whole samples are cached: files that they name are read, and decoded for 'pixels'.
+    fingerprint : str, optional
+        A text that identifies these samples if `cache` has a name. Hugging Face's datasets have their own.
+    batch_transform : MixUp, CutMix or RandomChoice of them, optional
+        As in `ImageDataset`, for images of one size without masks, boxes and keypoints. All images of a sample are
+        mixed in the same way.
+    target : str, optional
+        Key of the labels that `batch_transform` mixes.
 
     Raises
     ------
@@ -126,6 +139,7 @@ class Annotated(IndexedSamples):
     dtype: str
     multiple_of: int
     mask_fill: int
+    target: str | None
 
     def __init__(
         self,
@@ -154,13 +168,17 @@ class Annotated(IndexedSamples):
         grey16: Literal["clip", "scale"] = "clip",
         max_pixels: int = MAX_PIXELS,
         on_error: Literal["raise", "skip"] = "raise",
+        cache: int | str | Cache | None = None,
+        what: Literal["pixels", "encoded"] = "pixels",
+        fingerprint: str | None = None,
+        batch_transform: BatchTransform | RandomChoice | None = None,
+        target: str | None = None,
     ) -> None:
-        super().__init__(on_error)
         map_dataset("dataset", dataset)
         one_of("box_format", box_format, FORMATS)
         one_of("invalid_boxes", invalid_boxes, ("raise", "drop"))
         one_of("batch", batch, ("pad", "list"))
-        self.dataset, self.transform = dataset, transform
+        self.dataset = dataset
         self.images = _keys("images", images)
         self.masks = _keys("masks", masks)
         self.rows = _keys("rows", rows)
@@ -172,17 +190,28 @@ class Annotated(IndexedSamples):
         self.batch = batch
         self.multiple_of: int = integer("multiple_of", multiple_of, 1, 1 << 20)
         self.mask_fill: int = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
+        self._followers = [*self.masks, *filter(None, (boxes, keypoints))]
         make = functools.partial(
-            SampleRenderer, followers=[*self.masks, *filter(None, (boxes, keypoints))], mask_fill=self.mask_fill,
-            flip_order=_order(flip_order), min_box_size=not_negative("min_box_size", min_box_size),
+            SampleRenderer, followers=self._followers, mask_fill=self.mask_fill,
+            flip_order=order_of(flip_order), min_box_size=not_negative("min_box_size", min_box_size),
             invalid_boxes=invalid_boxes, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap,
             exif=exif, truncated=truncated, grey16=grey16, max_pixels=max_pixels,
         )  # fmt: skip
-        self._use(renderers_of(transform, make))
-        self.layout, self.dtype = layout, self._renderer.dtype
+        super().__init__(transform, make, on_error=on_error, cache=cache, what=what, batch_transform=batch_transform)
         self._size = self._renderer.size
         if self._size is None or batch == "list":
             self.fetch_into = None  # `collate_samples` makes the batch
+        self.target = target
+        if (batch_transform is None) != (target is None):
+            raise ValueError("batch_transform and target, the key of the labels that it mixes, must be given together")
+        if batch_transform is not None and (self._followers or self.fetch_into is None):
+            parts = f"followed by {', '.join(map(shown, self._followers))}" if self._followers else "of different sizes"
+            raise ValueError(
+                f"batch_transform mixes whole images of one size in one array, and these are {parts}: leave it out, or "
+                "end with a transform that gives one size"
+            )
+        self._told = known_fingerprint(dataset) if fingerprint is None else fingerprint
+        self._complete()
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -204,24 +233,76 @@ class Annotated(IndexedSamples):
             return os.fspath(image) if isinstance(image, (str, os.PathLike)) else None
         return None
 
-    def _parsed(self, index, stored):
-        """Return a stored sample as a `Sample`; raise if its parts do not match."""
+    def fingerprint(self) -> str | None:
+        """Return a text that identifies these samples, for `cache`; None: there is none."""
+        return None if self._told is None else f"{self._told} {self._source()[1]}"
+
+    def _source(self):
+        return self.dataset, f"{self.images} {self.masks}"
+
+    def _parts_of(self, index, sample):
+        """Return a stored sample, and its parts as a `Sample`; raise if they do not match."""
+        self._check_keys(index, sample)
+        with self._naming(index):
+            return sample, self._parsed(index, sample, {})
+
+    def _entry(self, index, sample):
+        """Return a stored sample with the contents of its files, and EXIF's orientations of its decoded images."""
+        sample, turned = self._read_one(index) if sample is None else sample, {}
+        self._check_keys(index, sample)
+        kept = dict(sample)
+        with self._naming(index):
+            for key in (*self.images, *self.masks):
+                kept[key] = data = contents(kept[key], index)
+                if isinstance(data, np.ndarray) and data.ndim != 1:
+                    continue
+                if self._what == "encoded":
+                    kept[key] = np.frombuffer(data, np.uint8)
+                elif key in self.masks:
+                    kept[key] = decode(data, mode="unchanged")
+                else:
+                    image = self._renderer.decode(data)
+                    kept[key], turned[key] = image.pixels, image.orientation
+        return kept, turned
+
+    def _parts_of_entry(self, index, entry):
+        kept, turned = entry
+        own = {*self.images, *self.masks, self.boxes, self.keypoints}
+        # The cache is read-only: other values are copied for the user.
+        stored = {key: value if key in own else copy.deepcopy(value) for key, value in kept.items()}
+        with self._naming(index):
+            return stored, self._parsed(index, stored, turned)
+
+    def _check_keys(self, index, stored):
         if not isinstance(stored, Mapping):
             raise TypeError(f"sample {index} must be a mapping such as {{'image': ...}}, not {shown(stored)}")
-        named = [*self.images, *self.masks, *self.rows, *filter(None, (self.boxes, self.keypoints))]
+        named = [*self.images, *self.masks, *self.rows, *filter(None, (self.boxes, self.keypoints, self.target))]
         missing = [key for key in named if key not in stored]
         if missing:
             raise KeyError(f"sample {index} has no {', '.join(map(shown, missing))}: it has {', '.join(stored)}")
+
+    def _parsed(self, index, stored, turned):
         sample = Sample(
-            {key: _encoded(stored[key], index) for key in self.images},
-            {key: _mask(key, stored[key], index, self.mask_fill) for key in self.masks},
+            {key: self._image(stored[key], index, turned.get(key, 1)) for key in self.images},
+            {key: mask_of(key, stored[key], index, self.mask_fill) for key in self.masks},
             None if self.boxes is None else to_xyxy(stored[self.boxes], self.box_format),
-            {key: _row_values(key, stored[key]) for key in self.rows},
-            None if self.keypoints is None else _points(stored[self.keypoints], self._renderer.flip_order),
+            {key: row_values(key, stored[key]) for key in self.rows},
+            None if self.keypoints is None else points_of(stored[self.keypoints], self._renderer.flip_order),
         )
         if sample.boxes is not None:
             self._check_rows(sample)
         return sample
+
+    def _image(self, value, index, orientation):
+        """Return an image of a stored sample: encoded, or an array of pixels."""
+        data = contents(value, index)
+        if not isinstance(data, np.ndarray) or data.ndim == 1:
+            return self._renderer.image(data)
+        if data.dtype != np.uint8 or data.shape[2:] != (3,):
+            raise ValueError(
+                f"an image must be a height x width x 3 array of uint8, not of {data.dtype}, shape {data.shape}"
+            )
+        return DecodedImage(np.ascontiguousarray(data), orientation)
 
     def _check_rows(self, sample):
         """Raise ValueError if a part does not have one row per box."""
@@ -247,8 +328,9 @@ class Annotated(IndexedSamples):
         return self._tried(*self._asked(index), None, seed)
 
     def _make(self, index, renderer, out, draws, sample):
-        stored = self._read_one(index) if sample is None else sample
-        made = self._finished(index, stored, lambda parsed: renderer.finish(parsed, out, draws, self._another))
+        stored, parsed = self._stored(index, sample)
+        with self._naming(index):
+            made = renderer.finish(parsed, out, draws, self._another)
         result = dict(stored)
         result.update({key: self._renderer.shown(image) for key, image in made.images.items()})
         result.update(made.masks)
@@ -259,21 +341,36 @@ class Annotated(IndexedSamples):
             result[self.keypoints] = made.keypoints.astype(np.float32)
         return result
 
-    def _finished(self, index, stored, finish):
-        """Return the result of `finish` for a stored sample; its errors name the sample."""
+    @contextlib.contextmanager
+    def _naming(self, index):
+        """Let errors about a sample's parts and steps name the sample."""
         try:
-            return finish(self._parsed(index, stored))
+            yield
         except ValueError as error:
             if type(error) is not ValueError or from_handler(error):
                 raise
             raise ValueError(f"{self._where(index)}: {error}") from error
 
+    def _measure(self, index, times, in_memory, seed):
+        if in_memory:
+            _, parsed = self._parts_of_entry(index, self._entry(index, None))
+        else:
+            _, parsed = self._parts_of(index, self.read(index))
+        with self._naming(index):
+            self._renderer.measure(parsed, times, seed, self._another)
+
     def _another(self, draws: Draws, finish: Callable[[Sample], Sample]) -> Sample:
         """Return ``finish(sample)`` for another sample: a random one, or the next that can be read."""
+
+        def finish_of(index):
+            _, parsed = self._stored(index, None)
+            with self._naming(index):
+                return finish(parsed)
+
         first, count = draws.below(len(self)), len(self)
         for index in (n % count for n in range(first, first + count)):
             try:
-                made = self._attempted(index, lambda at=index: self._finished(at, self._read_one(at), finish))
+                made = self._attempted(index, lambda at=index: finish_of(at))
             except (ValueError, OSError) as error:  # an ImageError is a ValueError, a RemoteError an OSError
                 raise OtherFailed(error) from error
             if made is not None:
@@ -288,6 +385,17 @@ class Annotated(IndexedSamples):
         arrays = [empty((len(plain), *renderer.shapes[0]), renderer.storage) for _ in self.images]
         samples = list(self._made_in(plain, renderer, arrays))
         return self._collated(samples, dict(zip(self.images, map(self._renderer.shown, arrays))))
+
+    def finish_batch(self, batch: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+        """Return a batch after `batch_transform`, whose numbers are drawn from `seed`."""
+        if not isinstance(batch, Mapping) or any(key not in batch for key in (self.target, *self.images)):
+            raise ValueError(
+                f"batch_transform needs batches with {shown(self.target)} and the images, and collate_fn returned "
+                f"{shown(batch)}"
+            )
+        seed = random.getrandbits(64) if seed is None else seed
+        mixed = [self._mixed(batch[key], batch[self.target], seed) for key in self.images]
+        return {**batch, self.target: mixed[0]}
 
     def collate_samples(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the batch of some samples of this dataset, for a loader's ``collate_fn=``."""
@@ -360,62 +468,6 @@ class Annotated(IndexedSamples):
 def _keys(name, value):
     keys = (value,) if isinstance(value, str) else tuple(value)
     return tuple(names(name, keys, "key") or ()) if keys else ()
-
-
-def _order(value):
-    """Return `flip_order` as a list; None if there is none."""
-    if value is None:
-        return None
-    order = [integer("flip_order", n, 0, len(value) - 1) for n in value]
-    if sorted(order) != list(range(len(order))):
-        raise ValueError(f"flip_order must have each number from 0 to {len(order) - 1} once, not {shown(value)}")
-    return order
-
-
-def _encoded(value, index):
-    """Return an image of a stored sample: encoded bytes, or an array of pixels."""
-    if isinstance(value, (str, os.PathLike)):
-        return read_file(value)
-    if isinstance(value, np.ndarray) and value.ndim == 3:
-        if value.dtype != np.uint8 or value.shape[2] != 3:
-            raise ValueError(
-                f"an image must be a height x width x 3 array of uint8, not of {value.dtype}, shape {value.shape}"
-            )
-        return value
-    return encoded_bytes(value, index)
-
-
-def _mask(key, value, index, fill):
-    """Return a mask of a stored sample as an array."""
-    if not isinstance(value, np.ndarray) or value.ndim == 1:
-        data = read_file(value) if isinstance(value, (str, os.PathLike)) else encoded_bytes(value, index)
-        value = decode(data, mode="unchanged")
-    if value.ndim not in (2, 3) or value.dtype.kind not in "biu":
-        raise ValueError(
-            f"the mask {key!r} must be height x width or masks x height x width integers or bools, not of "
-            f"{value.dtype}, shape {value.shape}"
-        )
-    if value.ndim == 2 and np.array(fill).astype(value.dtype) != fill:
-        raise ValueError(f"mask_fill={fill} does not fit the mask {key!r}, which has {value.dtype}")
-    return np.ascontiguousarray(value)
-
-
-def _row_values(key, value):
-    """Return one value per box as an array; an empty list has no dtype of its own and counts as whole numbers."""
-    try:
-        values = np.asarray(value)
-    except ValueError as error:  # lists of different lengths
-        raise ValueError(f"{key!r} must be an array, or a list of numbers or texts: {error}") from None
-    return values if values.size or hasattr(value, "dtype") else values.astype(np.int64)
-
-
-def _points(value, order) -> NDArray[np.float64]:
-    points = np.asarray(value, np.float64)
-    if not points.size and points.ndim < 3:  # a sample without objects
-        return np.empty((0, len(order or ()), 3))
-    if points.ndim < 1 or points.shape[-1] not in (2, 3):
-        raise ValueError(f"keypoints must be numbers of shape (..., 2) or (..., 3), not of shape {points.shape}")
-    return points
 
 
 def _padded(array, out, fill, axes):

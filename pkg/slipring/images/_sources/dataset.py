@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import abc
 import functools
-import os
 import random
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from slipring._core.codec._collate import default_collate
-from slipring._core.options.checks import function, integer, one_of
-from slipring._core.ring._ring import mix
-from slipring._core.ring.sample_marks import failed_among
-from slipring.cache.cache import as_cache
-from slipring.cache.dataset import bind
+from slipring._core.options.checks import function, integer
 from slipring.errors import shown
-from slipring.images._render.backend import backend
-from slipring.images._render.decode import MAX_PIXELS
+from slipring.images._render.decode import MAX_PIXELS, DecodedImage
 from slipring.images._render.draws import Draws
-from slipring.images._sources.indexed import IndexedSamples
+from slipring.images._sources.indexed import MAX_SEED, IndexedSamples
 from slipring.images._sources.options import suggests_options
 from slipring.images._sources.patch_renderer import renderer_of
-from slipring.images._sources.sized import renderers_of
-from slipring.images._sources.step_times import StepTimes
-from slipring.images._steps.batch import as_batch_transform, labels_of
-from slipring.images._steps.batch_images import Images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,9 +32,6 @@ if TYPE_CHECKING:
     from slipring.images._steps.combine import RandomChoice
     from slipring.images._steps.multicrop import SizedTransforms
     from slipring.typing import Empty
-
-MAX_SEED = (1 << 64) - 1
-_BATCH = 0x4241544348  # keeps the numbers of a batch apart from those of its samples
 
 
 @suggests_options
@@ -137,31 +124,15 @@ class ImageDataset(IndexedSamples):
         target_transform: Callable[[Any], Any] | None = None,
         batch_transform: BatchTransform | RandomChoice | None = None,
     ) -> None:
-        super().__init__(on_error)
         function("target_transform", target_transform)
-        self.batch_transform = as_batch_transform(batch_transform)
-        if self.batch_transform is None:
-            self.finish_batch = None
-        self.transform, self.target_transform = transform, target_transform
-        one_of("what", what, ("pixels", "encoded"))
-        if cache is not None and what == "pixels" and side is None and reducing_gap is not None:
-            raise ValueError(
-                "reducing_gap is for pictures that are decoded for each crop; those that are kept are decoded once, "
-                "and as a whole: leave it out, or give side="
-            )
+        self.target_transform = target_transform
         make = functools.partial(
             renderer_of, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
             truncated=truncated, grey16=grey16, max_pixels=max_pixels, side=side,
         )  # fmt: skip
-        self._use(renderers_of(transform, make))
-        self.layout, self.dtype = layout, self._renderer.dtype
-        self._side, self._what, self._bound = side, what, False
-        self._token = os.urandom(16).hex()
-        self.cache = None if cache is None else as_cache(cache)
+        super().__init__(transform, make, on_error=on_error, cache=cache, what=what, batch_transform=batch_transform)
         if self._renderer.shapes is None:
             self.fetch_into = None  # samples of different sizes are not one array
-        if self.batch_transform is not None and not all(one.is_single for one in self._renderers.values()):
-            raise ValueError(f"batch_transform mixes one image per sample, which transform={transform} does not make")
 
     # ---- methods of subclasses
 
@@ -178,11 +149,6 @@ class ImageDataset(IndexedSamples):
         A dataset without one cannot share a cache by its name.
         """
         return None
-
-    @property
-    def is_random(self) -> bool:
-        """Whether a transform draws random numbers, so that an image differs in each epoch."""
-        return any(step.is_random for renderer in self._renderers.values() for step in renderer.steps)
 
     # ---- samples
 
@@ -210,14 +176,7 @@ class ImageDataset(IndexedSamples):
                 f"batch_transform needs batches of (images, targets), and collate_fn returned {shown(batch)}"
             )
         images, targets = batch
-        draws = Draws(random.getrandbits(64) if seed is None else mix(seed, _BATCH))
-        memory = Images(self._renderer.memory_of(images), self.layout, self.dtype)
-        mixed = self.batch_transform.mix(memory, labels_of(targets, len(memory.memory)), draws)
-        if isinstance(images, np.ndarray):
-            return images, mixed
-        import torch
-
-        return images, torch.from_numpy(mixed)
+        return images, self._mixed(images, targets, random.getrandbits(64) if seed is None else seed)
 
     def try_sample(self, index: int | Sized, seed: int) -> tuple[Any, Any] | None:
         """Return (image, target) with the transform's numbers drawn from `seed`, or None to skip the image."""
@@ -235,57 +194,6 @@ class ImageDataset(IndexedSamples):
         data, _ = self.read(index)
         return renderer.view(data, Draws(integer("seed", seed, 0, MAX_SEED)))
 
-    def step_times(self, samples: int = 32, seed: int = 0) -> dict[str, float]:
-        """Measure in this process how long each step takes.
-
-        Parameters
-        ----------
-        samples : int
-            Number of images to measure, spread over the dataset. Reading them does not count.
-        seed : int
-            Seed of the first image, from 0 to 2^64 - 1. Each further image uses the next number.
-
-        Returns
-        -------
-        dict of str to float
-            Name of the step -> CPU seconds per image, the mean over all images, also over those that the step leaves
-            unchanged. "decode + crop" ("crop", if a cache keeps decoded images) includes the first crops, resizes and
-            flips. "convert" is the time to write `dtype` and `layout` in place of uint8 and NHWC.
-
-        Examples
-        --------
-        >>> from slipring import images
-        >>> data = images.Folder("train/", [images.RandomResizedCrop(24), images.RandomGrayscale(p=1)])
-        >>> list(data.step_times(samples=2))
-        ['decode + crop', 'RandomGrayscale']
-        """
-        samples = min(integer("samples", samples, 1), len(self))
-        integer("seed", seed, 0, MAX_SEED)
-        if None not in self._renderers:
-            raise ValueError("step_times() measures one size, and transform is a dict: give a dataset transform[size]")
-        in_memory = self.cache is not None and self._what == "pixels"
-        times = StepTimes(self._renderer, "crop" if in_memory else "decode + crop")
-        for n in range(samples):
-            index = n * len(self) // samples
-
-            def measure(index=index, seed=(seed + n) & MAX_SEED):
-                self._renderer.measure(self.read(index)[0], times, in_memory, seed)
-
-            self._attempted(index, measure)
-        return times.seconds()
-
-    def _read_ahead(self, indices):
-        """Return the samples at `indices` that were read in one call; None for the others, and for cached ones."""
-        if self.cache is None:
-            return super()._read_ahead(indices)
-        missing = [index for index in indices if index not in self.cache]
-        try:
-            read = dict(zip(missing, super()._read_ahead(missing))) if missing else {}
-        except Exception as error:
-            failed_among([indices.index(index) for index in missing], error)
-            raise
-        return [read.get(index) for index in indices]
-
     def _tried(self, index, renderer, out, seed, sample=None):
         made = super()._tried(index, renderer, out, seed, sample)
         if made is None or self.target_transform is None:
@@ -293,73 +201,29 @@ class ImageDataset(IndexedSamples):
         return made[0], self.target_transform(made[1])
 
     def _make(self, index, renderer, out, draws, sample):
-        return (self._fresh if self.cache is None else self._from_cache)(index, renderer, out, draws, sample)
+        image, target = self._stored(index, sample)
+        return renderer.render(image, out, draws), target
 
-    def _fresh(self, index, renderer, out, draws, sample):
-        """Return (array, target) from the file."""
-        data, target = self._read_one(index) if sample is None else sample
-        return renderer.render(data, out, draws), target
-
-    # ---- the cache
-
-    def _complete(self):
-        """Declare the contents to the cache. Subclasses outside of slipring do so at their first sample."""
-        if type(self).fingerprint.__module__.startswith("slipring."):
-            self._bind_cache()
-
-    def _bind_cache(self):
-        if self.cache is None or self._bound:
-            return
-        reading, whole = self._renderer.reading, self._renderer.whole
-        form = f"{self._what} {reading.max_pixels}"
-        if self._what == "pixels":  # and how they were made
-            form += f" {self._side} {reading.exif} {whole.fill} {whole.scale16} {backend()}"
-            form += f" {whole.filter} {whole.gap}" if self._side is not None else ""
-        what = f"{self._what} of {len(self)} images of {type(self).__name__}"
-        if self._side is not None and self._what == "pixels":
-            what += f", side={self._side}"
-        fingerprint = self.fingerprint() if self._knows_its_images() else None
-        source, part = self._source()
-        if fingerprint is None and self.cache.name is None and source is self:
-            fingerprint = self._token  # of this object and its copies in workers
-        bind(self.cache, what, fingerprint, len(self), source, f"{form} {part}")
-        self._bound = True
-
-    def _knows_its_images(self):
-        """Return whether the class that defines `read` (or a subclass of it) also defines `fingerprint`."""
-        kinds = type(self).__mro__
-        defines = [next(n for n, kind in enumerate(kinds) if name in vars(kind)) for name in _READ]
-        return defines[0] <= min(defines[1:])
-
-    def _source(self):
-        """Return the object that the samples come from, and a text for the part of them that is used."""
-        return self, ""
-
-    def _from_cache(self, index, renderer, out, draws, sample):
-        """Return (array, target) from the cache; a missing entry is made first if there is room."""
-        self._bind_cache()
-        entry = self.cache._peek(index, None)
-        if entry is None:
-            if self.cache._missed():
-                return self._fresh(index, renderer, out, draws, sample)
-            entry = self.cache.get_or_make(index, lambda: self._entry(index, sample))
-        if self._what == "pixels":
-            sample = renderer.crop(entry[0], entry[1], out, draws)
-        else:
-            sample = renderer.render(entry[0], out, draws)
-        return sample, entry[2] if len(entry) == 3 else self._target(index)
+    def _parts_of(self, index, sample):
+        data, target = sample
+        return self._renderer.image(data), target
 
     def _entry(self, index, sample):
-        """Return the cache entry of an image."""
         if self._targets_apart:
             data, *target = (self._data(index),)
         else:
             data, *target = self._read_one(index) if sample is None else sample
-        first = self._renderer.decode(data) if self._what == "pixels" else (np.frombuffer(data, np.uint8), 1)
-        return (*first, *target)
+        if self._what == "encoded":
+            return np.frombuffer(data, np.uint8), 1, *target
+        image = self._renderer.decode(data)
+        return image.pixels, image.orientation, *target
+
+    def _parts_of_entry(self, index, entry):
+        image = DecodedImage(*entry[:2]) if self._what == "pixels" else self._renderer.image(entry[0])
+        return image, entry[2] if len(entry) == 3 else self._target(index)
+
+    def _measure(self, index, times, in_memory, seed):
+        self._renderer.measure(self.read(index)[0], times, in_memory, seed)
 
     # If true, the methods `_data` and `_target` read by index, and targets need not be cached.
     _targets_apart = False
-
-
-_READ = "fingerprint", "read", "read_many"

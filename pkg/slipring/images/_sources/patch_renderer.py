@@ -35,18 +35,18 @@ class PatchRenderer(Renderer):
     def shown(self, arrays):
         return {**arrays, "patches": super().shown(arrays["patches"])}
 
-    def _run(self, recipes, out, render):
+    def _run(self, recipes, image, out):
         if self.is_single:  # of StepTimes, for an image
-            super()._run(recipes, out, render)
+            super()._run(recipes, image, out)
             return
         (recipe,), (patches, places, valid) = recipes, out
         side, memory = self._side_of_patch, np.dtype(self.storage)
         rows, columns = recipe.height // side, recipe.width // side
-        image = scratch(recipe.height, recipe.width * memory.itemsize).reshape(-1).view(memory)
-        recipe.run(image.reshape(recipe.height, recipe.width, 3), self._table, render)
+        pixels = scratch(recipe.height, recipe.width * memory.itemsize).reshape(-1).view(memory)
+        recipe.run(image, pixels.reshape(recipe.height, recipe.width, 3), self._table)
         count = rows * columns
         to = patches[:count].reshape(rows, columns, side, side, 3)
-        to[...] = image.reshape(rows, side, columns, side, 3).swapaxes(1, 2)
+        to[...] = pixels.reshape(rows, side, columns, side, 3).swapaxes(1, 2)
         number = np.arange(count)
         places[:count, 0], places[:count, 1] = number // columns, number % columns
         patches[count:], places[count:] = 0, 0

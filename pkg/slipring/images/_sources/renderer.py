@@ -9,13 +9,14 @@ import numpy as np
 
 from slipring._core.codec._codec import AsTensor
 from slipring._core.options.checks import integer, one_of
-from slipring._core.ring._slot import DECODE, RESIZE, part_begun, spent
+from slipring._core.ring._slot import DECODE, part_begun, spent
 from slipring.errors import shown
-from slipring.images._render.decode import ImageReading, check_size, crop, look, render
+from slipring.images._decode import Target
+from slipring.images._render.decode import DecodedImage, EncodedImage, ImageReading, write
 from slipring.images._render.recipe import Recipe
 from slipring.images._render.scratch import scratch
 from slipring.images._render.values import bfloat16_of_numpy, dtype_name, table_of
-from slipring.images._render.view import INTERPOLATIONS
+from slipring.images._render.view import INTERPOLATIONS, Placement
 from slipring.images._steps.base import chain, final_size
 from slipring.images._steps.multicrop import MultiCrop
 
@@ -40,6 +41,8 @@ class Renderer:
     size : (int, int), int or None
         Height and width of the results, if a sample is one array and they do not depend on the image; or the number of
         patches.
+    side : int or None
+        The shorter side to which images are shrunk first.
     is_single : bool
         A sample is one array, not a tuple of them.
     reading, whole : ImageReading
@@ -59,7 +62,7 @@ class Renderer:
         self.storage = "uint16" if self.dtype == "bfloat16" else self.dtype
         self._extension = bfloat16_of_numpy(dtype) if self.dtype == "bfloat16" else None
         self._table = table_of(self.dtype, mean, std)
-        self._side = integer("side", side, 1, 1 << 24, optional=True)
+        self.side = integer("side", side, 1, 1 << 24, optional=True)
         self.is_single = not isinstance(transform, MultiCrop)
         if self.is_single:
             self.steps = chain(transform)
@@ -103,82 +106,63 @@ class Renderer:
 
     # ---- samples
 
-    def render(self, data, out, draws):
-        """Return the sample of an encoded image.
+    def render(self, image, out, draws):
+        """Return the sample of an image.
 
         Parameters
         ----------
-        data : bytes-like
+        image : Image
         out : list of numpy.ndarray, or None
             Memory for the arrays of the sample.
         draws : Draws
         """
-        if self._side is not None:
-            return self.crop(*self.decode(data), out, draws)
-        width, height, orientation = self._looked(data)
-        recipes = self._drawn(width, height, orientation, draws)
+        recipes = self._drawn(image.size, draws)
         out = self._memory(recipes) if out is None else out
         begun = part_begun()
-        if len(recipes) == 1:
-            self._run(recipes, out, lambda *where: render(data, *where[:-2], self.reading, *where[-2:]))
-        else:
-            self._run_together(data, recipes, out)
-        spent(DECODE, begun)
+        if len(recipes) > 1 and image.stage == DECODE:
+            image = self._decoded_together(image, recipes)
+        self._run(recipes, image, out)
+        spent(image.stage, begun)
         return self.sample_of(out)
+
+    def image(self, data):
+        """Return an encoded image as the steps get it: shrunk to `side`, if there is one."""
+        return EncodedImage(data, self.reading) if self.side is None else self.decode(data)
 
     def decode(self, data):
-        """Return (pixels, orientation) of a whole image as it is stored, shrunk to `side`."""
-        width, height, orientation = self._looked(data)
-        height, width = self._shrunk(height, width)
-        pixels = np.empty((height, width, 3), np.uint8)
+        """Return the `DecodedImage` of a whole image as it is stored, shrunk to `side`."""
+        image = EncodedImage(data, self.reading)
+        pixels = np.empty((*self._shrunk(*image.stored), 3), np.uint8)
         begun = part_begun()
-        render(data, pixels, None, None, (height, width), (0, 0), False, self.whole)
+        write(data, Placement(filter=self.whole.filter), Target(pixels), self.whole)
         spent(DECODE, begun)
-        return pixels, orientation
-
-    def crop(self, pixels, orientation, out, draws):
-        """Return the sample of an image in memory; see `render`."""
-        height, width = pixels.shape[:2]
-        recipes = self._drawn(width, height, orientation, draws)
-        out = self._memory(recipes) if out is None else out
-        begun = part_begun()
-        self._run(recipes, out, lambda *where: crop(pixels, *where[:-2], orientation, self.reading, *where[-2:]))
-        spent(RESIZE, begun)
-        return self.sample_of(out)
+        return DecodedImage(pixels, image.orientation)
 
     def view(self, data, draws):
         """Return the `View` of an encoded image; of the first crop, if a sample has several."""
-        width, height, orientation = self._looked(data)
-        height, width = self._shrunk(height, width)
-        return self._drawn(width, height, orientation, draws)[0].drawn()
+        image = EncodedImage(data, self.reading)
+        image.stored = self._shrunk(*image.stored)
+        return self._drawn(image.size, draws)[0].drawn()
 
     def measure(self, data, times, in_memory, seed):
         """Add the times of an encoded image to `times`, a `StepTimes`; `in_memory`: it is decoded before."""
-        width, height, orientation = self._looked(data)
-        height, width = self._shrunk(height, width)
-        size = (width, height) if orientation >= 5 else (height, width)
-        if in_memory:
-            pixels, turned = self.decode(data)
-            times.add(lambda renderer, out: renderer.crop(pixels, turned, out, None), size, seed)
-        else:
-            times.add(lambda renderer, out: renderer.render(data, out, None), size, seed)
-
-    def _looked(self, data):
-        """Return (width, height, orientation to apply) of an image that is not too large for an array."""
-        width, height, orientation = look(data, self.reading.exif)
-        check_size(width, height, self.reading.max_pixels)
-        return width, height, orientation
+        size = self.image(data).size
+        kept = self.decode(data) if in_memory else None
+        times.add(
+            lambda renderer: renderer.render(kept or renderer.image(data), None, None),
+            lambda: Recipe(*size, self.dtype),
+            seed,
+        )
 
     def _shrunk(self, height, width):
         """Return the size of an image after `side`, as torchvision's Resize computes it."""
         shorter = min(width, height)
-        if self._side is None or shorter <= self._side:
+        if self.side is None or shorter <= self.side:
             return height, width
-        return tuple(max(1, self._side * n // shorter) for n in (height, width))
+        return tuple(max(1, self.side * n // shorter) for n in (height, width))
 
-    def _drawn(self, width, height, orientation, draws):
-        """Return the `Recipe` of each crop that the transforms draw for an image of that stored size."""
-        size = (width, height) if orientation >= 5 else (height, width)
+    def _drawn(self, size, draws):
+        """Return the `Recipe` of each crop that the transforms draw for an image of that (height, width)."""
         recipes = []
         for count, steps in self.groups:
             for _ in range(count):
@@ -191,36 +175,28 @@ class Renderer:
     def _memory(self, recipes):
         """Return memory for the arrays of a sample."""
         if self.shapes is None:
-            return [self.memory_for(recipes[0])]
+            return [np.empty(self._arranged(recipe.height, recipe.width), self.storage) for recipe in recipes]
         return list(map(np.empty, self.shapes, self.storages))
-
-    def memory_for(self, recipe):
-        """Return memory for one crop."""
-        return np.empty(self._arranged(recipe.height, recipe.width), self.storage)
 
     def _rows(self, out):
         """Return the memory of each crop as height × width × 3."""
         rows = out if self.is_single else [row for array in out for row in array]
         return rows if self.layout == "NHWC" else [row.transpose(1, 2, 0) for row in rows]
 
-    def _run(self, recipes, out, render):
+    def _run(self, recipes, image, out):
         for recipe, row in zip(recipes, self._rows(out)):
-            recipe.run(row, self._table, render)
+            recipe.run(image, row, self._table)
 
-    def _run_together(self, data, recipes, out):
-        """Decode the part of an image that contains all crops, and crop from there."""
-        boxes = [recipe.view.box for recipe in recipes]
-        top, left = min(box[0] for box in boxes), min(box[1] for box in boxes)
-        bottom, right = max(box[0] + box[2] for box in boxes), max(box[1] + box[3] for box in boxes)
+    def _decoded_together(self, image, recipes):
+        """Decode the part of an image that contains all crops, and let the recipes crop from there."""
+        views = [recipe.view for recipe in recipes]
+        top, left = min(view.box[0] for view in views), min(view.box[1] for view in views)
+        bottom, right = (max(view.box[n] + view.box[n + 2] for view in views) for n in (0, 1))
         pixels = scratch(bottom - top, right - left)
-        box = top, left, bottom - top, right - left
-        render(data, pixels, None, box, box[2:], (0, 0), False, self.reading)
-
-        def render_part(array, table, box, *where):
-            box = box[0] - top, box[1] - left, *box[2:]
-            crop(pixels, array, table, box, *where[:-2], 1, self.reading, *where[-2:])
-
-        self._run(recipes, out, render_part)
+        image.write(Placement((top, left, *pixels.shape[:2])), Target(pixels))
+        for view in views:
+            view.box = view.box[0] - top, view.box[1] - left, *view.box[2:]
+        return DecodedImage(pixels)
 
     # ---- values
 

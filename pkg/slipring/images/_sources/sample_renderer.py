@@ -11,7 +11,7 @@ from slipring._core.ring._check import from_handler
 from slipring._core.ring._slot import DECODE, part_begun, spent
 from slipring.errors import ImageError, shown
 from slipring.images._render.boxes import valid
-from slipring.images._render.decode import crop, render
+from slipring.images._render.decode import DecodedImage, Image
 from slipring.images._render.draws import Draws
 from slipring.images._render.parts import Boxes, Keypoints, Mask
 from slipring.images._render.recipe import Recipe
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from slipring.images._sources.step_times import StepTimes
     from slipring.images._steps.base import Transform
 
     Other: TypeAlias = Callable[[Draws, Callable[[Sample], Sample]], Sample]
@@ -104,24 +105,26 @@ class SampleRenderer(Renderer):
 
         `out` is memory for the images; `between` steps it is a function that returns the memory, see `MixSources`.
         """
-        main = next(iter(sample.images.values()))
-        height, width = self._size_of(main)
-        for name, image in sample.images.items():
-            if (size := self._size_of(image)) != (height, width):
+        images = {
+            name: image if isinstance(image, Image) else DecodedImage(np.ascontiguousarray(image))
+            for name, image in sample.images.items()
+        }
+        height, width = next(iter(images.values())).size
+        for name, image in images.items():
+            if (size := image.size) != (height, width):
                 raise ImageError(
                     f"{name!r} has {size[0]} x {size[1]} pixels, and the first image {height} x {width}: images of a "
                     "sample must have one size"
                 )
         if sample.is_stored and sample.boxes is not None:
             self._check_boxes(sample, height, width)
-        boxes, points, masks = self._parts(sample, height, width)
-        parts = [part for part in (boxes, points, *masks.values()) if part is not None]
-        recipe = Recipe(height, width, "uint8" if between else self.dtype, parts)
-        recipe.boxes, recipe.calls = boxes, sample.calls
+        boxes, points, masks = parts = self._parts(sample, height, width)
+        recipe = self._recipe(height, width, parts, "uint8" if between else self.dtype)
+        recipe.calls = sample.calls
         for step in steps:
             if not step.combines_samples:
                 self._apply(step, recipe, draws)
-        images = self._run_images(sample.images, recipe, out, between)
+        images = self._run_images(images, recipe, out, between)
         rows = self._rows_left(sample, boxes)
         finished = Sample(
             images,
@@ -139,12 +142,23 @@ class SampleRenderer(Renderer):
                 finished.take(large)
         return finished
 
-    def _size_of(self, image):
-        """Return (height, width) of an image, encoded or not, as the steps see it."""
-        if isinstance(image, np.ndarray) and image.ndim == 3:
-            return image.shape[:2]
-        width, height, orientation = self._looked(image)
-        return (width, height) if orientation >= 5 else (height, width)
+    def measure(self, sample: Sample, times: StepTimes, seed: int, other: Other) -> None:
+        """Add the times of a stored sample to `times`."""
+        height, width = next(iter(sample.images.values())).size
+        if sample.boxes is not None:
+            self._check_boxes(sample, height, width)
+        times.add(
+            lambda renderer: renderer.finish(sample, None, Draws(seed), other),
+            lambda: self._recipe(height, width, self._parts(sample, height, width), self.dtype),
+            seed,
+        )
+
+    @staticmethod
+    def _recipe(height, width, parts, dtype):
+        boxes, points, masks = parts
+        recipe = Recipe(height, width, dtype, [part for part in (boxes, points, *masks.values()) if part is not None])
+        recipe.boxes = boxes
+        return recipe
 
     @staticmethod
     def _apply(step, recipe, draws):
@@ -194,25 +208,15 @@ class SampleRenderer(Renderer):
         elif out is None:
             shape = (recipe.height, recipe.width, 3) if between else self._arranged(recipe.height, recipe.width)
             out = [np.empty(shape, "uint8" if between else self.storage) for _ in images]
-        rows = out if between else self._rows_of(out)
+        rows = out if between else self._rows(out)
         begun = part_begun()
         for (name, image), row in zip(images.items(), rows):
             try:
-                self._run_image(image, recipe, row, None if between else self._table)
+                recipe.run(image, row, None if between else self._table)
             except ImageError as error:
                 raise ImageError(f"{name!r}: {error}") from error
         spent(DECODE, begun)
         return dict(zip(images, out))
-
-    def _run_image(self, image, recipe, row, table):
-        if isinstance(image, np.ndarray) and image.ndim == 3:
-            pixels = np.ascontiguousarray(image)
-            recipe.run(row, table, lambda *to: crop(pixels, *to[:-2], 1, self.reading, *to[-2:]))
-        else:
-            recipe.run(row, table, lambda *to: render(image, *to[:-2], self.reading, *to[-2:]))
-
-    def _rows_of(self, out):
-        return out if self.layout == "NHWC" else [row.transpose(1, 2, 0) for row in out]
 
     @staticmethod
     def _rows_left(sample, boxes):

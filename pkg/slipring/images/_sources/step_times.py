@@ -7,14 +7,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from slipring.images._render.draws import Draws
-from slipring.images._render.recipe import Recipe
 from slipring.images._steps.base import UserStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
+    from slipring.images._render.recipe import Recipe
     from slipring.images._sources.renderer import Renderer
     from slipring.images._steps.base import Transform
 
@@ -46,12 +44,12 @@ class StepTimes:
         ordered += [CONVERT, *(_name(step) for _, last in self._crops for step in last)]
         self._ns: dict[str, int | None] = dict.fromkeys(ordered)
 
-    def add(self, make: Callable[[Renderer, Sequence[NDArray[Any]]], Any], size: tuple[int, int], seed: int) -> None:
-        """Measure one image of `size` (height, width); ``make(renderer, arrays)`` renders it."""
-        begins = self._begins(size, seed)
+    def add(self, make: Callable[[Renderer], Any], recipe: Callable[[], Recipe], seed: int) -> None:
+        """Measure one image; ``make(renderer)`` renders it, and ``recipe()`` returns an empty recipe for it."""
+        begins = self._begins(recipe, seed)
         counts = [0] * len(self._crops)
         for crop, (steps, _) in enumerate(self._crops):
-            counts[crop] = self._views(steps, size, begins[crop])
+            counts[crop] = self._views(steps, recipe(), begins[crop])
         names, variants = [self.first], [(tuple(counts), False, 0)]
         for crop, (steps, _) in enumerate(self._crops):
             while counts[crop] < len(steps):
@@ -64,7 +62,7 @@ class StepTimes:
         for end in range(1, max(len(last) for _, last in self._crops) + 1):
             names.append(_name(next(last[end - 1] for _, last in self._crops if len(last) >= end)))
             variants.append((tuple(counts), True, end))
-        took = [min(times) for times in zip(*([self._time(make, size, begins, one) for one in variants]
+        took = [min(times) for times in zip(*([self._time(make, recipe, begins, one) for one in variants]
                                               for _ in range(_ROUNDS)))]  # fmt: skip
         for name, now, before in zip(names, took, [0, *took]):
             self._ns[name] = (self._ns[name] or 0) + now - before
@@ -74,47 +72,51 @@ class StepTimes:
         """Return the seconds per image of each step that was measured, in the order of the steps."""
         return {name: max(0, ns) / self._images / 1e9 for name, ns in self._ns.items() if ns is not None}
 
-    def _begins(self, size, seed):
+    def _begins(self, recipe, seed):
         """Return the state of the random numbers before each crop."""
-        draws, begins = Draws(seed), []
-        for steps, last in self._crops:
-            begins.append(draws.state)
-            recipe = Recipe(*size, self.renderer.dtype)
+        draws, begins = Draws(seed), [seed]
+        for steps, last in self._crops[:-1]:
+            made = recipe()
             for step in (*steps, *last):
-                step.apply(recipe, draws)
+                step.apply(made, draws)
+            begins.append(draws.state)
         return begins
 
     @staticmethod
-    def _views(steps, size, state):
-        """Return how many of the first steps need no operation."""
-        recipe, draws = Recipe(*size), Draws(state)
+    def _views(steps, recipe, state):
+        """Return how many of the first steps need no operation, and no other sample."""
+        draws = Draws(state)
         for place, step in enumerate(steps):
+            if step.combines_samples:
+                return place
             step.apply(recipe, draws)
             if not recipe.is_view:
                 return place
         return len(steps)
 
-    def _time(self, make, size, begins, variant):
+    def _time(self, make, recipe, begins, variant):
         """Return the time to render an image with some of the steps."""
         counts, converted, last = variant
         renderer = copy.copy(self.renderer)
-        renderer.is_single = True  # all crops are arrays of their own
+        renderer.is_single, renderer.shapes = True, None  # all crops are arrays of their own
         if not converted:
             renderer.use_pixel_values()
+        lists = [(*steps[:count], *ends[:last]) for (steps, ends), count in zip(self._crops, counts)]
+        renderer.steps = lists[0]
 
         def drawn(*_):
             recipes = []
-            for (steps, ends), count, state in zip(self._crops, counts, begins):
-                recipe, draws = Recipe(*size, renderer.dtype), Draws(state)
-                for step in (*steps[:count], *ends[:last]):
-                    step.apply(recipe, draws)
-                recipes.append(recipe)
+            for steps, state in zip(lists, begins):
+                made, draws = recipe(), Draws(state)
+                made.dtype = renderer.dtype
+                for step in steps:
+                    step.apply(made, draws)
+                recipes.append(made)
             return recipes
 
-        arrays = [renderer.memory_for(recipe) for recipe in drawn()]
         renderer._drawn = drawn
         begun = time.thread_time_ns()
-        make(renderer, arrays)
+        make(renderer)
         return time.thread_time_ns() - begun
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import inspect
 import itertools
 import math
 import threading
@@ -50,6 +51,9 @@ class Transform(abc.ABC):
     def check(self, dtype: str) -> None:  # noqa: B027 - most steps suit every dtype
         """Raise ValueError if the step cannot be part of a dataset whose results have that dtype."""
 
+    def __repr__(self) -> str:
+        return self._shown(*inspect.signature(type(self)).parameters)
+
     def _shown(self, *names: str) -> str:
         """Return a text with the step's arguments."""
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
@@ -68,9 +72,13 @@ class RandomStep(Transform):
 
     p: float
 
-    def __init__(self, p: float) -> None:
+    def __init__(self, p: float = 0.5) -> None:
         self.p = probability_of("p", p)
         self.is_random: bool = 0 < self.p < 1
+
+    def __repr__(self) -> str:
+        names = inspect.signature(type(self)).parameters
+        return self._shown("p", *(name for name in names if name != "p"))
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         if draws.chance(self.p):
@@ -157,10 +165,6 @@ def chain(transform: Step | Sequence[Step] | None, name: str = "transform") -> t
         if isinstance(step, BatchTransform) or getattr(step, "mixes_batch", False):
             raise TypeError(f"{name} must not have {shown(step)}, which mixes a batch: give batch_transform= instead")
         if not isinstance(step, Transform) and (not callable(step) or isinstance(step, type)):
-            if isinstance(step, BatchTransform):
-                raise TypeError(
-                    f"{name} must not have {shown(step)}, which mixes a batch: give batch_transform= instead"
-                )
             raise TypeError(
                 f"{name} must be of slipring.images, a function of an image's array, or a list of these, not "
                 f"{shown(step)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipring._core.options.checks import integer
 from slipring.errors import shown
-from slipring.images import _decode
+from slipring.images._render import ops
 from slipring.images._steps.base import RandomStep, Transform
 from slipring.images._steps.checks import not_negative, number, sequence
 
@@ -55,23 +55,19 @@ class ColorJitter(Transform):
         self.saturation = _factors("saturation", saturation, 1, 0, math.inf)
         self.hue = _factors("hue", hue, 0, -0.5, 0.5)
         self._ranges = (
-            (_decode.OP_BRIGHTNESS, self.brightness),
-            (_decode.OP_CONTRAST, self.contrast),
-            (_decode.OP_SATURATION, self.saturation),
-            (_decode.OP_HUE, self.hue),
+            (ops.BrightnessOp, self.brightness),
+            (ops.ContrastOp, self.contrast),
+            (ops.SaturationOp, self.saturation),
+            (ops.HueOp, self.hue),
         )
         self.is_random: bool = any(found is not None for _, found in self._ranges)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         order = draws.permutation(4)
-        drawn = [None if found is None else (code, draws.uniform(*found)) for code, found in self._ranges]
+        drawn = [None if found is None else kind(draws.uniform(*found)) for kind, found in self._ranges]
         for place in order:
-            one = drawn[place]
-            if one is not None:
-                recipe.op(one[0], (), one[1:])
-
-    def __repr__(self) -> str:
-        return self._shown("brightness", "contrast", "saturation", "hue")
+            if (operation := drawn[place]) is not None:
+                recipe.op(operation)
 
 
 def _factors(name: str, value: Any, neutral: int, least: float, most: float) -> tuple[float, float] | None:
@@ -119,10 +115,7 @@ class Grayscale(Transform):
         self.num_output_channels = 3
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_GRAYSCALE)
-
-    def __repr__(self) -> str:
-        return self._shown("num_output_channels")
+        recipe.op(ops.GrayscaleOp())
 
 
 class RandomGrayscale(RandomStep):
@@ -140,10 +133,7 @@ class RandomGrayscale(RandomStep):
         super().__init__(p)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_GRAYSCALE)
-
-    def __repr__(self) -> str:
-        return self._shown("p")
+        recipe.op(ops.GrayscaleOp())
 
 
 class RandomSolarize(RandomStep):
@@ -167,10 +157,7 @@ class RandomSolarize(RandomStep):
         self.threshold = number("threshold", threshold, 0, 256, "a number from 0 to 256")
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_SOLARIZE, (), (self.threshold,))
-
-    def __repr__(self) -> str:
-        return self._shown("p", "threshold")
+        recipe.op(ops.SolarizeOp(self.threshold))
 
 
 class RandomPosterize(RandomStep):
@@ -191,10 +178,7 @@ class RandomPosterize(RandomStep):
         self.bits = integer("bits", bits, 0, 8)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_POSTERIZE, (self.bits,))
-
-    def __repr__(self) -> str:
-        return self._shown("p", "bits")
+        recipe.op(ops.PosterizeOp(self.bits))
 
 
 class RandomAdjustSharpness(RandomStep):
@@ -222,10 +206,7 @@ class RandomAdjustSharpness(RandomStep):
         self.sharpness_factor = not_negative("sharpness_factor", sharpness_factor)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_SHARPNESS, (), (self.sharpness_factor,))
-
-    def __repr__(self) -> str:
-        return self._shown("p", "sharpness_factor")
+        recipe.op(ops.SharpnessOp(self.sharpness_factor))
 
 
 class RandomAutocontrast(RandomStep):
@@ -239,14 +220,8 @@ class RandomAutocontrast(RandomStep):
     (24, 24, 3)
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__(p)
-
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_AUTOCONTRAST)
-
-    def __repr__(self) -> str:
-        return self._shown("p")
+        recipe.op(ops.AutocontrastOp())
 
 
 class RandomEqualize(RandomStep):
@@ -260,14 +235,8 @@ class RandomEqualize(RandomStep):
     (24, 24, 3)
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__(p)
-
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_EQUALIZE)
-
-    def __repr__(self) -> str:
-        return self._shown("p")
+        recipe.op(ops.EqualizeOp())
 
 
 class RandomInvert(RandomStep):
@@ -281,11 +250,23 @@ class RandomInvert(RandomStep):
     (24, 24, 3)
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__(p)
-
     def perform(self, recipe: Recipe, draws: Draws) -> None:
-        recipe.op(_decode.OP_INVERT)
+        recipe.op(ops.InvertOp())
 
-    def __repr__(self) -> str:
-        return self._shown("p")
+
+class RandomChannelPermutation(Transform):
+    """Exchange the channels: red, green and blue come in an order that is drawn for each sample.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> steps = [images.Resize((24, 24)), images.RandomChannelPermutation()]
+    >>> pixels, label = images.Folder("train/", steps)[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    is_random: bool = True
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.op(ops.PermuteChannelsOp(draws.permutation(3)))

@@ -73,8 +73,7 @@ class RandomApply(RandomStep):
         applied = final_size(self.transforms, size)
         return applied if self.p == 1 or applied == size else size if self.p == 0 else None
 
-    def __repr__(self) -> str:
-        return self._shown("transforms", "p")
+    __repr__ = Transform.__repr__
 
 
 class RandomChoice(Transform):
@@ -121,9 +120,6 @@ class RandomChoice(Transform):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         sizes = {step.result_size(size) for step in self.transforms}
         return sizes.pop() if len(sizes) == 1 else None
-
-    def __repr__(self) -> str:
-        return self._shown("transforms", "p")
 
 
 def _each(transforms):
@@ -195,6 +191,3 @@ class RandomOrder(Transform):
             return None  # too many orders to try
         sizes = {final_size(order, size) for order in itertools.permutations(self.transforms)}
         return sizes.pop() if len(sizes) == 1 else None
-
-    def __repr__(self) -> str:
-        return self._shown("transforms")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipring._core.options.checks import flag
-from slipring.images._render.geometry import add_blur
+from slipring.images._render import ops
 from slipring.images._render.recipe import Recipe, apply
 from slipring.images._steps.base import Transform
 from slipring.images._steps.sample import Sample, SampleMix, joined
@@ -116,9 +116,6 @@ class CopyPaste(SampleMix):
         if not left.all():
             main.take(left)
 
-    def __repr__(self) -> str:
-        return self._shown("blending", "p")
-
 
 def _both(mask, pasted, covered):
     """Return the masks of both samples; of masks of the whole image, the pasted one where it covers the image."""
@@ -143,7 +140,7 @@ def _spanned(mask, margin):
 def _blurred(mask):
     """Return the weights, 0 to 255, of a mask with smooth edges; height × width × 3."""
     recipe = Recipe(*mask.shape)
-    add_blur(recipe, (2 * _RADIUS + 1,) * 2, (_SIGMA, _SIGMA))
+    recipe.op(ops.GaussianBlurOp((2 * _RADIUS + 1,) * 2, (_SIGMA, _SIGMA)))
     levels = np.repeat(mask[..., None].view(np.uint8) * np.uint8(255), 3, axis=2)
     return apply(levels, recipe)
 

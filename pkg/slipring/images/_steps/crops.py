@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from slipring._core.options.checks import flag
 from slipring.errors import ImageError, shown
-from slipring.images import _decode
+from slipring.images._render import ops
 from slipring.images._steps.base import RandomStep, Transform, pair
 from slipring.images._steps.checks import fill_of, padding_mode_of, padding_of
 
@@ -31,14 +31,8 @@ class RandomVerticalFlip(RandomStep):
     (24, 24, 3)
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__(p)
-
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.flip_vertically()
-
-    def __repr__(self) -> str:
-        return self._shown("p")
 
 
 class Pad(Transform):
@@ -84,9 +78,6 @@ class Pad(Transform):
         left, top, right, bottom = self.padding
         return None if size is None else (size[0] + top + bottom, size[1] + left + right)
 
-    def __repr__(self) -> str:
-        return self._shown("padding", "fill", "padding_mode")
-
 
 def add_padding(recipe: Recipe, padding: Sequence[int], mode: int, fill: Sequence[float]) -> None:
     """Add a border of (left, top, right, bottom) pixels; `mode` is a place in `PADDING_MODES`."""
@@ -95,7 +86,7 @@ def add_padding(recipe: Recipe, padding: Sequence[int], mode: int, fill: Sequenc
     if mode == 0:
         recipe.crop(-top, -left, height, width, fill)
     elif any(padding):
-        recipe.resized_op(height, width, _decode.OP_PAD, (*padding, mode), fill)
+        recipe.op(ops.PadOp(*padding, mode, fill))
 
 
 class RandomCrop(Transform):
@@ -168,6 +159,3 @@ class RandomCrop(Transform):
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
         return self.size
-
-    def __repr__(self) -> str:
-        return self._shown("size", "padding", "pad_if_needed", "fill", "padding_mode")

@@ -9,7 +9,7 @@ import numpy as np
 
 from slipring._core.options.checks import integer, real
 from slipring.errors import shown
-from slipring.images import _decode
+from slipring.images._render import ops
 from slipring.images._steps.base import RandomStep, Transform, probability_of
 from slipring.images._steps.checks import fill_of, number, span
 
@@ -127,11 +127,6 @@ class RandomIoUCrop(Transform):
     def result_size(self, size: tuple[int, int] | None) -> None:
         return None
 
-    def __repr__(self) -> str:
-        return self._shown(
-            "min_scale", "max_scale", "min_aspect_ratio", "max_aspect_ratio", "sampler_options", "trials"
-        )
-
 
 def _overlaps(value: Any) -> tuple[float, ...]:
     what = "a list of overlaps, numbers of at least 0"
@@ -196,8 +191,7 @@ class RandomZoomOut(RandomStep):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return size if self.p == 0 or self.side_range[1] == 1 else None
 
-    def __repr__(self) -> str:
-        return self._shown("fill", "side_range", "p")
+    __repr__ = Transform.__repr__
 
 
 class RandomPhotometricDistort(Transform):
@@ -251,17 +245,14 @@ class RandomPhotometricDistort(Transform):
             draws.uniform(*one) if chance else None for one, chance in zip(ranges, chances)
         )
         first, permutes = draws.chance(0.5), draws.chance(self.p)
-        for code, factor in (
-            (_decode.OP_BRIGHTNESS, brightness),
-            (_decode.OP_CONTRAST, contrast if first else None),
-            (_decode.OP_SATURATION, saturation),
-            (_decode.OP_HUE, hue),
-            (_decode.OP_CONTRAST, None if first else contrast),
+        for kind, factor in (
+            (ops.BrightnessOp, brightness),
+            (ops.ContrastOp, contrast if first else None),
+            (ops.SaturationOp, saturation),
+            (ops.HueOp, hue),
+            (ops.ContrastOp, None if first else contrast),
         ):
             if factor is not None:
-                recipe.op(code, (), (factor,))
+                recipe.op(kind(factor))
         if permutes:
-            recipe.op(_decode.OP_PERMUTE, draws.permutation(3))
-
-    def __repr__(self) -> str:
-        return self._shown("brightness", "contrast", "saturation", "hue", "p")
+            recipe.op(ops.PermuteChannelsOp(draws.permutation(3)))

@@ -115,9 +115,6 @@ class Mosaic(SampleMix):
         made = 2 * self.size, 2 * self.size
         return made if self.p == 1 or size == made else size if self.p == 0 else None
 
-    def __repr__(self) -> str:
-        return self._shown("size", "center", "fill", "p")
-
 
 def _around(quarter, n, height, width, fill):
     """Return the part of a quarter for a tile, which lies at the centre of the canvas; fill the rest."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import math
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.options.checks import flag, integer, one_of
-from slipring.images import _decode
+from slipring.images._render import ops
 from slipring.images._steps.base import Transform
 from slipring.images._steps.checks import fill_of, filter_of, interpolation_or_random, number
-from slipring.images._steps.policy_operations import Choice, space
+from slipring.images._steps.policy_operations import OPERATIONS, Choice, space
 from slipring.images._steps.policy_tables import AUTO_AUGMENT
 
 if TYPE_CHECKING:
@@ -42,10 +43,12 @@ class _Policy(Transform):
         self.fill, self._fill = fill, fill_of(fill)
 
     def _perform(self, recipe: Recipe, draws: Draws, choice: Choice, strength: float) -> None:
-        how = self._filter
-        if how is None:
-            how = draws.below(2)
-        choice.operation(recipe, strength, how, self._fill)
+        how = draws.below(2) if self._filter is None else self._filter
+        OPERATIONS[choice.name](recipe, strength, how, self._fill)
+
+    def __repr__(self) -> str:
+        names = inspect.signature(type(self)).parameters
+        return self._shown("interpolation", *(name for name in names if name != "interpolation"))
 
 
 class TrivialAugmentWide(_Policy):
@@ -87,9 +90,6 @@ class TrivialAugmentWide(_Policy):
         choice = self._choices[draws.below(14)]
         place = draws.below(self.num_magnitude_bins) if choice.has_strength else 0
         self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
-
-    def __repr__(self) -> str:
-        return self._shown("interpolation", "num_magnitude_bins", "fill")
 
 
 class RandAugment(_Policy):
@@ -145,9 +145,6 @@ class RandAugment(_Policy):
             choice = self._choices[draws.below(14)]
             self._perform(recipe, draws, choice, choice.strength(recipe, self.magnitude, draws))
 
-    def __repr__(self) -> str:
-        return self._shown("interpolation", "num_ops", "magnitude", "num_magnitude_bins", "fill")
-
 
 class AutoAugment(_Policy):
     """Apply one of 25 pairs of operations, which AutoAugment found for a dataset.
@@ -196,9 +193,6 @@ class AutoAugment(_Policy):
         for choice, probability, place in self._pairs[draws.below(len(self._pairs))]:
             if draws.chance(probability):
                 self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
-
-    def __repr__(self) -> str:
-        return self._shown("interpolation", "policy", "fill")
 
 
 class AugMix(_Policy):
@@ -262,16 +256,12 @@ class AugMix(_Policy):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         original, mixed = draws.dirichlet(self.alpha, 2)
         weights = draws.dirichlet(self.alpha, self.mixture_width)
-        recipe.op(_decode.OP_KEEP)
-        recipe.op(_decode.OP_ADD_TO_SUM, (), (original,))
+        recipe.op(ops.KeepOp())
+        recipe.op(ops.AddToSumOp(original))
         for weight in weights:
             for _ in range(self.chain_depth if self.chain_depth > 0 else 1 + draws.below(3)):
                 choice = self._choices[draws.below(len(self._choices))]
                 place = draws.below(self.severity) if choice.has_strength else 0
                 self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
-            recipe.op(_decode.OP_ADD_TO_SUM, (), (weight * mixed,))
-        recipe.op(_decode.OP_TAKE_SUM)
-
-    def __repr__(self) -> str:
-        names = "interpolation", "severity", "mixture_width", "chain_depth", "alpha", "all_ops", "fill"
-        return self._shown(*names)
+            recipe.op(ops.AddToSumOp(weight * mixed))
+        recipe.op(ops.TakeSumOp())

@@ -7,7 +7,7 @@ import math
 import struct
 from typing import TYPE_CHECKING
 
-from slipring.images import _decode
+from slipring.images._render import ops
 from slipring.images._render.geometry import add_affine, add_rotation
 
 if TYPE_CHECKING:
@@ -41,10 +41,6 @@ def spaced(start: float, end: float, count: int, place: int) -> float:
 # ---- the operations: (recipe, magnitude, filter, fill)
 
 
-def _identity(recipe, magnitude, how, fill):
-    pass
-
-
 def _shear_x(recipe, magnitude, how, fill):
     # torchvision goes through an angle in degrees.
     shear = math.tan(math.radians(math.degrees(math.atan(magnitude))))
@@ -68,58 +64,27 @@ def _rotate(recipe, magnitude, how, fill):
     add_rotation(recipe, magnitude, how, False, None, fill)
 
 
-def _brightness(recipe, magnitude, how, fill):
-    recipe.op(_decode.OP_BRIGHTNESS, (), (1.0 + magnitude,))
-
-
-def _color(recipe, magnitude, how, fill):
-    recipe.op(_decode.OP_SATURATION, (), (1.0 + magnitude,))
-
-
-def _contrast(recipe, magnitude, how, fill):
-    recipe.op(_decode.OP_CONTRAST, (), (1.0 + magnitude,))
-
-
-def _sharpness(recipe, magnitude, how, fill):
-    recipe.op(_decode.OP_SHARPNESS, (), (1.0 + magnitude,))
-
-
-def _posterize(recipe, magnitude, how, fill):
-    recipe.op(_decode.OP_POSTERIZE, (int(magnitude),))
-
-
-def _solarize(recipe, magnitude, how, fill):
-    recipe.op(_decode.OP_SOLARIZE, (), (255.0 * magnitude,))
-
-
-def _autocontrast(recipe, magnitude, how, fill):
-    recipe.op(_decode.OP_AUTOCONTRAST)
-
-
-def _equalize(recipe, magnitude, how, fill):
-    recipe.op(_decode.OP_EQUALIZE)
-
-
-def _invert(recipe, magnitude, how, fill):
-    recipe.op(_decode.OP_INVERT)
+def _plain(make):
+    """Return the operation that adds ``make(magnitude)``."""
+    return lambda recipe, magnitude, how, fill: recipe.op(make(magnitude))
 
 
 OPERATIONS: dict[str, Operation] = {
-    "Identity": _identity,
+    "Identity": lambda recipe, magnitude, how, fill: None,
     "ShearX": _shear_x,
     "ShearY": _shear_y,
     "TranslateX": _translate_x,
     "TranslateY": _translate_y,
     "Rotate": _rotate,
-    "Brightness": _brightness,
-    "Color": _color,
-    "Contrast": _contrast,
-    "Sharpness": _sharpness,
-    "Posterize": _posterize,
-    "Solarize": _solarize,
-    "AutoContrast": _autocontrast,
-    "Equalize": _equalize,
-    "Invert": _invert,
+    "Brightness": _plain(lambda magnitude: ops.BrightnessOp(1.0 + magnitude)),
+    "Color": _plain(lambda magnitude: ops.SaturationOp(1.0 + magnitude)),
+    "Contrast": _plain(lambda magnitude: ops.ContrastOp(1.0 + magnitude)),
+    "Sharpness": _plain(lambda magnitude: ops.SharpnessOp(1.0 + magnitude)),
+    "Posterize": _plain(lambda magnitude: ops.PosterizeOp(int(magnitude))),
+    "Solarize": _plain(lambda magnitude: ops.SolarizeOp(255.0 * magnitude)),
+    "AutoContrast": _plain(lambda _: ops.AutocontrastOp()),
+    "Equalize": _plain(lambda _: ops.EqualizeOp()),
+    "Invert": _plain(lambda _: ops.InvertOp()),
 }
 _UNSIGNED = {"Identity", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert"}
 
@@ -138,11 +103,10 @@ class Choice:
         In place of `most`, for moves: the share of the image's width or height.
     """
 
-    __slots__ = ("_count", "_signed", "_strengths", "_vertical", "name", "operation", "share")
+    __slots__ = ("_count", "_signed", "_strengths", "_vertical", "name", "share")
 
     def __init__(self, name: str, most: float | None, count: int, share: float | None = None) -> None:
-        self.name, self.operation = name, OPERATIONS[name]
-        self.share, self._count = share, count
+        self.name, self.share, self._count = name, share, count
         self._vertical = name == "TranslateY"
         self._signed = name not in _UNSIGNED
         self._strengths = None

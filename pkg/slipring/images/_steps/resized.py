@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from slipring._core.options.checks import flag
 from slipring.errors import shown
 from slipring.images._render.view import INTERPOLATIONS, interpolation_name
-from slipring.images._steps.base import Transform, pair, pixels, positive_range, probability_of
+from slipring.images._steps.base import RandomStep, Transform, pair, pixels, positive_range, probability_of
 from slipring.images._steps.checks import RANDOM, interpolation_or_random
 
 if TYPE_CHECKING:
@@ -271,11 +271,8 @@ class CoverCrop(Transform):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
         return self.size
 
-    def __repr__(self) -> str:
-        return self._shown("size", "random", "interpolation")
 
-
-class RandomHorizontalFlip(Transform):
+class RandomHorizontalFlip(RandomStep):
     """Exchange left and right with probability `p`.
 
     Examples
@@ -287,15 +284,5 @@ class RandomHorizontalFlip(Transform):
     (24, 24, 3)
     """
 
-    p: float
-
-    def __init__(self, p: float = 0.5) -> None:
-        self.p = probability_of("p", p)
-        self.is_random: bool = 0 < self.p < 1
-
-    def apply(self, recipe: Recipe, draws: Draws) -> None:
-        if draws.uniform(0, 1) < self.p:
-            recipe.flip()
-
-    def __repr__(self) -> str:
-        return f"RandomHorizontalFlip(p={self.p})"
+    def perform(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.flip()

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from slipring.images._steps.base import RandomStep
+from slipring.images._steps.base import RandomStep, Transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
-    from typing_extensions import Buffer
 
+    from slipring.images._render.decode import Image
     from slipring.images._render.draws import Draws
     from slipring.images._render.recipe import Recipe
-    from slipring.images._steps.base import Transform
 
     Memory: TypeAlias = Callable[[int, int, int], list[NDArray[np.uint8]]]
 
@@ -29,8 +28,9 @@ class Sample:
 
     Attributes
     ----------
-    images : dict of str to bytes-like or numpy.ndarray
-        The images, all of one size: encoded, or as height × width × 3 arrays of uint8. The first is the main one.
+    images : dict of str to Image or numpy.ndarray
+        The images, all of one size: as they are stored, or height × width × 3 arrays of uint8. The first is the main
+        one.
     masks : dict of str to numpy.ndarray
         Height × width, or boxes × height × width, which has one mask per box.
     boxes : numpy.ndarray of float64, boxes × 4, or None
@@ -45,7 +45,7 @@ class Sample:
         The number of users' functions that have been called for the sample.
     """
 
-    images: dict[str, Buffer | NDArray[np.uint8]]
+    images: dict[str, Image | NDArray[np.uint8]]
     masks: dict[str, NDArray[Any]]
     boxes: NDArray[np.float64] | None
     rows: dict[str, NDArray[Any]]
@@ -100,6 +100,7 @@ class SampleMix(RandomStep):
 
     needs_parts = True
     combines_samples = True
+    __repr__ = Transform.__repr__
 
     @abc.abstractmethod
     def combine(self, sources: MixSources, draws: Draws, mask_fill: int) -> Sample:

@@ -90,6 +90,3 @@ class SampleMixUp(SampleMix):
         both = placed_masks(samples, places, size, mask_fill)
         seen = placed_masks([samples[0 if share >= 0.5 else 1]], places[:1], size, mask_fill)
         return {name: seen[name].astype(mask.dtype) if mask.ndim == 2 else mask for name, mask in both.items()}
-
-    def __repr__(self) -> str:
-        return self._shown("alpha", "fill", "p")

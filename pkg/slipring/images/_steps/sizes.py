@@ -81,9 +81,6 @@ class ScaleJitter(Transform):
     def result_size(self, size: Size | None) -> Size | None:
         return None if size is None or self.is_random else self._size(*size, self.scale_range[0])
 
-    def __repr__(self) -> str:
-        return self._shown("target_size", "scale_range", "interpolation")
-
 
 class RandomShortestSize(Transform):
     """Scale the image so that its shorter side has a length that is drawn from a list; the aspect stays.
@@ -136,9 +133,6 @@ class RandomShortestSize(Transform):
     def result_size(self, size: Size | None) -> Size | None:
         return None if size is None or self.is_random else self._size(*size, self.min_size[0])
 
-    def __repr__(self) -> str:
-        return self._shown("min_size", "max_size", "interpolation")
-
 
 class RandomResize(Transform):
     """Scale the image so that its shorter side has a random length; the aspect stays.
@@ -177,9 +171,6 @@ class RandomResize(Transform):
 
     def result_size(self, size: Size | None) -> Size | None:
         return None if size is None or self.is_random else size_of_shorter(*size, self.min_size)
-
-    def __repr__(self) -> str:
-        return self._shown("min_size", "max_size", "interpolation")
 
 
 class FixedSizeCrop(Transform):
@@ -236,9 +227,6 @@ class FixedSizeCrop(Transform):
     def result_size(self, size: Size | None) -> Size:
         return self.size
 
-    def __repr__(self) -> str:
-        return self._shown("size", "fill", "padding_mode")
-
 
 class LetterBox(Transform):
     """Scale the image to fit a size, with its aspect, and fill the rest equally on both sides, as YOLO does.
@@ -285,6 +273,3 @@ class LetterBox(Transform):
 
     def result_size(self, size: Size | None) -> Size:
         return self.size
-
-    def __repr__(self) -> str:
-        return self._shown("size", "fill", "interpolation")

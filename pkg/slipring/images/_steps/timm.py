@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from slipring.errors import shown
-from slipring.images import _decode
+from slipring.images._render import ops
 from slipring.images._steps.base import Transform
 from slipring.images._steps.policy_tables import TIMM
 from slipring.images._steps.timm_operations import (
@@ -92,13 +92,13 @@ class _AugMix(_TimmPolicy):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         weights = draws.dirichlet(self._alpha, self._width)
         mixed, original = draws.dirichlet(self._alpha, 2)
-        recipe.op(_decode.OP_KEEP)
-        recipe.op(_decode.OP_ADD_TO_SUM, (), (original,))
+        recipe.op(ops.KeepOp())
+        recipe.op(ops.AddToSumOp(original))
         for weight in weights:
             for _ in range(self._depth if self._depth > 0 else 1 + draws.below(3)):
                 self._ops[draws.below(len(self._ops))].apply(recipe, draws)
-            recipe.op(_decode.OP_ADD_TO_SUM, (), (weight * mixed,))
-        recipe.op(_decode.OP_TAKE_SUM)
+            recipe.op(ops.AddToSumOp(weight * mixed))
+        recipe.op(ops.TakeSumOp())
 
 
 def rand_augment_transform(

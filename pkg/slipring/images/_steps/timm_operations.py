@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from slipring._core.options.checks import real
 from slipring.errors import shown
-from slipring.images import _decode
+from slipring.images._render import ops
 from slipring.images._render.geometry import add_affine, add_rotation
 from slipring.images._steps.checks import fill_of, filter_of, interpolation_or_random
 
@@ -88,18 +88,18 @@ def _move_y_rel(op, recipe, draws, share):
     op.affine(recipe, draws, (1.0, 0.0, 0.0, 0.0, 1.0, _signed(share * op.reach, draws) * recipe.height))
 
 
-def _plain(code):
-    return lambda op, recipe, draws, share: recipe.op(code)
+def _plain(kind):
+    return lambda op, recipe, draws, share: recipe.op(kind())
 
 
-def _enhanced(code):
+def _enhanced(kind):
     """Return the operation whose factor grows with the level, from 0.1."""
-    return lambda op, recipe, draws, share: recipe.op(code, (), (share * 1.8 + 0.1,))
+    return lambda op, recipe, draws, share: recipe.op(kind(share * 1.8 + 0.1))
 
 
-def _enhanced_more(code):
+def _enhanced_more(kind):
     """Return the operation whose factor moves away from 1 with the level, to either side."""
-    return lambda op, recipe, draws, share: recipe.op(code, (), (max(0.1, 1.0 + _signed(share * 0.9, draws)),))
+    return lambda op, recipe, draws, share: recipe.op(kind(max(0.1, 1.0 + _signed(share * 0.9, draws))))
 
 
 def _posterized(bits):
@@ -108,24 +108,22 @@ def _posterized(bits):
     def operation(op, recipe, draws, share):
         kept = max(0, bits(int(share * 4)))
         if kept < 8:
-            recipe.op(_decode.OP_POSTERIZE, (kept,))
+            recipe.op(ops.PosterizeOp(kept))
 
     return operation
 
 
 def _solarized(threshold):
-    return lambda op, recipe, draws, share: recipe.op(
-        _decode.OP_SOLARIZE, (), (float(threshold(min(256, int(share * 256)))),)
-    )
+    return lambda op, recipe, draws, share: recipe.op(ops.SolarizeOp(float(threshold(min(256, int(share * 256))))))
 
 
 def _solarize_add(op, recipe, draws, share):
-    recipe.op(_decode.OP_SOLARIZE_ADD, (min(128, int(share * 110)), 128))
+    recipe.op(ops.SolarizeAddOp(min(128, int(share * 110)), 128))
 
 
 def _desaturate(op, recipe, draws, share):
     factor = max(0.5, min(1.0, 0.5 + 0.5 * share))
-    recipe.op(_decode.OP_SATURATION, (), (min(1.0, max(0.0, 1.0 - factor)),))
+    recipe.op(ops.SaturationOp(min(1.0, max(0.0, 1.0 - factor))))
 
 
 def _blur(op, recipe, draws, share):
@@ -137,13 +135,13 @@ def _blur_rand(op, recipe, draws, share):
 
 
 def _blurred(recipe, radius):
-    recipe.op(_decode.OP_PIL_BLUR, (), (radius, radius))
+    recipe.op(ops.PilGaussianBlurOp((radius, radius)))
 
 
 OPERATIONS: dict[str, Callable[[Op, Recipe, Draws, float], None]] = {
-    "AutoContrast": _plain(_decode.OP_AUTOCONTRAST),
-    "Equalize": _plain(_decode.OP_EQUALIZE),
-    "Invert": _plain(_decode.OP_INVERT),
+    "AutoContrast": _plain(ops.AutocontrastOp),
+    "Equalize": _plain(ops.EqualizeOp),
+    "Invert": _plain(ops.InvertOp),
     "Rotate": Op.rotate,
     "Posterize": _posterized(lambda n: n),
     "PosterizeIncreasing": _posterized(lambda n: 4 - n),
@@ -151,14 +149,14 @@ OPERATIONS: dict[str, Callable[[Op, Recipe, Draws, float], None]] = {
     "Solarize": _solarized(lambda n: n),
     "SolarizeIncreasing": _solarized(lambda n: 256 - n),
     "SolarizeAdd": _solarize_add,
-    "Color": _enhanced(_decode.OP_SATURATION),
-    "ColorIncreasing": _enhanced_more(_decode.OP_SATURATION),
-    "Contrast": _enhanced(_decode.OP_CONTRAST),
-    "ContrastIncreasing": _enhanced_more(_decode.OP_CONTRAST),
-    "Brightness": _enhanced(_decode.OP_BRIGHTNESS),
-    "BrightnessIncreasing": _enhanced_more(_decode.OP_BRIGHTNESS),
-    "Sharpness": _enhanced(_decode.OP_SHARPNESS),
-    "SharpnessIncreasing": _enhanced_more(_decode.OP_SHARPNESS),
+    "Color": _enhanced(ops.SaturationOp),
+    "ColorIncreasing": _enhanced_more(ops.SaturationOp),
+    "Contrast": _enhanced(ops.ContrastOp),
+    "ContrastIncreasing": _enhanced_more(ops.ContrastOp),
+    "Brightness": _enhanced(ops.BrightnessOp),
+    "BrightnessIncreasing": _enhanced_more(ops.BrightnessOp),
+    "Sharpness": _enhanced(ops.SharpnessOp),
+    "SharpnessIncreasing": _enhanced_more(ops.SharpnessOp),
     "ShearX": _shear_x,
     "ShearY": _shear_y,
     "TranslateX": _move_x,

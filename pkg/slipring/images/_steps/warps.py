@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from slipring._core.options.checks import flag
 from slipring.errors import shown
-from slipring.images import _decode
+from slipring.images._render import ops
 from slipring.images._render.geometry import (
     add_affine,
-    add_blur,
-    add_perspective,
     add_rotation,
     inverse_affine,
     perspective_coefficients,
@@ -124,9 +122,6 @@ class RandomAffine(Transform):
         how = draws.below(2) if self._filter is None else self._filter
         add_affine(recipe, inverse_affine(center, angle, (x, y), scale, (shear_x, shear_y)), how, self._fill)
 
-    def __repr__(self) -> str:
-        return self._shown("degrees", "translate", "scale", "shear", "interpolation", "fill", "center")
-
 
 class RandomRotation(Transform):
     """Turn the image by an angle that is drawn uniformly.
@@ -184,9 +179,6 @@ class RandomRotation(Transform):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None if self.expand else size
 
-    def __repr__(self) -> str:
-        return self._shown("degrees", "interpolation", "expand", "center", "fill")
-
 
 class RandomPerspective(RandomStep):
     """Distort the image as if it were seen from the side, with probability `p`; its size stays.
@@ -242,10 +234,7 @@ class RandomPerspective(RandomStep):
         ]
         start = (0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)
         how = below(2) if self._filter is None else self._filter
-        add_perspective(recipe, perspective_coefficients(start, end), how, self._fill)
-
-    def __repr__(self) -> str:
-        return self._shown("p", "distortion_scale", "interpolation", "fill")
+        recipe.op(ops.PerspectiveOp(how, perspective_coefficients(start, end), self._fill))
 
 
 class ElasticTransform(Transform):
@@ -292,11 +281,8 @@ class ElasticTransform(Transform):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         seed = draws.bits()
         how = draws.below(2) if self._filter is None else self._filter
-        halves = (_signed(half) for half in (seed & 0xFFFFFFFF, seed >> 32))
-        recipe.op(_decode.OP_ELASTIC, (how, *halves), (*self.alpha, *self.sigma, *self._fill))
-
-    def __repr__(self) -> str:
-        return self._shown("alpha", "sigma", "interpolation", "fill")
+        halves = tuple(_signed(half) for half in (seed & 0xFFFFFFFF, seed >> 32))
+        recipe.op(ops.ElasticOp(how, halves, self.alpha, self.sigma, self._fill))
 
 
 def _signed(bits: int) -> int:
@@ -336,10 +322,7 @@ class GaussianBlur(Transform):
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         sigma = draws.uniform(*self.sigma)
-        add_blur(recipe, self.kernel_size, (sigma, sigma))
-
-    def __repr__(self) -> str:
-        return self._shown("kernel_size", "sigma")
+        recipe.op(ops.GaussianBlurOp(self.kernel_size, (sigma, sigma)))
 
 
 class PILGaussianBlur(RandomStep):
@@ -372,10 +355,7 @@ class PILGaussianBlur(RandomStep):
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         radius = draws.uniform(*self.radius)
-        recipe.op(_decode.OP_PIL_BLUR, (), (radius, radius))
-
-    def __repr__(self) -> str:
-        return self._shown("p", "radius")
+        recipe.op(ops.PilGaussianBlurOp((radius, radius)))
 
 
 def _range_above_0(name, value):
