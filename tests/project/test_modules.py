@@ -29,7 +29,7 @@ ONLY_IN = {
     "asking for a handler's exception": (
         r"(?<!def )\bfrom_handler\(",
         "_core/codec/_cache.pyx _core/workers/stateful.py _core/codec/_rows.pyx "
-        "_core/passes/_rebatch.pyx _core/workers/_rng_guard.pyx",
+        "_core/passes/_rebatch.pyx _core/workers/_rng_guard.pyx clips/_pyav.py",
     ),
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slipring._core.ring._check import from_handler
 from slipring.errors import VideoError
 from slipring.images import MAX_PIXELS
+from slipring.images._sources.indexed import OF_THE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,19 +89,21 @@ def reading(path: str) -> Iterator[None]:
     try:
         yield
     except av.error.FFmpegError as error:
-        if from_handler(error) or of_the_machine(error, path):
+        if not_of_the_file(error, path):
             raise
         raise VideoError(f"{path} cannot be read as a video: {error.strerror}", path=path) from error
 
 
-def of_the_machine(error: Exception, path: str) -> bool:
-    """Return whether an error of FFmpeg, such as too many open files, says nothing about the file.
+def not_of_the_file(error: Exception, path: str) -> bool:
+    """Return whether an error of FFmpeg says nothing about the file: too many open files, or a signal handler's.
 
     Raises
     ------
     OSError
         The file's bytes cannot be read.
     """
+    if from_handler(error):
+        return True
     # Damaged files also cause errors of input and of memory: FFmpeg refuses to allocate the size that they claim.
     if isinstance(error, OSError) and error.errno == errno.EIO:
         with open(path, "rb", buffering=0) as file:
@@ -116,7 +119,7 @@ def frames_of(packet: Any, path: str) -> tuple[list[Any], Any]:
     try:
         return packet.decode(), None
     except av.error.FFmpegError as error:
-        if from_handler(error) or of_the_machine(error, path):
+        if not_of_the_file(error, path):
             raise
         return [], error
 
@@ -124,3 +127,9 @@ def frames_of(packet: Any, path: str) -> tuple[list[Any], Any]:
 def orientation_of(frame: Any) -> int:
     """Return EXIF's orientation of an `av.VideoFrame`: how it must be turned."""
     return _ORIENTATIONS.get(frame.rotation, 1)
+
+
+def concerns_the_file(error: Exception) -> bool:
+    """Return whether an error concerns one video, not the machine, so that others may be readable."""
+    is_of_file = isinstance(error, VideoError) or (isinstance(error, OSError) and error.errno in OF_THE_FILE)
+    return is_of_file and not from_handler(error)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring._core.ring._check import from_handler
 from slipring._core.ring.process import Owner
-from slipring.clips._pyav import frames_of, of_the_machine, open_video, orientation_of, pyav, reading
+from slipring.clips._pyav import frames_of, not_of_the_file, open_video, orientation_of, pyav, reading
 from slipring.errors import VideoError
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ class Reader:
             self._container.seek(target, stream=self._stream)
             return self._from_key(self._container.demux(self._stream), pts)
         except av.error.FFmpegError as error:
-            if from_handler(error) or of_the_machine(error, self.index.path):
+            if not_of_the_file(error, self.index.path):
                 raise
             return None
 

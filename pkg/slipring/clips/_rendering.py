@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slipring.errors import VideoError, shown
+from slipring.errors import shown
 from slipring.images._render.decode import DecodedImage
 from slipring.images._render.draws import Draws as Draws
-from slipring.images._sources.indexed import OF_THE_FILE
 from slipring.images._sources.renderer import Renderer
 from slipring.images._steps.base import final_size
 
@@ -66,8 +65,3 @@ class FrameRenderer:
     def shown(self, arrays: Any) -> Any:
         """Return an array with the dtype that users see."""
         return self._images.shown(arrays)
-
-
-def concerns_the_file(error: Exception) -> bool:
-    """Return whether an error concerns one video, not the machine, so that others may be readable."""
-    return isinstance(error, VideoError) or (isinstance(error, OSError) and error.errno in OF_THE_FILE)

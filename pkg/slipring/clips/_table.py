@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring.clips._index import VideoIndex, index_of
-from slipring.clips._rendering import concerns_the_file
+from slipring.clips._pyav import concerns_the_file
 from slipring.errors import VideoError
 from slipring.redaction import redacted
 from slipring.strings import StringList

@@ -12,12 +12,11 @@ import numpy as np
 from slipring._core.codec._collate import default_collate
 from slipring._core.options.checks import one_of
 from slipring._core.ring import sample_marks
-from slipring._core.ring._check import from_handler
 from slipring._core.ring._ring import mix
 from slipring._core.ring.sample_marks import failed_at
 from slipring._files.storage import locate
-from slipring.clips._pyav import pyav
-from slipring.clips._rendering import Draws, FrameRenderer, concerns_the_file
+from slipring.clips._pyav import concerns_the_file, pyav
+from slipring.clips._rendering import Draws, FrameRenderer
 from slipring.clips._samplers import ClipSampler, seed_of
 from slipring.clips._source import FrameSource
 from slipring.clips._table import IndexTable
@@ -259,7 +258,7 @@ class Videos:
         try:
             self._make(video, rows, batch)
         except (VideoError, OSError) as error:
-            if from_handler(error) or self.on_error == "raise" or not concerns_the_file(error):
+            if self.on_error == "raise" or not concerns_the_file(error):
                 raise
             return error
         return None
