@@ -32,6 +32,11 @@ def kill(pid, number=signal.SIGKILL):
         os.kill(pid, number)
 
 
+def error_of(rank):
+    """Ask for batches until one is an error, perhaps of the next epoch: others may have made the dead worker's."""
+    return until(lambda: (batch := rank.ask("batch")) and "error" in batch and batch, "an error")
+
+
 def rows_of(batches):
     return sorted(int(row[0]) for batch in batches for row in batch)
 
@@ -77,7 +82,7 @@ def test_without_respawn_each_rank_gets_an_error_that_names_the_worker_and_can_g
         started[1].ask("batch")
         os.kill(worker, signal.SIGKILL)
         for rank in started:
-            answer = until(lambda rank=rank: "error" in (batch := rank.ask("batch")) and batch, "an error")
+            answer = error_of(rank)
             assert answer["error"] == "WorkerDied"
             assert f"(pid {worker}) of pool='test-" in answer["text"] and "was killed by SIGKILL" in answer["text"]
         for rank in started:
@@ -91,7 +96,7 @@ def test_if_the_pool_dies_each_rank_gets_an_error_and_the_next_epoch_begins_anot
         os.kill(pool, signal.SIGKILL)
         wait_gone(*workers)
         for rank in started:
-            answer = until(lambda rank=rank: "error" in (batch := rank.ask("batch")) and batch, "an error")
+            answer = error_of(rank)
             assert answer["error"] == "WorkerDied"
             assert "the process of pool='test-" in answer["text"] and f"(pid {pool}) has died" in answer["text"]
         for rank in started:
