@@ -23,7 +23,9 @@ if TYPE_CHECKING or not _platform.fallback:
     from slipring.torch.loader import DataLoader
     from slipring.torch.ring_collate import RingCollate
 else:
-    from slipring.torch.fallback import DataLoader, RingCollate, install, uninstall
+    from slipring.torch.fallback import DataLoader, RingCollate, install, uninstall, warn
+
+    warn()
 
 __all__ = ["DataLoader", "Device", "RingCollate", "context_slice", "install", "uninstall"]
 

@@ -110,11 +110,12 @@ def uninstall() -> None:
     """Do nothing, as `install`."""
 
 
-# A worker that does not start by a fork imports the script again.
-if multiprocessing.parent_process() is None:
-    warnings.warn(
-        "slipring.torch.DataLoader is torch's own loader (SLIPRING_FALLBACK=1), without states, reports and the other "
-        f"features of slipring: {_platform.fallback}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+def warn() -> None:
+    """Warn once in a job: a worker that does not start by a fork imports the script again, and stays silent."""
+    if multiprocessing.parent_process() is None:
+        warnings.warn(
+            "slipring.torch.DataLoader is torch's own loader (SLIPRING_FALLBACK=1), without states, reports and the "
+            f"other features of slipring: {_platform.fallback}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
