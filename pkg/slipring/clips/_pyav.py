@@ -105,7 +105,8 @@ def not_of_the_file(error: Exception, path: str) -> bool:
     if from_handler(error):
         return True
     # Damaged files also cause errors of input and of memory: FFmpeg refuses to allocate the size that they claim.
-    if isinstance(error, OSError) and error.errno == errno.EIO:
+    # Decoders that return -1 seem to lack a permission (EPERM).
+    if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPERM):
         with open(path, "rb", buffering=0) as file:
             while file.read(1 << 20):
                 pass
