@@ -223,8 +223,8 @@ cdef class SharedIteration(Pass):
     def timed_out(self):
         """Return the exception for a wait that has taken `timeout` seconds."""
         return LoaderTimeout(
-            f"no batch within timeout={self.options.timeout} s from {self.reading.owner.connection.name}, which makes the "
-            "batches of share=: raise timeout, or look at what that process does"
+            f"no batch within timeout={self.options.timeout} s from {self.reading.owner.connection.name}, which makes"
+            " the batches of share=: raise timeout, or look at what that process does"
         )
 
     def note_copy(self, uint32_t slot, double seconds):
