@@ -52,9 +52,8 @@ class Annotated(IndexedSamples):
     nearest interpolation. Boxes are clamped to the image after each step; at the end, boxes that have become too small
     are removed with their labels, masks and keypoints. Values under other keys stay as they are.
 
-    A batch has the images in one array, if the transforms leave images of one size or with ``batch="pad"``. Boxes,
-    labels, keypoints, and masks per box are lists with one array per sample. Loaders other than slipring's need
-    ``collate_fn=dataset.collate_samples``.
+    A batch has the images in one array, if their sizes are equal or with ``batch="pad"``. Boxes, labels, keypoints and
+    masks per box are lists with one array per sample. Other loaders need ``collate_fn=dataset.collate_samples``.
 
     Parameters
     ----------
