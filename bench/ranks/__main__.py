@@ -26,13 +26,13 @@ import argparse
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from typing import Any
 
+from bench import apart
 from bench.machine import describe
 from bench.ranks.candidates import BATCH, CANDIDATES
-from bench.ranks.processes import FIRST, LIMIT_S, measured
+from bench.ranks.processes import FIRST, measured
 from bench.record import Table, finish, option, spread
 
 OURS, OWN = tuple(CANDIDATES)[:2]
@@ -42,14 +42,7 @@ def measured_apart(name: str, n: int, options: argparse.Namespace) -> dict[str, 
     """Measure in a process of its own; its failure becomes the answer."""
     command = [sys.executable, "-m", "bench.ranks", "--measure", name, str(n)]
     command += [f"--batches={options.batches}", f"--names={options.names}"]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return {"missing": f"no result within {LIMIT_S:.0f} s"}
-    if done.returncode:
-        return {"missing": f"exit status {done.returncode}"}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return apart.answer(command)
 
 
 def main() -> None:

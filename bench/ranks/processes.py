@@ -11,11 +11,11 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from bench import cpu, memory
+from bench.apart import LIMIT_S
 from bench.ranks.candidates import BATCH, CANDIDATES, Files, bytes_read, write
 
 N_FILES = 256
 FIRST = 8  # batches before the clock starts
-LIMIT_S = 600.0  # of a measurement: only one that hangs takes so long
 
 
 def rank(number: int, n: int, name: str, folder: str, batches: int, names: int, steps: Any, ways: Any) -> None:
