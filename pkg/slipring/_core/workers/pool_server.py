@@ -239,9 +239,10 @@ class PoolServer:
 
     def _stop(self, member):
         """Let the workers leave a loader's segment."""
-        member.stopping = True
-        for number in member.attached:
-            self._order(self.workers[number], "detach", member.key)
+        if not member.stopping:  # a loader may go while busy workers have yet to read what they were told when it stopped
+            member.stopping = True
+            for number in member.attached:
+                self._order(self.workers[number], "detach", member.key)
         self._settle(member)
 
     def _settle(self, member):
