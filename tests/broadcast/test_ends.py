@@ -201,7 +201,7 @@ def test_a_close_from_another_thread_wakes_a_waiting_writer(broadcast, call):
     )
     broadcast.close()
     thread.join()
-    assert type(raised[0]) is Closed
+    assert type(raised[0]) is Closed and str(raised[0]).startswith("<Broadcast closed at ")
     for reader in readers:
         reader.close()
 

@@ -280,6 +280,9 @@ cdef class WriterCore(End):
             # False: a participant that needs memory has just taken the slot.
             while not self.ring.share_end(self.await_slot(give_up, timeout), ITERATION, self.seq):
                 pass
+        except Closed:
+            self.check()  # after a close(), its error names the broadcast
+            raise
         finally:
             self.end()
 
@@ -375,6 +378,9 @@ cdef class WriterCore(End):
             elif clock() - self.looked_at >= LOOK:
                 self.look()
             return self.send(self.claim(give_up, timeout), obj)
+        except Closed:
+            self.check()  # after a close(), its error names the broadcast
+            raise
         finally:
             self.end()
 
@@ -472,11 +478,14 @@ cdef class ReaderCore(End):
         try:
             if ring.await_shared(self.participant, 0, -1):
                 return True
-            if give_up and self.spin:
+            if not give_up:
+                # With a deadline in the past, the call does not wait, but checks whether the writer has died.
+                return ring.await_shared(self.participant, 1, self.writer.fd)
+            if self.spin:
                 until = self.next_look(give_up, self.spin)
                 if ring.spin_shared(self.participant, until):
                     return True
-            while give_up:
+            while True:
                 if ring.await_shared(self.participant, self.next_look(give_up, LOOK_CLOSELY), self.writer.fd):
                     return True
                 PyErr_CheckSignals()
