@@ -155,8 +155,12 @@ class PoolServer:
                 self._refuse(member, error)
 
     def _tell(self, member, *message):
-        with contextlib.suppress(EOFError, OSError):  # it is about to be lost, by its own event
+        try:
             member.channel.send(*message)
+        except EOFError:
+            pass  # it is about to be lost, by its own event
+        except OSError:  # a timeout: a part of the message may have been sent, so no other one can follow
+            member.channel.sock.shutdown(socket.SHUT_RDWR)
 
     def _refuse(self, member, error):
         self._tell(member, "refused", "".join(traceback.format_exception(error)))
