@@ -59,7 +59,7 @@ class Loaded:
 
 class Refused(Rows):
     def __setstate__(self, state):
-        raise LookupError("this dataset is not to be had")
+        raise LookupError("this dataset cannot be loaded")
 
 
 def init_badly(number):

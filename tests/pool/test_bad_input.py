@@ -122,7 +122,7 @@ def test_a_dataset_that_the_pool_cannot_load_is_an_error_with_the_traceback_in_e
         for rank in started:
             answer = rank.answer()
             assert answer["error"] == "SlipringError" and "could not load the dataset or serve" in answer["text"]
-            assert "in __setstate__" in answer["text"] and "not to be had" in answer["text"]
+            assert "in __setstate__" in answer["text"] and "cannot be loaded" in answer["text"]
 
 
 def test_a_dataset_that_cannot_be_pickled_is_named():

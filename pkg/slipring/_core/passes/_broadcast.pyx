@@ -497,7 +497,7 @@ cdef class ReaderCore(End):
         except Closed:
             self.check()
             if ring.closed:
-                raise ShutDown("the writer has closed the broadcast, and all messages of it have been got") from None
+                raise ShutDown("the writer has closed the broadcast, and no message of it is left") from None
             raise writer_died(ring.participant(0)[0]) from None
         return False
 

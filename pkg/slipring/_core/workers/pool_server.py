@@ -371,7 +371,7 @@ class PoolServer:
         self._settle(member)
 
     def _end_workers(self):
-        self.listener.close()  # whoever comes from now on starts another pool
+        self.listener.close()  # a loader that comes from now on starts another pool
         for worker in self.workers.values():
             worker.leaves = True
             self._order(worker, "leave")
