@@ -417,12 +417,13 @@ cdef class ReaderCore(End):
     cdef object writer          # pidfd of its process
     cdef int copy
     cdef uint64_t spin          # ns
-    cdef Lease pending          # the next message, if `wait_until_ready` has taken it
+    cdef list pending           # the leases of messages that `wait_until_ready` has taken, in each thread at most one
+    cdef bint ready             # the writer has seen all readers: a message or a mark has come
 
     def _open(self, int fd, int record, writer, number, int copy, uint64_t spin):
         """Join, from descriptors of the segment, which are duplicated, and the pidfd of the writer."""
         cdef Ring ring = attached_ring(fd, record)
-        self.writer, self.copy, self.spin = writer, copy, spin
+        self.writer, self.copy, self.spin, self.pending = writer, copy, spin, []
         fcntl.flock(ring.fd, fcntl.LOCK_EX)  # against other processes that join, and recovery
         try:
             self.number = self.join(ring, number)
@@ -459,13 +460,13 @@ cdef class ReaderCore(End):
         self.enter()
         try:
             while True:
-                if self.pending is not None:
-                    lease, self.pending = self.pending, None
-                    return lease
+                if self.pending:
+                    return self.pending[0] if marks else self.pending.pop(0)
                 if not self.is_there(give_up):
                     return None
                 memset(&batch, 0, sizeof(batch))
                 lease = take_shared(self.ring, self.participant, &batch)  # None: another thread was faster
+                self.ready = self.ready or lease is not None
                 if lease is not None and (marks or not batch.is_end):
                     return lease
         finally:
@@ -547,12 +548,14 @@ cdef class ReaderCore(End):
             As `get`.
         """
         cdef Lease lease
-        if self.pending is None:
-            lease = self.following(deadline_of(True, timeout), True)
+        cdef uint64_t give_up = deadline_of(True, timeout)
+        self.check()
+        if not self.ready:
+            lease = self.following(give_up, True)
             if lease is None:
                 raise no_message_within(timeout)
-            if lease.result.kind != SR_END:
-                self.pending = lease
+            if lease.result.kind != SR_END and lease not in self.pending:
+                self.pending.append(lease)
 
     # ---- the end
 
@@ -573,7 +576,8 @@ cdef class ReaderCore(End):
 
     cdef int dispose(self) except -1:
         cdef Ring ring = self.ring
-        self.ring = self.writer = self.pending = None
+        self.ring = self.writer = None
+        self.pending = []
         if ring is not None:
             fcntl.flock(ring.fd, fcntl.LOCK_EX)  # as in `_open`
             try:
