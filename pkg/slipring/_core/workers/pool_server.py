@@ -243,7 +243,8 @@ class PoolServer:
 
     def _stop(self, member):
         """Let the workers leave a loader's segment."""
-        if not member.stopping:  # a loader may go while busy workers have yet to read what they were told when it stopped
+        # When a loader goes, busy workers may not have read yet what they were told when it stopped.
+        if not member.stopping:
             member.stopping = True
             for number in member.attached:
                 self._order(self.workers[number], "detach", member.key)
