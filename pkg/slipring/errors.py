@@ -328,7 +328,7 @@ class ReaderDied(SlipringError, RuntimeError):
 
 
 class WriterDied(SlipringError, RuntimeError):
-    """The writer of a broadcast has ended without ``close()``, and all its messages have been got.
+    """The writer of a broadcast has ended without ``close()``, and no message of it is left.
 
     Attributes
     ----------

@@ -51,7 +51,20 @@ def test_wait_until_ready_tells_the_readers(broadcast):
     broadcast.put(2)
     for _ in range(2):
         readers[1].wait_until_ready()  # a message says the same, and is not lost
-    assert readers[1].get() == 2
+    assert [reader.get() for reader in readers] == [2, 2]
+    readers[0].wait_until_ready(timeout=0)  # it has got a message
+    for reader in readers:
+        reader.close()
+
+
+def test_threads_that_wait_until_the_writer_is_ready_lose_no_message(broadcast):
+    readers = [broadcast.handle.open() for _ in range(2)]
+    threads = [raised_in_a_thread(readers[0].wait_until_ready)[0] for _ in range(3)]
+    for number in range(4):
+        broadcast.put(number)
+    for thread in threads:
+        thread.join()
+    assert sorted(readers[0].get() for _ in range(4)) == [0, 1, 2, 3]
     for reader in readers:
         reader.close()
 
@@ -179,14 +192,16 @@ def raised_in_a_thread(call):
 @pytest.mark.parametrize("call", ["get", "wait_until_ready"])
 def test_a_close_from_another_thread_wakes_a_waiting_reader(broadcast, call):
     readers = [broadcast.handle.open() for _ in range(2)]
-    broadcast.put(0)
-    assert [reader.get() for reader in readers] == [0, 0]
+    if call == "get":
+        broadcast.put(0)
+        assert [reader.get() for reader in readers] == [0, 0]
     thread, raised = raised_in_a_thread(getattr(readers[0], call))
     readers[0].close()
     thread.join()
     assert type(raised[0]) is Closed
-    broadcast.put(1)
-    assert readers[1].get() == 1
+    with broadcast.handle.open():  # the first put() waits for as many readers
+        broadcast.put(1)
+        assert readers[1].get() == 1
     readers[1].close()
 
 
@@ -201,7 +216,7 @@ def test_a_close_from_another_thread_wakes_a_waiting_writer(broadcast, call):
     )
     broadcast.close()
     thread.join()
-    assert type(raised[0]) is Closed
+    assert type(raised[0]) is Closed and str(raised[0]).startswith("<Broadcast closed at ")
     for reader in readers:
         reader.close()
 

@@ -20,8 +20,8 @@ from tests.support.processes import ROOT, until
 class Rows:
     """Rows of random numbers; sample `index` of any dataset waits `slow` seconds."""
 
-    def __init__(self, n, root="here", slow=0.0, gate=None, gated=-1, size=16):
-        self.n, self.root, self.size = n, root, size
+    def __init__(self, n, root="here", slow=0.0, gate=None, gated=-1, size=16, files=()):
+        self.n, self.root, self.size, self.files = n, root, size, files
         self.pauses = [slow]
         self.gates = [gate, gated]
 
@@ -59,7 +59,7 @@ class Loaded:
 
 class Refused(Rows):
     def __setstate__(self, state):
-        raise LookupError("this dataset is not to be had")
+        raise LookupError("this dataset cannot be loaded")
 
 
 def init_badly(number):

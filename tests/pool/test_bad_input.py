@@ -67,19 +67,52 @@ def test_the_number_of_workers_cannot_be_changed():
     ("differs", "text"),
     [
         ({"data": {"n": 64, "root": "there"}}, "dataset.root is 'there' here and 'here' there"),
+        ({"data": {"n": 64, "files": [["b", 1]]}}, "dataset.files is '1 items (digest "),
         ({"data": {"n": 65}}, "len(dataset) is 65 here and 64 there"),
         ({"num_workers": 3}, "num_workers is 3 here and 2 there"),
         ({"worker_init_fn": "init_badly"}, "worker_init_fn is 'tests.pool.rank.init_badly' here and None there"),
     ],
 )
 def test_ranks_that_disagree_get_an_error_that_names_what_differs(differs, text):
-    with ranks(1) as (first,), Rank() as second:
+    with ranks(1, data={"n": 64, "files": [["a", 1]]}) as (first,), Rank() as second:
         first.ask("batch")
+        differs = {**differs, "data": {"n": 64, "files": [["a", 1]], **differs.get("data", {})}}
         second.ask("make", **{"pool": first.name, "num_workers": 2, **differs})
         answer = second.ask("epoch")
         assert answer["error"] == "ValueError"
         assert text in answer["text"] and f"process {first.pid}" in answer["text"]
         assert first.ask("epoch")["pids"]
+
+
+def test_values_that_are_not_equal_to_themselves_do_not_differ():
+    with ranks(2, data={"n": 64, "root": float("nan")}) as started:
+        assert all("error" not in rank.ask("epoch") for rank in started)
+
+
+OWN_CLASSES = """
+import enum
+from slipring import Loader, Workers
+
+class Split(str, enum.Enum):
+    TRAIN = "train"
+
+class Rows(list):
+    def __init__(self, n):
+        super().__init__(range(n))
+        self.split, self.splits = Split.TRAIN, [Split.TRAIN]
+
+if __name__ == "__main__":
+    with Loader(Rows(8), num_workers=1, workers=Workers(pool="test-own-classes")) as loader:
+        print(len(list(loader)))
+"""
+
+
+def test_attributes_of_the_main_modules_classes_are_compared(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(OWN_CLASSES)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, path], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "8\n"), done.stderr
 
 
 def test_a_dataset_that_the_pool_cannot_load_is_an_error_with_the_traceback_in_each_rank():
@@ -89,7 +122,7 @@ def test_a_dataset_that_the_pool_cannot_load_is_an_error_with_the_traceback_in_e
         for rank in started:
             answer = rank.answer()
             assert answer["error"] == "SlipringError" and "could not load the dataset or serve" in answer["text"]
-            assert "in __setstate__" in answer["text"] and "not to be had" in answer["text"]
+            assert "in __setstate__" in answer["text"] and "cannot be loaded" in answer["text"]
 
 
 def test_a_dataset_that_cannot_be_pickled_is_named():

@@ -114,6 +114,19 @@ def test_a_stopped_rank_delays_no_other():
         assert alive(stopped.pid) and stopped.ask("batch")
 
 
+def test_a_loader_that_goes_while_a_worker_is_busy_costs_no_worker(tmp_path):
+    os.mkfifo(gate := tmp_path / "gate")
+    with ranks(1, data={"n": 64, "gate": str(gate), "gated": 63}, shuffle=False, timeout=0.2) as (rank,):
+        assert "error" not in rank.ask("batch")
+        rank.ask("make", name="other", pool=rank.name, num_workers=2, data={"n": 64, "slow": 0.001})
+        pids = until(lambda: len(found := rank.ask("epoch", name="other")["pids"]) == 2 and found, "two workers")
+        assert error_of(rank)["error"] == "LoaderTimeout"
+        rank.ask("close")
+        with open(gate, "wb"):
+            pass
+        until(lambda: rank.ask("epoch", name="other")["pids"] == pids, "an epoch of the same workers")
+
+
 def test_a_rank_that_is_killed_while_it_begins_stops_no_other():
     seed = os.environ.get("SLIPRING_TEST_SEED") or str(int.from_bytes(os.urandom(4), "little"))
     print("seed", seed)

@@ -44,11 +44,14 @@ def test_ranks_get_views_of_their_parts(tmp_path, ranks):
 def test_documents_of_a_packed_batch_are_divided_one_by_one(tmp_path):
     rows = {**PACKED, "input_ids": [PACKED["input_ids"]], "seq_idx": [PACKED["input_ids"]]}
     megatron = {"tokens": [[*range(8)]], "packed_seq_params": PADDED}
-    flat, row, whole, padded = parts(
-        tmp_path, (PACKED, {"dim": 0}), (rows, {}), (PACKED, {"dim": 0, "order": "contiguous"}), (megatron, {})
+    of_fla = {"input_ids": [PACKED["input_ids"]], "cu_seqlens": DOCUMENTS}
+    flat, row, whole, padded, fla = parts(
+        *(tmp_path, (PACKED, {"dim": 0}), (rows, {}), (PACKED, {"dim": 0, "order": "contiguous"}), (megatron, {})),
+        (of_fla, {}),
     )
     first, second = [0, 3, 4, 5, 6, 13, 14, 15], [1, 2, 7, 8, 9, 10, 11, 12]
     assert [each[0]["input_ids"] for each in flat] == [first, second]
+    assert [each[0] for each in fla] == [{"input_ids": [ids], "cu_seqlens": DOCUMENTS} for ids in (first, second)]
     assert [each[0]["seq_idx"] for each in row] == [[first], [second]]
     assert [each[0]["input_ids"] for each in whole] == [[*range(8)], [*range(8, 16)]]
     assert all(each[0]["cu_seqlens_q"] == DOCUMENTS and each[1]["cu_seqlens_q"] for each in (*flat, *row, *whole))
@@ -65,6 +68,8 @@ def test_batches_that_cannot_be_divided_are_refused(tmp_path):
         ({"input_ids": ROWS}, {"dim": 2}),
         ({"input_ids": ROWS, "cu_seq_lens_q": [0, 24]}, {}),
         ({"input_ids": ROWS}, {"order": "other"}),
+        ({**PACKED, "cu_seqlens_q": [4, 16]}, {"dim": 0}),
+        ({**PACKED, "cu_seqlens_q": [0, 16, 0]}, {"dim": 0}),
     ]
     texts = [
         "10 tokens (dim=1) cannot be divided into 4 equal chunks",
@@ -74,6 +79,8 @@ def test_batches_that_cannot_be_divided_are_refused(tmp_path):
         "no tensor with a dimension 2",
         "count 24 tokens, and dim=1 has 12",
         "order must be 'zigzag' or 'contiguous', not 'other'",
+        "cu_seqlens_q=[4, 16]: cumulative lengths must begin with 0",
+        "cu_seqlens_q=[0, 16, 0]: cumulative lengths must begin with 0 and never decrease",
     ]
     for both, text in zip(parts(tmp_path, *cases), texts, strict=True):
         assert both[0] == both[1] and text in both[0]

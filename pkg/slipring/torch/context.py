@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _Batch = TypeVar("_Batch")
 
 # Where documents begin, in the formats of `slipring.tokens`. The first of them that a batch has counts.
-BOUNDS = ("cu_seqlens_q_padded", "cu_seqlens_q", "cu_seq_lens_q")
+BOUNDS = ("cu_seqlens_q_padded", "cu_seqlens_q", "cu_seq_lens_q", "cu_seqlens")
 PACKED = "packed_seq_params"
-OF_DOCUMENTS = ("cu_seqlens_", "cu_seq_lens_", "max_seqlen_", "max_length_", PACKED)  # beginnings of names
+OF_DOCUMENTS = ("cu_seqlens", "cu_seq_lens_", "max_seqlen", "max_length_", PACKED)  # beginnings of names
 
 
 def context_slice(
@@ -51,8 +51,8 @@ def context_slice(
             ``.flatten(dim, dim + 1)`` joins the chunks, [..., length / n, ...], as Megatron, TransformerEngine and
             torch's ``context_parallel`` arrange them.
         'zigzag' of a packed batch
-            If the batch is a dict with `cu_seqlens_q`, `cu_seq_lens_q` or `packed_seq_params`, as those of
-            `slipring.tokens.Flat`, each document is divided for itself. Tensors are copies of the rank's tokens,
+            If the batch is a dict with `cu_seqlens_q`, `cu_seq_lens_q`, `cu_seqlens` or `packed_seq_params`, as those
+            of `slipring.tokens.Flat`, each document is divided for itself. Tensors are copies of the rank's tokens,
             [..., length / n, ...], because chunks of several documents are no view. The cumulative and longest lengths
             stay those of whole documents, as TransformerEngine wants them.
 
@@ -158,9 +158,19 @@ def _bounds(batch):
     """Return where documents begin and the last one ends, as an array; None: the batch is not packed."""
     for entries in (batch, batch.get(PACKED)) if isinstance(batch, Mapping) else ():
         for name in BOUNDS if isinstance(entries, Mapping) else ():
-            if name in entries:
-                return np.asarray(torch.as_tensor(entries[name]).cpu(), np.int64)
+            if entries.get(name) is not None:
+                bounds = np.asarray(torch.as_tensor(entries[name]).cpu(), np.int64).ravel()
+                _check_bounds(name, bounds)
+                return bounds
     return None
+
+
+def _check_bounds(name, bounds):
+    if not bounds.size or bounds[0] or (np.diff(bounds) < 0).any():
+        raise ValueError(
+            f"{name}={shown(bounds.tolist())}: cumulative lengths must begin with 0 and never decrease; to pad them, "
+            "repeat the last one"
+        )
 
 
 def _tokens(bounds, length, rank, ranks):

@@ -280,6 +280,9 @@ cdef class WriterCore(End):
             # False: a participant that needs memory has just taken the slot.
             while not self.ring.share_end(self.await_slot(give_up, timeout), ITERATION, self.seq):
                 pass
+        except Closed:
+            self.check()  # after a close(), its error names the broadcast
+            raise
         finally:
             self.end()
 
@@ -375,6 +378,9 @@ cdef class WriterCore(End):
             elif clock() - self.looked_at >= LOOK:
                 self.look()
             return self.send(self.claim(give_up, timeout), obj)
+        except Closed:
+            self.check()  # after a close(), its error names the broadcast
+            raise
         finally:
             self.end()
 
@@ -411,12 +417,13 @@ cdef class ReaderCore(End):
     cdef object writer          # pidfd of its process
     cdef int copy
     cdef uint64_t spin          # ns
-    cdef Lease pending          # the next message, if `wait_until_ready` has taken it
+    cdef list pending           # the leases of messages that `wait_until_ready` has taken, in each thread at most one
+    cdef bint ready             # the writer has seen all readers: a message or a mark has come
 
     def _open(self, int fd, int record, writer, number, int copy, uint64_t spin):
         """Join, from descriptors of the segment, which are duplicated, and the pidfd of the writer."""
         cdef Ring ring = attached_ring(fd, record)
-        self.writer, self.copy, self.spin = writer, copy, spin
+        self.writer, self.copy, self.spin, self.pending = writer, copy, spin, []
         fcntl.flock(ring.fd, fcntl.LOCK_EX)  # against other processes that join, and recovery
         try:
             self.number = self.join(ring, number)
@@ -453,13 +460,13 @@ cdef class ReaderCore(End):
         self.enter()
         try:
             while True:
-                if self.pending is not None:
-                    lease, self.pending = self.pending, None
-                    return lease
+                if self.pending:
+                    return self.pending[0] if marks else self.pending.pop(0)
                 if not self.is_there(give_up):
                     return None
                 memset(&batch, 0, sizeof(batch))
                 lease = take_shared(self.ring, self.participant, &batch)  # None: another thread was faster
+                self.ready = self.ready or lease is not None
                 if lease is not None and (marks or not batch.is_end):
                     return lease
         finally:
@@ -472,11 +479,14 @@ cdef class ReaderCore(End):
         try:
             if ring.await_shared(self.participant, 0, -1):
                 return True
-            if give_up and self.spin:
+            if not give_up:
+                # With a deadline in the past, the call does not wait, but checks whether the writer has died.
+                return ring.await_shared(self.participant, 1, self.writer.fd)
+            if self.spin:
                 until = self.next_look(give_up, self.spin)
                 if ring.spin_shared(self.participant, until):
                     return True
-            while give_up:
+            while True:
                 if ring.await_shared(self.participant, self.next_look(give_up, LOOK_CLOSELY), self.writer.fd):
                     return True
                 PyErr_CheckSignals()
@@ -488,7 +498,7 @@ cdef class ReaderCore(End):
         except Closed:
             self.check()
             if ring.closed:
-                raise ShutDown("the writer has closed the broadcast, and all messages of it have been got") from None
+                raise ShutDown("the writer has closed the broadcast, and no message of it is left") from None
             raise writer_died(ring.participant(0)[0]) from None
         return False
 
@@ -538,12 +548,14 @@ cdef class ReaderCore(End):
             As `get`.
         """
         cdef Lease lease
-        if self.pending is None:
-            lease = self.following(deadline_of(True, timeout), True)
+        cdef uint64_t give_up = deadline_of(True, timeout)
+        self.check()
+        if not self.ready:
+            lease = self.following(give_up, True)
             if lease is None:
                 raise no_message_within(timeout)
-            if lease.result.kind != SR_END:
-                self.pending = lease
+            if lease.result.kind != SR_END and lease not in self.pending:
+                self.pending.append(lease)
 
     # ---- the end
 
@@ -564,7 +576,8 @@ cdef class ReaderCore(End):
 
     cdef int dispose(self) except -1:
         cdef Ring ring = self.ring
-        self.ring = self.writer = self.pending = None
+        self.ring = self.writer = None
+        self.pending = []
         if ring is not None:
             fcntl.flock(ring.fd, fcntl.LOCK_EX)  # as in `_open`
             try:

@@ -13,6 +13,7 @@ import struct
 from functools import partial
 
 from slipring._core.ring.process import Owner
+from slipring._core.workers.channel import peer_of
 from slipring._core.workers.stateful import attempt
 from slipring.errors import Closed, LeadDied
 
@@ -129,12 +130,6 @@ def listening():
     return listener, address
 
 
-def _peer(connection):
-    """Return (pid, uid) of the process at the other end."""
-    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid
-
-
 def connected(address, rank, pid):
     """Return the `Connection` to a process that listens there."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -142,7 +137,7 @@ def connected(address, rank, pid):
         connection.connect(address)
     except ConnectionRefusedError:
         raise LeadDied(f"rank {rank} (pid {pid}) has died before it had made its loader", rank=rank, pid=pid) from None
-    found, uid = _peer(connection)
+    found, uid, _ = peer_of(connection)
     if (found, uid) != (pid, os.geteuid()):
         raise PermissionError(f"share=: process {found} of user {uid} answers in the place of rank {rank} (pid {pid})")
     return Connection(connection, rank, pid)
@@ -166,7 +161,7 @@ def accepted(listener, expected):
                 names = ", ".join(f"{expected[pid]} (pid {pid})" for pid in missing)
                 raise RuntimeError(f"share=: no connection from rank {names}, which must make its loader, too")
             connection, _ = listener.accept()
-            pid, uid = _peer(connection)
+            pid, uid, _ = peer_of(connection)
             if uid == os.geteuid() and pid in expected:
                 connections[pid] = Connection(connection, expected[pid], pid)
     finally:

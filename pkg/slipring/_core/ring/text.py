@@ -309,7 +309,7 @@ def readers_died(died: list[tuple[int, int]]) -> ReaderDied:
     """Return the ReaderDied for (reader, pid) of each; pid 0: it died while it joined."""
     what = ", ".join(f"reader {reader} (pid {pid or 'unknown'})" for reader, pid in died)
     return ReaderDied(
-        f"{what} ended without close(); nothing was put, and what the dead had is released. Call again to continue "
+        f"{what} ended without close(); nothing was put, and their messages are released. Call again to continue "
         "with the other readers",
         readers=[reader for reader, _ in died],
         pids=[pid for _, pid in died],
@@ -318,7 +318,7 @@ def readers_died(died: list[tuple[int, int]]) -> ReaderDied:
 
 def writer_died(pid: int) -> WriterDied:
     """Return the WriterDied of a broadcast."""
-    return WriterDied(f"the writer (pid {pid}) has ended without close(), and all its messages have been got", pid=pid)
+    return WriterDied(f"the writer (pid {pid}) has ended without close(), and no message of it is left", pid=pid)
 
 
 def writer_is_gone(pid: int) -> Closed:

@@ -17,6 +17,11 @@ AT_ONCE = 200  # descriptors; the kernel sends at most 253 in one call
 _arriving = threading.local()  # .fds: the descriptors of the message that this thread is reading
 
 
+def peer_of(sock):
+    """Return (pid, user id, group id) of the process that connected to a Unix socket, or began to listen."""
+    return struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+
+
 class Channel:
     """One end of a Unix stream socket. One thread uses it.
 
@@ -31,9 +36,8 @@ class Channel:
         return self.sock.fileno()
 
     def peer(self):
-        """Return (pid, user id, group id) of the process that connected or began to listen."""
-        size = struct.calcsize("3i")
-        return struct.unpack("3i", self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        """See `peer_of`."""
+        return peer_of(self.sock)
 
     def send(self, *message):
         """Send a message: objects that could be sent to a process that is being started."""

@@ -121,14 +121,14 @@ class NodePool(WorkerPool):
             with no_interrupt():
                 self.link.channel.send("stop")
             self.stuck = not self._left(0.0 if overdue else GRACE_S)
+            if self.stuck:
+                log.warning(
+                    "pool=%r: workers still make batches of a loader that has ended; they leave its segment afterwards",
+                    self.name,
+                )
         except EOFError:
             self.stuck = True  # the kernel is ending the workers, which may still write to the segment
         self.workers = {}
-        if self.stuck:
-            log.warning(
-                "pool=%r: workers still make batches of a loader that has ended; they leave its segment afterwards",
-                self.name,
-            )
 
     def _left(self, seconds):
         """Return whether all workers leave the segment within that time."""

@@ -1,6 +1,7 @@
 """How a loader finds the pool of its machine, or starts it, and what they tell each other."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -23,6 +24,8 @@ JOB = (  # variables that tell a job's processes on one machine from those of ot
     *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
     *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE"),
 )
+UNKNOWN = object()  # a value that is not compared
+SAMPLED = 1000  # about as many items of a list are compared
 STARTER = (
     "import json, sys\n"
     "given = json.load(sys.stdin)\n"
@@ -49,19 +52,37 @@ def address_of(name):
 
 def described(job):
     """Return what the loaders of a number must agree on: a dict of names and plain values."""
-    dataset = job.dataset if job.share is None else job.dataset.dataset
-    said = {"dataset": _kind(dataset)}
+    dataset, *functions = parts_of(job)
+    dataset = dataset if job.share is None else dataset.dataset
+    said = {}
+    for name, part in zip(PARTS, (dataset, *functions), strict=True):
+        said[name] = _kind(part)
+        given = part.keywords if isinstance(part, functools.partial) else getattr(part, "__dict__", {})
+        plain = {f"{name}.{attribute}": _plain(given[attribute]) for attribute in sorted(given)}
+        said.update({attribute: value for attribute, value in plain.items() if value is not UNKNOWN})
     with contextlib.suppress(Exception):  # users' code; not every dataset has a length
         said["len(dataset)"] = len(dataset)
-    attributes = getattr(dataset, "__dict__", {})
-    for name in sorted(attributes):
-        value = attributes[name]
-        if value is None or isinstance(value, (bool, int, float, str, os.PathLike)):
-            said[f"dataset.{name}"] = os.fspath(value) if isinstance(value, os.PathLike) else value
-    said.update({name: _kind(part) for name, part in zip(PARTS[1:], parts_of(job)[1:], strict=True)})
     said["num_workers"] = job.num_workers
     said["the version of slipring"], said["the version of Python"] = __version__, platform.python_version()
     return said
+
+
+def _plain(value, depth=3):
+    """Return a value as one that any process can unpickle; of a long one its length and a digest. Or `UNKNOWN`."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if value is None:
+        return None
+    for kind in (bool, int, float, str, bytes):
+        if isinstance(value, kind):  # not always of that very class, such as members of an Enum; and NaN is not itself
+            return value if type(value) is kind and value == value else kind.__repr__(value)
+    if not isinstance(value, (list, tuple)) or depth == 1:
+        return UNKNOWN
+    items = [_plain(item, depth - 1) for item in value[:: len(value) // SAMPLED + 1]]
+    if UNKNOWN in items:
+        return UNKNOWN
+    digest = hashlib.blake2b(repr(items).encode(errors="surrogatepass"), digest_size=4).hexdigest()
+    return f"{len(value)} items (digest {digest})"
 
 
 def _kind(thing):

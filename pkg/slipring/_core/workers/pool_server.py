@@ -155,8 +155,12 @@ class PoolServer:
                 self._refuse(member, error)
 
     def _tell(self, member, *message):
-        with contextlib.suppress(EOFError, OSError):  # it is about to be lost, by its own event
+        try:
             member.channel.send(*message)
+        except EOFError:
+            pass  # it is about to be lost, by its own event
+        except OSError:  # a timeout: a part of the message may have been sent, so no other one can follow
+            member.channel.sock.shutdown(socket.SHUT_RDWR)
 
     def _refuse(self, member, error):
         self._tell(member, "refused", "".join(traceback.format_exception(error)))
@@ -239,9 +243,11 @@ class PoolServer:
 
     def _stop(self, member):
         """Let the workers leave a loader's segment."""
-        member.stopping = True
-        for number in member.attached:
-            self._order(self.workers[number], "detach", member.key)
+        # When a loader goes, busy workers may not have read yet what they were told when it stopped.
+        if not member.stopping:
+            member.stopping = True
+            for number in member.attached:
+                self._order(self.workers[number], "detach", member.key)
         self._settle(member)
 
     def _settle(self, member):
@@ -366,7 +372,7 @@ class PoolServer:
         self._settle(member)
 
     def _end_workers(self):
-        self.listener.close()  # whoever comes from now on starts another pool
+        self.listener.close()  # a loader that comes from now on starts another pool
         for worker in self.workers.values():
             worker.leaves = True
             self._order(worker, "leave")
