@@ -57,6 +57,10 @@ def test_regular_indices_are_those_of_torchcodec(video, options, expected):
             [[0, 21], [15, 36]],
         ),
         ({"seconds_between_clip_starts": 0.25, "sampling_range_start": 0.55, "sampling_range_end": 1}, [[16], [24]]),
+        (  # the quotient of the range and the distance is rounded up, and so is the last start
+            {"seconds_between_clip_starts": 0.15, "sampling_range_start": 0.01, "sampling_range_end": 1.06},
+            [[0], [4], [9], [13], [18], [22], [27]],
+        ),
         (
             {
                 "seconds_between_clip_starts": 9,

@@ -113,6 +113,11 @@ def test_no_frames_are_an_empty_array(path):
         assert video.frames_at([]).pixels.shape == (0, 48, 64, 3)
 
 
+def test_no_frames_of_a_rotated_video_have_the_upright_size(tmp_path):
+    with clips.Video(write(tmp_path / "upright.mp4", "h264 rotated by 90", frames=2)) as video:
+        assert video.frames_at([]).pixels.shape == (0, *video.frames_at([0]).pixels.shape[1:]) == (0, 64, 48, 3)
+
+
 def test_a_pickle_of_a_video_needs_no_second_index(path):
     with clips.Video(path) as video:
         wanted = video.frames_at([7])

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("av")
+import av
 
-from slipring import Loader, Workers, clips, images
+from slipring import Cache, Loader, Workers, clips, images
 from slipring.errors import VideoError, WorkerDied
 from tests.support import inside
 from tests.support.kinds import KINDS, kinds, loaded
@@ -272,7 +273,6 @@ def test_a_cache_that_is_too_small_changes_nothing(paths):
 
 
 def test_a_cache_by_name_is_shared_and_refuses_other_videos(paths):
-    from slipring import Cache
     from slipring.errors import CacheMismatch
 
     name = f"clips-{os.getpid()}"
@@ -342,6 +342,47 @@ def test_other_clips_of_a_damaged_video_are_kept(broken):
     with Loader(data, batch_size=6, num_workers=0) as loader:
         (batch,) = loader
     assert batch.target.tolist() == [0, 0, 1, 2, 2, 2]
+
+
+def test_a_damaged_frame_costs_only_the_clips_that_have_it_also_with_a_cache(tmp_path):
+    path = write(tmp_path / "damaged.mkv", "h264 in matroska", frames=60, group=60)
+    with av.open(path) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    with open(path, "r+b") as file:
+        file.seek(packets[50].pos + 20)
+        file.write(b"U" * (packets[50].size - 20))
+    lost = round(damaged(path) * 30)
+    assert 48 < lost < 59  # the last cache entry of the only group of pictures has good frames, too
+    with Cache("64MiB") as cache, clips.Video(path) as video:
+        for start in (0, 20, lost - 3, lost + 1):
+            data = clips.Videos(path, clips.RegularClips(3, sampling_range_start=start), cache=cache)
+            np.testing.assert_array_equal(data[0].pixels, video.frames_at(np.arange(start, start + 3).clip(max=59)).pixels)
+        with pytest.raises(VideoError, match=f"frame {lost} at"):
+            clips.Videos(path, clips.RegularClips(3, sampling_range_start=lost), cache=cache)[0]
+        assert cache.stats().hits > 0
+
+
+def test_a_clip_counts_once_however_many_videos_are_skipped_for_it(tmp_path, paths):
+    broken = [tmp_path / f"{n}.mp4" for n in range(2)]
+    for path in broken:
+        path.write_text("no video")
+    data = clips.Videos([*broken, paths[0]], clips.RegularClips(2), on_error="skip")
+    with Loader(data, batch_size=3, num_workers=1) as loader:
+        (batch,) = loader
+        assert batch.target.tolist() == [2, 2, 2] and loader.stats().skipped_samples == 2
+
+
+def cut(image):
+    return image[:3]
+
+
+def test_wrong_sizes_from_transforms_name_the_video(paths):
+    sizes = images.RandomChoice([images.CenterCrop(8), images.CenterCrop(9)])
+    data = clips.Videos(paths[0], clips.RegularClips(30), sizes, geometry="frame")
+    with pytest.raises(ValueError, match=r"a\.mp4: the transforms give the frames of one clip the shapes .*\(9, 9, 3\)"):
+        data[0]
+    with pytest.raises(ValueError, match=r"a\.mp4 \(index 1\): the step .* returned an array"):
+        clips.Videos(paths[0], clips.RegularClips(3, clips_per_video=2), cut)[1]
 
 
 def test_files_that_are_no_videos_are_skipped_or_named(tmp_path, paths, caplog):
