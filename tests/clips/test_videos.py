@@ -356,7 +356,9 @@ def test_a_damaged_frame_costs_only_the_clips_that_have_it_also_with_a_cache(tmp
     with Cache("64MiB") as cache, clips.Video(path) as video:
         for start in (0, 20, lost - 3, lost + 1):
             data = clips.Videos(path, clips.RegularClips(3, sampling_range_start=start), cache=cache)
-            np.testing.assert_array_equal(data[0].pixels, video.frames_at(np.arange(start, start + 3).clip(max=59)).pixels)
+            np.testing.assert_array_equal(
+                data[0].pixels, video.frames_at(np.arange(start, start + 3).clip(max=59)).pixels
+            )
         with pytest.raises(VideoError, match=f"frame {lost} at"):
             clips.Videos(path, clips.RegularClips(3, sampling_range_start=lost), cache=cache)[0]
         assert cache.stats().hits > 0
@@ -379,7 +381,9 @@ def cut(image):
 def test_wrong_sizes_from_transforms_name_the_video(paths):
     sizes = images.RandomChoice([images.CenterCrop(8), images.CenterCrop(9)])
     data = clips.Videos(paths[0], clips.RegularClips(30), sizes, geometry="frame")
-    with pytest.raises(ValueError, match=r"a\.mp4: the transforms give the frames of one clip the shapes .*\(9, 9, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"a\.mp4: the transforms give the frames of one clip the shapes .*\(9, 9, 3\)"
+    ):
         data[0]
     with pytest.raises(ValueError, match=r"a\.mp4 \(index 1\): the step .* returned an array"):
         clips.Videos(paths[0], clips.RegularClips(3, clips_per_video=2), cut)[1]
