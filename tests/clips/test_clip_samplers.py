@@ -166,6 +166,8 @@ def test_wrong_arguments_are_named(video, sampler, options, text):
 
 
 def test_arguments_of_wrong_types_are_named(video):
+    with pytest.raises(TypeError, match=r"video must be a slipring\.clips\.Video, not 'a\.mp4'"):
+        clips.clips_at_random_indices("a.mp4")
     for options in ({"num_clips": 1.5}, {"sampling_range_start": "0"}, {"num_frames_per_clip": None}):
         with pytest.raises(TypeError, match=f"{next(iter(options))} must be"):
             clips.clips_at_random_indices(video, **options)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import shutil
 import signal
 
 import numpy as np
@@ -106,6 +107,26 @@ def test_a_signal_handler_may_raise_at_any_instant(tmp_path):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted > 0
+
+
+@pytest.mark.parametrize("function", ["load", "savez"])
+def test_a_signal_handler_may_raise_while_an_index_file_is_read_or_written(tmp_path, path, monkeypatch, function):
+    def interrupted(*args, **options):
+        signal.raise_signal(signal.SIGALRM)
+
+    def interrupt(number, frame):
+        raise TimeoutError("too late")  # an OSError
+
+    clips.Video(path, index=tmp_path / "kept").close()
+    if function == "savez":
+        shutil.rmtree(tmp_path / "kept")
+    monkeypatch.setattr(np, function, interrupted)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(TimeoutError, match="too late"):
+            clips.Video(path, index=tmp_path / "kept")
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_no_frames_are_an_empty_array(path):

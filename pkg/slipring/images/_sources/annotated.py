@@ -227,11 +227,14 @@ class Annotated(IndexedSamples):
         return None if read is None else one_each(self.dataset, indices, read(indices))
 
     def name(self, index: int) -> str | None:
-        with contextlib.suppress(Exception):  # for the message of another error
+        try:
             image = self.read(index)[self.images[0]]
             image = image.get("path") if isinstance(image, dict) else image
             return os.fspath(image) if isinstance(image, (str, os.PathLike)) else None
-        return None
+        except Exception as error:  # the name is for the message of another error
+            if from_handler(error):
+                raise
+            return None
 
     def fingerprint(self) -> str | None:
         """Return a text that identifies these samples, for `cache`; None: there is none."""
