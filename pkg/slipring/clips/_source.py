@@ -76,7 +76,7 @@ class FrameSource:
                 yield number, pixels[number - begin], orientation
 
     def _entry(self, index, pieces, first, piece):
-        """Return the cache entry of a piece; None if the cache has no room for it, or its frames cannot be one array."""
+        """Return the cache entry of a piece; None if the cache has no room for it, or its frames are not kept."""
         entry = self.cache._peek(first + piece, None)
         if entry is None:
             if self.cache._missed():
