@@ -482,3 +482,16 @@ def test_a_death_is_an_error_if_the_loader_says_so(tmp_path, paths):
         Loader(data, batch_size=2, num_workers=1, workers=Workers(on_death="raise")) as loader,
     ):
         list(loader)
+
+
+@pytest.mark.fault
+def test_videos_in_a_concat_dataset_have_the_same_default(tmp_path, paths):
+    data = pytest.importorskip("torch").utils.data
+    (tmp_path / "main").write_text(str(os.getpid()))
+    parts = [clips.Videos(path, CLIPS, [*CROP, Crash(tmp_path, signal.SIGSEGV)]) for path in paths[:2]]
+    with Loader(data.ConcatDataset(parts), batch_size=2, num_workers=1) as loader:
+        assert [batch.target.tolist() for batch in loader] == [[0, 0]] * 3
+        assert loader.stats().respawns == 1
+    (tmp_path / "crash 0").unlink()
+    with pytest.raises(WorkerDied), Loader(data.ConcatDataset([*parts, range(2)]), batch_size=2, num_workers=1) as one:
+        list(one)
