@@ -419,6 +419,7 @@ def test_a_clip_that_does_not_fit_is_an_error_even_if_broken_videos_are_skipped(
         (("https://host/a.mp4", CLIPS), {}, ValueError, "paths must be files on this machine, and https://host/a.mp4"),
         (("a.mp4", 16), {}, TypeError, "clips must be"),
         (("a.mp4", CLIPS), {"targets": [1, 2]}, ValueError, "targets must have one for each of the 1 videos, not 2"),
+        (("a.mp4", CLIPS), {"targets": 1}, TypeError, "targets must be a sequence with one for each video, not 1"),
         (("a.mp4", CLIPS), {"geometry": "video"}, ValueError, "geometry must be one of 'clip', 'frame'"),
         (("a.mp4", CLIPS), {"on_error": "log"}, ValueError, "on_error must be one of"),
         (("a.mp4", CLIPS), {"index": "disk"}, ValueError, "index must be 'memory' or 'sidecar'"),

@@ -167,6 +167,8 @@ class Videos:
         one_of("geometry", geometry, ("clip", "frame"))
         one_of("on_error", on_error, ("raise", "skip"))
         listed = _local(paths)
+        if targets is not None and not hasattr(targets, "__len__"):
+            raise TypeError(f"targets must be a sequence with one for each video, not {shown(targets)}")
         if targets is not None and len(targets) != len(listed):
             raise ValueError(f"targets must have one for each of the {len(listed)} videos, not {len(targets)}")
         self._renderer = FrameRenderer(transform, layout=layout, dtype=dtype, mean=mean, std=std, max_pixels=MAX_PIXELS)
