@@ -283,7 +283,7 @@ def test_a_cache_by_name_is_shared_and_refuses_other_videos(paths):
         assert second[0].pixels.shape == (2, 48, 64, 3) and other.stats().hits > 0
         with pytest.raises(CacheMismatch, match="frames of 4 videos"):
             clips.Videos(paths[:2], CLIPS, cache=other)
-        with pytest.raises(CacheMismatch, match="this is frames of 4 videos, but other ones or in another form. Give"):
+        with pytest.raises(CacheMismatch, match="this is frames of 4 videos, but other ones or in another form"):
             clips.Videos(paths[::-1], CLIPS, cache=other)
 
 
