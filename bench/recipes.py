@@ -35,7 +35,6 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,7 +42,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import annotated_photos, cpu, parts
+from bench import annotated_photos, apart, cpu, parts
 from bench.annotated_photos import AnnotatedPhotos
 from bench.baselines._torch import endless
 from bench.baselines.recipes import BATCH, CANDIDATES, CLASSES, RECIPES, SIDE, VIEWS, Recipe
@@ -130,13 +129,7 @@ def measured_apart(recipe: Recipe, candidate: str, number: int, options: argpars
     """Measure in a new process; its failure becomes the answer."""
     command = [sys.executable, "-m", "bench.recipes", "--workers", str(options.workers)]
     command += ["--seconds", str(options.seconds), *(("--data", options.data) if options.data else ())]
-    done = subprocess.run(
-        [*command, "--measure", recipe.key, candidate, str(number)], stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        return {"missing": f"exit status {done.returncode}"}
-    found: Row = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return apart.answer([*command, "--measure", recipe.key, candidate, str(number)])
 
 
 def answer(recipe: Recipe, candidate: str, seed: int, options: argparse.Namespace) -> Row:

@@ -36,7 +36,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -44,7 +43,7 @@ from typing import Any
 
 import torch
 
-from bench import recipes
+from bench import apart, recipes
 from bench.baselines.recipes import CANDIDATES, RECIPES
 from bench.machine import describe
 from bench.photos import DATA, ensure
@@ -144,14 +143,7 @@ def measured_apart(network: str, loader: str, options: argparse.Namespace) -> Ro
     """Measure in a new process; its failure becomes the answer."""
     command = [sys.executable, "-m", "bench.training", f"--workers={options.workers}", f"--seconds={options.seconds}"]
     command += [*(("--data", options.data) if options.data else ()), "--measure", network, loader]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return {"missing": f"no result within {LIMIT_S:.0f} s"}
-    if done.returncode:
-        return {"missing": f"exit status {done.returncode}"}
-    found: Row = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return apart.answer(command, LIMIT_S)
 
 
 def quantity(rows: Sequence[Row], name: str) -> list[float]:

@@ -13,7 +13,7 @@ SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 # Modules that can be imported where slipring cannot run.
 PORTABLE = re.compile(
     r"slipring\.(_public|_version|errors|options|redaction|torch|torch\.(context|fallback)"
-    r"|_core|_core\.(codec|codec\.pytree|options(\..*)?|ring|ring\.(process|ring_limits)))"
+    r"|_core|_core\.(options(\..*)?|codec|codec\.pytree|ring|ring\.(process|ring_limits)))"
 )
 
 fallback: str | None = None  # with SLIPRING_FALLBACK=1, where slipring cannot run: the reason

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypedDict, T
 from slipring._core.options import checks, rule
 from slipring._core.options.rule import Group, Rule, documented, option, rules
 from slipring._core.ring.ring_limits import MAX_SLOTS
-from slipring.errors import shown
 
 _Constructor = TypeVar("_Constructor", bound=Callable[..., Any])
 
@@ -32,7 +31,6 @@ else:
 
 StartMethod = Literal["fork", "forkserver", "spawn", "thread"]
 OF_WORKERS = "; num_workers= is their number"  # ends the error for a wrong workers=
-MAX_NODE = 1023  # Linux has at most 1024
 MAX_FETCH_THREADS = 1024  # of one worker; more would wait for a processor, not for a disk or a network
 
 
@@ -43,20 +41,6 @@ def _indices(name, value):
 
 def _count(least=1, most=checks.MAX_COUNT, optional=False):
     return partial(checks.integer, least=least, most=most, optional=optional)
-
-
-def _node(name, value):
-    if value is None or (isinstance(value, str) and value == "auto"):
-        return value
-    try:
-        return checks.integer(name, value, 0, MAX_NODE)
-    except TypeError:
-        raise TypeError(f"{name} must be the number of a NUMA node, 'auto' or None, not {shown(value)}") from None
-
-
-def _pool(name, value):
-    if value is not None and (not isinstance(value, str) or not value):
-        raise TypeError(f"{name} must be 'node', another name of a pool, or None, not {shown(value)}")
 
 
 # ---- groups of options
@@ -122,7 +106,7 @@ class Workers(Group):
         the dataset. `num_workers` is the number of workers in the pool. A name: the same, for all processes of this
         user on this machine that give it. For map datasets without a state; with ``rng='batch'`` or ``'sample'``, of
         which torch's loader takes the first. None: workers of its own.""",
-        _pool,
+        checks.pool_name,
     )
     snapshot_every_n_steps: int | None = option(
         1,
@@ -136,7 +120,7 @@ class Workers(Group):
         """NUMA node of the slots, on whose processors the workers stay. 'auto': if memory can lie on several nodes, the
         one next to the GPU of the loader's `device`; without a device, or with devices on several nodes, as with None.
         None: the system places slots and workers.""",
-        _node,
+        checks.numa_node,
     )
 
 

@@ -239,7 +239,7 @@ def test_threads_may_put_and_get(ends):
 
 
 def test_memory_that_is_short_is_an_error_and_nothing_is_put(ends):
-    broadcast, reader = ends(1, 2, slot_bytes=1 << 45)
+    broadcast, reader = ends(1, 2, slot_bytes=1 << 41)
     with pytest.raises((SegmentFull, BatchTooLarge)):
         broadcast.put(np.broadcast_to(np.uint8(1), 1 << 40))
     broadcast.put("works")

@@ -129,3 +129,14 @@ def test_messages_to_several_readers_are_measured():
         command = [sys.executable, "-m", "bench.broadcast", "--one", "Slipring", what, "1024", "2", "10", "0.002"]
         done = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
         assert set(json.loads(done.stdout)) == figures
+
+
+def test_ranks_that_share_a_stream_are_measured():
+    """One measurement of one candidate; all of them take minutes."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "bench.ranks", "--measure", "slipring.torch, share=", "2"]
+    done = subprocess.run(
+        [*command, "--batches=2", "--names=1000"], check=True, cwd=ROOT, capture_output=True, text=True
+    )
+    found = json.loads(done.stdout)
+    assert found["bytes read"] == pytest.approx(1, abs=0.01) and found["batches/s"] > 0

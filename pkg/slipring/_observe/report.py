@@ -88,11 +88,11 @@ class Report:
     Examples
     --------
     >>> import slipring
-    >>> with slipring.Loader(range(100), batch_size=10, num_workers=2) as loader:
+    >>> with slipring.Loader(range(100), batch_size=10, num_workers=1) as loader:
     ...     total = sum(batch.sum() for batch in loader)
     ...     report = loader.report()
     >>> report.dict()["batches"], len(report.workers)
-    (10, 2)
+    (10, 1)
     """
 
     def __init__(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _BACK = 0, 1, 2, 4, 8
 
 
-class Reader:
+class VideoReader:
     """An open file with its decoder. It continues where it is if the next frame is ahead in the same group."""
 
     def __init__(self, index: VideoIndex) -> None:
@@ -172,12 +172,12 @@ class OpenFiles:
         return OpenFiles, (self._most,)
 
     def frames(self, index: VideoIndex, numbers: Iterable[int]) -> Iterator[Decoded]:
-        """Yield frames as `Reader.frames` does."""
+        """Yield frames as `VideoReader.frames` does."""
         # A reader in use is not in the table: a signal handler that reads the same file opens it again.
         table = self._table()
         reader = table.pop(index.path, None)
         if reader is None or reader.index.stamp != index.stamp:
-            reader = Reader(index)
+            reader = VideoReader(index)
         try:
             yield from reader.frames(numbers)
         finally:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MAX_EPOCH = (1 << EPOCH_BITS) - 1
+MAX_NODE = 1023  # Linux has at most 1024
 MAX_COUNT = (1 << 32) - 1  # of rows in a batch and of other counts, as in csrc/layout.h
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -235,3 +236,19 @@ def memory_place(value: Any, kinds: Sequence[str] = ("auto", "shm", "memfd")) ->
     if not os.path.isdir(value):
         raise ValueError(f"backing names {shown(value)}, which is not a directory")
     return value
+
+
+def numa_node(name: str, value: Any) -> Any:
+    """Return the number of a NUMA node, 'auto' or None; raise TypeError or ValueError otherwise."""
+    if value is None or (isinstance(value, str) and value == "auto"):
+        return value
+    try:
+        return integer(name, value, 0, MAX_NODE)
+    except TypeError:
+        raise TypeError(f"{name} must be the number of a NUMA node, 'auto' or None, not {shown(value)}") from None
+
+
+def pool_name(name: str, value: Any) -> None:
+    """Raise TypeError unless the value can name a pool of workers."""
+    if value is not None and (not isinstance(value, str) or not value):
+        raise TypeError(f"{name} must be 'node', another name of a pool, or None, not {shown(value)}")

@@ -297,7 +297,7 @@ cdef class WriterCore(End):
                     raise no_slot_within(timeout, self.ring.n_slots, self._behind())
         return slot
 
-    def _behind(self):
+    cdef list _behind(self):
         """Return [(reader, pid, messages that it has yet to get, messages that it keeps)] of those that have any."""
         cdef uint32_t reader
         cdef sr_reader_info info

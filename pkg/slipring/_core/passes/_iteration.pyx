@@ -391,6 +391,8 @@ cdef class Iteration(Pass):
 
     def timed_out(self):
         """Return the exception for a wait that has taken `timeout` seconds."""
+        if self.position is None:
+            raise Closed("the iteration has not begun")
         self.late = self.position.changes
         seq = self.oldest_seq()
         return self.worded(timed_out(self.options.timeout, seq, self.options.num_workers, self.options.method))

@@ -52,9 +52,8 @@ class Annotated(IndexedSamples):
     nearest interpolation. Boxes are clamped to the image after each step; at the end, boxes that have become too small
     are removed with their labels, masks and keypoints. Values under other keys stay as they are.
 
-    A batch has the images in one array, if the transforms leave images of one size or with ``batch="pad"``. Boxes,
-    labels, keypoints, and masks per box are lists with one array per sample. Loaders other than slipring's need
-    ``collate_fn=dataset.collate_samples``.
+    A batch has the images in one array, if their sizes are equal or with ``batch="pad"``. Boxes, labels, keypoints and
+    masks per box are lists with one array per sample. Other loaders need ``collate_fn=dataset.collate_samples``.
 
     Parameters
     ----------
@@ -178,16 +177,13 @@ class Annotated(IndexedSamples):
         one_of("box_format", box_format, FORMATS)
         one_of("invalid_boxes", invalid_boxes, ("raise", "drop"))
         one_of("batch", batch, ("pad", "list"))
-        self.dataset = dataset
-        self.images = _keys("images", images)
-        self.masks = _keys("masks", masks)
-        self.rows = _keys("rows", rows)
+        self.dataset, self.batch = dataset, batch
+        self.images, self.masks, self.rows = _keys("images", images), _keys("masks", masks), _keys("rows", rows)
         if not self.images:
             raise ValueError("images must be the key of an image, or several, not an empty list")
         self.boxes, self.box_format, self.keypoints = boxes, box_format, keypoints
         if self.rows and boxes is None:
             raise ValueError(f"rows={shown(rows)} have one row per box: give boxes=, the key of the boxes")
-        self.batch = batch
         self.multiple_of: int = integer("multiple_of", multiple_of, 1, 1 << 20)
         self.mask_fill: int = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
         self._followers = [*self.masks, *filter(None, (boxes, keypoints))]
