@@ -82,10 +82,11 @@ def test_maps_follow_one_another():
 
 
 def test_two_datasets_that_nothing_distinguishes_do_not_share_a_cache(tmp_path):
-    cache = slipring.Cache("8MiB")
-    slipring.cached(Made(tmp_path / "a"), cache)
+    cache, data = slipring.Cache("8MiB"), Made(tmp_path / "a")
+    slipring.cached(data, cache)
     with pytest.raises(CacheMismatch, match=r"holds 40 samples of .*Made; this is .* by the same fingerprint="):
         slipring.cached(Made(tmp_path / "b"), cache)
+    assert slipring.cached(data, cache)[3][1] == 3  # the refused dataset did not take the place of the first one
     cache.close()
 
 

@@ -57,6 +57,10 @@ def test_regular_indices_are_those_of_torchcodec(video, options, expected):
             [[0, 21], [15, 36]],
         ),
         ({"seconds_between_clip_starts": 0.25, "sampling_range_start": 0.55, "sampling_range_end": 1}, [[16], [24]]),
+        (  # the quotient of the range and the distance is rounded up, and so is the last start
+            {"seconds_between_clip_starts": 0.15, "sampling_range_start": 0.01, "sampling_range_end": 1.06},
+            [[0], [4], [9], [13], [18], [22], [27]],
+        ),
         (
             {
                 "seconds_between_clip_starts": 9,
@@ -162,6 +166,8 @@ def test_wrong_arguments_are_named(video, sampler, options, text):
 
 
 def test_arguments_of_wrong_types_are_named(video):
+    with pytest.raises(TypeError, match=r"video must be a slipring\.clips\.Video, not 'a\.mp4'"):
+        clips.clips_at_random_indices("a.mp4")
     for options in ({"num_clips": 1.5}, {"sampling_range_start": "0"}, {"num_frames_per_clip": None}):
         with pytest.raises(TypeError, match=f"{next(iter(options))} must be"):
             clips.clips_at_random_indices(video, **options)

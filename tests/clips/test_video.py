@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import shutil
 import signal
 
 import numpy as np
@@ -108,9 +109,34 @@ def test_a_signal_handler_may_raise_at_any_instant(tmp_path):
     assert interrupted > 0
 
 
+@pytest.mark.parametrize("function", ["load", "savez"])
+def test_a_signal_handler_may_raise_while_an_index_file_is_read_or_written(tmp_path, path, monkeypatch, function):
+    def interrupted(*args, **options):
+        signal.raise_signal(signal.SIGALRM)
+
+    def interrupt(number, frame):
+        raise TimeoutError("too late")  # an OSError
+
+    clips.Video(path, index=tmp_path / "kept").close()
+    if function == "savez":
+        shutil.rmtree(tmp_path / "kept")
+    monkeypatch.setattr(np, function, interrupted)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(TimeoutError, match="too late"):
+            clips.Video(path, index=tmp_path / "kept")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_no_frames_are_an_empty_array(path):
     with clips.Video(path) as video:
         assert video.frames_at([]).pixels.shape == (0, 48, 64, 3)
+
+
+def test_no_frames_of_a_rotated_video_have_the_upright_size(tmp_path):
+    with clips.Video(write(tmp_path / "upright.mp4", "h264 rotated by 90", frames=2)) as video:
+        assert video.frames_at([]).pixels.shape == (0, *video.frames_at([0]).pixels.shape[1:]) == (0, 64, 48, 3)
 
 
 def test_a_pickle_of_a_video_needs_no_second_index(path):

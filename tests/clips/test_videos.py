@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("av")
+import av
 
-from slipring import Loader, Workers, clips, images
+from slipring import Cache, Loader, Workers, clips, images
 from slipring.errors import VideoError, WorkerDied
 from tests.support import inside
 from tests.support.kinds import KINDS, kinds, loaded
@@ -272,7 +273,6 @@ def test_a_cache_that_is_too_small_changes_nothing(paths):
 
 
 def test_a_cache_by_name_is_shared_and_refuses_other_videos(paths):
-    from slipring import Cache
     from slipring.errors import CacheMismatch
 
     name = f"clips-{os.getpid()}"
@@ -283,6 +283,8 @@ def test_a_cache_by_name_is_shared_and_refuses_other_videos(paths):
         assert second[0].pixels.shape == (2, 48, 64, 3) and other.stats().hits > 0
         with pytest.raises(CacheMismatch, match="frames of 4 videos"):
             clips.Videos(paths[:2], CLIPS, cache=other)
+        with pytest.raises(CacheMismatch, match="this is frames of 4 videos, but other ones or in another form"):
+            clips.Videos(paths[::-1], CLIPS, cache=other)
 
 
 # ---- errors
@@ -344,6 +346,51 @@ def test_other_clips_of_a_damaged_video_are_kept(broken):
     assert batch.target.tolist() == [0, 0, 1, 2, 2, 2]
 
 
+def test_a_damaged_frame_costs_only_the_clips_that_have_it_also_with_a_cache(tmp_path):
+    path = write(tmp_path / "damaged.mkv", "h264 in matroska", frames=60, group=60)
+    with av.open(path) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    with open(path, "r+b") as file:
+        file.seek(packets[50].pos + 20)
+        file.write(b"U" * (packets[50].size - 20))
+    lost = round(damaged(path) * 30)
+    assert 48 < lost < 59  # the last cache entry of the only group of pictures has good frames, too
+    with Cache("64MiB") as cache, clips.Video(path) as video:
+        for start in (0, 20, lost - 3, lost + 1):
+            data = clips.Videos(path, clips.RegularClips(3, sampling_range_start=start), cache=cache)
+            np.testing.assert_array_equal(
+                data[0].pixels, video.frames_at(np.arange(start, start + 3).clip(max=59)).pixels
+            )
+        with pytest.raises(VideoError, match=f"frame {lost} at"):
+            clips.Videos(path, clips.RegularClips(3, sampling_range_start=lost), cache=cache)[0]
+        assert cache.stats().hits > 0
+
+
+def test_a_clip_counts_once_however_many_videos_are_skipped_for_it(tmp_path, paths):
+    broken = [tmp_path / f"{n}.mp4" for n in range(2)]
+    for path in broken:
+        path.write_text("no video")
+    data = clips.Videos([*broken, paths[0]], clips.RegularClips(2), on_error="skip")
+    with Loader(data, batch_size=3, num_workers=1) as loader:
+        (batch,) = loader
+        assert batch.target.tolist() == [2, 2, 2] and loader.stats().skipped_samples == 2
+
+
+def cut(image):
+    return image[:3]
+
+
+def test_wrong_sizes_from_transforms_name_the_video(paths):
+    sizes = images.RandomChoice([images.CenterCrop(8), images.CenterCrop(9)])
+    data = clips.Videos(paths[0], clips.RegularClips(30), sizes, geometry="frame")
+    with pytest.raises(
+        ValueError, match=r"a\.mp4: the transforms give the frames of one clip the shapes .*\(9, 9, 3\)"
+    ):
+        data[0]
+    with pytest.raises(ValueError, match=r"a\.mp4 \(index 1\): the step .* returned an array"):
+        clips.Videos(paths[0], clips.RegularClips(3, clips_per_video=2), cut)[1]
+
+
 def test_files_that_are_no_videos_are_skipped_or_named(tmp_path, paths, caplog):
     (tmp_path / "text.mp4").write_text("no video")
     listed = [paths[0], tmp_path / "text.mp4", tmp_path / "none.mp4", paths[1]]
@@ -372,6 +419,7 @@ def test_a_clip_that_does_not_fit_is_an_error_even_if_broken_videos_are_skipped(
         (("https://host/a.mp4", CLIPS), {}, ValueError, "paths must be files on this machine, and https://host/a.mp4"),
         (("a.mp4", 16), {}, TypeError, "clips must be"),
         (("a.mp4", CLIPS), {"targets": [1, 2]}, ValueError, "targets must have one for each of the 1 videos, not 2"),
+        (("a.mp4", CLIPS), {"targets": 1}, TypeError, "targets must be a sequence with one for each video, not 1"),
         (("a.mp4", CLIPS), {"geometry": "video"}, ValueError, "geometry must be one of 'clip', 'frame'"),
         (("a.mp4", CLIPS), {"on_error": "log"}, ValueError, "on_error must be one of"),
         (("a.mp4", CLIPS), {"index": "disk"}, ValueError, "index must be 'memory' or 'sidecar'"),
@@ -437,3 +485,16 @@ def test_a_death_is_an_error_if_the_loader_says_so(tmp_path, paths):
         Loader(data, batch_size=2, num_workers=1, workers=Workers(on_death="raise")) as loader,
     ):
         list(loader)
+
+
+@pytest.mark.fault
+def test_videos_in_a_concat_dataset_have_the_same_default(tmp_path, paths):
+    data = pytest.importorskip("torch").utils.data
+    (tmp_path / "main").write_text(str(os.getpid()))
+    parts = [clips.Videos(path, CLIPS, [*CROP, Crash(tmp_path, signal.SIGSEGV)]) for path in paths[:2]]
+    with Loader(data.ConcatDataset(parts), batch_size=2, num_workers=1) as loader:
+        assert [batch.target.tolist() for batch in loader] == [[0, 0]] * 3
+        assert loader.stats().respawns == 1
+    (tmp_path / "crash 0").unlink()
+    with pytest.raises(WorkerDied), Loader(data.ConcatDataset([*parts, range(2)]), batch_size=2, num_workers=1) as one:
+        list(one)

@@ -216,3 +216,26 @@ def test_a_handlers_exception_while_pillow_reads_is_no_fault_of_the_image(where,
             data[0]
         assert type(caught.value) is kind
         assert data[0][0].shape == (20, 20, 3)
+
+
+class ReadAgain:
+    """One broken image; the second read, which is for the name in its error, is interrupted."""
+
+    reads = 0
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        self.reads += 1
+        if self.reads == 2:
+            signal.raise_signal(signal.SIGUSR1)
+        return {"image": b"no image"}
+
+
+def test_a_handlers_exception_while_a_broken_image_is_named_is_raised():
+    data = images.Annotated(ReadAgain(), images.CenterCrop(20))
+    with handling(raising_once(OSError("stop"))), pytest.raises(OSError, match="stop"):
+        data[0]
+    with pytest.raises(ImageError, match="index 0: no format"):
+        data[0]

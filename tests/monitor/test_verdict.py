@@ -261,6 +261,13 @@ NOT_AGAIN = [
     (AUGMENTING | {"workers": 4}, {}, "augmentation cheaper", "num_workers=4"),
     (CACHED | {"missed": misses(0.6)}, {"cache_full": "too little memory left"}, "more memory", "larger budget"),
     (CACHED | {"missed": misses(0.6)}, {"cache_full": "its budget is used up"}, "smaller entries", "side="),
+    (
+        CACHED | {"missed": misses(0.6)},
+        {"cache_full": "its budget is used up", "cache_bytes": 9, "clips": True},
+        "videos that were scaled down",
+        "slipring.cached",
+    ),
+    (AUGMENTING, {"clips": True}, "bilinear in place of bicubic", "step_times"),
     (MINE, {}, "NumPy", "Python's lock"),
     (MINE | {"cpu": WAITS}, {}, "Your function waits for something", "NumPy"),
     (MINE | {"threads": True, "workers": 1}, {}, "Threads share Python's lock", "waits"),

@@ -54,6 +54,29 @@ def test_a_script_runs_unchanged_and_only_elsewhere_with_one_warning(system):
     assert all("torch's own loader" in line and "this is macOS" in line for line in warned)
 
 
+CONTAINERS = """
+import collections
+import torch.distributed
+from slipring.torch import DataLoader, context_slice
+
+Pair = collections.namedtuple("Pair", "words numbers")
+
+def made(samples):
+    ids = torch.arange(8).reshape(1, 8)
+    return Pair(collections.UserDict(ids=ids), collections.defaultdict(list, more=[ids, ("text",)]))
+
+(batch,) = DataLoader([1], collate_fn=made, device="meta")
+print(type(batch).__name__, batch.words["ids"].device, batch.numbers["more"][0].device, batch.numbers["more"][1])
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+print(context_slice(torch.arange(4).reshape(1, 4), torch.distributed.group.WORLD).tolist())
+"""
+
+
+def test_device_moves_batches_of_all_containers_and_context_slice_works():
+    printed, _ = run(CONTAINERS)
+    assert printed == ["Pair meta meta ('text',)", "[[[0, 1], [2, 3]]]"]
+
+
 # What the script says -> how the error begins.
 REFUSED = {
     "import slipring.images": "ImportError: slipring.images cannot be used here",

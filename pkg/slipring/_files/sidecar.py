@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slipring._core.ring._check import from_handler
 from slipring.errors import shown
 
 if TYPE_CHECKING:
@@ -60,13 +61,17 @@ def kept_or_made(
         with open(sidecar, "rb") as file, np.load(file) as arrays:
             if (found := read(arrays)) is not None:
                 return found
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        pass  # there is none, or it cannot be read
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        if from_handler(error):
+            raise
+        # otherwise there is none, or it cannot be read
     made, arrays = make()
     try:
         with _replacing(sidecar, status) as file:
             np.savez(file, **arrays)
     except OSError as error:
+        if from_handler(error):
+            raise
         _say_not_kept(os.path.dirname(sidecar), error.strerror)
     return made
 

@@ -253,6 +253,8 @@ def _cache(f, known):
     smaller = "with the rest of the work after the cache (`slipring.cached(dataset, budget).map(function)`)"
     if known.cached_images:
         smaller = "scaled images (`side=256`), or the files (`what='encoded'`)"
+    elif known.clips:  # with random clips in it, a cache would repeat those of the first epoch
+        smaller = "those of videos that were scaled down before"
     return (
         "cache",
         f"The cache is too small: {misses / again:.0%} of the lookups miss in later epochs ({known.cache_full}{need}).",

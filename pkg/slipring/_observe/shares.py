@@ -17,6 +17,8 @@ SMALLER = {
 IF_COMPUTING = SMALLER | {
     "augment": "`dataset.step_times()` and `slipring bench-dataset module:factory` measure each step. Use cheaper "
     "operations (bilinear in place of bicubic), or fewer. A cache of decoded images does not help here.",
+    "augment clips": "Use cheaper operations (bilinear in place of bicubic), or fewer: `slipring bench-dataset "
+    "module:factory` shows the effect. A cache does not help here.",
     "your_code": "Change the image in place, replace Python loops by NumPy, or use operations of `slipring.images`.",
     "collate_fn": "Make it cheaper (stack arrays once, no copies, no lists of numbers), or leave it to slipring "
     "(`collate_fn=None`).",
@@ -30,10 +32,11 @@ def shares(f, known):
     """Return the (cause, text, advice) of workers that have enough tasks, with the shares of what they do."""
     parts = part_shares(float(f.table["fetch_ns"].sum()), lambda field: f.table[field].sum())
     cause, largest, text = _found(f, known, parts)
-    # Only datasets of slipring.images report the parts of fetching.
+    # Only datasets of slipring.images and slipring.clips report the parts of fetching, and take a cache.
     cache = "`cache=budget`" if parts else "`slipring.cached(dataset, budget)`"
     waits = cause == "storage" or f.computing < ON_CPU
-    advice = [(_if_waiting(f, known, cache) if waits else IF_COMPUTING).get(largest)]
+    subject = "augment clips" if largest == "augment" and known.clips else largest  # Videos have no step_times()
+    advice = [(_if_waiting(f, known, cache) if waits else IF_COMPUTING).get(subject)]
     cheaper = CHEAPER.get(largest, f"make the samples cheaper (smaller files, a cache: {cache})")
     advice.append(more(f, known, waits, cheaper))
     if f.snapshot.threads and cause == "compute":

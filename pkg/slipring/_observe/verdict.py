@@ -81,6 +81,7 @@ class Known:
     cache_full: str = ""  # why a cache has refused entries; empty: it has not
     cache_bytes: int | None = None  # the size of all samples in the cache
     cached_images: bool = False  # whether the cache belongs to a dataset of slipring.images
+    clips: bool = False  # whether the dataset is `slipring.clips.Videos`
     forked: bool = False  # whether workers began with their parent's memory
     own_collate: bool | None = None  # whether a `collate_fn` was given
     persistent: bool | None = None  # the loader's `persistent_workers`

@@ -37,21 +37,22 @@ def bind(cache: Cache, what: str, fingerprint: str | None, samples: int, dataset
     ValueError
         The cache has a name, so that other processes could take their samples for these.
     """
-    known = fingerprint is not None
+    known, held = fingerprint is not None, cache._held
     if not known:
         if cache.name is not None:
             raise ValueError(
                 f"the cache is shared by its name, {cache.name!r}, but nothing tells {what} from another dataset: "
                 f"give fingerprint=, a text that changes when the samples do"
             )
-        if cache._held is None or cache._held[0] is not dataset:
-            cache._held = dataset, os.urandom(16).hex()
-        fingerprint = cache._held[1]
+        if held is None or held[0] is not dataset:
+            held = dataset, os.urandom(16).hex()
+        fingerprint = held[1]
     try:
         cache.bind(what, f"{what} {form} {fingerprint}", samples)
     except CacheMismatch as error:
         hint = "" if known else ". If they are the same samples, say so by the same fingerprint="
         raise CacheMismatch(f"{error}{hint}") from None
+    cache._held = held  # only then: the dataset that the cache holds stays known if another one is refused
 
 
 def _random_part(dataset):

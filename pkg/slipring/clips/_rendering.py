@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from slipring.errors import shown
 from slipring.images._render.decode import DecodedImage
 from slipring.images._render.draws import Draws as Draws
+from slipring.images._render.recipe import WrongResult as WrongResult
 from slipring.images._sources.renderer import Renderer
 from slipring.images._steps.base import final_size
 

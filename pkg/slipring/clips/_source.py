@@ -13,6 +13,7 @@ from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.clips._pyav import pyav
 from slipring.clips._reader import OpenFiles
+from slipring.errors import VideoError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -75,7 +76,7 @@ class FrameSource:
                 yield number, pixels[number - begin], orientation
 
     def _entry(self, index, pieces, first, piece):
-        """Return the cache entry of a piece; None if the cache has no room for it, or its frames are not alike."""
+        """Return the cache entry of a piece; None if the cache has no room for it, or its frames are not kept."""
         entry = self.cache._peek(first + piece, None)
         if entry is None:
             if self.cache._missed():
@@ -115,8 +116,13 @@ class FrameSource:
         return sum(key in self.cache for key in keys)
 
     def _made(self, index, numbers):
-        """Return (pixels, orientation) of a piece; () if its frames have different sizes."""
-        frames = list(self._decoded(index, numbers))
+        """Return (pixels, orientation) of a piece; () if its frames have different sizes, or one is damaged."""
+        try:
+            frames = list(self._decoded(index, numbers))
+        except VideoError as error:
+            if error.frame is None:
+                raise
+            return ()  # the clips that need no damaged frame are decoded without the cache
         if len({(pixels.shape, orientation) for _, pixels, orientation in frames}) > 1:
             return ()
         return np.stack([pixels for _, pixels, _ in frames]), frames[0][2]

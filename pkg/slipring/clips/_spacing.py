@@ -154,7 +154,8 @@ class ByTime(Spacing):
     def every(self, video: VideoIndex, seconds: float) -> list[float]:
         """Return the starts that are `seconds` apart."""
         start, end = self.bounds(video)
-        return [start + n * seconds for n in range(math.ceil((end - start) / seconds))]
+        starts = [start + n * seconds for n in range(math.ceil((end - start) / seconds))]
+        return starts[:-1] if starts[-1] >= end else starts  # the division or the product may be rounded up
 
     def _numbers(self, video, start):
         times = start + self._step(video) * np.arange(self.num_frames)

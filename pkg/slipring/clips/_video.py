@@ -172,7 +172,7 @@ class Video:
         frames = self._files.frames(self._index, flat.tolist())
         found = [self._renderer.render(pixels, orientation, seed=0) for _, pixels, orientation in frames]
         if not found:
-            empty = np.empty((0, self._index.height, self._index.width, 3), np.uint8)
+            empty = np.empty((0, *self._index.size, 3), np.uint8)
             return Frames(empty, np.empty(0))
         pixels = stacked(self.path, found)
         return Frames(pixels[inverse.reshape(numbers.shape)], self.times[numbers])

@@ -16,7 +16,7 @@ from slipring._core.ring._ring import mix
 from slipring._core.ring.sample_marks import failed_at
 from slipring._files.storage import locate
 from slipring.clips._pyav import concerns_the_file, pyav
-from slipring.clips._rendering import Draws, FrameRenderer
+from slipring.clips._rendering import Draws, FrameRenderer, WrongResult
 from slipring.clips._samplers import ClipSampler, seed_of
 from slipring.clips._source import FrameSource
 from slipring.clips._table import IndexTable
@@ -167,6 +167,8 @@ class Videos:
         one_of("geometry", geometry, ("clip", "frame"))
         one_of("on_error", on_error, ("raise", "skip"))
         listed = _local(paths)
+        if targets is not None and not hasattr(targets, "__len__"):
+            raise TypeError(f"targets must be a sequence with one for each video, not {shown(targets)}")
         if targets is not None and len(targets) != len(listed):
             raise ValueError(f"targets must have one for each of the {len(listed)} videos, not {len(targets)}")
         self._renderer = FrameRenderer(transform, layout=layout, dtype=dtype, mean=mean, std=std, max_pixels=MAX_PIXELS)
@@ -208,7 +210,7 @@ class Videos:
         pixels: Any = [[None] * count] if shape is None else np.empty((1, count, *shape), self._renderer.storage)
         times = np.empty((1, count))
         (video,) = self._fill([index], pixels, times)
-        frames = np.stack(pixels[0]) if shape is None else pixels[0]
+        frames = self._stacked(pixels[0], video) if shape is None else pixels[0]
         return Clip(self._renderer.shown(frames), times[0], self._target(video))
 
     def fetch_into(self, indices: Sequence[int], empty: Empty) -> Clip:
@@ -218,6 +220,16 @@ class Videos:
         times = empty(shape, "float64")
         videos = self._fill(indices, pixels, times)
         return Clip(self._renderer.shown(pixels), times, default_collate([self._target(video) for video in videos]))
+
+    def _stacked(self, frames, video):
+        """Return the frames of one clip as one array; raise ValueError if the transforms gave them several sizes."""
+        shapes = sorted({frame.shape for frame in frames})
+        if len(shapes) > 1:
+            raise ValueError(
+                f"{self.paths[video]}: the transforms give the frames of one clip the shapes {shapes}: add a transform "
+                "that gives one size, or give geometry='clip'"
+            )
+        return np.stack(frames)
 
     def _target(self, video):
         return video if self.targets is None else self.targets[video]
@@ -246,8 +258,9 @@ class Videos:
             if len(rows) > 1:  # another clip of the video may be the one that cannot be read
                 error = self._tried(video, [row], batch)
             others = iter(range(video + 1, video + len(self._source.table)))
-            while error is not None:
+            if error is not None:
                 sample_marks.skipped()
+            while error is not None:
                 _log.warning("skipped %s", redacted(str(error)))
                 if (other := next(others, None)) is None:
                     raise VideoError(f"none of the {len(self._source.table)} videos can be read: {error}") from error
@@ -285,6 +298,8 @@ class Videos:
             if isinstance(error, VideoError) and error.index is None:
                 named = VideoError(f"{error} (index {row.index})", **{**vars(error), "index": row.index})
                 raise named from error.__cause__
+            if isinstance(error, WrongResult):
+                raise ValueError(f"{self.paths[video]} (index {row.index}): {error}") from error
             raise
 
     def _numbers(self, index, row):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch.utils.data
 
 from slipring import _platform
+from slipring._core.codec.pytree import map_leaves
 from slipring._core.options.rule import check, rules
 from slipring.options import Device, TorchOptions
 
@@ -76,24 +77,16 @@ def _worker_count(given: Any) -> int:
 
 def _moved(batch, device):
     """Return a batch on the device, in its memory format, and transformed."""
-    moved = _mapped(batch, lambda tensor: _put(tensor, device))
+    moved = map_leaves(batch, lambda leaf: _put(leaf, device))
     return moved if device.transform is None else device.transform(moved)
 
 
-def _mapped(value, function):
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return type(value)({key: _mapped(item, function) for key, item in value.items()})
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(item, function) for item in value))
-    return type(value)(_mapped(item, function) for item in value) if isinstance(value, (list, tuple)) else value
-
-
-def _put(tensor, device):
+def _put(leaf, device):
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
     dimensions = {torch.channels_last: 4, torch.channels_last_3d: 5}.get(device.memory_format)
-    wanted = device.memory_format if dimensions == tensor.dim() else torch.preserve_format
-    return tensor.to(device.device, memory_format=wanted)
+    wanted = device.memory_format if dimensions == leaf.dim() else torch.preserve_format
+    return leaf.to(device.device, memory_format=wanted)
 
 
 def RingCollate(collate_fn: Callable[[list[Any]], Any] | None = None, **options: Any) -> Callable[[list[Any]], Any]:

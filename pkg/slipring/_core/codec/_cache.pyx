@@ -132,7 +132,8 @@ cdef class CacheCore:
         strncpy(label, words, sizeof(label) - 1)
         if c.sr_cache_bind(self.opened().ptr, fingerprint, samples, label) == -EEXIST:
             there = (<bytes> label).decode(errors="replace") or "something else"
-            raise CacheMismatch(f"the cache holds {there}; this is {text}. Give each dataset a cache (and a name) of "
+            here = f"{text}, but other ones or in another form" if there == text else text
+            raise CacheMismatch(f"the cache holds {there}; this is {here}. Give each dataset a cache (and a name) of "
                                 f"its own")
 
     def close(self):

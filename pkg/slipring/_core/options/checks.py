@@ -100,7 +100,7 @@ def flag(name: str, value: Any) -> None:
 def instance(name: str, value: Any, kind: type, hint: str = "") -> None:
     """Raise TypeError unless `value` is an instance of one of slipring's classes. `hint` ends the error message."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a slipring.{kind.__name__}, not {shown(value)}{hint}")
+        raise TypeError(f"{name} must be a {kind.__module__}.{kind.__name__}, not {shown(value)}{hint}")
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str | None], hint: str = "") -> None:

@@ -53,7 +53,8 @@ def report(loader, name, headroom):
         parent_bytes=private_bytes(process.pid()) if forks else None,
         cache_full=_why_full(cache),
         cache_bytes=None if cache is None else cache.bytes_for_all,
-        cached_images=any(kind.__module__ == "slipring.images" for kind in type(loader.dataset).__mro__),
+        cached_images=_comes_from(loader.dataset, "slipring.images"),
+        clips=_comes_from(loader.dataset, "slipring.clips"),
         forked=forks,
         own_collate=_own_collate(pool.job.options.collate_fn) if alive else None,
         persistent=options.persistent_workers if alive else None,
@@ -65,6 +66,10 @@ def report(loader, name, headroom):
     said = "" if tuning is None else f"{tuning.workers}: {tuning.reason}."
     places = _places_of(engine.ring) if alive else {}
     return Report(name, snapshot, stats, known, cache=cache, tuning=said, headroom=headroom, waits=waits, numa=places)
+
+
+def _comes_from(dataset, module):
+    return any(kind.__module__ == module for kind in type(dataset).__mro__)
 
 
 def _places_of(ring):

@@ -43,8 +43,17 @@ def is_async(dataset):
 
 def is_subset(dataset):
     """Return whether a dataset is torch's Subset itself, as ``random_split`` makes it."""
+    return _is_of_torch(dataset, "Subset")
+
+
+def is_concatenation(dataset):
+    """Return whether a dataset is torch's ConcatDataset itself."""
+    return _is_of_torch(dataset, "ConcatDataset")
+
+
+def _is_of_torch(dataset, name):
     kind = type(dataset)
-    return (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "Subset")
+    return (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", name)
 
 
 def reads_in_one_call(dataset):

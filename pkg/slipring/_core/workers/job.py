@@ -4,7 +4,7 @@ import dataclasses
 
 from slipring._core.options.values import Options
 from slipring._core.workers import seeding
-from slipring._core.workers.concurrency import is_subset
+from slipring._core.workers.concurrency import is_concatenation, is_subset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +35,7 @@ class Job:
         """bool: whether dead workers are replaced, by the option or, without it, by the dataset's ``on_death``."""
         if self.options.workers.on_death is not None:
             return self.options.respawns
-        dataset = self.dataset
-        while is_subset(dataset):
-            dataset = dataset.dataset
-        return getattr(dataset, "on_death", None) == "respawn" and self.options.num_workers > 0
+        return self.options.num_workers > 0 and _wants_respawn(self.dataset)
 
     @property
     def seeds_once(self):
@@ -60,3 +57,11 @@ class Job:
     def place_of(self, number, iteration):
         """Return the position from which a worker resumes in an iteration; None: the beginning."""
         return None if self.resume is None or iteration != self.resume_iteration else self.resume.get(number)
+
+
+def _wants_respawn(dataset):
+    if is_subset(dataset):
+        return _wants_respawn(dataset.dataset)
+    if is_concatenation(dataset):
+        return all(map(_wants_respawn, dataset.datasets))
+    return getattr(dataset, "on_death", None) == "respawn"

@@ -177,16 +177,13 @@ class Annotated(IndexedSamples):
         one_of("box_format", box_format, FORMATS)
         one_of("invalid_boxes", invalid_boxes, ("raise", "drop"))
         one_of("batch", batch, ("pad", "list"))
-        self.dataset = dataset
-        self.images = _keys("images", images)
-        self.masks = _keys("masks", masks)
-        self.rows = _keys("rows", rows)
+        self.dataset, self.batch = dataset, batch
+        self.images, self.masks, self.rows = _keys("images", images), _keys("masks", masks), _keys("rows", rows)
         if not self.images:
             raise ValueError("images must be the key of an image, or several, not an empty list")
         self.boxes, self.box_format, self.keypoints = boxes, box_format, keypoints
         if self.rows and boxes is None:
             raise ValueError(f"rows={shown(rows)} have one row per box: give boxes=, the key of the boxes")
-        self.batch = batch
         self.multiple_of: int = integer("multiple_of", multiple_of, 1, 1 << 20)
         self.mask_fill: int = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
         self._followers = [*self.masks, *filter(None, (boxes, keypoints))]
@@ -226,11 +223,14 @@ class Annotated(IndexedSamples):
         return None if read is None else one_each(self.dataset, indices, read(indices))
 
     def name(self, index: int) -> str | None:
-        with contextlib.suppress(Exception):  # for the message of another error
+        try:
             image = self.read(index)[self.images[0]]
             image = image.get("path") if isinstance(image, dict) else image
             return os.fspath(image) if isinstance(image, (str, os.PathLike)) else None
-        return None
+        except Exception as error:  # the name is for the message of another error
+            if from_handler(error):
+                raise
+            return None
 
     def fingerprint(self) -> str | None:
         """Return a text that identifies these samples, for `cache`; None: there is none."""
