@@ -57,6 +57,15 @@ def test_wait_until_ready_tells_the_readers(broadcast):
         reader.close()
 
 
+def test_a_message_that_comes_in_place_of_the_mark_is_not_lost(broadcast):
+    readers = [broadcast.handle.open() for _ in range(2)]
+    broadcast.put(1)  # without wait_until_ready(): no mark has come
+    for reader in readers:
+        reader.wait_until_ready()
+        assert reader.get(timeout=5) == 1
+        reader.close()
+
+
 def test_threads_that_wait_until_the_writer_is_ready_lose_no_message(broadcast):
     readers = [broadcast.handle.open() for _ in range(2)]
     threads = [raised_in_a_thread(readers[0].wait_until_ready)[0] for _ in range(3)]

@@ -346,13 +346,21 @@ def test_other_clips_of_a_damaged_video_are_kept(broken):
     assert batch.target.tolist() == [0, 0, 1, 2, 2, 2]
 
 
+def spoilt(packet, stream):
+    """Return a packet whose bytes say that it is longer than it is, so that the decoder refuses it."""
+    made = av.Packet(b"\xff" * packet.size)
+    made.pts, made.dts, made.time_base, made.stream = packet.pts, packet.dts, packet.time_base, stream
+    return made
+
+
 def test_a_damaged_frame_costs_only_the_clips_that_have_it_also_with_a_cache(tmp_path):
-    path = write(tmp_path / "damaged.mkv", "h264 in matroska", frames=60, group=60)
-    with av.open(path) as container:
-        packets = [packet for packet in container.demux(video=0) if packet.size]
-    with open(path, "r+b") as file:
-        file.seek(packets[50].pos + 20)
-        file.write(b"U" * (packets[50].size - 20))
+    whole, path = write(tmp_path / "whole.mkv", "h264 in matroska", frames=60, group=60), str(tmp_path / "damaged.mkv")
+    with av.open(whole) as source, av.open(path, "w") as container:
+        stream = container.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(source.demux(video=0)):
+            if packet.size:
+                packet.stream = stream
+                container.mux(spoilt(packet, stream) if number == 50 else packet)
     lost = round(damaged(path) * 30)
     assert 48 < lost < 59  # the last cache entry of the only group of pictures has good frames, too
     with Cache("64MiB") as cache, clips.Video(path) as video:

@@ -1,5 +1,6 @@
 """Reports on workers that have ended or died, and reports right after a change of their number."""
 
+import gc
 import json
 import os
 
@@ -25,6 +26,7 @@ def seen_later(loader):
 
 
 def test_workers_that_have_left_are_in_no_figures_and_not_listed_by_commands(capsys):
+    gc.collect()  # segments of earlier tests that an exception has kept
     with Loader(Squares(4000), 2, num_workers=4, workers=Workers(start_method="fork")) as loader:
         batches = iter(loader)
         for _ in range(40):

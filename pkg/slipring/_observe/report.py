@@ -77,9 +77,9 @@ class Report:
     memory : dict
         Bytes: "segment", "workers", "cache".
     numa : dict
-        Where the slots lie, if memory can lie on several NUMA nodes, or `Workers.numa` is a node. "node": the node from
-        which their memory is taken, or None if the system chooses; "slots": node -> how many of the slots that the loop
-        has used lie there, as far as the system tells. Otherwise empty.
+        Where the slots lie, if memory can lie on several NUMA nodes, or ``Workers(numa=)`` is a node. "node": the node
+        from which their memory is taken, or None if the system chooses; "slots": node -> how many of the slots that the
+        loop has used lie there, as far as the system tells. Otherwise empty.
     ranks : list of dict
         The verdict of each rank's loader, if requested; the rank that waits longest comes first. Each also has the
         seconds from batch to batch ("batch_s"), the seconds in which the rank's workers make a batch ("supply_s"), and

@@ -122,7 +122,7 @@ def frames_of(packet: Any, path: str) -> tuple[list[Any], Any]:
     except av.error.FFmpegError as error:
         if not_of_the_file(error, path):
             raise
-        return [], error
+        return [], error.with_traceback(None)  # which would keep the file open as long as the reader keeps the error
 
 
 def orientation_of(frame: Any) -> int:
