@@ -76,6 +76,7 @@ ELSEWHERE = {
     "sr_wait_serving": "only tests wait for a worker to begin: tests/c/test_participants.c",
     "sr_add_read": "a dataset reads remote files: tests/remote",
     "sr_set_registered": "a device reads from slots: tests/preload",
+    "sr_wake_worker": "the process of a pool, whose death ends the pool: tests/pool/test_deaths.py",
 }
 COLUMNS = (
     "points", "rounds", "interrupted", "missed", "raised", "batches",
