@@ -78,7 +78,7 @@ class ColumnDecoder(ImageDataset):
 
     def into(self, data, out, seed):
         """Decode encoded bytes into the array `out`."""
-        self._renderer.render(data, [out], Draws(seed))
+        self._renderer.render(self._renderer.image(data), [out], Draws(seed))
 
 
 class Encoded(Written):
