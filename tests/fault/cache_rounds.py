@@ -8,12 +8,10 @@ keys must be found or made again; then the cache must leave nothing behind.
 
 import contextlib
 import faulthandler
-import json
 import mmap
 import os
 import random
 import signal
-import sys
 import time
 from collections import Counter
 
@@ -21,7 +19,7 @@ import numpy as np
 
 import slipring
 from tests.fault.kills import HANG_S, MODES
-from tests.fault.rounds import BY_SIGNAL, expect_deaths
+from tests.fault.rounds import BY_SIGNAL, main
 from tests.support.inside import find, label_of
 from tests.support.leaks import Snapshot
 
@@ -146,11 +144,5 @@ def run(name, kills, seconds, seed):
     return {**counts, "details": details}
 
 
-def main():
-    name, kills, seconds, seed = sys.argv[1:]
-    expect_deaths()
-    print(json.dumps(run(name, int(kills), float(seconds), seed)))
-
-
 if __name__ == "__main__":
-    main()
+    main(run)

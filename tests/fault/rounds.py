@@ -274,11 +274,12 @@ def expect_deaths():
     process_pool.GRACE_S = 0.5  # at the end of an epoch
 
 
-def main():
+def main(run):
+    """Do the rounds that the command line names, and print their counts as JSON."""
     name, kills, seconds, seed = sys.argv[1:]
     expect_deaths()
     print(json.dumps(run(name, int(kills), float(seconds), seed)))
 
 
 if __name__ == "__main__":
-    main()
+    main(run)

@@ -9,7 +9,6 @@ and must get all batches. If the consumer dies, all readers must get the same ba
 
 import contextlib
 import faulthandler
-import json
 import mmap
 import os
 import random
@@ -23,7 +22,7 @@ import numpy as np
 
 from slipring.errors import Closed
 from tests.fault.kills import HANG_S, MODES
-from tests.fault.rounds import expect_deaths
+from tests.fault.rounds import main
 from tests.support.inside import COPY_NEVER, SharedReader
 from tests.support.leaks import Snapshot
 from tests.support.trip import Trip
@@ -238,11 +237,5 @@ def run(name, kills, seconds, seed):
     return {**counts, "details": details[:20]}
 
 
-def main():
-    name, kills, seconds, seed = sys.argv[1:]
-    expect_deaths()
-    print(json.dumps(run(name, int(kills), float(seconds), seed)))
-
-
 if __name__ == "__main__":
-    main()
+    main(run)

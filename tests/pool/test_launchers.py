@@ -1,4 +1,4 @@
-"""The processes of a job find their pool by themselves, whatever has started them."""
+"""The processes of a job find their pool with every launcher."""
 
 import json
 import multiprocessing

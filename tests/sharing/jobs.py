@@ -14,7 +14,7 @@ from tests.support.processes import LONG_S, ROOT
 class Job:
     """The ranks of a scenario of `torch_ranks`, each in a process and session of its own.
 
-    Use it as a context manager, which kills what is left.
+    Use it as a context manager, which kills the ranks that still run.
     """
 
     def __init__(self, folder, scenario, ranks=3, **given):

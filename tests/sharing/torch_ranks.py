@@ -253,7 +253,7 @@ class Sayer(logging.Handler):
 
 
 def stepwise(rank, share, kind="rows", warn_soon=False, **options):
-    """Read a batch for each line from the test; say what has come, or which exception."""
+    """Read a batch for each line from the test; print the batch or the exception."""
     if warn_soon:
         sharing.WARN_AFTER = 0
         logging.getLogger("slipring").addHandler(Sayer())
@@ -344,7 +344,7 @@ def made_with(share, length=N, parts=None, order=None, pipe=False, user=None, ve
 
 
 def errors(rank, share, **options):
-    """Read an epoch with a bad sample; say what has come in the place of each batch."""
+    """Read an epoch with a bad sample; print the batch or the exception of each step."""
     options = {"num_workers": 2, "multiprocessing_context": "fork"} | read_options(options)
     seen = []
     with DataLoader(Rows(bad=17), 4, share=share, **options) as loader:

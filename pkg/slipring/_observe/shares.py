@@ -9,7 +9,7 @@ ON_CPU = 0.6  # of its time: a worker that computes, and does not wait for somet
 CROWDED = 0.15  # of its busy time: a worker that is ready to run, and has no processor
 PER_CPU = 4  # most workers per processor to advise, if they wait
 PROCESSES = "`workers=slipring.Workers(start_method='forkserver')`"
-# What takes the largest part of the workers' time -> advice.
+# The part that dominates the workers' time -> advice.
 SMALLER = {
     "writing samples into the batch": "Have smaller samples: uint8 in place of float32 (`sample.astype('uint8')`), or "
     "a crop.",
@@ -45,7 +45,7 @@ def shares(f, known):
 
 
 def _found(f, known, parts):
-    """Return the cause, what takes the largest part of the time, and the text."""
+    """Return the cause, the part that dominates the time, and the text."""
     each, told, collate = float(f.made_in.mean()) / 1e9, parts_text(parts), collating(f)
     took = f"{seconds(each)}{f' ({told})' if told else ''}"
     busy = f"The workers are {f.busy:.0%} busy"
