@@ -42,8 +42,15 @@ MODES = {
     # Readers of shared batches, or the consumer that shares them: see `share_rounds`.
     "shared, readers": (4, {"share": "readers"}),
     "shared, consumer": (3, {"share": "consumer"}),
+    # Ranks whose loaders have one pool of workers, or share a stream: see `rank_rounds`.
+    "pool, workers": (3, {"kill": "workers"}),
+    "pool, ranks": (3, {"kill": "ranks"}),
+    "pool, its process": (1, {"kill": "parent"}),
+    "torch, share, workers": (2, {"kill": "workers", "share": True}),
+    "torch, share, readers": (1, {"kill": "ranks", "share": True}),
+    "torch, share, lead": (1, {"kill": "lead", "share": True}),
 }
-MODULES = {"cache": "cache_rounds", "share": "share_rounds"}
+MODULES = {"cache": "cache_rounds", "kill": "rank_rounds", "share": "share_rounds"}
 COLUMNS = (
     "kills", "stops", "batches", "respawns", "resumed", "replayed", "timeouts",
     "lost", "doubled", "reordered", "changed", "leaks",
