@@ -4,6 +4,7 @@ import copy
 import logging
 import os
 import pickle
+import re
 import signal
 from pathlib import Path
 
@@ -412,6 +413,14 @@ def test_files_that_are_no_videos_are_skipped_or_named(tmp_path, paths, caplog):
     assert batches[0].target.tolist() == [0] * 3 + [3] * 9
     with pytest.raises(VideoError, match=r"none of the 2 videos can be read; the first error: .*text\.mp4"):
         clips.Videos(listed[1:3], CLIPS, on_error="skip")
+
+
+@pytest.mark.parametrize("index", [slice(0, 2), "a", 1.0, None, [0]])
+def test_an_index_that_is_no_number_is_an_error_that_shows_it(paths, index):
+    data = clips.Videos(paths, CLIPS)
+    with pytest.raises(TypeError, match=rf"^index must be an int, not {re.escape(repr(index))}$"):
+        data[index]
+    assert data[np.int64(-1)].target == data[11].target == 3
 
 
 def test_a_clip_that_does_not_fit_is_an_error_even_if_broken_videos_are_skipped(paths):

@@ -140,11 +140,11 @@ class Video:
         return self._decoded(np.where(wanted < 0, wanted + count, wanted))
 
     def frames_played_at(self, seconds: ArrayLike) -> Frames:
-        """Return the frames that are shown at given times, in the given order.
+        """Return the frames that are shown at given times, in arrays of the same shape.
 
         Parameters
         ----------
-        seconds : array-like of float
+        seconds : array-like of float, of any shape
             From `begin_seconds` up to, but not including, `end_seconds`.
 
         Raises
@@ -155,7 +155,7 @@ class Video:
             A frame cannot be decoded.
         """
         try:
-            times = np.asarray(seconds, np.float64).reshape(-1)
+            times = np.asarray(seconds, np.float64)
         except (TypeError, ValueError):
             raise TypeError(f"seconds must be numbers, not {shown(seconds)}") from None
         for time in times[~((times >= self.begin_seconds) & (times < self.end_seconds))].tolist():
@@ -172,8 +172,8 @@ class Video:
         frames = self._files.frames(self._index, flat.tolist())
         found = [self._renderer.render(pixels, orientation, seed=0) for _, pixels, orientation in frames]
         if not found:
-            empty = np.empty((0, *self._index.size, 3), np.uint8)
-            return Frames(empty, np.empty(0))
+            empty = np.empty((*numbers.shape, *self._index.size, 3), np.uint8)
+            return Frames(empty, np.empty(numbers.shape))
         pixels = stacked(self.path, found)
         return Frames(pixels[inverse.reshape(numbers.shape)], self.times[numbers])
 

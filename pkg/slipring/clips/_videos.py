@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from slipring._core.codec._collate import default_collate
-from slipring._core.options.checks import one_of
+from slipring._core.options.checks import integer, one_of
 from slipring._core.ring import sample_marks
 from slipring._core.ring._ring import mix
 from slipring._core.ring.sample_marks import failed_at
@@ -235,7 +235,7 @@ class Videos:
         return video if self.targets is None else self.targets[video]
 
     def _checked(self, index):
-        count = len(self)
+        count, index = len(self), integer("index", index)
         if not -count <= index < count:
             raise IndexError(f"index {index} is out of range: the dataset has {count} clips")
         return index % count
