@@ -11,8 +11,9 @@ Baselines
     decoders open, one thread each.
 Machine, command, result
     Printed. Each measurement has its own process, and candidates take turns in each round. The clock of an epoch runs
-    from its first batch to its last one. The first epoch fills the cache. Memory is that of all processes; shared
-    memory counts once.
+    from its first batch to its last one. The first epoch fills the cache. Memory is that of all processes in a
+    pause of the second epoch, when 16 batches are in flight, whether by one worker or by eight; shared memory counts
+    once.
 Bias
     The consumer only touches each page. At the first batch, the batches that workers have prepared are ready.
 """
@@ -37,6 +38,8 @@ from bench.record import Table, finish, head, line, option, spread
 
 EPOCHS = 3
 MANY = 8  # workers, for the memory
+IN_FLIGHT = 2  # batches per worker; of one worker in place of many, as many as theirs together
+PAUSE_S = 4.0  # in which the workers make all batches in flight
 PER_VIDEO = 8  # samples of "random clips" that an epoch has of a video
 LEAST = {"windows": 3.0, "random clips": 1.5}  # the targets: times the best baseline's rate
 
@@ -57,31 +60,42 @@ def count_decoded(folder: str) -> None:
 
 
 def measured(name: str, workload: str, folder: str, workers: int, quick: bool) -> dict[str, Any]:
-    """Read some epochs; return the samples per second of each, how often a frame is decoded, and the memory."""
+    """Read some epochs; return the samples per second of each, and how often a frame is decoded."""
     order = _order(workload, quick)
     work = order.workload
-    loader = CANDIDATES[name](folder, order, workers)
+    loader = CANDIDATES[name](folder, order, workers, IN_FLIGHT)
     decoded = Path(folder, "decoded")
     decoded.write_bytes(b"")
     if name in OURS:
         count_decoded(folder)
-    rates, memories, values = [], [], 0
+    rates, values = [], 0
     for _ in range(EPOCHS):
         began, batches = 0.0, 0
         for batch in loader:
-            pixels = batch if hasattr(batch, "shape") else batch.pixels
-            pixels.view(-1)[::4096].sum()
-            values += pixels.numel()
+            values += touched(batch)
             batches += 1
             began = began or time.perf_counter()
         rates.append((batches - 1) * work.batch / (time.perf_counter() - began))
-        memories.append(memory.of_job(os.getpid()))
-    return {
-        "rates": rates,
-        "decoded": decoded.stat().st_size / (work.videos * work.frames),
-        "memory": memories[-1],
-        "values": values,
-    }
+    return {"rates": rates, "decoded": decoded.stat().st_size / (work.videos * work.frames), "values": values}
+
+
+def memory_used(name: str, workload: str, folder: str, workers: int, quick: bool) -> dict[str, Any]:
+    """Read an epoch, and pause in the next one until the workers have made all batches; return the bytes of memory."""
+    loader = CANDIDATES[name](folder, _order(workload, quick), workers, IN_FLIGHT * MANY // workers)
+    for batch in loader:
+        touched(batch)
+    touched(next(again := iter(loader)))
+    time.sleep(PAUSE_S)
+    used = memory.of_job(os.getpid())
+    del again  # only now: an iteration that ends releases its batches
+    return {"memory": used}
+
+
+def touched(batch: Any) -> int:
+    """Read a value of each page of a batch; return the number of its values."""
+    pixels = batch if hasattr(batch, "shape") else batch.pixels
+    pixels.view(-1)[::4096].sum()
+    return int(pixels.numel())
 
 
 def _order(workload: str, quick: bool) -> Order:
@@ -89,10 +103,10 @@ def _order(workload: str, quick: bool) -> Order:
     return Order(work, None if work.together > 1 else PER_VIDEO)
 
 
-def answer(name: str, workload: str, folder: str, workers: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure in a process of its own; its failure becomes the answer."""
-    command = [sys.executable, "-m", "bench.clips", "--measure", name, workload, folder, str(workers)]
-    return apart.answer(command + ["--quick"] * options.quick)
+def answer(measure: Any, name: str, workload: str, folder: str, workers: int, quick: bool) -> dict[str, Any]:
+    """Call a function of this module in a process of its own; its failure becomes the answer."""
+    command = [sys.executable, "-m", "bench.clips", "--call", measure.__name__, name, workload, folder, str(workers)]
+    return apart.answer(command + ["--quick"] * quick)
 
 
 def main() -> int:
@@ -102,12 +116,12 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="(2)")
     parser.add_argument("--quick", action="store_true", help="small videos, for a test of this program")
     option(parser)
-    parser.add_argument("--measure", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--call", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.measure:
+    if options.call:
         warnings.simplefilter("ignore")  # more workers than processors are intended
-        name, workload, folder, workers = options.measure
-        print(json.dumps(measured(name, workload, folder, int(workers), options.quick)))
+        function, name, workload, folder, workers = options.call
+        print(json.dumps(globals()[function](name, workload, folder, int(workers), options.quick)))
         return 0
     about = describe((), "av", "torch", "torchcodec")
     rates = Table("workload", "loader", "first epoch, samples/s", "later epochs, samples/s", "÷ best of torch, first",
@@ -117,7 +131,7 @@ def main() -> int:
     missing = []
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as libraries:
         link_ffmpeg(libraries)
-        os.environ["LD_LIBRARY_PATH"] = libraries
+        os.environ.update(LD_LIBRARY_PATH=libraries, SVT_LOG="0")  # the encoder is quiet
         for workload, least in LEAST.items():
             Path(folder, workload).mkdir()
             where = str(Path(folder, workload))
@@ -126,7 +140,7 @@ def main() -> int:
             for _ in range(options.rounds):
                 for name, answers in found.items():
                     if not any("missing" in one for one in answers):
-                        answers.append(answer(name, workload, where, options.workers, options))
+                        answers.append(answer(measured, name, workload, where, options.workers, options.quick))
             missing += [f"{name}: {one['missing']}" for name, all_ in found.items() for one in all_ if "missing" in one]
             found = {name: answers for name, answers in found.items() if "missing" not in answers[0]}
             if len({one["values"] for answers in found.values() for one in answers}) != 1:
@@ -142,7 +156,7 @@ def main() -> int:
             often = spread([one["decoded"] for one in found[CACHED]])
             targets.add(workload, "≤ × each frame is decoded, all epochs", 1.2, often, _met(often[0] <= 1.2))
             memories = {
-                name: [answer(name, workload, where, n, options)["memory"] / 1e6 for n in (1, MANY)]
+                name: [answer(memory_used, name, workload, where, n, options.quick)["memory"] / 1e6 for n in (1, MANY)]
                 for name in (CACHED, *BASELINES)
                 if name in found
             }

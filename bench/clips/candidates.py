@@ -79,9 +79,13 @@ def crop(frames: torch.Tensor) -> torch.Tensor:
 
 
 def _torchs(kind: type[Decoded]) -> Callable[..., Any]:
-    def made(folder: str, order: Order, workers: int) -> Any:
+    def made(folder: str, order: Order, workers: int, in_flight: int) -> Any:
         return torch.utils.data.DataLoader(
-            kind(folder, order.workload), batch_sampler=order, num_workers=workers, persistent_workers=True
+            kind(folder, order.workload),
+            batch_sampler=order,
+            num_workers=workers,
+            prefetch_factor=in_flight,
+            persistent_workers=True,
         )
 
     return made
@@ -103,7 +107,7 @@ class _Clips:
 
 
 def _slipring(cached: bool) -> Callable[..., Any]:
-    def made(folder: str, order: Order, workers: int) -> Any:
+    def made(folder: str, order: Order, workers: int, in_flight: int) -> Any:
         from slipring import clips, images
         from slipring.torch import DataLoader
 
@@ -112,7 +116,13 @@ def _slipring(cached: bool) -> Callable[..., Any]:
         steps = [images.RandomResizedCrop(SIDE), images.RandomHorizontalFlip()] if work.together == 1 else None
         layout: Any = "NCHW" if steps else "NHWC"
         data = clips.Videos(work.paths(folder), windows, steps, layout=layout, cache="4GiB" if cached else None)
-        return DataLoader(data, batch_sampler=_Clips(order), num_workers=workers, persistent_workers=True)
+        return DataLoader(
+            data,
+            batch_sampler=_Clips(order),
+            num_workers=workers,
+            prefetch_factor=in_flight,
+            persistent_workers=True,
+        )
 
     return made
 
