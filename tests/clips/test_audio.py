@@ -193,6 +193,19 @@ def test_damaged_sound_is_an_error_only_for_the_clips_that_need_it(tmp_path):
     np.testing.assert_array_equal(good[0].audio.samples, clips.Videos(whole, starts[0], audio=True)[0].audio.samples)
     with pytest.raises(VideoError, match=r"damaged\.mkv: the audio at 1\.4\d* s cannot be decoded: .* \(index 0\)$"):
         bad[0]
+    both = clips.Videos(path, clips.RegularClips(6, clips_per_video=2, sampling_range_end=43), audio=True)
+    for size in (1, 2):
+        with pytest.raises(VideoError, match=r"\(index 1\)$"):
+            loaded(both, batch_size=size)
+
+
+def test_audio_of_a_codec_without_a_decoder_is_an_error(tmp_path):
+    path = tmp_path / "a.mkv"
+    write_with_sound(path, "flac", 44_100)
+    path.write_bytes(path.read_bytes().replace(b"A_FLAC", b"A_XYZW"))
+    data = clips.Videos(path, clips.RegularClips(3), audio=True)
+    with pytest.raises(VideoError, match=rf"{path}: this build of FFmpeg has no decoder for the audio.*\(index 0\)"):
+        data[0]
 
 
 @pytest.mark.parametrize(

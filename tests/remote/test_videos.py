@@ -47,6 +47,22 @@ def test_clips_from_a_server_are_those_of_the_files_themselves(videos, serve, ki
             np.testing.assert_array_equal(part, wanted)
 
 
+def test_videos_of_a_file_system_are_those_of_the_files(videos):
+    import fsspec
+    from pyarrow.fs import LocalFileSystem
+
+    memory, data = fsspec.filesystem("memory"), (videos / NAMES[0]).read_bytes()
+    memory.pipe("/videos/a.mp4", data)
+    memory.pipe("/videos/broken.mp4", data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+    expected = decoded(videos / NAMES[0])[0][[5, 30]]
+    for system, path in ((memory, "/videos/a.mp4"), (LocalFileSystem(), str(videos / NAMES[0]))):
+        with clips.Video(path, storage=Storage(system)) as video:
+            np.testing.assert_array_equal(video.frames_at([5, 30]).pixels, expected)
+    with pytest.raises(VideoError, match=r"/videos/broken\.mp4 cannot be read as a video"):
+        clips.Video("/videos/broken.mp4", storage=Storage(memory))
+    memory.rm("/videos", recursive=True)
+
+
 def test_a_server_that_fails_loses_no_frame(videos, serve):
     server = serve(videos, seed=SEED, fail=0.15, stall=0.03)
     storage = Storage(attempts=12, attempt_timeout=1.0)

@@ -114,6 +114,11 @@ def span_of(index: VideoIndex, numbers: NDArray[np.int64]) -> tuple[Fraction, Fr
     return int(index.pts[first]) * index.time_base, end * index.time_base
 
 
+def needs(span: tuple[Fraction, Fraction], time: float | Fraction) -> bool:
+    """Return whether a span may need the packet with a time stamp, whose duration is not known."""
+    return span[0] - 1 < time < span[1]
+
+
 def sounds_of(index: VideoIndex, spans: Sequence[tuple[Fraction, Fraction]], form: AudioFormat) -> list[Sound]:
     """Return the sounds of time spans of a file.
 
@@ -180,7 +185,7 @@ def _decoded(container, stream, path, spans) -> Iterator[Any]:
         frames, error = frames_of(packet, path)
         if error is not None:
             begin = 0 if packet.pts is None else packet.pts * packet.time_base
-            if any(low - 1 < begin < high for low, high in spans):
+            if any(needs(span, begin) for span in spans):
                 time = float(begin)
                 why = f"{path}: the audio at {time:.6g} s cannot be decoded: {error.strerror}"
                 raise VideoError(why, path=path, time=time) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.ring._check import from_handler
@@ -140,7 +141,7 @@ def not_of_the_file(error: Exception, path: str) -> bool:
     # Damaged files also cause errors of input and of memory: FFmpeg refuses to allocate the size that they claim.
     # Decoders that return -1 seem to lack a permission (EPERM).
     if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPERM):
-        if "://" in path:  # its reader raises errors of its own
+        if not os.path.exists(path):  # a remote file, whose reader raises errors of its own
             return False
         with open(path, "rb", buffering=0) as file:
             while file.read(1 << 20):

@@ -16,7 +16,7 @@ from slipring._core.ring import sample_marks
 from slipring._core.ring._ring import mix
 from slipring._core.ring.sample_marks import failed_at
 from slipring._files.storage import locate
-from slipring.clips._audio import Audio, AudioFormat, joined, sounds_of, span_of
+from slipring.clips._audio import Audio, AudioFormat, joined, needs, sounds_of, span_of
 from slipring.clips._pyav import concerns_the_file, pyav
 from slipring.clips._rendering import Draws, FrameRenderer, WrongResult, as_batch_transform
 from slipring.clips._samplers import ClipSampler, seed_of
@@ -349,9 +349,9 @@ class Videos:
 
     def _make(self, video, rows, batch):
         """Decode a video forwards, each frame once, and write each frame to all its places in the batch."""
-        done, wanted, places = 0, [], {}
+        done, wanted, places, spans = 0, [], {}, []
         try:
-            index, spans = self._source.table[video], []
+            index = self._source.table[video]
             for row in rows:
                 numbers = self._numbers(index, row)
                 spans.append(span_of(index, numbers))
@@ -368,7 +368,11 @@ class Videos:
                     self._render(pixels, orientation, row, at, batch)
                 done += 1
         except Exception as error:
-            row = places[wanted[done]][0][0] if done < len(wanted) else rows[0]
+            row, time = rows[0], getattr(error, "time", None)
+            if done < len(wanted):
+                row = places[wanted[done]][0][0]
+            elif time is not None:  # of the audio
+                row = next((one for one, span in zip(rows, spans) if needs(span, time)), row)
             failed_at(row.row, error)
             if isinstance(error, (VideoError, RemoteError)) and error.index is None:
                 named = type(error)(f"{error} (index {row.index})", **{**vars(error), "index": row.index})
