@@ -1,5 +1,7 @@
 """The sound of clips: the samples that PyAV gives when it decodes and resamples all of a file's audio."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -197,6 +199,28 @@ def test_damaged_sound_is_an_error_only_for_the_clips_that_need_it(tmp_path):
     for size in (1, 2):
         with pytest.raises(VideoError, match=r"\(index 1\)$"):
             loaded(both, batch_size=size)
+
+
+def test_sound_that_changes_its_form_is_an_error_for_the_clips_after_it(tmp_path):
+    first, second = (Path(write_with_sound(tmp_path / f"{rate}.ts", rate=rate)) for rate in (48_000, 44_100))
+    whole = clips.Videos(first, clips.RegularClips(6), audio=True)[0].audio
+    with open(first, "ab") as file, av.open(str(second)) as source:
+        later = tmp_path / "later.ts"
+        with av.open(str(later), "w", options={"output_ts_offset": "3"}) as container:
+            streams = {one.index: container.add_stream_from_template(one) for one in source.streams}
+            for packet in source.demux():
+                if packet.size:
+                    packet.stream = streams[packet.stream.index]
+                    container.mux(packet)
+        file.write(later.read_bytes())
+    for form in (clips.AudioFormat(), clips.AudioFormat(48_000, num_channels=2)):
+        data = clips.Videos(first, clips.RegularClips(6), audio=form)
+        np.testing.assert_array_equal(data[0].audio.samples, whole.samples)
+        data = clips.Videos(first, clips.RegularClips(6, sampling_range_start=-8), audio=form)
+        with pytest.raises(
+            VideoError, match=r"48000\.ts: the audio changes its rate, format or channels at .* s: conv"
+        ):
+            data[0]
 
 
 def test_audio_of_a_codec_without_a_decoder_is_an_error(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -130,16 +131,17 @@ def sounds_of(index: VideoIndex, spans: Sequence[tuple[Fraction, Fraction]], for
     VideoError
         The file has no audio, or a part that is needed cannot be decoded.
     """
-    cuts: list[_Cut] = []
     last = max(end for _, end in spans)
     with reading(index.path), opened_audio(index.path, index.file()) as (container, stream):
         index.check_unchanged(is_opened=True)
-        rate = form.sample_rate or stream.codec_context.sample_rate
-        channels = form.num_channels or stream.codec_context.channels
-        cuts += (_Cut(math.ceil(begin * rate), math.ceil(end * rate)) for begin, end in spans)
         frames = _resampled(_decoded(container, stream, index.path, spans), form, index.path)
+        first = next(frames, None)
+        # Decoders may find another rate and other channels than the container says, as those of HE-AAC do.
+        found = first or stream.codec_context
+        rate, channels = form.sample_rate or found.sample_rate, form.num_channels or found.layout.nb_channels
+        cuts = [_Cut(math.ceil(begin * rate), math.ceil(end * rate)) for begin, end in spans]
         at = 0
-        for frame in frames:
+        for frame in itertools.chain(() if first is None else (first,), frames):
             at = at if frame.pts is None else frame.pts
             samples = frame.to_ndarray().reshape(-1, channels)
             for cut in cuts:
@@ -199,11 +201,12 @@ def _resampled(frames, form, path):
         try:
             made = make.resample(frame)
         except ValueError as error:
+            time = frame.time or 0.0
             raise VideoError(
-                f"{path}: the audio changes its rate, format or channels at {frame.time:.6g} s: convert the file, for "
+                f"{path}: the audio changes its rate, format or channels at {time:.6g} s: convert the file, for "
                 f"example with ffmpeg -i {path} new.mp4",
                 path=path,
-                time=frame.time,
+                time=time,
             ) from error
         yield from made
     yield from make.resample(None)
