@@ -38,7 +38,7 @@ PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 .DELETE_ON_ERROR:
 .PHONY: help venv libraries build quick lint types test test-sample test-all pytest slow test-cuda ctest
 .PHONY: test-arm64 test-arm64-python .arm64-tools tsan asan tsan-pytest asan-pytest model mutants fuzz fault steps soak
-.PHONY: coverage bench bench-device bench-adapters bench-queue bench-broadcast bench-ranks bench-recipes bench-training
+.PHONY: coverage bench bench-device bench-adapters bench-queue bench-broadcast bench-clips bench-ranks bench-recipes bench-training
 .PHONY: docs wheels check-wheel check-sdist release clean
 
 help: ## list the targets
@@ -352,6 +352,9 @@ bench-queue: build $(BENCH_STAMP) ## slipring.Queue and other queues; ARGS='--ro
 
 bench-broadcast: build $(BENCH_STAMP) ## slipring.Broadcast and other ways to several readers; ARGS='--rounds 9'
 	$(PY) -m bench.broadcast $(ARGS)
+
+bench-clips: build $(BENCH_STAMP) ## clips of videos; QUICK=1, ARGS='--rounds 5'
+	$(PY) -m bench.clips $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
 
 bench-ranks: build $(BENCH_STAMP) ## ranks that need the same batches, and one pool of workers; ARGS='--ranks 2 8'
 	$(PY) -m bench.ranks $(ARGS)

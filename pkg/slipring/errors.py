@@ -242,7 +242,7 @@ class ImageError(SlipringError, ValueError):
 
 
 class VideoError(SlipringError, ValueError):
-    """A video file cannot be read, or one of its frames cannot be decoded.
+    """A video file cannot be read, or one of its frames or a part of its audio cannot be decoded.
 
     Attributes
     ----------
@@ -251,7 +251,7 @@ class VideoError(SlipringError, ValueError):
     frame : int or None
         The number of the frame, from 0 in presentation order.
     time : float or None
-        The time stamp of the frame, in seconds.
+        The time stamp of the frame or of the part of the audio, in seconds.
     index : int or None
         The index of the sample, in a dataset of slipring.clips.
     """
@@ -277,7 +277,7 @@ class RemoteError(SlipringError, OSError):
     missing : bool
         The server reports that the file does not exist.
     index : int or None
-        The index of the sample, in a dataset of slipring.images.
+        The index of the sample, in a dataset of slipring.images or slipring.clips.
     """
 
     url: str

@@ -129,9 +129,20 @@ def test_a_signal_handler_may_raise_while_an_index_file_is_read_or_written(tmp_p
         signal.signal(signal.SIGALRM, before)
 
 
+def test_times_of_any_shape_give_frames_of_that_shape(path):
+    with clips.Video(path) as video:
+        numbers = np.array([[3, 0, 3], [7, 1, 0]])
+        found = video.frames_played_at(video.times[numbers])
+        np.testing.assert_array_equal(found.times, video.times[numbers])
+        np.testing.assert_array_equal(found.pixels, decoded(path)[0][numbers])
+        alone = video.frames_played_at(video.times[7])
+        assert alone.pixels.shape == (48, 64, 3) and alone.times == video.times[7]
+
+
 def test_no_frames_are_an_empty_array(path):
     with clips.Video(path) as video:
         assert video.frames_at([]).pixels.shape == (0, 48, 64, 3)
+        assert video.frames_played_at(np.empty((2, 0))).pixels.shape == (2, 0, 48, 64, 3)
 
 
 def test_no_frames_of_a_rotated_video_have_the_upright_size(tmp_path):

@@ -4,6 +4,7 @@ import copy
 import logging
 import os
 import pickle
+import re
 import signal
 from pathlib import Path
 
@@ -164,6 +165,98 @@ def test_transforms_are_those_of_images(still):
     (batch,) = loaded(data, batch_size=1, num_workers=1)
     assert batch.pixels.dtype == np.float32 and batch.pixels.shape == (1, 2, 3, 20, 30)
     np.testing.assert_allclose(batch.pixels[0, 0].transpose(1, 2, 0), normalised, rtol=1e-5, atol=1e-6)
+
+
+CROPS = images.MultiCrop([(2, images.RandomResizedCrop(24)), (3, [images.RandomCrop(12), images.ColorJitter(0.4)])])
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@kinds("inline", "one fork", "thread")
+def test_each_crop_of_a_clip_is_a_clip(still, kind, layout):
+    data = clips.Videos(still[0], clips.RandomClips(5, clips_per_video=4), CROPS, layout=layout)
+    alone = data[0].pixels
+    assert [part.shape[:2] for part in alone] == [(2, 5), (3, 5)]
+    for batch in loaded(data, batch_size=2, seed=1, **kind):
+        large, small = batch.pixels
+        if layout == "NCHW":
+            large, small = large.transpose(0, 1, 2, 4, 5, 3), small.transpose(0, 1, 2, 4, 5, 3)
+        assert large.shape == (2, 2, 5, 24, 24, 3) and small.shape == (2, 3, 5, 12, 12, 3)
+        for crops in (large, small):
+            assert (crops == crops[:, :, :1]).all()  # each crop has one geometry for all frames
+            assert (crops[:, 0] != crops[:, 1]).any()
+
+
+def test_crops_of_frames_are_those_of_images(paths):
+    steps = [(1, images.Resize((20, 30))), (1, images.CenterCrop(16))]
+    (clip,) = clips.Videos(paths[0], clips.RegularClips(4), images.MultiCrop(steps))
+    for part, (_, step) in zip(clip.pixels, steps):
+        np.testing.assert_array_equal(part[0], clips.Videos(paths[0], clips.RegularClips(4), step)[0].pixels)
+
+
+@kinds("inline", "one fork", "thread")
+def test_patches_of_a_clip_are_those_of_its_frames(paths, kind):
+    recipe = images.Patches(22, patch_size=8)
+    data = clips.Videos(paths, clips.RegularClips(3, stride=4), recipe, dtype="float32")
+    (batch,) = loaded(data, batch_size=4, **kind)
+    pixels = clips.Videos(paths, clips.RegularClips(3, stride=4), images.Resize((32, 40)), dtype="float32")[2].pixels
+    found = batch.pixels
+    assert {name: part.shape for name, part in found.items()} == {
+        "patches": (4, 3, 22, 192), "patch_coord": (4, 3, 22, 2), "patch_valid": (4, 3, 22),
+    }  # fmt: skip
+    assert (found["patch_valid"] == (np.arange(22) < 20)).all()
+    for at, (row, column) in enumerate(found["patch_coord"][2, 1][:20]):
+        patch = pixels[1, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
+        np.testing.assert_array_equal(found["patches"][2, 1, at], patch.reshape(-1))
+
+
+MIXES = {"mixup": images.MixUp(num_classes=4), "cutmix": images.CutMix(num_classes=4)}
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("mix", MIXES)
+@kinds("inline", "one fork", "thread")
+def test_clips_of_a_batch_are_mixed_like_images(paths, kind, mix, layout):
+    options = {"dtype": "float32", "layout": layout}
+    plain, mixed = (
+        loaded(
+            clips.Videos(paths, clips.RegularClips(3), images.CenterCrop(20), batch_transform=transform, **options),
+            batch_size=4, seed=2, **kind,
+        )[0]
+        for transform in (None, MIXES[mix])
+    )  # fmt: skip
+    assert mixed.target.shape == (4, 4) and mixed.target.dtype == np.float32
+    share = mixed.target[1, 1]
+    np.testing.assert_allclose(mixed.target, share * np.eye(4) + (1 - share) * np.roll(np.eye(4), 1, 0), atol=1e-6)
+    previous = np.roll(plain.pixels, 1, axis=0)
+    if mix == "mixup":
+        np.testing.assert_allclose(mixed.pixels, share * plain.pixels + (1 - share) * previous, atol=1e-5)
+        return
+    cut = mixed.pixels != plain.pixels
+    np.testing.assert_array_equal(mixed.pixels[cut], previous[cut])
+    axes = (2, 3) if layout == "NHWC" else (3, 4)
+    other = tuple(axis for axis in range(5) if axis not in axes)
+    box = cut.any(axis=other)
+    rows, columns = np.flatnonzero(box.any(1)), np.flatnonzero(box.any(0))
+    assert len(rows) * len(columns) / 400 == pytest.approx(1 - share, abs=1e-6)  # one box for all frames
+    assert box[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+
+
+def test_mixing_needs_a_batch_that_is_a_clip(paths):
+    data = clips.Videos(paths, CLIPS, CROP, batch_transform=images.MixUp(num_classes=4))
+    with pytest.raises(ValueError, match="batch_transform needs a batch of clips, a Clip, and collate_fn returned"):
+        loaded(data, batch_size=2, num_workers=0, collate_fn=lambda samples: [clip.pixels for clip in samples])
+    assert data[0].target == 0  # a clip that is read by its index is not mixed
+
+
+def test_mixed_clips_of_torch_are_tensors(paths):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    data = clips.Videos(paths, CLIPS, CROP, dtype="bfloat16", batch_transform=images.CutMix(num_classes=4))
+    with DataLoader(data, batch_size=4, num_workers=1) as loader:
+        for batch in loader:
+            assert batch.pixels.dtype == torch.bfloat16 and batch.target.shape == (4, 4)
+            assert torch.allclose(batch.target.sum(1), torch.ones(4))
 
 
 def test_batches_of_bfloat16_are_tensors(still):
@@ -414,6 +507,14 @@ def test_files_that_are_no_videos_are_skipped_or_named(tmp_path, paths, caplog):
         clips.Videos(listed[1:3], CLIPS, on_error="skip")
 
 
+@pytest.mark.parametrize("index", [slice(0, 2), "a", 1.0, None, [0]])
+def test_an_index_that_is_no_number_is_an_error_that_shows_it(paths, index):
+    data = clips.Videos(paths, CLIPS)
+    with pytest.raises(TypeError, match=rf"^index must be an int, not {re.escape(repr(index))}$"):
+        data[index]
+    assert data[np.int64(-1)].target == data[11].target == 3
+
+
 def test_a_clip_that_does_not_fit_is_an_error_even_if_broken_videos_are_skipped(paths):
     data = clips.Videos(paths, clips.RegularClips(41, policy="error"), on_error="skip")
     with pytest.raises(ValueError, match="a clip of 41 frames"):
@@ -424,7 +525,9 @@ def test_a_clip_that_does_not_fit_is_an_error_even_if_broken_videos_are_skipped(
     ("arguments", "options", "kind", "text"),
     [
         (([], CLIPS), {}, ValueError, "paths must name at least one video"),
-        (("https://host/a.mp4", CLIPS), {}, ValueError, "paths must be files on this machine, and https://host/a.mp4"),
+        ((["https://host/a.mp4", "a.mp4"], CLIPS), {}, ValueError, "'https://host/a.mp4' is a URL and 'a.mp4' is not"),
+        (("https://host/a.mp4", CLIPS), {"index": "sidecar"}, ValueError, "index='sidecar' .* give a folder"),
+        (("a.mp4", CLIPS), {"storage": "x"}, TypeError, "storage must be a slipring.Storage or None, not 'x'"),
         (("a.mp4", 16), {}, TypeError, "clips must be"),
         (("a.mp4", CLIPS), {"targets": [1, 2]}, ValueError, "targets must have one for each of the 1 videos, not 2"),
         (("a.mp4", CLIPS), {"targets": 1}, TypeError, "targets must be a sequence with one for each video, not 1"),
@@ -433,7 +536,22 @@ def test_a_clip_that_does_not_fit_is_an_error_even_if_broken_videos_are_skipped(
         (("a.mp4", CLIPS), {"index": "disk"}, ValueError, "index must be 'memory' or 'sidecar'"),
         (("a.mp4", CLIPS), {"layout": "CHW"}, ValueError, "layout must be one of"),
         (("a.mp4", CLIPS), {"mean": (0, 0, 0)}, ValueError, "mean and std are for dtype="),
-        (("a.mp4", CLIPS, images.MultiCrop([(2, [images.CenterCrop(8)])])), {}, TypeError, "one array of a frame"),
+        (("a.mp4", CLIPS, {8: images.CenterCrop(8)}), {}, TypeError, "for one size, and a dict of sizes is for images"),
+        (("a.mp4", CLIPS, [images.MultiCrop([(2, images.CenterCrop(8))])]), {}, TypeError, "MultiCrop"),
+        (("a.mp4", CLIPS, images.Patches(9)), {"layout": "NCHW"}, ValueError, "layout must be 'NHWC' with Patches"),
+        (("a.mp4", CLIPS, images.Mosaic(64)), {}, TypeError, "Mosaic.* is for samples with boxes or masks"),
+        (
+            ("a.mp4", CLIPS),
+            {"batch_transform": images.CenterCrop(8)},
+            TypeError,
+            "must be MixUp, CutMix or RandomChoice",
+        ),
+        (
+            ("a.mp4", CLIPS, images.Patches(9)),
+            {"batch_transform": images.MixUp(num_classes=2)},
+            ValueError,
+            "batch_transform mixes one array per clip, which transform=Patches",
+        ),
         (("a.mp4", CLIPS, images.MixUp(num_classes=2)), {}, TypeError, "transform must not have"),
     ],
 )

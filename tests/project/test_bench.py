@@ -131,6 +131,24 @@ def test_messages_to_several_readers_are_measured():
         assert set(json.loads(done.stdout)) == figures
 
 
+def test_clips_of_videos_are_measured(tmp_path):
+    """One measurement of one candidate, of each kind; all of them take minutes."""
+    pytest.importorskip("torch")
+    pytest.importorskip("av")
+    from bench.clips.videos import WORKLOADS
+
+    WORKLOADS["random clips"].quick().write(str(tmp_path))
+    found = {}
+    for function in ("measured", "memory_used"):
+        command = [sys.executable, "-m", "bench.clips", "--call", function, "slipring.clips, cache", "random clips"]
+        done = subprocess.run(
+            [*command, str(tmp_path), "1", "--quick"], check=True, cwd=ROOT, capture_output=True, text=True
+        )
+        found |= json.loads(done.stdout)
+    assert found["decoded"] == 1 and len(found["rates"]) == 3
+    assert found["memory"] > 4 * 150 * 340 * 256 * 3  # all frames
+
+
 def test_ranks_that_share_a_stream_are_measured():
     """One measurement of one candidate; all of them take minutes."""
     pytest.importorskip("torch")

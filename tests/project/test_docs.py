@@ -58,11 +58,12 @@ def write_photographs(root):
 def write_videos(root):
     """Write short videos, for a program that reads some."""
     pytest.importorskip("av")
-    from tests.support.videos import write
+    from tests.support.videos import write, write_with_sound
 
     root.mkdir()
     for name in ("a.mp4", "b.mp4", "c.mp4"):
         write(root / name, frames=60)
+    write_with_sound(root / "sound.mp4", rate=16_000)
 
 
 @pytest.mark.parametrize(("page", "number"), programs())

@@ -84,12 +84,13 @@ def folder(tmp_path_factory):
 
 def write_videos(folder):
     try:
-        from tests.support.videos import write
+        from tests.support.videos import write, write_with_sound
     except ImportError:
         return
     folder.mkdir()
     for name in ("a.mp4", "b.mp4"):
         write(folder / name, frames=60)
+    write_with_sound(folder / "sound.mp4", rate=16_000)
 
 
 def imported(name):

@@ -97,6 +97,33 @@ def write(path, kind="h264", frames=40, group=10, seed=0):
     return str(path)
 
 
+def tones(count, rate, channels=2):
+    """Return the samples of rising tones, one for each channel: channels × samples."""
+    seconds = np.arange(count) / rate
+    sweep = [np.sin(2 * np.pi * (300 + 100 * n) * seconds * (1 + seconds)) for n in range(channels)]
+    return (0.5 * np.stack(sweep)).astype(np.float32)
+
+
+def write_with_sound(path, codec="aac", rate=48_000, layout="stereo", frames=60, late=0.0):
+    """Write a video of 30 frames per second with tones that begin `late` seconds later; return its path as a string."""
+    samples = tones(frames * rate // 30, rate, 1 if layout == "mono" else 2)
+    with av.open(str(path), "w") as container:
+        picture = container.add_stream("libx264", rate=30)
+        picture.width, picture.height, picture.pix_fmt = 64, 48, "yuv420p"
+        picture.codec_context.gop_size, picture.codec_context.thread_count = 10, 1
+        sound = container.add_stream(codec, rate=rate, layout=layout)
+        for image in pictures(frames, 64, 48):
+            container.mux(picture.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        for at in range(0, samples.shape[1], 1024):
+            part = np.ascontiguousarray(samples[:, at : at + 1024])
+            frame = av.AudioFrame.from_ndarray(part, format="fltp", layout=layout)
+            frame.sample_rate, frame.pts = rate, at + round(late * rate)
+            container.mux(sound.encode(frame))
+        container.mux(picture.encode())
+        container.mux(sound.encode())
+    return str(path)
+
+
 def decoded(path):
     """Return (pixels, seconds) of all frames as PyAV decodes them in order, upright."""
     with av.open(str(path)) as container:

@@ -1,6 +1,7 @@
 """Clips of video files: exact frames by number or by time, written straight into the batch."""
 
 from slipring._public import publish
+from slipring.clips._audio import Audio, AudioFormat
 from slipring.clips._samplers import (
     RandomClips,
     RegularClips,
@@ -10,10 +11,13 @@ from slipring.clips._samplers import (
     clips_at_regular_timestamps,
 )
 from slipring.clips._video import Frames, Video
-from slipring.clips._videos import Clip, Videos
+from slipring.clips._videos import Clip, ClipWithAudio, Videos
 
 __all__ = [
+    "Audio",
+    "AudioFormat",
     "Clip",
+    "ClipWithAudio",
     "Frames",
     "RandomClips",
     "RegularClips",

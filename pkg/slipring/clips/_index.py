@@ -13,11 +13,14 @@ import numpy as np
 from slipring._files.sidecar import folder_of, kept_or_made
 from slipring.clips._pyav import frames_of, opened, orientation_of, reading
 from slipring.errors import VideoError
+from slipring.redaction import redacted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_VERSION = 1  # of index files; a file of another version is made again
+    from slipring._files.storage import Storage
+
+_VERSION = 2  # of index files; a file of another version is made again
 _ARRAYS = "pts", "keys", "dts"
 # Containers that store the time stamp of each frame. In others FFmpeg derives them from the order of decoding.
 _WITH_TIME_STAMPS = frozenset(("flv", "matroska", "mov", "mp4", "mpegts", "webm"))
@@ -33,8 +36,8 @@ class VideoIndex:
     Attributes
     ----------
     path : str
-    stamp : (int, int)
-        The file's size in bytes and its modification time in nanoseconds.
+    stamp : (int, int or str)
+        The file's size in bytes, and its modification time in nanoseconds or the tag that a server reports.
     pts : numpy.ndarray of int64
         Time stamps of the frames in presentation order, in units of `time_base`.
     keys : numpy.ndarray of int64
@@ -49,10 +52,13 @@ class VideoIndex:
         Size of the first frame as it is stored, in pixels.
     orientation : int
         EXIF's, of the first frame: how it must be turned.
+    has_audio : bool
+    storage : Storage or None
+        How the file is read, if `path` is a URL.
     """
 
     path: str
-    stamp: tuple[int, int]
+    stamp: tuple[int, int | str]
     pts: NDArray[np.int64]
     keys: NDArray[np.int64]
     dts: NDArray[np.int64]
@@ -61,6 +67,13 @@ class VideoIndex:
     height: int
     width: int
     orientation: int
+    has_audio: bool
+    storage: Storage | None
+
+    @property
+    def name(self) -> str:
+        """str: the path for messages, without the secrets of a URL."""
+        return redacted(self.path)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -69,6 +82,17 @@ class VideoIndex:
 
     def __len__(self) -> int:
         return len(self.pts)
+
+    def file(self) -> Any:
+        """Return the contents of a remote file for `open_video`; None: the file is on this machine."""
+        return None if self.storage is None else self.storage._open(self.path, *self.stamp)
+
+    def check_unchanged(self, is_opened: bool) -> None:
+        """Raise VideoError if the file has changed since its index was made; a server is asked only at opening."""
+        if (self.storage is None or is_opened) and _stamp_of(self.path, self.storage)[0] != self.stamp:
+            raise VideoError(
+                f"{self.path} has changed since its index was made; create the dataset again", path=self.path
+            )
 
     def seconds(self, pts: Any) -> Any:
         """Return a time stamp, or an array of them, in seconds."""
@@ -84,28 +108,33 @@ class VideoIndex:
         return np.searchsorted(self.seconds(self.pts), seconds, "right") - 1
 
 
-def index_of(path: str, index: str | os.PathLike[str]) -> VideoIndex:
-    """Return the index of a local file: from its index file, or made now; see `Videos` for `index`."""
-    folder, status = folder_of(index), os.stat(path)
-    stamp = status.st_size, status.st_mtime_ns
-    make = functools.partial(_make, path, stamp)
+def index_of(path: str, index: str | os.PathLike[str], storage: Storage | None = None) -> VideoIndex:
+    """Return the index of a file: from its index file, or made now; see `Videos` for `index` and `storage`."""
+    folder = folder_of(index)
+    if storage is not None and folder == "":
+        raise ValueError(
+            "index='sidecar' keeps an index next to each file, and URLs are not here: give a folder, index='/...'"
+        )
+    stamp, status = _stamp_of(path, storage)
+    make = functools.partial(_make, path, stamp, storage)
     if folder is None:
         return make()
 
     def read(kept):
-        if kept["version"] != _VERSION or tuple(kept["stamp"].tolist()) != stamp:
+        if kept["version"] != _VERSION or kept["stamp"].tolist() != list(map(str, stamp)):
             return None
-        end, numerator, denominator, *frame = kept["numbers"].tolist()
+        end, numerator, denominator, *frame, has_audio = kept["numbers"].tolist()
         arrays = (kept[name] for name in _ARRAYS)
-        return VideoIndex(path, stamp, *arrays, end, Fraction(numerator, denominator), *frame)
+        base = Fraction(numerator, denominator)
+        return VideoIndex(path, stamp, *arrays, end, base, *frame, bool(has_audio), storage)
 
     def write():
         made = make()
         base, frame = made.time_base, (made.height, made.width, made.orientation)
-        numbers = made.end, base.numerator, base.denominator, *frame
+        numbers = made.end, base.numerator, base.denominator, *frame, made.has_audio
         return made, {
             "version": _VERSION,
-            "stamp": np.array(stamp, np.int64),
+            "stamp": np.array(list(map(str, stamp))),
             "numbers": np.array(numbers, np.int64),
             **{name: getattr(made, name) for name in _ARRAYS},
         }
@@ -113,15 +142,27 @@ def index_of(path: str, index: str | os.PathLike[str]) -> VideoIndex:
     return kept_or_made(folder, path, status, read, write)
 
 
-def _make(path, stamp):
-    with reading(path), opened(path) as (container, stream):
+def _stamp_of(path, storage):
+    """Return (stamp, status or None) of a file."""
+    if storage is not None:
+        return storage._info(path), None
+    status = os.stat(path)
+    return (status.st_size, status.st_mtime_ns), status
+
+
+def _make(path, stamp, storage):
+    def file():
+        return None if storage is None else storage._open(path, *stamp)
+
+    with reading(path), opened(path, file()) as (container, stream):
         is_stamped = not _WITH_TIME_STAMPS.isdisjoint(container.format.name.split(","))
+        has_audio = bool(container.streams.audio)
         packets, first, error = _packets(container, stream, path)
         is_plain = is_stamped and stream.codec_context.codec.canonical_name in _ONE_FRAME_PER_PACKET
         base, rate = Fraction(stream.time_base), stream.average_rate
     pts = _from_packets(packets) if is_plain else None
     if pts is None:
-        pts = _from_frames(path)
+        pts = _from_frames(path, file())
     if not len(pts) or first is None:
         why = f": {error.strerror}" if error else ""
         raise VideoError(f"{path} has no frame of video that can be decoded{why}", path=path)
@@ -130,7 +171,8 @@ def _make(path, stamp):
     if last <= 0:  # the container has no durations
         last = round(1 / (rate * base)) if rate else int(np.diff(pts)[-1]) if len(pts) > 1 else 1
     end = int(pts[-1]) + max(1, last)
-    return VideoIndex(path, stamp, pts, keys, dts, end, base, first.height, first.width, orientation_of(first))
+    frame = first.height, first.width, orientation_of(first)
+    return VideoIndex(path, stamp, pts, keys, dts, end, base, *frame, has_audio, storage)
 
 
 @dataclasses.dataclass(slots=True)
@@ -168,9 +210,9 @@ def _from_packets(packets):
     return pts
 
 
-def _from_frames(path):
+def _from_frames(path, remote):
     """Return the time stamps of all frames by decoding the file."""
-    with reading(path), opened(path) as (container, stream):
+    with reading(path), opened(path, remote) as (container, stream):
         pts = [frame.pts for frame in container.decode(stream)]
     for number, stamp in enumerate(pts):
         if stamp is None or (number and stamp <= pts[number - 1]):

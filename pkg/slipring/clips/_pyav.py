@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.ring._check import from_handler
-from slipring.errors import VideoError
+from slipring.errors import RemoteError, VideoError
 from slipring.images import MAX_PIXELS
 from slipring.images._sources.indexed import OF_THE_FILE
 
@@ -30,34 +31,63 @@ def pyav() -> Any:
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[tuple[Any, Any]]:
+def opened(path: str, remote: Any = None) -> Iterator[tuple[Any, Any]]:
     """Yield (container, video stream) of a file, as `open_video` returns them, and close the container."""
-    container, stream = open_video(path)
+    container, stream = open_video(path, remote)
     with container:
         yield container, stream
 
 
-def open_video(path: str) -> tuple[Any, Any]:
-    """Return (container, first video stream) of a local file; the decoder has one thread.
+def open_video(path: str, remote: Any = None) -> tuple[Any, Any]:
+    """Return (container, first video stream) of a file; the decoder has one thread.
+
+    Parameters
+    ----------
+    path : str
+    remote : file object, optional
+        The contents of a file that is not on this machine.
 
     Raises
     ------
     VideoError
         The file has no video, or FFmpeg cannot read it.
     OSError
-        The file cannot be opened.
+        The file cannot be opened or read.
     """
-    av = pyav()
-    with open(path, "rb"):  # raises errors with the path itself
-        pass
-    with reading(path):
-        # "file:" keeps FFmpeg from taking the beginning of a path for a protocol.
-        container = av.open("file:" + path, options={"format_whitelist": _FORMATS}, metadata_errors="replace")
+    container = _open(path, remote)
     try:
         return container, _video_of(container, path)
     except BaseException:
         container.close()
         raise
+
+
+@contextlib.contextmanager
+def opened_audio(path: str, remote: Any = None) -> Iterator[tuple[Any, Any]]:
+    """Yield (container, first audio stream) of a file, whose decoder has one thread, and close the container."""
+    with _open(path, remote) as container:
+        if not container.streams.audio:
+            raise VideoError(no_audio(path), path=path)
+        stream = container.streams.audio[0]
+        _check_decoder(stream, path)
+        stream.codec_context.thread_count = 1
+        yield container, stream
+
+
+def no_audio(path: str) -> str:
+    """Return the text of an error."""
+    return f"{path} has no audio stream: leave out audio=, or the file"
+
+
+def _open(path, remote):
+    av = pyav()
+    if remote is None:
+        with open(path, "rb"):  # raises errors with the path itself
+            pass
+    with reading(path):
+        # "file:" keeps FFmpeg from taking the beginning of a path for a protocol.
+        file = "file:" + path if remote is None else remote
+        return av.open(file, options={"format_whitelist": _FORMATS}, metadata_errors="replace")
 
 
 def _video_of(container, path):
@@ -66,12 +96,7 @@ def _video_of(container, path):
     if not streams:
         kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
         raise VideoError(f"{path} has no video stream, only {kinds}", path=path)
-    if streams[0].codec_context is None:
-        raise VideoError(
-            f"{path}: this build of FFmpeg has no decoder for the video: install another build of PyAV, or convert "
-            "the file",
-            path=path,
-        )
+    _check_decoder(streams[0], path)
     context = streams[0].codec_context
     if context.width * context.height > MAX_PIXELS:
         raise VideoError(
@@ -80,6 +105,15 @@ def _video_of(container, path):
     context.thread_count = 1
     context.options = {"max_pixels": str(MAX_PIXELS)}  # the size may change, and a few kB claim all memory
     return streams[0]
+
+
+def _check_decoder(stream, path):
+    if stream.codec_context is None:
+        raise VideoError(
+            f"{path}: this build of FFmpeg has no decoder for the {stream.type}: install another build of PyAV, or "
+            "convert the file",
+            path=path,
+        )
 
 
 @contextlib.contextmanager
@@ -107,6 +141,8 @@ def not_of_the_file(error: Exception, path: str) -> bool:
     # Damaged files also cause errors of input and of memory: FFmpeg refuses to allocate the size that they claim.
     # Decoders that return -1 seem to lack a permission (EPERM).
     if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPERM):
+        if not os.path.exists(path):  # a remote file, whose reader raises errors of its own
+            return False
         with open(path, "rb", buffering=0) as file:
             while file.read(1 << 20):
                 pass
@@ -132,5 +168,7 @@ def orientation_of(frame: Any) -> int:
 
 def concerns_the_file(error: Exception) -> bool:
     """Return whether an error concerns one video, not the machine, so that others may be readable."""
+    if isinstance(error, RemoteError):
+        return error.missing
     is_of_file = isinstance(error, VideoError) or (isinstance(error, OSError) and error.errno in OF_THE_FILE)
     return is_of_file and not from_handler(error)

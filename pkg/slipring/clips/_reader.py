@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -147,14 +146,15 @@ class VideoReader:
         return None
 
     def _open(self):
-        self._container, self._stream = open_video(self.index.path)
-        self._check_unchanged()
+        self._container, self._stream = open_video(self.index.path, self.index.file())
+        self._check_unchanged(is_opened=True)
 
-    def _check_unchanged(self):
-        path, status = self.index.path, os.stat(self.index.path)
-        if (status.st_size, status.st_mtime_ns) != self.index.stamp:
+    def _check_unchanged(self, is_opened=False):
+        try:
+            self.index.check_unchanged(is_opened)
+        except VideoError:
             self.close()
-            raise VideoError(f"{path} has changed since its index was made; create the dataset again", path=path)
+            raise
 
 
 def _with_first(first, others):

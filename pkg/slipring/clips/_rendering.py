@@ -2,53 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from slipring._core.ring._ring import mix
 from slipring.errors import shown
 from slipring.images._render.decode import DecodedImage
 from slipring.images._render.draws import Draws as Draws
 from slipring.images._render.recipe import WrongResult as WrongResult
-from slipring.images._sources.renderer import Renderer
+from slipring.images._sources.patch_renderer import renderer_of
 from slipring.images._steps.base import final_size
+from slipring.images._steps.batch import as_batch_transform as as_batch_transform
+from slipring.images._steps.batch import labels_of
+from slipring.images._steps.batch_images import Images
+from slipring.images._steps.multicrop import MultiCrop
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
+
+    from slipring.images._steps.base import BatchTransform
+
+_BATCH = 0x4241544348  # keeps the numbers of a batch apart from those of its samples
 
 
 class FrameRenderer:
-    """Makes the arrays of frames; see `Videos` for the parameters.
+    """Makes the arrays of clips; see `Videos` for the parameters.
 
     Attributes
     ----------
-    storage : str
+    storages : tuple of str
         The dtype of each array's memory: numpy itself has no bfloat16.
+    is_single : bool
+        A clip has one array, neither a tuple (`MultiCrop`) nor a dict (`Patches`) of them.
     is_random : bool
         Whether a transform draws random numbers.
     """
 
     def __init__(self, transform: Any, *, layout: str, dtype: Any, mean: Any, std: Any, max_pixels: int) -> None:
-        name = type(transform).__name__
-        if name in ("MultiCrop", "Patches"):
-            raise TypeError(f"transform must make one array of a frame, which {name} does not: {shown(transform)}")
-        self._images = Renderer(
+        if isinstance(transform, Mapping):
+            raise TypeError(f"transform must be for one size, and a dict of sizes is for images: {shown(transform)}")
+        self._images = renderer_of(
             transform, layout=layout, dtype=dtype, mean=mean, std=std, max_pixels=max_pixels, reducing_gap=None,
             exif=False, truncated="raise", grey16="clip", side=None,
         )  # fmt: skip
-        self.storage: str = self._images.storage
+        self._axis = 1 if isinstance(transform, MultiCrop) else 0  # of the frames: each crop is a clip
+        self.storages: tuple[str, ...] = self._images.storages
+        self.is_single: bool = self._images.is_single
         self.dtype: str = self._images.dtype
         self.is_random: bool = any(step.is_random for step in self._images.steps)
 
-    def shape_of(self, size: tuple[int, int] | None) -> tuple[int, ...] | None:
-        """Return the shape of the results for upright frames of (height, width); None: it differs, or is not known.
+    def shapes_of(self, size: tuple[int, int] | None, frames: int) -> tuple[tuple[int, ...], ...] | None:
+        """Return the shapes of a clip's arrays for upright frames of (height, width); None: they differ.
 
-        Without a size: the shape for frames of any size.
+        Without a size: the shapes for frames of any size.
         """
-        made = final_size(self._images.steps, size)
-        return made and ((*made, 3) if self._images.layout == "NHWC" else (3, *made))
+        shapes = self._images.shapes
+        if shapes is None:
+            made = final_size(self._images.steps, size)
+            if made is None:
+                return None
+            shapes = ((*made, 3) if self._images.layout == "NHWC" else (3, *made),)
+        return tuple((*shape[: self._axis], frames, *shape[self._axis :]) for shape in shapes)
 
-    def render(self, pixels: NDArray[np.uint8], orientation: int, seed: int, out: Any = None) -> NDArray[Any]:
-        """Return a frame after the transforms, in `out` if that is an array.
+    def render(self, pixels: NDArray[np.uint8], orientation: int, seed: int, out: Any = None) -> Any:
+        """Return a frame after the transforms, in `out` if those are arrays.
 
         Parameters
         ----------
@@ -57,12 +78,33 @@ class FrameRenderer:
             EXIF's.
         seed : int
             64 bits. Frames of one size with one seed have the same crop and the same operations.
-        out : numpy.ndarray, optional
+        out : list of numpy.ndarray, optional
+            See `places`.
         """
-        image = DecodedImage(pixels, orientation)
-        made: NDArray[Any] = self._images.render(image, None if out is None else [out], Draws(seed))
-        return made
+        return self._images.render(DecodedImage(pixels, orientation), out, Draws(seed))
 
-    def shown(self, arrays: Any) -> Any:
-        """Return an array with the dtype that users see."""
-        return self._images.shown(arrays)
+    def places(self, arrays: Sequence[NDArray[Any]], row: int, at: int) -> list[NDArray[Any]]:
+        """Return the parts of a batch's arrays for a frame of the clip in a row."""
+        return [array[row, :, at] if self._axis else array[row, at] for array in arrays]
+
+    def sample_of(self, arrays: Any) -> Any:
+        """Return the arrays of a clip or of a batch in the form, and with the dtypes, that users see."""
+        return self._images.shown(self._images.sample_of(arrays))
+
+    def mix(self, transform: BatchTransform, pixels: Any, targets: Any, seed: int) -> Any:
+        """Mix the clips of a batch in place, all frames of a clip alike; return the mixed targets."""
+        memory = self._images.stored(pixels)
+        if not isinstance(memory, np.ndarray) or memory.dtype != self.storages[0] or memory.ndim != 5:
+            raise ValueError(
+                "batch_transform needs one array of all clips of a batch: the videos have different sizes, or "
+                f"collate_fn changed them, to {shown(pixels)}"
+            )
+        clips = Images(memory, "NHWC", self.dtype)
+        # Height and width come first, as in an image, and the frames are a part of each pixel.
+        clips.pixels = memory.transpose((0, 2, 3, 1, 4) if self._images.layout == "NHWC" else (0, 3, 4, 1, 2))
+        mixed = transform.mix(clips, labels_of(targets, len(memory)), Draws(mix(seed, _BATCH)))
+        if isinstance(pixels, np.ndarray):
+            return mixed
+        import torch
+
+        return torch.from_numpy(mixed)

@@ -71,7 +71,7 @@ class Spacing(abc.ABC):
             return found
         if self.policy == "error":
             raise ValueError(
-                f"{video.path}: a clip of {self.num_frames} frames that starts at {start:.6g} has only {len(found)}: "
+                f"{video.name}: a clip of {self.num_frames} frames that starts at {start:.6g} has only {len(found)}: "
                 "give policy='repeat_last' or 'wrap', or shorter clips"
             )
         if self.policy == "wrap":
@@ -82,7 +82,7 @@ class Spacing(abc.ABC):
         """Return (start, end); raise ValueError if no clip can start there."""
         if start >= end:
             raise ValueError(
-                f"{video.path}: no clip can start in the range from sampling_range_start={self.range_start} to "
+                f"{video.name}: no clip can start in the range from sampling_range_start={self.range_start} to "
                 f"sampling_range_end={self.range_end}, which are {start:.6g} and {end:.6g} in this video"
             )
         return start, end
@@ -106,7 +106,7 @@ class ByNumber(Spacing):
             end += count
         if start < 0:
             raise ValueError(
-                f"{video.path} has {count} frames, sampling_range_start={self.range_start} is before the first one"
+                f"{video.name} has {count} frames, sampling_range_start={self.range_start} is before the first one"
             )
         return self._checked(video, start, min(end, count))
 
@@ -141,7 +141,7 @@ class ByTime(Spacing):
         else:
             end = self.range_end
         if start < first:
-            raise ValueError(f"{video.path} begins at {first:.6g} s, sampling_range_start={start:.6g} is before that")
+            raise ValueError(f"{video.name} begins at {first:.6g} s, sampling_range_start={start:.6g} is before that")
         return self._checked(video, start, min(end, last))
 
     def drawn(self, video: VideoIndex, draws: Draws) -> float:

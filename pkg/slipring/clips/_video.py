@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from slipring._core.options.checks import file_path, iterable
+from slipring._files.storage import locate
 from slipring.clips._index import VideoIndex, index_of
 from slipring.clips._reader import OpenFiles
 from slipring.clips._rendering import FrameRenderer
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from numpy.typing import ArrayLike, NDArray
+
+    from slipring._files.storage import Storage
 
 
 class Frames(NamedTuple):
@@ -46,16 +49,18 @@ class Frames(NamedTuple):
 
 
 class Video:
-    """A video file on this machine: exact frames by number or by time.
+    """A video file: exact frames by number or by time.
 
     A frame has the pixels that FFmpeg gives when it decodes the whole file in order, as PyAV's
     ``to_ndarray(format="rgb24")`` returns them, and upright if the file says how it must be turned.
 
     Parameters
     ----------
-    path : path
+    path : path or URL
     index : {'memory', 'sidecar'} or path
         Where the index is kept; see `Videos`.
+    storage : slipring.Storage, optional
+        How a URL is read.
 
     Attributes
     ----------
@@ -91,10 +96,14 @@ class Video:
     end_seconds: float
 
     def __init__(
-        self, path: str | os.PathLike[str], *, index: Literal["memory", "sidecar"] | str | os.PathLike[str] = "memory"
+        self,
+        path: str | os.PathLike[str],
+        *,
+        index: Literal["memory", "sidecar"] | str | os.PathLike[str] = "memory",
+        storage: Storage | None = None,
     ) -> None:
-        self.path = os.path.abspath(file_path("path", path))
-        self._index: VideoIndex = index_of(self.path, index)
+        (self.path,), remote = locate("path", file_path("path", path), storage)
+        self._index: VideoIndex = index_of(self.path, index, remote)
         self._files, self._renderer = OpenFiles(1), plain_renderer()
         self.times = self._index.seconds(self._index.pts)
         self.begin_seconds, self.end_seconds = float(self.times[0]), float(self._index.seconds(self._index.end))
@@ -113,7 +122,7 @@ class Video:
         self._files.close()
 
     def __repr__(self) -> str:
-        return f"Video({shown(self.path)}): {len(self)} frames, {self.end_seconds - self.begin_seconds:.6g} s"
+        return f"Video({shown(self._index.name)}): {len(self)} frames, {self.end_seconds - self.begin_seconds:.6g} s"
 
     def frames_at(self, numbers: Iterable[int]) -> Frames:
         """Return frames by number, in the given order.
@@ -136,15 +145,15 @@ class Video:
             raise TypeError(f"numbers must be whole numbers, not {shown(numbers)}")
         wanted, count = given.astype(np.int64), len(self)
         for number in wanted[(wanted < -count) | (wanted >= count)]:
-            raise IndexError(f"{self.path} has no frame {number}: it has {count} frames")
+            raise IndexError(f"{self._index.name} has no frame {number}: it has {count} frames")
         return self._decoded(np.where(wanted < 0, wanted + count, wanted))
 
     def frames_played_at(self, seconds: ArrayLike) -> Frames:
-        """Return the frames that are shown at given times, in the given order.
+        """Return the frames that are shown at given times, in arrays of the same shape.
 
         Parameters
         ----------
-        seconds : array-like of float
+        seconds : array-like of float, of any shape
             From `begin_seconds` up to, but not including, `end_seconds`.
 
         Raises
@@ -155,13 +164,13 @@ class Video:
             A frame cannot be decoded.
         """
         try:
-            times = np.asarray(seconds, np.float64).reshape(-1)
+            times = np.asarray(seconds, np.float64)
         except (TypeError, ValueError):
             raise TypeError(f"seconds must be numbers, not {shown(seconds)}") from None
         for time in times[~((times >= self.begin_seconds) & (times < self.end_seconds))].tolist():
             rule = "is not a time" if math.isnan(time) else "is outside of the video"
             raise ValueError(
-                f"{self.path}: {time:.6g} s {rule}, which lasts from {self.begin_seconds:.6g} s to before "
+                f"{self._index.name}: {time:.6g} s {rule}, which lasts from {self.begin_seconds:.6g} s to before "
                 f"{self.end_seconds:.6g} s"
             )
         return self._decoded(self._index.played_at(times))
@@ -172,8 +181,8 @@ class Video:
         frames = self._files.frames(self._index, flat.tolist())
         found = [self._renderer.render(pixels, orientation, seed=0) for _, pixels, orientation in frames]
         if not found:
-            empty = np.empty((0, *self._index.size, 3), np.uint8)
-            return Frames(empty, np.empty(0))
+            empty = np.empty((*numbers.shape, *self._index.size, 3), np.uint8)
+            return Frames(empty, np.empty(numbers.shape))
         pixels = stacked(self.path, found)
         return Frames(pixels[inverse.reshape(numbers.shape)], self.times[numbers])
 
