@@ -1,6 +1,7 @@
 """Clips of video files: exact frames by number or by time, written straight into the batch."""
 
 from slipring._public import publish
+from slipring.clips._lerobot import LeRobot
 from slipring.clips._samplers import (
     RandomClips,
     RegularClips,
@@ -15,6 +16,7 @@ from slipring.clips._videos import Clip, Videos
 __all__ = [
     "Clip",
     "Frames",
+    "LeRobot",
     "RandomClips",
     "RegularClips",
     "Video",

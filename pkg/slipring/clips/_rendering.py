@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slipring.errors import shown
+from slipring._core.ring.sample_marks import failed_at
+from slipring.errors import VideoError, shown
 from slipring.images._render.decode import DecodedImage
 from slipring.images._render.draws import Draws as Draws
-from slipring.images._render.recipe import WrongResult as WrongResult
+from slipring.images._render.recipe import WrongResult
 from slipring.images._sources.renderer import Renderer
 from slipring.images._steps.base import final_size
 
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -66,3 +69,13 @@ class FrameRenderer:
     def shown(self, arrays: Any) -> Any:
         """Return an array with the dtype that users see."""
         return self._images.shown(arrays)
+
+
+def raise_of_sample(error: Exception, path: str, row: int, index: int) -> NoReturn:
+    """Raise the error of a frame so that it names the sample; `row` is that in the batch."""
+    failed_at(row, error)
+    if isinstance(error, VideoError) and error.index is None:
+        raise VideoError(f"{error} (index {index})", **{**vars(error), "index": index}) from error.__cause__
+    if isinstance(error, WrongResult):
+        raise ValueError(f"{path} (index {index}): {error}") from error
+    raise error
