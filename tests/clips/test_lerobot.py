@@ -147,6 +147,14 @@ def test_torch_loaders_make_tensors_of_the_same_batches(root):
         batches_equal(found, wanted)
 
 
+def test_times_far_outside_of_an_episode_are_padding(root):
+    data = clips.LeRobot(root, {"action": iter([-1e300, 1e300])})
+    assert data.delta_timestamps == {"action": [-1e300, 1e300]}
+    sample, plain = data[3], clips.LeRobot(root)
+    assert sample["action_is_pad"].all()
+    np.testing.assert_array_equal(sample["action"], [plain[row]["action"] for row in (0, LENGTHS[0] - 1)])
+
+
 def test_only_chosen_episodes_are_samples(root):
     whole, data = clips.LeRobot(root, DELTAS), clips.LeRobot(root, DELTAS, episodes=[3, 1, 3])
     rows = [row for row in range(ROWS) if whole[row]["episode_index"] in (1, 3)]

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     _Transform = Step | Sequence[Step] | None
 
+_FAR = 1 << 40  # frames: beyond any episode
+
 
 class LeRobot:
     """A map dataset of the frames of a robot dataset in LeRobot's format v3: each sample is a dict.
@@ -116,8 +118,6 @@ class LeRobot:
     stats: dict[str, dict[str, NDArray[Any]]]
     episodes: NDArray[np.int64]
     tolerance_s: float
-    layout: Literal["NHWC", "NCHW"]
-    dtype: str
     cache: Cache | None
     seeds_samples = True  # for each sample, `fetch_into` draws the same numbers as `__getitem__`
     on_death = "respawn"  # a crash in a codec costs a worker, and no batch
@@ -145,8 +145,8 @@ class LeRobot:
             raise ValueError(f"tolerance_s must be at least 0 seconds, not {shown(tolerance_s)}")
         self._read = read = read_recording(self.root, episodes, names("features", features, "feature"))
         self.fps, self.features, self.stats, self.episodes = read.fps, read.features, read.stats, read.episodes
-        self.transform, self._deltas = transform, self._checked_deltas(delta_timestamps)
-        self.delta_timestamps = {key: list(times) for key, times in (delta_timestamps or {}).items()}
+        self.transform, self.delta_timestamps = transform, {}
+        self._deltas = self._checked_deltas(delta_timestamps)
         transforms = transform if isinstance(transform, Mapping) else dict.fromkeys(read.cameras, transform)
         self._check_known("transform", transforms, read.cameras, "cameras")
         paths = [path for camera in read.cameras.values() for path in camera.paths]
@@ -159,8 +159,6 @@ class LeRobot:
             )
             self._cameras[key] = self._camera(renderer, range(first, first + len(camera.paths)), camera)
             first += len(camera.paths)
-            self.dtype = renderer.dtype
-        self.layout = layout
 
     # ---- what the constructor checks
 
@@ -171,7 +169,7 @@ class LeRobot:
                 raise ValueError(f"{argument} has {shown(key)}, and the {what} are {', '.join(known)}{hint}")
 
     def _checked_deltas(self, given):
-        """Return the distances of the frames of each feature from that of a sample, in frames."""
+        """Set `delta_timestamps`; return how many frames each of them is from the sample's own."""
         if given is not None and not isinstance(given, Mapping):
             raise TypeError(f"delta_timestamps must be a dict of feature to times, or None, not {shown(given)}")
         self._check_known("delta_timestamps", given or {}, self.features, "features of samples")
@@ -191,7 +189,8 @@ class LeRobot:
                     f"{name} has {wrong[0]:.6g}, which is not a multiple of 1 / fps = {1 / self.fps:.6g} s within "
                     f"tolerance_s={self.tolerance_s}: round the times"
                 )
-            deltas[key] = frames.astype(np.int64)
+            deltas[key] = np.clip(frames, -_FAR, _FAR).astype(np.int64)
+            self.delta_timestamps[key] = seconds.tolist()
         return deltas
 
     def _camera(self, renderer, numbers, camera):
