@@ -286,7 +286,7 @@ def test_a_batch_decodes_each_video_forwards_and_each_frame_once(root, frames_de
     rows = np.random.default_rng(0).permutation(ROWS).tolist()
     before = frames_decoded()
     loaded(data, batch_size=ROWS, sampler=rows, **KINDS["inline"])
-    assert ROWS <= frames_decoded() - before <= 2.4 * ROWS  # 70 frames, and those around key frames
+    assert frames_decoded() - before == 2 * ROWS  # of two cameras
 
 
 def test_a_cached_frame_is_decoded_once_for_all_epochs(root, frames_decoded):
@@ -331,7 +331,7 @@ def test_a_crash_in_a_codec_costs_a_worker_and_no_batch(tmp_path, root):
         ({"data_path": "data/{file}"}, "data_path='data/{file}' must have only the fields chunk_index, file_index"),
         ({"video_path": None}, "there is no 'video_path'"),
         ({"total_episodes": 0}, "meta/episodes lists 4 episodes, .* at least one, each listed once"),
-        ({"total_episodes": 5}, "meta/episodes lists 4 episodes, .*info.json has total_episodes=5"),
+        ({"total_episodes": 5}, "meta/episodes lists 4 episodes, .*total_episodes in .*info.json is 5"),
         ({"features": {**FEATURES, TOP: {**FEATURES[TOP], "dtype": "image"}}}, f"{TOP}' has images in Parquet files"),
         ({"features": {**FEATURES, TOP: {**FEATURES[TOP], "info": {"is_depth_map": True}}}}, f"{TOP}' has depth maps"),
         ({"features": {**FEATURES, "mode": {"dtype": "language", "shape": [1]}}}, "'mode' has dtype 'language'"),

@@ -44,7 +44,7 @@ class Camera(NamedTuple):
     starts: NDArray[np.float64]
 
 
-class Recording(NamedTuple):
+class RobotRecording(NamedTuple):
     """The chosen episodes and features of a dataset.
 
     Attributes
@@ -74,7 +74,7 @@ class Recording(NamedTuple):
     cameras: dict[str, Camera]
 
 
-def read_recording(root: str, episodes: Any, features: Sequence[str] | None) -> Recording:
+def read_recording(root: str, episodes: Any, features: Sequence[str] | None) -> RobotRecording:
     """Return the chosen episodes and features (None: all) of the dataset in a folder.
 
     Raises
@@ -91,7 +91,7 @@ def read_recording(root: str, episodes: Any, features: Sequence[str] | None) -> 
     columns, order = _columns(info, listed)
     listed = {name: values[order] for name, values in listed.items()}
     texts = {name: _texts(info, name, columns[f"{name}_index"]) for name in info.texts}
-    return Recording(
+    return RobotRecording(
         info.fps,
         info.features,
         _statistics(os.path.join(root, "meta", "stats.json")),
@@ -300,8 +300,8 @@ def _episodes(info, wanted):
     count = len(numbers)
     if not count or count != info.total_episodes or (np.sort(numbers) != np.arange(count)).any():
         raise ValueError(
-            f"{folder} lists {count} episodes, {info.path} has total_episodes={info.total_episodes}: there must be at "
-            "least one, each listed once. Download the dataset again"
+            f"{folder} lists {count} episodes, and total_episodes in {info.path} is {info.total_episodes}: there must "
+            "be at least one, each listed once. Download the dataset again"
         )
     found["length"] = found["dataset_to_index"] - found["dataset_from_index"]
     if wanted is None:
