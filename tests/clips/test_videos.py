@@ -16,7 +16,6 @@ import av
 
 from slipring import Cache, Loader, Workers, clips, images
 from slipring.errors import VideoError, WorkerDied
-from tests.support import inside
 from tests.support.kinds import KINDS, kinds, loaded
 from tests.support.videos import Crash, Kind, decoded, write
 
@@ -310,21 +309,6 @@ def test_a_video_whose_size_changes_needs_a_transform(tmp_path):
 
 
 # ---- the cache
-
-
-@pytest.fixture
-def frames_decoded(monkeypatch, tmp_path):
-    """A function that returns how many frames this process and its forked children have decoded."""
-    marks, original = tmp_path / "decoded", inside._reader.frames_of
-
-    def counted(*args):
-        frames, error = original(*args)
-        with open(marks, "ab", buffering=0) as file:
-            file.write(b"." * len(frames))
-        return frames, error
-
-    monkeypatch.setattr(inside._reader, "frames_of", counted)
-    return lambda: marks.stat().st_size
 
 
 def test_each_group_of_pictures_is_decoded_once_for_all_workers_and_epochs(tmp_path, paths, frames_decoded):

@@ -66,6 +66,15 @@ def write_videos(root):
     write_with_sound(root / "sound.mp4", rate=16_000)
 
 
+def write_robot(root):
+    """Write a robot dataset, for a program that reads one."""
+    pytest.importorskip("av")
+    pytest.importorskip("pyarrow")
+    from tests.support.robots import write_dataset
+
+    write_dataset(root)
+
+
 @pytest.mark.parametrize(("page", "number"), programs())
 def test_every_python_block_prints_what_its_comment_says(page, number, tmp_path):
     block = blocks(page)[number]
@@ -75,6 +84,8 @@ def test_every_python_block_prints_what_its_comment_says(page, number, tmp_path)
         write_photographs(tmp_path / "photos")
     if '"videos/' in block:
         write_videos(tmp_path / "videos")
+    if '"robot"' in block:
+        write_robot(tmp_path / "robot")
     script = tmp_path / "block.py"
     script.write_text(block)
     quiet = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
@@ -156,6 +167,15 @@ def test_the_example_prints_the_same_for_any_number_of_workers(tmp_path, name, n
     alone = example(name, *options, 0)
     assert alone.count(marker) == times
     assert example(name, *options, 2) == alone
+
+
+def test_a_robot_policy_learns_the_same_for_any_number_of_workers():
+    for module in ("torch", "av", "pyarrow"):
+        pytest.importorskip(module)
+    alone = example("robot_policy.py", "--workers", 0)
+    losses = [float(loss) for loss in re.findall(r"loss (.*)", alone)]
+    assert len(losses) == 5 and losses[-1] < 0.5 * losses[0]
+    assert example("robot_policy.py", "--workers", 2) == alone
 
 
 def test_packed_training_has_the_loss_per_token_of_padded_training():

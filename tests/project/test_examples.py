@@ -23,7 +23,7 @@ MODULES = {
     "slipring.monitor": ["prometheus_client", "tqdm"],
     "slipring.images": ["PIL", "pyarrow"],
     "slipring.arrow": ["pyarrow", "PIL"],
-    "slipring.clips": ["av"],
+    "slipring.clips": ["av", "pyarrow"],
     "slipring.torch": ["torch"],
     "slipring.adapters.di_engine": ["torch"],
     "slipring.adapters.megengine": [],
@@ -84,9 +84,11 @@ def folder(tmp_path_factory):
 
 def write_videos(folder):
     try:
+        from tests.support.robots import write_dataset
         from tests.support.videos import write, write_with_sound
     except ImportError:
         return
+    write_dataset(folder.with_name("robot"))
     folder.mkdir()
     for name in ("a.mp4", "b.mp4"):
         write(folder / name, frames=60)

@@ -2,6 +2,7 @@
 
 from slipring._public import publish
 from slipring.clips._audio import Audio, AudioFormat
+from slipring.clips._lerobot import LeRobot
 from slipring.clips._samplers import (
     RandomClips,
     RegularClips,
@@ -19,6 +20,7 @@ __all__ = [
     "Clip",
     "ClipWithAudio",
     "Frames",
+    "LeRobot",
     "RandomClips",
     "RegularClips",
     "Video",

@@ -107,6 +107,18 @@ class VideoIndex:
         # The first time after all frames that are shown before it: equal times belong to the later frame.
         return np.searchsorted(self.seconds(self.pts), seconds, "right") - 1
 
+    def check_size(self, number: int, pixels: NDArray[np.uint8], orientation: int) -> None:
+        """Raise VideoError if a decoded frame has another size than the first one, as it is stored."""
+        if (*pixels.shape[:2], orientation) != (self.height, self.width, self.orientation):
+            time = float(self.seconds(self.pts[number]))
+            raise VideoError(
+                f"{self.path}: frame {number} at {time:.6g} s has {pixels.shape[0]} x {pixels.shape[1]} pixels, the "
+                f"first one has {self.height} x {self.width}: add a transform that gives one size",
+                path=self.path,
+                frame=number,
+                time=time,
+            )
+
 
 def index_of(path: str, index: str | os.PathLike[str], storage: Storage | None = None) -> VideoIndex:
     """Return the index of a file: from its index file, or made now; see `Videos` for `index` and `storage`."""

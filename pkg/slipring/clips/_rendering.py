@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring._core.ring._ring import mix
-from slipring.errors import shown
+from slipring._core.ring.sample_marks import failed_at
+from slipring.errors import RemoteError, VideoError, shown
 from slipring.images._render.decode import DecodedImage
 from slipring.images._render.draws import Draws as Draws
-from slipring.images._render.recipe import WrongResult as WrongResult
+from slipring.images._render.recipe import WrongResult
 from slipring.images._sources.patch_renderer import renderer_of
 from slipring.images._steps.base import final_size
 from slipring.images._steps.batch import as_batch_transform as as_batch_transform
@@ -21,6 +22,7 @@ from slipring.images._steps.multicrop import MultiCrop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
     from numpy.typing import NDArray
 
@@ -108,3 +110,13 @@ class FrameRenderer:
         import torch
 
         return torch.from_numpy(mixed)
+
+
+def raise_of_sample(error: Exception, path: str, row: int, index: int) -> NoReturn:
+    """Raise the error of a clip so that it names the sample; `row` is that in the batch."""
+    failed_at(row, error)
+    if isinstance(error, (VideoError, RemoteError)) and error.index is None:
+        raise type(error)(f"{error} (index {index})", **{**vars(error), "index": index}) from error.__cause__
+    if isinstance(error, WrongResult):
+        raise ValueError(f"{path} (index {index}): {error}") from error
+    raise error

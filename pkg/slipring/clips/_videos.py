@@ -14,15 +14,14 @@ from slipring._core.codec._collate import default_collate
 from slipring._core.options.checks import integer, one_of
 from slipring._core.ring import sample_marks
 from slipring._core.ring._ring import mix
-from slipring._core.ring.sample_marks import failed_at
 from slipring._files.storage import locate
 from slipring.clips._audio import Audio, AudioFormat, joined, needs, sounds_of, span_of
 from slipring.clips._pyav import concerns_the_file, pyav
-from slipring.clips._rendering import Draws, FrameRenderer, WrongResult, as_batch_transform
+from slipring.clips._rendering import Draws, FrameRenderer, as_batch_transform, raise_of_sample
 from slipring.clips._samplers import ClipSampler, seed_of
 from slipring.clips._source import FrameSource
 from slipring.clips._table import IndexTable
-from slipring.errors import RemoteError, VideoError, shown
+from slipring.errors import VideoError, shown
 from slipring.images import MAX_PIXELS
 from slipring.redaction import redacted
 
@@ -363,7 +362,8 @@ class Videos:
                     batch.sounds[row.row] = sound
             wanted = sorted(places)
             for number, pixels, orientation in self._source.frames(video, wanted):
-                self._check_size(index, number, pixels, orientation)
+                if self._needs_one_size:
+                    index.check_size(number, pixels, orientation)
                 for row, at in places[number]:
                     self._render(pixels, orientation, row, at, batch)
                 done += 1
@@ -373,29 +373,11 @@ class Videos:
                 row = places[wanted[done]][0][0]
             elif time is not None:  # of the audio
                 row = next((one for one, span in zip(rows, spans) if needs(span, time)), row)
-            failed_at(row.row, error)
-            if isinstance(error, (VideoError, RemoteError)) and error.index is None:
-                named = type(error)(f"{error} (index {row.index})", **{**vars(error), "index": row.index})
-                raise named from error.__cause__
-            if isinstance(error, WrongResult):
-                raise ValueError(f"{redacted(self.paths[video])} (index {row.index}): {error}") from error
-            raise
+            raise_of_sample(error, redacted(self.paths[video]), row.row, row.index)
 
     def _numbers(self, index, row):
         clip = row.index % self.clips.clips_per_video
         return self.clips.numbers(index, clip, Draws(mix(row.seed, _START)))
-
-    def _check_size(self, index, number, pixels, orientation):
-        """Raise VideoError if a frame has another size than the first one, and no transform makes them equal."""
-        if self._needs_one_size and (*pixels.shape[:2], orientation) != (index.height, index.width, index.orientation):
-            time = float(index.seconds(index.pts[number]))
-            raise VideoError(
-                f"{index.path}: frame {number} at {time:.6g} s has {pixels.shape[0]} x {pixels.shape[1]} pixels, the "
-                f"first one has {index.height} x {index.width}: add a transform that gives one size",
-                path=index.path,
-                frame=number,
-                time=time,
-            )
 
     def _render(self, pixels, orientation, row, at, batch):
         seed = mix(row.seed, _GEOMETRY) if self.geometry == "clip" else mix(row.seed, _GEOMETRY, at)
