@@ -33,7 +33,7 @@ class FrameRenderer:
             raise TypeError(f"transform must make one array of a frame, which {name} does not: {shown(transform)}")
         self._images = Renderer(
             transform, layout=layout, dtype=dtype, mean=mean, std=std, max_pixels=max_pixels, reducing_gap=None,
-            exif=False, truncated="raise", grey16="clip", side=None,
+            exif=False, truncated="raise", grey16="clip",
         )  # fmt: skip
         self.storage: str = self._images.storage
         self.dtype: str = self._images.dtype

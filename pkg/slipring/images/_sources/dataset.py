@@ -16,7 +16,7 @@ from slipring.images._render.decode import MAX_PIXELS, DecodedImage
 from slipring.images._render.draws import Draws
 from slipring.images._sources.indexed import MAX_SEED, IndexedSamples
 from slipring.images._sources.options import suggests_options
-from slipring.images._sources.patch_renderer import renderer_of
+from slipring.images._sources.renderer import Renderer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,7 +127,7 @@ class ImageDataset(IndexedSamples):
         function("target_transform", target_transform)
         self.target_transform = target_transform
         make = functools.partial(
-            renderer_of, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
+            Renderer, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
             truncated=truncated, grey16=grey16, max_pixels=max_pixels, side=side,
         )  # fmt: skip
         super().__init__(transform, make, on_error=on_error, cache=cache, what=what, batch_transform=batch_transform)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slipring.errors import shown
-from slipring.images._render.boxes import FORMATS
+from slipring.images._sources.stored_parts import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
