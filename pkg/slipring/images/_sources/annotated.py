@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from slipring.images._sources.stored_parts import BoxFormat
     from slipring.images._steps.base import BatchTransform
     from slipring.images._steps.combine import RandomChoice
-    from slipring.images._steps.multicrop import SizedTransforms
+    from slipring.images._steps.outputs import SizedTransforms
     from slipring.typing import Empty, MapDataset
 
 _ADDED = "sizes", "padding"  # the keys of a padded batch that no sample has
@@ -138,7 +138,6 @@ class Annotated(IndexedSamples):
     dtype: str
     multiple_of: int
     mask_fill: int
-    target: str | None
 
     def __init__(
         self,
@@ -197,7 +196,7 @@ class Annotated(IndexedSamples):
         self._size = self._renderer.size
         if self._size is None or batch == "list":
             self.fetch_into = None  # `collate_samples` makes the batch
-        self.target = target
+        self.target: str | None = target
         if (batch_transform is None) != (target is None):
             raise ValueError("batch_transform and target, the key of the labels that it mixes, must be given together")
         if batch_transform is not None and (self._followers or self.fetch_into is None):

@@ -13,13 +13,11 @@ from slipring._core.ring._slot import DECODE, part_begun, spent
 from slipring.errors import shown
 from slipring.images._decode import Target
 from slipring.images._render.decode import DecodedImage, EncodedImage, ImageReading, write
-from slipring.images._render.recipe import Recipe
-from slipring.images._render.scratch import scratch
+from slipring.images._render.recipe import Recipe, scratch
 from slipring.images._render.values import bfloat16_of_numpy, dtype_name, table_of
 from slipring.images._render.view import INTERPOLATIONS, Placement
 from slipring.images._steps.base import UserStep, chain, final_size
-from slipring.images._steps.multicrop import MultiCrop
-from slipring.images._steps.patches import Patches
+from slipring.images._steps.outputs import MultiCrop, Patches
 
 if TYPE_CHECKING:
     from slipring.images._steps.base import Transform

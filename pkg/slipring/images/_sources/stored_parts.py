@@ -12,7 +12,7 @@ from slipring._core.options.checks import integer
 from slipring.errors import shown
 from slipring.images._render.decode import DecodedImage, decode
 from slipring.images._sources.folder import read_file
-from slipring.images._sources.wrapped import encoded_bytes
+from slipring.images._sources.rows import encoded_bytes
 from slipring.images._steps.sample import Sample
 
 if TYPE_CHECKING:

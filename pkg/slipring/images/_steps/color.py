@@ -38,11 +38,6 @@ class ColorJitter(Transform):
     (24, 24, 3)
     """
 
-    brightness: tuple[float, float] | None
-    contrast: tuple[float, float] | None
-    saturation: tuple[float, float] | None
-    hue: tuple[float, float] | None
-
     def __init__(
         self,
         brightness: float | Sequence[float] | None = None,
@@ -50,10 +45,10 @@ class ColorJitter(Transform):
         saturation: float | Sequence[float] | None = None,
         hue: float | Sequence[float] | None = None,
     ) -> None:
-        self.brightness = _factors("brightness", brightness, 1, 0, math.inf)
-        self.contrast = _factors("contrast", contrast, 1, 0, math.inf)
-        self.saturation = _factors("saturation", saturation, 1, 0, math.inf)
-        self.hue = _factors("hue", hue, 0, -0.5, 0.5)
+        self.brightness: tuple[float, float] | None = _factors("brightness", brightness, 1, 0, math.inf)
+        self.contrast: tuple[float, float] | None = _factors("contrast", contrast, 1, 0, math.inf)
+        self.saturation: tuple[float, float] | None = _factors("saturation", saturation, 1, 0, math.inf)
+        self.hue: tuple[float, float] | None = _factors("hue", hue, 0, -0.5, 0.5)
         self._ranges = (
             (ops.BrightnessOp, self.brightness),
             (ops.ContrastOp, self.contrast),
@@ -104,15 +99,13 @@ class Grayscale(Transform):
     True
     """
 
-    num_output_channels: int
-
     def __init__(self, num_output_channels: int = 1) -> None:
         if integer("num_output_channels", num_output_channels) != 3:
             raise ValueError(
                 f"num_output_channels must be 3, not {shown(num_output_channels)}: the samples of slipring.images have "
                 "three channels, and Grayscale(num_output_channels=3) makes them equal; take one of them in the model"
             )
-        self.num_output_channels = 3
+        self.num_output_channels: int = 3
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.GrayscaleOp())
@@ -150,11 +143,9 @@ class RandomSolarize(RandomStep):
     (24, 24, 3)
     """
 
-    threshold: float
-
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         super().__init__(p)
-        self.threshold = number("threshold", threshold, 0, 256, "a number from 0 to 256")
+        self.threshold: float = number("threshold", threshold, 0, 256, "a number from 0 to 256")
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.SolarizeOp(self.threshold))
@@ -171,11 +162,9 @@ class RandomPosterize(RandomStep):
     (24, 24, 3)
     """
 
-    bits: int
-
     def __init__(self, bits: int, p: float = 0.5) -> None:
         super().__init__(p)
-        self.bits = integer("bits", bits, 0, 8)
+        self.bits: int = integer("bits", bits, 0, 8)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.PosterizeOp(self.bits))
@@ -199,11 +188,9 @@ class RandomAdjustSharpness(RandomStep):
     (24, 24, 3)
     """
 
-    sharpness_factor: float
-
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
         super().__init__(p)
-        self.sharpness_factor = not_negative("sharpness_factor", sharpness_factor)
+        self.sharpness_factor: float = not_negative("sharpness_factor", sharpness_factor)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         recipe.op(ops.SharpnessOp(self.sharpness_factor))

@@ -53,11 +53,9 @@ class RandomApply(RandomStep):
     (24, 24, 3)
     """
 
-    transforms: tuple[Transform, ...]
-
     def __init__(self, transforms: Sequence[Step], p: float = 0.5) -> None:
         super().__init__(p)
-        self.transforms = _steps(transforms)
+        self.transforms: tuple[Transform, ...] = _steps(transforms)
         self.is_random: bool = self.p > 0 and (self.p < 1 or any(step.is_random for step in self.transforms))
         self.is_last: bool = any(step.is_last for step in self.transforms)
         self.needs_parts: bool = any(step.needs_parts for step in self.transforms)
@@ -164,11 +162,10 @@ class RandomOrder(Transform):
     (24, 24, 3)
     """
 
-    transforms: tuple[Transform, ...]
     is_random: bool = True
 
     def __init__(self, transforms: Sequence[Step]) -> None:
-        self.transforms = tuple(chain(step, "transforms")[0] for step in _each(transforms))
+        self.transforms: tuple[Transform, ...] = tuple(chain(step, "transforms")[0] for step in _each(transforms))
         self.is_last: bool = any(step.is_last for step in self.transforms)
         self.needs_parts: bool = any(step.needs_parts for step in self.transforms)
         other = next((step for step in self.transforms if not step.is_last), None)

@@ -51,11 +51,6 @@ class RandomErasing(RandomStep):
     (24, 24, 3)
     """
 
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
-    value: float | tuple[float, ...] | str
-    mode: Literal["const", "rand", "pixel"]
-    min_count: int
     max_count: int
     is_last: bool = True
 
@@ -73,8 +68,8 @@ class RandomErasing(RandomStep):
     ) -> None:
         super().__init__(p)
         self.is_random: bool = self.p > 0
-        self.scale = span("scale", scale, 0, 1, "two numbers from 0 to 1, the smaller first")
-        self.ratio = positive_range("ratio", ratio)
+        self.scale: tuple[float, float] = span("scale", scale, 0, 1, "two numbers from 0 to 1, the smaller first")
+        self.ratio: tuple[float, float] = positive_range("ratio", ratio)
         self._log_ratio = math.log(self.ratio[0]), math.log(self.ratio[1])
         flag("inplace", inplace)
         one_of("mode", mode, ("const", "rand", "pixel"))
@@ -83,9 +78,11 @@ class RandomErasing(RandomStep):
             raise ValueError(f"value must be left out with mode={mode!r}, which draws the values, not {shown(value)}")
         if mode == "rand" and self._values is None:
             raise ValueError("value must be left out with mode='rand', not 'random', which is mode='pixel'")
-        self.value = value if isinstance(value, str) else tuple(value) if isinstance(value, (tuple, list)) else value
-        self.mode = "pixel" if self._values is None else mode
-        self.min_count = integer("min_count", min_count, 1, 1 << 16)
+        self.value: float | tuple[float, ...] | str = (
+            value if isinstance(value, str) else tuple(value) if isinstance(value, (tuple, list)) else value
+        )
+        self.mode: Literal["const", "rand", "pixel"] = "pixel" if self._values is None else mode
+        self.min_count: int = integer("min_count", min_count, 1, 1 << 16)
         self.max_count = self.min_count
         if max_count is not None:
             self.max_count = integer("max_count", max_count, self.min_count, 1 << 16)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from slipring._core.options.checks import real
 from slipring.errors import shown
 from slipring.images._render import ops
-from slipring.images._render.geometry import add_affine, add_rotation
+from slipring.images._render.ops import add_affine, add_rotation
 from slipring.images._steps.checks import fill_of, filter_of, interpolation_or_random
 
 if TYPE_CHECKING:

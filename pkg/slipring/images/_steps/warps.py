@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from slipring._core.options.checks import flag
 from slipring.errors import shown
 from slipring.images._render import ops
-from slipring.images._render.geometry import (
+from slipring.images._render.ops import (
     add_affine,
     add_rotation,
     inverse_affine,
@@ -69,13 +69,9 @@ class RandomAffine(Transform):
     (24, 24, 3)
     """
 
-    degrees: tuple[float, ...]
     translate: tuple[float, ...] | None
     scale: tuple[float, float] | None
-    shear: tuple[float, ...] | None
-    interpolation: InterpolationOrRandom
     fill: Fill
-    center: tuple[float, float] | None
     is_random: bool = True
 
     def __init__(
@@ -88,7 +84,7 @@ class RandomAffine(Transform):
         fill: Fill = 0,
         center: Sequence[float] | None = None,
     ) -> None:
-        self.degrees = angles("degrees", degrees)
+        self.degrees: tuple[float, ...] = angles("degrees", degrees)
         self.translate = None
         if translate is not None:
             what = "two numbers from 0 to 1, or None"
@@ -99,11 +95,11 @@ class RandomAffine(Transform):
         if scale is not None:
             what = "two numbers above 0, the smaller first, or None"
             self.scale = span("scale", scale, math.nextafter(0, 1), math.inf, what)
-        self.shear = None if shear is None else angles("shear", shear, (2, 4))
-        self.interpolation = interpolation_or_random(interpolation)
+        self.shear: tuple[float, ...] | None = None if shear is None else angles("shear", shear, (2, 4))
+        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
         self._filter = filter_of(self.interpolation)
         self.fill, self._fill = fill, fill_of(fill)
-        self.center = center_of(center)
+        self.center: tuple[float, float] | None = center_of(center)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         height, width = recipe.height, recipe.width
@@ -148,10 +144,6 @@ class RandomRotation(Transform):
     (24, 24, 3)
     """
 
-    degrees: tuple[float, ...]
-    interpolation: InterpolationOrRandom
-    expand: bool
-    center: tuple[float, float] | None
     fill: Fill
 
     def __init__(
@@ -162,12 +154,12 @@ class RandomRotation(Transform):
         center: Sequence[float] | None = None,
         fill: Fill = 0,
     ) -> None:
-        self.degrees = angles("degrees", degrees)
-        self.interpolation = interpolation_or_random(interpolation)
+        self.degrees: tuple[float, ...] = angles("degrees", degrees)
+        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
         self._filter = filter_of(self.interpolation)
         flag("expand", expand)
-        self.expand = bool(expand)
-        self.center = center_of(center)
+        self.expand: bool = bool(expand)
+        self.center: tuple[float, float] | None = center_of(center)
         self.fill, self._fill = fill, fill_of(fill)
         self.is_random: bool = self.degrees[0] < self.degrees[1] or self._filter is None
 
@@ -202,8 +194,6 @@ class RandomPerspective(RandomStep):
     (24, 24, 3)
     """
 
-    distortion_scale: float
-    interpolation: InterpolationOrRandom
     fill: Fill
 
     def __init__(
@@ -215,8 +205,8 @@ class RandomPerspective(RandomStep):
     ) -> None:
         super().__init__(p)
         self.is_random: bool = self.p > 0
-        self.distortion_scale = number("distortion_scale", distortion_scale, 0, 1, "a number from 0 to 1")
-        self.interpolation = interpolation_or_random(interpolation)
+        self.distortion_scale: float = number("distortion_scale", distortion_scale, 0, 1, "a number from 0 to 1")
+        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
         self._filter = filter_of(self.interpolation)
         self.fill, self._fill = fill, fill_of(fill)
 
@@ -259,9 +249,6 @@ class ElasticTransform(Transform):
     (24, 24, 3)
     """
 
-    alpha: tuple[float, float]
-    sigma: tuple[float, float]
-    interpolation: InterpolationOrRandom
     fill: Fill
     is_random: bool = True
 
@@ -272,9 +259,9 @@ class ElasticTransform(Transform):
         interpolation: InterpolationOrRandom | enum.Enum = "bilinear",
         fill: Fill = 0,
     ) -> None:
-        self.alpha = one_or_two("alpha", alpha)
-        self.sigma = one_or_two("sigma", sigma, 0)
-        self.interpolation = interpolation_or_random(interpolation)
+        self.alpha: tuple[float, float] = one_or_two("alpha", alpha)
+        self.sigma: tuple[float, float] = one_or_two("sigma", sigma, 0)
+        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
         self._filter = filter_of(self.interpolation)
         self.fill, self._fill = fill, fill_of(fill)
 
@@ -312,12 +299,9 @@ class GaussianBlur(Transform):
     (24, 24, 3)
     """
 
-    kernel_size: tuple[int, int]
-    sigma: tuple[float, float]
-
     def __init__(self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0)) -> None:
-        self.kernel_size = kernel_size_of(kernel_size)
-        self.sigma = _range_above_0("sigma", sigma)
+        self.kernel_size: tuple[int, int] = kernel_size_of(kernel_size)
+        self.sigma: tuple[float, float] = _range_above_0("sigma", sigma)
         self.is_random: bool = self.sigma[0] < self.sigma[1]
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
@@ -346,11 +330,9 @@ class PILGaussianBlur(RandomStep):
     (24, 24, 3)
     """
 
-    radius: tuple[float, float]
-
     def __init__(self, radius: float | Sequence[float] = (0.1, 2.0), p: float = 0.5) -> None:
         super().__init__(p)
-        self.radius = _range_above_0("radius", radius)
+        self.radius: tuple[float, float] = _range_above_0("radius", radius)
         self.is_random: bool = self.p > 0 and (self.p < 1 or self.radius[0] < self.radius[1])
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
