@@ -20,6 +20,7 @@ from slipring.images._steps.color import (
     RandomAutocontrast,
     RandomChannelPermutation,
     RandomEqualize,
+    RandomErasing,
     RandomGrayscale,
     RandomInvert,
     RandomPosterize,
@@ -37,7 +38,6 @@ from slipring.images._steps.crops import (
     RandomVerticalFlip,
 )
 from slipring.images._steps.detection import RandomIoUCrop, RandomPhotometricDistort, RandomZoomOut
-from slipring.images._steps.erasing import RandomErasing
 from slipring.images._steps.mixes import CopyPaste, Mosaic, SampleMixUp
 from slipring.images._steps.outputs import MultiCrop, Patches
 from slipring.images._steps.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide

@@ -393,12 +393,30 @@ class AugMix(_Policy):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         original, mixed = draws.dirichlet(self.alpha, 2)
         weights = draws.dirichlet(self.alpha, self.mixture_width)
-        recipe.op(ops.KeepOp())
-        recipe.op(ops.AddToSumOp(original))
-        for weight in weights:
-            for _ in range(self.chain_depth if self.chain_depth > 0 else 1 + draws.below(3)):
-                choice = self._choices[draws.below(len(self._choices))]
-                place = draws.below(self.severity) if choice.has_strength else 0
-                self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
-            recipe.op(ops.AddToSumOp(weight * mixed))
-        recipe.op(ops.TakeSumOp())
+        add_mix(recipe, draws, self.chain_depth, original, [weight * mixed for weight in weights], self._add)
+
+    def _add(self, recipe, draws):
+        choice = self._choices[draws.below(len(self._choices))]
+        place = draws.below(self.severity) if choice.has_strength else 0
+        self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
+
+
+def add_mix(
+    recipe: Recipe,
+    draws: Draws,
+    depth: int,
+    original: float,
+    weights: Sequence[float],
+    add: Callable[[Recipe, Draws], None],
+) -> None:
+    """Add the sum of the image and of chains of operations, with their weights; `add` adds one operation to a chain.
+
+    If `depth` is not above 0, each chain has 1 to 3 operations.
+    """
+    recipe.op(ops.KeepOp())
+    recipe.op(ops.AddToSumOp(original))
+    for weight in weights:
+        for _ in range(depth if depth > 0 else 1 + draws.below(3)):
+            add(recipe, draws)
+        recipe.op(ops.AddToSumOp(weight))
+    recipe.op(ops.TakeSumOp())

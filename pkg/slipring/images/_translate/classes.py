@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slipring.errors import shown
 from slipring.images._steps import color
 from slipring.images._steps.checks import RANDOM
+from slipring.images._steps.color import RandomErasing
 from slipring.images._steps.combine import RandomApply, RandomChoice, RandomOrder
 from slipring.images._steps.crops import (
     CenterCrop,
@@ -19,7 +20,6 @@ from slipring.images._steps.crops import (
     RandomVerticalFlip,
 )
 from slipring.images._steps.detection import RandomIoUCrop, RandomPhotometricDistort, RandomZoomOut
-from slipring.images._steps.erasing import RandomErasing
 from slipring.images._steps.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from slipring.images._steps.sizes import RandomResize, RandomShortestSize, Resize, ScaleJitter
 from slipring.images._steps.timm import aug_mix_of, auto_augment_of, rand_augment_of

@@ -19,7 +19,7 @@ from slipring.images._render.recipe import WrongResult
 from slipring.images._render.values import DTYPES
 from slipring.images._render.view import INTERPOLATIONS
 from slipring.images._sources.stored_parts import FORMATS
-from slipring.images._steps.erasing import RandomErasing
+from slipring.images._steps.color import RandomErasing
 from slipring.images._translate.classes import IMAGE, LIBRARIES, PIL
 
 if TYPE_CHECKING:
