@@ -11,29 +11,19 @@ from slipring.errors import ImageError
 cdef extern from "augment.h" nogil:
     ctypedef struct sr_target:
         char *data
-        int64_t row
-        int64_t pixel
-        int64_t channel
-        int width
-        int height
-        int bytes
+        int64_t row, pixel, channel
+        int width, height, bytes
         const void *table
 
     ctypedef struct sr_op:
         pass
 
     ctypedef struct sr_erasure:
-        int32_t top
-        int32_t left
-        int32_t height
-        int32_t width
-        int32_t noise
-        int32_t type
+        int32_t top, left, height, width, type
 
     ctypedef struct sr_pixels:
         uint8_t *data
-        int height
-        int width
+        int height, width
 
     ctypedef struct sr_scratch:
         pass
@@ -72,23 +62,11 @@ cdef extern from "decode.h" nogil:
         pass
 
     ctypedef struct sr_image:
-        int width
-        int height
-        int orientation
+        int width, height, orientation
 
     ctypedef struct sr_crop:
-        int top
-        int left
-        int height
-        int width
-        int to_height
-        int to_width
-        int window_top
-        int window_left
-        int filter
-        int orientation
-        bint flip
-        bint fill_truncated
+        int top, left, height, width, to_height, to_width, window_top, window_left, filter, orientation
+        bint flip, fill_truncated
         double reducing_gap
         uint64_t most_pixels
 

@@ -126,7 +126,6 @@ class Annotated(IndexedSamples):
     """
 
     dataset: MapDataset[Mapping[str, Any]]
-    transform: SizedTransforms
     images: tuple[str, ...]
     masks: tuple[str, ...]
     rows: tuple[str, ...]
@@ -134,8 +133,6 @@ class Annotated(IndexedSamples):
     keypoints: str | None
     box_format: BoxFormat
     batch: Literal["pad", "list"]
-    layout: Literal["NHWC", "NCHW"]
-    dtype: str
     multiple_of: int
     mask_fill: int
 

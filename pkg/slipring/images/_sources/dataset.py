@@ -133,13 +133,6 @@ class ImageDataset(IndexedSamples):
     (24, 24, 3)
     """
 
-    transform: SizedTransforms
-    layout: Literal["NHWC", "NCHW"]
-    dtype: str
-    on_error: Literal["raise", "skip"]
-    cache: Cache | None
-    batch_transform: BatchTransform | None
-
     def __init__(
         self,
         transform: SizedTransforms = None,
@@ -171,9 +164,6 @@ class ImageDataset(IndexedSamples):
             self.fetch_into = None  # samples of different sizes are not one array
 
     # ---- methods of subclasses
-
-    @abc.abstractmethod
-    def __len__(self) -> int: ...
 
     @abc.abstractmethod
     def read(self, index: int) -> tuple[Buffer, Any]:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from slipring.images._sources.renderer import Renderer
     from slipring.images._steps.base import BatchTransform, Size
     from slipring.images._steps.combine import RandomChoice
+    from slipring.images._steps.outputs import SizedTransforms
 
 MAX_SEED = (1 << 64) - 1
 _BATCH = 0x4241544348  # keeps the numbers of a batch apart from those of its samples
@@ -75,7 +76,7 @@ class IndexedSamples(abc.ABC):
     """The base class of datasets that read encoded images by index; see `ImageDataset` for `on_error`."""
 
     on_error: Literal["raise", "skip"]
-    transform: Any
+    transform: SizedTransforms
     layout: Literal["NHWC", "NCHW"]
     dtype: str
     _renderer: Renderer

@@ -145,10 +145,8 @@ class CutMix(_Mixing):
 
     Parameters
     ----------
-    alpha : float
-        Above 0.
-    num_classes : int, optional
-        Needed if targets are class numbers.
+    alpha, num_classes
+        As in `MixUp`.
 
     Examples
     --------

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from slipring.images._render.recipe import Recipe
 
     Operation = Callable[[Recipe, float, int, Sequence[float]], None]
-    Magnitudes = Callable[[int], tuple[float, ...]] | None
     from collections.abc import Sequence
 
     from slipring.images._render.recipe import Recipe
@@ -252,10 +251,8 @@ class RandAugment(_Policy):
         Strength, from 0 to `num_magnitude_bins` - 1.
     num_magnitude_bins : int
         Number of strengths, from 2.
-    interpolation : {'nearest', 'bilinear', 'bicubic', 'random'}
-        'random', which is timm's, draws one of bilinear and bicubic for each operation.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, fill
+        As in `TrivialAugmentWide`.
 
     See Also
     --------
@@ -298,10 +295,8 @@ class AutoAugment(_Policy):
     ----------
     policy : {'imagenet', 'cifar10', 'svhn'}
         The dataset. Members of torchvision's ``AutoAugmentPolicy`` count as their values.
-    interpolation : {'nearest', 'bilinear', 'bicubic', 'random'}
-        'random', which is timm's, draws one of bilinear and bicubic for each operation.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, fill
+        As in `TrivialAugmentWide`.
 
     See Also
     --------
@@ -356,10 +351,8 @@ class AugMix(_Policy):
         Parameter, above 0, of the Dirichlet distributions of the weights.
     all_ops : bool
         Use brightness, colour, contrast and sharpness, too.
-    interpolation : {'bilinear', 'nearest', 'bicubic', 'random'}
-        'random', which is timm's, draws one of bilinear and bicubic for each operation.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, fill
+        As in `TrivialAugmentWide`.
 
     Examples
     --------

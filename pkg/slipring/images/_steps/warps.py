@@ -126,14 +126,10 @@ class RandomRotation(Transform):
     ----------
     degrees : float or (float, float)
         Range of the angle, in degrees counter-clockwise; one number x is the range from -x to x.
-    interpolation : {'nearest', 'bilinear', 'bicubic', 'random'}
-        'random' draws one of bilinear and bicubic for each sample.
     expand : bool
         Make the result so large that it shows the whole turned image. The sizes of samples differ then.
-    center : (float, float), optional
-        Place (x, y) of the point that stays, in pixels; the middle by default.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, center, fill
+        As in `RandomAffine`.
 
     Examples
     --------
@@ -180,10 +176,8 @@ class RandomPerspective(RandomStep):
     distortion_scale : float
         From 0 to 1: each corner moves by up to this share of half the width and half the height.
     p : float
-    interpolation : {'bilinear', 'nearest', 'bicubic', 'random'}
-        'random' draws one of bilinear and bicubic for each sample.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, fill
+        As in `RandomAffine`.
 
     Examples
     --------
@@ -236,10 +230,8 @@ class ElasticTransform(Transform):
         Strength of the moves, in x and in y.
     sigma : float or (float, float)
         Smoothness: the deviations, in pixels, of the blur of the moves in x and in y; 0 does not blur.
-    interpolation : {'bilinear', 'nearest', 'bicubic', 'random'}
-        'random' draws one of bilinear and bicubic for each sample.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, fill
+        As in `RandomAffine`.
 
     Examples
     --------
