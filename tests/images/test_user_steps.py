@@ -7,7 +7,7 @@ import pytest
 
 import slipring
 from slipring import images
-from tests.support.inside import scratch as _scratch
+from tests.support.inside import recipe as _recipe
 from tests.support.options import grouped
 from tests.support.pictures import encoded, pixels
 
@@ -165,25 +165,25 @@ def test_an_array_that_a_step_keeps_does_not_change(kind):
 
 
 def test_memory_taken_during_a_call_of_scratch_is_not_given_twice(monkeypatch):
-    _scratch.scratch(4, 5)  # the next call uses its memory again
+    _recipe.scratch(4, 5)  # the next call uses its memory again
     taken = []
-    references = _scratch.references_to
+    references = _recipe.references_to
 
     def interrupted(arrays, place):
-        monkeypatch.setattr(_scratch, "references_to", references)
+        monkeypatch.setattr(_recipe, "references_to", references)
         count = references(arrays, place)
-        taken.append(_scratch.scratch(4, 5))  # as a signal handler that decodes an image, and keeps it
+        taken.append(_recipe.scratch(4, 5))  # as a signal handler that decodes an image, and keeps it
         return count
 
-    monkeypatch.setattr(_scratch, "references_to", interrupted)
-    second = _scratch.scratch(4, 5)
+    monkeypatch.setattr(_recipe, "references_to", interrupted)
+    second = _recipe.scratch(4, 5)
     assert len(taken) == 1 and not np.shares_memory(second, taken[0])
 
 
 def test_a_thread_does_not_keep_the_memory_of_a_very_large_image():
-    side = int((_scratch._LARGEST // 3) ** 0.5) + 1
-    array = _scratch.scratch(side, side)
+    side = int((_recipe._LARGEST // 3) ** 0.5) + 1
+    array = _recipe.scratch(side, side)
     assert array.shape == (side, side, 3)
-    kept = _scratch.per_thread.__dict__.get("kept", [])
-    assert all(memory.size <= _scratch._LARGEST for memory in kept)
+    kept = _recipe.per_thread.__dict__.get("kept", [])
+    assert all(memory.size <= _recipe._LARGEST for memory in kept)
     assert not any(np.shares_memory(array, memory) for memory in kept)

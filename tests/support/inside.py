@@ -58,7 +58,7 @@ _NAMES = {
     "slipring._files.disk": "DiskCache",
     "slipring.clips": "_reader",
     "slipring.images": "_decode",
-    "slipring.images._render": "backend ops scratch",
+    "slipring.images._render": "backend ops recipe",
     "slipring.images._render.decode": "EncodedImage ImageReading write",
     "slipring.images._render.draws": "Draws",
     "slipring.images._render.parts": "Boxes",

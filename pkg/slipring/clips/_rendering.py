@@ -49,7 +49,7 @@ class FrameRenderer:
             raise TypeError(f"transform must be for one size, and a dict of sizes is for images: {shown(transform)}")
         self._images = renderer_of(
             transform, layout=layout, dtype=dtype, mean=mean, std=std, max_pixels=max_pixels, reducing_gap=None,
-            exif=False, truncated="raise", grey16="clip", side=None,
+            exif=False, truncated="raise", grey16="clip",
         )  # fmt: skip
         self._axis = 1 if isinstance(transform, MultiCrop) else 0  # of the frames: each crop is a clip
         self.storages: tuple[str, ...] = self._images.storages

@@ -8,12 +8,10 @@ from slipring.images._render.view import View
 from slipring.images._sources.annotated import Annotated
 from slipring.images._sources.dataset import ImageDataset
 from slipring.images._sources.folder import Folder
-from slipring.images._sources.parquet import Parquet
-from slipring.images._sources.sized import Sized
-from slipring.images._sources.sized_batches import SizedBatchSampler
+from slipring.images._sources.rows import Bytes, Parquet
+from slipring.images._sources.sized import Sized, SizedBatchSampler
 from slipring.images._sources.tar import Tar
 from slipring.images._sources.tar_stream import TarStream
-from slipring.images._sources.wrapped import Bytes
 from slipring.images._steps.batch import CutMix, MixUp
 from slipring.images._steps.color import (
     ColorJitter,
@@ -22,23 +20,28 @@ from slipring.images._steps.color import (
     RandomAutocontrast,
     RandomChannelPermutation,
     RandomEqualize,
+    RandomErasing,
     RandomGrayscale,
     RandomInvert,
     RandomPosterize,
     RandomSolarize,
 )
 from slipring.images._steps.combine import RandomApply, RandomChoice, RandomOrder
-from slipring.images._steps.copy_paste import CopyPaste
-from slipring.images._steps.crops import Pad, RandomCrop, RandomVerticalFlip
+from slipring.images._steps.crops import (
+    CenterCrop,
+    CoverCrop,
+    FixedSizeCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+)
 from slipring.images._steps.detection import RandomIoUCrop, RandomPhotometricDistort, RandomZoomOut
-from slipring.images._steps.erasing import RandomErasing
-from slipring.images._steps.mosaic import Mosaic
-from slipring.images._steps.multicrop import MultiCrop
-from slipring.images._steps.patches import Patches
+from slipring.images._steps.mixes import CopyPaste, Mosaic, SampleMixUp
+from slipring.images._steps.outputs import MultiCrop, Patches
 from slipring.images._steps.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
-from slipring.images._steps.resized import CenterCrop, CoverCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-from slipring.images._steps.sample_mixup import SampleMixUp
-from slipring.images._steps.sizes import FixedSizeCrop, LetterBox, RandomResize, RandomShortestSize, ScaleJitter
+from slipring.images._steps.sizes import LetterBox, RandomResize, RandomShortestSize, Resize, ScaleJitter
 from slipring.images._steps.timm import auto_augment_transform, rand_augment_transform
 from slipring.images._steps.warps import (
     ElasticTransform,

@@ -14,7 +14,6 @@ import numpy as np
 from slipring._core.options.checks import flag, integer, real
 from slipring.errors import shown
 from slipring.images import _decode
-from slipring.images._render import geometry as _geometry
 from slipring.images._render import ops
 from slipring.images._render import recipe as recipes
 from slipring.images._render.draws import Draws
@@ -31,8 +30,8 @@ from slipring.images._steps.checks import (
     padding_of,
     sequence,
 )
-from slipring.images._steps.crops import add_padding
-from slipring.images._steps.resized import CenterCrop, Resize
+from slipring.images._steps.crops import CenterCrop, add_padding
+from slipring.images._steps.sizes import Resize
 
 if TYPE_CHECKING:
     import enum
@@ -297,14 +296,14 @@ def affine(
     middle = center_of(center) or (recipe.width * 0.5, recipe.height * 0.5)
     factor = number("scale", scale, np.nextafter(0, 1), np.inf, "a number above 0")
     shears = (shear, 0.0) if not isinstance(shear, (tuple, list)) else shear * 2 if len(shear) == 1 else shear
-    matrix = _geometry.inverse_affine(
+    matrix = ops.inverse_affine(
         middle,
         real("angle", angle),
         sequence("translate", translate, (2,), "two numbers"),
         factor,
         sequence("shear", shears, (2,), "a number, or two"),
     )
-    _geometry.add_affine(recipe, matrix, _filter(interpolation), fill_of(fill))
+    ops.add_affine(recipe, matrix, _filter(interpolation), fill_of(fill))
     return recipes.apply(array, recipe)
 
 
@@ -324,7 +323,7 @@ def rotate(
     array, recipe = _image(image)
     flag("expand", expand)
     turn = number("angle", angle, -np.inf, np.inf, "a number of degrees")
-    _geometry.add_rotation(recipe, turn, _filter(interpolation), bool(expand), center_of(center), fill_of(fill))
+    ops.add_rotation(recipe, turn, _filter(interpolation), bool(expand), center_of(center), fill_of(fill))
     return recipes.apply(array, recipe)
 
 
@@ -349,7 +348,7 @@ def perspective(
         In place of the points: the map from the result to the image, as in Pillow's ``Image.transform``.
     """
     if coefficients is None:
-        found: Sequence[float] = _geometry.perspective_coefficients(
+        found: Sequence[float] = ops.perspective_coefficients(
             _points("startpoints", startpoints), _points("endpoints", endpoints)
         )
     elif startpoints is not None and endpoints is not None:

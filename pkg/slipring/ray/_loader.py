@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from slipring._core.options.values import Options
-    from slipring.images._sources.options import ImageOptions
+    from slipring.images._sources.dataset import ImageOptions
     from slipring.images._steps.base import Transform
 
 # The times in a worker's state, under their names in `Dataset.stats()`.

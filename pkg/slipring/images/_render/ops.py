@@ -1,16 +1,16 @@
-"""The operations of a recipe: one class for each operation of csrc/images/augment.h."""
+"""The operations of a recipe: one class for each operation of csrc/images/augment.h, and torchvision's maps."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 import struct
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from slipring.images._render.mask_moves import nearest, window
 from slipring.images._render.view import NEAREST
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slipring.images._render.recipe import Recipe
 
     Axes = tuple[NDArray[np.int64], NDArray[np.int64]] | None
+
 
 BLACK = (0.0, 0.0, 0.0)
 
@@ -130,6 +131,23 @@ def _scaled(x, y, move_x=0, move_y=0):
     return np.array([[x, 0.0, move_x], [0.0, y, move_y], [0.0, 0.0, 1.0]])
 
 
+def _window(places, first, count):
+    """Return `count` of the places from the `first` one on; -1 before 0 and after the last."""
+    made = np.full(count, -1)
+    begin, end = max(0, first), min(len(places), first + count)
+    if begin < end:
+        made[begin - first : end - first] = places[begin:end]
+    return made
+
+
+def _nearest(size, to):
+    """Return the pixel of each pixel of the result. Like Pillow, add the scale up, with the same rounding."""
+    scale = size / to
+    steps = np.full(to, scale)
+    steps[0] = 0.5 * scale
+    return np.minimum(np.add.accumulate(steps).astype(np.int64), size - 1)
+
+
 class HorizontalFlipOp(Move, code=32):
     mirrored = [2, 1, 0, 3]  # noqa: RUF012
 
@@ -170,7 +188,7 @@ class CropOp(Move, code=34, n=4, v=3):
         return _scaled(1.0, 1.0, -self.left, -self.top)
 
     def axes(self, rows, columns):
-        return window(rows, self.top, self.height), window(columns, self.left, self.width)
+        return _window(rows, self.top, self.height), _window(columns, self.left, self.width)
 
     def add_for_mask(self, recipe, fill):
         recipe.crop(self.top, self.left, self.height, self.width, fill)
@@ -192,7 +210,7 @@ class PadOp(Move, code=35, n=5, v=3):
 
     def axes(self, rows, columns):
         height, width = self.size(len(rows), len(columns))
-        return (window(rows, -self.top, height), window(columns, -self.left, width)) if self.mode == 0 else None
+        return (_window(rows, -self.top, height), _window(columns, -self.left, width)) if self.mode == 0 else None
 
 
 class ResizeOp(Move, code=36, n=3):
@@ -207,7 +225,7 @@ class ResizeOp(Move, code=36, n=3):
         return _scaled(self.width / width, self.height / height)
 
     def axes(self, rows, columns):
-        return rows[nearest(len(rows), self.height)], columns[nearest(len(columns), self.width)]
+        return rows[_nearest(len(rows), self.height)], columns[_nearest(len(columns), self.width)]
 
     def add_for_mask(self, recipe, fill):
         recipe.resize(self.height, self.width, "nearest")
@@ -256,3 +274,87 @@ class ElasticOp(Warp, code=50, n=3, v=7):
 
     def points(self, height, width):
         raise ValueError("ElasticTransform moves each pixel differently, which boxes and keypoints cannot follow")
+
+
+Matrix = tuple[float, float, float, float, float, float]
+
+
+def inverse_affine(
+    center: Sequence[float], angle: float, translate: Sequence[float], scale: float, shear: Sequence[float]
+) -> Matrix:
+    """Return the map from places of the result to places of the image: x = a x + b y + c, y = d x + e y + f.
+
+    The image is sheared (in x, then in y), scaled and turned about `center`, then moved by `translate`. The order of
+    the floating-point operations is torchvision's: the nearest pixel depends on the last bit.
+    """
+    turn, in_x, in_y = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
+    tangent, cosine, rest = math.tan(in_x), math.cos(in_y), turn - in_y
+    # The forward matrix without its scale, whose determinant is 1.
+    xx = math.cos(rest) / cosine
+    xy = -(xx * tangent + math.sin(turn))
+    yx = math.sin(rest) / cosine
+    yy = math.cos(turn) - yx * tangent
+    a, b, d, e = yy / scale, -xy / scale, -yx / scale, xx / scale
+    x, y = center[0] + translate[0], center[1] + translate[1]
+    return a, b, center[0] - a * x - b * y, d, e, center[1] - d * x - e * y
+
+
+def add_affine(recipe: Recipe, matrix: Matrix, how: int, fill: Sequence[float]) -> None:
+    """Map the image by the inverse `matrix`; the size stays."""
+    a, b, c, d, e, f = matrix
+    if a == 1 and e == 1 and b == 0 and d == 0 and c % 1 == 0 and f % 1 == 0:  # a move by whole pixels
+        recipe.crop(int(f), int(c), recipe.height, recipe.width, fill)
+    else:
+        recipe.op(AffineOp(how, recipe.height, recipe.width, matrix, fill))
+
+
+def add_rotation(
+    recipe: Recipe, angle: float, how: int, expand: bool, center: Sequence[float] | None, fill: Sequence[float]
+) -> None:
+    """Turn the image counter-clockwise by `angle` degrees, as Pillow's ``Image.rotate`` does."""
+    height, width = recipe.height, recipe.width
+    angle %= 360.0
+    if center is None:  # then multiples of 90 degrees move pixels
+        if angle == 0:
+            return
+        if angle == 180:
+            recipe.flip()
+            recipe.flip_vertically()
+            return
+        if angle in (90, 270) and (expand or height == width):
+            inverse = (0, -1, width, 1, 0, 0) if angle == 90 else (0, 1, 0, -1, 0, height)
+            recipe.op(AffineOp(NEAREST, width, height, inverse))
+            return
+        center = width / 2, height / 2
+    turn = -math.radians(angle)
+    a, b, d = round(math.cos(turn), 15), round(math.sin(turn), 15), round(-math.sin(turn), 15)
+    x, y = center
+    c, f = a * -x + b * -y + x, d * -x + a * -y + y
+    if expand:
+        corners = (0, 0), (width, 0), (width, height), (0, height)
+        across = [a * x + b * y + c for x, y in corners]
+        down = [d * x + a * y + f for x, y in corners]
+        new_width = math.ceil(max(across)) - math.floor(min(across))
+        new_height = math.ceil(max(down)) - math.floor(min(down))
+        x, y = -(new_width - width) / 2, -(new_height - height) / 2
+        c, f = a * x + b * y + c, d * x + a * y + f
+        height, width = new_height, new_width
+    recipe.op(AffineOp(how, height, width, (a, b, c, d, a, f), fill))
+
+
+def perspective_coefficients(start: Sequence[Sequence[float]], end: Sequence[Sequence[float]]) -> list[float]:
+    """Return the eight numbers of the map from the corners `end` of the result to the corners `start` of the image.
+
+    They are rounded to float32, as torchvision's are. Corners that lie on a line have no exact map.
+    """
+    rows, places = [], []
+    for (x, y), (to_x, to_y) in zip(end, start):
+        rows.append([x, y, 1.0, 0.0, 0.0, 0.0, -to_x * x, -to_x * y])
+        rows.append([0.0, 0.0, 0.0, x, y, 1.0, -to_y * x, -to_y * y])
+        places += [to_x, to_y]
+    try:
+        found = np.linalg.solve(np.array(rows), np.array(places, float))
+    except np.linalg.LinAlgError:
+        found = np.linalg.lstsq(np.array(rows), np.array(places, float), rcond=None)[0]
+    single: list[float] = found.astype(np.float32).tolist()
+    return single

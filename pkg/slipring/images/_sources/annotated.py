@@ -19,11 +19,11 @@ from slipring._core.options.checks import integer, map_dataset, names, one_of
 from slipring._core.ring._check import from_handler
 from slipring.cache.dataset import known_fingerprint
 from slipring.errors import ImageError, shown
-from slipring.images._render.boxes import FORMATS, from_xyxy, to_xyxy
-from slipring.images._render.decode import MAX_PIXELS, DecodedImage, decode
+from slipring.images._render.decode import MAX_PIXELS, decode
 from slipring.images._sources.indexed import IndexedSamples, OtherFailed
+from slipring.images._sources.renderer import Renderer
 from slipring.images._sources.sample_renderer import SampleRenderer
-from slipring.images._sources.stored_parts import contents, mask_of, order_of, points_of, row_values
+from slipring.images._sources.stored_parts import FORMATS, check_keys, contents, from_xyxy, order_of, sample_of
 from slipring.images._steps.checks import not_negative
 from slipring.images._steps.sample import Sample
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
     from slipring.cache import Cache
-    from slipring.images._render.boxes import BoxFormat
     from slipring.images._render.draws import Draws
     from slipring.images._sources.sized import Sized
+    from slipring.images._sources.stored_parts import BoxFormat
     from slipring.images._steps.base import BatchTransform
     from slipring.images._steps.combine import RandomChoice
-    from slipring.images._steps.multicrop import SizedTransforms
+    from slipring.images._steps.outputs import SizedTransforms
     from slipring.typing import Empty, MapDataset
 
 _ADDED = "sizes", "padding"  # the keys of a padded batch that no sample has
@@ -126,7 +126,6 @@ class Annotated(IndexedSamples):
     """
 
     dataset: MapDataset[Mapping[str, Any]]
-    transform: SizedTransforms
     images: tuple[str, ...]
     masks: tuple[str, ...]
     rows: tuple[str, ...]
@@ -134,11 +133,8 @@ class Annotated(IndexedSamples):
     keypoints: str | None
     box_format: BoxFormat
     batch: Literal["pad", "list"]
-    layout: Literal["NHWC", "NCHW"]
-    dtype: str
     multiple_of: int
     mask_fill: int
-    target: str | None
 
     def __init__(
         self,
@@ -187,17 +183,17 @@ class Annotated(IndexedSamples):
         self.multiple_of: int = integer("multiple_of", multiple_of, 1, 1 << 20)
         self.mask_fill: int = integer("mask_fill", mask_fill, -(1 << 63), (1 << 63) - 1)
         self._followers = [*self.masks, *filter(None, (boxes, keypoints))]
+        self._flip_order, least = order_of(flip_order), not_negative("min_box_size", min_box_size)
+        self._samples = SampleRenderer(self.mask_fill, self._flip_order, least, invalid_boxes)
         make = functools.partial(
-            SampleRenderer, followers=self._followers, mask_fill=self.mask_fill,
-            flip_order=order_of(flip_order), min_box_size=not_negative("min_box_size", min_box_size),
-            invalid_boxes=invalid_boxes, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap,
-            exif=exif, truncated=truncated, grey16=grey16, max_pixels=max_pixels,
+            Renderer, followers=self._followers, layout=layout, dtype=dtype, mean=mean, std=std,
+            reducing_gap=reducing_gap, exif=exif, truncated=truncated, grey16=grey16, max_pixels=max_pixels,
         )  # fmt: skip
         super().__init__(transform, make, on_error=on_error, cache=cache, what=what, batch_transform=batch_transform)
         self._size = self._renderer.size
         if self._size is None or batch == "list":
             self.fetch_into = None  # `collate_samples` makes the batch
-        self.target = target
+        self.target: str | None = target
         if (batch_transform is None) != (target is None):
             raise ValueError("batch_transform and target, the key of the labels that it mixes, must be given together")
         if batch_transform is not None and (self._followers or self.fetch_into is None):
@@ -241,14 +237,14 @@ class Annotated(IndexedSamples):
 
     def _parts_of(self, index, sample):
         """Return a stored sample, and its parts as a `Sample`; raise if they do not match."""
-        self._check_keys(index, sample)
+        check_keys(self, index, sample)
         with self._naming(index):
-            return sample, self._parsed(index, sample, {})
+            return sample, sample_of(self, self._renderer, index, sample, {})
 
     def _entry(self, index, sample):
         """Return a stored sample with the contents of its files, and EXIF's orientations of its decoded images."""
         sample, turned = self._read_one(index) if sample is None else sample, {}
-        self._check_keys(index, sample)
+        check_keys(self, index, sample)
         kept = dict(sample)
         with self._naming(index):
             for key in (*self.images, *self.masks):
@@ -270,51 +266,7 @@ class Annotated(IndexedSamples):
         # The cache is read-only: other values are copied for the user.
         stored = {key: value if key in own else copy.deepcopy(value) for key, value in kept.items()}
         with self._naming(index):
-            return stored, self._parsed(index, stored, turned)
-
-    def _check_keys(self, index, stored):
-        if not isinstance(stored, Mapping):
-            raise TypeError(f"sample {index} must be a mapping such as {{'image': ...}}, not {shown(stored)}")
-        named = [*self.images, *self.masks, *self.rows, *filter(None, (self.boxes, self.keypoints, self.target))]
-        missing = [key for key in named if key not in stored]
-        if missing:
-            raise KeyError(f"sample {index} has no {', '.join(map(shown, missing))}: it has {', '.join(stored)}")
-
-    def _parsed(self, index, stored, turned):
-        sample = Sample(
-            {key: self._image(stored[key], index, turned.get(key, 1)) for key in self.images},
-            {key: mask_of(key, stored[key], index, self.mask_fill) for key in self.masks},
-            None if self.boxes is None else to_xyxy(stored[self.boxes], self.box_format),
-            {key: row_values(key, stored[key]) for key in self.rows},
-            None if self.keypoints is None else points_of(stored[self.keypoints], self._renderer.flip_order),
-        )
-        if sample.boxes is not None:
-            self._check_rows(sample)
-        return sample
-
-    def _image(self, value, index, orientation):
-        """Return an image of a stored sample: encoded, or an array of pixels."""
-        data = contents(value, index)
-        if not isinstance(data, np.ndarray) or data.ndim == 1:
-            return self._renderer.image(data)
-        if data.dtype != np.uint8 or data.shape[2:] != (3,):
-            raise ValueError(
-                f"an image must be a height x width x 3 array of uint8, not of {data.dtype}, shape {data.shape}"
-            )
-        return DecodedImage(np.ascontiguousarray(data), orientation)
-
-    def _check_rows(self, sample):
-        """Raise ValueError if a part does not have one row per box."""
-        n = len(sample.boxes)
-        lengths = {key: len(values) if values.ndim else 0 for key, values in sample.rows.items()}
-        lengths |= {key: len(mask) for key, mask in sample.masks.items() if mask.ndim == 3}
-        if sample.keypoints is not None:
-            lengths[self.keypoints] = len(sample.keypoints)
-        for key, length in lengths.items():
-            if length != n:
-                raise ValueError(
-                    f"{key!r} has {length} rows, and {self.boxes!r} has {n}: there must be one row per box"
-                )
+            return stored, sample_of(self, self._renderer, index, stored, turned)
 
     # ---- finished samples
 
@@ -329,7 +281,7 @@ class Annotated(IndexedSamples):
     def _make(self, index, renderer, out, draws, sample):
         stored, parsed = self._stored(index, sample)
         with self._naming(index):
-            made = renderer.finish(parsed, out, draws, self._another)
+            made = self._samples.finish(renderer, parsed, out, draws, self._another)
         result = dict(stored)
         result.update({key: self._renderer.shown(image) for key, image in made.images.items()})
         result.update(made.masks)
@@ -356,7 +308,7 @@ class Annotated(IndexedSamples):
         else:
             _, parsed = self._parts_of(index, self.read(index))
         with self._naming(index):
-            self._renderer.measure(parsed, times, seed, self._another)
+            self._samples.measure(self._renderer, parsed, times, seed, self._another)
 
     def _another(self, draws: Draws, finish: Callable[[Sample], Sample]) -> Sample:
         """Return ``finish(sample)`` for another sample: a random one, or the next that can be read."""

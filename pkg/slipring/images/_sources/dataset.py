@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import abc
 import functools
+import inspect
 import random
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 import numpy as np
 
 from slipring._core.codec._collate import default_collate
 from slipring._core.options.checks import function, integer
+from slipring._core.options.rule import suggesting
 from slipring.errors import shown
 from slipring.images._render.decode import MAX_PIXELS, DecodedImage
 from slipring.images._render.draws import Draws
 from slipring.images._sources.indexed import MAX_SEED, IndexedSamples
-from slipring.images._sources.options import suggests_options
-from slipring.images._sources.patch_renderer import renderer_of
+from slipring.images._sources.renderer import Renderer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,8 +31,44 @@ if TYPE_CHECKING:
     from slipring.images._sources.sized import Sized
     from slipring.images._steps.base import BatchTransform
     from slipring.images._steps.combine import RandomChoice
-    from slipring.images._steps.multicrop import SizedTransforms
+    from slipring.images._steps.outputs import SizedTransforms
     from slipring.typing import Empty
+
+_Made = TypeVar("_Made", bound=type)
+
+
+class ImageOptions(TypedDict, total=False):
+    """The keyword options of all image datasets; see `ImageDataset`."""
+
+    layout: Literal["NHWC", "NCHW"]
+    dtype: DTypeLike | torch.dtype
+    mean: ArrayLike | None
+    std: ArrayLike | None
+    reducing_gap: float | None
+    exif: bool
+    truncated: Literal["raise", "fill"]
+    grey16: Literal["clip", "scale"]
+    max_pixels: int
+    on_error: Literal["raise", "skip"]
+    side: int | None
+    cache: int | str | Cache | None
+    what: Literal["pixels", "encoded"]
+    target_transform: Callable[[Any], Any] | None
+    batch_transform: BatchTransform | RandomChoice | None
+
+
+def suggests_options(made: _Made) -> _Made:
+    """Make the constructor of a class with ``**options`` suggest a known option for an unknown one."""
+    init = made.__init__
+    own = [p for p in inspect.signature(init).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    named = {p.name for p in own}
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+        for name in ImageOptions.__annotations__
+        if name not in named
+    ]
+    made.__init__ = suggesting(inspect.Signature([*own, *options]))(init)
+    return made
 
 
 @suggests_options
@@ -96,14 +133,6 @@ class ImageDataset(IndexedSamples):
     (24, 24, 3)
     """
 
-    transform: SizedTransforms
-    layout: Literal["NHWC", "NCHW"]
-    dtype: str
-    on_error: Literal["raise", "skip"]
-    cache: Cache | None
-    target_transform: Callable[[Any], Any] | None
-    batch_transform: BatchTransform | None
-
     def __init__(
         self,
         transform: SizedTransforms = None,
@@ -125,9 +154,9 @@ class ImageDataset(IndexedSamples):
         batch_transform: BatchTransform | RandomChoice | None = None,
     ) -> None:
         function("target_transform", target_transform)
-        self.target_transform = target_transform
+        self.target_transform: Callable[[Any], Any] | None = target_transform
         make = functools.partial(
-            renderer_of, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
+            Renderer, layout=layout, dtype=dtype, mean=mean, std=std, reducing_gap=reducing_gap, exif=exif,
             truncated=truncated, grey16=grey16, max_pixels=max_pixels, side=side,
         )  # fmt: skip
         super().__init__(transform, make, on_error=on_error, cache=cache, what=what, batch_transform=batch_transform)
@@ -135,9 +164,6 @@ class ImageDataset(IndexedSamples):
             self.fetch_into = None  # samples of different sizes are not one array
 
     # ---- methods of subclasses
-
-    @abc.abstractmethod
-    def __len__(self) -> int: ...
 
     @abc.abstractmethod
     def read(self, index: int) -> tuple[Buffer, Any]:

@@ -12,8 +12,7 @@ import numpy as np
 from slipring._core.options.checks import file_path, flag, function, names
 from slipring._files.storage import locate
 from slipring.errors import shown
-from slipring.images._sources.dataset import ImageDataset
-from slipring.images._sources.options import suggests_options
+from slipring.images._sources.dataset import ImageDataset, suggests_options
 from slipring.redaction import redacted
 from slipring.strings import StringList
 
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from slipring._files.storage import Storage
-    from slipring.images._sources.options import ImageOptions
-    from slipring.images._steps.multicrop import SizedTransforms
+    from slipring.images._sources.dataset import ImageOptions
+    from slipring.images._steps.outputs import SizedTransforms
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -79,8 +78,6 @@ class Folder(ImageDataset):
     """
 
     root: str
-    classes: list[str]
-    class_to_idx: dict[str, int]
     targets: NDArray[np.int64]
     _remote = None
 
@@ -114,10 +111,10 @@ class Folder(ImageDataset):
         else:
             found, tags = _found_remote(url, self._remote)
             self._tags = tags if self.cache is not None or self._remote.disk_cache is not None else {}
-        self.classes = sorted(found)
+        self.classes: list[str] = sorted(found)
         if not self.classes:
             raise FileNotFoundError(f"{redacted(self.root)} has no folders: there must be one per class")
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        self.class_to_idx: dict[str, int] = {name: number for number, name in enumerate(self.classes)}
         paths, targets, empty = [], [], []
         for number, name in enumerate(self.classes):
             valid = [path for path in found[name] if is_valid_file(path)]

@@ -29,8 +29,7 @@ from slipring.images._render.draws import Draws
 from slipring.images._render.recipe import WrongResult
 from slipring.images._sources.sized import renderer_for, renderers_of
 from slipring.images._sources.step_times import StepTimes
-from slipring.images._steps.batch import as_batch_transform, labels_of
-from slipring.images._steps.batch_images import Images
+from slipring.images._steps.batch import Images, as_batch_transform, labels_of
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from slipring.images._sources.renderer import Renderer
     from slipring.images._steps.base import BatchTransform, Size
     from slipring.images._steps.combine import RandomChoice
+    from slipring.images._steps.outputs import SizedTransforms
 
 MAX_SEED = (1 << 64) - 1
 _BATCH = 0x4241544348  # keeps the numbers of a batch apart from those of its samples
@@ -76,11 +76,9 @@ class IndexedSamples(abc.ABC):
     """The base class of datasets that read encoded images by index; see `ImageDataset` for `on_error`."""
 
     on_error: Literal["raise", "skip"]
-    transform: Any
+    transform: SizedTransforms
     layout: Literal["NHWC", "NCHW"]
     dtype: str
-    cache: Cache | None
-    batch_transform: BatchTransform | None
     _renderer: Renderer
     _renderers: dict[Size | None, Renderer]
     seeds_samples = True  # for each sample, `fetch_into` draws the same numbers as `__getitem__`
@@ -98,7 +96,7 @@ class IndexedSamples(abc.ABC):
         one_of("on_error", on_error, ("raise", "skip"))
         one_of("what", what, ("pixels", "encoded"))
         self.on_error, self.transform = on_error, transform
-        self.batch_transform = as_batch_transform(batch_transform)
+        self.batch_transform: BatchTransform | None = as_batch_transform(batch_transform)
         if self.batch_transform is None:
             self.finish_batch = None
         self._use(renderers_of(transform, make))
@@ -110,7 +108,7 @@ class IndexedSamples(abc.ABC):
         self.layout, self.dtype = self._renderer.layout, self._renderer.dtype
         self._what, self._bound = what, False
         self._token = os.urandom(16).hex()
-        self.cache = None if cache is None else as_cache(cache)
+        self.cache: Cache | None = None if cache is None else as_cache(cache)
         if self.batch_transform is not None and not all(one.is_single for one in self._renderers.values()):
             raise ValueError(f"batch_transform mixes one image per sample, which transform={transform} does not make")
 

@@ -13,17 +13,17 @@ from slipring._core.ring._slot import DECODE, part_begun, spent
 from slipring.errors import shown
 from slipring.images._decode import Target
 from slipring.images._render.decode import DecodedImage, EncodedImage, ImageReading, write
-from slipring.images._render.recipe import Recipe
-from slipring.images._render.scratch import scratch
+from slipring.images._render.recipe import Recipe, scratch
 from slipring.images._render.values import bfloat16_of_numpy, dtype_name, table_of
 from slipring.images._render.view import INTERPOLATIONS, Placement
-from slipring.images._steps.base import chain, final_size
-from slipring.images._steps.multicrop import MultiCrop
+from slipring.images._steps.base import UserStep, chain, final_size
+from slipring.images._steps.outputs import MultiCrop, Patches
 
 if TYPE_CHECKING:
     from slipring.images._steps.base import Transform
 
 _LAYOUTS = ("NHWC", "NCHW")
+_OF_PATCHES = "patches", "patch_coord", "patch_valid"  # the keys of a sample
 
 
 class Renderer:
@@ -52,31 +52,42 @@ class Renderer:
     """
 
     steps: tuple[Transform, ...]
-    has_parts = False  # whether samples may have boxes and masks
 
     def __init__(
-        self, transform, *, layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, grey16, side
+        self, transform, *, layout, dtype, mean, std, reducing_gap, exif, truncated, max_pixels, grey16, side=None,
+        followers=None,
     ):  # fmt: skip
         one_of("layout", layout, _LAYOUTS)
         self.layout, self.dtype = layout, dtype_name(dtype)
         self.storage = "uint16" if self.dtype == "bfloat16" else self.dtype
         self._extension = bfloat16_of_numpy(dtype) if self.dtype == "bfloat16" else None
-        self._table = table_of(self.dtype, mean, std)
+        self.table = table_of(self.dtype, mean, std)
         self.side = integer("side", side, 1, 1 << 24, optional=True)
-        self.is_single = not isinstance(transform, MultiCrop)
-        if self.is_single:
-            self.steps = chain(transform)
-            self.groups, sizes = ((1, self.steps),), (final_size(self.steps),)
+        self._followers = followers
+        self._patches = transform if isinstance(transform, Patches) else None
+        self.is_single = not isinstance(transform, (MultiCrop, Patches))
+        if followers is not None and not self.is_single:
+            name = type(transform).__name__
+            raise TypeError(f"images.Annotated cannot have {name}: masks and boxes follow one crop of an image")
+        if isinstance(transform, MultiCrop):
+            self.groups, self.steps = transform.groups, tuple(transform.steps)
         else:
-            self.steps = tuple(transform.steps)
-            self.groups, sizes = transform.groups, transform.sizes
+            self.steps = chain(transform if self.is_single else transform.steps)
+            self.groups = ((1, self.steps),)
         self._check(self.steps)
-        self.size = sizes[0] if self.is_single else None
-        counts = [() if self.is_single else (count,) for count, _ in self.groups]
-        self.shapes = None
-        if None not in sizes:
-            self.shapes = tuple((*count, *self._arranged(*size)) for count, size in zip(counts, sizes))
-        self.storages = (self.storage,) * len(counts)
+        sizes = [final_size(steps) for _, steps in self.groups]
+        self.size, self.shapes, self.storages = None, None, (self.storage,) * len(sizes)
+        if self._patches is not None:
+            if layout != "NHWC":
+                raise ValueError(f"layout must be 'NHWC' with Patches, which have no channels first, not {layout!r}")
+            self.size = count = transform.max_patches
+            self.shapes = (count, transform.patch_size**2 * 3), (count, 2), (count,)
+            self.storages = self.storage, "int64", "bool"
+        elif self.is_single:
+            self.size = sizes[0]
+            self.shapes = None if self.size is None else (self._arranged(*self.size),)
+        else:
+            self.shapes = tuple((count, *self._arranged(*size)) for (count, _), size in zip(self.groups, sizes))
         self.reading = ImageReading("bilinear", reducing_gap, exif, truncated, max_pixels, grey16)
         ways = (step.interpolation for step in self.steps if step.resizes)
         way = next((name for name in ways if name in INTERPOLATIONS), "bilinear")  # it may be drawn
@@ -90,16 +101,26 @@ class Renderer:
         made._check(made.steps)
         return made
 
+    def of_crops(self, *, converts):
+        """Return a copy that makes an array of any size of each crop; unless `converts`, of the pixel values."""
+        made = copy.copy(self)
+        made.is_single, made.shapes, made._patches = True, None, None
+        if not converts:
+            made.layout, made.dtype, made.storage, made.table = "NHWC", "uint8", "uint8", None
+        return made
+
     def _check(self, steps):
         """Raise TypeError or ValueError if a step does not suit these samples."""
         for step in steps:
             step.check(self.dtype)
-            if step.needs_parts and not self.has_parts:
+            if step.needs_parts and self._followers is None:
                 raise TypeError(f"{shown(step)} is for samples with boxes or masks, which images.Annotated has")
-
-    def use_pixel_values(self):
-        """Leave out the conversion of the results."""
-        self.layout, self.dtype, self.storage, self._table = "NHWC", "uint8", "uint8", None
+            if self._followers and (spatial := _moves_pixels(step)) is not None:
+                raise TypeError(
+                    f"transform has Albumentations' {type(spatial).__name__}, which may move pixels: the dataset's "
+                    f"{', '.join(map(shown, self._followers))} would stay behind. Use a transform of slipring.images, "
+                    "such as RandomAffine, in its place"
+                )
 
     def _arranged(self, height, width):
         return (height, width, 3) if self.layout == "NHWC" else (3, height, width)
@@ -117,7 +138,7 @@ class Renderer:
         draws : Draws
         """
         recipes = self._drawn(image.size, draws)
-        out = self._memory(recipes) if out is None else out
+        out = self.memory(recipes) if out is None else out
         begun = part_begun()
         if len(recipes) > 1 and image.stage == DECODE:
             image = self._decoded_together(image, recipes)
@@ -172,20 +193,36 @@ class Renderer:
                 recipes.append(recipe)
         return recipes
 
-    def _memory(self, recipes):
+    def memory(self, recipes):
         """Return memory for the arrays of a sample."""
         if self.shapes is None:
             return [np.empty(self._arranged(recipe.height, recipe.width), self.storage) for recipe in recipes]
         return list(map(np.empty, self.shapes, self.storages))
 
-    def _rows(self, out):
+    def rows(self, out):
         """Return the memory of each crop as height × width × 3."""
         rows = out if self.is_single else [row for array in out for row in array]
         return rows if self.layout == "NHWC" else [row.transpose(1, 2, 0) for row in rows]
 
     def _run(self, recipes, image, out):
-        for recipe, row in zip(recipes, self._rows(out)):
-            recipe.run(image, row, self._table)
+        if self._patches is not None:
+            self._run_patches(recipes[0], image, *out)
+            return
+        for recipe, row in zip(recipes, self.rows(out)):
+            recipe.run(image, row, self.table)
+
+    def _run_patches(self, recipe, image, patches, places, valid):
+        side, memory = self._patches.patch_size, np.dtype(self.storage)
+        rows, columns = recipe.height // side, recipe.width // side
+        pixels = scratch(recipe.height, recipe.width * memory.itemsize).reshape(-1).view(memory)
+        recipe.run(image, pixels.reshape(recipe.height, recipe.width, 3), self.table)
+        count = rows * columns
+        to = patches[:count].reshape(rows, columns, side, side, 3)
+        to[...] = pixels.reshape(rows, side, columns, side, 3).swapaxes(1, 2)
+        number = np.arange(count)
+        places[:count, 0], places[:count, 1] = number // columns, number % columns
+        patches[count:], places[count:] = 0, 0
+        valid[:count], valid[count:] = True, False
 
     def _decoded_together(self, image, recipes):
         """Decode the part of an image that contains all crops, and let the recipes crop from there."""
@@ -202,6 +239,8 @@ class Renderer:
 
     def sample_of(self, arrays):
         """Return the arrays of a sample or a batch in the form that users get."""
+        if self._patches is not None:
+            return dict(zip(_OF_PATCHES, arrays))
         return arrays[0] if self.is_single else tuple(arrays)
 
     def shown(self, arrays):
@@ -210,6 +249,8 @@ class Renderer:
             return arrays
         if isinstance(arrays, tuple):
             return tuple(map(self.shown, arrays))
+        if isinstance(arrays, dict):
+            return {**arrays, "patches": self.shown(arrays["patches"])}
         if self._extension is not None:
             return arrays.view(self._extension)
         import torch
@@ -237,3 +278,16 @@ class Renderer:
                 f"collate_fn changed them, to {shown(images)}"
             )
         return memory
+
+
+def _moves_pixels(step):
+    """Return the first transform of Albumentations in a step, or in a step's list, that may move pixels, or None.
+
+    Albumentations derives all transforms that also change masks or boxes from ``DualTransform``.
+    """
+    step = step.function if isinstance(step, UserStep) else step
+    if any(kind.__name__ == "DualTransform" for kind in type(step).__mro__):
+        return step
+    nested = getattr(step, "transforms", None)
+    nested = nested if isinstance(nested, (list, tuple)) else ()
+    return next((found for found in map(_moves_pixels, nested) if found is not None), None)

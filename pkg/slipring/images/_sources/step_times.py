@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -97,10 +96,7 @@ class StepTimes:
     def _time(self, make, recipe, begins, variant):
         """Return the time to render an image with some of the steps."""
         counts, converted, last = variant
-        renderer = copy.copy(self.renderer)
-        renderer.is_single, renderer.shapes = True, None  # all crops are arrays of their own
-        if not converted:
-            renderer.use_pixel_values()
+        renderer = self.renderer.of_crops(converts=converted)
         lists = [(*steps[:count], *ends[:last]) for (steps, ends), count in zip(self._crops, counts)]
         renderer.steps = lists[0]
 

@@ -15,9 +15,8 @@ from slipring._core.ring import process
 from slipring._files.sidecar import folder_of, kept_or_made
 from slipring._files.storage import locate
 from slipring.errors import ImageError, shown
-from slipring.images._sources.dataset import ImageDataset
+from slipring.images._sources.dataset import ImageDataset, suggests_options
 from slipring.images._sources.folder import read_at
-from slipring.images._sources.options import suggests_options
 from slipring.redaction import redacted
 from slipring.strings import StringList
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from slipring._files.storage import Storage
-    from slipring.images._sources.options import ImageOptions
-    from slipring.images._steps.multicrop import SizedTransforms
+    from slipring.images._sources.dataset import ImageOptions
+    from slipring.images._steps.outputs import SizedTransforms
 
 _RECORD = np.dtype(
     [

@@ -12,7 +12,7 @@ from slipring._core.ring._check import from_handler
 from slipring._core.ring._ring import mix
 from slipring._core.workers.shards import Sharded, ShardedPass, here
 from slipring.errors import ImageError, RemoteError
-from slipring.images._sources.options import suggests_options
+from slipring.images._sources.dataset import suggests_options
 from slipring.images._sources.tar import Tar, paths_of
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from slipring._files.storage import Storage
-    from slipring.images._sources.options import ImageOptions
-    from slipring.images._steps.multicrop import Transforms
+    from slipring.images._sources.dataset import ImageOptions
+    from slipring.images._steps.outputs import Transforms
 
 
 @suggests_options
@@ -77,8 +77,6 @@ class TarStream(Sharded):
     [[0, 0], [1, 1]]
     """
 
-    paths: list[str]
-
     def __init__(
         self,
         shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -99,7 +97,7 @@ class TarStream(Sharded):
         rank = integer("rank", rank, 0, world_size - 1)
         if len(every) < world_size:
             raise ValueError(f"{len(every)} shards are too few for {world_size} ranks: each needs one at least")
-        self.paths = every[rank::world_size]
+        self.paths: list[str] = every[rank::world_size]
         self._divide(len(every), shuffle, rank, world_size)
         self._every = every
         self._numbers = range(len(every))[rank::world_size]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from slipring.images._render.draws import Draws
     from slipring.images._render.recipe import Recipe
-    from slipring.images._steps.batch_images import Images
+    from slipring.images._steps.batch import Images
 
 _MOST_PIXELS = 1 << 20  # of a side
 
@@ -70,10 +70,8 @@ class BatchTransform(abc.ABC):
 class RandomStep(Transform):
     """A step that is applied with probability `p`."""
 
-    p: float
-
     def __init__(self, p: float = 0.5) -> None:
-        self.p = probability_of("p", p)
+        self.p: float = probability_of("p", p)
         self.is_random: bool = 0 < self.p < 1
 
     def __repr__(self) -> str:

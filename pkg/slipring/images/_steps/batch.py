@@ -11,6 +11,7 @@ import numpy as np
 from slipring._core.codec._codec import AsTensor
 from slipring._core.options.checks import integer, real
 from slipring.errors import shown
+from slipring.images import _decode
 from slipring.images._steps.base import BatchTransform
 from slipring.images._steps.combine import RandomChoice
 
@@ -18,20 +19,55 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from slipring.images._render.draws import Draws
-    from slipring.images._steps.batch_images import Images
+
+
+class Images:
+    """The images of a batch, for a transform that changes them in place.
+
+    Parameters
+    ----------
+    memory : numpy.ndarray
+        Images × the three axes of `layout`, C-contiguous; bfloat16 as uint16.
+    layout : {'NHWC', 'NCHW'}
+    dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
+
+    Attributes
+    ----------
+    pixels : numpy.ndarray
+        A view: images × height × width × 3.
+    """
+
+    memory: NDArray[Any]
+    _type: int
+
+    def __init__(self, memory: NDArray[Any], layout: str, dtype: str) -> None:
+        self.memory, self._type = memory, _decode.TYPES[dtype]
+        self.pixels: NDArray[Any] = memory if layout == "NHWC" else memory.transpose(0, 2, 3, 1)
+
+    def mix_with_previous(self, share: float) -> None:
+        """Replace each image by ``share`` of it and the rest of the previous one; the last one precedes the first."""
+        rows = self.memory
+        last = rows[-1].copy()
+        for n in range(len(rows) - 1, -1, -1):
+            _decode.mix(rows[n], rows[n - 1] if n else last, self._type, share, 1.0 - share)
+
+    def paste_from_previous(self, top: int, left: int, bottom: int, right: int) -> None:
+        """Replace a box in each image by that of the previous one; the last one precedes the first."""
+        box = self.pixels[:, top:bottom, left:right]
+        last = box[-1].copy()
+        for n in range(len(box) - 1, 0, -1):
+            box[n] = box[n - 1]
+        box[0] = last
 
 
 class _Mixing(BatchTransform):
     """What MixUp and CutMix share: the share of an image, from a beta distribution, and soft labels."""
 
-    alpha: float
-    num_classes: int | None
-
     def __init__(self, *, alpha: float = 1.0, num_classes: int | None = None) -> None:
-        self.alpha = real("alpha", alpha)
+        self.alpha: float = real("alpha", alpha)
         if not 0 < self.alpha < math.inf:
             raise ValueError(f"alpha must be above 0, not {shown(alpha)}")
-        self.num_classes = integer("num_classes", num_classes, 1, 1 << 30, optional=True)
+        self.num_classes: int | None = integer("num_classes", num_classes, 1, 1 << 30, optional=True)
 
     def _share(self, draws):
         return random.Random(draws.bits()).betavariate(self.alpha, self.alpha)
@@ -109,10 +145,8 @@ class CutMix(_Mixing):
 
     Parameters
     ----------
-    alpha : float
-        Above 0.
-    num_classes : int, optional
-        Needed if targets are class numbers.
+    alpha, num_classes
+        As in `MixUp`.
 
     Examples
     --------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slipring._core.options.checks import real
 from slipring.errors import shown
@@ -18,24 +18,26 @@ if TYPE_CHECKING:
     from slipring.images._steps.base import Step
 
 
-def _steps(transforms):
-    """Return the steps of a list that must not be empty."""
-    if not isinstance(transforms, (tuple, list)) or not transforms:
-        raise ValueError(f"transforms must be a list of at least one transform, not {shown(transforms)}")
-    return chain(transforms, "transforms")
+class _OfTransforms(Transform):
+    """A step that applies steps of a list."""
+
+    transforms: tuple[Any, ...]
+
+    def _take_needs(self) -> None:
+        self.is_last: bool = any(step.is_last for step in self.transforms)
+        self.needs_parts: bool = any(step.needs_parts for step in self.transforms)
+
+    def check(self, dtype: str) -> None:
+        for step in self.transforms:
+            if step.combines_samples:
+                raise TypeError(
+                    f"{shown(step)} combines samples, so it must be in the dataset's own list, not in another "
+                    "transform; it has a p= of its own"
+                )
+            step.check(dtype)
 
 
-def _check_each(transforms, dtype):
-    for step in transforms:
-        if step.combines_samples:
-            raise TypeError(
-                f"{shown(step)} combines samples, so it must be in the dataset's own list, not in another transform; "
-                "it has a p= of its own"
-            )
-        step.check(dtype)
-
-
-class RandomApply(RandomStep):
+class RandomApply(_OfTransforms, RandomStep):
     """Apply all transforms of a list with probability `p`.
 
     Parameters
@@ -53,21 +55,15 @@ class RandomApply(RandomStep):
     (24, 24, 3)
     """
 
-    transforms: tuple[Transform, ...]
-
     def __init__(self, transforms: Sequence[Step], p: float = 0.5) -> None:
         super().__init__(p)
-        self.transforms = _steps(transforms)
+        self.transforms: tuple[Transform, ...] = chain(_listed(transforms), "transforms")
         self.is_random: bool = self.p > 0 and (self.p < 1 or any(step.is_random for step in self.transforms))
-        self.is_last: bool = any(step.is_last for step in self.transforms)
-        self.needs_parts: bool = any(step.needs_parts for step in self.transforms)
+        self._take_needs()
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         for step in self.transforms:
             step.apply(recipe, draws)
-
-    def check(self, dtype: str) -> None:
-        _check_each(self.transforms, dtype)
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         applied = final_size(self.transforms, size)
@@ -77,7 +73,7 @@ class RandomApply(RandomStep):
         return Transform.__repr__(self)
 
 
-class RandomChoice(Transform):
+class RandomChoice(_OfTransforms):
     """Apply one transform of a list, which is drawn for each sample.
 
     Parameters
@@ -109,24 +105,26 @@ class RandomChoice(Transform):
         # Each is a list of its own: none follows another.
         self.transforms = tuple(chain(step, "transforms")[0] for step in _each(transforms))
         self.p = _weights(p, len(self.transforms))
-        self.is_last: bool = any(step.is_last for step in self.transforms)
-        self.needs_parts: bool = any(step.needs_parts for step in self.transforms)
+        self._take_needs()
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         self.transforms[draws.choice(self.p)].apply(recipe, draws)
-
-    def check(self, dtype: str) -> None:
-        _check_each(self.transforms, dtype)
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         sizes = {step.result_size(size) for step in self.transforms}
         return sizes.pop() if len(sizes) == 1 else None
 
 
-def _each(transforms):
+def _listed(transforms):
+    """Return a list of transforms, which must not be empty."""
     if not isinstance(transforms, (tuple, list)) or not transforms:
         raise ValueError(f"transforms must be a list of at least one transform, not {shown(transforms)}")
-    for step in transforms:
+    return transforms
+
+
+def _each(transforms):
+    """Return a list of single transforms."""
+    for step in _listed(transforms):
         if isinstance(step, (tuple, list)) or step is None:
             raise TypeError(f"transforms must be single transforms, not {shown(step)}")
     return transforms
@@ -147,7 +145,7 @@ def _weights(p, count):
     return tuple(one / total for one in found)
 
 
-class RandomOrder(Transform):
+class RandomOrder(_OfTransforms):
     """Apply all transforms of a list, in an order that is drawn for each sample.
 
     Parameters
@@ -164,13 +162,11 @@ class RandomOrder(Transform):
     (24, 24, 3)
     """
 
-    transforms: tuple[Transform, ...]
     is_random: bool = True
 
     def __init__(self, transforms: Sequence[Step]) -> None:
-        self.transforms = tuple(chain(step, "transforms")[0] for step in _each(transforms))
-        self.is_last: bool = any(step.is_last for step in self.transforms)
-        self.needs_parts: bool = any(step.needs_parts for step in self.transforms)
+        self.transforms: tuple[Transform, ...] = tuple(chain(step, "transforms")[0] for step in _each(transforms))
+        self._take_needs()
         other = next((step for step in self.transforms if not step.is_last), None)
         if self.is_last and other is not None:
             raise ValueError(
@@ -181,9 +177,6 @@ class RandomOrder(Transform):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         for place in draws.permutation(len(self.transforms)):
             self.transforms[place].apply(recipe, draws)
-
-    def check(self, dtype: str) -> None:
-        _check_each(self.transforms, dtype)
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         if all(step.result_size(size) == size for step in self.transforms):

@@ -58,12 +58,6 @@ class RandomIoUCrop(Transform):
     ((1, 4), array([7]))
     """
 
-    min_scale: float
-    max_scale: float
-    min_aspect_ratio: float
-    max_aspect_ratio: float
-    sampler_options: tuple[float, ...]
-    trials: int
     is_random: bool = True
     needs_parts: bool = True
 
@@ -77,14 +71,16 @@ class RandomIoUCrop(Transform):
         trials: int = 40,
     ) -> None:
         least = math.nextafter(0, 1)
-        self.max_scale = number("max_scale", max_scale, least, 1, "a number above 0 and at most 1")
-        self.min_scale = number("min_scale", min_scale, least, self.max_scale, "a number above 0, at most max_scale")
+        self.max_scale: float = number("max_scale", max_scale, least, 1, "a number above 0 and at most 1")
+        self.min_scale: float = number(
+            "min_scale", min_scale, least, self.max_scale, "a number above 0, at most max_scale"
+        )
         what = "a number above 0"
-        self.max_aspect_ratio = number("max_aspect_ratio", max_aspect_ratio, least, math.inf, what)
+        self.max_aspect_ratio: float = number("max_aspect_ratio", max_aspect_ratio, least, math.inf, what)
         what += ", at most max_aspect_ratio"
-        self.min_aspect_ratio = number("min_aspect_ratio", min_aspect_ratio, least, self.max_aspect_ratio, what)
-        self.sampler_options = _OPTIONS if sampler_options is None else _overlaps(sampler_options)
-        self.trials = integer("trials", trials, 1, 1 << 20)
+        self.min_aspect_ratio: float = number("min_aspect_ratio", min_aspect_ratio, least, self.max_aspect_ratio, what)
+        self.sampler_options: tuple[float, ...] = _OPTIONS if sampler_options is None else _overlaps(sampler_options)
+        self.trials: int = integer("trials", trials, 1, 1 << 20)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         if recipe.boxes is None:
@@ -169,7 +165,6 @@ class RandomZoomOut(RandomStep):
     """
 
     fill: float | Sequence[float] | None
-    side_range: tuple[float, float]
 
     def __init__(
         self,
@@ -180,7 +175,9 @@ class RandomZoomOut(RandomStep):
         super().__init__(p)
         self.is_random: bool = self.p > 0
         self.fill, self._fill = fill, fill_of(fill)
-        self.side_range = span("side_range", side_range, 1, math.inf, "two numbers of at least 1, the smaller first")
+        self.side_range: tuple[float, float] = span(
+            "side_range", side_range, 1, math.inf, "two numbers of at least 1, the smaller first"
+        )
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         ratio, x, y = draws.uniform(*self.side_range), draws.uniform(0, 1), draws.uniform(0, 1)
@@ -217,12 +214,6 @@ class RandomPhotometricDistort(Transform):
     (24, 24, 3)
     """
 
-    brightness: tuple[float, float]
-    contrast: tuple[float, float]
-    saturation: tuple[float, float]
-    hue: tuple[float, float]
-    p: float
-
     def __init__(
         self,
         brightness: Sequence[float] = (0.875, 1.125),
@@ -232,11 +223,11 @@ class RandomPhotometricDistort(Transform):
         p: float = 0.5,
     ) -> None:
         what = "two numbers of at least 0, the smaller first"
-        self.brightness = span("brightness", brightness, 0, math.inf, what)
-        self.contrast = span("contrast", contrast, 0, math.inf, what)
-        self.saturation = span("saturation", saturation, 0, math.inf, what)
-        self.hue = span("hue", hue, -0.5, 0.5, "two numbers within -0.5 to 0.5, the smaller first")
-        self.p = probability_of("p", p)
+        self.brightness: tuple[float, float] = span("brightness", brightness, 0, math.inf, what)
+        self.contrast: tuple[float, float] = span("contrast", contrast, 0, math.inf, what)
+        self.saturation: tuple[float, float] = span("saturation", saturation, 0, math.inf, what)
+        self.hue: tuple[float, float] = span("hue", hue, -0.5, 0.5, "two numbers within -0.5 to 0.5, the smaller first")
+        self.p: float = probability_of("p", p)
         self.is_random: bool = self.p > 0
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:

@@ -3,25 +3,176 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import math
+import struct
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.options.checks import flag, integer, one_of
 from slipring.images._render import ops
+from slipring.images._render.ops import add_affine, add_rotation
 from slipring.images._steps.base import Transform
 from slipring.images._steps.checks import fill_of, filter_of, interpolation_or_random, number
-from slipring.images._steps.policy_operations import OPERATIONS, Choice, space
 from slipring.images._steps.policy_tables import AUTO_AUGMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from slipring.images._render.draws import Draws
+    from slipring.images._render.recipe import Recipe
+
+    Operation = Callable[[Recipe, float, int, Sequence[float]], None]
+    from collections.abc import Sequence
+
     from slipring.images._render.recipe import Recipe
     from slipring.images._render.view import InterpolationOrRandom
 
     Fill = float | Sequence[float] | None
+
+_SINGLE = struct.Struct("f")
+
+
+def _single(value):
+    """Return a number rounded to float32."""
+    return _SINGLE.unpack(_SINGLE.pack(value))[0]
+
+
+@functools.lru_cache(maxsize=4096)
+def spaced(start: float, end: float, count: int, place: int) -> float:
+    """Return one of `count` evenly spaced numbers, with the rounding of torch's ``linspace`` in float32.
+
+    The rounding matters: a move is cut to whole pixels, and a threshold is compared with pixel values.
+    """
+    start, end = _single(start), _single(end)
+    step = _single(_single(end - start) / (count - 1)) if count > 1 else 0.0
+    return _single(start + step * place if place < count // 2 else end - step * (count - 1 - place))
+
+
+# ---- the operations: (recipe, magnitude, filter, fill)
+
+
+def _shear_x(recipe, magnitude, how, fill):
+    # torchvision goes through an angle in degrees.
+    shear = math.tan(math.radians(math.degrees(math.atan(magnitude))))
+    add_affine(recipe, (1.0, shear, 0.0, 0.0, 1.0, 0.0), how, fill)
+
+
+def _shear_y(recipe, magnitude, how, fill):
+    angle = math.radians(math.degrees(math.atan(magnitude)))
+    add_affine(recipe, (1.0, 0.0, 0.0, math.sin(angle) / math.cos(angle), 1.0, 0.0), how, fill)
+
+
+def _translate_x(recipe, magnitude, how, fill):
+    recipe.crop(0, -int(magnitude), recipe.height, recipe.width, fill)
+
+
+def _translate_y(recipe, magnitude, how, fill):
+    recipe.crop(-int(magnitude), 0, recipe.height, recipe.width, fill)
+
+
+def _rotate(recipe, magnitude, how, fill):
+    add_rotation(recipe, magnitude, how, False, None, fill)
+
+
+def _plain(make):
+    """Return the operation that adds ``make(magnitude)``."""
+    return lambda recipe, magnitude, how, fill: recipe.op(make(magnitude))
+
+
+OPERATIONS: dict[str, Operation] = {
+    "Identity": lambda recipe, magnitude, how, fill: None,
+    "ShearX": _shear_x,
+    "ShearY": _shear_y,
+    "TranslateX": _translate_x,
+    "TranslateY": _translate_y,
+    "Rotate": _rotate,
+    "Brightness": _plain(lambda magnitude: ops.BrightnessOp(1.0 + magnitude)),
+    "Color": _plain(lambda magnitude: ops.SaturationOp(1.0 + magnitude)),
+    "Contrast": _plain(lambda magnitude: ops.ContrastOp(1.0 + magnitude)),
+    "Sharpness": _plain(lambda magnitude: ops.SharpnessOp(1.0 + magnitude)),
+    "Posterize": _plain(lambda magnitude: ops.PosterizeOp(int(magnitude))),
+    "Solarize": _plain(lambda magnitude: ops.SolarizeOp(255.0 * magnitude)),
+    "AutoContrast": _plain(lambda _: ops.AutocontrastOp()),
+    "Equalize": _plain(lambda _: ops.EqualizeOp()),
+    "Invert": _plain(lambda _: ops.InvertOp()),
+}
+_UNSIGNED = {"Identity", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert"}
+
+
+class Choice:
+    """One operation of a policy: what it does, and how strong it is in each of `count` steps.
+
+    Parameters
+    ----------
+    name : str
+    most : float or None
+        Strength of the last step; the first has 0. None: the operation has no strength.
+    count : int
+        Number of steps.
+    share : float, optional
+        In place of `most`, for moves: the share of the image's width or height.
+    """
+
+    __slots__ = ("_count", "_signed", "_strengths", "_vertical", "name", "share")
+
+    def __init__(self, name: str, most: float | None, count: int, share: float | None = None) -> None:
+        self.name, self.share, self._count = name, share, count
+        self._vertical = name == "TranslateY"
+        self._signed = name not in _UNSIGNED
+        self._strengths = None
+        if most is not None:
+            self._strengths = tuple(spaced(0.0, most, count, place) for place in range(count))
+        if name == "Solarize":
+            self._strengths = tuple(spaced(1.0, 0.0, count, place) for place in range(count))
+
+    @classmethod
+    def posterize(cls, bits: int, lost: int, count: int) -> Choice:
+        """Return the posterizing operation that keeps from `bits` to `bits` - `lost` bits."""
+        made = cls("Posterize", None, count)
+        made._strengths = tuple(float(round(bits - _single(place / ((count - 1) / lost)))) for place in range(count))
+        return made
+
+    def strength(self, recipe: Recipe, place: int, draws: Draws) -> float:
+        """Return the strength of a step for an image, with the sign that is drawn."""
+        if self.share is not None:
+            most = self.share * (recipe.height if self._vertical else recipe.width)
+            found = spaced(0.0, most, self._count, place)
+        elif self._strengths is None:
+            return 0.0
+        else:
+            found = self._strengths[place]
+        return -found if self._signed and draws.chance(0.5) else found
+
+    @property
+    def has_strength(self) -> bool:
+        return self.share is not None or self._strengths is not None
+
+
+def space(
+    count: int, most: dict[str, float], moves: tuple[float | None, float | None], posterize: tuple[int, int]
+) -> dict[str, Choice]:
+    """Return the operations of a policy by name.
+
+    Parameters
+    ----------
+    count : int
+        Number of steps of the strengths.
+    most : dict of str to float
+        Largest strength of "Shear", "Rotate" and "Color", which counts for the four colour operations.
+    moves : (pixels or None, share or None)
+        Largest move, in pixels or as a share of the side.
+    posterize : (bits, lost)
+    """
+    made = [Choice("Identity", None, count)]
+    made += [Choice(f"Shear{axis}", most["Shear"], count) for axis in "XY"]
+    made += [Choice(f"Translate{axis}", moves[0], count, moves[1]) for axis in "XY"]
+    made.append(Choice("Rotate", most["Rotate"], count))
+    made += [Choice(name, most["Color"], count) for name in ("Brightness", "Color", "Contrast", "Sharpness")]
+    made.append(Choice.posterize(*posterize, count))
+    made += [Choice(name, None, count) for name in ("Solarize", "AutoContrast", "Equalize", "Invert")]
+    return {one.name: one for one in made}
+
 
 _MOST = {"Shear": 0.3, "Rotate": 30.0, "Color": 0.9}
 _GEOMETRY = ["ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"]
@@ -33,12 +184,11 @@ _MOST_BINS = 1 << 16
 class _Policy(Transform):
     """A step that draws operations."""
 
-    interpolation: InterpolationOrRandom
     fill: Fill
     is_random: bool = True
 
     def __init__(self, interpolation: InterpolationOrRandom | enum.Enum, fill: Fill) -> None:
-        self.interpolation = interpolation_or_random(interpolation)
+        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
         self._filter = filter_of(self.interpolation)
         self.fill, self._fill = fill, fill_of(fill)
 
@@ -72,8 +222,6 @@ class TrivialAugmentWide(_Policy):
     (24, 24, 3)
     """
 
-    num_magnitude_bins: int
-
     def __init__(
         self,
         num_magnitude_bins: int = 31,
@@ -81,7 +229,7 @@ class TrivialAugmentWide(_Policy):
         fill: Fill = None,
     ) -> None:
         super().__init__(interpolation, fill)
-        self.num_magnitude_bins = integer("num_magnitude_bins", num_magnitude_bins, 2, _MOST_BINS)
+        self.num_magnitude_bins: int = integer("num_magnitude_bins", num_magnitude_bins, 2, _MOST_BINS)
         most = {"Shear": 0.99, "Rotate": 135.0, "Color": 0.99}
         known = space(self.num_magnitude_bins, most, (32.0, None), (8, 6))
         self._choices = [known[name] for name in ["Identity", *_GEOMETRY, *_COLORS, *_OTHERS]]
@@ -103,10 +251,8 @@ class RandAugment(_Policy):
         Strength, from 0 to `num_magnitude_bins` - 1.
     num_magnitude_bins : int
         Number of strengths, from 2.
-    interpolation : {'nearest', 'bilinear', 'bicubic', 'random'}
-        'random', which is timm's, draws one of bilinear and bicubic for each operation.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, fill
+        As in `TrivialAugmentWide`.
 
     See Also
     --------
@@ -121,10 +267,6 @@ class RandAugment(_Policy):
     (24, 24, 3)
     """
 
-    num_ops: int
-    magnitude: int
-    num_magnitude_bins: int
-
     def __init__(
         self,
         num_ops: int = 2,
@@ -134,9 +276,9 @@ class RandAugment(_Policy):
         fill: Fill = None,
     ) -> None:
         super().__init__(interpolation, fill)
-        self.num_ops = integer("num_ops", num_ops, 0, 1 << 10)
-        self.num_magnitude_bins = integer("num_magnitude_bins", num_magnitude_bins, 2, _MOST_BINS)
-        self.magnitude = integer("magnitude", magnitude, 0, self.num_magnitude_bins - 1)
+        self.num_ops: int = integer("num_ops", num_ops, 0, 1 << 10)
+        self.num_magnitude_bins: int = integer("num_magnitude_bins", num_magnitude_bins, 2, _MOST_BINS)
+        self.magnitude: int = integer("magnitude", magnitude, 0, self.num_magnitude_bins - 1)
         known = space(self.num_magnitude_bins, _MOST, (None, 150.0 / 331.0), (8, 4))
         self._choices = [known[name] for name in ["Identity", *_GEOMETRY, *_COLORS, *_OTHERS]]
 
@@ -153,10 +295,8 @@ class AutoAugment(_Policy):
     ----------
     policy : {'imagenet', 'cifar10', 'svhn'}
         The dataset. Members of torchvision's ``AutoAugmentPolicy`` count as their values.
-    interpolation : {'nearest', 'bilinear', 'bicubic', 'random'}
-        'random', which is timm's, draws one of bilinear and bicubic for each operation.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, fill
+        As in `TrivialAugmentWide`.
 
     See Also
     --------
@@ -171,8 +311,6 @@ class AutoAugment(_Policy):
     (24, 24, 3)
     """
 
-    policy: str
-
     def __init__(
         self,
         policy: Any = "imagenet",
@@ -182,7 +320,7 @@ class AutoAugment(_Policy):
         super().__init__(interpolation, fill)
         name = policy.value if isinstance(policy, enum.Enum) else policy
         one_of("policy", name, tuple(AUTO_AUGMENT))
-        self.policy = name
+        self.policy: str = name
         known = space(10, _MOST, (None, 150.0 / 331.0), (8, 4))
         self._pairs = [
             [(known[operation], probability, place) for operation, probability, place in pair]
@@ -213,10 +351,8 @@ class AugMix(_Policy):
         Parameter, above 0, of the Dirichlet distributions of the weights.
     all_ops : bool
         Use brightness, colour, contrast and sharpness, too.
-    interpolation : {'bilinear', 'nearest', 'bicubic', 'random'}
-        'random', which is timm's, draws one of bilinear and bicubic for each operation.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, fill
+        As in `TrivialAugmentWide`.
 
     Examples
     --------
@@ -225,12 +361,6 @@ class AugMix(_Policy):
     >>> pixels.shape
     (24, 24, 3)
     """
-
-    severity: int
-    mixture_width: int
-    chain_depth: int
-    alpha: float
-    all_ops: bool
 
     def __init__(
         self,
@@ -243,12 +373,12 @@ class AugMix(_Policy):
         fill: Fill = None,
     ) -> None:
         super().__init__(interpolation, fill)
-        self.severity = integer("severity", severity, 1, 10)
-        self.mixture_width = integer("mixture_width", mixture_width, 1, 1 << 10)
-        self.chain_depth = integer("chain_depth", chain_depth, -1, 1 << 10)
-        self.alpha = number("alpha", alpha, math.nextafter(0, 1), math.inf, "a number above 0")
+        self.severity: int = integer("severity", severity, 1, 10)
+        self.mixture_width: int = integer("mixture_width", mixture_width, 1, 1 << 10)
+        self.chain_depth: int = integer("chain_depth", chain_depth, -1, 1 << 10)
+        self.alpha: float = number("alpha", alpha, math.nextafter(0, 1), math.inf, "a number above 0")
         flag("all_ops", all_ops)
-        self.all_ops = bool(all_ops)
+        self.all_ops: bool = bool(all_ops)
         known = space(10, _MOST, (None, 1 / 3), (4, 4))
         names = [*_GEOMETRY, *_OTHERS, *(_COLORS if self.all_ops else ())]
         self._choices = [known[name] for name in names]
@@ -256,12 +386,30 @@ class AugMix(_Policy):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         original, mixed = draws.dirichlet(self.alpha, 2)
         weights = draws.dirichlet(self.alpha, self.mixture_width)
-        recipe.op(ops.KeepOp())
-        recipe.op(ops.AddToSumOp(original))
-        for weight in weights:
-            for _ in range(self.chain_depth if self.chain_depth > 0 else 1 + draws.below(3)):
-                choice = self._choices[draws.below(len(self._choices))]
-                place = draws.below(self.severity) if choice.has_strength else 0
-                self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
-            recipe.op(ops.AddToSumOp(weight * mixed))
-        recipe.op(ops.TakeSumOp())
+        add_mix(recipe, draws, self.chain_depth, original, [weight * mixed for weight in weights], self._add)
+
+    def _add(self, recipe, draws):
+        choice = self._choices[draws.below(len(self._choices))]
+        place = draws.below(self.severity) if choice.has_strength else 0
+        self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
+
+
+def add_mix(
+    recipe: Recipe,
+    draws: Draws,
+    depth: int,
+    original: float,
+    weights: Sequence[float],
+    add: Callable[[Recipe, Draws], None],
+) -> None:
+    """Add the sum of the image and of chains of operations, with their weights; `add` adds one operation to a chain.
+
+    If `depth` is not above 0, each chain has 1 to 3 operations.
+    """
+    recipe.op(ops.KeepOp())
+    recipe.op(ops.AddToSumOp(original))
+    for weight in weights:
+        for _ in range(depth if depth > 0 else 1 + draws.below(3)):
+            add(recipe, draws)
+        recipe.op(ops.AddToSumOp(weight))
+    recipe.op(ops.TakeSumOp())

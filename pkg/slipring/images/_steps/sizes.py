@@ -1,4 +1,4 @@
-"""Transforms that scale to a drawn size or fit the image into a size: for detection and segmentation."""
+"""Transforms that scale: to a size, to a drawn size, or to fit into a size."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from slipring.errors import shown
 from slipring.images._render.view import interpolation_name
 from slipring.images._steps.base import Transform, pair, pixels, positive_range
-from slipring.images._steps.checks import fill_of, padding_mode_of
-from slipring.images._steps.crops import add_padding
-from slipring.images._steps.resized import size_of_shorter
+from slipring.images._steps.checks import fill_of
 
 if TYPE_CHECKING:
     import enum
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from slipring.images._render.draws import Draws
     from slipring.images._render.recipe import Recipe
     from slipring.images._render.view import Interpolation
-    from slipring.images._steps.crops import PaddingMode
 
     Size = tuple[int, int]
 
@@ -26,6 +23,76 @@ if TYPE_CHECKING:
 def _scaled(height: int, width: int, ratio: float) -> Size:
     """Return a size times a ratio, cut to whole pixels as torchvision does, and at least one pixel."""
     return max(1, int(height * ratio)), max(1, int(width * ratio))
+
+
+def size_of_shorter(height: int, width: int, shorter: int, most: int | None = None) -> tuple[int, int]:
+    """Return the size whose shorter side has a length, unless the longer side would be longer than `most`."""
+    longer = int(shorter * max(height, width) / min(height, width))
+    if most is not None and longer > most:
+        shorter, longer = max(1, int(most * shorter / longer)), most
+    return (longer, shorter) if height > width else (shorter, longer)
+
+
+class Resize(Transform):
+    """Scale the image.
+
+    Parameters
+    ----------
+    size : int, (int, int) or None
+        One number is the new length of the shorter side, and the aspect stays; two numbers are height and width. None:
+        the longer side gets the length `max_size`.
+    interpolation : {'bilinear', 'bicubic', 'nearest'}
+        torchvision's ``InterpolationMode`` and Pillow's ``Resampling`` count as their names.
+    max_size : int, optional
+        Largest length of the longer side, with one number as `size`, which must be smaller.
+
+    Examples
+    --------
+    >>> from slipring import images
+    >>> pixels, label = images.Folder("train/", images.Resize((24, 24)))[0]
+    >>> pixels.shape
+    (24, 24, 3)
+    """
+
+    size: tuple[int, int] | None
+    resizes: bool = True
+    shorter: int | None
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None,
+        interpolation: Interpolation | enum.Enum = "bilinear",
+        max_size: int | None = None,
+    ) -> None:
+        self.max_size: int | None = None if max_size is None else pixels("max_size", max_size)
+        self.shorter = self.size = None
+        if isinstance(size, (tuple, list)):
+            self.size = pair("size", size)
+            if max_size is not None:
+                raise ValueError(f"max_size must be None if size is a height and a width, not {shown(max_size)}")
+        elif size is not None or self.max_size is None:
+            self.shorter = pixels("size", size)
+            if self.max_size is not None and self.max_size <= self.shorter:
+                raise ValueError(f"max_size must be above size={self.shorter}, not {shown(max_size)}")
+        self.interpolation: Interpolation = interpolation_name(interpolation)
+
+    def apply(self, recipe: Recipe, draws: Draws) -> None:
+        recipe.resize(*self._size(recipe.height, recipe.width), self.interpolation)
+
+    def _size(self, height, width):
+        if self.size is not None:
+            return self.size
+        if self.shorter is not None:
+            return size_of_shorter(height, width, self.shorter, self.max_size)
+        shorter = max(1, int(self.max_size * min(height, width) / max(height, width)))
+        return (self.max_size, shorter) if height > width else (shorter, self.max_size)
+
+    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        return self.size if self.size is not None or size is None else self._size(*size)
+
+    def __repr__(self) -> str:
+        most = "" if self.max_size is None else f", max_size={self.max_size}"
+        return f"Resize({self.shorter or self.size}, interpolation={self.interpolation!r}{most})"
 
 
 class ScaleJitter(Transform):
@@ -53,9 +120,6 @@ class ScaleJitter(Transform):
     (48, 48, 3)
     """
 
-    target_size: tuple[int, int]
-    scale_range: tuple[float, float]
-    interpolation: Interpolation
     resizes: bool = True
 
     def __init__(
@@ -66,9 +130,9 @@ class ScaleJitter(Transform):
     ) -> None:
         if not isinstance(target_size, (tuple, list)) or len(target_size) != 2:
             raise ValueError(f"target_size must be two numbers of pixels, not {shown(target_size)}")
-        self.target_size = pair("target_size", target_size)
-        self.scale_range = positive_range("scale_range", scale_range)
-        self.interpolation = interpolation_name(interpolation)
+        self.target_size: tuple[int, int] = pair("target_size", target_size)
+        self.scale_range: tuple[float, float] = positive_range("scale_range", scale_range)
+        self.interpolation: Interpolation = interpolation_name(interpolation)
         self.is_random: bool = self.scale_range[0] < self.scale_range[1]
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
@@ -101,9 +165,6 @@ class RandomShortestSize(Transform):
     32
     """
 
-    min_size: tuple[int, ...]
-    max_size: int | None
-    interpolation: Interpolation
     resizes: bool = True
 
     def __init__(
@@ -115,9 +176,9 @@ class RandomShortestSize(Transform):
         listed = tuple(min_size) if isinstance(min_size, (tuple, list)) else (min_size,)
         if not listed:
             raise ValueError(f"min_size must be a number of pixels, or several, not {shown(min_size)}")
-        self.min_size = tuple(pixels("min_size", one) for one in listed)
-        self.max_size = None if max_size is None else pixels("max_size", max_size)
-        self.interpolation = interpolation_name(interpolation)
+        self.min_size: tuple[int, ...] = tuple(pixels("min_size", one) for one in listed)
+        self.max_size: int | None = None if max_size is None else pixels("max_size", max_size)
+        self.interpolation: Interpolation = interpolation_name(interpolation)
         self.is_random: bool = len(set(self.min_size)) > 1
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
@@ -152,17 +213,14 @@ class RandomResize(Transform):
     (24, 24, 3)
     """
 
-    min_size: int
-    max_size: int
-    interpolation: Interpolation
     resizes: bool = True
 
     def __init__(self, min_size: int, max_size: int, interpolation: Interpolation | enum.Enum = "bilinear") -> None:
-        self.min_size = pixels("min_size", min_size)
-        self.max_size = pixels("max_size", max_size)
+        self.min_size: int = pixels("min_size", min_size)
+        self.max_size: int = pixels("max_size", max_size)
         if self.max_size < self.min_size:
             raise ValueError(f"max_size must be at least min_size={self.min_size}, not {shown(max_size)}")
-        self.interpolation = interpolation_name(interpolation)
+        self.interpolation: Interpolation = interpolation_name(interpolation)
         self.is_random: bool = self.max_size > self.min_size + 1
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
@@ -171,61 +229,6 @@ class RandomResize(Transform):
 
     def result_size(self, size: Size | None) -> Size | None:
         return None if size is None or self.is_random else size_of_shorter(*size, self.min_size)
-
-
-class FixedSizeCrop(Transform):
-    """Crop a box of one size at a random place; a smaller image gets a border at the bottom and the right.
-
-    The step is from torchvision's reference scripts for detection. One random number places the box in both
-    directions, as there. Boxes outside of the crop are removed with their labels.
-
-    Parameters
-    ----------
-    size : int or (int, int)
-        Height and width of the result; one number for both.
-    fill : float or (float, float, float), optional
-        Colour of a constant border, from 0 to 255; None is black.
-    padding_mode : {'constant', 'edge', 'reflect', 'symmetric'}
-        As in `Pad`.
-
-    Examples
-    --------
-    >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", images.FixedSizeCrop((24, 300), fill=114))[0]
-    >>> pixels.shape
-    (24, 300, 3)
-    """
-
-    size: tuple[int, int]
-    fill: float | Sequence[float] | None
-    padding_mode: PaddingMode
-    is_random: bool = True
-
-    def __init__(
-        self,
-        size: int | Sequence[int],
-        fill: float | Sequence[float] | None = 0,
-        padding_mode: PaddingMode = "constant",
-    ) -> None:
-        self.size = pair("size", size)
-        self.fill, self._fill = fill, fill_of(fill)
-        self.padding_mode, self._mode = padding_mode, padding_mode_of(padding_mode)
-
-    def apply(self, recipe: Recipe, draws: Draws) -> None:
-        height, width = self.size
-        place = draws.uniform(0, 1)
-        top, left = int(max(0, recipe.height - height) * place), int(max(0, recipe.width - width) * place)
-        if self._mode == 0:
-            recipe.crop(top, left, height, width, self._fill)
-        else:
-            rows, columns = min(height, recipe.height), min(width, recipe.width)
-            recipe.crop(top, left, rows, columns)
-            add_padding(recipe, (0, 0, width - columns, height - rows), self._mode, self._fill)
-        if recipe.boxes is not None:
-            recipe.boxes.keep((recipe.boxes.xyxy[:, 2:] > recipe.boxes.xyxy[:, :2]).all(1))
-
-    def result_size(self, size: Size | None) -> Size:
-        return self.size
 
 
 class LetterBox(Transform):
@@ -249,9 +252,7 @@ class LetterBox(Transform):
     ((24, 64, 3), [114, 114, 114])
     """
 
-    size: tuple[int, int]
     fill: float | Sequence[float] | None
-    interpolation: Interpolation
     resizes: bool = True
 
     def __init__(
@@ -260,9 +261,9 @@ class LetterBox(Transform):
         fill: float | Sequence[float] | None = 114,
         interpolation: Interpolation | enum.Enum = "bilinear",
     ) -> None:
-        self.size = pair("size", size)
+        self.size: tuple[int, int] = pair("size", size)
         self.fill, self._fill = fill, fill_of(fill)
-        self.interpolation = interpolation_name(interpolation)
+        self.interpolation: Interpolation = interpolation_name(interpolation)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         height, width = self.size

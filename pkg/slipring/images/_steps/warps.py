@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from slipring._core.options.checks import flag
 from slipring.errors import shown
 from slipring.images._render import ops
-from slipring.images._render.geometry import (
+from slipring.images._render.ops import (
     add_affine,
     add_rotation,
     inverse_affine,
@@ -69,13 +69,9 @@ class RandomAffine(Transform):
     (24, 24, 3)
     """
 
-    degrees: tuple[float, ...]
     translate: tuple[float, ...] | None
     scale: tuple[float, float] | None
-    shear: tuple[float, ...] | None
-    interpolation: InterpolationOrRandom
     fill: Fill
-    center: tuple[float, float] | None
     is_random: bool = True
 
     def __init__(
@@ -88,7 +84,7 @@ class RandomAffine(Transform):
         fill: Fill = 0,
         center: Sequence[float] | None = None,
     ) -> None:
-        self.degrees = angles("degrees", degrees)
+        self.degrees: tuple[float, ...] = angles("degrees", degrees)
         self.translate = None
         if translate is not None:
             what = "two numbers from 0 to 1, or None"
@@ -99,11 +95,11 @@ class RandomAffine(Transform):
         if scale is not None:
             what = "two numbers above 0, the smaller first, or None"
             self.scale = span("scale", scale, math.nextafter(0, 1), math.inf, what)
-        self.shear = None if shear is None else angles("shear", shear, (2, 4))
-        self.interpolation = interpolation_or_random(interpolation)
+        self.shear: tuple[float, ...] | None = None if shear is None else angles("shear", shear, (2, 4))
+        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
         self._filter = filter_of(self.interpolation)
         self.fill, self._fill = fill, fill_of(fill)
-        self.center = center_of(center)
+        self.center: tuple[float, float] | None = center_of(center)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         height, width = recipe.height, recipe.width
@@ -130,14 +126,10 @@ class RandomRotation(Transform):
     ----------
     degrees : float or (float, float)
         Range of the angle, in degrees counter-clockwise; one number x is the range from -x to x.
-    interpolation : {'nearest', 'bilinear', 'bicubic', 'random'}
-        'random' draws one of bilinear and bicubic for each sample.
     expand : bool
         Make the result so large that it shows the whole turned image. The sizes of samples differ then.
-    center : (float, float), optional
-        Place (x, y) of the point that stays, in pixels; the middle by default.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, center, fill
+        As in `RandomAffine`.
 
     Examples
     --------
@@ -148,10 +140,6 @@ class RandomRotation(Transform):
     (24, 24, 3)
     """
 
-    degrees: tuple[float, ...]
-    interpolation: InterpolationOrRandom
-    expand: bool
-    center: tuple[float, float] | None
     fill: Fill
 
     def __init__(
@@ -162,12 +150,12 @@ class RandomRotation(Transform):
         center: Sequence[float] | None = None,
         fill: Fill = 0,
     ) -> None:
-        self.degrees = angles("degrees", degrees)
-        self.interpolation = interpolation_or_random(interpolation)
+        self.degrees: tuple[float, ...] = angles("degrees", degrees)
+        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
         self._filter = filter_of(self.interpolation)
         flag("expand", expand)
-        self.expand = bool(expand)
-        self.center = center_of(center)
+        self.expand: bool = bool(expand)
+        self.center: tuple[float, float] | None = center_of(center)
         self.fill, self._fill = fill, fill_of(fill)
         self.is_random: bool = self.degrees[0] < self.degrees[1] or self._filter is None
 
@@ -188,10 +176,8 @@ class RandomPerspective(RandomStep):
     distortion_scale : float
         From 0 to 1: each corner moves by up to this share of half the width and half the height.
     p : float
-    interpolation : {'bilinear', 'nearest', 'bicubic', 'random'}
-        'random' draws one of bilinear and bicubic for each sample.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, fill
+        As in `RandomAffine`.
 
     Examples
     --------
@@ -202,8 +188,6 @@ class RandomPerspective(RandomStep):
     (24, 24, 3)
     """
 
-    distortion_scale: float
-    interpolation: InterpolationOrRandom
     fill: Fill
 
     def __init__(
@@ -215,8 +199,8 @@ class RandomPerspective(RandomStep):
     ) -> None:
         super().__init__(p)
         self.is_random: bool = self.p > 0
-        self.distortion_scale = number("distortion_scale", distortion_scale, 0, 1, "a number from 0 to 1")
-        self.interpolation = interpolation_or_random(interpolation)
+        self.distortion_scale: float = number("distortion_scale", distortion_scale, 0, 1, "a number from 0 to 1")
+        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
         self._filter = filter_of(self.interpolation)
         self.fill, self._fill = fill, fill_of(fill)
 
@@ -246,10 +230,8 @@ class ElasticTransform(Transform):
         Strength of the moves, in x and in y.
     sigma : float or (float, float)
         Smoothness: the deviations, in pixels, of the blur of the moves in x and in y; 0 does not blur.
-    interpolation : {'bilinear', 'nearest', 'bicubic', 'random'}
-        'random' draws one of bilinear and bicubic for each sample.
-    fill : float or (float, float, float), optional
-        Colour where the result shows no part of the image, from 0 to 255; None is black.
+    interpolation, fill
+        As in `RandomAffine`.
 
     Examples
     --------
@@ -259,9 +241,6 @@ class ElasticTransform(Transform):
     (24, 24, 3)
     """
 
-    alpha: tuple[float, float]
-    sigma: tuple[float, float]
-    interpolation: InterpolationOrRandom
     fill: Fill
     is_random: bool = True
 
@@ -272,9 +251,9 @@ class ElasticTransform(Transform):
         interpolation: InterpolationOrRandom | enum.Enum = "bilinear",
         fill: Fill = 0,
     ) -> None:
-        self.alpha = one_or_two("alpha", alpha)
-        self.sigma = one_or_two("sigma", sigma, 0)
-        self.interpolation = interpolation_or_random(interpolation)
+        self.alpha: tuple[float, float] = one_or_two("alpha", alpha)
+        self.sigma: tuple[float, float] = one_or_two("sigma", sigma, 0)
+        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
         self._filter = filter_of(self.interpolation)
         self.fill, self._fill = fill, fill_of(fill)
 
@@ -312,12 +291,9 @@ class GaussianBlur(Transform):
     (24, 24, 3)
     """
 
-    kernel_size: tuple[int, int]
-    sigma: tuple[float, float]
-
     def __init__(self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0)) -> None:
-        self.kernel_size = kernel_size_of(kernel_size)
-        self.sigma = _range_above_0("sigma", sigma)
+        self.kernel_size: tuple[int, int] = kernel_size_of(kernel_size)
+        self.sigma: tuple[float, float] = _range_above_0("sigma", sigma)
         self.is_random: bool = self.sigma[0] < self.sigma[1]
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
@@ -346,11 +322,9 @@ class PILGaussianBlur(RandomStep):
     (24, 24, 3)
     """
 
-    radius: tuple[float, float]
-
     def __init__(self, radius: float | Sequence[float] = (0.1, 2.0), p: float = 0.5) -> None:
         super().__init__(p)
-        self.radius = _range_above_0("radius", radius)
+        self.radius: tuple[float, float] = _range_above_0("radius", radius)
         self.is_random: bool = self.p > 0 and (self.p < 1 or self.radius[0] < self.radius[1])
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:

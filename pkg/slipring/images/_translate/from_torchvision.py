@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slipring.errors import shown
 from slipring.images._sources.folder import Folder
-from slipring.images._translate.lists import is_known, translated
-from slipring.images._translate.parts import OPTIONS
+from slipring.images._translate.lists import OPTIONS, is_known, translated
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from slipring.images._sources.options import ImageOptions
+    from slipring.images._sources.dataset import ImageOptions
 
 _FOLDERS = ("torchvision.datasets.folder",)
 

@@ -6,30 +6,149 @@ has such objects has imported these modules, so slipring does not import them.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from slipring._core.options.checks import one_of
 from slipring.errors import shown
+from slipring.images._render.recipe import WrongResult
 from slipring.images._render.values import DTYPES
 from slipring.images._render.view import INTERPOLATIONS
-from slipring.images._steps.erasing import RandomErasing
-from slipring.images._translate import timm, torchvision
-from slipring.images._translate.kept import PIL, KeptStep
-from slipring.images._translate.parts import PartOptions
+from slipring.images._sources.stored_parts import FORMATS
+from slipring.images._steps.color import RandomErasing
+from slipring.images._translate.classes import IMAGE, LIBRARIES, PIL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
 
     from slipring.images._steps.base import Step
 
     Rest = Literal["raise", "map"]
 
-_LIBRARIES = (
-    (torchvision.MODULES, torchvision.STEPS),
-    (timm.MODULES, timm.STEPS),
-)
+OPTIONS = "mask_fill", "box_format", "min_box_size"  # those that only `Annotated` has
+_MASK = "torchvision.tv_tensors._mask.Mask"
+
+
+class PartOptions:
+    """Collects these options from one transform after another."""
+
+    def __init__(self) -> None:
+        self._fills: dict[str, int] = {}  # for each step, the value with which it fills masks
+        self._given: int | None = None  # the fill that a step gives for masks in particular
+        self._options: dict[str, Any] = {}
+
+    def options(self) -> dict[str, Any]:
+        if self._given is None:
+            return self._options
+        for name, fill in self._fills.items():
+            if fill != self._given:
+                raise ValueError(
+                    f"{name} fills masks with {fill}, and another transform with {self._given}: slipring has one "
+                    "mask_fill for all of them"
+                )
+        return {"mask_fill": self._given, **self._options}
+
+    def add_fill(self, step: Any) -> None:
+        """Record the value with which a step fills masks; only a dictionary has a value for masks alone."""
+        fill = step.fill
+        if isinstance(fill, dict):
+            given = [value for kind, value in fill.items() if _name_of(kind) == _MASK]
+            if given:
+                self._given = _whole(given[0])
+                if self._given is None:
+                    raise ValueError(
+                        f"{type(step).__name__} fills masks with {shown(given[0])}, which must be a whole number"
+                    )
+            fill = given[0] if given else fill.get("others")
+        if (whole := _whole(fill)) is not None:
+            self._fills.setdefault(type(step).__name__, whole)
+            if self._fills[type(step).__name__] != whole:
+                self._fills[f"a second {type(step).__name__}"] = whole
+
+    def convert_boxes(self, step: Any) -> None:
+        """Record the format of the boxes, which `Annotated` keeps: the dataset must have it already."""
+        name = str(getattr(step.format, "name", step.format)).lower()
+        if name not in FORMATS:
+            raise ValueError(f"ConvertBoundingBoxFormat has format {name!r}; slipring has {', '.join(FORMATS)}")
+        self._options["box_format"] = name
+
+    def sanitize_boxes(self, step: Any) -> None:
+        """Record the size of boxes to remove, as `Annotated` does at the end."""
+        if step.min_area > step.min_size**2:
+            raise ValueError(
+                f"SanitizeBoundingBoxes has min_area={step.min_area}; slipring removes boxes by their sides only: use "
+                "min_size"
+            )
+        if step.min_size != 1:
+            self._options["min_box_size"] = step.min_size
+
+    def check_place(self, name: str) -> None:
+        """Raise ValueError if no transform may follow."""
+        if "min_box_size" in self._options:
+            raise ValueError(f"{name} comes after SanitizeBoundingBoxes with a min_size, which must be the last step")
+
+
+def _name_of(kind):
+    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else kind
+
+
+def _whole(fill: Any) -> int | None:
+    """Return a fill as a whole number; None: it is a colour or a fraction, which no mask has."""
+    values: Iterable[Any] = fill if isinstance(fill, (tuple, list)) else (fill,)
+    found = {0 if value is None else value for value in values}
+    value = found.pop() if len(found) == 1 else 0.5
+    return int(value) if value == int(value) else None
+
+
+class KeptStep:
+    """A function of images of class `kind`, as a function of an image's array."""
+
+    def __init__(self, function: Callable[[Any], Any], kind: str) -> None:
+        self._function, self._kind = function, kind
+
+    def __call__(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return self._of_pil(image) if self._kind == PIL else self._of_tensor(image)
+
+    def _of_pil(self, image):
+        from PIL import Image
+
+        result = self._function(Image.fromarray(image))
+        if not isinstance(result, Image.Image) or result.mode != "RGB" or result.size != image.shape[1::-1]:
+            raise self._wrong(result, f"a PIL image of mode RGB and size {image.shape[1]} x {image.shape[0]}")
+        return np.asarray(result)
+
+    def _of_tensor(self, image):
+        import torch
+
+        given = torch.from_numpy(image).permute(2, 0, 1)
+        if self._kind == IMAGE:
+            given = importlib.import_module("torchvision.tv_tensors").Image(given)
+        result = self._function(given)
+        if not isinstance(result, torch.Tensor) or result.dtype != torch.uint8 or result.shape != given.shape:
+            raise self._wrong(result, f"a tensor of uint8 and shape {tuple(given.shape)}")
+        return np.ascontiguousarray(result.detach().as_subclass(torch.Tensor).permute(1, 2, 0).numpy())
+
+    def _wrong(self, result, wanted):
+        return WrongResult(f"the step {shown(self._function)} returned {_described(result)}: it must return {wanted}")
+
+    def __repr__(self) -> str:
+        return repr(self._function)
+
+
+def _described(result):
+    if hasattr(result, "dtype") and hasattr(result, "shape"):
+        return f"an object of class {type(result).__name__}, {result.dtype} and shape {tuple(result.shape)}"
+    if hasattr(result, "mode") and hasattr(result, "size"):
+        return f"a PIL image of mode {result.mode} and size {result.size[0]} x {result.size[1]}"
+    return shown(result)
+
+
 _MAY_DIFFER = {"__init__", "__repr__", "extra_repr"}  # methods of a subclass that change no sample
 _PILLOWS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # numbers of Pillow's filters, which torchvision takes
 _BEFORE = "move it before the conversion to floats"
@@ -272,11 +391,11 @@ def _translator(step):
     """Return the function that translates a transform; raise TypeError if there is none, or a method is overridden."""
     kinds = type(step).__mro__
     for place, kind in enumerate(kinds):
-        for modules, known in _LIBRARIES:
+        for modules, known in LIBRARIES:
             if kind.__name__ in known and is_known(kind, modules):
                 _check_overrides(kinds[:place], kind)
                 return known[kind.__name__]
-    names = sorted({name for _, known in _LIBRARIES for name in known})
+    names = sorted({name for _, known in LIBRARIES for name in known})
     raise TypeError(
         f"slipring has no {type(step).__name__}, got {shown(step)}; rest='map' keeps it as a function. Of the "
         f"transforms of torchvision and timm, slipring has {', '.join(names)}"

@@ -1,30 +1,29 @@
-"""Translations of torchvision's classes, of v1 and v2, whose attributes mostly have the same names."""
+"""Translations of single classes: of torchvision, v1 and v2, which mostly have slipring's names, and of timm."""
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import TYPE_CHECKING, Any
 
-from slipring.images._steps.color import (
-    ColorJitter,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomChannelPermutation,
-    RandomEqualize,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPosterize,
-    RandomSolarize,
-)
+from slipring.errors import shown
+from slipring.images._steps import color
+from slipring.images._steps.checks import RANDOM
+from slipring.images._steps.color import RandomErasing
 from slipring.images._steps.combine import RandomApply, RandomChoice, RandomOrder
-from slipring.images._steps.crops import Pad, RandomCrop, RandomVerticalFlip
+from slipring.images._steps.crops import (
+    CenterCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+)
 from slipring.images._steps.detection import RandomIoUCrop, RandomPhotometricDistort, RandomZoomOut
-from slipring.images._steps.erasing import RandomErasing
 from slipring.images._steps.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
-from slipring.images._steps.resized import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-from slipring.images._steps.sizes import RandomResize, RandomShortestSize, ScaleJitter
+from slipring.images._steps.sizes import RandomResize, RandomShortestSize, Resize, ScaleJitter
+from slipring.images._steps.timm import aug_mix_of, auto_augment_of, rand_augment_of
 from slipring.images._steps.warps import ElasticTransform, GaussianBlur, RandomAffine, RandomPerspective, RandomRotation
-from slipring.images._translate.kept import IMAGE, PIL, TENSOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 
     Translate = Callable[[Translation, Any], None]
 
-MODULES = "torchvision.transforms", "torchvision.transforms.v2", "torchvision.transforms._presets", "torch.nn"
+# Classes of images: of Pillow, of torch, and of torchvision's v2.
+PIL, TENSOR, IMAGE = "PIL.Image.Image", "torch.Tensor", "torchvision.tv_tensors._image.Image"
 _POLICY = "interpolation", "fill"
 
 
@@ -80,7 +80,7 @@ def _nothing(made: Translation, step: Any) -> None:
     """Translate a transform without effect on images of uint8 in RGB."""
 
 
-def size_of(size: Any) -> Any:
+def _size_of(size: Any) -> Any:
     """Return a size in slipring's form: torchvision may have a single number in a list."""
     if isinstance(size, (tuple, list)):
         size = tuple(size)
@@ -90,21 +90,21 @@ def size_of(size: Any) -> Any:
 
 def _resize(made: Translation, step: Any) -> None:
     how = made.interpolation(step, step.interpolation, resizes=True)
-    arguments = {"size": size_of(step.size), "max_size": getattr(step, "max_size", None)}
+    arguments = {"size": _size_of(step.size), "max_size": getattr(step, "max_size", None)}
     made.append(step, made.build(step, Resize, interpolation=how, **arguments))
 
 
-def center_crop(made: Translation, step: Any) -> None:
-    made.append(step, made.build(step, CenterCrop, size=size_of(step.size)), moves=True)
+def _center_crop(made: Translation, step: Any) -> None:
+    made.append(step, made.build(step, CenterCrop, size=_size_of(step.size)), moves=True)
 
 
-def random_resized_crop(made: Translation, step: Any, how: str) -> None:
-    arguments = {"size": size_of(step.size), "scale": step.scale, "ratio": step.ratio, "interpolation": how}
+def _crop_and_scale(made: Translation, step: Any, how: str) -> None:
+    arguments = {"size": _size_of(step.size), "scale": step.scale, "ratio": step.ratio, "interpolation": how}
     made.append(step, made.build(step, RandomResizedCrop, flip=0, **arguments))
 
 
 def _random_resized_crop(made: Translation, step: Any) -> None:
-    random_resized_crop(made, step, made.interpolation(step, step.interpolation, resizes=True))
+    _crop_and_scale(made, step, made.interpolation(step, step.interpolation, resizes=True))
 
 
 def _pad(made: Translation, step: Any) -> None:
@@ -121,7 +121,7 @@ def _random_crop(made: Translation, step: Any) -> None:
         left, right, top, bottom = padding  # the order in which v2 keeps them
         padding = left, top, right, bottom
     arguments = {name: made.argument(step, name) for name in ("pad_if_needed", "fill", "padding_mode")}
-    crop = made.build(step, RandomCrop, size=size_of(step.size), padding=padding, **arguments)
+    crop = made.build(step, RandomCrop, size=_size_of(step.size), padding=padding, **arguments)
     if crop.padding_mode == "constant" and (crop.padding is not None or crop.pad_if_needed):
         made.parts.add_fill(step)
     made.append(step, crop, moves=_is_black(crop))
@@ -147,7 +147,7 @@ def _iou_crop(made: Translation, step: Any) -> None:
 
 
 def _color_jitter(made: Translation, step: Any) -> None:
-    jitter = made.make(step, ColorJitter, ("brightness", "contrast", "saturation", "hue"))
+    jitter = made.make(step, color.ColorJitter, ("brightness", "contrast", "saturation", "hue"))
     if jitter.is_random:  # without a range it has no effect
         made.append(step, jitter)
 
@@ -180,7 +180,7 @@ def _random_order(made: Translation, step: Any) -> None:
 
 
 def _random_erasing(made: Translation, step: Any) -> None:
-    value = "random" if step.value is None else size_of(step.value)  # v2 has a number in a list
+    value = "random" if step.value is None else _size_of(step.value)  # v2 has a number in a list
     arguments = {"p": step.p, "scale": tuple(step.scale), "ratio": tuple(step.ratio), "value": value}
     made.erase(step, made.build(step, RandomErasing, **arguments))
 
@@ -205,36 +205,36 @@ def _to_pil(made: Translation, step: Any) -> None:
 def _classification(made: Translation, step: Any) -> None:
     """Translate what the weights of torchvision's models have as transforms."""
     how = made.interpolation(step, step.interpolation, resizes=True)
-    made.append(step, made.build(step, Resize, size=size_of(step.resize_size), interpolation=how))
-    made.append(step, made.build(step, CenterCrop, size=size_of(step.crop_size)))
+    made.append(step, made.build(step, Resize, size=_size_of(step.resize_size), interpolation=how))
+    made.append(step, made.build(step, CenterCrop, size=_size_of(step.crop_size)))
     made.to_tensor(TENSOR)
     made.convert("float32", scale=True)
     made.normalize(step, step.mean, step.std)
 
 
-STEPS: dict[str, Translate] = {
+_TORCHVISIONS: dict[str, Translate] = {
     "Compose": _all,
     "Sequential": _all,
     "Identity": _nothing,
     "RGB": _nothing,
     "ImageClassification": _classification,
     "Resize": _resize,
-    "CenterCrop": center_crop,
+    "CenterCrop": _center_crop,
     "RandomResizedCrop": _random_resized_crop,
     "RandomHorizontalFlip": _flip(RandomHorizontalFlip),
     "RandomVerticalFlip": _flip(RandomVerticalFlip),
     "RandomCrop": _random_crop,
     "Pad": _pad,
     "ColorJitter": _color_jitter,
-    "Grayscale": _same(Grayscale, "num_output_channels"),
-    "RandomGrayscale": _same(RandomGrayscale, "p"),
-    "RandomSolarize": _same(RandomSolarize, "threshold", "p"),
-    "RandomPosterize": _same(RandomPosterize, "bits", "p"),
-    "RandomEqualize": _same(RandomEqualize, "p"),
-    "RandomAutocontrast": _same(RandomAutocontrast, "p"),
-    "RandomInvert": _same(RandomInvert, "p"),
-    "RandomChannelPermutation": _same(RandomChannelPermutation),
-    "RandomAdjustSharpness": _same(RandomAdjustSharpness, "sharpness_factor", "p"),
+    "Grayscale": _same(color.Grayscale, "num_output_channels"),
+    "RandomGrayscale": _same(color.RandomGrayscale, "p"),
+    "RandomSolarize": _same(color.RandomSolarize, "threshold", "p"),
+    "RandomPosterize": _same(color.RandomPosterize, "bits", "p"),
+    "RandomEqualize": _same(color.RandomEqualize, "p"),
+    "RandomAutocontrast": _same(color.RandomAutocontrast, "p"),
+    "RandomInvert": _same(color.RandomInvert, "p"),
+    "RandomChannelPermutation": _same(color.RandomChannelPermutation),
+    "RandomAdjustSharpness": _same(color.RandomAdjustSharpness, "sharpness_factor", "p"),
     "GaussianBlur": _same(GaussianBlur, "kernel_size", "sigma"),
     "RandomAffine": _warp(RandomAffine, "degrees", "translate", "scale", "shear", "interpolation", "center"),
     "RandomRotation": _warp(RandomRotation, "degrees", "interpolation", "expand", "center"),
@@ -266,3 +266,113 @@ STEPS: dict[str, Translate] = {
     "ConvertImageDtype": lambda made, step: made.convert(step.dtype, scale=True),
     "Normalize": lambda made, step: made.normalize(step, step.mean, step.std),
 }
+
+
+# ---- timm's
+
+
+def _interpolation(made: Translation, step: Any, value: Any) -> str:
+    """Return the name of an interpolation; timm has a tuple of two for a random one."""
+    if not isinstance(value, (tuple, list)):
+        return made.interpolation(step, value)
+    names = {made.interpolation(step, one) for one in value}
+    if names != {"bilinear", "bicubic"}:
+        raise ValueError(
+            f"{type(step).__name__} draws one of {', '.join(sorted(names))}; slipring draws one of bilinear and bicubic"
+        )
+    return RANDOM
+
+
+def _timms_crop(made: Translation, step: Any) -> None:
+    _crop_and_scale(made, step, _interpolation(made, step, step.interpolation))
+
+
+def _center_crop_or_pad(made: Translation, step: Any) -> None:
+    fill = step.fill if isinstance(step.fill, (tuple, list)) else (step.fill,)
+    if step.padding_mode != "constant" or any(fill):
+        raise ValueError(
+            f"CenterCropOrPad has fill={step.fill}, padding_mode={step.padding_mode!r}; slipring's border is black"
+        )
+    _center_crop(made, step)
+
+
+def _timms_erasing(made: Translation, step: Any) -> None:
+    if step.num_splits > 1:
+        raise ValueError(
+            f"RandomErasing has num_splits={step.num_splits}: timm leaves the first part of each batch as it is, but "
+            "slipring erases in every sample"
+        )
+    arguments = {
+        "p": step.probability,
+        "scale": (step.min_area, step.max_area),
+        "ratio": tuple(math.exp(one) for one in step.log_aspect_ratio),
+        "mode": step.mode or "const",
+        "min_count": step.min_count,
+        "max_count": step.max_count,
+    }
+    made.erase(step, made.build(step, RandomErasing, **arguments))
+
+
+def _op(made: Translation, op: Any) -> tuple[str, float, float, dict[str, Any]]:
+    """Return name, probability, magnitude and settings of an operation."""
+    if type(op) is not getattr(sys.modules.get("timm.data.auto_augment"), "AugmentOp", None):
+        raise TypeError(
+            f"a policy's operations must be timm's AugmentOp, not {shown(op)}, which slipring would not call"
+        )
+    settings = {name: op.hparams[name] for name in ("translate_const", "translate_pct") if name in op.hparams}
+    settings["magnitude_std"], settings["magnitude_max"] = op.magnitude_std, op.magnitude_max
+    settings["img_mean"] = op.kwargs["fillcolor"]
+    settings["interpolation"] = _interpolation(made, op, op.kwargs["resample"])
+    return op.name, op.prob, op.magnitude, settings
+
+
+def _rand_augment(made: Translation, step: Any) -> None:
+    weights = None if step.choice_weights is None else [float(one) for one in step.choice_weights]
+    ops = [_op(made, op) for op in step.ops]
+    made.append(step, made.build(step, rand_augment_of, ops=ops, count=step.num_layers, weights=weights))
+
+
+def _auto_augment(made: Translation, step: Any) -> None:
+    lists = [[_op(made, op) for op in line] for line in step.policy]
+    made.append(step, made.build(step, auto_augment_of, lists=lists))
+
+
+def _aug_mix(made: Translation, step: Any) -> None:
+    ops = [_op(made, op) for op in step.ops]
+    made.append(step, made.build(step, aug_mix_of, ops=ops, width=step.width, depth=step.depth, alpha=step.alpha))
+
+
+def _to_float(made: Translation, step: Any) -> None:
+    made.to_tensor(TENSOR)
+    made.convert(step.dtype, scale=False)
+
+
+def _maybe_to_tensor(made: Translation, step: Any) -> None:
+    if made.kind == PIL:
+        made.to_tensor(TENSOR, "float32")
+
+
+def _maybe_pil_to_tensor(made: Translation, step: Any) -> None:
+    if made.kind == PIL:
+        made.to_tensor(TENSOR)
+
+
+_TIMMS: dict[str, Translate] = {
+    "RandomResizedCropAndInterpolation": _timms_crop,
+    "CenterCropOrPad": _center_crop_or_pad,
+    "RandAugment": _rand_augment,
+    "AutoAugment": _auto_augment,
+    "AugMixAugment": _aug_mix,
+    "RandomErasing": _timms_erasing,
+    "ToTensor": _to_float,
+    "ToNumpy": lambda made, step: made.to_tensor(TENSOR),
+    "MaybeToTensor": _maybe_to_tensor,
+    "MaybePILToTensor": _maybe_pil_to_tensor,
+}
+
+_V2 = "torchvision.transforms.v2", "torchvision.transforms._presets", "torch.nn"
+# The modules of each library, and the translations of their classes.
+LIBRARIES = (
+    (("torchvision.transforms", *_V2), _TORCHVISIONS),
+    (("timm.data.transforms", "timm.data.auto_augment", "timm.data.random_erasing"), _TIMMS),
+)

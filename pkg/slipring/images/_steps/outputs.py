@@ -1,4 +1,4 @@
-"""Images as sequences of patches, of which a model takes any number: NaFlex."""
+"""What makes several arrays of each image, in place of a list of transforms: MultiCrop and Patches."""
 
 from __future__ import annotations
 
@@ -8,16 +8,84 @@ from slipring._core.options.checks import integer
 from slipring.errors import shown
 from slipring.images._render.view import interpolation_name
 from slipring.images._steps.base import Transform, chain, final_size, positive_range
-from slipring.images._steps.resized import random_box
+from slipring.images._steps.crops import random_box
 
 if TYPE_CHECKING:
     import enum
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any, TypeAlias
 
     from slipring.images._render.draws import Draws
     from slipring.images._render.recipe import Recipe
     from slipring.images._render.view import Interpolation
     from slipring.images._steps.base import Step
+
+
+class MultiCrop:
+    """Several groups of crops of each image, as self-supervised training needs them; the image is decoded once.
+
+    It takes the place of a dataset's list of transforms. A sample is a tuple with one array per group, of shape
+    crops × height × width × 3; a batch has the batch's axis first. With ``layout="NCHW"`` the channels come before
+    height and width.
+
+    Parameters
+    ----------
+    groups : sequence of (int, list of transforms)
+        The number of crops of each group, and the transforms of each crop. They must leave one size, such as
+        RandomResizedCrop does.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A group is not such a pair, or its transforms leave images of different sizes.
+
+    Examples
+    --------
+    >>> from slipring import Loader, images
+    >>> crops = images.MultiCrop([
+    ...     (2, [images.RandomResizedCrop(32, scale=(0.4, 1.0))]),
+    ...     (6, [images.RandomResizedCrop(16, scale=(0.05, 0.4))]),
+    ... ])
+    >>> with Loader(images.Folder("train/", crops), batch_size=4) as loader:
+    ...     (large, small), labels = next(iter(loader))
+    ...     print(large.shape, small.shape)
+    (4, 2, 32, 32, 3) (4, 6, 16, 16, 3)
+    """
+
+    groups: tuple[tuple[int, tuple[Transform, ...]], ...]
+    sizes: tuple[tuple[int, int], ...]
+
+    def __init__(self, groups: Sequence[tuple[int, Step | Sequence[Step]]]) -> None:
+        made, sizes = [], []
+        if not isinstance(groups, (list, tuple)) or not groups:
+            raise TypeError(f"groups must be a list of (number of crops, transforms), not {shown(groups)}")
+        for group in groups:
+            if not isinstance(group, (list, tuple)) or len(group) != 2:
+                raise TypeError(f"each of groups must be (number of crops, transforms), not {shown(group)}")
+            steps = chain(group[1])
+            size = final_size(steps)
+            if size is None:
+                raise ValueError(
+                    f"the transforms {list(steps)} leave images of different sizes, which fit no array: use "
+                    "RandomResizedCrop, or another transform that gives one size"
+                )
+            made.append((integer("the number of crops", group[0], 1, 1 << 10), steps))
+            sizes.append(size)
+        self.groups, self.sizes = tuple(made), tuple(sizes)
+
+    @property
+    def steps(self) -> Iterator[Transform]:
+        """All transforms of all groups."""
+        for _, steps in self.groups:
+            yield from steps
+
+    def __repr__(self) -> str:
+        return f"MultiCrop({[(count, list(steps)) for count, steps in self.groups]})"
+
+
+Transforms: TypeAlias = "Step | Sequence[Step] | MultiCrop | Patches | None"  # for images of one size
+SizedTransforms: TypeAlias = "Transforms | Mapping[Any, Transforms]"  # what a dataset takes; keys are sizes
+
 
 _ODD_GRID = 7, 11  # a size that no step gives by chance
 
@@ -74,13 +142,6 @@ class Patches:
     ((64, 48), (64, 2), 63)
     """
 
-    max_patches: int
-    patch_size: int
-    scale: tuple[float, float] | None
-    ratio: tuple[float, float]
-    interpolation: Interpolation
-    steps: tuple[Transform, ...]
-
     def __init__(
         self,
         max_patches: int,
@@ -91,17 +152,17 @@ class Patches:
         ratio: Sequence[float] = (0.8, 1.25),
         interpolation: Interpolation | enum.Enum = "bilinear",
     ) -> None:
-        self.max_patches = integer("max_patches", max_patches, 1, 1 << 20)
-        self.patch_size = integer("patch_size", patch_size, 1, 1 << 10)
-        self.scale = None if scale is None else positive_range("scale", scale)
-        self.ratio = positive_range("ratio", ratio)
-        self.interpolation = interpolation_name(interpolation)
+        self.max_patches: int = integer("max_patches", max_patches, 1, 1 << 20)
+        self.patch_size: int = integer("patch_size", patch_size, 1, 1 << 10)
+        self.scale: tuple[float, float] | None = None if scale is None else positive_range("scale", scale)
+        self.ratio: tuple[float, float] = positive_range("ratio", ratio)
+        self.interpolation: Interpolation = interpolation_name(interpolation)
         following = chain(transform)
         size = _ODD_GRID[0] * self.patch_size, _ODD_GRID[1] * self.patch_size
         for step in following:
             if final_size((step,), size) != size:
                 raise ValueError(f"transform of Patches must keep the image's size, and {shown(step)} changes it")
-        self.steps = (_ResizeToPatches(self), *following)
+        self.steps: tuple[Transform, ...] = (_ResizeToPatches(self), *following)
 
     def __repr__(self) -> str:
         crop = "" if self.scale is None else f", scale={self.scale}, ratio={self.ratio}"
