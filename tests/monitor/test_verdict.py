@@ -76,6 +76,8 @@ THRESHOLDS = [
     (SLOW | {"sleepy": every(5, 100, extra=10.2)}, {}, "sample"),
     (SLOW | {"sleepy": every(4, 100, extra=20)}, {}, "sample"),  # slow samples in a quarter of the batches
     (SLOW | {"sleepy": every(4, 100, extra=20) | {0: 20}}, {}, "compute"),
+    (SLOW | {"sleepy": every(5, 100, extra=40), "cpu": 0.5, "queued": 0.24}, {}, "sample"),
+    (SLOW | {"sleepy": every(5, 100, extra=40), "cpu": 0.5, "queued": 0.26}, {}, "compute"),  # half of the excess
     (COMPUTING | {"step": 4, "sleepy": {77: 290}}, {}, "compute"),  # less than half of the waiting
     (COMPUTING | {"step": 4, "sleepy": {77: 1500}}, {}, "sample"),
     ({"fetch": 0.8, "collate": 6}, {"pickled": 0.0}, "compute"),

@@ -9,14 +9,13 @@ import numpy as np
 
 from slipring._core.ring._ring import MAX_SLOTS
 from slipring._core.ring.text import megabytes, seconds
-from slipring._observe.shares import CROWDED, EXPLAINS, collating, shares
+from slipring._observe.shares import EXPLAINS, collating, shares
 from slipring._observe.snapshot import index_text, states
 
 BOUND = 0.10  # of its time: a loop that waits longer is bound by its data
 RARE = 0.25  # of the batches at most: then some samples are slow, not the dataset
 OUTLIER = 6.0  # times the median: a slow sample
 TINY = 200e3  # ns to make a batch
-SLICE = 30e6  # ns for which others may have the processor
 LONG = 1e9  # ns of an unfinished step, to be reported by itself
 BUSY = 0.75  # of its time: a worker that does not wait for tasks
 COPIED = 0.2  # of the batches: copied because slots are short
@@ -111,8 +110,8 @@ def _sample(f, known):
     excess = (slowest[slow] - usual).sum()
     if excess < EXPLAINS * f.waited[~f.first].sum() or excess < 1e6:
         return None
-    if f.queued > CROWDED and slowest.max() < SLICE:
-        return None  # an interrupted worker is slow with any sample
+    if f.queued * f.made_in.sum() > EXPLAINS * excess:
+        return None  # a worker without a processor is slow with any sample
     order = np.argsort(slowest[slow])[::-1]
     found = {}
     for row in f.table[slow][order]:
