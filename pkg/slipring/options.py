@@ -407,7 +407,8 @@ def declares(
     docstring, except for the `refused` ones (see `rule.refuse`). An unknown argument raises a TypeError that suggests a
     known one; `known` maps other loaders' names to ours.
     """
-    options, documented = rules(declared), {}
+    options = rules(declared)
+    documented: dict[str, str] = {}
     for each in (CommonOptions, FlowOptions, LoaderOptions, OneDeviceOptions, declared):
         documented |= rule.entries(each)
     # Those that only this loader has come first.
@@ -425,11 +426,11 @@ def declares(
     text = "\n".join(entries)
     moved = {name: advice for name, advice in MOVED.items() if "device" in options or "device=" not in advice}
 
-    def decorate(made: Any) -> Any:
+    def decorate(made):
         init = made.__init__ if isinstance(made, type) else made
         own = [p for p in inspect.signature(init).parameters.values() if p.kind is not p.VAR_KEYWORD]
         signature = inspect.signature(init).replace(parameters=[*own, *given])
-        checked: Any = rule.suggesting(signature, **{**ELSEWHERE, **moved, **known})(init)
+        checked = rule.suggesting(signature, **{**ELSEWHERE, **moved, **known})(init)
         checked.__signature__ = signature
         if made.__doc__:  # python -OO has none
             place = re.search(r"^( *)\{options\}$", made.__doc__, re.M)
