@@ -4,7 +4,7 @@ Purpose
     A loader's report names the cause of the loop's waits. How often does it name the planted cause?
 Data
     One scene for each cause: samples that sleep or compute, a `collate_fn` or a step that takes long, few slots, a
-    small cache, a processor that another program uses.
+    small cache, a slow copy to the device.
 Machine, command, result
     Printed. Each scene runs once per round, in its own process. The table has the cause that each round found,
     and how many rounds agree with the planted one. The exit status is 1 if a scene could not run.
@@ -36,7 +36,6 @@ from bench.death import computing
 from bench.machine import describe
 from slipring import images
 
-FIRST_CPU = min(os.sched_getaffinity(0))
 TEXTS: list[str] = []
 
 
@@ -154,28 +153,6 @@ def memory_of_their_own() -> tuple[str, str]:
     tables: list[np.ndarray] = []
     options = {"worker_init_fn": lambda number: tables.append(np.ones(20_000_000))}  # 160 MB
     return found(loader(Data(200, sleeping(0.003)), **options), 0.001)
-
-
-def worker_without_processor() -> tuple[str, str]:
-    def pinned(number: int) -> None:
-        if number == 1:
-            os.sched_setaffinity(0, {FIRST_CPU})
-            os.nice(5)
-
-    hog = computing()
-    os.sched_setaffinity(hog, {FIRST_CPU})
-    try:
-        return found(loader(Data(400, lambda i: compute(0.002)), worker_init_fn=pinned), 0.0005)
-    finally:
-        end(hog)
-
-
-def worker_that_waits() -> tuple[str, str]:
-    def read(i: int) -> None:
-        info = slipring.get_worker_info()
-        time.sleep(0.005 if info is not None and info.id == 1 else 0.0005)
-
-    return found(loader(Data(400, read)), 0.001)
 
 
 def sample() -> tuple[str, str]:
@@ -322,16 +299,14 @@ SCENES: tuple[tuple[str, str, Scene], ...] = (
     ("storage", "samples that are waited for", storage),
     ("storage", "a slow beginning", slow_beginning),
     ("storage", "workers with memory of their own", memory_of_their_own),
-    ("worker", "a worker whose processor is used", worker_without_processor),
-    ("worker", "a worker that waits longer", worker_that_waits),
     ("sample", "two slow samples", sample),
-    ("collate", "a slow collate_fn", collate),
+    ("storage", "a collate_fn that waits", collate),
     ("pickled", "objects in each batch", pickled),
     ("sampler", "a slow sampler", sampler),
     ("epoch_start", "workers that begin slowly", epoch_start),
     ("slots", "two slots for four workers", slots),
     ("slots", "a loop that keeps batches", kept),
-    ("gil", "threads that compute in Python", gil),
+    ("compute", "threads that compute in Python", gil),
     ("tiny", "batches that cost next to nothing", tiny),
     ("memory", "two million strings of the parent", memory),
     ("cache", "a small cache", cache),

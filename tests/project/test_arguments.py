@@ -12,7 +12,7 @@ import pytest
 
 import slipring
 from slipring.errors import shown
-from slipring.options import LoaderOptions, Memory, StreamOptions, TorchOptions, Workers
+from slipring.options import FlowOptions, LoaderOptions, Memory, TorchOptions, Workers
 from slipring.streams import ShardStream, Stream
 from tests.support.datasets import Unshowable
 from tests.support.inside import function, instance, integer, rules, seconds, worker_count
@@ -165,7 +165,7 @@ FACES = [
     Face("", "Queue", {"maxsize": 3}, copy="word"),
     Face("", "StringList", {}),
     Face("", "empty", {"shape": 3}, dtype=None),
-    Face("", "stream", BLOCKS, **{**kinds_of(StreamOptions), "batch_size": "count", "drop_last": "flag?"}),
+    Face("", "stream", BLOCKS, **{**kinds_of(FlowOptions), "batch_size": "count", "drop_last": "flag?"}),
     Face(".streams", "Stream", BLOCKS),
     Face(".streams", "ShardStream", {"shards": [0, 1], "read": blocks, "batch_size": 4}, shards="iterable"),
     Face(".images", "Folder", lambda at: {"root": at / "classes", **FLOATS}),

@@ -9,14 +9,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
+from types import UnionType
+from typing import ForwardRef, Literal, Union, get_args, get_origin
 
 import numpy as np
 import pytest
 
 import slipring
 from slipring import options
-from tests.support.inside import Group, rules
+from tests.support.inside import Group, entries, rules
 
 PACKAGE = Path(__file__).resolve().parents[2] / "pkg" / "slipring"
 COMMON = options.CommonOptions.__annotations__
@@ -26,7 +27,7 @@ def loaders():
     """Return {name of a loader: (the loader, the options that it declares)}."""
     found = {
         "Loader": (slipring.Loader, options.LoaderOptions),
-        "stream": (slipring.stream, options.StreamOptions),
+        "stream": (slipring.stream, options.FlowOptions),
     }
     for name, module, loader, declared in (
         ("torch.DataLoader", "slipring.torch", "DataLoader", options.TorchOptions),
@@ -50,6 +51,40 @@ def test_each_declared_option_is_in_the_signature_and_in_the_documentation_unles
     for name, (_, rule) in rules(declared).items():
         assert (f"\n    {name} : " in made.__doc__) == (name not in REFUSED.get(loader, ())), name
         assert parameters[name].default == rule.default or loader in ("torch.DataLoader", "ray.Loader"), name
+
+
+def name_of(kind):
+    """Return a type's name for documentation."""
+    words = [repr(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
+    if get_origin(kind) in (Union, UnionType):
+        parts = [name_of(part) for part in get_args(kind)]
+        words = [word for part in parts if part[0] == "{" for word in part[1:-1].split(", ")]
+        parts = [part for part in parts if part[0] != "{" and not (words and part == "None")]
+        none = ["None"] if words and type(None) in get_args(kind) else []
+        return " or ".join(parts + ([f"{{{', '.join(none + words)}}}"] if words else []))
+    if words:
+        return f"{{{', '.join(words)}}}"
+    if isinstance(kind, (str, ForwardRef)):
+        return (kind if isinstance(kind, str) else kind.__forward_arg__).replace(" | ", " or ")
+    if get_origin(kind) is tuple:
+        return f"({', '.join(map(name_of, get_args(kind)))})"
+    name = "None" if kind is type(None) else (get_origin(kind) or kind).__name__
+    return {"Callable": "callable", "Iterable": "iterable", "PathLike": "path"}.get(name, name)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [options.Workers, options.Memory, options.Device, *(declared for _, declared in LOADERS.values())],
+    ids=lambda declared: declared.__name__,
+)
+def test_the_documentation_of_an_option_has_its_type_and_its_default(declared):
+    shared = options.CommonOptions, options.FlowOptions, options.LoaderOptions, options.OneDeviceOptions
+    classes = [declared] if issubclass(declared, Group) else [*shared, declared]
+    documented = {name: entry for each in classes for name, entry in entries(each).items()}
+    for name, (kind, rule) in rules(declared).items():
+        default = "" if rule.default is dataclasses.MISSING else f", default {rule.default!r}"
+        assert documented[name].startswith(f"{name} : {name_of(kind)}{default}\n    "), name
+    assert len(classes) > 1 or set(documented) == set(rules(declared))
 
 
 @pytest.mark.parametrize("frontend", ["loader.py", "streams/_loader.py", "torch/loader.py", "ray/_loader.py"])
@@ -107,7 +142,8 @@ def test_the_options_arrive(name):
         assert getattr(dataclasses.replace(reached, workers=workers), name) == wanted
 
 
-FIELD = '    skip_odd: Annotated[bool, Rule(False, "Leave out samples with odd indices.")]\n\n\n'
+ENTRY = "    skip_odd : bool, default False\n        Leave out samples with odd indices.\n"
+FIELD = "    skip_odd: Annotated[bool, Rule(False)]\n\n\n"
 NEW = """
 import inspect
 import numpy as np
@@ -126,14 +162,15 @@ else:
 
 
 def test_a_new_common_option_takes_one_declaration(tmp_path):
-    """A copy of the package with one more field in `CommonOptions`."""
+    """A copy of the package with one more field in `CommonOptions`, and its entry in the docstring."""
     copy = tmp_path / "slipring"
     copy.mkdir()
     for entry in PACKAGE.iterdir():
         if entry.name not in ("options.py", "__pycache__"):
             (copy / entry.name).symlink_to(entry)
     before, place, after = (PACKAGE / "options.py").read_text().partition("class FlowOptions(CommonOptions")
-    (copy / "options.py").write_text(before.rstrip() + "\n" + FIELD + place + after)
+    before, entry, fields = before.rstrip().partition("    skip_none : bool")
+    (copy / "options.py").write_text(f"{before}{ENTRY}{entry}{fields}\n{FIELD}{place}{after}")
     code = NEW
     if "torch.DataLoader" in LOADERS:
         code += "from slipring.torch import DataLoader\n"

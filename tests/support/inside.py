@@ -33,7 +33,7 @@ _NAMES = {
     "slipring._core.options.checks": "function instance integer seconds worker_count",
     "slipring._core.codec.cache_names": "find label_of",
     "slipring._core.workers.deaths": "manner",
-    "slipring._core.options.rule": "Group rules",
+    "slipring._core.options.rule": "Group entries rules",
     "slipring._core.workers.fetch": "Fetcher",
     "slipring._core.options.values": "Options",
     "slipring._core.workers.pickling": "SharedPickle",

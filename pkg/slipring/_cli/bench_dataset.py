@@ -73,9 +73,8 @@ def up_to(most):
 def bench_dataset(args):
     """Find out what limits a dataset, and how many workers are enough for it, by measuring.
 
-    The consumer takes batches and does nothing with them. Each number of workers is measured twice: as it is, and with
-    batches that are dropped in the worker, which shows what the dataset alone costs. Other start methods and batch
-    sizes are measured at the number of workers that was best.
+    The consumer takes batches and does nothing with them. Other start methods and batch sizes are measured at the
+    number of workers that was best.
     """
     from slipring._cli import limits, sweep
 
@@ -215,44 +214,27 @@ def _tell(case):
 
 
 HEAD = (
-    "workers",
-    "started by",
-    "batch",
-    "samples/s",
-    "alone",
-    "MB/s",
-    "first s",
-    "fetch ms",
-    "collate ms",
-    "CPU",
-    "busy",
-)
+    "workers", "started by", "batch", "samples/s", "MB/s", "first s", "fetch ms", "collate ms", "CPU", "busy",
+)  # fmt: skip
 
 
-def cells(rows):
-    """Yield the texts of each line of the table."""
-    alone = {row.case: row for row in rows if not row.case.transport}
-    for row in rows:
-        case = row.case
-        if not case.transport:
-            continue
-        begin = (str(case.workers), case.start_method if case.workers else "-", str(case.batch_size))
-        if row.error:
-            yield (*begin, row.error)
-            continue
-        bare = alone.get(dataclasses.replace(case, transport=False))
-        batches, processes = max(1, row.batches), max(1, case.workers)
-        yield (
-            *begin,
-            f"{row.samples_per_s:,.0f}",
-            "" if bare is None or bare.error else f"{bare.samples_per_s:,.0f}",
-            f"{row.mb_per_s:,.1f}",
-            f"{row.first_batch_s:.2f}",
-            millis(row.fetch_s / batches * 1e9),
-            millis(row.collate_s / batches * 1e9),
-            "?" if row.cpu_s is None else f"{row.cpu_s / row.seconds / processes:.0%}",
-            f"{row.busy_s / row.seconds / processes:.0%}",
-        )
+def cells(row):
+    """Return the texts of a table line; with an error as the last one if there are no figures."""
+    case = row.case
+    begin = (str(case.workers), case.start_method if case.workers else "-", str(case.batch_size))
+    if row.error:
+        return (*begin, row.error)
+    batches, busy = max(1, row.batches), row.busy_s / row.seconds / max(1, case.workers)
+    return (
+        *begin,
+        f"{row.samples_per_s:,.0f}",
+        f"{row.mb_per_s:,.1f}",
+        f"{row.first_batch_s:.2f}",
+        millis(row.fetch_s / batches * 1e9),
+        millis(row.collate_s / batches * 1e9),
+        "?" if row.on_cpu is None else f"{row.on_cpu * busy:.0%}",
+        f"{busy:.0%}",
+    )
 
 
 def shares_text(times):
@@ -264,7 +246,7 @@ def shares_text(times):
 def _print_table(rows):
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-    lines = list(cells(rows))
+    lines = list(map(cells, rows))
     whole = [line for line in lines if len(line) == len(HEAD)]
     if whole:
         importlib.import_module("slipring._cli.view").print_table(HEAD, whole)

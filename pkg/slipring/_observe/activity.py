@@ -40,9 +40,7 @@ class Activity:
     def number(self):
         """int: its number among the segment's participants."""
         kind, _, number = self.name.partition(" ")
-        if kind == "participant":
-            return int(number)
-        return {"consumer": 0, "made": 1}[kind] if kind != "worker" else int(number) + 1
+        return int(number or 0) + (kind == "worker")
 
     @property
     def lasted_s(self):
@@ -224,10 +222,11 @@ def at_work(snapshot):
     )
 
 
-def sentence_of(each, when=""):
+def sentence_of(each):
     """Return a sentence about what `at_work` has found: which worker has been busy with what, and for how long."""
-    who = f"{each.name.capitalize()} (pid {each.pid})" if each.name.startswith("worker") else "The loop itself"
     where = f"batch {each.seq}" if each.row is None else f"row {each.row} of its batch"
     if each.first_index is not None:
         where += f", which begins at {index_text(each.first_index)}"
-    return f"{who} has been {WORK[each.what]} for {seconds(each.lasted_s)}{when}: {where}."
+    return (
+        f"{each.name.capitalize()} (pid {each.pid}) has been {WORK[each.what]} for {seconds(each.lasted_s)}: {where}."
+    )

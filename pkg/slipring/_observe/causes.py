@@ -9,18 +9,14 @@ import numpy as np
 
 from slipring._core.ring._ring import MAX_SLOTS
 from slipring._core.ring.text import megabytes, seconds
-from slipring._observe.activity import at_work, sentence_of
-from slipring._observe.shares import CROWDED, EXPLAINS, ON_CPU, PROCESSES, collating, shares
+from slipring._observe.shares import EXPLAINS, collating, shares
 from slipring._observe.snapshot import index_text, states
 
 BOUND = 0.10  # of its time: a loop that waits longer is bound by its data
-SLOWER = 2.0  # times as long as the others: a slow worker
-NEAR = 400  # newest batches, by which workers are compared
 RARE = 0.25  # of the batches at most: then some samples are slow, not the dataset
 OUTLIER = 6.0  # times the median: a slow sample
 TINY = 200e3  # ns to make a batch
-SLICE = 30e6  # ns for which others may have the processor
-LONG = 1e9  # ns of an unfinished wait or step, to be reported by itself
+LONG = 1e9  # ns of an unfinished step, to be reported by itself
 BUSY = 0.75  # of its time: a worker that does not wait for tasks
 COPIED = 0.2  # of the batches: copied because slots are short
 GROWN = 64 << 20  # bytes that a worker has copied of its parent's memory, to be reported
@@ -114,8 +110,8 @@ def _sample(f, known):
     excess = (slowest[slow] - usual).sum()
     if excess < EXPLAINS * f.waited[~f.first].sum() or excess < 1e6:
         return None
-    if f.queued > CROWDED and slowest.max() < SLICE:
-        return None  # an interrupted worker is slow with any sample
+    if f.queued * f.made_in.sum() > EXPLAINS * excess:
+        return None  # a worker without a processor is slow with any sample
     order = np.argsort(slowest[slow])[::-1]
     found = {}
     for row in f.table[slow][order]:
@@ -134,21 +130,6 @@ def _sample(f, known):
     )
 
 
-def _times_as_long(f):
-    """Return {participant: its time per batch as a multiple of the others' at the same time, the median}.
-
-    Each batch is compared with those that others made meanwhile: a slow beginning is slow for all of them.
-    """
-    table, made = f.table[~f.first][-NEAR:], f.made_in[~f.first][-NEAR:]
-    begun, done = table["claimed_at"], table["published_at"]
-    found = {}
-    for participant, begin, end, ns in zip(table["participant"].tolist(), begun, done, made):
-        beside = made[(table["participant"] != participant) & (begun < end) & (done > begin)]
-        if len(beside):
-            found.setdefault(participant, []).append(ns / max(1.0, float(np.median(beside))))
-    return {participant: float(np.median(ratios)) for participant, ratios in found.items() if len(ratios) >= 4}
-
-
 def _ray(f, known):
     """Check for workers that wait for blocks of Ray Data, which another process makes."""
     # Ray starts its tasks during the first batch of each worker, once in a loader's life.
@@ -161,36 +142,6 @@ def _ray(f, known):
         "Give the Ray pipeline more tasks or actors at once (`dataset.map_batches(function, concurrency=8)`), or make "
         "its blocks larger (`ray.data.read_parquet(path, override_num_blocks=16)`). A larger `prefetch_blocks` helps "
         "if blocks come from other nodes. A faster disk or more workers of the loader do not help.",
-    )
-
-
-def _worker(f, known):
-    times = _times_as_long(f)
-    if not times:
-        return None
-    worst = max(times, key=times.get)
-    if times[worst] < SLOWER:
-        return None
-    its = f.snapshot.participants[worst]
-    shows = f"`py-spy dump --pid {int(its['pid'])}` shows"
-    told = max(1.0, float(its["reported_ns"]))
-    cpu = min(1.0, float(its["cpu_ns"]) / told)
-    queued = min(1 - cpu, float(its["queued_ns"]) / told)
-    if queued > CROWDED:
-        why = f"for {queued:.0%} of that time it is ready to run, and has no processor"
-        fewer = max(1, f.n_workers - 1)
-        advice = f"Another program uses its processor: use fewer workers (`num_workers={fewer}`), or move that program."
-    elif cpu < ON_CPU:
-        why = f"for {1 - cpu:.0%} of that time it waits in the dataset"
-        advice = f"{shows} what only this worker waits for: a file system, a connection, a lock."
-    else:
-        why = f"it computes for {cpu:.0%} of that time"
-        advice = f"Its part of the data may cost more than the others': {shows} what it computes."
-    return (
-        "worker",
-        f"Worker {worst - 1} (pid {int(its['pid'])}) takes {times[worst]:.1f} times as long for a batch "
-        f"as the others: {why}.",
-        advice,
     )
 
 
@@ -220,24 +171,6 @@ def _slots(f, known):
 
 def _of_slots(n):
     return f"`memory=slipring.Memory(slots={min(n, MAX_SLOTS)})`"
-
-
-def _gil(f, known):
-    if not f.snapshot.threads or f.n_workers < 2 or f.cpus < 2:
-        return None
-    # Threads that wait for the lock are neither on a processor nor ready to run, and all together have about one.
-    cores = f.on_cpu * f.busy * f.n_workers
-    bound = f.wait_share >= BOUND
-    least, most = (0.5, 1.4) if bound else (0.8, 1.2)  # threads may also wait for files, and the loop for none of them
-    if not least < cores < most or f.on_cpu > ON_CPU or f.computing > 0.9:
-        return None
-    also = "" if bound else ", and so does the step"
-    return (
-        "gil",
-        f"{f.n_workers} worker threads are busy, and together have {cores:.1f} processors: "
-        f"they wait for Python's lock{also}.",
-        f"Use worker processes ({PROCESSES}), or make the dataset's code release the GIL.",
-    )
 
 
 def _cache(f, known):
@@ -323,18 +256,6 @@ def _sampler(f, known):
     )
 
 
-def _waiting(f, known):
-    """Check for one unfinished wait that is most of the waiting, while a worker reads one sample for that long."""
-    if f.wait_now < max(LONG, EXPLAINS * f.all_wait):
-        return None
-    usual = float(np.median(f.made_in))
-    for each in at_work(f.snapshot):
-        if each.lasted_s * 1e9 >= max(LONG, OUTLIER * usual):
-            text = f"{sentence_of(each, ' now')} To make a whole batch takes {seconds(usual / 1e9)} otherwise."
-            return "sample", text, f"Look at it: `slipring dump {f.snapshot.consumer_pid}` names the index."
-    return None
-
-
 def _ok(f, known):
     if f.step_now >= max(LONG, EXPLAINS * f.all):
         return "ok", f"Not data-bound: the loop has been in its step for {seconds(f.step_now / 1e9)} now.", ""
@@ -342,8 +263,12 @@ def _ok(f, known):
     return "ok", text + (f" {f.enough} would do." if f.busy <= EXPLAINS and 0 < f.enough < f.n_workers else ""), ""
 
 
-IF_BOUND = (
-    *(_memory, _waiting, _epoch_start, _copy, _sampler, _slots, _ray, retries, _sample, _cache, _worker),
-    *(_gil, _tiny, _pickled, shares),
-)
-IF_NOT = (_memory, _gil, _pickled, _ok)
+# Rules about the workers alone: what they do, and how long.
+OF_WORKERS = (retries, _sample, _cache, _tiny, _pickled, shares)
+IF_BOUND = (_memory, _epoch_start, _copy, _sampler, _slots, _ray, *OF_WORKERS)
+IF_NOT = (_memory, _pickled, _ok)
+
+
+def first_of(rules, f, known):
+    """Return the (cause, text, advice) of the first rule that applies; the last one always does."""
+    return next(found for rule in rules if (found := rule(f, known)) is not None)

@@ -139,7 +139,7 @@ class Report:
         self.ranks: list[dict[str, Any]] = []
         self.waits: dict[str, float] = dict(waits or {})
         self.rates: dict[str, float] = _rates(snapshot)
-        self._snapshot = snapshot
+        self._snapshot, self._known = snapshot, known
 
     def gathered(self) -> Report:
         """Return this report with the verdicts of all ranks, if torch.distributed is used; all ranks must call this."""

@@ -12,7 +12,7 @@ import math
 from slipring._core.ring.process import cpus
 from slipring._core.ring.text import FORKED, seconds
 from slipring._observe.activity import activities, at_work, is_here, living, sentence_of
-from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT, retries
+from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT, first_of, retries
 from slipring._observe.rates import Figures
 from slipring._observe.snapshot import states
 
@@ -30,9 +30,8 @@ class Verdict:
     Attributes
     ----------
     cause : str
-        "ok", "unknown", "compute", "storage", "retries", "ray", "worker", "sample", "sampler", "collate", "pickled",
-        "epoch_start", "slots", "gil", "tiny", "memory", "cache", "copy", "rank", "no_workers", "hung", "starting" or
-        "stopped".
+        "ok", "unknown", "compute", "storage", "retries", "ray", "sample", "sampler", "pickled", "epoch_start",
+        "slots", "tiny", "memory", "cache", "copy", "rank", "no_workers", "hung", "starting" or "stopped".
     sentence : str
         The verdict in words.
     advice : str
@@ -120,14 +119,9 @@ def verdict(snapshot, known=None):
         return Verdict("unknown", " ".join(told), wait_share=f.wait_share)
     share = float(f.wait_share)
     bound = share >= BOUND
-    rules = IF_BOUND if bound else IF_NOT
-    for rule in rules:
-        found = rule(f, known)
-        if found is not None:
-            cause, text, advice = found
-            begin = f"Data-bound: the loop waits {share:.0%} of its time. " if bound else ""
-            return Verdict(cause, begin + text, advice, share, bound)
-    raise AssertionError("the last rule always answers")
+    cause, text, advice = first_of(IF_BOUND if bound else IF_NOT, f, known)
+    begin = f"Data-bound: the loop waits {share:.0%} of its time. " if bound else ""
+    return Verdict(cause, begin + text, advice, share, bound)
 
 
 def _without_segment(f):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 import pyarrow as pa
 
-from slipring._core.options.checks import function, integer, mask_name, names, null_options, one_of
+from slipring._core.codec.nulls import mask_name, null_options
+from slipring._core.options.checks import function, integer, names, one_of
 from slipring._core.ring import process
 from slipring._files.storage import locate
 from slipring._offered import read_in_turn, threads

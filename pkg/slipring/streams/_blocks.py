@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from slipring._core.options.checks import mask_name
+from slipring._core.codec.nulls import mask_name
 from slipring._core.passes._rebatch import Block
 from slipring.errors import BlockError, shown
 

@@ -9,7 +9,7 @@ from slipring._core.options.checks import instance, integer, seconds
 from slipring._core.options.rule import refuse
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring.loader import Loader
-from slipring.options import OF_WORKERS, StreamOptions, Workers, declares
+from slipring.options import OF_WORKERS, FlowOptions, Workers, declares
 from slipring.streams._source import Stream
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ REFUSED = {
 }
 
 
-@declares(StreamOptions)
+@declares(FlowOptions)
 def stream(
     batches: Iterable[Any] | Callable[[int, int], Iterable[Any]],
     batch_size: int,
@@ -33,7 +33,7 @@ def stream(
     shuffle_buffer: int = 0,
     fill_null: Mapping[str, Any] | None = None,
     null_mask: Sequence[str] | None = None,
-    **options: Unpack[StreamOptions],
+    **options: Unpack[FlowOptions],
 ) -> Loader[dict[str, Any]]:
     """Return a loader of batches of an exact size from blocks of any size.
 

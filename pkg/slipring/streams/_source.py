@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipring._core.options.checks import MAX_COUNT, flag, integer, is_scalar, names, null_options
+from slipring._core.codec.nulls import null_options
+from slipring._core.options.checks import MAX_COUNT, flag, integer, is_scalar, names
 from slipring._core.passes._rebatch import BlockReading, Rebatcher, Shuffler
 from slipring._core.ring._ring import mix
 from slipring._core.workers.shards import IterableSource, here

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring._core.codec._codec import empty
+from slipring._core.codec.nulls import mask_name
 from slipring._core.codec.samples import listed_samples
-from slipring._core.options.checks import flag, integer, mask_name, names
+from slipring._core.options.checks import flag, integer, names
 from slipring.errors import shown
 from slipring.tokens._documents import are_numbers, from_samples, from_spans, longest, starts_of
 from slipring.tokens._planned import Piece

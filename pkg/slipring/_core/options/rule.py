@@ -1,13 +1,12 @@
-"""`Rule` describes an option; `declares` gives a constructor the options that `slipring.options` declares."""
+"""`Rule` describes an option, a `Group` has several; `suggesting` advises who gives an unknown one."""
 
 import dataclasses
 import functools
 import inspect
 import re
-import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from slipring._core.options.checks import did_you_mean, flag, one_of
 from slipring.errors import shown
@@ -18,13 +17,11 @@ _Group = TypeVar("_Group", bound="Group")
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Default, documentation and check of an option.
+    """Default and check of an option.
 
     Parameters
     ----------
     default : object
-    doc : str
-        For the documentation of each loader.
     check : callable, optional
         Of (name, value): raises a TypeError or ValueError that names the option, its value and the rule, and may return
         the value as Python's own type. Without a check, the type decides: a bool or one of the words of a Literal.
@@ -33,14 +30,13 @@ class Rule:
     """
 
     default: Any
-    doc: str
     check: Callable[[str, Any], Any] | None = None
     hint: str = ""
 
 
-def option(default: Any, doc: str, check: Callable[[str, Any], Any] | None = None, hint: str = "") -> Any:
+def option(default: Any, check: Callable[[str, Any], Any] | None = None, hint: str = "") -> Any:
     """Return the dataclass field for an option of a `Group`; the parameters are those of `Rule`."""
-    return dataclasses.field(default=default, metadata={"rule": Rule(default, doc, check, hint)})
+    return dataclasses.field(default=default, metadata={"rule": Rule(default, check, hint)})
 
 
 class Group:
@@ -66,13 +62,9 @@ def rules(declared: type) -> dict[str, tuple[Any, Rule]]:
     return {name: get_args(given) for name, given in declared.__annotations__.items()}
 
 
-def documented(group: type[_Group]) -> type[_Group]:
-    """Complete the documentation of a `Group`, and make its constructor suggest a known option for an unknown one."""
-    signature = inspect.signature(group.__init__)
-    group.__doc__ = _documented(group.__doc__, signature.parameters, rules(group))
-    init = suggesting(signature)(group.__init__)
-    init.__qualname__ = f"{group.__qualname__}.__init__"
-    group.__init__ = init  # type: ignore[method-assign]
+def suggesting_group(group: type[_Group]) -> type[_Group]:
+    """Make the constructor of a `Group` suggest a known option for an unknown one."""
+    group.__init__ = suggesting(inspect.signature(group.__init__))(group.__init__)  # type: ignore[method-assign]
     return group
 
 
@@ -121,71 +113,10 @@ def advice(name: str, names: Iterable[str], known: Mapping[str, str]) -> str:
     return did_you_mean(name, names)
 
 
-def declares(
-    options: Mapping[str, tuple[Any, Rule]],
-    *,
-    defaults: Mapping[str, Any] | None = None,
-    refused: Iterable[str] = (),
-    **known: str,
-) -> Callable[[_Declared], _Declared]:
-    """Give a class's constructor, or a function, declared options (see `rules`) in place of its ``**options``.
-
-    They appear in its signature, with this loader's own `defaults`. Their documentation replaces ``{options}`` in its
-    own, except for the `refused` ones (see `refuse`). An unknown argument raises a TypeError that suggests a known one;
-    `known` maps other loaders' names to ours.
-    """
-    values = {**{name: rule.default for name, (_, rule) in options.items()}, **(defaults or {})}
-    given = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=values[name], annotation=kind)
-        for name, (kind, _) in options.items()
-    ]
-    allowed = {name: one for name, one in options.items() if name not in refused}
-
-    def decorate(made):
-        init = made.__init__ if isinstance(made, type) else made
-        own = [p for p in inspect.signature(init).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        signature = inspect.signature(init).replace(parameters=[*own, *given])
-        checked = suggesting(signature, **known)(init)
-        checked.__signature__ = signature
-        made.__doc__ = _documented(made.__doc__, signature.parameters, allowed)
-        if not isinstance(made, type):
-            checked.__doc__ = made.__doc__
-            return checked
-        made.__init__ = checked
-        return made
-
-    return decorate
-
-
-def _documented(text, given, options):
-    """Return a numpydoc docstring with the options' documentation in place of the line ``{options}``."""
-    found = re.search(r"^( *)\{options\}$", text or "", re.M)  # python -OO has none
-    if found is None:
-        return text
-    lines = []
-    for name, (kind, rule) in options.items():
-        default = given[name].default
-        lines += [f"{name} : {_named(kind)}" + ("" if default is inspect.Parameter.empty else f", default {default!r}")]
-        text_of = textwrap.wrap(" ".join(rule.doc.split()), 108, break_on_hyphens=False)
-        lines += [f"    {line}" for line in text_of]
-    return text.replace(found[0], textwrap.indent("\n".join(lines), found[1]))
-
-
-def _named(kind):
-    """Return a type's name for documentation."""
-    if words := _words(kind):
-        rest = [_named(part) for part in get_args(kind) if part is int or get_origin(part) is tuple]
-        return " or ".join([*rest, f"{{{', '.join(map(repr, words))}}}"])
-    if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(_named(part) for part in get_args(kind))
-    if isinstance(kind, (str, ForwardRef)):
-        return (kind if isinstance(kind, str) else kind.__forward_arg__).replace(" | ", " or ")
-    if get_origin(kind) is tuple:
-        return f"({', '.join(_named(part) for part in get_args(kind))})"
-    if kind is type(None):
-        return "None"
-    origin = get_origin(kind) or kind
-    return {"Callable": "callable", "Iterable": "iterable", "PathLike": "path"}.get(origin.__name__, origin.__name__)
+def entries(declared: type) -> dict[str, str]:
+    """Return {option: its entry} of the docstring of a class; it is empty with python -OO."""
+    found = re.findall(r"^((\w+) : .*(?:\n    .+)+)", inspect.cleandoc(declared.__doc__ or ""), re.M)
+    return {name: entry for entry, name in found}
 
 
 def suggesting(signature: inspect.Signature, **known: str) -> Callable[[_Declared], _Declared]:

@@ -24,8 +24,8 @@ WORKERS_PER_CPU = 4  # more may wait for disks and networks, but hardly for proc
 class _Explicit(TypedDict, total=False):
     """Options in the signatures of loaders, because the type of a batch depends on them."""
 
-    batch_size: Annotated[int | None, Rule(1, "", partial(integer, least=1, most=(1 << 63) - 1, optional=True))]
-    collate_fn: Annotated[Callable[[Any], Any] | None, Rule(None, "", function)]
+    batch_size: Annotated[int | None, Rule(1, partial(integer, least=1, most=(1 << 63) - 1, optional=True))]
+    collate_fn: Annotated[Callable[[Any], Any] | None, Rule(None, function)]
 
 
 _ALL = {**rules(_Explicit), **rules(LoaderOptions)}
