@@ -42,7 +42,7 @@ from slipring.errors import CorruptBatch
 
 cnp.import_array()
 
-cdef uint64_t NOWHERE = <uint64_t> -1
+cdef uint64_t NO_OFFSET = <uint64_t> -1
 cdef uint32_t NOTHING = <uint32_t> -1
 cdef int MAX_DEPTH = pytree.MAX_DEPTH
 BATCH, ERROR, END, EMPTY = SR_BATCH, SR_ERROR, SR_END, SR_EMPTY
@@ -227,7 +227,7 @@ cdef class Encoder(Definition):
     cdef sr_leaf *leaves
     cdef uint32_t n_leaves, n_records
     cdef uint32_t pickled
-    cdef uint64_t low, high  # range of the value's bytes that were in the slot already; low NOWHERE: none
+    cdef uint64_t low, high  # range of the value's bytes that were in the slot already; low NO_OFFSET: none
     cdef bytes trailer  # bytes to write after the definition, or None
     cdef dict found  # class -> whether the consumer can make its objects from leaves; reset for each value
     cdef Sources sources
@@ -354,10 +354,10 @@ cdef class Encoder(Definition):
         if tag == b"D" or tag == b"E":
             num = DTYPE_DEFINED
         if nbytes:
-            offset = NOWHERE
+            offset = NO_OFFSET
             if packed:
                 offset = self.room.offset_of(cnp.PyArray_DATA(value), nbytes)
-            if offset != NOWHERE:
+            if offset != NO_OFFSET:
                 self.low, self.high = min(self.low, offset), max(self.high, offset + nbytes)
             else:
                 at = self.room.alloc(nbytes, SR_LEAF_ALIGN)
@@ -584,7 +584,7 @@ cdef class Encoder(Definition):
             raise RuntimeError("this Encoder is at work already: each worker needs its own")
         self.room = room
         self.n_leaves = self.n_defs = self.pickled = 0
-        self.low, self.high = NOWHERE, 0
+        self.low, self.high = NO_OFFSET, 0
         self.found = {}
         try:
             value = box.pop()
@@ -596,7 +596,7 @@ cdef class Encoder(Definition):
                 result.flags |= WITH_STATE
             at = self.room_for_table()
             value = None
-            if apart is not None and self.low != NOWHERE and apart.is_kept():
+            if apart is not None and self.low != NO_OFFSET and apart.is_kept():
                 self.set_apart()
                 result.flags |= SET_APART
                 at = self.room_for_table()

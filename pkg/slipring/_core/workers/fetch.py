@@ -160,12 +160,12 @@ class MapFetcher(Fetcher):
 
         ``__getitems__`` gets the same `indices` object.
         """
-        beside, row = self.concurrency, seeding.row()
+        concurrency, row = self.concurrency, seeding.row()
         if self.getitems is not None:
-            with offered(beside):
+            with offered(concurrency):
                 samples = self.getitems(indices)
             if is_awaitable(samples):
-                samples = beside.one(samples)
+                samples = concurrency.one(samples)
             if not (type(samples) is list and samples and is_awaitable(samples[0])):
                 if self.collate_fn is None and type(samples) is not list:  # such as a tuple of a batch's parts
                     samples = one_each(self.dataset, indices, samples)
@@ -176,7 +176,7 @@ class MapFetcher(Fetcher):
             samples = self._read_each(indices, rows)
         if samples is not None:
             seeding.go_back(row)  # no sample has begun yet
-            beside.awaited(samples, indices, rows)
+            concurrency.awaited(samples, indices, rows)
 
     def _read_each(self, indices, rows):
         """Read sample by sample; return a list of awaitables if these are what the dataset returns."""

@@ -36,7 +36,7 @@ class LocalWorker:
     """
 
     states = None  # the generators' states between two batches, if they continue from batch to batch
-    place = seeding.NOWHERE  # the context from which slipring.rng() continues
+    rng_context = seeding.NO_CONTEXT  # the context from which slipring.rng() continues
     stream = fetcher = None
     state = None  # the states after the batch that was made last, if they are sent with it
     has_begun = is_open = False
