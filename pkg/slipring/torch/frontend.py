@@ -144,7 +144,7 @@ class TorchFrontend(Frontend):
             in_order=bool(self.in_order),
             context=context,
             worker_init_fn=self.worker_init_fn,
-            ahead=ahead * max(1, len(self._places)),
+            ahead=ahead * max(1, len(self._devices)),
             bounds=self._bounds,
             readers=self._sharing.n_readers if isinstance(self._sharing, Lead) else 0,
             **{
@@ -373,7 +373,7 @@ class TorchFrontend(Frontend):
         except BaseException:
             core.close()
             raise
-        iterator.requested_ahead = options.look_ahead + depth * len(mover.places)
+        iterator.requested_ahead = options.look_ahead + depth * len(mover.devices)
         return core
 
     def _count_pass(self, iterator, newest):
@@ -420,8 +420,8 @@ class TorchFrontend(Frontend):
             begin_source(source_of(self)[0], state)
         return state
 
-    def _load_ended(self, place, is_stream):
-        load_ended(self.dataset, place, is_stream)  # it may restore generators, from which torch draws afterwards
+    def _load_ended(self, position, is_stream):
+        load_ended(self.dataset, position, is_stream)  # it may restore generators, from which torch draws afterwards
 
     def _forget_iterator(self):
         self._iterator = None

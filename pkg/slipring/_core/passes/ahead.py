@@ -219,7 +219,7 @@ class Ahead:
     core : Iteration
         Or another object with its ``take`` and so on; see `DeviceIteration`.
     mover : Mover
-        It copies batches to its ``places``.
+        It copies batches to its ``devices``.
     depth : int
         How many steps the thread makes before they are requested. 0: there is no thread; `first` makes each step.
     timeout : float, optional
@@ -324,7 +324,7 @@ class Ahead:
             log.warning(
                 "the preload thread has not ended in %g s and is left behind: it is at %s. "
                 "If the device's transform does not return, give it a limit of its own",
-                *(seconds, _place(thread)),
+                *(seconds, _line_of(thread)),
             )
 
     # ---- the thread, if there is one
@@ -332,8 +332,8 @@ class Ahead:
     def _run(self):
         try:
             with contextlib.ExitStack() as stack:
-                for place in self.mover.places:
-                    stack.enter_context(place.thread())
+                for device in self.mover.devices:
+                    stack.enter_context(device.thread())
                 while not self.stopped:
                     if not self._has_room():
                         self.room.acquire()
@@ -364,7 +364,7 @@ class Ahead:
         earlier batches wait for the next call, and nothing after them counts as delivered before they do.
         """
         core, mover, parts = self.core, self.mover, self.parts
-        while len(parts) < len(mover.places):
+        while len(parts) < len(mover.devices):
             begun = now()
             try:
                 mover.make_room()
@@ -425,7 +425,7 @@ def _set(lock):
         lock.release()
 
 
-def _place(thread):
+def _line_of(thread):
     """Return the file and line at which a thread is, as text."""
     frame = sys._current_frames().get(thread.ident)
     return "its end" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

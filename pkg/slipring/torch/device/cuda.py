@@ -251,10 +251,10 @@ def checked_device(given):
     wanted = given if isinstance(given, Device) else Device(given)
     if wanted.memory_format is not None and not isinstance(wanted.memory_format, torch.memory_format):
         raise TypeError(f"memory_format must be a torch.memory_format or None, not {shown(wanted.memory_format)}")
-    place = wanted.device
-    if isinstance(place, Sequence) and not isinstance(place, str):
-        return dataclasses.replace(wanted, device=_checked_all(place))
-    return dataclasses.replace(wanted, device=checked("device", place))
+    device = wanted.device
+    if isinstance(device, Sequence) and not isinstance(device, str):
+        return dataclasses.replace(wanted, device=_checked_all(device))
+    return dataclasses.replace(wanted, device=checked("device", device))
 
 
 def _checked_all(devices):

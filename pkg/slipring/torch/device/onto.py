@@ -66,8 +66,8 @@ def _next_pass(begin, device, iterator):
 
 
 def _ahead(core, device):
-    places = [_device.open_device(device.device)]
-    mover = Mover(places, device.memory_format, device.transform, device.non_blocking, Counters())
+    devices = [_device.open_device(device.device)]
+    mover = Mover(devices, device.memory_format, device.transform, device.non_blocking, Counters())
     core.finish_batch = as_tensors
     engine = core._engine
     if mover.host is not None and getattr(engine, "ring", None) is not None:
