@@ -81,9 +81,9 @@ class BlockStream(Stream):
         self._passes += 1
         return BlockPass(self)
 
-    def check_place(self, state, since):
+    def check_position(self, state, since):
         """See `Stream`; the state must also be of the same rank of a split."""
-        super().check_place(state, since)
+        super().check_position(state, since)
         had = state["divided"][2:]
         if had != [self.rank, self.world_size]:
             raise ValueError(
@@ -160,7 +160,7 @@ class BlockPass(StreamPass):
         if stream.collate_fn is not None:
             batch = stream.collate_fn(batch)
             self._collated += time.perf_counter_ns() - made
-        self._done = blocks.place
+        self._done = blocks.position
         return batch
 
     @property
@@ -273,7 +273,7 @@ class Blocks:
         self._next = first  # number of the next block to request
         self._parts = []
         # The number of the latest block; (that number, the rows before it).
-        self.at, self.place, self._released = first, (first, feed.rows), first
+        self.at, self.position, self._released = first, (first, feed.rows), first
         # Blocks so far, and the time spent waiting for references and for blocks.
         self.count = self.asked_ns = self.got_ns = 0
 
@@ -304,7 +304,7 @@ class Blocks:
         if isinstance(taken, Exception):
             raise taken  # every later call raises it too: the data is not at its end
         self._calls.popleft()
-        self.at, self.place = number, (number, self._feed.rows)
+        self.at, self.position = number, (number, self._feed.rows)
         self.count += 1
         references, rows, _ = taken
         del taken

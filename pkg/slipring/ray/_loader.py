@@ -151,7 +151,7 @@ class Loader(CoreLoader[Any]):
             images = pictures_of(images, image_options)
         keep = on_death == "respawn"
         turns = num_workers if in_order else 0
-        address, namespace = cluster.place()
+        address, namespace = cluster.address_and_namespace()
         data = BlockStream(
             address, b"", cluster.split_of(given), batch_size, columns=columns, shuffle_buffer=local_shuffle,
             drop_last=options.pop("drop_last", False), fill_null=fill_null, null_mask=null_mask, collate_fn=collate_fn,

@@ -133,7 +133,7 @@ class ShardPass(ShardedPass, StreamPass):
         """Return the position after the last delivered row or sample."""
         piece, block = self._bad
         if self.made is not None and self.made.bad[0] >= 0:
-            piece, block = self._place[0] + self.made.bad[0], self.made.bad[1]
+            piece, block = self._position[0] + self.made.bad[0], self.made.bad[1]
         return {**super().state_dict(), "batch_size": self._stream.batch_size, "raised": [piece, block]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ class ShardPass(ShardedPass, StreamPass):
     def open(self) -> None:
         """Open the shards from this position on."""
         stream = self._stream
-        at, row = self._place
+        at, row = self._position
         left = [[number, first] for number, first, _ in self._pieces[at:]]
         if left:
             left[0][1] = row
@@ -156,6 +156,6 @@ class ShardPass(ShardedPass, StreamPass):
 
     def _reached(self):
         if self.made is None:
-            return self._place
-        read, row = self.made.place()
-        return self._place[0] + read, row
+            return self._position
+        read, row = self.made.position()
+        return self._position[0] + read, row

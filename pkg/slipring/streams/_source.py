@@ -111,13 +111,13 @@ class Stream(IterableSource):
         self._passes += 1
         return StreamPass(self)
 
-    def check_place(self, state: Mapping[str, Any], since: int) -> None:
+    def check_position(self, state: Mapping[str, Any], since: int) -> None:
         """Raise ValueError if a state does not fit this stream; loaders call it when they load a state.
 
         The dataset and the shuffle must be the same. If the source is an iterator, no pass may have begun to read it.
         `since` batches were delivered after the state.
         """
-        super().check_place(state, since)
+        super().check_position(state, since)
         had, has = list(state["shuffled"]), self._shuffled
         if had != has:
             words = "shuffle_buffer={} and batch_size={}"
@@ -244,7 +244,7 @@ class StreamPass(BlockReading):
             raise ValueError(
                 f"the state is of {words.format(*had)}; this is {words.format(*has)}: resume with as many workers"
             )
-        self._stream.check_place(state, 0)
+        self._stream.check_position(state, 0)
         self._begin(state["seed"], state["rows"], state.get("raised", 0))
 
 

@@ -216,7 +216,7 @@ class PackedPass:
 
     def load_state_dict(self, state):
         """Continue from that position; the documents that were not delivered are read again at the next request."""
-        self.packs.check_place(state, 0)
+        self.packs.check_position(state, 0)
         n = self.reading.PLACE
         saved = _places("packs", state["packs"], n + 2, of_lists=True), _places("rests", state["rests"], n + 1)
         steps = self.packs.options["steps_per_epoch"]

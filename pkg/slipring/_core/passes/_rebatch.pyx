@@ -184,7 +184,7 @@ cdef class Shuffler(Rebatcher):
 
     Each batch is drawn without replacement from `size` rows (at the end: from the rows that are left). The next rows
     take their places. Blocks are copied into the buffer as they come. `size` is at least `batch_size`. In addition to
-    the methods for `Rebatcher`, ``feed.pool(size)`` makes the object that keeps rests by their place in the buffer.
+    the methods for `Rebatcher`, ``feed.pool(size)`` makes the object that keeps rests by their position in the buffer.
     """
 
     cdef Py_ssize_t size, count
@@ -475,7 +475,7 @@ cdef class ShardRebatcher(Rebatcher):
             if n < block.rows:
                 return block
 
-    def place(self):
+    def position(self):
         """Return (number of pieces that were delivered, next row in the shard of the piece after them)."""
         at = bisect.bisect_right(self.ends, self.made)
         return (at, self.pieces[at][1] + self.made - self.begun(at)) if at < len(self.pieces) else (at, 0)

@@ -298,7 +298,7 @@ class SamplerSource:
         self.made = iter(())
         self.draws = SamplerDraws(self.made)
 
-    # ---- the place
+    # ---- the position
 
     def state(self):
         """Return (a copy of the iteration's `Position`, this source's part of the state there)."""
@@ -328,11 +328,11 @@ class SamplerSource:
         seqs = range(position.delivered, self.seq) if self.is_stateful else ()
         kept = [self.kept[seq] for seq in seqs]
         drawn = (*kept, *drawn, *self.given)
-        place = at.iterator[0] if at.iterator and isinstance(self.source, BatchSampler) else {}
-        if drawn and "position" in place:
+        saved = at.iterator[0] if at.iterator and isinstance(self.source, BatchSampler) else {}
+        if drawn and "position" in saved:
             # The position replaces the lists, whose elements may be of any class.
-            position = place["position"] - len(drawn) * place["batch_size"] * place["world_size"]
-            at, drawn = SavedSampler(at.itself, ({**place, "position": position},)), ()
+            position = saved["position"] - len(drawn) * saved["batch_size"] * saved["world_size"]
+            at, drawn = SavedSampler(at.itself, ({**saved, "position": position},)), ()
         return dict(sampler=at.itself, sampler_iterator=at.iterator, sampler_over=at.over, drawn=drawn)
 
 
@@ -386,7 +386,7 @@ def share_of(dataset, is_stream, batch_sampler, sampler, batch_size, rank=None):
     return Share((batch_size or 1) if batch_sampler is None else batch_sampler.batch_size, rank, ranks)
 
 
-def place_of(batch_sampler):
+def steps_before(batch_sampler):
     """Return (whole steps, indices before those) that a `BatchSampler` has given before its newest pass began.
 
     The latter are less than a step, and 0 if all steps had this size.

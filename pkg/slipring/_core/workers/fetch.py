@@ -293,62 +293,62 @@ def _why_by_sample(dataset, collate_fn):
     return reason if makes else None
 
 
-def delivered(place):
+def delivered(position):
     """Return how many batches of the pass a worker had delivered when the state was taken."""
-    return place["batches"] if place else 0
+    return position["batches"] if position else 0
 
 
-def load_dataset(dataset, place):
+def load_dataset(dataset, position):
     """Load the state of a Stateful dataset, if the worker's position has one."""
-    states = (place or {}).get("states") or {}
+    states = (position or {}).get("states") or {}
     if "dataset" in states and is_stateful(dataset):
         dataset.load_state_dict(states["dataset"])
 
 
-def load_stream(dataset, place):
+def load_stream(dataset, position):
     """Load the states of an iterable dataset and its iterator; return the iterator."""
-    load_dataset(dataset, place)
+    load_dataset(dataset, position)
     iterator = iter(dataset)
-    states = place["states"] or {}
+    states = position["states"] or {}
     if "iterator" in states and is_stateful(iterator):
         iterator.load_state_dict(states["iterator"])
     return iterator
 
 
-def load_ended(dataset, place, is_stream=True):
-    """Load what a dataset keeps from the epoch that ended at `place`."""
-    if not is_stream or hasattr(dataset, "check_place"):
-        load_dataset(dataset, place)  # its iterators do not depend on earlier passes
-    elif place["states"]:
-        load_stream(dataset, place)
+def load_ended(dataset, position, is_stream=True):
+    """Load what a dataset keeps from the epoch that ended at `position`."""
+    if not is_stream or hasattr(dataset, "check_position"):
+        load_dataset(dataset, position)  # its iterators do not depend on earlier passes
+    elif position["states"]:
+        load_stream(dataset, position)
 
 
-def was_last(place):
+def was_last(position):
     """Return whether no batch follows a worker's position in the same pass."""
-    return place is not None and not place.get("ended") and bool((place["states"] or {}).get("last"))
+    return position is not None and not position.get("ended") and bool((position["states"] or {}).get("last"))
 
 
-def open_stream(dataset, place):
+def open_stream(dataset, position):
     """Return (iterator, number of batches to skip) for an iterable dataset at a worker's position.
 
-    If `place` is None, the dataset is read from its beginning. Otherwise it is a dict. "batches" is how many batches
+    If `position` is None, the dataset is read from its beginning. Otherwise it is a dict. "batches" is how many batches
     have been read. "states" has the last states of "dataset" and "iterator", as far as they are Stateful, or is None.
     "since" is how many of those batches followed these states, 0 if it is missing. "ended": a pass ended there, and the
     next one begins.
     """
-    if place is None:
+    if position is None:
         return iter(dataset), 0
-    if place.get("ended"):
-        load_ended(dataset, place)
-        return iter(dataset), place["batches"]
-    return load_stream(dataset, place), 0 if place["states"] else place["batches"]
+    if position.get("ended"):
+        load_ended(dataset, position)
+        return iter(dataset), position["batches"]
+    return load_stream(dataset, position), 0 if position["states"] else position["batches"]
 
 
-def since(place):
+def since(position):
     """Return how many batches were read after the states of a worker's position."""
-    if place is None or place.get("ended") or not place["states"]:
+    if position is None or position.get("ended") or not position["states"]:
         return 0
-    return place.get("since", 0)
+    return position.get("since", 0)
 
 
 def shorter(had, found, of="the iterable dataset where it is read here"):
@@ -381,15 +381,15 @@ class IdentityDataset:
 class StreamFetcher(Fetcher):
     """A reader of the batches of one pass over an iterable dataset.
 
-    `place` is where to begin; see `open_stream`. `shared`: other workers iterate the same dataset object, so that only
+    `position` is where to begin; see `open_stream`. `shared`: other workers iterate the same dataset object, so only
     the iterator's state belongs to this worker, which has this `number`. An earlier iteration delivered `before`
     batches of this pass.
     """
 
-    def __init__(self, dataset, job, place=None, shared=False, number=0, before=0):
+    def __init__(self, dataset, job, position=None, shared=False, number=0, before=0):
         super().__init__(job)
         self.number, self.num_workers, self.before = number, job.num_workers, before
-        self.iterator, skip = open_stream(dataset, place)
+        self.iterator, skip = open_stream(dataset, position)
         self.rows = None
         self.parts = stateful_parts(None if shared else dataset, self.iterator)
         self.continues_after_errors = getattr(self.iterator, "continues_after_errors", False)
@@ -397,12 +397,12 @@ class StreamFetcher(Fetcher):
         self.saved_state = None, None  # position, the states there as bytes
         self.batch_size, self.drop_last = self.options.batch_size or 1, self.options.drop_last
         # Batches read so far, with those whose reading failed. Negative: as many were read after the states of
-        # `place`, and must be read again first.
+        # `position`, and must be read again first.
         self.position = 0
-        self.ended = was_last(place)
-        # A dataset without a state is read again up to the place.
+        self.ended = was_last(position)
+        # A dataset without a state is read again up to the position.
         skip_batches(lambda: self.read(DROP) or None, skip)
-        self.position = -since(place)
+        self.position = -since(position)
         if before:
             self.every.go_on(self._seq(0))
 

@@ -177,11 +177,11 @@ class Worker:
         if self.loaded or job.is_stream or job.resume is None:
             return
         self.loaded = True
-        place = job.resume.get(self.number) or {}
-        load_dataset(job.dataset, place)
-        if delivered(place):
+        position = job.resume.get(self.number) or {}
+        load_dataset(job.dataset, position)
+        if delivered(position):
             self.every.go_on(fill.seq - job.num_workers)
-        self._make_again(fill, place.get("again", ()))
+        self._make_again(fill, position.get("again", ()))
 
     def _make_again(self, fill, batches):
         """Make again, and drop, the batches that a Stateful map dataset made after the states that it has loaded."""
@@ -295,28 +295,28 @@ class Worker:
     def _begin_stream(self, fill):
         (iteration, batches, state), self.inherited = self.inherited or (None, 0, None), None
         states = None if state is None else pickle.loads(state)
-        resumed = self.job.place_of(self.number, fill.iteration)
+        resumed = self.job.resume_position(self.number, fill.iteration)
         if states is None or isinstance(states, StateError):
             return self._open_stream(resumed, delivered(resumed))
-        place = {"batches": batches, "states": states}
+        position = {"batches": batches, "states": states}
         if iteration != fill.iteration:  # the dataset is as an earlier iteration left it, if that one reached its end
-            return self._open_stream({**place, "batches": 0, "ended": True} if states.get("last") else None, 0)
+            return self._open_stream({**position, "batches": 0, "ended": True} if states.get("last") else None, 0)
         if states.get("last"):
-            load_stream(self.job.dataset, place)
+            load_stream(self.job.dataset, position)
             stream = _ended(self.job)
         else:
-            stream = self._open_stream(place, delivered(resumed))
+            stream = self._open_stream(position, delivered(resumed))
         stream.position = batches
         if "generators" in states:
             seeding.go_on(states["generators"])
         return stream
 
-    def _open_stream(self, place, before):
+    def _open_stream(self, position, before):
         """Return the fetcher of this iteration.
 
-        `place` is its position, None for the beginning; an earlier iteration delivered `before` batches of the pass.
+        `position` is where to begin; None: at the start. An earlier iteration delivered `before` batches of the pass.
         """
-        return StreamFetcher(self.job.dataset, self.job, place, not self.owns_process, self.number, before)
+        return StreamFetcher(self.job.dataset, self.job, position, not self.owns_process, self.number, before)
 
     def _repeat(self, fill):
         """Read and drop a batch that was published, with its errors and the draws of collate_fn."""
