@@ -217,8 +217,8 @@ def test_chunks_of_samples_may_be_dicts_lists_and_need_no_indices():
     [
         (lambda: tokens.Chunks(4)([IDS[:6]]), "a chunk has 6 tokens, more than chunk_tokens=4 and one for the last"),
         (lambda: tokens.Chunks(4)([]), "there are no chunks to collate"),
-        (lambda: tokens.Chunks(4, bounds=[0, 9])([IDS[:4]]), "bounds= needs the place of each chunk"),
-        (lambda: tokens.Chunks(4, bounds=[0, 9])([IDS[:4]], [3]), "bounds= needs the place of each chunk"),
+        (lambda: tokens.Chunks(4, bounds=[0, 9])([IDS[:4]]), "bounds= needs the position of each chunk"),
+        (lambda: tokens.Chunks(4, bounds=[0, 9])([IDS[:4]], [3]), "bounds= needs the position of each chunk"),
         (
             lambda: tokens.Chunks(4)([IDS[:3]], [tokens.Chunk(0, 4)]),
             "the dataset has 3 tokens for Chunk(start=0, stop=4): it must return as many",

@@ -1,4 +1,4 @@
-"""Check the bytes of an HTTP answer: their place in the file, the state of the file, and their digest."""
+"""Check the bytes of an HTTP answer: their offset in the file, the state of the file, and their digest."""
 
 import base64
 import hashlib

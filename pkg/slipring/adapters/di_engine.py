@@ -100,7 +100,7 @@ class AsyncDataLoader:
         self.data_source, self.batch_size, self.device = data_source, batch_size, device
         self.collate_fn = default_collate if collate_fn is None else collate_fn
         self.num_workers, self.chunk_size = num_workers, chunk_size
-        place = checked_device(checked("device", device))
+        target = checked_device(checked("device", device))
         workers, work = max(1, num_workers), Handed()
         self._loader = Loader(
             _Calls(),
@@ -112,7 +112,7 @@ class AsyncDataLoader:
         )
         core = iter(self._loader)  # the workers are forked here, before there are threads
         source = Prefetcher(_Source(self, self._loader.options.check_ranges), 2 * workers)
-        self._batches = on_device(_Ordered(core, source, work, 2 * workers), place)
+        self._batches = on_device(_Ordered(core, source, work, 2 * workers), target)
         self._closed = False
 
     def _rows_per_range(self, workers):

@@ -129,8 +129,8 @@ class MapSampler(Sampler):
 
     def scatter(self, indices: Sequence[Any]) -> list[Any]:
         """Return this rank's share of indices; shares are equally long, so the first indices may come twice."""
-        places = range(self.rank, -(-len(indices) // self.world_size) * self.world_size, self.world_size)
-        return [indices[place % len(indices)] for place in places]
+        positions = range(self.rank, -(-len(indices) // self.world_size) * self.world_size, self.world_size)
+        return [indices[position % len(indices)] for position in positions]
 
     def batch(self) -> Iterator[list[Any]]:
         """Return an iterator of an epoch's batches."""

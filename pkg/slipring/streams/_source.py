@@ -164,7 +164,7 @@ class Stream(IterableSource):
 class StreamPass(BlockReading):
     """One pass of a worker over its part of a `Stream`."""
 
-    continues_after_errors = True  # its state has the place to read on from after an exception
+    continues_after_errors = True  # its state says where to read on after an exception
     _skipped: tuple[type[Exception], ...] = (BlockError,)  # errors of single blocks, which are skipped
 
     made: Any

@@ -86,7 +86,7 @@ def pack(
 
     Notes
     -----
-    A state has the places of the documents of open packs, not their tokens: a worker that resumes reads them again, so
+    A state has the locations of open packs' documents, not their tokens: a worker that resumes reads them again, so
     the stream must give the same documents. If its iterator has no ``state_dict`` and ``load_state_dict``, the worker
     reads the pass again from its beginning.
 

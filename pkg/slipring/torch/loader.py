@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slipring.options import Memory, OneDeviceOptions, Workers
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
-    _Place: TypeAlias = torch.device | str | int
+    _DeviceLike: TypeAlias = torch.device | str | int
     _Workers: TypeAlias = int | Literal["auto"] | tuple[int | None, int | None]
     _Made = TypeVar("_Made")
     _Sample = TypeVar("_Sample")
@@ -118,7 +118,7 @@ class DataLoader(
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, device: _Place | None = None, **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: _DeviceLike | None = None, **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
@@ -129,7 +129,7 @@ class DataLoader(
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, device: _Place | None = None, **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: _DeviceLike | None = None, **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     # The batch has the return type of the device's `transform`.
     @overload
@@ -153,7 +153,7 @@ class DataLoader(
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None, *,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, device: list[_Place] | tuple[_Place, ...], **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: list[_DeviceLike] | tuple[_DeviceLike, ...], **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     # `default_collate` makes the batch: declare its type by DataLoader[...](...).
     @overload
@@ -165,7 +165,7 @@ class DataLoader(
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None, *,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, device: _Place | None = None, **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: _DeviceLike | None = None, **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
         self, dataset, batch_size=1, shuffle=None, sampler=None, batch_sampler=None, num_workers=0, collate_fn=None,

@@ -25,8 +25,8 @@ def digest_of(indices):
     if isinstance(indices, (list, tuple, range, np.ndarray, StringList)):
         return earlier_digest_of(indices, _plain)
     if n <= _READ:
-        return earlier_digest_of([indices[place] for place in range(n)], _plain)
-    spaced = [indices[place * (n - 1) // (_SPACED - 1)] for place in range(_SPACED)]
+        return earlier_digest_of([indices[i] for i in range(n)], _plain)
+    spaced = [indices[i * (n - 1) // (_SPACED - 1)] for i in range(_SPACED)]
     return digest(f"{earlier_digest_of(spaced, _plain)} of {n}".encode())
 
 

@@ -35,7 +35,7 @@ _ITERATED = {
 
 # Packages whose base classes of datasets have a __getitem__ that only raises.
 _WITH_BASES = "torch.", "paddle."
-_IN_PLACE_OF_ITEMS = "fetch_into", "spans"  # methods that a subclass with a __getitem__ of its own does not inherit
+_WHOLE_BATCHES = "fetch_into", "spans"  # methods that a subclass with a __getitem__ of its own does not inherit
 _OF_PYTHON_CODE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: not a generator, zip, a file
 
 
@@ -234,7 +234,7 @@ def own_method(dataset, name):
     for kind in type(dataset).__mro__:
         if name in vars(kind):
             return getattr(dataset, name)
-        if name in _IN_PLACE_OF_ITEMS and "__getitem__" in vars(kind) and not kind.__module__.startswith(_WITH_BASES):
+        if name in _WHOLE_BATCHES and "__getitem__" in vars(kind) and not kind.__module__.startswith(_WITH_BASES):
             return None
     return None
 

@@ -105,9 +105,9 @@ def _writable(maps, most):
     spans = []
     page = os.sysconf("SC_PAGESIZE")
     for line in maps.splitlines():
-        place, flags, _ = line.split(None, 2)
+        addresses, flags, _ = line.split(None, 2)
         if flags[1:2] == b"w" and flags[3:4] == b"p":
-            first, last = (int(address, 16) for address in place.split(b"-"))
+            first, last = (int(address, 16) for address in addresses.split(b"-"))
             if last - first <= most:  # a reserve of some runtime or sanitizer is nearly all holes
                 spans.append((first // page, last // page))
     return spans
