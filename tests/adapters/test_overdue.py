@@ -10,7 +10,7 @@ import pytest
 from slipring import Loader, LoaderTimeout, Workers
 from slipring.adapters import megengine, paddle, paddle_own, webdataset
 from tests.support.datasets import patiently, wait_for_file
-from tests.support.inside import ahead, process_pool, thread_pool
+from tests.support.inside import prefetch, process_pool, thread_pool
 from tests.support.options import grouped
 
 pytestmark = pytest.mark.usefixtures("forked")  # workers share an event with the test
@@ -21,7 +21,7 @@ GRACE_S = 600.0  # that grace, here
 
 @pytest.fixture(autouse=True)
 def long_grace(monkeypatch):
-    for module in (process_pool, thread_pool, ahead):
+    for module in (process_pool, thread_pool, prefetch):
         monkeypatch.setattr(module, "GRACE_S", GRACE_S)
     monkeypatch.setattr(paddle_own, "installed", lambda: None)
 

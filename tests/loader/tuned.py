@@ -20,7 +20,7 @@ class Options:
     num_workers: int
     prefetch_factor: int = 2
     persistent_workers: bool = True
-    ahead: int = 0
+    preload_depth: int = 0
 
 
 class Tuned:

@@ -14,7 +14,7 @@ from slipring import Loader, Workers, empty
 from slipring._core.codec.pytree import is_namedtuple
 from slipring._core.codec.tensors import stack
 from slipring._core.options.checks import MAX_COUNT, function, integer
-from slipring._core.passes.ahead import Handed, Prefetcher
+from slipring._core.passes.prefetch import Prefetcher, PushBatchSampler
 from slipring._core.ring._ring import MAX_RANGES
 from slipring.errors import Closed, shown
 from slipring.torch.device.cuda import checked, checked_device
@@ -101,7 +101,7 @@ class AsyncDataLoader:
         self.collate_fn = default_collate if collate_fn is None else collate_fn
         self.num_workers, self.chunk_size = num_workers, chunk_size
         target = checked_device(checked("device", device))
-        workers, work = max(1, num_workers), Handed()
+        workers, work = max(1, num_workers), PushBatchSampler()
         self._loader = Loader(
             _Calls(),
             batch_sampler=work,
@@ -213,7 +213,7 @@ class _Ordered:
                 except Exception as error:
                     kind, value = ERROR, error
                 if kind == WORK:
-                    self.work.hand(value)
+                    self.work.push(value)
                     value = None
                 self.order.append((kind, value))
             self.next = self.order.popleft()

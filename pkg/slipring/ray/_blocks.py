@@ -256,18 +256,18 @@ def _got(block, got):
 class Blocks:
     """The blocks of one worker, in order, as `Columns`. An exception costs at most the block that it concerns.
 
-    `first` is the number of the first block; `run` and `worker` are those of `Coordinator.take`. `ahead` blocks are
+    `first` is the number of the first block; `run` and `worker` are those of `Coordinator.take`. `depth` blocks are
     requested before they are needed. After a block of at least `large` rows, the next request is made by the next
     `release`, in the same call; 0: never.
     """
 
-    def __init__(self, coordinator, run, worker, first, ahead, feed, pictures, large):
+    def __init__(self, coordinator, run, worker, first, depth, feed, pictures, large):
         import ray
 
         from slipring.ray import _columns as columns  # imports pyarrow and Ray's data
 
         self._ray, self._columns = ray, columns
-        self._coordinator, self._run, self._worker, self._ahead = coordinator, run, worker, ahead
+        self._coordinator, self._run, self._worker, self._depth = coordinator, run, worker, depth
         self._feed, self._pictures, self.large = feed, pictures, large
         self._calls = collections.deque()  # requested, not yet taken
         self._next = first  # number of the next block to request
@@ -326,14 +326,14 @@ class Blocks:
             self._coordinator.release.remote(self._run, self._worker, first)
 
     def _ask_ahead(self):
-        asked = self._ask(self._ahead)
+        asked = self._ask(self._depth)
         if self._calls:
             self._calls[0].get()
         return asked
 
-    def _ask(self, ahead):
-        """Request blocks until `ahead` of them are outstanding; return whether there was a call."""
-        missing = ahead - len(self._calls)
+    def _ask(self, depth):
+        """Request blocks until `depth` of them are outstanding; return whether there was a call."""
+        missing = depth - len(self._calls)
         for _ in range(missing):
             call = self._coordinator.take.remote(self._run, self._worker, self._next, self._released)
             self._calls.append(Coming(call))

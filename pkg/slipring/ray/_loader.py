@@ -167,7 +167,7 @@ class Loader(CoreLoader[Any]):
         )
         self._device = device
         if device is not None and device.preload:
-            self.options = dataclasses.replace(self.options, ahead=device.preload)
+            self.options = dataclasses.replace(self.options, preload_depth=device.preload)
         self._ingest = cluster.Ingest(given, keep, turns, threads=num_workers * (prefetch_blocks + 2) + 2)
         data.coordinator = self._ingest.pickled
 

@@ -97,7 +97,7 @@ class TorchLocalIteration(TorchPass, LocalIteration, private.BaseIterator):
 class TorchDeviceIteration(TorchPass, DeviceIteration, private.BaseIterator):
     """Batches on devices, or pinned."""
 
-    requested_ahead = 0  # batches that count as requested beyond the delivered ones
+    requested_early = 0  # batches that count as requested beyond the delivered ones
 
     @property
     def _iteration(self):
@@ -105,7 +105,7 @@ class TorchDeviceIteration(TorchPass, DeviceIteration, private.BaseIterator):
 
     def drain_requested(self, delivered):
         """See `TorchIteration.drain_requested`."""
-        self.core.drain(delivered + self.requested_ahead if self.ahead.depth else 0)
+        self.core.drain(delivered + self.requested_early if self.preloader.depth else 0)
 
 
 def check_length(iterator):

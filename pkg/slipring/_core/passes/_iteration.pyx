@@ -94,7 +94,7 @@ cdef class Iteration(Pass):
     cdef bint stopped  # next() must give up: another thread wants to end the iteration
     cdef int copy
     cdef uint32_t chunk, n_static
-    cdef public uint64_t look_ahead  # tasks that may be in flight at once
+    cdef public uint64_t prefetch_depth  # tasks that may be in flight at once
     cdef readonly uint64_t iteration
     cdef uint64_t epoch, seed, timeout, warn_after, look_at, idle
     cdef readonly uint64_t start_ns  # how long the start waited for workers
@@ -125,7 +125,7 @@ cdef class Iteration(Pass):
         self.idle = IDLE if self.death_fd < 0 else SELDOM
         self.timeout = SR_FOREVER if no_timeout else limit_of(options.timeout)
         self.warn_after = limit_of(options.warn_after)
-        self.look_ahead = options.look_ahead
+        self.prefetch_depth = options.prefetch_depth
         self.chunk = options.workers.chunk_size or 0
         self.single = options.batch_size is None
         self.supervisor = Supervisor(engine, options, tuner)
@@ -225,7 +225,7 @@ cdef class Iteration(Pass):
 
     cdef int dispatch(self, bint patient) except -1:
         """Dispatch tasks up to the prefetch depth. `patient`: wait for a slot if there is no task to wait for."""
-        if self.planning or self.exhausted or self.tasks.n >= self.look_ahead:
+        if self.planning or self.exhausted or self.tasks.n >= self.prefetch_depth:
             return 0
         self.planning = True
         try:
@@ -253,7 +253,7 @@ cdef class Iteration(Pass):
                 slot = self.wait_for_slot()
             if not self.put(slot):
                 continue
-            if self.exhausted or self.tasks.n >= self.look_ahead:
+            if self.exhausted or self.tasks.n >= self.prefetch_depth:
                 return 0
 
     @cython.final
@@ -499,7 +499,7 @@ cdef class Iteration(Pass):
             self.received = self.lease = self.value = self.state = None
             while True:
                 if <int64_t> self.next_seq < upto:
-                    self.look_ahead = self.tasks.n + <uint64_t> (upto - <int64_t> self.next_seq)
+                    self.prefetch_depth = self.tasks.n + <uint64_t> (upto - <int64_t> self.next_seq)
                     self.dispatch(True)
                 task = self.tasks.oldest()
                 if task is None:

@@ -251,7 +251,7 @@ cdef class Pass(Turnstile):
         """bool: whether the iteration is still running."""
         return self._engine is not None
 
-    # ---- batches that another object moves to a device before they are requested: see `slipring._core.passes.ahead`
+    # ---- batches that another object moves to a device before they are requested: see `slipring._core.passes.prefetch`
 
     def take(self):
         """Receive the next batch; return (batch, slot, False), or (exception, slot, True); None at the end.

@@ -17,7 +17,7 @@ cdef class Rebatcher:
     cdef list parts    # the other items of the list that `feed.read` returned, in reverse order
     cdef int64_t number  # of the next block
     cdef public int64_t raised
-    cdef list ahead  # blocks to use before the source's next one, in reverse order
+    cdef list pushed_back  # blocks to use before the source's next one, in reverse order
     cdef Block block
     cdef readonly int64_t made, batches
     cdef int64_t passed  # rows that could not be made, since the last batch

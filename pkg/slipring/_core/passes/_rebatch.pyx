@@ -62,7 +62,7 @@ cdef class Rebatcher:
 
     def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last=False):
         self.source, self.feed, self.batch_size, self.drop_last = iter(source), feed, batch_size, drop_last
-        self.given, self.ahead, self.parts = NOTHING, [], []
+        self.given, self.pushed_back, self.parts = NOTHING, [], []
 
     def __iter__(self):
         return self
@@ -100,7 +100,7 @@ cdef class Rebatcher:
         """Make sure that there is a block with unused rows; return False at the end."""
         if self.block is not None:
             return True
-        self.block = <Block> self.ahead.pop() if self.ahead else self.drawn_block()
+        self.block = <Block> self.pushed_back.pop() if self.pushed_back else self.drawn_block()
         return self.block is not None
 
     cdef int used(self, Py_ssize_t n) except -1:
@@ -170,7 +170,7 @@ cdef class Rebatcher:
                 copied = Block([np.array(array[:filled]) for array in out],
                                self.feed.joined([self.feed.own(rest) for rest in rests]) if rests else None, filled)
                 if self.block is not None:
-                    self.ahead.append(self.block)
+                    self.pushed_back.append(self.block)
                 self.block = copied
             raise
         self.made += filled + self.passed

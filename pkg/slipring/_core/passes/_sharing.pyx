@@ -40,7 +40,7 @@ cdef class SharedIteration(Pass):
     cdef SharedReader reader
     cdef SharedBatch batch   # of `received`, until its indices have been compared
     cdef dict planned        # sequence number -> indices, of a map dataset's tasks that have not been received
-    cdef uint64_t look_ahead  # how many the lead plans in advance; so many are planned here
+    cdef uint64_t prefetch_depth  # how many the lead plans in advance; so many are planned here
     cdef bint planning, stopped, no_timeout
     cdef int copy, death_fd
 
@@ -55,7 +55,7 @@ cdef class SharedIteration(Pass):
         self.ring, self.meter = reading.ring, reading.meter
         self.reader, self.death_fd = reading.reader, reading.death_fd
         self.planned, self.batch, self.planning, self.stopped = {}, None, False, False
-        self.look_ahead, self.copy = options.look_ahead, COPY[options.memory.copy]
+        self.prefetch_depth, self.copy = options.prefetch_depth, COPY[options.memory.copy]
         self.no_timeout = no_timeout
         if self.streams is not None and position.workers is None:
             position.workers = [WorkerPosition() for _ in self.streams.pending]
@@ -81,7 +81,7 @@ cdef class SharedIteration(Pass):
             return 0
         self.planning = True
         try:
-            while not self.exhausted and <uint64_t> len(self.planned) < self.look_ahead:
+            while not self.exhausted and <uint64_t> len(self.planned) < self.prefetch_depth:
                 self.plan_one()
         finally:
             self.planning = False

@@ -100,7 +100,7 @@ class Engine:
             return self.alive
         if not 0 < options.num_workers <= self.worker_capacity:
             return False
-        needed = options.look_ahead + options.ahead + SPARE_SLOTS
+        needed = options.prefetch_depth + options.preload_depth + SPARE_SLOTS
         if needed > self.ring.n_slots and options.memory.slots is None:
             return False
         return dataclasses.replace(self.options, num_workers=options.num_workers) == options

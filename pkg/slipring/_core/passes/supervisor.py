@@ -45,7 +45,7 @@ class Supervisor:
         options, self.resized = self.resized, None
         if options is None or engine.by_turns or options.num_workers > engine.worker_capacity:
             return
-        iteration.look_ahead = options.look_ahead
+        iteration.prefetch_depth = options.prefetch_depth
         engine.resize(options.num_workers)  # if a signal handler raises in it, the pool itself continues
 
     def check(self, iteration, engine, respawns):

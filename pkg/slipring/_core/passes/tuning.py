@@ -167,7 +167,7 @@ class Tuner:
         self._pool = weakref.ref(engine.pool)
         # Each worker has one slot, and so has the consumer: more workers would wait for slots.
         self.slots = engine.ring.n_slots
-        self.served = max(self.least, self.slots - 1 - options.ahead)
+        self.served = max(self.least, self.slots - 1 - options.preload_depth)
         if not goes_on:
             self._drop()
         self.since = self.skip_to = self.counted = None
@@ -198,18 +198,18 @@ class Tuner:
         return self.pool.target == self.workers
 
     @property
-    def _ahead(self):
+    def _prefetched(self):
         return self.prefetch * self.workers
 
     @property
     def _skipped(self):
         """int: batches that are not measured, because the previous workers made them."""
-        return max(SKIP, self._ahead, self.stale) if self.spent else SKIP
+        return max(SKIP, self._prefetched, self.stale) if self.spent else SKIP
 
     @property
     def _shortest(self):
         """int: batches of the shortest iteration that has batches between its first ones and its tail."""
-        return max(SKIP, self._ahead) + self._ahead + WINDOW
+        return max(SKIP, self._prefetched) + self._prefetched + WINDOW
 
     # ---- windows
 
@@ -434,7 +434,7 @@ class Tuner:
     def _change(self, workers):
         log.debug("num_workers='auto': %d workers in place of %d", workers, self._workers)
         self._reason = f"{workers} are tried in place of {self._workers}"
-        self.stale = self._ahead
+        self.stale = self._prefetched
         self._workers = workers
         self._warm_up()
 

@@ -44,7 +44,7 @@ class DeviceMethods:
         return target is not None and not isinstance(target.device, (str, int, torch.device))
 
     @property
-    def _ahead(self):
+    def _preload_depth(self):
         target = self._target
         if target is None or target.preload is None:
             return int(target is not None or self._pins)

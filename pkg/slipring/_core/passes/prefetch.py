@@ -32,7 +32,7 @@ class Prefetcher:
     """
 
     def __init__(self, iterator, most, timeout=0, interrupt=None, timed_out=None):
-        self._line = _Line(iterator, most, timed_out)
+        self._queue = _BoundedQueue(iterator, most, timed_out)
         self._timeout = timeout or None
         self._interrupt = interrupt
         self._thread, self._owner = None, Owner()
@@ -48,22 +48,22 @@ class Prefetcher:
         raise `Closed`.
         """
         self.begin()
-        return self._line.take(self._timeout)
+        return self._queue.take(self._timeout)
 
     def would_wait(self):
         """Return whether `next` would have to wait."""
         self.begin()
-        return self._line.is_empty()
+        return self._queue.is_empty()
 
     def begin(self):
         """Start the thread before the first request."""
         if not self._owner.is_here:
             raise Closed("the thread that reads ahead is the parent's; make a new iterator after fork")
         with self._lock:
-            if self._thread is None and not self._line.stopped:
-                # The thread refers only to the line, so dropping this object ends it.
-                thread = threading.Thread(target=_run, args=(self._line,), name="slipring-prefetch", daemon=True)
-                stop_at_exit(self._line)
+            if self._thread is None and not self._queue.stopped:
+                # The thread refers only to the queue, so dropping this object ends it.
+                thread = threading.Thread(target=_run, args=(self._queue,), name="slipring-prefetch", daemon=True)
+                stop_at_exit(self._queue)
                 thread.start()
                 self._thread = thread
 
@@ -71,23 +71,23 @@ class Prefetcher:
         """End the thread. A waiting consumer gets `Closed`. Safe to call twice."""
         if not self._owner.is_here:
             return
-        self._line.stop()
+        self._queue.stop()
         if self._interrupt is not None:
             self._interrupt()
         with self._lock:
             thread = self._thread
         if thread is None or thread is threading.current_thread():
             return
-        if self._interrupt is not None or not self._line.overdue:
+        if self._interrupt is not None or not self._queue.overdue:
             thread.join(GRACE_S)  # otherwise it is in a read that has timed out already
 
     def __del__(self):
-        line = getattr(self, "_line", None)
-        if line is not None and self._owner.is_here:
-            line.stop()
+        queue = getattr(self, "_queue", None)
+        if queue is not None and self._owner.is_here:
+            queue.stop()
 
 
-class ReadHere:
+class MainProcessReader:
     """A batch sampler that reads an iterable dataset in a thread of this process and yields its samples.
 
     With an `IdentityDataset`, the workers receive the samples for their ``collate_fn``. `most` is the largest number
@@ -101,13 +101,13 @@ class ReadHere:
         return Prefetcher(grouped(self.dataset, self.batch_size), self.most, self.timeout)
 
 
-class Handed:
+class PushBatchSampler:
     """An endless batch sampler: the caller adds each batch while the loader iterates."""
 
     def __init__(self):
         self._batches = collections.deque()
 
-    def hand(self, batch):
+    def push(self, batch):
         """Add a list of indices, or of other keys that the dataset takes."""
         self._batches.append(batch)
 
@@ -123,7 +123,7 @@ class Handed:
         return self._batches.popleft()
 
 
-class _Line:
+class _BoundedQueue:
     """The items that the thread has read and the consumer has not taken yet."""
 
     def __init__(self, iterator, most, timed_out):
@@ -169,25 +169,25 @@ def _timed_out(seconds):
     )
 
 
-def _run(line):
+def _run(queue):
     while True:
-        with line.changed:
-            line.changed.wait_for(lambda: line.stopped or line.has_room())
-            if line.stopped:
+        with queue.changed:
+            queue.changed.wait_for(lambda: queue.stopped or queue.has_room())
+            if queue.stopped:
                 break
         value = error = None
         try:
-            value = next(line.iterator)
+            value = next(queue.iterator)
         except StopIteration:
             break
         except BaseException as raised:  # the waiting thread must not wait forever
             error = raised
-        with line.changed:
-            line.items.append((value, error))
-            line.changed.notify_all()
-    with line.changed:
-        line.over, line.iterator = True, None
-        line.changed.notify_all()
+        with queue.changed:
+            queue.items.append((value, error))
+            queue.changed.notify_all()
+    with queue.changed:
+        queue.over, queue.iterator = True, None
+        queue.changed.notify_all()
 
 
 # ---- batches on devices
@@ -207,7 +207,7 @@ class Step:
         self.is_noted = False  # the wait for it has been recorded
 
 
-class Ahead:
+class Preloader:
     """Steps of an iteration whose batches are on their devices before they are requested.
 
     As in MegEngine's preload, a thread takes batches and starts their copies. But `first` never waits for a later step
