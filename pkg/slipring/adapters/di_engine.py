@@ -18,7 +18,7 @@ from slipring._core.passes.prefetch import Prefetcher, PushBatchSampler
 from slipring._core.ring._ring import MAX_RANGES
 from slipring.errors import Closed, shown
 from slipring.torch.device.cuda import checked, checked_device
-from slipring.torch.device.onto import as_tensors, on_device
+from slipring.torch.device.to_device import as_tensors, on_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -305,7 +305,7 @@ def _preloaded(core):
         ahead.begin()
         return ahead
     from slipring.torch.device.cuda import accelerator, checked_device
-    from slipring.torch.device.onto import on_device
+    from slipring.torch.device.to_device import on_device
 
     return on_device(core, checked_device(accelerator() or "cpu"))
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 import pyarrow as pa
 
+from slipring._capabilities import read_in_order, threads
 from slipring._core.options.checks import function, integer, mask_name, names, null_options, one_of
 from slipring._core.ring import process
 from slipring._files.storage import locate
-from slipring._offered import read_in_turn, threads
 from slipring.arrow.files import OpenedTables, open_table, remote_stamp
 from slipring.arrow.nulls import fill, value_for
 from slipring.arrow.rows import Rows, empty, one_batch, python_rows, take
@@ -346,7 +346,7 @@ class TableDataset:
     def _tables(self, groups):
         """Yield (group, its table); a worker reads as many at a time as it has threads."""
         missing = [group for group in groups if self._is_to_be_read(group)] if threads() > 1 else []
-        ahead, missing = read_in_turn(self._read_ahead, missing), set(missing)
+        ahead, missing = read_in_order(self._read_ahead, missing), set(missing)
         for group in groups:
             yield group, self._group(group, next(ahead) if group in missing else None)
 

@@ -18,7 +18,7 @@ from slipring._core.ring._ring import mix
 from slipring._core.workers.worker import Worker
 from slipring.errors import BlockError, ImageError
 from slipring.ray import _cluster as cluster
-from slipring.streams._blocks import Feed
+from slipring.streams._blocks import BlockReader
 from slipring.streams._source import Stream, StreamPass
 
 
@@ -117,7 +117,7 @@ class BlockPass(StreamPass):
         stream = self._stream
         block, before = self._from
         self._coordinator = cloudpickle.loads(stream.coordinator)
-        self._feed = BlockFeed(stream, before, self._raised)
+        self._reader = CountingReader(stream, before, self._raised)
         row_seed = mix(self._seed, self._worker)
         self._run = stream.generation, self._seed
         pictures = None if stream.pictures is None else stream.pictures.seeded(row_seed)
@@ -127,13 +127,13 @@ class BlockPass(StreamPass):
             self._worker,
             block,
             stream.prefetch,
-            self._feed,
+            self._reader,
             pictures,
             # A block that lasts more than one batch: the next request waits for a `release`, which saves a call.
             2 * stream.batch_size if stream.keep else 0,
         )
         self._done = self._from  # the block in which the last batch ended, and the rows before that block
-        common = self._blocks, self._feed, stream.batch_size, stream.drop_last
+        common = self._blocks, self._reader, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
             self.made = Shuffler(*common, stream.shuffle_buffer, np.random.Generator(np.random.Philox(key=row_seed)))
         else:
@@ -181,7 +181,7 @@ class BlockPass(StreamPass):
             "execution": [self._stream.key, self._stream.generation],
             # The first block needed, and the number of rows before it. Another execution reads from the first block.
             "from": list(self._from if blocks is None else self._done),
-            "raised": self._raised if blocks is None else self._feed.raised,
+            "raised": self._raised if blocks is None else self._reader.raised,
             "waits": [asked_ns, got_ns, self._copied, self._collated],
         }
 
@@ -192,8 +192,8 @@ class BlockPass(StreamPass):
             self._from = tuple(state["from"])
 
 
-class BlockFeed(Feed):
-    """A `Feed` of blocks that counts the rows of valid blocks.
+class CountingReader(BlockReader):
+    """A `BlockReader` of blocks that counts the rows of valid blocks.
 
     Blocks with numbers below `known` have raised their errors in an earlier pass. `raised` is that number for this
     pass.
@@ -261,19 +261,19 @@ class Blocks:
     `release`, in the same call; 0: never.
     """
 
-    def __init__(self, coordinator, run, worker, first, depth, feed, pictures, large):
+    def __init__(self, coordinator, run, worker, first, depth, reader, pictures, large):
         import ray
 
         from slipring.ray import _columns as columns  # imports pyarrow and Ray's data
 
         self._ray, self._columns = ray, columns
         self._coordinator, self._run, self._worker, self._depth = coordinator, run, worker, depth
-        self._feed, self._pictures, self.large = feed, pictures, large
+        self._reader, self._pictures, self.large = reader, pictures, large
         self._calls = collections.deque()  # requested, not yet taken
         self._next = first  # number of the next block to request
         self._parts = []
         # The number of the latest block; (that number, the rows before it).
-        self.at, self.position, self._released = first, (first, feed.rows), first
+        self.at, self.position, self._released = first, (first, reader.rows), first
         # Blocks so far, and the time spent waiting for references and for blocks.
         self.count = self.asked_ns = self.got_ns = 0
 
@@ -288,7 +288,7 @@ class Blocks:
     def __next__(self):
         while not self._parts:
             self._take()
-        return self._columns.Columns(self._parts.pop(), self.at, self._pictures, self._feed.rows)
+        return self._columns.Columns(self._parts.pop(), self.at, self._pictures, self._reader.rows)
 
     def _take(self):
         """Take the next block's record batches. Nothing refers to the previous block now."""
@@ -304,7 +304,7 @@ class Blocks:
         if isinstance(taken, Exception):
             raise taken  # every later call raises it too: the data is not at its end
         self._calls.popleft()
-        self.at, self.position = number, (number, self._feed.rows)
+        self.at, self.position = number, (number, self._reader.rows)
         self.count += 1
         references, rows, _ = taken
         del taken

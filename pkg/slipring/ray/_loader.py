@@ -133,7 +133,7 @@ class Loader(CoreLoader[Any]):
         in_order = options.get("in_order", True)
         flag("in_order", in_order)
         if (device := options.pop("device", None)) is not None:
-            from slipring.torch.device.onto import one_device
+            from slipring.torch.device.to_device import one_device
 
             device = one_device(device)
         function("collate_fn", collate_fn)
@@ -179,7 +179,7 @@ class Loader(CoreLoader[Any]):
         return super()._numbers(iterator, loaded)
 
     def _pci_addresses(self):
-        from slipring.torch.device.onto import pci_address
+        from slipring.torch.device.to_device import pci_address
 
         return () if self._device is None else (pci_address(self._device),)
 
@@ -193,7 +193,7 @@ class Loader(CoreLoader[Any]):
         iterator = super().__iter__()
         if self._device is None:
             return iterator
-        from slipring.torch.device.onto import on_device
+        from slipring.torch.device.to_device import on_device
 
         return on_device(iterator, self._device)
 

@@ -34,7 +34,7 @@ class Written:
         raise NotImplementedError
 
 
-class Feed:
+class BlockReader:
     """The view of a stream's blocks as columns; each block must match the first.
 
     Only `columns` are read, in this order; None: all columns of the first block. `fill_null` is {column: the value that

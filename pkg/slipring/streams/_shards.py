@@ -9,7 +9,7 @@ from slipring._core.options.checks import flag, integer, iterable
 from slipring._core.passes._rebatch import ShardRebatcher
 from slipring._core.workers.shards import Sharded, ShardedPass
 from slipring.errors import shown
-from slipring.streams._blocks import Feed
+from slipring.streams._blocks import BlockReader
 from slipring.streams._source import Stream, StreamPass, _blocks_of, _check_source
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ class ShardStream(Sharded, Stream):
         self._passes += 1
         return ShardPass(self)
 
-    def _read(self, feed, number):
+    def _read(self, reader, number):
         shard = self.shards[number]
-        feed.within = f"the stream, in shard {shown(shard)}"
+        reader.within = f"the stream, in shard {shown(shard)}"
         source = self.batches(shard)
         _check_source(source, made_by=self.batches, of="shard")
         return _blocks_of(source)
@@ -148,9 +148,9 @@ class ShardPass(ShardedPass, StreamPass):
         left = [[number, first] for number, first, _ in self._pieces[at:]]
         if left:
             left[0][1] = row
-        self._feed = Feed(stream)
+        self._reader = BlockReader(stream)
         self.made = ShardRebatcher(
-            partial(stream._read, self._feed), self._feed, stream.batch_size, stream.drop_last, left
+            partial(stream._read, self._reader), self._reader, stream.batch_size, stream.drop_last, left
         )
         self.made.bad = self._bad[0] - at, self._bad[1]
 

@@ -12,7 +12,7 @@ from slipring._core.passes._rebatch import BlockReading, Rebatcher, Shuffler
 from slipring._core.ring._ring import mix
 from slipring._core.workers.shards import IterableSource, here
 from slipring.errors import BlockError, shown
-from slipring.streams._blocks import Feed, first_of
+from slipring.streams._blocks import BlockReader, first_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -173,7 +173,7 @@ class StreamPass(BlockReading):
     _worker: int
     _workers: int
     _seed: int
-    _feed: Feed | None
+    _reader: BlockReader | None
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -182,13 +182,13 @@ class StreamPass(BlockReading):
 
     def _begin(self, seed, rows=0, raised=0):
         self._seed, self.behind, self._raised = seed, rows, raised
-        self._feed = self.made = None
+        self._reader = self.made = None
 
     def open(self) -> None:
         """Open the source."""
         stream = self._stream
-        self._feed = Feed(stream)
-        common = stream._open(self._worker, self._workers), self._feed, stream.batch_size, stream.drop_last
+        self._reader = BlockReader(stream)
+        common = stream._open(self._worker, self._workers), self._reader, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
             rng = np.random.Generator(np.random.Philox(key=mix(self._seed, self._worker)))
             made = Shuffler(*common, stream.shuffle_buffer, rng)

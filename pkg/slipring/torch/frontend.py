@@ -300,13 +300,13 @@ class TorchFrontend(Frontend):
             options=options.for_worker(collate_fn=collate_fn, worker_init_fn=init, drop_last=bool(self.drop_last)),
             worker_class=TorchWorker,
             rank=rank_that_draws(self.rank, self.batch_sampler, self.sampler),
-            share=self._share,
+            rank_stride=self._rank_stride,
             epoch_seeds=epoch_seeds,
             tracked=not self._is_map or is_stateful(self.dataset),
         )
 
     @property
-    def _share(self):
+    def _rank_stride(self):
         if self.rng != "sample":
             return None
         source, group, _ = source_of(self)

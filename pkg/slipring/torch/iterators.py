@@ -6,7 +6,7 @@ from slipring._core.passes._device import DeviceIteration
 from slipring._core.passes._iteration import Iteration
 from slipring._core.passes._local import LocalIteration
 from slipring._core.passes._sharing import SharedIteration
-from slipring._core.workers.fetch import shorter
+from slipring._core.workers.fetch import dataset_shrank
 from slipring.torch import private
 from slipring.torch.generators import text_of
 
@@ -28,7 +28,7 @@ def read_again(iterator, count):
         try:
             next(iterator)
         except StopIteration:
-            raise shorter(count, done) from None
+            raise dataset_shrank(count, done) from None
     core.next_pass = begin_next  # a pass that has no further batch is still an empty rest
 
 

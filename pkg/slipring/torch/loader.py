@@ -19,7 +19,7 @@ from slipring.torch import private
 from slipring.torch.contexts import check_threads
 from slipring.torch.device import cuda as _device
 from slipring.torch.device.target import DeviceMethods
-from slipring.torch.drop_in.standin import StandIn
+from slipring.torch.drop_in.replacement import ReplacementMeta
 from slipring.torch.frontend import TorchFrontend
 from slipring.torch.iterators import TorchPass, read_again
 from slipring.torch.share import joined
@@ -61,7 +61,7 @@ else:
 )  # fmt: skip
 # The type parameter of torch's class is the sample; slipring's is the batch.
 class DataLoader(
-    TorchFrontend, LoaderCore, DeviceMethods, torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=StandIn
+    TorchFrontend, LoaderCore, DeviceMethods, torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=ReplacementMeta
 ):
     """`torch.utils.data.DataLoader`, faster, with `torchdata.stateful_dataloader`'s state.
 
@@ -199,7 +199,7 @@ class DataLoader(
         # driver, which must not happen before a process forks.)
         core = self._options(0 if self.device is None else self.device.preload or 0)
         self.rank = core.rank
-        _ = self._share  # raises the errors of a sampler now
+        _ = self._rank_stride  # raises the errors of a sampler now
         if self._dataset_kind == private.DatasetKind.Iterable:
             check_threads(core.method, num_workers, multiprocessing_context, dataset)
             core.check_stream(dataset)

@@ -17,7 +17,7 @@ from slipring._core.workers import seeding
 from slipring._core.workers.fetch import batch_maker, whole_batches
 from slipring._core.workers.worker import Worker
 from slipring.torch import private
-from slipring.torch.collate import collate_in_slot, default_collate, has_stock_rules
+from slipring.torch.collate import collate_in_slot, default_collate, has_default_rules
 
 _thread_begins = threading.Lock()
 
@@ -66,7 +66,7 @@ class TorchWorker(Worker):
         if self.owns_process:
             collate_in_slot()
         if self.options.collate_fn is default_collate:
-            into = whole_batches(batch_maker(self.job.dataset), self.job.share is not None)
+            into = whole_batches(batch_maker(self.job.dataset), self.job.rank_stride is not None)
             if into is not None:  # as torch's default collation: tensors over the same bytes
                 self.fetcher.into = lambda indices, empty: default_convert(into(indices, empty))
             if (own := self.fetcher.own_collate) is not None:
@@ -96,5 +96,5 @@ class TorchWorker(Worker):
             apply_random_seed(self.job.dataset, shared)
 
     def rules(self, fetcher):
-        stock = fetcher.collate_fn is default_collate and not fetcher.single
-        return TORCH if stock and has_stock_rules() else LIST
+        is_default = fetcher.collate_fn is default_collate and not fetcher.single
+        return TORCH if is_default and has_default_rules() else LIST

@@ -25,7 +25,7 @@ from slipring._core.ring._slot cimport Fill, current_fill, has_slow_samples
 import numpy as np
 
 from slipring._core.codec import _codec, pytree
-from slipring._core.codec._collate import ODD
+from slipring._core.codec._collate import UNSUPPORTED
 from slipring._core.codec.samples import listed_samples
 from slipring._core.ring._check import from_handler
 from slipring._core.ring.sample_marks import failed_at
@@ -47,7 +47,7 @@ cdef enum:
 LIST, NUMPY, TORCH, DROP = AS_LIST, AS_NUMPY, AS_TORCH, NOT_KEPT
 NO_SAMPLES = object()  # in place of a batch, if `skip_none` leaves no sample; the loader goes on to the next batch
 
-cdef object odd = ODD
+cdef object unsupported = UNSUPPORTED
 cdef int MAX_DEPTH = pytree.MAX_DEPTH
 cdef int MAX_DIMS = 16  # arrays with as many dimensions have no rows
 cdef Py_ssize_t TIMED = 16  # one of this many fast copies is timed
@@ -403,7 +403,7 @@ cdef object contain(Column column, list parts):
 
 
 cdef object batch_of(Column column, Py_ssize_t n, Fill fill, int rules, bint transposed, str path, int depth):
-    """Return the node of the batch; `odd` if torch itself must collate it."""
+    """Return the node of the batch; `unsupported` if torch itself must collate it."""
     cdef list parts
     cdef Column part
     if column.parts is None:
@@ -424,8 +424,8 @@ cdef object batch_of(Column column, Py_ssize_t n, Fill fill, int rules, bint tra
             name = j if column.names is None else column.names[j]
             inner = f"{path}.{name}" if column.code == b"c" else within(path, name)
         made = batch_of(part, n, fill, rules, column.names is None, inner, depth + 1)
-        if made is odd:
-            return odd
+        if made is unsupported:
+            return unsupported
         parts[j] = made
     return parts if column.code == b"(" and rules == AS_TORCH else contain(column, parts)
 
@@ -696,7 +696,7 @@ cdef class RowWriter:
             self.fill.by_rows = False
         if self.root is not None:
             made = batch_of(self.root, self.count, self.fill, self.rules, False, "", 0)
-            if made is not odd:
+            if made is not unsupported:
                 return made
             self.to_list()
         samples = self.given if self.was_given else self.read_back()[:self.count]

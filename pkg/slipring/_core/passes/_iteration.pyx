@@ -223,23 +223,23 @@ cdef class Iteration(Pass):
 
     # ---- dispatch
 
-    cdef int dispatch(self, bint patient) except -1:
-        """Dispatch tasks up to the prefetch depth. `patient`: wait for a slot if there is no task to wait for."""
+    cdef int dispatch(self, bint may_wait) except -1:
+        """Dispatch tasks up to the prefetch depth. `may_wait`: wait for a slot if there is no task to wait for."""
         if self.planning or self.exhausted or self.tasks.n >= self.prefetch_depth:
             return 0
         self.planning = True
         try:
-            self.plan_ahead(patient)
+            self.plan_ahead(may_wait)
         finally:
             self.planning = False
         return 0
 
     @cython.final
-    cdef int plan_ahead(self, bint patient) except -1:
+    cdef int plan_ahead(self, bint may_wait) except -1:
         cdef int slot
         while True:
             if self.due is None:
-                if self.would_wait is not None and (self.tasks.n or not patient) and self.would_wait():
+                if self.would_wait is not None and (self.tasks.n or not may_wait) and self.would_wait():
                     return 0
                 if not self.plan_next():
                     self.look_next = 0  # look() must learn that the plan has ended
@@ -248,7 +248,7 @@ cdef class Iteration(Pass):
                 raise Closed("the loader was closed while its sampler drew indices")
             slot = self.ring.pick_free()
             if slot < 0:
-                if self.tasks.n or not patient:
+                if self.tasks.n or not may_wait:
                     return 0
                 slot = self.wait_for_slot()
             if not self.put(slot):

@@ -48,7 +48,7 @@ cdef class Pass(Turnstile):
     cdef int look(self) except -1
     cdef Task receive(self)
     cdef Task unpacked(self, Task task, int copy)
-    cdef int dispatch(self, bint patient) except -1
+    cdef int dispatch(self, bint may_wait) except -1
     cpdef int raise_end(self, of=*) except -1
     cdef object next_batch(self)
     cdef Task receive_with_hooks(self)

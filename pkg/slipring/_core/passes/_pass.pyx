@@ -86,7 +86,7 @@ cdef class Pass(Turnstile):
         self.value, task.kind = value, kind
         return task
 
-    cdef int dispatch(self, bint patient) except -1:
+    cdef int dispatch(self, bint may_wait) except -1:
         """Dispatch tasks up to the prefetch depth."""
         return 0
 

@@ -49,10 +49,10 @@ cdef class Rebatcher:
 
     An exception ends nothing: rows that were already copied are kept in memory of their own, and begin the next batch.
 
-    `source` yields what `feed` reads. ``feed.read(given, number, batch)`` returns a `Block`, None for one without rows,
-    or a list of items to read in its place. If it raises, except in a signal handler, the block is skipped.
-    `batch` is the number of the batch that needs the block. ``feed.own(rest)`` copies what lies in a block,
-    ``feed.joined(list of rests)`` makes one of several, and ``feed.named(arrays, rest)`` makes a batch. A batch has
+    `source` yields what `reader` reads. ``reader.read(given, number, batch)`` returns a `Block`, None for one without
+    rows, or a list of items to read in its place. If it raises, except in a signal handler, the block is skipped.
+    `batch` is the number of the batch that needs the block. ``reader.own(rest)`` copies what lies in a block,
+    ``reader.joined(list of rests)`` makes one of several, and ``reader.named(arrays, rest)`` makes a batch. A batch has
     `batch_size` rows; `drop_last` drops a last one that is not full.
 
     `made` counts rows that were delivered, skipped, or passed over because they could not be made. `batches` counts the
@@ -60,8 +60,8 @@ cdef class Rebatcher:
     blocks are skipped silently.
     """
 
-    def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last=False):
-        self.source, self.feed, self.batch_size, self.drop_last = iter(source), feed, batch_size, drop_last
+    def __init__(self, source, reader, Py_ssize_t batch_size, bint drop_last=False):
+        self.source, self.reader, self.batch_size, self.drop_last = iter(source), reader, batch_size, drop_last
         self.given, self.pushed_back, self.parts = NOTHING, [], []
 
     def __iter__(self):
@@ -78,7 +78,7 @@ cdef class Rebatcher:
                 if self.given is NOTHING:
                     return None
             try:
-                block = self.feed.read(self.given, self.number, self.batches)
+                block = self.reader.read(self.given, self.number, self.batches)
             except Exception as error:
                 if not from_handler(error):
                     self.given = NOTHING
@@ -116,7 +116,7 @@ cdef class Rebatcher:
     def catch_up(self):
         """Pass over the rows to skip; return by how many rows the stream is too short.
 
-        An exception of the feed costs no row: call it again.
+        An exception of the reader costs no row: call it again.
         """
         cdef Py_ssize_t n
         while self.behind > 0:
@@ -148,7 +148,7 @@ cdef class Rebatcher:
                 if n and block.rest is not None:
                     rest = block.rest.slice(block.at, n)
                     # A block that ends within a batch must be released now, not with the batch.
-                    rests.append(rest if filled + n == self.batch_size else self.feed.own(rest))
+                    rests.append(rest if filled + n == self.batch_size else self.reader.own(rest))
                     rest = None
                 filled += n
                 self.used(n if n == wanted else n + 1)
@@ -159,16 +159,16 @@ cdef class Rebatcher:
                         raise error
             if filled == 0 or (filled < self.batch_size and self.drop_last):
                 raise StopIteration
-            batch = self.feed.named(
+            batch = self.reader.named(
                 out if filled == self.batch_size else [array[:filled] for array in out],
-                self.feed.joined(rests) if rests else None,
+                self.reader.joined(rests) if rests else None,
             )
         except StopIteration:
             raise
         except BaseException:
             if filled:
                 copied = Block([np.array(array[:filled]) for array in out],
-                               self.feed.joined([self.feed.own(rest) for rest in rests]) if rests else None, filled)
+                               self.reader.joined([self.reader.own(rest) for rest in rests]) if rests else None, filled)
                 if self.block is not None:
                     self.pushed_back.append(self.block)
                 self.block = copied
@@ -184,7 +184,7 @@ cdef class Shuffler(Rebatcher):
 
     Each batch is drawn without replacement from `size` rows (at the end: from the rows that are left). The next rows
     take their places. Blocks are copied into the buffer as they come. `size` is at least `batch_size`. In addition to
-    the methods for `Rebatcher`, ``feed.pool(size)`` makes the object that keeps rests by their position in the buffer.
+    the methods for `Rebatcher`, ``reader.pool(size)`` makes the object that keeps rests by position in the buffer.
     """
 
     cdef Py_ssize_t size, count
@@ -194,8 +194,8 @@ cdef class Shuffler(Rebatcher):
     cdef object order   # a permutation of the buffer's places; the first `count` are taken
     cdef int64_t[::1] places
 
-    def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last, Py_ssize_t size, rng):
-        Rebatcher.__init__(self, source, feed, batch_size, drop_last)
+    def __init__(self, source, reader, Py_ssize_t batch_size, bint drop_last, Py_ssize_t size, rng):
+        Rebatcher.__init__(self, source, reader, batch_size, drop_last)
         self.size, self.rng = size, rng
         self.order = np.arange(size, dtype=np.int64)
         self.places = self.order
@@ -209,7 +209,7 @@ cdef class Shuffler(Rebatcher):
             if self.room is None:
                 # Ordinary memory: the buffer outlives the slot.
                 self.room = [np.empty((self.size, *array.shape[1:]), array.dtype) for array in block.arrays]
-                self.pool = None if block.rest is None else self.feed.pool(self.size)
+                self.pool = None if block.rest is None else self.reader.pool(self.size)
             n = wanted = min(self.size - self.count, block.rows - block.at)
             error, arrays, first = None, block.arrays, block.at
             if block.writes:
@@ -265,7 +265,7 @@ cdef class Shuffler(Rebatcher):
         for i in range(len(out)):
             gather(out[i], self.room[i], &self.places[self.count - n], n)
         rest = None if self.pool is None else self.pool.take(self.order[self.count - n:self.count])
-        batch = self.feed.named(out, rest)
+        batch = self.reader.named(out, rest)
         self.count -= self.drawn
         self.drawn = 0
         self.made += n
@@ -412,8 +412,8 @@ cdef class ShardRebatcher(Rebatcher):
     """A `Rebatcher` of pieces of shards, one after the other. It knows where in a shard the delivered rows end.
 
     If the source of a shard has raised, the shard is opened again at the next request, and continues at the row that it
-    had reached. ``open(number)`` returns an iterable of what `feed` reads for a shard. A piece is [number of the shard,
-    its first row to deliver].
+    had reached. ``open(number)`` returns an iterable of what `reader` reads of it. A piece is [shard number,
+    first row to deliver].
     """
 
     cdef object open
@@ -424,8 +424,8 @@ cdef class ShardRebatcher(Rebatcher):
     cdef int64_t first  # the number of its first block
     cdef public tuple bad  # (piece, its blocks up to the last that raised an error); earlier errors are not repeated
 
-    def __init__(self, open, feed, Py_ssize_t batch_size, bint drop_last, list pieces not None):
-        Rebatcher.__init__(self, (), feed, batch_size, drop_last)
+    def __init__(self, open, reader, Py_ssize_t batch_size, bint drop_last, list pieces not None):
+        Rebatcher.__init__(self, (), reader, batch_size, drop_last)
         self.source = None
         self.open, self.pieces, self.ends, self.bad = open, pieces, [], (-1, 0)
 

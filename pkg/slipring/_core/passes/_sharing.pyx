@@ -75,7 +75,7 @@ cdef class SharedIteration(Pass):
 
     # ---- the plan
 
-    cdef int dispatch(self, bint patient) except -1:
+    cdef int dispatch(self, bint may_wait) except -1:
         """Plan as many tasks as the lead: a Stateful sampler is then as far here as there."""
         if self.planning or self.streams is not None:
             return 0

@@ -10,7 +10,7 @@ from slipring._core.passes import reshard
 from slipring._core.passes import state as states
 from slipring._core.passes._iteration import Iteration
 from slipring._core.passes._local import LocalIteration
-from slipring._core.passes.source import map_plan, rank_that_draws, share_of, steps_before
+from slipring._core.passes.source import map_plan, rank_stride, rank_that_draws, steps_before
 from slipring._core.ring._ring import mix
 from slipring._core.workers import error_record
 from slipring._core.workers._rng_guard import RngGuard
@@ -117,7 +117,7 @@ class Frontend:
             options.for_worker(),
             self._worker_class,
             rank_that_draws(options.rank, options.batch_sampler, options.sampler),
-            self._share,
+            self._rank_stride,
             tracked=self._keeps_states and (self.is_stream or is_stateful(self.dataset)),
         )
 
@@ -126,11 +126,11 @@ class Frontend:
         return ()
 
     @property
-    def _share(self) -> Any:
+    def _rank_stride(self) -> Any:
         o = self.options
         if o.rng != "sample":
             return None
-        return share_of(self.dataset, self.is_stream, o.batch_sampler, o.sampler, o.batch_size, o.rank)
+        return rank_stride(self.dataset, self.is_stream, o.batch_sampler, o.sampler, o.batch_size, o.rank)
 
     def _beginning(self) -> AbstractContextManager[Any]:
         """Return the context in which a pass begins."""

@@ -19,7 +19,7 @@ from slipring._core.ring import numa
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring._core.ring.weak_registry import register
 from slipring._core.workers.local_worker import LocalWorker
-from slipring._core.workers.seeding import Share
+from slipring._core.workers.seeding import RankStride
 from slipring.errors import Closed
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class LoaderCore(Frontend):
                 plan, beyond = StreamPlan(job.num_workers, o.in_order, next_worker), ()
             else:
                 plan, source, first, origin = self._order(iterator, o, numbers)
-            word = epoch if o.rng != "sample" else Share.epoch(epoch, origin)
+            word = epoch if o.rng != "sample" else RankStride.epoch(epoch, origin)
             if job.tracked:
                 workers = states.loaded_positions(o.num_workers, positions if o.num_workers else loadable)
             position = Position(word, first, beyond, workers, next_worker)

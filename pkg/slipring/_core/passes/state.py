@@ -229,8 +229,8 @@ def checked(loader, state, takes_number=False):
             for position in positions:
                 if "iterator" in (position["states"] or ()):
                     check(position["states"]["iterator"], position.get("since", 0))
-        unsaid = any(position["batches"] and not position["states"] for position in positions)
-        if kind == "iterable" and (unsaid or state.dropped):
+        stateless = any(position["batches"] and not position["states"] for position in positions)
+        if kind == "iterable" and (stateless or state.dropped):
             warnings.warn(
                 "the iterable dataset has no state_dict()/load_state_dict(), nor has its iterator: each "
                 "worker reads again, and drops, the batches that were delivered before",

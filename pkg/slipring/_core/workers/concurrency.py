@@ -114,14 +114,14 @@ class Concurrency:
         If a result is a `RemoteError` that will be raised, do not wait for the reads after it: their entries are None.
         """
         found = [None] * len(asked)
-        with contextlib.closing(self.in_turn(read, asked, len(asked))) as results:
+        with contextlib.closing(self.in_order(read, asked, len(asked))) as results:
             for n, result in enumerate(results):
                 found[n] = result
                 if isinstance(result, RemoteError) and not result.missing:
                     break
         return found
 
-    def in_turn(self, read, asked, most=None):
+    def in_order(self, read, asked, most=None):
         """Yield the results in order, with None in place of each failed read.
 
         `most` reads are in flight; by default, as many as there are threads. None starts before the first result is

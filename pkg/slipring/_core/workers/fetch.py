@@ -5,6 +5,7 @@ import operator
 from functools import partial
 from types import MethodType
 
+from slipring._capabilities import lend_threads
 from slipring._core.codec._codec import empty
 from slipring._core.codec._collate import default_collate
 from slipring._core.codec._rows import DROP, LIST, NO_SAMPLES, NUMPY, RowWriter, draw, read_samples
@@ -20,7 +21,6 @@ from slipring._core.workers.stateful import (
     stateful_parts,
     states_of,
 )
-from slipring._offered import offered
 from slipring.errors import shown
 
 _log = logging.getLogger("slipring")
@@ -132,13 +132,13 @@ class Fetcher:
 class MapFetcher(Fetcher):
     """A reader that reads samples by index.
 
-    If the job has a `Share`, each sample is read separately, with generators of its own. The dataset may then make
+    If the job has a `RankStride`, each sample is read separately, with generators of its own. The dataset may then make
     whole batches only if it asks `seeding.sample_seed` for each sample, and declares this with ``seeds_samples``.
     """
 
     def __init__(self, job, concurrency):
         super().__init__(job)
-        dataset, by_sample, collate_fn, single = job.dataset, job.share is not None, self.collate_fn, self.single
+        dataset, by_sample, collate_fn, single = job.dataset, job.rank_stride is not None, self.collate_fn, self.single
         self.dataset = BySample(dataset) if by_sample else dataset
         self.unseeded = dataset  # for concurrent reads, which cannot use the global generators
         self.concurrency = concurrency
@@ -146,8 +146,8 @@ class MapFetcher(Fetcher):
         self.getitems = None if one_by_one else getattr(dataset, "__getitems__", None)
         self.is_async = is_async(dataset)
         maker = batch_maker(dataset)
-        stock = collate_fn is None or is_own_collate(collate_fn, maker)
-        self.into = whole_batches(maker, by_sample) if stock and not single else None
+        is_default = collate_fn is None or is_own_collate(collate_fn, maker)
+        self.into = whole_batches(maker, by_sample) if is_default and not single else None
         if not single:
             self.into = self.into or gathered(maker, collate_fn)
             self.finish_batch = own_method(maker, "finish_batch")
@@ -162,7 +162,7 @@ class MapFetcher(Fetcher):
         """
         concurrency, row = self.concurrency, seeding.row()
         if self.getitems is not None:
-            with offered(concurrency):
+            with lend_threads(concurrency):
                 samples = self.getitems(indices)
             if is_awaitable(samples):
                 samples = concurrency.one(samples)
@@ -190,7 +190,7 @@ class MapFetcher(Fetcher):
 
     def whole(self, indices):
         """Return a batch that the dataset itself makes inside the slot."""
-        with offered(self.concurrency):
+        with lend_threads(self.concurrency):
             return self.into(listed(indices), empty)
 
 
@@ -351,7 +351,7 @@ def since(position):
     return position.get("since", 0)
 
 
-def shorter(had, found, of="the iterable dataset where it is read here"):
+def dataset_shrank(had, found, of="the iterable dataset where it is read here"):
     """Return the exception for a dataset that ends before the position that a state says was delivered."""
     return ValueError(
         f"the state says that {had} batches were delivered of {of}, which now ends after {found}: the "
@@ -368,7 +368,7 @@ def skip_batches(read, count):
     for done in range(count):
         batch, error = attempt(read)
         if batch is None and error is None:  # an error was raised then
-            raise shorter(count, done)
+            raise dataset_shrank(count, done)
 
 
 class IdentityDataset:
@@ -393,7 +393,7 @@ class StreamFetcher(Fetcher):
         self.rows = None
         self.parts = stateful_parts(None if shared else dataset, self.iterator)
         self.continues_after_errors = getattr(self.iterator, "continues_after_errors", False)
-        self.every = SnapshotInterval(self.options.snapshot_interval)
+        self.snapshots = SnapshotInterval(self.options.snapshot_interval)
         self.saved_state = None, None  # position, the states there as bytes
         self.batch_size, self.drop_last = self.options.batch_size or 1, self.options.drop_last
         # Batches read so far, with those whose reading failed. Negative: as many were read after the states of
@@ -404,7 +404,7 @@ class StreamFetcher(Fetcher):
         skip_batches(lambda: self.read(DROP) or None, skip)
         self.position = -since(position)
         if before:
-            self.every.go_on(self._seq(0))
+            self.snapshots.go_on(self._seq(0))
 
     def _seq(self, position):
         """Return the sequence number of the batch before `position`, if all workers have delivered as many.
@@ -417,7 +417,7 @@ class StreamFetcher(Fetcher):
     def states(self, always=False, generators=None):
         """Return `pickled_states` after the batch that was read last; None if none is due, unless `always`."""
         if self.saved_state[0] != self.position:
-            due = self.every.due(self._seq(self.position)) or always
+            due = self.snapshots.due(self._seq(self.position)) or always
             # After a last batch that is not full, the dataset may be at its beginning again.
             states = pickled_states(self.parts, self.ended, generators) if due else None
             self.saved_state = self.position, states

@@ -16,7 +16,7 @@ class Job:
     options: Options  # as `Options.for_worker` returns them
     worker_class: type  # `Worker` or a frontend's own
     rank: int = 0
-    share: seeding.Share | None = None  # with rng="sample"; the iteration's epoch is then `Share.epoch`
+    rank_stride: seeding.RankStride | None = None  # with rng="sample"; the iteration's epoch is then `RankStride.epoch`
     epoch_seeds: bool = True  # random numbers depend on a task's epoch, too, not only on its seed
     tracked: bool = False  # the states of dataset and iterator travel with the batches
     # Worker number -> the position from which it resumes; see `open_stream`. It holds in iteration `resume_iteration`

@@ -131,7 +131,7 @@ class BySample:
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
+class RankStride:
     """A rank's share of the samples of a step: every `world_size`-th, from the `rank`-th on."""
 
     batch_size: int
@@ -146,7 +146,7 @@ class Share:
     def begin(self, seed, epoch, seq, row):
         """Seed samples by their positions, from `row` of the batch on; call it after `set_batch_seed`.
 
-        `seed` is the iteration's. `epoch` is the epoch word of `Share.epoch`.
+        `seed` is the iteration's. `epoch` is the epoch word of `RankStride.epoch`.
         """
         first = (epoch >> EPOCH_BITS) + seq * self.batch_size * self.world_size + self.rank
         _thread.row, _thread.samples = first + row * self.world_size, (seed, self.world_size)
@@ -225,8 +225,8 @@ def begin_rows(job, seed, word, seq, first_row, with_globals):
     set_batch_seed(rows, batch, first_row)
     if with_globals:
         seed_globals(rows)
-    if job.share is not None:
-        job.share.begin(seed, word, seq, first_row)
+    if job.rank_stride is not None:
+        job.rank_stride.begin(seed, word, seq, first_row)
 
 
 # ---- the process's global generators ----

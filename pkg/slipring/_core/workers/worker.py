@@ -15,10 +15,10 @@ from slipring._core.workers.concurrency import Concurrency
 from slipring._core.workers.fetch import (
     MapFetcher,
     StreamFetcher,
+    dataset_shrank,
     delivered,
     load_dataset,
     load_stream,
-    shorter,
 )
 from slipring._core.workers.heap import Heap
 from slipring._core.workers.stateful import SnapshotInterval, StateError, pickled_states
@@ -91,7 +91,7 @@ class Worker:
             self._seed_process(base_seed)
         if self.options.worker_init_fn is not None:
             self.options.worker_init_fn(self.number)
-        if self.job.share is not None:
+        if self.job.rank_stride is not None:
             self.fetcher.dataset.seeds_globals = self.owns_process
         self.ring.serve(self.participant)
 
@@ -152,7 +152,7 @@ class Worker:
         """Drop everything that belongs to the current iteration."""
         self.iteration = self.stream = None
         self.turn = 0
-        self.every = SnapshotInterval(self.options.snapshot_interval)  # of a map dataset
+        self.snapshots = SnapshotInterval(self.options.snapshot_interval)  # of a map dataset
 
     def _enter_iteration(self, fill):
         if fill.iteration == self.iteration:
@@ -180,7 +180,7 @@ class Worker:
         position = job.resume.get(self.number) or {}
         load_dataset(job.dataset, position)
         if delivered(position):
-            self.every.go_on(fill.seq - job.num_workers)
+            self.snapshots.go_on(fill.seq - job.num_workers)
         self._make_again(fill, position.get("again", ()))
 
     def _make_again(self, fill, batches):
@@ -243,7 +243,7 @@ class Worker:
 
     def _state_of_dataset(self, fill):
         """Return the state of a map dataset after this batch, as bytes; None if none is due."""
-        if not self.job.tracked or not self.every.due(fill.seq):
+        if not self.job.tracked or not self.snapshots.due(fill.seq):
             return None
         return pickled_states([("dataset", self.job.dataset)])
 
@@ -261,7 +261,7 @@ class Worker:
         while not self.stream.ended and self.stream.position < fill.sequence:
             self._repeat(fill)
         if self.stream.position < 0:
-            raise shorter(behind, behind + self.stream.position)
+            raise dataset_shrank(behind, behind + self.stream.position)
         more = self.stream.read(self.rules(self.stream))
         rows, self.stream.rows = self.stream.rows, None
         fetched = rows.fetched_at(begun)

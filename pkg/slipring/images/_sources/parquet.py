@@ -6,8 +6,8 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
+from slipring._capabilities import read_ahead
 from slipring._files.storage import Storage, linked, locate
-from slipring._offered import read_ahead
 from slipring.errors import ImageError, shown
 from slipring.images._sources.dataset import ImageDataset
 from slipring.images._sources.folder import read_file
