@@ -137,6 +137,6 @@ int sr_claim_any(sr_served *served, uint32_t n, uint32_t participant, uint32_t s
     /* After -EAGAIN there is nothing to pass on: each segment was scanned after its announcement was withdrawn. */
     pass_wake_ups_on(served, rc == -EAGAIN ? 0 : n, used);
     if (rc == 0)
-        sr_note_claim(served[*which].ring, *slot, since);
+        sr_record_claim(served[*which].ring, *slot, since);
     return rc;
 }

@@ -42,8 +42,8 @@ def served(trips):
 
 def claimed(rings, trips):
     """Claim a task; return (the place of its segment, the slot writer)."""
-    ring, fill = rings.claim(rings.wake_count())
-    return [trip.ring for trip in trips].index(ring), fill
+    ring, writer = rings.claim(rings.wake_count())
+    return [trip.ring for trip in trips].index(ring), writer
 
 
 def test_the_segment_with_the_lowest_share_of_made_batches_comes_first(trips):
@@ -56,8 +56,8 @@ def test_the_segment_with_the_lowest_share_of_made_batches_comes_first(trips):
     places, fills = zip(*(claimed(rings, trips) for _ in range(6)), strict=True)
     assert places[:2] == (2, 1)  # shares 0 and 1/3, and then a claim counts as a batch
     assert sorted(places) == [0, 0, 1, 1, 2, 2]
-    for fill in fills:
-        fill.abort()
+    for writer in fills:
+        writer.abort()
 
 
 def test_equal_segments_take_turns(trips):
@@ -67,8 +67,8 @@ def test_equal_segments_take_turns(trips):
         trip.dispatch([0], seq=1)
     found = [claimed(rings, trips) for _ in range(6)]
     assert [place for place, _ in found] == [1, 2, 0, 1, 2, 0]
-    for _, fill in found:
-        fill.abort()
+    for _, writer in found:
+        writer.abort()
 
 
 def test_a_closed_segment_is_passed_over_and_one_that_was_removed_is_not_served(trips):
@@ -76,9 +76,9 @@ def test_a_closed_segment_is_passed_over_and_one_that_was_removed_is_not_served(
     slots = [trip.dispatch([0]) for trip in trips]
     trips[0].ring.close()
     rings.remove(trips[1].ring)
-    place, fill = claimed(rings, trips)
-    with fill:
-        trips[2].encoder.publish(fill, [7], BATCH)
+    place, writer = claimed(rings, trips)
+    with writer:
+        trips[2].encoder.publish(writer, [7], BATCH)
     assert place == 2 and trips[2].take(slots[2]) == 7
     seen = rings.wake_count()
     trips[2].ring.wake_worker(WORKER)

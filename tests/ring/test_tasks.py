@@ -12,11 +12,11 @@ from tests.support.inside import FINISH, MAX_RANGES, IndexOrder, Slices, _ring
 def indices_of(trip, indices, chunk=0):
     """Return a task as a worker reads it."""
     trip.dispatch(indices, chunk)
-    fill = trip.ring.claim(1, 5)
-    found = fill.indices()
+    writer = trip.ring.claim(1, 5)
+    found = writer.indices()
     trip.ring.begin_iteration(0)
     if chunk == 0:
-        fill.abort()
+        writer.abort()
     return found
 
 
@@ -94,19 +94,19 @@ def test_a_task_carries_the_dispatchers_arguments(trip):
     trip.ring.begin_iteration(7)
     trip.ring.dispatch(slot, [5], 7, 3, big, 99, 12, 2, 0, True)  # addressed to participant 1
     assert trip.ring.claim(2, 0) is None
-    fill = trip.ring.claim(1, 5)
-    assert (fill.iteration, fill.epoch, fill.seq, fill.seed, fill.sequence) == (7, 3, big, 99, 12)
-    assert fill.single and fill.n_rows == 1 and fill.n_ranges == 0 and fill.range is None
-    assert fill.asked_for is None and fill.indices() == [5] == fill.asked_for
-    assert (fill.slot, fill.participant, fill.ring) == (slot, 1, trip.ring)
-    fill.abort()
+    writer = trip.ring.claim(1, 5)
+    assert (writer.iteration, writer.epoch, writer.seq, writer.seed, writer.sequence) == (7, 3, big, 99, 12)
+    assert writer.single and writer.n_rows == 1 and writer.n_ranges == 0 and writer.range is None
+    assert writer.asked_for is None and writer.indices() == [5] == writer.asked_for
+    assert (writer.slot, writer.participant, writer.ring) == (slot, 1, trip.ring)
+    writer.abort()
 
 
 def test_a_stream_has_no_indices(trip):
     trip.ring.dispatch(trip.ring.pick_free(), None, 0, 0, 0, 0, 0, 0, 0, False)
-    fill = trip.ring.claim(1, 5)
-    assert fill.kind == _ring.TASK_NEXT and fill.indices() == []
-    fill.abort()
+    writer = trip.ring.claim(1, 5)
+    assert writer.kind == _ring.TASK_NEXT and writer.indices() == []
+    writer.abort()
 
 
 @pytest.mark.parametrize("indices", [list(range(10)), [str(i) for i in range(10)]], ids=["ints", "texts"])

@@ -39,23 +39,23 @@ class Trip:
         """Dispatch a task and claim it (with `chunk`: its first range); return the slot writer."""
         slot = self.dispatch(list(indices), chunk, self.seq)
         self.seq += 1
-        fill = self.ring.claim(participant, 5.0)
-        assert fill is not None and fill.slot == slot
-        fill.indices()
-        return fill
+        writer = self.ring.claim(participant, 5.0)
+        assert writer is not None and writer.slot == slot
+        writer.indices()
+        return writer
 
     def put(self, value, indices=(0,), kind=BATCH, state=None):
         """Publish a value, or the result of a function that runs inside the slot writer; return the slot.
 
         `state` is the worker's state after the batch, as bytes.
         """
-        fill = self.claim(indices)
-        with fill:
+        writer = self.claim(indices)
+        with writer:
             # Only the box refers to the value: an array that exists later is one that the worker kept.
             box = [value() if callable(value) else value]
             value = None
-            self.encoder.publish(fill, box, kind, state=state)
-        return fill.slot
+            self.encoder.publish(writer, box, kind, state=state)
+        return writer.slot
 
     def take(self, slot, copy=COPY_AUTO):
         """Take the batch in `slot`; return its value."""

@@ -191,7 +191,7 @@ class _Ordered:
     """Batches in the order of the source, whichever process makes them: see `DeviceIteration`."""
 
     received = before_return = reason = next_pass = None
-    note_loop = staticmethod(lambda *_: None)
+    record_loop = staticmethod(lambda *_: None)
 
     def __init__(self, core, source, work, prefetch_depth):
         self.core, self.source, self.work, self.prefetch_depth = core, source, work, prefetch_depth

@@ -79,20 +79,20 @@ class TorchWorker(Worker):
         torch.manual_seed(seed)
         np.random.seed(private.generate_state(base_seed, self.number))
 
-    def _enter_iteration(self, fill):
-        if fill.iteration == self.iteration:
+    def _enter_iteration(self, writer):
+        if writer.iteration == self.iteration:
             return
         if self.options.rng != "worker":
-            super()._enter_iteration(fill)
+            super()._enter_iteration(writer)
         else:
             # The generators were seeded when the worker began, and continue from epoch to epoch.
             self.forget_iteration()
-            self.iteration, self.epoch = fill.iteration, self.job.epoch_of(fill.epoch)
-            seeding.set_batch_seed(mix(fill.seed, self.epoch, self.number), stream=mix(fill.seed, self.epoch))
-            self._resume_dataset(fill)
+            self.iteration, self.epoch = writer.iteration, self.job.epoch_of(writer.epoch)
+            seeding.set_batch_seed(mix(writer.seed, self.epoch, self.number), stream=mix(writer.seed, self.epoch))
+            self._resume_dataset(writer)
         if isinstance(self.job.dataset, IterDataPipe):
             shared = torch.Generator()
-            shared.manual_seed(fill.epoch)  # the same in all workers
+            shared.manual_seed(writer.epoch)  # the same in all workers
             apply_random_seed(self.job.dataset, shared)
 
     def rules(self, fetcher):

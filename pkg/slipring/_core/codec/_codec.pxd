@@ -2,7 +2,7 @@ cimport numpy as cnp
 from libc.stdint cimport uint64_t
 
 from slipring._core.ring._segment cimport SR_LEAF_ALIGN, sr_result
-from slipring._core.ring._slot cimport Fill, Lease
+from slipring._core.ring._slot cimport SlotWriter, Lease
 
 
 cdef extern from "numpy/arrayobject.h":
@@ -31,7 +31,7 @@ cdef object tensor_class()
 cdef bint is_tensor(value)
 cdef bint is_foreign_array(value) except -1
 cdef int is_fixed(cnp.dtype descr) except -1
-cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr)
+cdef object in_slot(SlotWriter writer, tuple shape, cnp.dtype descr)
 cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.npy_intp *strides, cnp.dtype descr,
                        object base)
 cdef void copy_in(char *to, const char *source, uint64_t nbytes) noexcept

@@ -27,7 +27,7 @@ from slipring._core.ring._ring cimport Ring
 from slipring._core.ring._segment cimport (
     SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE, WITH_STATE, clock, copy_large, sr_leaf, sr_result,
 )
-from slipring._core.ring._slot cimport Fill, Lease, current_fill, share, take
+from slipring._core.ring._slot cimport SlotWriter, Lease, current_writer, share, take
 
 import numpy as np
 
@@ -144,10 +144,10 @@ def empty(shape, dtype=float):
     ...     print(next(iter(loader)).tolist())
     [[0.0, 0.0], [1.0, 1.0], [2.0, 4.0], [3.0, 9.0]]
     """
-    cdef Fill fill = current_fill()
+    cdef SlotWriter writer = current_writer()
     # If several workers fill a slot, only the worker that publishes it can pin it. That worker also writes the batch
     # over the rows that the others have staged, so that a slot never has to hold both.
-    if fill is None or fill.range != SR_WHOLE or fill.by_rows:
+    if writer is None or writer.range != SR_WHOLE or writer.by_rows:
         return made(shape, dtype)
     return reserve(shape, dtype)
 
@@ -163,13 +163,13 @@ cdef object made(shape, dtype):
 
 def reserve(shape, dtype):
     """Return an array as `empty` does, also in a range of a batch that several workers share; no code may keep it."""
-    cdef Fill fill = current_fill()
+    cdef SlotWriter writer = current_writer()
     cdef cnp.dtype descr = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
-    if fill is None or descr.subdtype is not None or not is_fixed(descr):
+    if writer is None or descr.subdtype is not None or not is_fixed(descr):
         return np.empty(shape, dtype)
     if type(shape) is not tuple:
         shape = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
-    return in_slot(fill, shape, descr)
+    return in_slot(writer, shape, descr)
 
 
 cdef int is_fixed(cnp.dtype descr) except -1:
@@ -184,8 +184,8 @@ cdef int is_fixed(cnp.dtype descr) except -1:
     return num != cnp.NPY_VOID or not descr.hasobject
 
 
-cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
-    """Return a new array in the slot of a `Fill`."""
+cdef object in_slot(SlotWriter writer, tuple shape, cnp.dtype descr):
+    """Return a new array in the slot of a `SlotWriter`."""
     cdef cnp.npy_intp dims[64]
     cdef uint64_t nbytes = descr.itemsize
     cdef int i, n = <int> len(shape)
@@ -198,7 +198,7 @@ cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
         if dims[i] and nbytes > LARGEST // <uint64_t> dims[i]:
             raise ValueError(f"an array of shape {shape} is too large")
         nbytes *= <uint64_t> dims[i]
-    return array_over(fill.alloc(nbytes, SR_LEAF_ALIGN), n, dims, NULL, descr, fill.holder())
+    return array_over(writer.alloc(nbytes, SR_LEAF_ALIGN), n, dims, NULL, descr, writer.slot_pin())
 
 
 cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.npy_intp *strides, cnp.dtype descr,
@@ -690,18 +690,18 @@ cdef object text(bytes data, uint64_t start, uint64_t end):
 
 cdef list strings(const sr_leaf *record, const char *at):
     """Return the texts of a leaf: [n + 1 ends, then the bytes of n texts]."""
-    cdef uint64_t count = record.extra, i, head, start = 0, end, room
+    cdef uint64_t count = record.extra, i, head, start = 0, end, available
     if count >= record.nbytes // 8:
         raise CorruptBatch(f"a worker sent a list of {count} texts in {record.nbytes} bytes")
     head = (count + 1) * 8
-    room = record.nbytes - head
+    available = record.nbytes - head
     cdef bytes data = PyBytes_FromStringAndSize(at, record.nbytes)
     cdef const uint64_t *ends = <const uint64_t *> PyBytes_AS_STRING(data)
     cdef list out = []
     for i in range(count):
         end = ends[i + 1]
-        if end < start or end > room:
-            raise CorruptBatch(f"a worker sent a list of texts whose element {i} ends at {end} of {room}")
+        if end < start or end > available:
+            raise CorruptBatch(f"a worker sent a list of texts whose element {i} ends at {end} of {available}")
         if record.kind == LEAF_STRINGS:
             out.append(text(data, head + start, head + end))
         else:

@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from slipring._core.codec._codec cimport AsTensor, all_of, copy_rows, is_fixed, is_foreign_array, is_tensor
 from slipring._core.codec._dlpack cimport DLApi, DLTensor, alike, describe, exchange, is_ambiguous, single_float
-from slipring._core.ring._slot cimport Fill, current_fill
+from slipring._core.ring._slot cimport SlotWriter, current_writer
 
 import numpy as np
 
@@ -180,9 +180,9 @@ cdef object collate_nothing(list values, str path):
 
 cdef object where(Py_ssize_t i):
     """Return the name of a sample for a message: its index in the dataset if that is known."""
-    cdef Fill fill = current_fill()
-    if fill is not None and fill.rows is not None and i < len(fill.rows):
-        return f"index {shown(fill.rows[i])}"
+    cdef SlotWriter writer = current_writer()
+    if writer is not None and writer.rows is not None and i < len(writer.rows):
+        return f"index {shown(writer.rows[i])}"
     return f"sample {i}"
 
 

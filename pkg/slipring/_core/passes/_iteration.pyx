@@ -213,13 +213,13 @@ cdef class Iteration(Pass):
             if self.in_order or self.tasks.by_slot[slot] is not None:
                 return slot
 
-    def note_loop(self, uint64_t begun, uint64_t there, uint64_t before):
+    def record_loop(self, uint64_t begun, uint64_t there, uint64_t before):
         engine = self._engine
         if before:
-            self.ring.note_loop((there - begun) / SECOND, (there - before) / SECOND)
+            self.ring.record_loop((there - begun) / SECOND, (there - before) / SECOND)
         elif engine is not None and engine.running > 1:  # the engine's first wait does not count for the loader's rate
             waited = there - begun + self.start_ns
-            self.ring.note_loop(waited / SECOND, waited / SECOND)
+            self.ring.record_loop(waited / SECOND, waited / SECOND)
 
     # ---- dispatch
 

@@ -102,12 +102,12 @@ cdef class Pass(Turnstile):
         """Wait without a limit from now on; return the previous limit in seconds, 0 for none."""
         return 0
 
-    def note_loop(self, uint64_t begun, uint64_t there, uint64_t before):
+    def record_loop(self, uint64_t begun, uint64_t there, uint64_t before):
         """Record that the loop waited from `begun` to `there`; `before` is when its last wait ended. All in ns."""
 
-    def note_copy(self, uint32_t slot, double seconds):
+    def record_copy(self, uint32_t slot, double seconds):
         """Record how long the copy of the batch in a slot to a device took."""
-        self.ring.note_copy(slot, seconds)
+        self.ring.record_copy(slot, seconds)
 
     def resize(self, options):
         """Continue with the number of workers of these options if the batches do not depend on it."""

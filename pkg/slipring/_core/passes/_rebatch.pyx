@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_INCREF
 from slipring._core.codec._codec cimport copy_in, copy_rows
-from slipring._core.ring._slot cimport current_fill
+from slipring._core.ring._slot cimport current_writer
 
 import numpy as np
 
@@ -292,7 +292,7 @@ cdef class BlockReading:
 
 cdef list room_for(list arrays, Py_ssize_t rows):
     """Return arrays for so many rows, in the slot that is being filled."""
-    if current_fill() is None:
+    if current_writer() is None:
         return [room_for_one(array, rows) for array in arrays]
     return [empty((rows, *(<object> array).shape[1:]), (<object> array).dtype) for array in arrays]
 

@@ -227,7 +227,7 @@ cdef class SharedIteration(Pass):
             " the batches of share=: raise timeout, or look at what that process does"
         )
 
-    def note_copy(self, uint32_t slot, double seconds):
+    def record_copy(self, uint32_t slot, double seconds):
         """Record nothing: the slot's times are the lead's."""
 
     @property

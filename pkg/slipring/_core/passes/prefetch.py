@@ -274,7 +274,7 @@ class Preloader:
         step = self.ready[0]
         if self.thread is not None and not step.is_noted:
             there, before, self.asked_at = now(), self.asked_at, now()
-            self.core.note_loop(begun, there, before)
+            self.core.record_loop(begun, there, before)
             step.is_noted = True
         if not step.is_ready:
             batches = [self.mover.hand_over(part) for part in step.parts]
@@ -402,7 +402,7 @@ class Preloader:
                 return True
             if slot >= 0:
                 # The time includes the wait for earlier copies in make_room().
-                core.note_copy(slot, (there - begun + now() - took) / 1e9)
+                core.record_copy(slot, (there - begun + now() - took) / 1e9)
             self.last_task = task
             core.set_aside(parts, part)
             value = part = None  # a lease, unless it was copied to a device

@@ -21,7 +21,7 @@ from slipring._core.ring._segment cimport (
     SR_PARTICIPANT_JOINED, SR_PARTICIPANT_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment,
     claim_any, clock, sr_served, sr_task,
 )
-from slipring._core.ring._slot cimport make_fill
+from slipring._core.ring._slot cimport make_writer
 
 from slipring.errors import shown, told
 from slipring._core.ring.text import task_too_large
@@ -147,13 +147,13 @@ cdef class Ring(Segment):
         if indices.n > UINT32_MAX:  # a task has 32 bits for its rows
             raise task_too_large(8 * int(indices.n), 8 * int(UINT32_MAX), self.capacity, None)
         task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> indices.n, indices.n * 8
-        indices.write(<int64_t *> self.task_room(slot, task.bytes))
+        indices.write(<int64_t *> self.task_memory(slot, task.bytes))
         return 0
 
     cdef int write_ints(self, uint32_t slot, list indices, sr_task *task) except -1:
         """Write the task; return 0 if there is anything but ints of 64 bits."""
         cdef Py_ssize_t i, n = len(indices)
-        cdef int64_t *out = <int64_t *> self.task_room(slot, n * 8)
+        cdef int64_t *out = <int64_t *> self.task_memory(slot, n * 8)
         cdef int overflow = 0
         for i in range(n):
             if not PyLong_CheckExact(indices[i]):
@@ -166,7 +166,7 @@ cdef class Ring(Segment):
 
     cdef int write_pickle(self, uint32_t slot, Pickled indices, sr_task *task) except -1:
         task.kind, task.rows, task.bytes = SR_TASK_OBJECT, <uint32_t> indices.rows, len(indices.data)
-        memcpy(self.task_room(slot, task.bytes), PyBytes_AS_STRING(indices.data), task.bytes)
+        memcpy(self.task_memory(slot, task.bytes), PyBytes_AS_STRING(indices.data), task.bytes)
         self.meter.pickled_tasks += 1
         return 0
 
@@ -179,8 +179,8 @@ cdef class Ring(Segment):
         cdef list found = []
         self.made()
         while self.find_owned(participant, &slot):
-            fill = make_fill(self, participant, slot, SR_WHOLE, 0)
-            found.append((fill.seq, None if fill.kind == SR_TASK_NEXT else list(fill.indices())))
+            writer = make_writer(self, participant, slot, SR_WHOLE, 0)
+            found.append((writer.seq, None if writer.kind == SR_TASK_NEXT else list(writer.indices())))
             slot += 1
         return sorted(found, key=lambda pair: pair[0])
 
@@ -195,7 +195,7 @@ cdef class Ring(Segment):
             self.made()
         if not self.claim_task(participant, seconds, &slot, &which, &gen):
             return None
-        return make_fill(self, participant, slot, which, gen)
+        return make_writer(self, participant, slot, which, gen)
 
     def claim_free(self, uint32_t participant, double seconds):
         """Queue mode: wait for a free slot and claim it; None when the time is up."""
@@ -205,7 +205,7 @@ cdef class Ring(Segment):
         self.made()
         if not self.claim_slot(participant, deadline, &slot, &gen):
             return None
-        return make_fill(self, participant, slot, SR_WHOLE, gen)
+        return make_writer(self, participant, slot, SR_WHOLE, gen)
 
 
 @cython.final
@@ -265,4 +265,4 @@ cdef class ServedRings:
                          &gen):
             return None
         ring = self.rings[self.last]
-        return ring, make_fill(ring, self.participant, slot, which, gen)
+        return ring, make_writer(ring, self.participant, slot, which, gen)

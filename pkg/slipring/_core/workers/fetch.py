@@ -99,7 +99,7 @@ class Fetcher:
         """Return how samples become a batch; see `RowWriter`."""
         return NUMPY if self.collate_fn is None and not self.single else LIST
 
-    def writer(self, first, end, rules, share=None):
+    def row_writer(self, first, end, rules, share=None):
         """Return a `RowWriter` for the samples of rows ``first:end``."""
         return RowWriter(first, end, rules, share, self.options.skip_none)
 
@@ -436,7 +436,7 @@ class StreamFetcher(Fetcher):
         `rules` are the `RowWriter`'s.
         """
         want = self.batch_size
-        self.rows = self.writer(0, want, rules)
+        self.rows = self.row_writer(0, want, rules)
         self.position += 1
         if not self.ended:
             try:

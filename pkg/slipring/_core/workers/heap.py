@@ -31,7 +31,7 @@ class Heap:
         # Bytes of the largest recent batch: now, and when `kept` was set.
         self.largest = self.largest_then = 0
 
-    def note_batch(self, nbytes):
+    def record_batch(self, nbytes):
         """Record that a batch of `nbytes` was published and its samples were freed."""
         self.batches += 1
         self.largest = max(self.largest, nbytes)

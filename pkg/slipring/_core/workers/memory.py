@@ -204,7 +204,7 @@ class WorkerMemory:
         free, size, limit, file = room
         living = self._living()
         self._mark = max(self._mark, free)
-        all_began = self._note_begin(living)
+        all_began = self._record_begin(living)
         if free <= self._mark // 2:
             self._mark = free  # measure again only when half of this has been used
             grown = self._grown(living)
@@ -213,7 +213,7 @@ class WorkerMemory:
                 self._warn(grown, ring.info["committed"], free, size, limit, file)
         return LOOK_S if all_began else LOOK_S / 10
 
-    def _note_begin(self, living):
+    def _record_begin(self, living):
         """Record the size of new workers when they begin, 0 for forked ones; return whether all have begun."""
         self._begun = {pid: self._begun[pid] for _, _, pid, _ in living if pid in self._begun}
         for pool, _, pid, serving in living:
