@@ -247,7 +247,7 @@ def share_rows(trip):
 
 def test_arrays_from_empty_are_ordinary_while_a_batch_is_shared(trip):
     # Only one worker can hold a slot; the sample is copied to its row in any case.
-    with trip.claim(range(4), chunk=2) as writer:
+    with trip.claim(range(4), range_rows=2) as writer:
         assert not in_slot(empty((3,)))
         rows = RowWriter(0, 2, NUMPY, share_rows(trip))
         rows.put(0, 1.5)
@@ -272,7 +272,7 @@ GOOD = {"x": np.ones((2, 2), "f4"), "n": [1, (2.0,)], "text": "abc"}
     ],
 )
 def test_samples_that_do_not_fit_the_layout_have_those_before_read_back(trip, other):
-    with trip.claim([70, 71, 72, 73], chunk=2):
+    with trip.claim([70, 71, 72, 73], range_rows=2):
         rows = RowWriter(0, 2, NUMPY, share_rows(trip))
         rows.put(0, GOOD)
         assert rows.in_place

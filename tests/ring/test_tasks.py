@@ -9,13 +9,13 @@ from slipring.errors import BatchTooLarge
 from tests.support.inside import FINISH, MAX_RANGES, IndexOrder, Slices, _ring
 
 
-def indices_of(trip, indices, chunk=0):
+def indices_of(trip, indices, range_rows=0):
     """Return a task as a worker reads it."""
-    trip.dispatch(indices, chunk)
+    trip.dispatch(indices, range_rows)
     writer = trip.ring.claim(1, 5)
     found = writer.indices()
     trip.ring.begin_iteration(0)
-    if chunk == 0:
+    if range_rows == 0:
         writer.abort()
     return found
 
@@ -47,7 +47,7 @@ def test_indices_arrive_as_the_object_that_held_them(trip, indices):
 @pytest.mark.parametrize("kind", [tuple, list, np.array, set])
 def test_a_chunk_of_indices_is_a_part_of_them(trip, kind):
     indices = kind(["a", "b", "c"])
-    found = indices_of(trip, indices, chunk=2)
+    found = indices_of(trip, indices, range_rows=2)
     if kind is set:  # pickling may change its order
         assert type(found) is list and len(set(found)) == 2 and set(found) < indices
     else:
@@ -111,7 +111,7 @@ def test_a_stream_has_no_indices(trip):
 
 @pytest.mark.parametrize("indices", [list(range(10)), [str(i) for i in range(10)]], ids=["ints", "texts"])
 def test_a_shared_task_gives_each_range_its_rows(trip, indices):
-    trip.dispatch(indices, chunk=4)
+    trip.dispatch(indices, range_rows=4)
     fills = [trip.ring.claim(1, 5) for _ in range(3)]
     assert [f.range for f in fills] == [0, 1, 2] and fills[0].n_ranges == 3
     assert [f.rows_of(f.range) for f in fills] == [(0, 4), (4, 8), (8, 10)]

@@ -26,18 +26,18 @@ class Trip:
         """Release the segment: pytest keeps a fixture's value for a while."""
         self.ring = self.encoder = None
 
-    def dispatch(self, indices, chunk=0, seq=0, addressee=0):
+    def dispatch(self, indices, range_rows=0, seq=0, addressee=0):
         """Put a task into a free slot; indices that are no ints are pickled. Return the slot."""
         slot = self.ring.pick_free()
         assert slot >= 0, "no slot is free"
-        rest = 0, 0, seq, 0, 0, addressee, chunk, False
+        rest = 0, 0, seq, 0, 0, addressee, range_rows, False
         if self.ring.dispatch(slot, indices, *rest) == NOT_INTS:
             self.ring.dispatch(slot, Pickled(indices), *rest)
         return slot
 
-    def claim(self, indices=(0,), chunk=0, participant=1):
-        """Dispatch a task and claim it (with `chunk`: its first range); return the slot writer."""
-        slot = self.dispatch(list(indices), chunk, self.seq)
+    def claim(self, indices=(0,), range_rows=0, participant=1):
+        """Dispatch a task and claim it (with `range_rows`: its first range); return the slot writer."""
+        slot = self.dispatch(list(indices), range_rows, self.seq)
         self.seq += 1
         writer = self.ring.claim(participant, 5.0)
         assert writer is not None and writer.slot == slot

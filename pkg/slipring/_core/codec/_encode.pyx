@@ -711,17 +711,17 @@ def range_lost(SlotWriter writer not None, uint32_t why, uint64_t needed, uint64
     return writer.range_done(&result) == 1
 
 
-def lost(SlotWriter writer not None, which):
+def lost(SlotWriter writer not None, range_no):
     """Return the numbers that `range_lost` kept; None for any other range."""
-    cdef sr_result result = writer.result_of(which)[0]
+    cdef sr_result result = writer.result_of(range_no)[0]
     if result.kind != SR_ERROR or result.def_bytes:
         return None
     return result.pickled, result.table_off, result.def_off
 
 
-def view(SlotWriter writer not None, which=None):
-    """Return (kind, value) that a range has staged, or of the settled layout (`which` None), as views."""
-    cdef sr_result result = writer.result_of(SR_WHOLE if which is None else which)[0]
+def view(SlotWriter writer not None, range_no=None):
+    """Return (kind, value) that a range has staged, or of the settled layout (`range_no` None), as views."""
+    cdef sr_result result = writer.result_of(SR_WHOLE if range_no is None else range_no)[0]
     if result.kind == 0:
         return 0, None
     return result.kind, decode(writer.payload, writer.limit(), &result, writer.slot_pin(), False)
@@ -740,9 +740,9 @@ def layout(SlotWriter writer not None):
     return view(writer)[1], writer.payload[at + 4:at + 4 + length]
 
 
-def publish_range(SlotWriter writer not None, which=None):
-    """Publish the error that a range has staged, or the settled layout (`which` None), as the slot's batch."""
-    cdef sr_result result = writer.result_of(SR_WHOLE if which is None else which)[0]
+def publish_range(SlotWriter writer not None, range_no=None):
+    """Publish the error that a range has staged, or the settled layout (`range_no` None), as the slot's batch."""
+    cdef sr_result result = writer.result_of(SR_WHOLE if range_no is None else range_no)[0]
     writer.publish(&result)
 
 

@@ -442,7 +442,7 @@ cdef object rows_of(Column column, Py_ssize_t n, SlotWriter writer):
     return array_over(column.data, column.ndim + 1, dims, NULL, column.descr, writer.slot_pin())
 
 
-# ---- chunks: several workers write rows of one batch
+# ---- ranges: several workers write rows of one batch
 
 
 cdef bint can_be_shared(Column column, bytearray codes) except *:
@@ -533,7 +533,7 @@ cdef class RowWriter:
     rules : {LIST, NUMPY, TORCH, DROP}
         How samples become a batch. LIST keeps them for a user's `collate_fn`; DROP only counts them.
     share : callable, optional
-        For a chunk of a batch that several workers make. It is called with the writer after the first sample, and
+        For a range of a batch that several workers make. It is called with the writer after the first sample, and
         must call `reserve`, `adopt` or `give_up`.
     skip_none : bool
         Leave out samples that are None.
@@ -706,7 +706,7 @@ cdef class RowWriter:
                 return NO_SAMPLES
         return collate_fn(samples)
 
-    # ---- chunks
+    # ---- ranges
 
     def reserve(self, Py_ssize_t rows):
         """Lay out all rows of the batch, in the layout of the first sample.
@@ -750,7 +750,7 @@ cdef class RowWriter:
         return kept_of(self.root, self.count, [])
 
     def keep(self, columns, Py_ssize_t rows):
-        """Add the next chunk: `rows` samples that another worker wrote, and the lists that its `kept` returned."""
+        """Add the next range: `rows` samples that another worker wrote, and the lists that its `kept` returned."""
         self.laid_out()
         keep_all(self.root, iter(columns))
         self.count += rows

@@ -93,7 +93,7 @@ cdef class Iteration(Pass):
     cdef bint planning  # from the call of user code for the next task until the task is in a slot
     cdef bint stopped  # next() must give up: another thread wants to end the iteration
     cdef int copy
-    cdef uint32_t chunk, n_static
+    cdef uint32_t range_rows, n_static
     cdef public uint64_t prefetch_depth  # tasks that may be in flight at once
     cdef readonly uint64_t iteration
     cdef uint64_t epoch, seed, timeout, warn_after, look_at, idle
@@ -126,7 +126,7 @@ cdef class Iteration(Pass):
         self.timeout = SR_FOREVER if no_timeout else limit_of(options.timeout)
         self.warn_after = limit_of(options.warn_after)
         self.prefetch_depth = options.prefetch_depth
-        self.chunk = options.workers.chunk_size or 0
+        self.range_rows = options.workers.chunk_size or 0
         self.single = options.batch_size is None
         self.supervisor = Supervisor(engine, options, tuner)
         self.look_next = SR_FOREVER if engine.memory is None and tuner is None else 0
@@ -283,7 +283,7 @@ cdef class Iteration(Pass):
         task.slot, task.seq, task.sequence = slot, self.next_seq, sequence
         try:
             task.gen = self.ring.dispatch(slot, indices, self.iteration, self.epoch, task.seq, self.seed, sequence,
-                                          addressee, self.chunk, self.single)
+                                          addressee, self.range_rows, self.single)
         except (SegmentFull, BatchTooLarge, DescriptorClosed) as error:
             self.end_with(error)
             return 1

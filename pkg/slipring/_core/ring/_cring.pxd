@@ -57,7 +57,7 @@ cdef extern from "layout.h" nogil:
         uint32_t kind
         uint32_t rows
         uint32_t n_ranges
-        uint32_t chunk
+        uint32_t range_rows
         uint32_t addressee
         uint32_t flags
 

@@ -116,7 +116,7 @@ cdef class Ring(Segment):
         return <uint64_t> self.payload(slot), self.committed(slot)
 
     cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t iteration, uint64_t epoch, uint64_t seq,
-                            uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
+                            uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t range_rows,
                             bint single) except? 0:
         """Put a task into a free slot and wake a worker; return the slot's generation.
 
@@ -138,9 +138,9 @@ cdef class Ring(Segment):
             self.write_pickle(slot, <Pickled> indices, &task)
         elif type(indices) is not list or not self.write_ints(slot, <list> indices, &task):
             return NOT_INTS
-        if 0 < chunk < task.rows:
-            task.chunk = chunk
-            task.n_ranges = (task.rows + chunk - 1) // chunk
+        if 0 < range_rows < task.rows:
+            task.range_rows = range_rows
+            task.n_ranges = (task.rows + range_rows - 1) // range_rows
         return self.put_task(slot, &task)
 
     cdef int write_slice(self, uint32_t slot, Slices indices, sr_task *task) except -1:
@@ -189,13 +189,13 @@ cdef class Ring(Segment):
 
         Return None if the time is up, or the segment is closed.
         """
-        cdef uint32_t slot = 0, which = 0
+        cdef uint32_t slot = 0, range_no = 0
         cdef uint64_t gen = 0
         if self.ptr == NULL:
             self.made()
-        if not self.claim_task(participant, seconds, &slot, &which, &gen):
+        if not self.claim_task(participant, seconds, &slot, &range_no, &gen):
             return None
-        return make_writer(self, participant, slot, which, gen)
+        return make_writer(self, participant, slot, range_no, gen)
 
     def claim_free(self, uint32_t participant, double seconds):
         """Queue mode: wait for a free slot and claim it; None when the time is up."""
@@ -257,12 +257,12 @@ cdef class ServedRings:
         The segment whose consumer would run dry first comes first. Return None if the worker has been woken since
         `seen`, the result of `wake_count`, and there is no task.
         """
-        cdef uint32_t slot = 0, which = 0
+        cdef uint32_t slot = 0, range_no = 0
         cdef uint64_t gen = 0
         if not self.rings:
             raise RuntimeError("the worker serves no segment")
-        if not claim_any(self.served, <uint32_t> len(self.rings), self.participant, seen, &self.last, &slot, &which,
+        if not claim_any(self.served, <uint32_t> len(self.rings), self.participant, seen, &self.last, &slot, &range_no,
                          &gen):
             return None
         ring = self.rings[self.last]
-        return ring, make_writer(ring, self.participant, slot, which, gen)
+        return ring, make_writer(ring, self.participant, slot, range_no, gen)

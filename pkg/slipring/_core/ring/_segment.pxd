@@ -77,7 +77,7 @@ cdef class Segment:
     cdef char *task_area(self, uint32_t slot) noexcept
     cdef char *payload(self, uint32_t slot) noexcept
     cdef uint64_t committed(self, uint32_t slot) noexcept
-    cdef const sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept
+    cdef const sr_result *result_of(self, uint32_t slot, uint32_t range_no) noexcept
     cdef bint find_owned(self, uint32_t participant, uint32_t *slot) noexcept
     cdef int take(self, uint32_t participant, uint32_t slot, uint64_t *gen, sr_result *result) except -1
     cdef void release(self, uint32_t slot, uint64_t gen) noexcept
@@ -85,7 +85,7 @@ cdef class Segment:
     cdef bint unref(self, uint32_t slot) noexcept
     cdef bint pinned_after_fork(self, uint32_t slot) noexcept
     cdef void unpin(self, uint32_t participant, uint32_t slot, uint64_t gen) noexcept
-    cdef int claim_task(self, uint32_t participant, double seconds, uint32_t *slot, uint32_t *which,
+    cdef int claim_task(self, uint32_t participant, double seconds, uint32_t *slot, uint32_t *range_no,
                         uint64_t *gen) except -1
     cdef int claim_slot(self, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1
     cdef int park(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1
@@ -98,7 +98,7 @@ cdef class Segment:
     cdef int publish(self, uint32_t participant, uint32_t slot, uint64_t gen, const sr_result *result,
                      bint held) except -1
     cdef int abort(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1
-    cdef int range_done(self, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen,
+    cdef int range_done(self, uint32_t participant, uint32_t slot, uint32_t range_no, uint64_t gen,
                         const sr_result *result) except -1
     cdef int propose(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1
     cdef int settle(self, uint32_t participant, uint32_t slot, uint64_t gen, int layout,

@@ -662,8 +662,8 @@ cdef class Segment:
         """Return the usable bytes of the payload: never more than are mapped, even if the shared word is wrong."""
         return min(c.sr_slot_committed(self.ptr, slot), self.capacity)
 
-    cdef const c.sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept:
-        return c.sr_result_of(self.ptr, slot, which)
+    cdef const c.sr_result *result_of(self, uint32_t slot, uint32_t range_no) noexcept:
+        return c.sr_result_of(self.ptr, slot, range_no)
 
     cdef bint find_owned(self, uint32_t participant, uint32_t *slot) noexcept:
         return c.sr_find_owned(self.ptr, participant, slot) == 0
@@ -722,14 +722,14 @@ cdef class Segment:
         if self.over:
             c.sr_release_free(self.ptr, c.SR_CONSUMER)
 
-    cdef int claim_task(self, uint32_t participant, double seconds, uint32_t *slot, uint32_t *which,
+    cdef int claim_task(self, uint32_t participant, double seconds, uint32_t *slot, uint32_t *range_no,
                         uint64_t *gen) except -1:
         """Wait for a task and claim it; return 0 when the time is up or the segment is closed."""
         cdef uint64_t deadline = deadline_in(seconds)
         cdef int rc
         while True:
             with nogil:
-                rc = c.sr_claim(self.ptr, participant, deadline, slot, which, gen)
+                rc = c.sr_claim(self.ptr, participant, deadline, slot, range_no, gen)
             if rc == 0:
                 return 1
             if rc == -ETIMEDOUT or rc == -ESHUTDOWN:
@@ -849,9 +849,9 @@ cdef class Segment:
     cdef int park(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1:
         return check(c.sr_park(self.ptr, participant, slot, gen))
 
-    cdef int range_done(self, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen,
+    cdef int range_done(self, uint32_t participant, uint32_t slot, uint32_t range_no, uint64_t gen,
                         const c.sr_result *result) except -1:
-        return check(c.sr_range_done(self.ptr, participant, slot, which, gen, result))
+        return check(c.sr_range_done(self.ptr, participant, slot, range_no, gen, result))
 
     cdef int propose(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1:
         """Return 0 if this participant decides on the rows' layout; else DIRECT or STAGED."""

@@ -60,7 +60,7 @@ cdef class SlotWriter(WriteTarget):
     cdef int release(self) except -1
     cdef int range_done(self, const sr_result *result) except -1
     cdef int settle(self, int layout, const sr_result *result) except -1
-    cdef const sr_result *result_of(self, uint32_t which) except NULL
+    cdef const sr_result *result_of(self, uint32_t range_no) except NULL
 
 
 cdef class Reading:
@@ -71,7 +71,7 @@ cdef class Reading:
 cdef Lease take(Segment ring, uint32_t participant, uint32_t slot)
 cdef int share(Lease lease) except -1
 cdef Lease take_shared(Segment ring, uint32_t participant, sr_shared *batch)
-cdef SlotWriter make_writer(Segment ring, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen)
+cdef SlotWriter make_writer(Segment ring, uint32_t participant, uint32_t slot, uint32_t range_no, uint64_t gen)
 cdef SlotWriter current_writer()
 cdef bint has_slow_samples() noexcept
 cdef int looked_up(bint hit) noexcept

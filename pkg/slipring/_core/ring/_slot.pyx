@@ -111,9 +111,9 @@ cdef class SlotPin:
             self.ring.unpin(self.participant, self.slot, self.gen)
 
 
-cdef SlotWriter make_writer(Segment ring, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen):
+cdef SlotWriter make_writer(Segment ring, uint32_t participant, uint32_t slot, uint32_t range_no, uint64_t gen):
     cdef SlotWriter writer = SlotWriter.__new__(SlotWriter)
-    writer.ring, writer.participant, writer.slot, writer.range, writer.gen = ring, participant, slot, which, gen
+    writer.ring, writer.participant, writer.slot, writer.range, writer.gen = ring, participant, slot, range_no, gen
     writer.fork_generation = forks()
     writer.task = ring.task_of(slot)
     writer.payload = ring.payload(slot)
@@ -213,10 +213,10 @@ cdef class SlotWriter(WriteTarget):
     def n_ranges(self):
         return self.task.n_ranges
 
-    def rows_of(self, uint32_t which):
+    def rows_of(self, uint32_t range_no):
         """Return (first, end): the rows of a range."""
-        first = which * self.task.chunk
-        return first, min(first + self.task.chunk, self.task.rows)
+        first = range_no * self.task.range_rows
+        return first, min(first + self.task.range_rows, self.task.rows)
 
     def indices(self):
         """Return the indices of this slot or range: the sampler's own object, or a part of it."""
@@ -290,12 +290,12 @@ cdef class SlotWriter(WriteTarget):
         cdef SlotPin pin = self.pin
         # Two references are this function's and this writer's own.
         cdef bint kept = not hard and pin is not None and Py_REFCNT(pin) > 2
-        cdef uint32_t which
+        cdef uint32_t range_no
         cdef uint64_t limit = self.limit()
         if kept and self.range == SR_FINISH:
             # Another worker may have staged the memory of these arrays.
-            for which in range(self.task.n_ranges):
-                self.end = max(self.end, min(self.result_of(which).bytes, limit))
+            for range_no in range(self.task.n_ranges):
+                self.end = max(self.end, min(self.result_of(range_no).bytes, limit))
         self.ring.rewind(self.participant, self.slot, self.gen)
         if not kept:
             self.end = 0
@@ -319,7 +319,7 @@ cdef class SlotWriter(WriteTarget):
 
     cdef uint32_t of_batch(self, uint32_t row) noexcept:
         """Return the row of the whole batch."""
-        return row + self.range * self.task.chunk if self.range < SR_MAX_RANGES else row
+        return row + self.range * self.task.range_rows if self.range < SR_MAX_RANGES else row
 
     cdef int64_t shown_index(self, uint32_t row, object index) noexcept:
         """Return an index as it is recorded; the row of the batch if it is not an int of 64 bits."""
@@ -387,11 +387,11 @@ cdef class SlotWriter(WriteTarget):
 
     # ---- cooperative slots
 
-    cdef const sr_result *result_of(self, uint32_t which) except NULL:
+    cdef const sr_result *result_of(self, uint32_t range_no) except NULL:
         """Return the staged result of a range; SR_WHOLE: the settled layout."""
-        if which != SR_WHOLE and which >= self.task.n_ranges:
-            raise IndexError(f"range {which} of {self.task.n_ranges}")
-        return self.ring.result_of(self.slot, which)
+        if range_no != SR_WHOLE and range_no >= self.task.n_ranges:
+            raise IndexError(f"range {range_no} of {self.task.n_ranges}")
+        return self.ring.result_of(self.slot, range_no)
 
     cdef int settle(self, int layout, const sr_result *result) except -1:
         self.check()

@@ -55,50 +55,50 @@ def end_with_error(encoder, writer, described, allocation_error):
     return range_lost(writer, *allocation_error)
 
 
-def published_parts(writer):
+def range_results(writer):
     """Return the values that the ranges of a batch have staged, for `assembled`; None if the batch has been published.
 
     It is published if all its rows are in place, or if a range has failed.
     """
-    parts = []
+    results = []
     value = None
-    for which in range(writer.n_ranges):
-        if (allocation_error := lost(writer, which)) is not None:
-            del value, parts
+    for range_no in range(writer.n_ranges):
+        if (allocation_error := lost(writer, range_no)) is not None:
+            del value, results
             writer.indices()
-            raise error_record.from_allocation_error(*allocation_error, writer.rows_of(which), writer.ring)
-        kind, value = view(writer, which)
+            raise error_record.from_allocation_error(*allocation_error, writer.rows_of(range_no), writer.ring)
+        kind, value = view(writer, range_no)
         if kind == ERROR:
-            del value, parts
-            publish_range(writer, which)
+            del value, results
+            publish_range(writer, range_no)
             return None
-        parts.append(value)
-    if all(part is None for part in parts):
+        results.append(value)
+    if all(result is None for result in results):
         publish_range(writer)
         return None
     writer.indices()  # from now on, messages refer to all rows
-    return parts
+    return results
 
 
-def assembled(writer, parts, rules, skip_none):
+def assembled(writer, results, rules, skip_none):
     """Return a `RowWriter` with all samples of a batch: in their rows, or in a list if some ranges are staged."""
-    if not any(type(part) is list for part in parts):
-        return _in_place(writer, 0, writer.n_rows, parts, range(len(parts)), rules)
+    if not any(type(result) is list for result in results):
+        return _in_place(writer, 0, writer.n_rows, results, range(len(results)), rules)
     samples = []
-    for which, part in enumerate(parts):
-        if type(part) is not list:
-            part = _in_place(writer, *writer.rows_of(which), parts, [which], rules).read_back()
-        samples.extend(part)
+    for range_no, result in enumerate(results):
+        if type(result) is not list:
+            result = _in_place(writer, *writer.rows_of(range_no), results, [range_no], rules).read_back()
+        samples.extend(result)
     rows = RowWriter(0, len(samples), LIST, skip_none=skip_none)
     rows.take(samples)
     return rows
 
 
-def _in_place(writer, first, end, parts, which, rules):
+def _in_place(writer, first, end, results, numbers, rules):
     """Return a `RowWriter` with the rows of some ranges, and with the leaves that have no rows."""
     rows = RowWriter(first, end, rules, share_layout)
     rows.adopt(*layout(writer))
-    for one in which:
-        start, stop = writer.rows_of(one)
-        rows.keep([] if parts[one] is None else parts[one]["kept"], stop - start)
+    for range_no in numbers:
+        start, stop = writer.rows_of(range_no)
+        rows.keep([] if results[range_no] is None else results[range_no]["kept"], stop - start)
     return rows

@@ -328,11 +328,11 @@ class Worker:
 
     def _finish(self, writer, begun):
         """Put the ranges of a batch together: this worker made the last one."""
-        parts = ranges.published_parts(writer)
-        if parts is None:
+        results = ranges.range_results(writer)
+        if results is None:
             return
-        rows = ranges.assembled(writer, parts, self.rules(self.fetcher), self.options.skip_none)
-        del parts
+        rows = ranges.assembled(writer, results, self.rules(self.fetcher), self.options.skip_none)
+        del results
         self._seed(writer, writer.seq, writer.n_rows)
         box = self.fetcher.box(rows, writer.asked_for)
         in_place = rows.in_place
