@@ -58,7 +58,7 @@ class PoolJob(Job):
         super().__init__(kind, mode, quick, rng)
         self.hows = (signal.SIGSTOP,) if mode == "worker stops" else HOWS
 
-    def peace(self):
+    def fault_free(self):
         self.round()
         self.round()
 

@@ -143,7 +143,7 @@ class Pool:
     def pids(self):
         return [(number, 1, True) for number in range(self.target)]
 
-    def processor_ns(self):
+    def cpu_ns(self):
         return self.used_ns
 
     def make(self, longer):

@@ -386,7 +386,7 @@ class TableDataset:
         if file is None:
             file = self._open(number)
         table, mapped = file.read(inside)
-        opened.give_back(number, file)
+        opened.put_back(number, file)
         # All rows get the schema of the first file, so that tables can be joined.
         return pa.Table.from_arrays([table[name] for name in self._stored.names], schema=self._stored), mapped
 

@@ -287,16 +287,16 @@ class Cache(CacheCore):
         _log.warning("the cache keeps no more for now: %s. %s", why, report)
 
     def _say_unfit(self, why):
-        if not self._told_unfit:
-            self._told_unfit = True
+        if not self._warned_unfit:
+            self._warned_unfit = True
             _log.warning("a value cannot be cached, and is made each time: %s", why)
 
     def _say_too_large(self, needed):
-        if not self._told_large:
-            self._told_large = True
+        if not self._warned_large:
+            self._warned_large = True
             _log.warning("a value of %s is larger than the cache, and is made each time", in_words(needed))
 
-    _told_unfit = _told_large = False
+    _warned_unfit = _warned_large = False
 
 
 def _open(cls, budget, name):

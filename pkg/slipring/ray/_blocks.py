@@ -139,7 +139,7 @@ class BlockPass(StreamPass):
         else:
             self.made = Rebatcher(*common)
         self._before = before
-        self.made.skip(self.behind - before)
+        self.made.skip(self.rows_to_skip - before)
 
     def catch_up(self):
         large, self._blocks.large = self._blocks.large, 0  # many blocks may be skipped: request each in advance
@@ -166,7 +166,7 @@ class BlockPass(StreamPass):
     @property
     def _rows(self):
         """int: rows of the stream up to the end of the last batch."""
-        return self.behind if self.made is None else max(self.behind, self._before + self.made.made)
+        return self.rows_to_skip if self.made is None else max(self.rows_to_skip, self._before + self.made.made)
 
     @property
     def _divided(self):

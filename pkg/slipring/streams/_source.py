@@ -168,7 +168,7 @@ class StreamPass(BlockReading):
     _skipped: tuple[type[Exception], ...] = (BlockError,)  # errors of single blocks, which are skipped
 
     made: Any
-    behind: int
+    rows_to_skip: int
     _stream: Stream
     _worker: int
     _workers: int
@@ -181,7 +181,7 @@ class StreamPass(BlockReading):
         self._begin(seed)
 
     def _begin(self, seed, rows=0, raised=0):
-        self._seed, self.behind, self._raised = seed, rows, raised
+        self._seed, self.rows_to_skip, self._raised = seed, rows, raised
         self._reader = self.made = None
 
     def open(self) -> None:
@@ -194,7 +194,7 @@ class StreamPass(BlockReading):
             made = Shuffler(*common, stream.shuffle_buffer, rng)
         else:
             made = Rebatcher(*common)
-        made.skip(self.behind)
+        made.skip(self.rows_to_skip)
         made.raised = self._raised
         self.made = made
 
@@ -212,14 +212,14 @@ class StreamPass(BlockReading):
             break
         if missing:
             raise ValueError(
-                f"the state says that {self.behind} rows were given out of {self._stream._source_name}, which now ends "
-                f"after {self.behind - missing}: resume with the source that the state was taken of"
+                f"the state says that {self.rows_to_skip} rows were given out of {self._stream._source_name}, which now "
+                f"ends after {self.rows_to_skip - missing}: resume with the source that the state was taken of"
             )
-        self.behind = 0
+        self.rows_to_skip = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch."""
-        rows = self.behind if self.made is None else max(self.behind, self.made.made)
+        rows = self.rows_to_skip if self.made is None else max(self.rows_to_skip, self.made.made)
         return {
             "seed": self._seed,
             "rows": rows,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PLAN = 0x544F4B454E53  # keeps these plans apart from all else that is drawn from the same seed
 _CHECKED_AT_ONCE = 1 << 24  # lengths
-_BEHIND = 1024  # batches that a state may lie behind the newest one of its pass
+_MOST_LAG = 1024  # batches that a state may lie behind the newest one of its pass
 MOST = 1 << 32
 
 
@@ -314,8 +314,8 @@ class Planned(BatchSampler):
         windows = _until(log, position)
         if position and not windows:
             raise ValueError(
-                f"more than {_BEHIND} batches are in flight, and the sampler has forgotten the part of the plan where "
-                "this state is: use fewer workers or a smaller prefetch_factor"
+                f"more than {_MOST_LAG} batches are in flight, and the sampler has forgotten the part of the plan "
+                "where this state is: use fewer workers or a smaller prefetch_factor"
             )
         return {
             **super()._state(epoch, position),
@@ -434,7 +434,7 @@ class PlannedPass(_Pass):
                 raise StopIteration
             # A call that a handler interrupts reads the last entry again.
             self.window = None
-            reach = position - _BEHIND * sampler.world_size
+            reach = position - _MOST_LAG * sampler.world_size
             kept = [entry for entry, newer in zip(self.log, self.log[1:]) if newer[2][2] > reach]
             self.log[:] = [*kept, self.log[-1], (*after, (*division, position))]
 
@@ -471,7 +471,7 @@ def _entries(windows, position):
             divisions.append((int(ranks), int(batches), int(at)))
         found.append((*start, *divisions))
     if position and (not found or found[0][2][2] > position):
-        raise ValueError(f"the state has no window of position {position}: it is more than {_BEHIND} batches behind")
+        raise ValueError(f"the state has no window of position {position}: it is more than {_MOST_LAG} batches behind")
     return found
 
 

@@ -227,7 +227,7 @@ class DataLoader(
         return iterator
 
     def __iter__(self) -> _Iterator[T_co]:
-        if isinstance(self._iterator, TorchPass) and self._iterator.foreign:
+        if isinstance(self._iterator, TorchPass) and self._iterator.inherited:
             self._iterator = None  # a forked child starts its own workers
         iterator = super().__iter__()
         return iterator if isinstance(iterator, TorchPass) else self._of_a_subclass(iterator)

@@ -97,9 +97,9 @@ cdef class DeviceIteration(Turnstile):
         return self.core.is_live
 
     @property
-    def foreign(self):
+    def inherited(self):
         """bool: whether this process has inherited the iteration by a fork."""
-        return self.core.foreign
+        return self.core.inherited
 
     def ask_state(self):
         """See `LocalIteration.ask_state`."""

@@ -321,7 +321,7 @@ cdef class Iteration(Pass):
                     self.ring.await_free(min(clock() + IDLE, give_up, warn_at), self.lead.death_fd)
                 else:
                     # A publish into such a slot wakes this wait, although the batch is stale.
-                    self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up, warn_at), self.death_fd)
+                    self.ring.await_ready(engine.busy_slot, min(clock() + IDLE, give_up, warn_at), self.death_fd)
                 warn_at = self.waited(began, give_up, warn_at)
         finally:
             self.meter.wait_ns += clock() - began
@@ -432,7 +432,7 @@ cdef class Iteration(Pass):
         """See `Pass.resize`. Any thread may call it; a thread in next() applies it within half a second."""
         cdef unsigned long before
         self.supervisor.resized, self.look_next = options, 0
-        if self._engine is None or self._engine.foreign or self.lock.holder != 0:
+        if self._engine is None or self._engine.inherited or self.lock.holder != 0:
             return
         before = self.lock.acquire()
         try:
@@ -460,8 +460,8 @@ cdef class Iteration(Pass):
             return None  # receive() raises it for this batch
 
     @property
-    def foreign(self):
-        return self._engine is not None and self._engine.foreign
+    def inherited(self):
+        return self._engine is not None and self._engine.inherited
 
     # ---- the end
 
@@ -521,7 +521,7 @@ cdef class Iteration(Pass):
         engine = self.ending
         if engine is None:
             return
-        if not engine.foreign:
+        if not engine.inherited:
             self.interrupt(False)
             self.received = self.lease = self.value = self.state = None
             self.supervisor.end(clock() if self.at_end else self.meter.taken_at)

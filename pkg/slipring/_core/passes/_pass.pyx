@@ -91,7 +91,7 @@ cdef class Pass(Turnstile):
         return 0
 
     @property
-    def foreign(self):
+    def inherited(self):
         """bool: whether this process has inherited the iteration by a fork, and cannot continue it."""
         return False
 

@@ -21,7 +21,7 @@ cdef class Rebatcher:
     cdef Block block
     cdef readonly int64_t made, batches
     cdef int64_t passed  # rows that could not be made, since the last batch
-    cdef int64_t behind  # rows to skip
+    cdef int64_t rows_to_skip
     cdef Block drawn_block(self)
     cdef bint advance(self) except -1
     cdef int used(self, Py_ssize_t n) except -1

@@ -111,7 +111,7 @@ cdef class Rebatcher:
 
     def skip(self, int64_t rows):
         """Let `catch_up` pass over `rows` rows."""
-        self.behind += rows
+        self.rows_to_skip += rows
 
     def catch_up(self):
         """Pass over the rows to skip; return by how many rows the stream is too short.
@@ -119,12 +119,12 @@ cdef class Rebatcher:
         An exception of the reader costs no row: call it again.
         """
         cdef Py_ssize_t n
-        while self.behind > 0:
+        while self.rows_to_skip > 0:
             if not self.advance():
-                return self.behind
-            n = min(self.behind, self.block.rows - self.block.at)
+                return self.rows_to_skip
+            n = min(self.rows_to_skip, self.block.rows - self.block.at)
             self.used(n)
-            self.behind -= n
+            self.rows_to_skip -= n
             self.made += n
         self.batches = self.made // self.batch_size
         return 0
@@ -239,14 +239,14 @@ cdef class Shuffler(Rebatcher):
 
     def catch_up(self):
         cdef Py_ssize_t n
-        while self.behind > 0:
+        while self.rows_to_skip > 0:
             self.fill()
             n = min(self.batch_size, self.count)
             if n == 0:
-                return self.behind
+                return self.rows_to_skip
             self.draw(n)
             self.count -= n
-            self.behind -= n
+            self.rows_to_skip -= n
             self.made += n
             self.batches += 1
         return 0
@@ -277,7 +277,7 @@ cdef class BlockReading:
     """An iterator over the batches of a `Rebatcher` that a subclass makes at the first request."""
 
     cdef public object made  # the Rebatcher, or None; ``open()`` of the subclass sets it
-    cdef public int64_t behind  # rows to pass over first; ``catch_up()`` of the subclass does so, and sets it to 0
+    cdef public int64_t rows_to_skip  # the first rows; ``catch_up()`` of the subclass skips them, and sets it to 0
 
     def __iter__(self):
         return self
@@ -285,7 +285,7 @@ cdef class BlockReading:
     def __next__(self):
         if self.made is None:
             self.open()
-        if self.behind:
+        if self.rows_to_skip:
             self.catch_up()
         return next(self.made)
 

@@ -169,7 +169,7 @@ cdef class SharedIteration(Pass):
             while True:
                 if self.streams is None and not self.planned:
                     return False
-                if self.streams is not None and not self.streams.turn:
+                if self.streams is not None and not self.streams.rotation:
                     return self.await_last()
                 if self.wait(CHECK_S):
                     return True
@@ -231,8 +231,8 @@ cdef class SharedIteration(Pass):
         """Record nothing: the slot's times are the lead's."""
 
     @property
-    def foreign(self):
-        return self._engine is not None and self._engine.foreign
+    def inherited(self):
+        return self._engine is not None and self._engine.inherited
 
     # ---- the end
 
@@ -258,7 +258,7 @@ cdef class SharedIteration(Pass):
         reading, self._engine = self._engine, None
         if reading is None:
             return
-        if not reading.foreign:
+        if not reading.inherited:
             self.received = self.lease = self.value = self.state = self.batch = None
             reading.leave()
             self.on_end(reading)

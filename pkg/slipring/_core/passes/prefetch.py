@@ -251,7 +251,7 @@ class Preloader:
 
     def check_owner(self):
         """Raise `Closed` in a forked child, which has neither the thread nor the workers."""
-        if not self.owner.is_here and (self.depth or self.core.foreign):
+        if not self.owner.is_here and (self.depth or self.core.inherited):
             raise Closed("this iterator belongs to the parent process; make a new one after fork")
 
     def first(self):

@@ -27,7 +27,7 @@ from slipring.errors import shown, told
 from slipring._core.ring.text import task_too_large
 
 # Type -> function, as in `copyreg.dispatch_table`: reduces values of other libraries among indices.
-reductions = {}
+reducers = {}
 
 FINISH = SR_FINISH
 WHOLE = SR_WHOLE
@@ -62,8 +62,8 @@ def pickled(value):
     """Return the pickle of indices, or of one of them."""
     stream = io.BytesIO()
     pickler = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
-    if reductions:
-        pickler.dispatch_table = {**copyreg.dispatch_table, **reductions}
+    if reducers:
+        pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
     pickler.dump(value)
     return stream.getvalue()
 

@@ -242,8 +242,8 @@ cdef class Segment:
             o.flags, o.task_capacity = push * c.SR_SEG_QUEUE, push  # 0: the default; 1: least
             o.backing = BACKINGS.get(backing, c.SR_BACKING_DIR)
             o.dir = <const char *> directory if directory is not None else NULL
-            told = label.encode(errors="replace")
-            o.label = <const char *> told
+            encoded = label.encode(errors="replace")
+            o.label = <const char *> encoded
             path = os.environ.get("SLIPRING_RECORD")
             file = os.fsencode(path) if path else None
             o.record = <const char *> file if file is not None else NULL

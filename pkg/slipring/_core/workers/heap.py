@@ -62,8 +62,8 @@ def _faults():
 
 def glibc():
     """Return the C library if it is glibc, and the environment does not configure its allocator."""
-    told = any(name.startswith("MALLOC_") for name in os.environ)
-    if told or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
+    configured = any(name.startswith("MALLOC_") for name in os.environ)
+    if configured or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return None
     library = ctypes.CDLL(None)
     names = ("gnu_get_libc_version", "mallopt", "malloc_trim")

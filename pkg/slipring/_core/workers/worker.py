@@ -255,13 +255,13 @@ class Worker:
         self._check_sequence(writer)
         if self.stream is None:
             self.stream = self._begin_stream(writer)
-        # `behind` batches were read after the loaded states. A dead worker's replacement also reads again all that the
+        # `missing` batches were read after the loaded states. A dead worker's replacement also reads again all that the
         # dead worker has published.
-        behind = -self.stream.position
+        missing = -self.stream.position
         while not self.stream.ended and self.stream.position < writer.sequence:
             self._repeat(writer)
         if self.stream.position < 0:
-            raise dataset_shrank(behind, behind + self.stream.position)
+            raise dataset_shrank(missing, missing + self.stream.position)
         more = self.stream.read(self.rules(self.stream))
         rows, self.stream.rows = self.stream.rows, None
         fetched = rows.fetched_at(begun)

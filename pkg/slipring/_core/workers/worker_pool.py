@@ -123,7 +123,7 @@ def is_busy(ring, number):
     return ring.participant(number + 1)[1] != SERVING or bool(ring.in_flight(number + 1))
 
 
-def processor_ns_of(number, of_thread=False):
+def cpu_ns_of(number, of_thread=False):
     """Return the CPU time of a process or thread plus the time that it waited for a CPU, in ns; 0 if it has ended.
 
     Any process's clock can be read by its pid: how the clock id is made of the pid is part of the kernel's interface.
