@@ -212,7 +212,7 @@ class StreamPass(BlockReading):
             break
         if missing:
             raise ValueError(
-                f"the state says that {self.rows_to_skip} rows were given out of {self._stream._source_name}, which now "
+                f"the state says that {self.rows_to_skip} rows were read of {self._stream._source_name}, which now "
                 f"ends after {self.rows_to_skip - missing}: resume with the source that the state was taken of"
             )
         self.rows_to_skip = 0
