@@ -355,7 +355,7 @@ int sr_unkept(const sr_ring *ring, int enough);
 /* A reader as any participant sees it; it may change at any time. */
 typedef struct sr_reader_info {
     uint64_t incarnation; /* the last process that had its number: pid in the low half; 0: none */
-    uint64_t behind;      /* shared batches that it has not taken */
+    uint64_t lag;      /* shared batches that it has not taken */
     uint32_t leases;      /* batches that it has taken and not released, also from before it left */
     bool takes_part;      /* it is between sr_begin_reading and sr_end_reading */
     bool serving;         /* sr_begin_reading has returned, or is about to */

@@ -111,14 +111,14 @@ def bench_dataset(args):
     if verdict is None:
         raise Failure(f"no case could be measured: {next(row.error for row in rows if row.error)}")
     if args.json:
-        told = {
+        found = {
             "dataset": args.dataset,
             "processors": processors,
             "rows": [row.dict() for row in rows],
             "verdict": dataclasses.asdict(verdict),
             "step_s": steps,
         }
-        print(json.dumps(told, indent=1))
+        print(json.dumps(found, indent=1))
     else:
         _print_table(rows)
         print(f"\n{textwrap.fill(verdict.sentence, 100)}")

@@ -108,13 +108,13 @@ def _limit_text(limit, row, bare, failed, processors):
     batches = max(1, row.batches)
     samples = batches * row.case.batch_size
     each = f"{seconds(row.fetch_s / samples)} for a sample"
-    told = parts_text(row.parts)
-    told = f" ({told})" if told else ""
+    parts = parts_text(row.parts)
+    parts = f" ({parts})" if parts else ""
     waits = f"{1 - (row.cpu_s or 0) / row.busy_s:.0%}" if row.busy_s else "most"
     return {
-        "dataset CPU": f"What limits is the dataset's own computing: reading takes {each} of a worker's time{told}",
+        "dataset CPU": f"What limits is the dataset's own computing: reading takes {each} of a worker's time{parts}",
         "dataset waiting": f"What limits is what the dataset waits for (storage, network, sleep, locks): {each}, of "
-        f"which a worker runs on no processor for {waits}{told}",
+        f"which a worker runs on no processor for {waits}{parts}",
         "collation": f"What limits is collation: {seconds(row.collate_s / batches)} for a batch, "
         f"reading its samples {seconds(row.fetch_s / batches)}",
         "transport": "What limits is transport: without it there are "

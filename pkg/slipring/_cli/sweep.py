@@ -69,8 +69,8 @@ class Row:
 
     def dict(self):
         """Return all of it as plain values."""
-        told = dataclasses.asdict(self)
-        return {**told.pop("case"), **told}
+        fields = dataclasses.asdict(self)
+        return {**fields.pop("case"), **fields}
 
 
 # ---- the parts of a loader
@@ -263,8 +263,8 @@ def _processor_time(folder, case):
     return ran / 1e9, queued / 1e9
 
 
-def sweep(maker, workers, methods, sizes, seconds, batches=None, full=False, told=lambda case: None):
-    """Measure a dataset; return the rows. `told` is called with each `Case` before it is measured.
+def sweep(maker, workers, methods, sizes, seconds, batches=None, full=False, announce=lambda case: None):
+    """Measure a dataset; return the rows. `announce` is called with each `Case` before it is measured.
 
     The number of workers is swept with the first start method and batch size, with and without transport. The other
     methods, and then sizes, are measured at the number that was best. With `full`, each is measured with each.
@@ -273,7 +273,7 @@ def sweep(maker, workers, methods, sizes, seconds, batches=None, full=False, tol
 
     def one(*what):
         case = Case(*what)
-        told(case)
+        announce(case)
         rows.append(measure(maker, case, seconds, batches))
 
     if full:

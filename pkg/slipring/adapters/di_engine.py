@@ -220,10 +220,10 @@ class _Ordered:
         kind, value = self.next
         return self.core.take() if kind == WORK else (value, -1, kind == ERROR)
 
-    def set_aside(self, items, item):
+    def defer_commit(self, items, item):
         """Append `item`, made of the batch that `take` returned, to `items`."""
         if self.next[0] == WORK:
-            self.core.set_aside(items, item)
+            self.core.defer_commit(items, item)
         else:
             items.append(item)
         self.next = None

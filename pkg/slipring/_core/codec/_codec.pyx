@@ -32,7 +32,7 @@ from slipring._core.ring._slot cimport SlotWriter, Lease, current_writer, share,
 import numpy as np
 
 from slipring._core.codec import pytree
-from slipring.errors import CorruptBatch, shown, told
+from slipring.errors import CorruptBatch, shown, message_of
 
 cdef extern from "numpy/arrayobject.h":
     # numpy's own .pxd cannot say that the last argument may be NULL.
@@ -158,7 +158,7 @@ cdef object made(shape, dtype):
         return np.empty(shape, dtype)
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"empty(shape={shown(shape)}, dtype={shown(dtype)}): {told(error)}") from error
+        raise kind(f"empty(shape={shown(shape)}, dtype={shown(dtype)}): {message_of(error)}") from error
 
 
 def reserve(shape, dtype):

@@ -91,14 +91,14 @@ cdef class WriterCore(End):
     cdef object poll            # of the readers' pidfds
     cdef dict pidfds            # reader -> pidfd of the process that joined
     cdef dict watched           # reader -> that process's incarnation, also after its death
-    cdef object encoder, turn
+    cdef object encoder, put_lock
     cdef unsigned long holder   # the thread whose turn it is
     cdef uint64_t looked_at, looked_closely_at, seq
     cdef bint ready
 
     def _open(self, Ring ring not None):
         self.poll, self.pidfds, self.watched = Poll("a broadcast's epoll"), {}, {}
-        self.encoder, self.turn = Encoder(), threading.Lock()
+        self.encoder, self.put_lock = Encoder(), threading.Lock()
         ring.join(SR_CONSUMER)
         ring.begin_iteration(ITERATION)
         self.ring = ring
@@ -115,10 +115,10 @@ cdef class WriterCore(End):
                 raise RuntimeError(
                     "put() is not reentrant: a signal handler, or the pickling of a message, has called it inside put()"
                 )
-            if not self.turn.acquire(False):
+            if not self.put_lock.acquire(False):
                 at = clock()
                 seconds = -1 if give_up == SR_FOREVER else (give_up - at) * 1e-9 if at < give_up else 0
-                if not self.turn.acquire(timeout=seconds):
+                if not self.put_lock.acquire(timeout=seconds):
                     raise TimeoutError(f"another thread has been putting a message for timeout={timeout} s")
         except BaseException:
             self.leave()
@@ -133,7 +133,7 @@ cdef class WriterCore(End):
 
     cdef int end(self) except -1:
         self.holder = 0
-        self.turn.release()
+        self.put_lock.release()
         self.leave()
         return 0
 
@@ -307,8 +307,8 @@ cdef class WriterCore(End):
         found = []
         for reader in range(self.ring.n_readers):
             info = self.info(reader)
-            if info.leases or (info.takes_part and info.behind):
-                found.append((reader, <uint32_t> info.incarnation, info.behind, info.leases))
+            if info.leases or (info.takes_part and info.lag):
+                found.append((reader, <uint32_t> info.incarnation, info.lag, info.leases))
         return found
 
     cdef SlotWriter claim(self, uint64_t give_up, timeout):

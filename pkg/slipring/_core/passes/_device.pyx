@@ -20,7 +20,7 @@ cdef class DeviceIteration(Turnstile):
     Parameters
     ----------
     core : Pass
-        Or another object with its ``take``, ``set_aside``, ``commit_upto``, ``finish``, ``raise_end``, ``reason``,
+        Or another object with its ``take``, ``defer_commit``, ``commit_upto``, ``finish``, ``raise_end``, ``reason``,
         ``next_pass``, ``is_live`` and ``close``.
     preloader : Preloader
     """

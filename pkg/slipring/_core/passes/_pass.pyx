@@ -256,7 +256,7 @@ cdef class Pass(Turnstile):
     def take(self):
         """Receive the next batch; return (batch, slot, False), or (exception, slot, True); None at the end.
 
-        The slot is -1 if the batch lies in none. The call returns the same until `set_aside` has been called.
+        The slot is -1 if the batch lies in none. The call returns the same until `defer_commit` has been called.
         """
         cdef Task task
         cdef unsigned long before
@@ -275,11 +275,11 @@ cdef class Pass(Turnstile):
                     return None
                 if task.kind == SR_BATCH or task.kind == SR_ERROR:
                     return self.value, -1 if self.ring is None else task.slot, task.kind == SR_ERROR
-                self.set_aside(None, None)
+                self.defer_commit(None, None)
         finally:
             self.lock.release(before)
 
-    def set_aside(self, items, item):
+    def defer_commit(self, items, item):
         """Append `item`, which is made of the batch that `take` returned, to `items`. No Python code runs."""
         cdef Task task = self.received
         if task is None:

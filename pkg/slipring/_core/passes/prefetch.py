@@ -396,7 +396,7 @@ class Preloader:
                     value, is_error, error = error, True, None
             if is_error:
                 step, value = Step(last_task=None if parts else task, error=value), None
-                core.set_aside(self.ready, step)
+                core.defer_commit(self.ready, step)
                 self._wake(step)
                 del step  # otherwise the error's traceback would refer to it
                 return True
@@ -404,7 +404,7 @@ class Preloader:
                 # The time includes the wait for earlier copies in make_room().
                 core.record_copy(slot, (there - begun + now() - took) / 1e9)
             self.last_task = task
-            core.set_aside(parts, part)
+            core.defer_commit(parts, part)
             value = part = None  # a lease, unless it was copied to a device
         step = Step(parts, self.last_task)
         # No call below, as above.

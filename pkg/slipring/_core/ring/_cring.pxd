@@ -156,7 +156,7 @@ cdef extern from "ring.h" nogil:
 
     ctypedef struct sr_reader_info:
         uint64_t incarnation
-        uint64_t behind
+        uint64_t lag
         uint32_t leases
         bint takes_part
         bint serving

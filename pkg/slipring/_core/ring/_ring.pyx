@@ -23,7 +23,7 @@ from slipring._core.ring._segment cimport (
 )
 from slipring._core.ring._slot cimport make_writer
 
-from slipring.errors import shown, told
+from slipring.errors import shown, message_of
 from slipring._core.ring.text import task_too_large
 
 # Type -> function, as in `copyreg.dispatch_table`: reduces values of other libraries among indices.
@@ -79,7 +79,7 @@ def unpicklable(indices, error):
             break
     kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
     return kind(
-        f"{which} cannot be pickled, but must be to reach a worker: {told(error)}. Define functions and "
+        f"{which} cannot be pickled, but must be to reach a worker: {message_of(error)}. Define functions and "
         "classes at the top level of a module; functools.partial replaces a closure"
     )
 

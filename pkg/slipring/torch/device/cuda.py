@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from slipring.errors import shown, told
+from slipring.errors import message_of, shown
 from slipring.options import Device
 
 _idle = collections.defaultdict(list)  # device -> streams that are not in use
@@ -218,7 +218,7 @@ def checked(name, value):
         device = torch.device(value)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{name}={shown(value)} is no device: {told(error)}") from error
+        raise kind(f"{name}={shown(value)} is no device: {message_of(error)}") from error
     if device.type in KINDS:
         return device
     here, count = accelerator(), torch.accelerator.device_count()
