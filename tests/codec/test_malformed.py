@@ -41,8 +41,8 @@ def capture(trip):
 
 
 def decode(case, with_state=False):
-    place = (case.payload, case.table_off, case.n_leaves, case.def_off, case.def_bytes, case.bytes, case.def_hash)
-    return probe(*place, with_state)
+    fields = (case.payload, case.table_off, case.n_leaves, case.def_off, case.def_bytes, case.bytes, case.def_hash)
+    return probe(*fields, with_state)
 
 
 FIELDS = {

@@ -17,7 +17,7 @@ from tests.tokens.test_collation import assert_same, assert_written_once
 SIZES = lengths(300, mean=2.0)
 BOUNDS = np.concatenate([[0], np.cumsum(SIZES, dtype=np.int64)])
 TOTAL = int(BOUNDS[-1])
-IDS = np.arange(TOTAL, dtype=np.uint16)  # each token is its place
+IDS = np.arange(TOTAL, dtype=np.uint16)  # each token is its position
 
 
 def corpus():
@@ -149,12 +149,12 @@ def expected_batch(form, chunks, width, bounds):
     shifted = form != "transformers"
     for start, stop in chunks:
         position = -1
-        for place in range(width):
-            at, here = start + place, start + place < stop
-            begins = place == 0 or at in starts or at == stop
-            if begins and bounds is not None and place:
+        for offset in range(width):
+            at, here = start + offset, start + offset < stop
+            begins = offset == 0 or at in starts or at == stop
+            if begins and bounds is not None and offset:
                 ends.append(len(ids))
-            position = 0 if place == 0 or (begins and bounds is not None) else position + 1
+            position = 0 if offset == 0 or (begins and bounds is not None) else position + 1
             ids.append(at if here else 0)
             label = at + shifted
             known = label < stop and not (bounds is not None and label in starts)
