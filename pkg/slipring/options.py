@@ -161,7 +161,7 @@ class Memory(Group):
     backing: str | PathLike[str] = option(
         "auto",
         "Where the memory comes from: 'auto', 'shm', 'memfd', or the absolute path of a directory on a tmpfs.",
-        lambda name, value: checks.memory_place(value),
+        lambda name, value: checks.checked_backing(value),
     )
     copy: Literal["auto", "always", "never"] = option(
         "auto",
@@ -418,9 +418,9 @@ class TorchOptions(OneDeviceOptions, total=False):
     device: Annotated["Device | torch.device | str | int | Sequence[torch.device | str | int] | None", _DEVICE]
 
 
-def _moved(group, place):
-    """Return {field: where it belongs} for the options of a group; `place` has "{}" for the field."""
-    return {field.name: f"Give {place.format(field.name + '=...')}" for field in dataclasses.fields(group)}
+def _moved(group, template):
+    """Return {field: where it belongs} for the options of a group; `template` has "{}" for the field."""
+    return {field.name: f"Give {template.format(field.name + '=...')}" for field in dataclasses.fields(group)}
 
 
 # Arguments of tf.data, Keras and Grain -> the name here, or the text of a remedy.

@@ -162,7 +162,7 @@ def test_the_time_on_a_processor_is_distinguished_from_the_time_that_is_slept(tm
 
     def spent():
         time.sleep(0.001)  # the kernel adds up a thread's processor time when it stops
-        return sweep._processor_time(str(tmp_path), Case(1, "thread", 8))[0]
+        return sweep._cpu_time(str(tmp_path), Case(1, "thread", 8))[0]
 
     before, used = spent(), time.thread_time()
     while time.thread_time() < used + 0.02:
@@ -175,7 +175,7 @@ def test_the_time_on_a_processor_is_distinguished_from_the_time_that_is_slept(tm
 
 def test_the_time_on_a_processor_is_that_of_the_batches_that_are_measured(monkeypatch):
     told = iter([(1.0, 2.0), (4.0, 7.0)])
-    monkeypatch.setattr(sweep, "_processor_time", lambda folder, case: next(told))
+    monkeypatch.setattr(sweep, "_cpu_time", lambda folder, case: next(told))
     found = sweep.measure(sweep.Maker(list(range(100))), Case(0, "fork", 4), 20.0, 5)
     assert (found.batches, found.cpu_s, found.queued_s, found.error) == (5, 3.0, 5.0, None)
     assert found.samples_per_s == 5 * 4 / found.seconds

@@ -203,13 +203,13 @@ def _measure(row, loader, folder, seconds, batches):
         next(stream)
     while case.workers and not all(os.path.exists(f"{folder}/{worker}") for worker in range(case.workers)):
         next(stream)  # wait for workers that start late
-    before, used = loader.stats(), _processor_time(folder, case)
+    before, used = loader.stats(), _cpu_time(folder, case)
     begun = now = time.perf_counter()
     count = 0
     while now < begun + seconds and (batches is None or count < batches):
         next(stream)
         count, now = count + 1, time.perf_counter()
-    after, used_now = loader.stats(), _processor_time(folder, case)
+    after, used_now = loader.stats(), _cpu_time(folder, case)
     stream.close()
     row.batches, row.seconds = count, now - begun
     row.samples_per_s = count * case.batch_size / row.seconds
@@ -239,7 +239,7 @@ def _announced(folder, case):
     return [pathlib.Path(folder, str(worker)).read_text().split() for worker in range(case.workers)]
 
 
-def _processor_time(folder, case):
+def _cpu_time(folder, case):
     """Return the workers' seconds (on CPUs, waiting for one) so far; None if the kernel does not report them."""
     if not case.workers:
         tasks = [f"/proc/self/task/{threading.get_native_id()}"]

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.codec._cache import CacheCore
-from slipring._core.options.checks import integer, memory_place, size_in_bytes
+from slipring._core.options.checks import checked_backing, integer, size_in_bytes
 from slipring._core.ring._segment import memory_available
 from slipring.errors import shown
 
@@ -129,7 +129,7 @@ class Cache(CacheCore):
 
     def __init__(self, budget: int | str, *, name: str | None = None, backing: str = "memfd") -> None:
         nbytes = size_in_bytes("budget", budget)
-        memory_place(backing, ("memfd", "shm"))
+        checked_backing(backing, ("memfd", "shm"))
         if name is not None and backing != "memfd":
             raise ValueError("a cache with a name is found by its memfd: leave backing out")
         self.name = name

@@ -183,7 +183,7 @@ cdef class Shuffler(Rebatcher):
     """The rows of a `Rebatcher` in a random order, drawn from a buffer of rows.
 
     Each batch is drawn without replacement from `size` rows (at the end: from the rows that are left). The next rows
-    take their places. Blocks are copied into the buffer as they come. `size` is at least `batch_size`. In addition to
+    take their positions. Blocks are copied to the buffer as they come. `size` is at least `batch_size`. In addition to
     the methods for `Rebatcher`, ``reader.pool(size)`` makes the object that keeps rests by position in the buffer.
     """
 
@@ -191,14 +191,14 @@ cdef class Shuffler(Rebatcher):
     cdef Py_ssize_t drawn  # rows drawn for a batch that could not be returned
     cdef object rng, pool
     cdef list room      # an array of `size` rows for each column; None before the first row
-    cdef object order   # a permutation of the buffer's places; the first `count` are taken
-    cdef int64_t[::1] places
+    cdef object order   # a permutation of the buffer's positions; the first `count` are taken
+    cdef int64_t[::1] positions
 
     def __init__(self, source, reader, Py_ssize_t batch_size, bint drop_last, Py_ssize_t size, rng):
         Rebatcher.__init__(self, source, reader, batch_size, drop_last)
         self.size, self.rng = size, rng
         self.order = np.arange(size, dtype=np.int64)
-        self.places = self.order
+        self.positions = self.order
 
     cdef int fill(self) except -1:
         """Fill the buffer, at the end with all rows that are left."""
@@ -220,7 +220,7 @@ cdef class Shuffler(Rebatcher):
                 self.pool.put(self.order[self.count:self.count + n], block.rest.slice(block.at, n),
                               self.order[:self.count])
             for i in range(len(arrays)):
-                scatter(self.room[i], &self.places[self.count], arrays[i], first, n)
+                scatter(self.room[i], &self.positions[self.count], arrays[i], first, n)
             self.count += n
             self.used(n if n == wanted else n + 1)
             block = arrays = None
@@ -229,12 +229,12 @@ cdef class Shuffler(Rebatcher):
         return 0
 
     cdef int draw(self, Py_ssize_t n) except -1:
-        """Move `n` places, drawn at random, to the end of those that are taken (a Fisher-Yates shuffle)."""
+        """Move `n` positions, drawn at random, to the end of those that are taken (a Fisher-Yates shuffle)."""
         cdef Py_ssize_t i, last
         cdef const int64_t[::1] drawn = self.rng.integers(0, np.arange(self.count, self.count - n, -1))
         for i in range(n):
             last = self.count - 1 - i
-            self.places[drawn[i]], self.places[last] = self.places[last], self.places[drawn[i]]
+            self.positions[drawn[i]], self.positions[last] = self.positions[last], self.positions[drawn[i]]
         return 0
 
     def catch_up(self):
@@ -263,7 +263,7 @@ cdef class Shuffler(Rebatcher):
             self.draw(n)
             self.drawn = n
         for i in range(len(out)):
-            gather(out[i], self.room[i], &self.places[self.count - n], n)
+            gather(out[i], self.room[i], &self.positions[self.count - n], n)
         rest = None if self.pool is None else self.pool.take(self.order[self.count - n:self.count])
         batch = self.reader.named(out, rest)
         self.count -= self.drawn
@@ -348,8 +348,8 @@ cdef int put(list to, Py_ssize_t at, list source, Py_ssize_t first, Py_ssize_t n
     return 0
 
 
-cdef int scatter(cnp.ndarray to, const int64_t *places, cnp.ndarray source, Py_ssize_t first, Py_ssize_t n) except -1:
-    """Copy rows to the numbered places."""
+cdef int scatter(cnp.ndarray to, const int64_t *rows, cnp.ndarray source, Py_ssize_t first, Py_ssize_t n) except -1:
+    """Copy rows to these rows of `to`."""
     cdef Py_ssize_t i
     cdef cnp.npy_intp row = row_size(to)
     cdef char *there = <char *> cnp.PyArray_DATA(to)
@@ -360,11 +360,11 @@ cdef int scatter(cnp.ndarray to, const int64_t *places, cnp.ndarray source, Py_s
     here = <const char *> cnp.PyArray_DATA(source) + first * row
     with nogil:
         for i in range(n):
-            memcpy(there + places[i] * row, here + i * row, row)
+            memcpy(there + rows[i] * row, here + i * row, row)
     return 0
 
 
-cdef int gather(cnp.ndarray to, cnp.ndarray source, const int64_t *places, Py_ssize_t n) except -1:
+cdef int gather(cnp.ndarray to, cnp.ndarray source, const int64_t *positions, Py_ssize_t n) except -1:
     """Copy the numbered rows, one after the other."""
     cdef Py_ssize_t i
     cdef cnp.npy_intp row = row_size(to)
@@ -372,7 +372,7 @@ cdef int gather(cnp.ndarray to, cnp.ndarray source, const int64_t *places, Py_ss
     if rows == NULL:
         raise MemoryError()
     for i in range(n):
-        rows[i] = <const char *> cnp.PyArray_DATA(source) + places[i] * row
+        rows[i] = <const char *> cnp.PyArray_DATA(source) + positions[i] * row
     copy_rows(<char *> cnp.PyArray_DATA(to), rows, n, row)
     PyMem_Free(rows)
     return 0
