@@ -37,7 +37,7 @@ _NAMES = {
     "slipring._core.workers.fetch": "Fetcher",
     "slipring._core.options.values": "Options",
     "slipring._core.workers.pickling": "SharedPickle",
-    "slipring._core.codec.pytree": "BadDefinition parse",
+    "slipring._core.codec.pytree": "BadTreeDef parse",
     "slipring._core.passes.reporting": "look",
     "slipring._core.ring.signals": "no_interrupt",
     "slipring._core.passes.tuning": "BATCHES LONG_WINDOW NEVER WINDOW Tuner Tuning",

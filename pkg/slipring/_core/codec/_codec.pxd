@@ -43,7 +43,7 @@ cdef bint order_of(cnp.ndarray value, cnp.npy_intp *strides, uint64_t *order) no
 # Leaf kinds: sr_leaf.kind. docs/protocol.md describes the contents of each.
 cdef enum:
     LEAF_ARRAY = 1      # numpy array: dtype, shape, bytes at offset
-    LEAF_TENSOR = 2     # torch tensor: as ARRAY, the dtype's name in the definition
+    LEAF_TENSOR = 2     # torch tensor: as ARRAY, the dtype's name in the treedef
     LEAF_SCALAR = 3     # numpy scalar: as ARRAY of no dimension
     LEAF_INT = 4        # the number in extra
     LEAF_FLOAT = 5      # the number's bits in extra

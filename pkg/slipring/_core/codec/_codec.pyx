@@ -331,7 +331,7 @@ cdef bint strides_in(uint64_t order, int ndim, const cnp.npy_intp *shape, cnp.np
     return True
 
 
-# ---- known trees: each definition is parsed once, and then found by its hash
+# ---- known treedefs: each is parsed once, and then found by its hash
 
 # Kinds of nodes, as in pytree.py.
 cdef enum:
@@ -348,10 +348,10 @@ cdef enum:
 cdef enum:
     UNKNOWN = -2  # Node.carrier
 
-cdef dict _known = {}           # hash -> Tree
+cdef dict _treedefs = {}           # hash -> TreeDef
 cdef uint64_t _known_bytes = 0  # of their definitions; the parsed trees take about twenty times as much
 cdef uint64_t KNOWN_BYTES = 256 << 10
-cdef Tree _last = None          # the tree of the last lookup: usually the next lookup needs it again
+cdef TreeDef _last = None          # the treedef of the last lookup: usually the next lookup needs it again
 
 
 @cython.final
@@ -369,18 +369,18 @@ cdef class Node:
 @cython.final
 @cython.no_gc
 @cython.auto_pickle(False)
-cdef class Tree:
+cdef class TreeDef:
     """A treedef, and its parsed form."""
 
-    cdef bytes definition
+    cdef bytes data
     cdef uint64_t key    # its hash
     cdef Node root
     cdef uint32_t leaves
     cdef bint repeats    # a leaf occurs more than once
 
     cdef bint has(self, const char *data, uint64_t n) noexcept:
-        return (<uint64_t> PyBytes_GET_SIZE(self.definition) == n
-                and memcmp(PyBytes_AS_STRING(self.definition), data, n) == 0)
+        return (<uint64_t> PyBytes_GET_SIZE(self.data) == n
+                and memcmp(PyBytes_AS_STRING(self.data), data, n) == 0)
 
 
 cdef Node node_of(tuple parsed):
@@ -407,33 +407,33 @@ cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil:
     return h
 
 
-cdef Tree tree_of(const char *data, uint64_t n, uint64_t key):
-    """Return the tree of a treedef, from the cache if these bytes are known; raise CorruptBatch if it is invalid."""
+cdef TreeDef treedef_of(const char *data, uint64_t n, uint64_t key):
+    """Return a treedef from its bytes, from the cache if these bytes are known; raise CorruptBatch if it is invalid."""
     global _last
-    cdef Tree tree = _last
-    if tree is None or tree.key != key or not tree.has(data, n):
-        tree = <Tree> _known.get(key)
-        if tree is None or not tree.has(data, n):
-            tree = read(data, n, key)
-        _last = tree
-    return tree
+    cdef TreeDef treedef = _last
+    if treedef is None or treedef.key != key or not treedef.has(data, n):
+        treedef = <TreeDef> _treedefs.get(key)
+        if treedef is None or not treedef.has(data, n):
+            treedef = read(data, n, key)
+        _last = treedef
+    return treedef
 
 
-cdef Tree read(const char *data, uint64_t n, uint64_t key):
+cdef TreeDef read(const char *data, uint64_t n, uint64_t key):
     global _known_bytes
-    cdef Tree tree = Tree.__new__(Tree)
-    tree.definition, tree.key = PyBytes_FromStringAndSize(data, n), key
+    cdef TreeDef treedef = TreeDef.__new__(TreeDef)
+    treedef.data, treedef.key = PyBytes_FromStringAndSize(data, n), key
     try:
-        parsed, tree.leaves, tree.repeats = pytree.parse(tree.definition)
-    except pytree.BadDefinition as error:
+        parsed, treedef.leaves, treedef.repeats = pytree.parse(treedef.data)
+    except pytree.BadTreeDef as error:
         raise CorruptBatch(f"a worker sent a tree that cannot be read: {error}") from None
-    tree.root = node_of(parsed)
-    if _known_bytes > KNOWN_BYTES:  # ragged containers make a definition per batch: keep few of them
-        _known.clear()
+    treedef.root = node_of(parsed)
+    if _known_bytes > KNOWN_BYTES:  # ragged containers make a treedef per batch: keep few of them
+        _treedefs.clear()
         _known_bytes = 0
     _known_bytes += n
-    _known[key] = tree
-    return tree
+    _treedefs[key] = treedef
+    return treedef
 
 
 # ---- leaves
@@ -782,7 +782,7 @@ cdef object decode(char *payload, uint64_t limit, const sr_result *result, objec
         raise misplaced(limit, result)
     if result.flags & WITH_STATE:
         n_leaves -= 1
-    cdef Tree known = tree_of(payload + result.def_off, result.def_bytes, result.def_hash)
+    cdef TreeDef known = treedef_of(payload + result.def_off, result.def_bytes, result.def_hash)
     if known.leaves != n_leaves:
         raise CorruptBatch(f"a worker sent {n_leaves} leaf records; its tree needs {known.leaves}")
     d.payload, d.limit, d.base, d.fixed = payload, limit, base, fixed

@@ -138,7 +138,7 @@ cdef class Sources:
 # ---- the encoder
 
 
-cdef class Definition:
+cdef class TreeDefWriter:
     """The treedef of a batch, which pytree.py reads; docs/protocol.md has the format.
 
     Its bytes grow node by node. The buffer is kept from one treedef to the next.
@@ -220,7 +220,7 @@ cdef class Definition:
 
 
 @cython.final
-cdef class Encoder(Definition):
+cdef class Encoder(TreeDefWriter):
     """An encoder that flattens one value after the other and keeps its buffers. One per worker."""
 
     cdef WriteTarget target  # where the value goes
@@ -228,7 +228,7 @@ cdef class Encoder(Definition):
     cdef uint32_t n_leaves, n_records
     cdef uint32_t pickled
     cdef uint64_t low, high  # range of the value's bytes that were in the slot already; low NO_OFFSET: none
-    cdef bytes trailer  # bytes to write after the definition, or None
+    cdef bytes trailer  # bytes to write after the treedef, or None
     cdef dict found  # class -> whether the consumer can make its objects from leaves; reset for each value
     cdef Sources sources
 
