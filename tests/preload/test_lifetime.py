@@ -102,7 +102,7 @@ def test_close_from_another_thread_ends_a_next_that_waits(lab):
     consumer = threading.Thread(target=consume)
     consumer.start()
     preloader = preloader_of(batches)
-    while not preloader.asking:
+    while not preloader.awaited:
         preloader.filled.acquire(timeout=0.01)
     batches.close()
     consumer.join()

@@ -237,7 +237,7 @@ class Preloader:
         # wake-up, no batch is lost and no thread blocks.
         self.ready = collections.deque()
         self.filled, self.room = _semaphore(), _semaphore()
-        self.asking = False  # `first` waits for a step
+        self.awaited = False  # `first` waits for a step
         self.failed = False  # the last step was an exception: the next is made when it is requested
         self.over = self.stopped = False  # no step comes from the thread any more; `stop` has been called
         self.asked_at = 0  # when the last step was returned
@@ -289,7 +289,7 @@ class Preloader:
 
     def _wait(self):
         while not self.ready:
-            self.asking = True
+            self.awaited = True
             _set(self.room)
             if not self.filled.acquire(timeout=-1 if self.timeout is None else self.timeout) and not self.ready:
                 raise self.core.timed_out()
@@ -346,7 +346,7 @@ class Preloader:
 
     def _has_room(self):
         if self.failed:
-            return self.asking and not self.ready
+            return self.awaited and not self.ready
         return len(self.ready) < self.depth
 
     def _put(self, step):
@@ -354,7 +354,7 @@ class Preloader:
         self._wake(step)
 
     def _wake(self, step):
-        self.failed, self.asking = step.error is not None, False
+        self.failed, self.awaited = step.error is not None, False
         _set(self.filled)
 
     def _make(self):
