@@ -117,7 +117,7 @@ class BlockPass(StreamPass):
         stream = self._stream
         block, before = self._from
         self._coordinator = cloudpickle.loads(stream.coordinator)
-        self._reader = CountingReader(stream, before, self._raised)
+        self._block_reader = CountingReader(stream, before, self._raised)
         row_seed = mix(self._seed, self._worker)
         self._run = stream.generation, self._seed
         pictures = None if stream.pictures is None else stream.pictures.seeded(row_seed)
@@ -127,13 +127,13 @@ class BlockPass(StreamPass):
             self._worker,
             block,
             stream.prefetch,
-            self._reader,
+            self._block_reader,
             pictures,
             # A block that lasts more than one batch: the next request waits for a `release`, which saves a call.
             2 * stream.batch_size if stream.keep else 0,
         )
         self._done = self._from  # the block in which the last batch ended, and the rows before that block
-        common = self._blocks, self._reader, stream.batch_size, stream.drop_last
+        common = self._blocks, self._block_reader, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
             self.made = Shuffler(*common, stream.shuffle_buffer, np.random.Generator(np.random.Philox(key=row_seed)))
         else:
@@ -181,7 +181,7 @@ class BlockPass(StreamPass):
             "execution": [self._stream.key, self._stream.generation],
             # The first block needed, and the number of rows before it. Another execution reads from the first block.
             "from": list(self._from if blocks is None else self._done),
-            "raised": self._raised if blocks is None else self._reader.raised,
+            "raised": self._raised if blocks is None else self._block_reader.raised,
             "waits": [asked_ns, got_ns, self._copied, self._collated],
         }
 
@@ -268,7 +268,7 @@ class Blocks:
 
         self._ray, self._columns = ray, columns
         self._coordinator, self._run, self._worker, self._depth = coordinator, run, worker, depth
-        self._reader, self._pictures, self.large = reader, pictures, large
+        self._block_reader, self._pictures, self.large = reader, pictures, large
         self._calls = collections.deque()  # requested, not yet taken
         self._next = first  # number of the next block to request
         self._parts = []
@@ -288,7 +288,7 @@ class Blocks:
     def __next__(self):
         while not self._parts:
             self._take()
-        return self._columns.Columns(self._parts.pop(), self.at, self._pictures, self._reader.rows)
+        return self._columns.Columns(self._parts.pop(), self.at, self._pictures, self._block_reader.rows)
 
     def _take(self):
         """Take the next block's record batches. Nothing refers to the previous block now."""
@@ -304,7 +304,7 @@ class Blocks:
         if isinstance(taken, Exception):
             raise taken  # every later call raises it too: the data is not at its end
         self._calls.popleft()
-        self.at, self.position = number, (number, self._reader.rows)
+        self.at, self.position = number, (number, self._block_reader.rows)
         self.count += 1
         references, rows, _ = taken
         del taken

@@ -148,9 +148,9 @@ class ShardPass(ShardedPass, StreamPass):
         left = [[number, first] for number, first, _ in self._pieces[at:]]
         if left:
             left[0][1] = row
-        self._reader = BlockReader(stream)
+        self._block_reader = BlockReader(stream)
         self.made = ShardRebatcher(
-            partial(stream._read, self._reader), self._reader, stream.batch_size, stream.drop_last, left
+            partial(stream._read, self._block_reader), self._block_reader, stream.batch_size, stream.drop_last, left
         )
         self.made.bad = self._bad[0] - at, self._bad[1]
 

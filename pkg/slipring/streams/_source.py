@@ -173,7 +173,7 @@ class StreamPass(BlockReading):
     _worker: int
     _workers: int
     _seed: int
-    _reader: BlockReader | None
+    _block_reader: BlockReader | None
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -182,13 +182,13 @@ class StreamPass(BlockReading):
 
     def _begin(self, seed, rows=0, raised=0):
         self._seed, self.rows_to_skip, self._raised = seed, rows, raised
-        self._reader = self.made = None
+        self._block_reader = self.made = None
 
     def open(self) -> None:
         """Open the source."""
         stream = self._stream
-        self._reader = BlockReader(stream)
-        common = stream._open(self._worker, self._workers), self._reader, stream.batch_size, stream.drop_last
+        self._block_reader = BlockReader(stream)
+        common = stream._open(self._worker, self._workers), self._block_reader, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
             rng = np.random.Generator(np.random.Philox(key=mix(self._seed, self._worker)))
             made = Shuffler(*common, stream.shuffle_buffer, rng)

@@ -23,7 +23,7 @@ from slipring._core.passes.loader import NewestPass
 from slipring._core.passes.prefetch import Preloader
 from slipring._core.passes.reshard import begin_source
 from slipring._core.passes.sharing import Lead, Reader
-from slipring._core.passes.source import rank_that_draws, share_of
+from slipring._core.passes.source import rank_stride, rank_that_draws
 from slipring._core.workers.fetch import batch_maker, load_ended, own_method
 from slipring._core.workers.job import Job
 from slipring._core.workers.stateful import is_stateful
@@ -311,7 +311,7 @@ class TorchFrontend(Frontend):
             return None
         source, group, _ = source_of(self)
         batched_by_it = source if self._auto_collation and not group else None
-        return share_of(self.dataset, not self._is_map, batched_by_it, source, group, self.rank)
+        return rank_stride(self.dataset, not self._is_map, batched_by_it, source, group, self.rank)
 
     def _local_collate(self):
         """Return the function that makes batches in this process."""
