@@ -38,7 +38,7 @@ def test_empty_makes_the_same_arrays_as_numpy_and_inside_a_fill_in_the_slot(trip
 
 
 def in_slot(array):
-    return type(array.base).__name__ == "Hold"
+    return type(array.base).__name__ == "SlotPin"
 
 
 def test_shapes_that_cannot_be_are_refused(trip):
